@@ -1,0 +1,80 @@
+"""Every error that packer and readers raise on purpose.
+
+    PackerError
+    ├── UsageError              what was asked for cannot be done: wrong option, wrong folder (exit 2)
+    ├── SourceError             a source file is damaged or does not fit its neighbours (exit 1)
+    ├── WriteError              the output could not be written: disk full, permission lost (exit 1)
+    └── DatasetError            a packed dataset cannot be read (exit 1)
+        ├── ManifestError       manifest.json is wrong; says the place in it
+        ├── UnfinishedError     there is no manifest yet; says how far it got
+        ├── DamagedError        a file has the wrong size, a broken tree or a wrong checksum
+        ├── MissingNameError    no sample has this name (also a KeyError)
+        └── SampleIndexError    the number is outside the dataset (also an IndexError)
+
+The message is a sentence that says which file, field and sample, what was expected, and what to do.
+This module imports nothing, so that everything may import it.
+"""
+
+from __future__ import annotations
+
+
+class PackerError(Exception):
+    """Base of all errors raised on purpose; `exit_status` is what the command line exits with."""
+
+    exit_status = 1
+
+    def __str__(self) -> str:
+        # KeyError's own __str__ would show the repr of the message.
+        return str(self.args[0]) if self.args else ""
+
+
+class UsageError(PackerError):
+    """The request cannot be carried out as it stands."""
+
+    exit_status = 2
+
+
+class SourceError(PackerError):
+    """A source file is damaged, unsupported, or does not fit the others.
+
+    `path` names the file as the user gave it; `reason` is the message without the path. `sample` is the
+    number of the sample within the source part that was being read, where there is one: reading
+    can go on behind it.
+    """
+
+    def __init__(self, reason: str, path: str | None = None, sample: int | None = None) -> None:
+        super().__init__(f"{path}: {reason}" if path else reason)
+        self.reason = reason
+        self.path = path
+        self.sample = sample
+
+    def __reduce__(self) -> tuple[type[SourceError], tuple[str, str | None, int | None]]:
+        return type(self), (self.reason, self.path, self.sample)
+
+
+class WriteError(PackerError):
+    """The output could not be written."""
+
+
+class DatasetError(PackerError):
+    """A packed dataset cannot be read."""
+
+
+class ManifestError(DatasetError):
+    """manifest.json is not what the format asks for."""
+
+
+class UnfinishedError(DatasetError):
+    """The folder holds a conversion that has not been finished."""
+
+
+class DamagedError(DatasetError):
+    """A file of the dataset is not what it was when it was written."""
+
+
+class MissingNameError(DatasetError, KeyError):
+    """No sample has this name."""
+
+
+class SampleIndexError(DatasetError, IndexError):
+    """The sample number is outside the dataset."""

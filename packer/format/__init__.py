@@ -1,0 +1,4 @@
+"""What a packed dataset is. FORMAT.md beside this file is the specification.
+
+Importing this package loads numpy, msgspec and the codecs, and none of torch, click, h5py, PIL, plyfile.
+"""

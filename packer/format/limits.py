@@ -1,0 +1,15 @@
+"""Sizes the format is built around, each with its reason."""
+
+#: Target size of a chunk: large enough that chunks are few, small enough to hold in memory while writing.
+#: LMDB values of 4096 m - 16 bytes waste nothing.
+CHUNK_BYTES = 32 * 2**20 - 16
+#: Small samples share a compressed frame of about this size: below it codecs gain little.
+FRAME_BYTES = 16 * 2**10
+#: Uncompressed frames only carry a checksum: 64 KiB costs 0.01% of space.
+RAW_FRAME_BYTES = 64 * 2**10
+#: Larger samples are stored in bands of rows, so that a crop decodes only the bands it touches.
+BAND_SAMPLE_BYTES = 2**20
+#: Size of such a band before compression.
+BAND_BYTES = 64 * 2**10
+#: LMDB's largest value is 4 GiB - 1; a sample lies in one chunk, so this bounds a sample too.
+MAX_CHUNK_BYTES = 2**32 - 4096 - 16

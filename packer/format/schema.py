@@ -1,0 +1,135 @@
+"""The schema: what each field of a sample is, and how its column is stored."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+
+from packer.errors import UsageError
+
+Kind = Literal["image", "array", "text"]
+
+#: Names of the dtypes that can be stored; on disk they are little-endian, bool is one byte of 0 or 1.
+DTYPES = (
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+)
+
+MAX_NAME_BYTES = 255
+MAX_AXES = 16
+MAX_AXIS = 2**48
+
+Axis = Annotated[int, msgspec.Meta(ge=0, le=MAX_AXIS)] | None
+
+
+class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one field of every sample is.
+
+    Attributes:
+        name: field name; printable, without `=`, `/` or white space at its ends.
+        dtype: one of `DTYPES`; text is stored as UTF-8 bytes, `uint8`.
+        kind: `image` (axes H, W, C), `array` or `text` (one ragged axis of bytes).
+        shape: length of each axis of one sample; `None` for a ragged axis.
+    """
+
+    name: str
+    dtype: Literal[DTYPES]  # type: ignore[valid-type]
+    kind: Kind = "array"
+    shape: Annotated[tuple[Axis, ...], msgspec.Meta(max_length=MAX_AXES)] = ()
+
+    def __post_init__(self) -> None:
+        check_field_name(self.name)
+        if self.kind == "image" and len(self.shape) != 3:
+            raise ValueError(f"field {self.name!r}: an image has three axes (H, W, C), not {len(self.shape)}")
+        if self.kind == "text" and (self.shape != (None,) or self.dtype != "uint8"):
+            raise ValueError(f"field {self.name!r}: text has shape [null] and dtype uint8")
+
+    @property
+    def np_dtype(self) -> np.dtype[Any]:
+        """The dtype as it is on disk: little-endian."""
+        return np.dtype(self.dtype).newbyteorder("<")
+
+    @property
+    def itemsize(self) -> int:
+        return np.dtype(self.dtype).itemsize
+
+    @property
+    def ragged_axes(self) -> tuple[int, ...]:
+        """Numbers of the axes whose length differs between samples."""
+        return tuple(i for i, n in enumerate(self.shape) if n is None)
+
+    @property
+    def is_ragged(self) -> bool:
+        return None in self.shape
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Bytes of one sample with every ragged axis counted as 1."""
+        return self.itemsize * math.prod(1 if n is None else n for n in self.shape)
+
+
+def check_field_name(name: str) -> None:
+    """Raises ValueError where `name` cannot be a field name."""
+    if not name or not name.isprintable() or name != name.strip() or any(c in name for c in "=/\\"):
+        raise ValueError(f"field name {name!r}: printable characters without =, / or \\ are expected")
+    if len(name.encode()) > MAX_NAME_BYTES:
+        raise ValueError(f"field name {name[:20]!r}... is longer than {MAX_NAME_BYTES} bytes")
+
+
+class FrameRule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """How a column is cut into frames: `samples` whole samples a frame, or `rows` of one sample a frame."""
+
+    samples: Annotated[int, msgspec.Meta(ge=1, le=2**32)] | None = None
+    rows: Annotated[int, msgspec.Meta(ge=1, le=2**32)] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.samples is None) == (self.rows is None):
+            raise ValueError("a frame rule has either samples or rows")
+
+
+class Field(FieldSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A field and how its column is stored.
+
+    Attributes:
+        codec: configs of the codec, applied first to last when encoding; empty for raw frames.
+        frame: how the column is cut into frames.
+    """
+
+    codec: Annotated[tuple[dict[str, Any], ...], msgspec.Meta(max_length=8)] = ()
+    frame: FrameRule = FrameRule(samples=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.frame.rows is not None and not self.shape:
+            raise ValueError(f"field {self.name!r}: a scalar has no rows to be framed by")
+
+    @property
+    def spec(self) -> FieldSpec:
+        return FieldSpec(name=self.name, dtype=self.dtype, kind=self.kind, shape=self.shape)
+
+
+def spec_of(name: str, array: np.ndarray[Any, Any], kind: Kind = "array") -> FieldSpec:
+    """The schema of a field whose samples all look like `array`.
+
+    Raises:
+        UsageError: the dtype cannot be stored.
+    """
+    dtype = array.dtype.newbyteorder("=").name
+    if dtype not in DTYPES:
+        raise UsageError(f"field {name!r}: dtype {array.dtype} cannot be stored; one of {', '.join(DTYPES)} can")
+    return FieldSpec(name=name, dtype=dtype, kind=kind, shape=tuple(array.shape))

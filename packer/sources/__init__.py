@@ -1,0 +1,1 @@
+"""What a packed dataset is made from. A new source is one module that offers a `Source`."""

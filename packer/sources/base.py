@@ -1,0 +1,77 @@
+"""The contract that every source keeps.
+
+A source knows, from headers alone, how many samples there are, what each field is and how large every
+sample is; only `read` decodes. Sources know nothing of plans, codecs or writers, pickle well (paths and
+numbers, no open handles), and give the same samples in the same order every time.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import SourceError
+from packer.format.schema import FieldSpec
+
+#: Several samples at once, by field: fixed shapes as one array (m, *shape), ragged ones as a list of m
+#: arrays, text as a list of m str. All fields of a block hold the same number of samples.
+Block = dict[str, "NDArray[Any] | list[NDArray[Any]] | list[str]"]
+
+#: Told of each bad file found while a source is opened; may raise (stop) or return (skip that sample).
+OnBad = Callable[[SourceError], None]
+
+
+def stop(error: SourceError) -> NoReturn:
+    """The `OnBad` that stops at the first bad file."""
+    raise error
+
+
+class Source(ABC):
+    """Samples that can be packed."""
+
+    #: `images`, `ply`, `hdf5`, ...; stands in the manifest.
+    kind: str
+    #: What each field is. Axes whose length differs between samples are None.
+    fields: tuple[FieldSpec, ...]
+    #: Name of every sample, unique; or None where samples have no names.
+    names: Sequence[str] | None
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of samples."""
+
+    @abstractmethod
+    def shapes(self, field: str) -> NDArray[np.int64] | None:
+        """Shape of every sample of a ragged field, (n, axes); None where it is not known before reading."""
+
+    @abstractmethod
+    def part(self, start: int, stop: int) -> Source:
+        """The samples start..stop as a source of its own, small to pickle; numbered from 0, same `fields`."""
+
+    @abstractmethod
+    def read(self) -> Iterator[Block]:
+        """All samples in order, in blocks of at most about 8 MiB (or one sample).
+
+        Arrays are C-contiguous, native-endian, of the dtype and shape that `fields` says; the caller does
+        not write to them.
+
+        Raises:
+            SourceError: with `path` and, where reading can go on behind it, `sample`: the number, within
+                this source, of the sample that is bad. Blocks yielded before it hold all samples before.
+        """
+
+    @abstractmethod
+    def files(self) -> list[str]:
+        """Paths of all files that are read, in order; their sizes and times tell whether a source changed."""
+
+    def provenance(self) -> dict[str, Any]:
+        """What the manifest keeps of the origin: options and attributes, JSON values, no absolute path."""
+        return {}
+
+    def notes(self) -> list[str]:
+        """Sentences that the plan shows: markers found, files left out, conversions made."""
+        return []
