@@ -1,0 +1,237 @@
+"""Where the values of an LMDB file lie, found without the C library.
+
+A reader that knows the offset and size of every value maps the file itself: nothing to pickle, no lock, no
+reader table, no page touched before it is wanted. Only the few pages of the B-tree are read here, and every
+number in them is checked before it is used, so that a damaged file gives `DamagedError` and nothing else.
+The bytes of the values are not looked at: that is the work of the frames' checksums.
+
+The layout is that of LMDB 0.9, data format version 1, little-endian, with one database that has no name.
+All offsets and sizes are in bytes from the start of the file.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from packer.errors import DamagedError
+
+MIN_PAGE_SIZE = 512
+MAX_PAGE_SIZE = 65536
+
+# Page header: page number, padding, flags, end of the slots, start of the nodes.
+_HEADER = struct.Struct("<QHHHH")
+# Node header of a leaf: size of the value, flags, size of the key; the key and the value follow. A branch
+# page has the same 8 bytes, but the first 6 of them are the number of the child page.
+_NODE = struct.Struct("<IHH")
+_PAGE_NUMBER = struct.Struct("<Q")
+# Meta page: header; magic, version, address, map size; the tree of free pages and the main tree, each with
+# padding (the page size, in the first), flags, depth, branch, leaf and overflow pages, entries and root;
+# last page number, transaction.
+_META = struct.Struct("<QHHHH IIQQ IHHQQQQQ IHHQQQQQ QQ".replace(" ", ""))
+
+#: Bytes of the file's start that hold both meta pages, whatever the page size is.
+HEAD_BYTES = MAX_PAGE_SIZE + _META.size
+
+_MAGIC = 0xBEEFC0DE
+_VERSION = 1
+_NO_PAGE = 2**64 - 1
+_META_PAGES = 2
+# LMDB's own cursors hold no more levels than this.
+_MAX_DEPTH = 32
+
+_BRANCH = 1
+_LEAF = 2
+_META_FLAG = 8
+_ON_OVERFLOW_PAGES = 1
+
+
+class Value(NamedTuple):
+    """A value of the file: its key, the offset of its first byte in the file, and its size in bytes."""
+
+    key: bytes
+    offset: int
+    size: int
+
+
+class _Meta(NamedTuple):
+    """What one meta page says of the file and of its main tree."""
+
+    page_size: int
+    pages: int
+    transaction: int
+    depth: int
+    branch_pages: int
+    leaf_pages: int
+    entries: int
+    root: int
+
+
+class _File(NamedTuple):
+    """A mapped file whose size has been found right."""
+
+    buffer: memoryview
+    page_size: int
+    pages: int
+    path: str
+
+    def damaged(self, page: int, what: str) -> DamagedError:
+        return _damaged(self.path, f"page {page} of its B-tree {what}")
+
+
+def _damaged(path: str, what: str) -> DamagedError:
+    return DamagedError(f"{path}: {what}; the file is damaged: fetch or pack it again")
+
+
+def check_size(head: bytes, file_size: int, path: str) -> int:
+    """Checks, before the file is mapped, that it is an LMDB file with all of its pages; returns the page size.
+
+    Reading past the end of a mapped file kills the process, so a file that was cut short must be found here.
+
+    Args:
+        head: the first `HEAD_BYTES` of the file, or all of it where it is shorter.
+        file_size: size of the file in bytes.
+        path: names the file in messages.
+
+    Raises:
+        DamagedError: not an LMDB file, or smaller than its newest meta page says.
+    """
+    return _newest_meta(memoryview(head), file_size, path).page_size
+
+
+def walk(buffer: memoryview, page_size: int, path: str) -> list[Value]:
+    """All values of the main database in ascending order of their keys.
+
+    Args:
+        buffer: the whole file, mapped or read.
+        page_size: what `check_size` returned for it.
+        path: names the file in messages.
+
+    Raises:
+        DamagedError: the tree is not a sound one.
+    """
+    meta = _newest_meta(buffer[: page_size + _META.size], len(buffer), path)
+    if meta.page_size != page_size:
+        raise _damaged(path, f"its page size is {meta.page_size}, {page_size} was expected")
+    if meta.root == _NO_PAGE and meta.depth == meta.entries == 0:
+        return []
+    file = _File(buffer, page_size, meta.pages, path)
+    values: list[Value] = []
+    for number in _leaves(file, meta):
+        _read_leaf(file, number, values)
+        if len(values) > meta.entries:
+            break
+    if len(values) != meta.entries:
+        raise _damaged(path, f"its B-tree does not hold the {meta.entries} keys that its meta page counts")
+    return values
+
+
+def _newest_meta(head: memoryview, file_size: int, path: str) -> _Meta:
+    """The meta page of the last transaction; both are checked, as LMDB does."""
+    first = _read_meta(head, 0, 0, path)
+    second = _read_meta(head, first.page_size, 1, path)
+    if first.page_size != second.page_size:
+        raise _damaged(path, "its two meta pages differ in the page size")
+    meta = second if second.transaction > first.transaction else first
+    if file_size < meta.pages * meta.page_size:
+        needed = meta.pages * meta.page_size
+        raise _damaged(path, f"it has {file_size} bytes, but LMDB wrote at least {needed}")
+    return meta
+
+
+def _read_meta(head: memoryview, offset: int, number: int, path: str) -> _Meta:
+    if len(head) < offset + _META.size:
+        raise _damaged(path, f"it ends within meta page {number}")
+    page, _, flags, _, _, magic, version, _, _, *rest = _META.unpack_from(head, offset)
+    if magic != _MAGIC or version != _VERSION or page != number or not flags & _META_FLAG:
+        raise _damaged(path, f"meta page {number} is not one of LMDB's data format {_VERSION}")
+    page_size = rest[0]
+    _, main_flags, depth, branch_pages, leaf_pages, _, entries, root, last_page, transaction = rest[8:]
+    if not MIN_PAGE_SIZE <= page_size <= MAX_PAGE_SIZE or page_size & (page_size - 1):
+        raise _damaged(path, f"meta page {number} gives a page size of {page_size} bytes")
+    if main_flags or depth > _MAX_DEPTH or (depth == 0) != (root == _NO_PAGE):
+        raise _damaged(path, f"meta page {number} describes no plain database")
+    return _Meta(page_size, last_page + 1, transaction, depth, branch_pages, leaf_pages, entries, root)
+
+
+def _leaves(file: _File, meta: _Meta) -> list[int]:
+    """Numbers of the leaf pages from left to right.
+
+    The tree is descended level by level, not page by page: no recursion, and pages come out in key order.
+    The counts on the meta page end a descent that goes in circles.
+    """
+    if meta.branch_pages + meta.leaf_pages > file.pages - _META_PAGES:
+        raise _damaged(file.path, "its B-tree has more pages than the file")
+    level, branches = [meta.root], 0
+    for _ in range(meta.depth - 1):
+        children: list[int] = []
+        branches += len(level)
+        for number in level:
+            children += _read_branch(file, number)
+            if branches + len(children) > meta.branch_pages + meta.leaf_pages:
+                raise file.damaged(number, "has more children than there are pages")
+        level = children
+    if (branches, len(level)) != (meta.branch_pages, meta.leaf_pages):
+        raise _damaged(file.path, "its B-tree does not have the pages that its meta page counts")
+    return level
+
+
+def _read_page(file: _File, number: int, kind: int) -> tuple[bytes, tuple[int, ...]]:
+    """A copy of a page, and the offsets in it where its nodes start, found to have a whole node header each.
+
+    The copy is what is checked and then used: nothing that happens to the file meanwhile can come between.
+    """
+    if not _META_PAGES <= number < file.pages:
+        raise file.damaged(number, "is not a page of the file")
+    start = number * file.page_size
+    page = bytes(file.buffer[start : start + file.page_size])
+    said, _, flags, slots_end, nodes_start = _HEADER.unpack_from(page)
+    if said != number or flags != kind:
+        raise file.damaged(number, "has a header that belongs elsewhere")
+    if not _HEADER.size < slots_end <= nodes_start <= file.page_size or slots_end & 1:
+        raise file.damaged(number, "has no room for its entries")
+    slots = struct.unpack_from(f"<{(slots_end - _HEADER.size) // 2}H", page, _HEADER.size)
+    if min(slots) < nodes_start or max(slots) > file.page_size - _NODE.size:
+        raise file.damaged(number, "has an entry outside itself")
+    return page, slots
+
+
+def _read_branch(file: _File, number: int) -> list[int]:
+    """Numbers of the children; the keys between them are not needed where all leaves are read."""
+    page, slots = _read_page(file, number, _BRANCH)
+    nodes = (_NODE.unpack_from(page, slot) for slot in slots)
+    return [low | high << 32 for low, high, _ in nodes]
+
+
+def _read_leaf(file: _File, number: int, values: list[Value]) -> None:
+    """Adds the values of a leaf page to `values`, after those of the pages to its left."""
+    page, slots = _read_page(file, number, _LEAF)
+    page_size, start = file.page_size, number * file.page_size
+    # No key of LMDB is empty, so every first key is above this one.
+    last = values[-1].key if values else b""
+    for slot in slots:
+        size, flags, key_size = _NODE.unpack_from(page, slot)
+        after_key = slot + _NODE.size + key_size
+        key = page[slot + _NODE.size : after_key]
+        if key <= last:
+            raise file.damaged(number, "has a key that is not above the one before it")
+        last = key
+        if flags == 0:
+            if after_key + size > page_size:
+                raise file.damaged(number, "has an entry that leaves it")
+            values.append(Value(key, start + after_key, size))
+        elif flags == _ON_OVERFLOW_PAGES:
+            values.append(Value(key, _overflow_offset(file, number, page, after_key, size), size))
+        else:
+            raise file.damaged(number, "has an entry that is no plain value")
+
+
+def _overflow_offset(file: _File, number: int, page: bytes, at: int, size: int) -> int:
+    """Offset of a value that has pages of its own: one header, then all of its bytes in one piece."""
+    if at + _PAGE_NUMBER.size > len(page):
+        raise file.damaged(number, "has an entry that leaves it")
+    (first,) = _PAGE_NUMBER.unpack_from(page, at)
+    offset: int = first * file.page_size + _HEADER.size
+    if first < _META_PAGES or offset + size > file.pages * file.page_size:
+        raise file.damaged(number, "has a value outside the file")
+    return offset

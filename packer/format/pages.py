@@ -1,0 +1,135 @@
+"""How many pages LMDB takes for keys and values that are appended in ascending order.
+
+The arithmetic of LMDB 0.9 (data format version 1, 64-bit), in bytes unless a name says pages. It rests on
+four rules:
+
+- A page has 16 bytes of header; what is left, `ROOM`, holds the entries and a 2-byte slot for each.
+- A value that would fill half a page with its key goes to overflow pages of its own, contiguous in the
+  file, with one header for the whole run.
+- A leaf that has no room for an appended key is left as it is, and the key starts a new leaf.
+- A full branch page gives its last entry to its new sibling. The first entry of a branch page has no key.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+#: LMDB takes the system's page size, and at most 32 KiB.
+PAGE_SIZE = min(mmap.PAGESIZE, 32768)
+#: Pages 0 and 1, written in turn by the commits.
+META_PAGES = 2
+
+PAGE_HEADER = 16
+NODE_HEADER = 8
+SLOT = 2
+PAGE_NUMBER = 8
+ROOM = PAGE_SIZE - PAGE_HEADER
+#: An entry of more bytes than this, slot not counted, puts its value on overflow pages: two entries must
+#: always fit on a page, or the tree could not branch.
+MAX_INLINE_ENTRY = (ROOM // 2 & ~1) - SLOT
+
+
+def map_size(file_bytes: int) -> int:
+    """The smallest map in which a file of `file_bytes` can be written.
+
+    LMDB refuses an allocation that would end on the last page of the map, hence the one page more.
+    """
+    return file_bytes + PAGE_SIZE
+
+
+def is_inline(key_bytes: int, value_bytes: int) -> bool:
+    """Whether the value lies beside its key on the leaf page."""
+    return NODE_HEADER + key_bytes + value_bytes <= MAX_INLINE_ENTRY
+
+
+def overflow_pages(value_bytes: int) -> int:
+    """Pages of a value that does not lie on a leaf page; none is wasted where it has `PAGE_SIZE * m - 16` bytes."""
+    return (PAGE_HEADER - 1 + value_bytes) // PAGE_SIZE + 1
+
+
+def leaf_entry_bytes(key_bytes: int, value_bytes: int) -> int:
+    """Room that a key and its value, or the number of the value's first page, take on a leaf."""
+    value = value_bytes if is_inline(key_bytes, value_bytes) else PAGE_NUMBER
+    return _even(NODE_HEADER + key_bytes + value) + SLOT
+
+
+def branch_entry_bytes(key_bytes: int) -> int:
+    """Room that the entry of a child page takes; the child's number is in the node header."""
+    return _even(NODE_HEADER + key_bytes) + SLOT
+
+
+def _even(size: int) -> int:
+    return (size + 1) & ~1
+
+
+def tree_pages(entries: Iterable[tuple[int, int]]) -> int:
+    """Pages of a tree filled in one transaction: leaves, branches and overflow pages.
+
+    Args:
+        entries: (key size, value size) of each entry in the order of the keys.
+    """
+    pages = 0
+
+    def take(count: int) -> int:
+        nonlocal pages
+        pages += count
+        return pages
+
+    tree = AppendTree(take)
+    for key_bytes, value_bytes in entries:
+        tree.append(key_bytes, value_bytes)
+    return pages
+
+
+@dataclass(slots=True)
+class EdgePage:
+    """A page on the right edge of a tree: its number, the room taken, the size of a branch's last key."""
+
+    number: int
+    used: int = 0
+    last_key_bytes: int = 0
+
+
+class AppendTree:
+    """The right edge of a B-tree whose keys only ever grow; no other page of it changes again.
+
+    Attributes:
+        edge: the last page of each level, from the leaf up to the root.
+    """
+
+    def __init__(self, take: Callable[[int], int]) -> None:
+        """`take(count)` gives the number of the first of `count` contiguous pages."""
+        self._take = take
+        self.edge: list[EdgePage] = []
+
+    def append(self, key_bytes: int, value_bytes: int) -> None:
+        """Takes the pages for one more entry in the order in which LMDB takes them."""
+        need = leaf_entry_bytes(key_bytes, value_bytes)
+        if not self.edge:
+            self.edge.append(EdgePage(self._take(1)))
+        elif ROOM - self.edge[0].used < need:
+            self.edge[0] = EdgePage(self._take(1))
+            self._enter(key_bytes)
+        if not is_inline(key_bytes, value_bytes):
+            self._take(overflow_pages(value_bytes))
+        self.edge[0].used += need
+
+    def _enter(self, key_bytes: int) -> None:
+        """Enters a new leaf, whose first key has this size, in the branch pages above it."""
+        level = 1
+        while True:
+            if level == len(self.edge):
+                self.edge.append(EdgePage(self._take(1), used=branch_entry_bytes(0)))
+            branch = self.edge[level]
+            # LMDB tests with the size before it is rounded up.
+            if ROOM - branch.used >= NODE_HEADER + key_bytes + SLOT:
+                branch.used += branch_entry_bytes(key_bytes)
+                branch.last_key_bytes = key_bytes
+                return
+            # The entry that moves to the sibling comes first there and needs no key; its key goes up a level.
+            used = branch_entry_bytes(0) + branch_entry_bytes(key_bytes)
+            self.edge[level] = EdgePage(self._take(1), used, key_bytes)
+            key_bytes = branch.last_key_bytes
+            level += 1
