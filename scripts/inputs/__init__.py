@@ -1,0 +1,1 @@
+"""The demo inputs, each made from data that an installed package ships; nothing is downloaded."""

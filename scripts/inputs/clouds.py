@@ -1,0 +1,84 @@
+"""PLY point clouds, text and binary, from the measured elevations that matplotlib ships.
+
+A window of an elevation grid becomes a cloud: x east, y north and z up in metres, coloured by height.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import matplotlib
+import numpy as np
+from matplotlib.cbook import get_sample_data
+from numpy.typing import NDArray
+
+CLOUDS = 60
+Format = Literal["ascii", "binary_little_endian", "binary_big_endian"]
+FORMATS: tuple[Format, ...] = ("ascii", "binary_little_endian", "binary_big_endian")
+METRES_PER_DEGREE = 111_320.0
+
+_POINT = [("x", "f4"), ("y", "f4"), ("z", "f4"), ("red", "u1"), ("green", "u1"), ("blue", "u1")]
+_NAMES = {"f4": "float", "u1": "uchar"}
+
+
+def elevation_grids() -> list[NDArray[np.float32]]:
+    """The grids as (rows, columns, 3) float32: x, y, z in metres from the grid's first corner."""
+    fault = np.load(get_sample_data("jacksboro_fault_dem.npz", asfileobj=False))
+    sea = np.load(get_sample_data("topobathy.npz", asfileobj=False))
+    rows, columns = fault["elevation"].shape
+    return [
+        _grid(np.arange(columns) * fault["dx"], fault["ymin"] - np.arange(rows) * fault["dy"], fault["elevation"]),
+        _grid(sea["longitude"], sea["latitude"], sea["topo"]),
+    ]
+
+
+def make_clouds(out: Path) -> int:
+    """Write `out`/*.ply: float32 x y z, uint8 red green blue; no two of one size. Returns how many."""
+    out.mkdir(parents=True)
+    grids = [(grid, _colours(grid[..., 2])) for grid in elevation_grids()]
+    rng = np.random.default_rng(2)
+    for i in range(CLOUDS):
+        grid, colours = grids[i % 4 == 3]
+        # Rows and columns both grow, so that no two clouds have the same number of points.
+        height, width = 30 + i, 40 + i
+        top = int(rng.integers(0, grid.shape[0] - height + 1))
+        left = int(rng.integers(0, grid.shape[1] - width + 1))
+        window = np.s_[top : top + height, left : left + width]
+        points = _points(grid[window], colours[window])
+        write_ply(out / f"terrain_{i:02d}.ply", points, FORMATS[i % len(FORMATS)])
+    return CLOUDS
+
+
+def write_ply(path: Path, points: NDArray[Any], format: Format) -> None:
+    """Write `points`, a structured array (n,) of f4 and u1 members, in one of FORMATS."""
+    properties = [f"property {_NAMES[kind]} {name}" for name, kind in _POINT]
+    header = ["ply", f"format {format} 1.0", f"element vertex {len(points)}", *properties, "end_header", ""]
+    with path.open("wb") as file:
+        file.write("\n".join(header).encode("ascii"))
+        if format == "ascii":
+            # Nine significant digits give every float32 back exactly.
+            np.savetxt(file, points, fmt="%.9g %.9g %.9g %d %d %d")
+        else:
+            order: Literal["<", ">"] = "<" if format == "binary_little_endian" else ">"
+            file.write(points.astype(points.dtype.newbyteorder(order)).tobytes())
+
+
+def _grid(longitude: NDArray[Any], latitude: NDArray[Any], elevation: NDArray[Any]) -> NDArray[np.float32]:
+    x = (longitude - longitude[0]) * METRES_PER_DEGREE * np.cos(np.radians(latitude.mean()))
+    y = (latitude - latitude[0]) * METRES_PER_DEGREE
+    return np.stack([*np.meshgrid(x, y), elevation], axis=-1).astype(np.float32)
+
+
+def _colours(z: NDArray[np.float32]) -> NDArray[np.uint8]:
+    colours: NDArray[np.uint8] = matplotlib.colormaps["terrain"]((z - z.min()) / np.ptp(z), bytes=True)[..., :3]
+    return colours
+
+
+def _points(xyz: NDArray[np.float32], rgb: NDArray[np.uint8]) -> NDArray[Any]:
+    points = np.empty(xyz.shape[0] * xyz.shape[1], dtype=_POINT)
+    for i, name in enumerate(("x", "y", "z")):
+        points[name] = xyz[..., i].ravel()
+    for i, name in enumerate(("red", "green", "blue")):
+        points[name] = rgb[..., i].ravel()
+    return points

@@ -1,0 +1,77 @@
+"""LR/HR pairs of PNG files, cut from the photographs that scikit-image ships."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+#: Colour photographs in the scikit-image wheel itself; the others of its gallery would be downloaded.
+PHOTOGRAPHS = (
+    "astronaut.png",
+    "chelsea.png",
+    "coffee.png",
+    "hubble_deep_field.jpg",
+    "ihc.png",
+    "motorcycle_left.png",
+    "motorcycle_right.png",
+    "retina.jpg",
+    "rocket.jpg",
+)
+SCALE = 4
+PATCH = 64
+PATCHES_PER_PHOTOGRAPH = 240
+PICTURES = 40
+
+
+def photographs() -> Iterator[tuple[str, Image.Image]]:
+    """Name and RGB picture of each photograph."""
+    for file in PHOTOGRAPHS:
+        with files("skimage").joinpath("data", file).open("rb") as stream:
+            yield Path(file).stem, Image.open(stream).convert("RGB")
+
+
+def make_pairs(out: Path) -> int:
+    """Write `out`/lr and `out`/hr: pairs of 16 and 64 px, the two files of a pair of one name. Returns how many."""
+    lr, hr = _folders(out)
+    rng = np.random.default_rng(0)
+    for name, picture in photographs():
+        for i in range(PATCHES_PER_PHOTOGRAPH):
+            patch = _cut(picture, PATCH, PATCH, rng)
+            _save_pair(patch, lr / f"{name}_{i:03d}.png", hr / f"{name}_{i:03d}.png")
+    return len(PHOTOGRAPHS) * PATCHES_PER_PHOTOGRAPH
+
+
+def make_pictures(out: Path) -> int:
+    """Write `out`/lr and `out`/hr: pairs of many sizes, named 0001x4.png and 0001.png. Returns how many."""
+    lr, hr = _folders(out)
+    rng = np.random.default_rng(1)
+    whole = [picture for _, picture in photographs()]
+    for i in range(PICTURES):
+        picture = whole[i % len(whole)]
+        # Every height is another one; both sides are multiples of the scale, as in the usual data sets.
+        height = 120 + SCALE * i
+        width = SCALE * int(rng.integers(30, min(picture.width, 480) // SCALE + 1))
+        _save_pair(_cut(picture, height, width, rng), lr / f"{i + 1:04d}x{SCALE}.png", hr / f"{i + 1:04d}.png")
+    return PICTURES
+
+
+def _folders(out: Path) -> tuple[Path, Path]:
+    for name in ("lr", "hr"):
+        (out / name).mkdir(parents=True)
+    return out / "lr", out / "hr"
+
+
+def _cut(picture: Image.Image, height: int, width: int, rng: np.random.Generator) -> Image.Image:
+    left = int(rng.integers(0, picture.width - width + 1))
+    top = int(rng.integers(0, picture.height - height + 1))
+    return picture.crop((left, top, left + width, top + height))
+
+
+def _save_pair(patch: Image.Image, lr: Path, hr: Path) -> None:
+    patch.save(hr)
+    small = (patch.width // SCALE, patch.height // SCALE)
+    patch.resize(small, Image.Resampling.BICUBIC).save(lr)

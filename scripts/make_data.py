@@ -1,0 +1,75 @@
+"""Make the demo inputs: image pairs, point clouds and an HDF5 file, from data that our dependencies ship.
+
+$ python scripts/make_data.py --out data
+
+The same files each time. Where they are there already, nothing is done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import shutil
+import sys
+from pathlib import Path
+
+from inputs.clouds import make_clouds
+from inputs.digits import make_digits
+from inputs.pictures import make_pairs, make_pictures
+
+ROOT = Path(__file__).resolve().parent.parent
+MAKERS = {"pairs": make_pairs, "pictures": make_pictures, "clouds": make_clouds, "digits.h5": make_digits}
+_STAMP = ".made"
+
+
+def make_data(out: Path) -> bool:
+    """Make the inputs in the folder `out`; False where they were there already.
+
+    Raises:
+        FileExistsError: `out` holds a file or folder of one of the names in MAKERS that was not made here.
+    """
+    stamp, recipe = out / _STAMP, _recipe()
+    made_here = stamp.is_file()
+    if made_here and stamp.read_text() == recipe:
+        return False
+    for name in MAKERS:
+        _clear(out / name, made_here)
+    out.mkdir(parents=True, exist_ok=True)
+    stamp.write_text("unfinished")
+    for name, make in MAKERS.items():
+        make(out / name)
+    stamp.write_text(recipe)
+    return True
+
+
+def _recipe() -> str:
+    """A digest of the code that makes the inputs: they are made anew when it changes."""
+    code = sorted((Path(__file__).parent / "inputs").glob("*.py"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in code)).hexdigest()
+
+
+def _clear(path: Path, made_here: bool) -> None:
+    if path.exists() and not made_here:
+        raise FileExistsError(f"{path} is there and was not made by this script; name another folder with --out")
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def main() -> int:
+    """Run as a command; returns its exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=ROOT / "data", help="folder to write to (default: data)")
+    out = parser.parse_args().out
+    try:
+        made = make_data(out)
+    except OSError as error:
+        print(f"make_data: {error}", file=sys.stderr)
+        return 2
+    print(f"inputs {'made' if made else 'are there already'} in {out}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""What all tests share: leak checks, hypothesis profiles, and where sample files are."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+ROOT = Path(__file__).resolve().parent.parent
+_DESCRIPTORS = Path("/proc/self/fd")
+_GRACE = 1.0  # seconds for threads and workers that have been told to stop
+
+# No deadline and no complaint about slowness: on a busy machine both fail good code.
+settings.register_profile("local", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("local"), derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+_failed = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Remember failures: the traceback of a failed test keeps its locals, and so its files, alive."""
+    report = yield
+    item.stash[_failed] = item.stash.get(_failed, False) or report.failed
+    return report
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_open(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that leaves files, threads or processes behind."""
+    before = _open_things()
+    yield
+    if request.node.stash.get(_failed, False) or request.node.get_closest_marker("keeps_open"):
+        return
+    deadline = time.monotonic() + _GRACE
+    while leaked := sorted(_open_things() - before):
+        gc.collect()
+        if time.monotonic() > deadline:
+            pytest.fail("left behind by this test: " + ", ".join(leaked))
+        time.sleep(0.01)
+
+
+def _open_things() -> set[str]:
+    threads = {f"thread {thread.name} ({thread.ident})" for thread in threading.enumerate()}
+    processes = {f"process {process.name} ({process.pid})" for process in multiprocessing.active_children()}
+    return threads | processes | _open_files()
+
+
+def _open_files() -> set[str]:
+    """Open descriptors of files and folders.
+
+    Pipes and sockets are left out: multiprocessing keeps some for good, for its resource tracker and its fork
+    server; those of worker processes go with the processes.
+    """
+    if not _DESCRIPTORS.is_dir():
+        return set()
+    found = set()
+    for descriptor in _DESCRIPTORS.iterdir():
+        try:
+            target = str(descriptor.readlink())
+        except FileNotFoundError:  # the one that listed the folder
+            continue
+        if target.startswith("/") and not target.startswith(("/dev/", "/proc/")):
+            found.add(f"file {target} (descriptor {descriptor.name})")
+    return found
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real sample files beside the repository; the test is skipped where there is none."""
+    folder = ROOT.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"no sample files in {folder}")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def demo_data() -> Path:
+    """The folder data/, filled with the demo inputs: pairs, pictures, clouds and digits.h5."""
+    from make_data import make_data  # here, because matplotlib and scikit-learn take a second to import
+
+    make_data(ROOT / "data")
+    return ROOT / "data"

@@ -1,0 +1,101 @@
+"""The demo inputs are what the demo and the tests rely on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from inputs.clouds import FORMATS, write_ply
+from make_data import MAKERS, make_data
+from PIL import Image
+from plyfile import PlyData
+
+
+def test_pairs_are_16_and_64_px_and_named_alike(demo_data: Path) -> None:
+    """There are at least 2,000 pairs; the files of a pair have one name and RGB pixels."""
+    lr, hr = (sorted(path.name for path in (demo_data / "pairs" / field).iterdir()) for field in ("lr", "hr"))
+    assert lr == hr
+    assert len(lr) >= 2000
+    for field, side in (("lr", 16), ("hr", 64)):
+        with Image.open(demo_data / "pairs" / field / lr[0]) as picture:
+            assert (picture.size, picture.mode) == ((side, side), "RGB")
+
+
+def test_pictures_differ_in_size_and_scale_by_four(demo_data: Path) -> None:
+    """Each of the 40 whole pictures has its own size, four times that of its LR partner."""
+    sizes = set()
+    for path in sorted((demo_data / "pictures" / "hr").iterdir()):
+        with Image.open(path) as hr, Image.open(demo_data / "pictures" / "lr" / f"{path.stem}x4.png") as lr:
+            assert hr.size == (4 * lr.width, 4 * lr.height)
+            sizes.add(hr.size)
+    assert len(sizes) == 40
+
+
+def test_clouds_have_three_formats_and_as_many_sizes_as_files(demo_data: Path) -> None:
+    """No two clouds have the same number of points; text and both byte orders occur."""
+    clouds = [PlyData.read(str(path)) for path in sorted((demo_data / "clouds").iterdir())]
+    assert len({cloud["vertex"].count for cloud in clouds}) == len(clouds) >= 60
+    assert {(cloud.text, cloud.byte_order) for cloud in clouds} == {(True, "="), (False, "<"), (False, ">")}
+
+
+def test_digits_have_images_and_labels(demo_data: Path) -> None:
+    """The HDF5 file holds 8 by 8 images with values up to 16, and a label from 0 to 9 for each."""
+    with h5py.File(demo_data / "digits.h5") as file:
+        images, labels = file["images"][...], file["labels"][...]
+    assert images.shape == (len(labels), 8, 8)
+    assert images.max() == 16
+    assert set(labels) == set(range(10))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_cloud_files_hold_every_bit(tmp_path: Path, format: str) -> None:
+    """Every format gives the float32 values back exactly, also those with many digits."""
+    points = np.zeros(4, dtype=[(name, "f4") for name in "xyz"] + [(name, "u1") for name in ("red", "green", "blue")])
+    points["x"] = np.array([1 / 3, np.pi * 1e5, np.finfo("f4").max, np.finfo("f4").tiny])
+    points["green"] = [0, 1, 254, 255]
+    write_ply(tmp_path / "a.ply", points, format)
+    vertex = PlyData.read(str(tmp_path / "a.ply"))["vertex"]
+    for name in points.dtype.names:
+        assert np.array_equal(vertex[name], points[name])
+
+
+@pytest.fixture
+def quick_makers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Makers that write one small file each; the list grows by the name of each that runs."""
+    ran: list[str] = []
+
+    def make(path: Path) -> int:
+        ran.append(path.name)
+        path.write_text("made")
+        return 1
+
+    for name in MAKERS:
+        monkeypatch.setitem(MAKERS, name, make)
+    return ran
+
+
+def test_a_second_run_makes_nothing(tmp_path: Path, quick_makers: list[str]) -> None:
+    """Inputs that are there already are left as they are."""
+    assert make_data(tmp_path / "data")
+    assert not make_data(tmp_path / "data")
+    assert quick_makers == list(MAKERS)
+
+
+def test_an_interrupted_run_is_taken_up_again(tmp_path: Path, quick_makers: list[str]) -> None:
+    """Where the stamp says unfinished, all inputs are made anew."""
+    make_data(tmp_path)
+    (tmp_path / ".made").write_text("unfinished")
+    assert make_data(tmp_path)
+    assert quick_makers == 2 * list(MAKERS)
+
+
+def test_somebody_elses_files_are_left_alone(tmp_path: Path, quick_makers: list[str]) -> None:
+    """A folder that happens to have one of our names is an error, and keeps its content."""
+    (tmp_path / "clouds").mkdir()
+    (tmp_path / "clouds" / "own.ply").write_text("mine")
+    with pytest.raises(FileExistsError, match="clouds is there and was not made by this script"):
+        make_data(tmp_path)
+    assert (tmp_path / "clouds" / "own.ply").read_text() == "mine"
+    assert quick_makers == []
