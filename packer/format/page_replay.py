@@ -62,9 +62,9 @@ class _Pages:
     """The pages of the file: which are free, and the tree in which LMDB writes that down.
 
     The free list is taken to fit on one page, its root, with every record beside its key. It does: a commit
-    retires at most r pages, the tree's depth and two more, and a fresh page is taken only when no reusable
-    one is left, so that no more than the 3 r pages retired by the last three commits are ever listed. Trees
-    are 2 to 6 levels deep; 3 r = 24 pages take under 1 KB, at one record each.
+    retires at most r pages, the depth of the tree and two more, and takes a fresh page only when no reusable
+    one is left, so that no more pages are ever listed than the last three commits retired, 3 r. A tree of the
+    greatest depth that LMDB knows, 32, would list 102 pages; the most seen in a tree 6 deep took 164 bytes.
     """
 
     def __init__(self) -> None:
