@@ -62,11 +62,11 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     @property
     def np_dtype(self) -> np.dtype[Any]:
         """The dtype as it is on disk: little-endian."""
-        return np.dtype(self.dtype).newbyteorder("<")
+        return np.dtype(str(self.dtype)).newbyteorder("<")
 
     @property
     def itemsize(self) -> int:
-        return np.dtype(self.dtype).itemsize
+        return np.dtype(str(self.dtype)).itemsize
 
     @property
     def ragged_axes(self) -> tuple[int, ...]:

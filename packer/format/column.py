@@ -1,0 +1,236 @@
+"""Reads one column of one shard: where each sample lies, and what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from packer.errors import DamagedError
+from packer.format import rowdelta
+from packer.format.codecs import FrameCodec
+from packer.format.layout import index_arrays
+from packer.format.schema import Field
+
+Index = NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class ColumnIndex:
+    """The checked index arrays of a column, zero-copy views of the shard's map.
+
+    Attributes:
+        arrays: index arrays by name (see `layout.index_arrays`), uint64.
+        chunk_at: file offset of each chunk's first byte, (chunks,) int64.
+        samples: number of samples in the shard.
+    """
+
+    field: Field
+    arrays: Mapping[str, Index]
+    chunk_at: NDArray[np.int64]
+    samples: int
+
+    @property
+    def frames(self) -> int:
+        return len(self.arrays["checksums"])
+
+    def frame_range(self, start: int, stop: int) -> tuple[int, int]:
+        """Numbers of the frames that hold the samples start..stop."""
+        rule = self.field.frame
+        if rule.samples is not None:
+            return start // rule.samples, -(-stop // rule.samples)
+        if self.field.is_ragged:
+            ends = self.arrays["sample_frames"]
+            return int(ends[start]), int(ends[stop])
+        per_sample = -(-(self.field.shape[0] or 0) // (rule.rows or 1))
+        return start * per_sample, stop * per_sample
+
+    def sample_range(self, frame: int) -> tuple[int, int]:
+        """Numbers of the samples that a frame holds or is a part of."""
+        rule = self.field.frame
+        if rule.samples is not None:
+            return frame * rule.samples, min((frame + 1) * rule.samples, self.samples)
+        if self.field.is_ragged:
+            sample = int(np.searchsorted(self.arrays["sample_frames"], frame, side="right")) - 1
+        else:
+            sample = frame // -(-(self.field.shape[0] or 0) // (rule.rows or 1))
+        return sample, sample + 1
+
+    def shape_of(self, sample: int) -> tuple[int, ...]:
+        """Shape of a sample."""
+        if not self.field.is_ragged:
+            return self.field.shape  # type: ignore[return-value]  # no axis is None
+        ragged = iter(self.arrays["shapes"][sample])
+        return tuple(int(next(ragged)) if n is None else n for n in self.field.shape)
+
+    def frame_bytes(self, frame: int) -> int:
+        """Raw bytes of a frame."""
+        first, last = self.sample_range(frame)
+        if self.field.frame.rows is None:
+            if self.field.is_ragged:
+                ends = self.arrays["sample_offsets"]
+                return int(ends[last]) - int(ends[first])
+            return (last - first) * self.field.fixed_bytes
+        shape = self.shape_of(first)
+        row = (frame - self.frame_range(first, last)[0]) * self.field.frame.rows
+        rows = min(self.field.frame.rows, shape[0] - row)
+        return rows * self.field.itemsize * int(np.prod(shape[1:], dtype=np.int64))
+
+    def frame_span(self, frame: int) -> tuple[int, int]:
+        """Start and end of a frame in the file."""
+        chunk = int(np.searchsorted(self.arrays["chunks"][:, 1], frame, side="right"))
+        begin = int(self.arrays["chunks"][chunk - 1, 2]) if chunk else 0
+        start, end = self._stored_span(frame)
+        at = int(self.chunk_at[chunk])
+        return at + start - begin, at + end - begin
+
+    def _stored_span(self, frame: int) -> tuple[int, int]:
+        """Start and end of a frame in the column's stored bytes."""
+        if self.field.codec:
+            start, end = self.arrays["frame_offsets"][frame : frame + 2]
+            return int(start), int(end)
+        first, _ = self.sample_range(frame)
+        ragged = self.field.is_ragged
+        start = int(self.arrays["sample_offsets"][first]) if ragged else first * self.field.fixed_bytes
+        if self.field.frame.rows is not None:
+            shape = self.shape_of(first)
+            row = (frame - self.frame_range(first, first + 1)[0]) * self.field.frame.rows
+            start += row * self.field.itemsize * int(np.prod(shape[1:], dtype=np.int64))
+        return start, start + self.frame_bytes(frame)
+
+
+class Column:
+    """Samples of one column, decoded one by one or in runs; for verifying, exporting and packing again.
+
+    Training reads through `readers`, which gathers whole batches over all shards.
+    """
+
+    def __init__(self, index: ColumnIndex, file: memoryview, path: str) -> None:
+        self.index = index
+        self.field = index.field
+        self._file = file
+        self._path = path
+        self._codec = FrameCodec(self.field.codec, self.field.np_dtype)
+
+    def check_frame(self, frame: int) -> bool:
+        """Whether the checksum of a frame is right."""
+        start, end = self.index.frame_span(frame)
+        return bool(xxhash.xxh3_64_intdigest(self._file[start:end]) == int(self.index.arrays["checksums"][frame]))
+
+    def read(self, start: int, stop: int) -> list[NDArray[Any]]:
+        """The samples start..stop, each of its own shape, as arrays that own their memory.
+
+        Raises:
+            DamagedError: a frame cannot be decoded; the message names the samples it holds.
+        """
+        first, last = self.index.frame_range(start, stop)
+        raw = b"".join(self._decode(frame) for frame in range(first, last))
+        from_sample = self.index.sample_range(first)[0] if last > first else start
+        out = []
+        at = 0
+        for sample in range(from_sample, stop):
+            shape = self.index.shape_of(sample)
+            count = int(np.prod(shape, dtype=np.int64))
+            array = np.frombuffer(raw, self.field.np_dtype, count, at).reshape(shape)
+            at += array.nbytes
+            if sample >= start:
+                out.append(self._undo_delta(array))
+        return out
+
+    def _decode(self, frame: int) -> bytes | bytearray | memoryview:
+        start, end = self.index.frame_span(frame)
+        try:
+            return self._codec.decode(self._file[start:end], self.index.frame_bytes(frame))
+        except ValueError as error:
+            first, last = self.index.sample_range(frame)
+            raise DamagedError(
+                f"{self._path}: field {self.field.name!r}, samples {first} to {last - 1} of the shard: {error}; "
+                "run `packer verify`, then `packer repair`"
+            ) from None
+
+    def _undo_delta(self, array: NDArray[Any]) -> NDArray[Any]:
+        array = array.copy()
+        if self._codec.rowdelta:
+            step = self.field.frame.rows or max(len(array), 1)
+            for row in range(0, len(array), step):
+                rowdelta.accumulate(array[None, row : row + step])
+        return array
+
+
+def check_index(
+    field: Field,
+    samples: int,
+    find: Callable[[str], memoryview],
+    find_chunk: Callable[[int], tuple[int, int]],
+    path: str,
+) -> ColumnIndex:
+    """The index of a column, with everything a reader relies on checked but the checksums.
+
+    Args:
+        find: gives the bytes of the index array of a name.
+        find_chunk: gives file offset and size of the chunk of a number.
+
+    Raises:
+        DamagedError: an array has the wrong length, or places lie outside their chunk.
+    """
+
+    def fail(what: str) -> DamagedError:
+        return DamagedError(f"{path}: field {field.name!r}: {what}; run `packer verify`, then `packer repair`")
+
+    arrays: dict[str, Index] = {}
+    for name in index_arrays(field):
+        data = find(name)
+        if len(data) % 8:
+            raise fail(f"index array {name} has {len(data)} bytes, not a multiple of 8")
+        arrays[name] = np.frombuffer(data, "<u8")
+    _reshape(field, samples, arrays, fail)
+    _check_chunks(arrays, find_chunk, fail)
+    table = arrays["chunks"]
+    at = np.array([find_chunk(int(number))[0] for number in table[:, 0]], np.int64)
+    return ColumnIndex(field, arrays, at, samples)
+
+
+def _reshape(field: Field, samples: int, arrays: dict[str, Index], fail: Callable[[str], DamagedError]) -> None:
+    """Checks the lengths of the arrays against each other, and gives tables their two axes."""
+    frames = len(arrays["checksums"])
+    axes = len(field.ragged_axes)
+    expected = {"frame_offsets": frames + 1, "sample_frames": samples + 1, "sample_offsets": samples + 1}
+    expected["shapes"] = samples * axes
+    for name, length in expected.items():
+        if name in arrays and len(arrays[name]) != length:
+            raise fail(f"index array {name} holds {len(arrays[name])} numbers, {length} expected")
+    if len(arrays["chunks"]) % 3:
+        raise fail(f"index array chunks holds {len(arrays['chunks'])} numbers, a multiple of 3 expected")
+    arrays["chunks"] = arrays["chunks"].reshape(-1, 3)
+    if "shapes" in arrays:
+        arrays["shapes"] = arrays["shapes"].reshape(samples, axes)
+    if field.frame.samples is not None:
+        count = -(-samples // field.frame.samples)
+    elif field.is_ragged:
+        count = int(arrays["sample_frames"][-1])
+    else:
+        count = samples * -(-(field.shape[0] or 0) // (field.frame.rows or 1))
+    if count != frames:
+        raise fail(f"{frames} checksums for {count} frames")
+
+
+def _check_chunks(
+    arrays: dict[str, Index], find_chunk: Callable[[int], tuple[int, int]], fail: Callable[[str], DamagedError]
+) -> None:
+    """Checks that the chunks of the table exist, have the sizes it says, and hold all frames."""
+    frames_before = bytes_before = 0
+    for number, frames_end, bytes_end in arrays["chunks"].tolist():
+        if frames_end < frames_before or bytes_end < bytes_before:
+            raise fail("the table of chunks does not ascend")
+        if find_chunk(number)[1] != bytes_end - bytes_before:
+            raise fail(f"chunk {number} has {find_chunk(number)[1]} bytes, {bytes_end - bytes_before} expected")
+        frames_before, bytes_before = frames_end, bytes_end
+    if frames_before != len(arrays["checksums"]):
+        raise fail(f"the chunks hold {frames_before} frames of {len(arrays['checksums'])}")
+    for name in ("frame_offsets", "sample_offsets"):
+        if name in arrays and name == "frame_offsets" and int(arrays[name][-1]) != bytes_before:
+            raise fail(f"{name} end at {int(arrays[name][-1])}, the chunks at {bytes_before}")

@@ -1,0 +1,201 @@
+"""Writes one column: samples become frames, frames fill chunks, and index arrays say where each lies."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from packer.errors import UsageError
+from packer.format import rowdelta
+from packer.format.codecs import Buffer, FrameCodec
+from packer.format.layout import index_arrays
+from packer.format.limits import CHUNK_BYTES, MAX_CHUNK_BYTES
+from packer.format.schema import Field
+
+#: Stores a chunk and returns the number under which it is found.
+PutChunk = Callable[[Buffer], int]
+
+
+class ColumnWriter:
+    """One column of one shard while it is written.
+
+    Args:
+        field: schema of the column.
+        put_chunk: called with each chunk when it is full.
+        chunk_bytes: a chunk takes frames up to this size; a larger sample gets its own.
+    """
+
+    def __init__(self, field: Field, put_chunk: PutChunk, chunk_bytes: int = CHUNK_BYTES) -> None:
+        self.field = field
+        self.samples = 0
+        self.raw_bytes = 0
+        self._codec = FrameCodec(field.codec, field.np_dtype)
+        self._chunks = _Chunks(put_chunk, chunk_bytes)
+        self._waiting: list[NDArray[Any]] = []  # samples, or runs of fixed samples, of the frame not yet full
+        self._n_waiting = 0
+        # array("Q"): 8 bytes a number where a list takes 40; a shard may hold ten million samples.
+        self._shapes = array("Q")
+        self._sizes = array("Q")
+        self._frames_of = array("Q")
+
+    @property
+    def stored_bytes(self) -> int:
+        return self._chunks.offsets[-1]
+
+    def add(self, values: NDArray[Any] | Sequence[NDArray[Any]]) -> None:
+        """Adds samples: one array (m, *shape) for fixed fields, a sequence of arrays for ragged ones."""
+        if not self.field.is_ragged:
+            self._add_fixed(np.ascontiguousarray(values))
+            return
+        for value in values:
+            self._add_ragged(np.ascontiguousarray(value))
+
+    def finish(self) -> dict[str, NDArray[np.uint64]]:
+        """Writes what is still waiting; returns the index arrays by name, in the order of their keys."""
+        self._close_frame()
+        self._chunks.flush()
+        arrays = {
+            "checksums": np.array(self._chunks.checksums, "<u8"),
+            "chunks": np.array(self._chunks.table, "<u8"),
+            "frame_offsets": np.array(self._chunks.offsets, "<u8"),
+            "sample_frames": _offsets(self._frames_of),
+            "sample_offsets": _offsets(self._sizes),
+            "shapes": np.array(self._shapes, "<u8"),
+        }
+        return {name: arrays[name] for name in index_arrays(self.field)}
+
+    def _add_fixed(self, rows: NDArray[Any]) -> None:
+        self.samples += len(rows)
+        self.raw_bytes += rows.nbytes
+        if self.field.frame.rows is not None:
+            for sample in rows:
+                self._add_bands(sample)
+            return
+        per_frame = self._samples_per_frame
+        if self._n_waiting:
+            head = rows[: per_frame - self._n_waiting]
+            self._wait(head, len(head))
+            rows = rows[len(head) :]
+        whole = len(rows) // per_frame * per_frame
+        if whole:
+            self._add_frames(rows[:whole].reshape(-1, per_frame, *self.field.shape))
+        if len(rows) > whole:
+            self._wait(rows[whole:], len(rows) - whole)
+
+    def _add_ragged(self, sample: NDArray[Any]) -> None:
+        self.samples += 1
+        self.raw_bytes += sample.nbytes
+        self._shapes.extend(sample.shape[axis] for axis in self.field.ragged_axes)
+        self._sizes.append(sample.nbytes)
+        if self.field.frame.rows is not None:
+            self._add_bands(sample)
+        else:
+            self._wait(self._differenced(sample[None]), 1)
+
+    def _wait(self, values: NDArray[Any], count: int) -> None:
+        self._n_waiting += count
+        if self._n_waiting >= self._samples_per_frame:
+            self._waiting.append(values)
+            self._close_frame()
+        else:
+            # A copy: the caller may fill the same memory with the next sample.
+            self._waiting.append(values.copy())
+
+    @property
+    def _samples_per_frame(self) -> int:
+        assert self.field.frame.samples is not None
+        return self.field.frame.samples
+
+    def _close_frame(self) -> None:
+        """Makes a frame of the waiting samples."""
+        if not self._n_waiting:
+            return
+        waiting, self._waiting, self._n_waiting = self._waiting, [], 0
+        if self.field.is_ragged:
+            frame = waiting[0] if len(waiting) == 1 else np.concatenate([w.reshape(-1) for w in waiting])
+            self._chunks.append([self._codec.encode(frame)])
+        else:
+            self._add_frames(np.concatenate(waiting)[None])
+
+    def _add_frames(self, frames: NDArray[Any]) -> None:
+        """Adds frames (m, samples a frame, *shape) of a fixed field."""
+        if self._codec.rowdelta:
+            frames = rowdelta.difference(frames.reshape(-1, *self.field.shape)).reshape(frames.shape)
+        if self._codec.is_raw:
+            self._chunks.append_rows(frames.reshape(len(frames), -1).view(np.uint8))
+            return
+        for frame in frames:
+            self._chunks.append([self._codec.encode(frame)])
+
+    def _add_bands(self, sample: NDArray[Any]) -> None:
+        """Adds one sample as frames of some rows each, all in one chunk."""
+        rows = self.field.frame.rows
+        assert rows is not None
+        bands = [sample[at : at + rows] for at in range(0, len(sample), rows)]
+        self._frames_of.append(len(bands))
+        self._chunks.append([self._codec.encode(self._differenced(band[None])) for band in bands])
+
+    def _differenced(self, samples: NDArray[Any]) -> NDArray[Any]:
+        return rowdelta.difference(samples) if self._codec.rowdelta else samples
+
+
+class _Chunks:
+    """Frames joined into chunks, and the arrays that tell where each frame went."""
+
+    def __init__(self, put: PutChunk, limit: int) -> None:
+        self.checksums = array("Q")
+        self.offsets = array("Q", [0])  # ends of the frames in the column's stored bytes
+        self.table: list[tuple[int, int, int]] = []  # chunk number, frames up to its end, stored bytes likewise
+        self._put = put
+        self._limit = limit
+        self._buffer = bytearray()
+
+    def append(self, frames: list[Buffer]) -> None:
+        """Adds frames that must lie in one chunk."""
+        size = sum(map(len, frames))
+        if size > MAX_CHUNK_BYTES:
+            raise UsageError(f"a sample takes {size:,} bytes; {MAX_CHUNK_BYTES:,} is the most, split it into several")
+        self._make_room(size)
+        for frame in frames:
+            self._note(frame)
+            self._buffer += frame
+
+    def append_rows(self, frames: NDArray[np.uint8]) -> None:
+        """Adds frames of one size (m, bytes), as many at a time as the chunk has room for."""
+        size = frames.shape[1]
+        at = 0
+        while at < len(frames):
+            self._make_room(size)
+            fit = max(1, (self._limit - len(self._buffer)) // size) if size else len(frames)
+            some = frames[at : at + fit]
+            for frame in some:
+                self._note(frame.data)
+            self._buffer += some.reshape(-1).data
+            at += len(some)
+
+    def flush(self) -> None:
+        """Stores the chunk that is being filled."""
+        if len(self.checksums) == (self.table[-1][1] if self.table else 0):
+            return
+        number = self._put(self._buffer)
+        self.table.append((number, len(self.checksums), self.offsets[-1]))
+        self._buffer = bytearray()
+
+    def _make_room(self, size: int) -> None:
+        if self._buffer and len(self._buffer) + size > self._limit:
+            self.flush()
+
+    def _note(self, frame: Buffer) -> None:
+        self.checksums.append(xxhash.xxh3_64_intdigest(frame))
+        self.offsets.append(self.offsets[-1] + len(frame))
+
+
+def _offsets(sizes: array[int]) -> NDArray[np.uint64]:
+    out = np.zeros(len(sizes) + 1, "<u8")
+    np.cumsum(np.array(sizes, "<u8"), out=out[1:])
+    return out

@@ -1,0 +1,180 @@
+"""manifest.json: what a packed dataset holds. Written last; a folder without one is unfinished."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any
+
+import msgspec
+import xxhash
+
+from packer.errors import DatasetError, ManifestError, UnfinishedError
+from packer.format.layout import FORMAT_NAME, FORMAT_VERSION
+from packer.format.schema import Field
+
+MANIFEST = "manifest.json"
+SHARD_FOLDER = "shards"
+NAMES_FILE = "names.lmdb"
+UNFINISHED = "unfinished.json"
+
+#: A manifest of a million shards has about 150 MB; a larger file is not one.
+MAX_MANIFEST_BYTES = 2**28
+MAX_FIELDS = 1000
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
+
+
+class FileEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file of the dataset: path within it, size, and xxh3-128 of its bytes in hex."""
+
+    file: str
+    bytes: Count
+    digest: Digest
+
+    def __post_init__(self) -> None:
+        path = PurePosixPath(self.file)
+        if path.is_absolute() or ".." in path.parts or "\\" in self.file or ":" in self.file or "\0" in self.file:
+            raise ValueError(f"{self.file!r} leaves the folder of the dataset")
+        if str(path) != self.file or not path.name:
+            raise ValueError(f"{self.file!r} is not a plain path")
+
+
+class ShardEntry(FileEntry, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A shard: its file and how many samples it holds."""
+
+    samples: Count
+
+
+class ColumnTotals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Bytes of one field over all shards: as arrays, and as frames on disk."""
+
+    raw: Count
+    stored: Count
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a packed dataset holds; see FORMAT.md for each member."""
+
+    format: str = FORMAT_NAME
+    version: int = FORMAT_VERSION
+    tool: str
+    samples: Count
+    fields: Annotated[tuple[Field, ...], msgspec.Meta(min_length=1, max_length=MAX_FIELDS)]
+    shards: tuple[ShardEntry, ...]
+    names: FileEntry | None = None
+    columns: dict[str, ColumnTotals]
+    origin: dict[str, Any]
+    planned_bytes: Count | None = None
+
+    def __post_init__(self) -> None:
+        names = [field.name for field in self.fields]
+        if len(set(names)) != len(names):
+            raise ValueError("two fields have one name")
+        if sum(shard.samples for shard in self.shards) != self.samples:
+            raise ValueError(f"the shards hold {sum(s.samples for s in self.shards)} samples, not {self.samples}")
+        if len({shard.file for shard in self.shards}) != len(self.shards):
+            raise ValueError("two shards have one file")
+        if set(self.columns) != set(names):
+            raise ValueError("columns and fields have different names")
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of all files but the manifest."""
+        return sum(shard.bytes for shard in self.shards) + (self.names.bytes if self.names else 0)
+
+
+def encode(manifest: Manifest) -> bytes:
+    """The bytes of manifest.json: JSON in a fixed order, with the digest of all the rest as its last member."""
+    body = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+    return body[:-2] + _tail(body[:-2])
+
+
+def decode(data: bytes, path: str) -> Manifest:
+    """The manifest that `data` holds.
+
+    Raises:
+        ManifestError: it is not one; the message names the place in it.
+    """
+    try:
+        document = msgspec.json.decode(data)
+        if not isinstance(document, dict) or document.get("format") != FORMAT_NAME:
+            raise ManifestError(f"{path}: not the manifest of a packed dataset")
+        if document.get("version") != FORMAT_VERSION:
+            raise ManifestError(
+                f"{path}: format version {document.get('version')!r}; this program reads {FORMAT_VERSION}, "
+                "use the version of packer that wrote it or a newer one"
+            )
+        document.pop("digest", None)
+        manifest = msgspec.convert(document, type=Manifest)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise ManifestError(f"{path}: {error}") from None
+    size = len(_tail(b""))
+    if data[-size:] != _tail(data[:-size]):
+        raise ManifestError(f"{path}: it was changed after it was written (wrong digest); run `packer repair`")
+    return manifest
+
+
+def _tail(body: bytes) -> bytes:
+    """The last member of a manifest whose earlier bytes are `body`, and the end: `body` and `\\n}` are digested."""
+    digest = xxhash.xxh3_128_hexdigest(body + b"\n}")
+    return b',\n "digest": "' + digest.encode() + b'"\n}\n'
+
+
+def read(folder: Path) -> Manifest:
+    """The manifest of the packed dataset in `folder`.
+
+    Raises:
+        UnfinishedError: the conversion into the folder was not finished.
+        DatasetError: there is no packed dataset.
+        ManifestError: the manifest is wrong.
+    """
+    path = folder / MANIFEST
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_MANIFEST_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        raise _absent(folder) from None
+    except OSError as error:
+        raise DatasetError(f"{path}: cannot be read: {error.strerror}") from None
+    if len(data) > MAX_MANIFEST_BYTES:
+        raise ManifestError(f"{path}: larger than {MAX_MANIFEST_BYTES:,} bytes, not a manifest")
+    return decode(data, str(path))
+
+
+def write(folder: Path, manifest: Manifest) -> None:
+    """Puts the manifest in place in one rename, after it has reached the disk."""
+    temporary = folder / (MANIFEST + ".partial")
+    with temporary.open("wb") as file:
+        file.write(encode(manifest))
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(folder / MANIFEST)
+
+
+def file_digest(path: Path) -> str:
+    """xxh3-128 of a file's bytes, in hex."""
+    digest = xxhash.xxh3_128()
+    with path.open("rb", buffering=0) as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _absent(folder: Path) -> DatasetError:
+    if not folder.is_dir():
+        what = "is a file, not the folder of a packed dataset" if folder.exists() else "does not exist"
+        return DatasetError(f"{folder} {what}")
+    unfinished = folder / UNFINISHED
+    if not unfinished.exists():
+        return DatasetError(f"{folder} is not a packed dataset: it has no {MANIFEST}; make one with `packer convert`")
+    done = len(list((folder / SHARD_FOLDER).glob("*.lmdb")))
+    total = "?"
+    # How far it got is a help, not what the error is about.
+    with contextlib.suppress(OSError, msgspec.DecodeError, KeyError, TypeError):
+        total = str(msgspec.json.decode(unfinished.read_bytes())["shards"])
+    return UnfinishedError(
+        f"{folder} is unfinished: {done} of {total} shards are done; run the same `packer convert` again to go on"
+    )

@@ -1,0 +1,127 @@
+"""names.lmdb: name -> sample number and number -> name, looked up a batch at a time."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import DamagedError, MissingNameError, SourceError
+from packer.format import pages
+from packer.format.manifest import FileEntry
+from packer.format.page_replay import PageReplay
+from packer.format.shard_writer import LmdbAppender
+
+#: Keys of the two directions: `#` and the number, 8 bytes big-endian; `=` and the name, UTF-8.
+_BY_NUMBER = b"#"
+_BY_NAME = b"="
+_KEY = struct.Struct(">cQ")
+_VALUE = struct.Struct("<Q")
+MAX_NAME = 510
+
+
+def write_names(path: Path, names: Sequence[bytes]) -> None:
+    """Writes names.lmdb for samples named `names`, in the order of their numbers.
+
+    Raises:
+        SourceError: two samples have one name, or a name is too long.
+    """
+    ordered = sorted(range(len(names)), key=names.__getitem__)
+    _check(names, ordered)
+    replay = PageReplay()
+    for name in names:
+        replay.put(9, len(name))
+    for name in names:
+        replay.put(1 + len(name), 8)
+    replay.commit()
+    # The appender commits now and then, which costs a few pages more than the one commit replayed here.
+    appender = LmdbAppender(path, pages.map_size(replay.file_bytes) + 64 * 4096)
+    try:
+        for number, name in enumerate(names):
+            appender.put(_KEY.pack(_BY_NUMBER, number), name)
+        for number in ordered:
+            appender.put(_BY_NAME + names[number], _VALUE.pack(number))
+        appender.finish()
+    except BaseException:
+        appender.abort()
+        raise
+
+
+def _check(names: Sequence[bytes], ordered: Sequence[int]) -> None:
+    for number in ordered:
+        if not 0 < len(names[number]) <= MAX_NAME:
+            raise SourceError(
+                f"the name {names[number][:40].decode()!r}... has {len(names[number])} bytes, 1 to 510 fit"
+            )
+    for a, b in itertools.pairwise(ordered):
+        if names[a] == names[b]:
+            raise SourceError(f"samples {a} and {b} have one name, {names[a].decode()!r}; names must differ")
+
+
+class Names:
+    """Looks names up. One instance a file and process: py-lmdb refuses to open a file twice.
+
+    Args:
+        path: names.lmdb.
+        entry: its size as the manifest says it.
+
+    Raises:
+        DamagedError: the file is missing or has another size.
+    """
+
+    def __init__(self, path: Path, entry: FileEntry) -> None:
+        self.path = path
+        held = path.stat().st_size if path.is_file() else -1
+        if held != entry.bytes:
+            problem = "missing" if held < 0 else f"{held:,} bytes, {entry.bytes:,} expected"
+            raise DamagedError(f"{path}: {problem}; run `packer repair`")
+        try:
+            self._env = lmdb.open(
+                str(path), subdir=False, readonly=True, lock=False, readahead=False, max_dbs=0, lib_version=0
+            )
+            self._txn = self._env.begin(buffers=False)
+        except lmdb.Error as error:
+            raise DamagedError(f"{path}: {error}; run `packer repair`") from None
+        self.pid = os.getpid()
+
+    def numbers(self, names: Sequence[str]) -> NDArray[np.int64]:
+        """Number of each sample named.
+
+        Raises:
+            MissingNameError: no sample has one of the names.
+        """
+        get = self._txn.get
+        # The limit of the key's length is LMDB's, which raises for longer ones.
+        found = [get((_BY_NAME + name.encode())[: MAX_NAME + 1]) for name in names]
+        if None in found:
+            raise MissingNameError(f"no sample is named {names[found.index(None)]!r}")
+        return self._decode(found)
+
+    def contains(self, name: str) -> bool:
+        """Whether a sample has this name."""
+        return bool(name) and len(name.encode()) <= MAX_NAME and self._txn.get(_BY_NAME + name.encode()) is not None
+
+    def name(self, number: int) -> str:
+        """Name of a sample."""
+        value = self._txn.get(_KEY.pack(_BY_NUMBER, number))
+        if value is None:
+            raise DamagedError(f"{self.path}: sample {number} has no name; run `packer repair`")
+        text: str = value.decode("utf-8", "replace")
+        return text
+
+    def close(self) -> None:
+        self._txn.abort()
+        self._env.close()
+
+    def _decode(self, values: list[Any]) -> NDArray[np.int64]:
+        joined = b"".join(values)
+        if len(joined) != 8 * len(values):
+            raise DamagedError(f"{self.path}: a number is not 8 bytes; run `packer repair`")
+        return np.frombuffer(joined, "<u8").astype(np.int64)

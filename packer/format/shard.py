@@ -1,0 +1,128 @@
+"""Reads one shard through a read-only map of its file, without the LMDB library.
+
+The B-tree gives the offset of every value (`btree.py`); sizes are checked before the file is mapped, so that
+a truncated file is an error and not a bus error. Nothing here can write.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from packer.errors import DamagedError, DatasetError
+from packer.format import btree
+from packer.format.column import Column, ColumnIndex, check_index
+from packer.format.layout import FORMAT_NAME, FORMAT_VERSION, HEADER, NAME_BYTES, NAME_OFFSETS, chunk_key, column_key
+from packer.format.schema import Field
+from packer.format.shard_writer import ShardHeader
+
+
+class Shard:
+    """One shard, open for reading.
+
+    Args:
+        path: the file.
+        size: bytes the file must have, as the manifest says; None where that is not known.
+
+    Raises:
+        DamagedError: the file is missing, has another size, or its tree is broken.
+    """
+
+    def __init__(self, path: Path, size: int | None = None) -> None:
+        self.path = str(path)
+        self.fd = _open(path)
+        try:
+            held = os.fstat(self.fd).st_size
+            if size is not None and held != size:
+                raise DamagedError(
+                    f"{path}: {held:,} bytes, {size:,} expected: it was cut short or changed; "
+                    "copy it again or run `packer repair`"
+                )
+            page_size = btree.check_size(os.read(self.fd, btree.HEAD_BYTES), held, self.path)
+            self.map = mmap.mmap(self.fd, 0, access=mmap.ACCESS_READ)
+            self.bytes = memoryview(self.map)
+            self._values = {v.key: v for v in btree.walk(self.bytes, page_size, self.path)}
+        except BaseException:
+            os.close(self.fd)
+            raise
+
+    def value(self, key: bytes) -> memoryview:
+        """The bytes of a value, a view of the map.
+
+        Raises:
+            DamagedError: there is no such key.
+        """
+        found = self._find(key)
+        return self.bytes[found.offset : found.offset + found.size]
+
+    def header(self) -> ShardHeader:
+        """The shard's own header."""
+        try:
+            header = msgspec.json.decode(self.value(HEADER), type=ShardHeader)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise DamagedError(f"{self.path}: the header is damaged: {error}") from None
+        if header.format != FORMAT_NAME or header.version != FORMAT_VERSION:
+            raise DamagedError(f"{self.path}: format {header.format!r} version {header.version} is not known here")
+        return header
+
+    def index(self, number: int, field: Field, samples: int) -> ColumnIndex:
+        """The checked index of the column of field `number`."""
+
+        def find_chunk(chunk: int) -> tuple[int, int]:
+            value = self._find(chunk_key(chunk))
+            return value.offset, value.size
+
+        return check_index(field, samples, lambda name: self.value(column_key(number, name)), find_chunk, self.path)
+
+    def column(self, number: int, field: Field, samples: int) -> Column:
+        """The column of field `number`, for decoding."""
+        return Column(self.index(number, field, samples), self.bytes, self.path)
+
+    def names(self, samples: int) -> list[bytes]:
+        """Name of every sample, UTF-8."""
+        data = self.value(NAME_BYTES)
+        ends = np.frombuffer(self.value(NAME_OFFSETS), "<u8")
+        if len(ends) != samples + 1 or int(ends[0]) != 0 or int(ends[-1]) != len(data) or (np.diff(ends) > 2**31).any():
+            raise DamagedError(f"{self.path}: the names of the samples are damaged; run `packer repair`")
+        joined = bytes(data)
+        return [joined[a:b] for a, b in itertools.pairwise(ends.tolist())]
+
+    def close(self) -> None:
+        """Gives the map back. Arrays that still look into it keep it alive until they are gone."""
+        self._values = {}
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+        try:
+            self.bytes.release()
+            self.map.close()
+        except BufferError:
+            pass
+
+    def __enter__(self) -> Shard:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _find(self, key: bytes) -> btree.Value:
+        try:
+            return self._values[key]
+        except KeyError:
+            raise DamagedError(f"{self.path}: {key.decode()} is missing; run `packer repair`") from None
+
+
+def _open(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+    except FileNotFoundError:
+        raise DamagedError(f"{path}: the shard is missing; copy it again or run `packer repair`") from None
+    except IsADirectoryError:
+        raise DamagedError(f"{path}: a folder stands where a shard is expected") from None
+    except OSError as error:
+        raise DatasetError(f"{path}: cannot be opened: {error.strerror}") from None
