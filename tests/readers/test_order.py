@@ -1,0 +1,210 @@
+"""Orders of an epoch."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DistributedSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+
+from packer.errors import UsageError
+from readers.block_order import BlockShuffled
+from readers.order import Given, Sequential, Shuffled, random_bits, random_order
+from readers.sampler_order import SamplerOrder
+
+ORDERS = [
+    Sequential(1000),
+    Shuffled(1000, 3),
+    BlockShuffled.uniform(1000, 7, 100, 3),
+    BlockShuffled.uniform(1000, 7, 500, 3),
+    Given(np.arange(999, -1, -1)),
+    SamplerOrder(RandomSampler(range(1000)), 3),
+    SamplerOrder(RandomSampler(range(1000), generator=torch.Generator().manual_seed(5)), 3),
+    SamplerOrder(SubsetRandomSampler(range(1000)), 3),
+]
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=lambda o: type(o).__name__)
+def test_every_number_once(order):
+    """An epoch holds every number exactly once, as int64."""
+    numbers = order.epoch(2)
+    assert numbers.dtype == np.int64
+    assert len(order) == 1000
+    assert np.array_equal(np.sort(numbers), np.arange(1000))
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=lambda o: type(o).__name__)
+def test_epoch_alone_decides(order):
+    """The same epoch gives the same order, whatever was asked for or drawn in between."""
+    first = order.epoch(4)
+    order.epoch(5)
+    torch.rand(3)
+    np.random.default_rng().random()
+    assert np.array_equal(order.epoch(4), first)
+
+
+@pytest.mark.parametrize("order", [o for o in ORDERS if not isinstance(o, Sequential | Given)])
+def test_epochs_differ(order):
+    """A shuffled order is another one in each epoch."""
+    assert not np.array_equal(order.epoch(0), order.epoch(1))
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=lambda o: type(o).__name__)
+def test_result_is_the_callers_own(order):
+    """Writing to an epoch's order does not change the next one."""
+    first = order.epoch(0)
+    kept = first.copy()
+    first[:] = 0
+    assert np.array_equal(order.epoch(0), kept)
+
+
+def test_seed_decides():
+    """Another seed gives another order."""
+    assert not np.array_equal(Shuffled(100, 0).epoch(0), Shuffled(100, 1).epoch(0))
+    assert not np.array_equal(
+        BlockShuffled.uniform(100, 5, 20, 0).epoch(0), BlockShuffled.uniform(100, 5, 20, 1).epoch(0)
+    )
+
+
+def test_order_is_the_same_on_every_platform():
+    """The order of one seed and epoch is written down here: a saved state must mean the same after an upgrade."""
+    assert Shuffled(10, 1).epoch(2).tolist() == [5, 6, 9, 3, 2, 1, 0, 8, 4, 7]
+    assert BlockShuffled.uniform(12, 3, 6, 1).epoch(2).tolist() == [10, 11, 8, 7, 9, 6, 2, 1, 0, 3, 5, 4]
+    assert BlockShuffled.uniform(900, 9, 300, 1).epoch(2)[:8].tolist() == [763, 260, 410, 623, 304, 318, 573, 320]
+
+
+def test_all_orders_are_equally_likely():
+    """Over many epochs each of the 24 orders of 4 numbers comes about as often as any other."""
+    order = Shuffled(4, 0)
+    seen = np.array([order.epoch(i) @ [64, 16, 4, 1] for i in range(4800)])
+    _, counts = np.unique(seen, return_counts=True)
+    assert len(counts) == 24
+    assert counts.min() > 140  # 200 expected, standard deviation 14
+    assert counts.max() < 260
+
+
+def test_groups_stay_in_order():
+    """With groups, numbers are shuffled inside a group only."""
+    group = np.repeat(np.arange(10), 100)
+    numbers = random_order(1000, random_bits(0, 0), group)
+    assert np.array_equal(numbers // 100, group)
+    assert all(not np.array_equal(part, np.sort(part)) for part in numbers.reshape(10, 100))
+
+
+@given(
+    lengths=st.lists(st.integers(0, 50), max_size=60),
+    window=st.integers(1, 400),
+    seed=st.integers(0, 2**40),
+)
+def test_block_order_is_complete(lengths, window, seed):
+    """Blocks of any lengths, empty ones too, and any window give every number once."""
+    order = BlockShuffled(np.append(0, np.cumsum(lengths)), window, seed)
+    assert np.array_equal(np.sort(order.epoch(1)), np.arange(sum(lengths)))
+
+
+@pytest.mark.parametrize(("block", "window"), [(10, 50), (10, 500), (1, 1), (16, 16), (50, 10)])
+def test_blocks_stay_within_a_window(block, window):
+    """All samples of a block lie within one window of whole blocks, so that its frame is decoded once."""
+    n = 10_000
+    numbers = BlockShuffled.uniform(n, block, window).epoch(0)
+    size = max(-(-window // block) * block, block)
+    places = np.empty(n, np.int64)
+    places[numbers] = np.arange(n)
+    windows = (places // size).reshape(-1, block)
+    assert np.all(windows == windows[:, :1])
+
+
+@pytest.mark.parametrize("window", [60, 600])
+def test_window_is_shuffled(window):
+    """Neighbours in a window come from different blocks: the blocks of a window are mixed, not laid end to end."""
+    numbers = BlockShuffled.uniform(60_000, 10, window).epoch(0)
+    same_block = np.mean(numbers[1:] // 10 == numbers[:-1] // 10)
+    assert same_block < 2 * 10 / window
+
+
+def test_blocks_are_spread():
+    """Windows hold blocks from all over the dataset."""
+    numbers = BlockShuffled.uniform(100_000, 10, 1000).epoch(0)
+    assert np.all(np.ptp(numbers.reshape(-1, 1000), axis=1) > 70_000)
+
+
+def test_first_of_a_window_is_any_of_it():
+    """Within a window every place is equally likely for every sample."""
+    order = BlockShuffled.uniform(200, 200, 200)
+    first = np.array([order.epoch(i)[0] for i in range(2000)])
+    assert np.bincount(first // 20, minlength=10).min() > 140  # 200 expected, standard deviation 13
+
+
+def test_given_keeps_order_and_repeats():
+    """Given numbers come as they are, in every epoch."""
+    assert Given([5, 5, 1]).epoch(7).tolist() == [5, 5, 1]
+    assert Given(torch.tensor([3, 2])).epoch(0).tolist() == [3, 2]
+    assert Given([]).epoch(0).shape == (0,)
+
+
+@pytest.mark.parametrize("bad", [[[1, 2]], [0.5], [True, False], 3])
+def test_given_refuses_other_than_numbers(bad):
+    """A mask, fractions or two axes are refused."""
+    with pytest.raises(UsageError, match="one axis of sample numbers"):
+        Given(bad)
+
+
+def test_sampler_leaves_no_trace():
+    """Drawing from a sampler changes neither torch's random numbers nor the sampler's own generator."""
+    own = torch.Generator().manual_seed(1)
+    states = torch.get_rng_state(), own.get_state()
+    SamplerOrder(WeightedRandomSampler([1.0, 2.0], 10, generator=own)).epoch(0)
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert torch.equal(own.get_state(), states[1])
+
+
+def test_sampler_generator_seed_counts():
+    """Two generators with different seeds give different orders."""
+
+    def numbers(seed):
+        return SamplerOrder(RandomSampler(range(100), generator=torch.Generator().manual_seed(seed))).epoch(0)
+
+    assert not np.array_equal(numbers(1), numbers(2))
+
+
+def test_sampler_is_told_the_epoch():
+    """A sampler that has set_epoch is told the epoch first."""
+    sampler = DistributedSampler(range(50), num_replicas=1, rank=0, seed=4)
+    order = SamplerOrder(sampler)
+    assert not np.array_equal(order.epoch(0), order.epoch(1))
+    sampler.set_epoch(1)
+    assert order.epoch(1).tolist() == list(sampler)
+
+
+def test_weighted_sampler_keeps_weights():
+    """A weighted sampler's weights hold."""
+    numbers = SamplerOrder(WeightedRandomSampler([0.0, 1.0, 3.0], 4000)).epoch(0)
+    counts = np.bincount(numbers, minlength=3)
+    assert counts[0] == 0
+    assert 2.5 < counts[2] / counts[1] < 3.6
+
+
+def test_bad_samplers_are_refused():
+    """One rank's sampler, and one that gives lists, are refused with what to do."""
+    with pytest.raises(UsageError, match="share of one rank"):
+        SamplerOrder(DistributedSampler(range(50), num_replicas=2, rank=0))
+    with pytest.raises(UsageError, match="one by one"):
+        SamplerOrder([[1, 2], [3]]).epoch(0)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Shuffled(3, -1),
+        lambda: Shuffled(3).epoch(-1),
+        lambda: BlockShuffled.uniform(10, 0),
+        lambda: BlockShuffled.uniform(10, 2, 0),
+        lambda: BlockShuffled(np.array([1, 4])),
+        lambda: BlockShuffled(np.array([0, 4, 3])),
+        lambda: BlockShuffled(np.array([])),
+    ],
+)
+def test_bad_numbers_are_refused(make):
+    """Negative seeds and epochs, empty blocks sizes and windows, and edges that do not ascend are refused."""
+    with pytest.raises(UsageError, match="expected"):
+        make()

@@ -1,0 +1,106 @@
+"""Batches of one rank."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packer.errors import UsageError
+from readers.order import Shuffled
+from readers.share import Share
+
+WORLDS = range(1, 9)
+SIZES = [0, 1, 5, 7, 16, 97, 120, 240]
+BATCHES = [1, 3, 8, 50]
+
+
+def all_ranks(order, batch_size, world_size, drop_last=False, done=0):
+    """The batches of each rank: a list by rank of lists of arrays."""
+    return [list(Share(batch_size, rank, world_size, drop_last).batches(order, done)) for rank in range(world_size)]
+
+
+def in_global_order(ranks):
+    """All batches, step by step, rank by rank, joined."""
+    pieces = [piece for step in zip(*ranks, strict=True) for piece in step]
+    return np.concatenate([np.empty(0, np.int64), *pieces])
+
+
+@pytest.mark.parametrize("world_size", WORLDS)
+@pytest.mark.parametrize("n", SIZES)
+def test_shares_are_complete(world_size, n):
+    """Without drop_last all ranks together read the order from end to end; fewer than world_size come twice."""
+    order = Shuffled(n).epoch(0)
+    for batch_size in BATCHES:
+        joined = in_global_order(all_ranks(order, batch_size, world_size))
+        assert np.array_equal(joined[:n], order)
+        assert len(joined) - n < world_size
+        assert np.array_equal(joined[n:], np.resize(order, len(joined) - n))
+
+
+@pytest.mark.parametrize("world_size", WORLDS)
+@pytest.mark.parametrize("n", SIZES)
+def test_dropped_shares_are_disjoint(world_size, n):
+    """With drop_last all batches are full, no number comes twice, and less than one step is left out."""
+    order = Shuffled(n).epoch(0)
+    for batch_size in BATCHES:
+        joined = in_global_order(all_ranks(order, batch_size, world_size, drop_last=True))
+        assert np.array_equal(joined, order[: len(joined)])
+        assert len(joined) % (batch_size * world_size) == 0
+        assert n - len(joined) < batch_size * world_size
+
+
+@pytest.mark.parametrize("world_size", WORLDS)
+@pytest.mark.parametrize("n", SIZES)
+def test_shares_are_equal_in_length(world_size, n):
+    """Every rank has as many batches as `steps` says, each of the same size on all ranks, none empty."""
+    for batch_size, drop_last in product(BATCHES, [False, True]):
+        ranks = all_ranks(Shuffled(n).epoch(0), batch_size, world_size, drop_last)
+        sizes = [[len(batch) for batch in batches] for batches in ranks]
+        assert all(s == sizes[0] for s in sizes)
+        assert all(0 < s <= batch_size for s in sizes[0])
+        assert len(sizes[0]) == Share(batch_size, 0, world_size, drop_last).steps(n)
+
+
+@given(
+    n=st.integers(0, 300),
+    parts=st.lists(st.tuples(st.integers(1, 20), st.integers(1, 8), st.integers(0, 10)), max_size=4),
+)
+def test_resuming_with_other_ranks_and_batches(n, parts):
+    """Stopped and continued any number of times, with another world and batch size each, the order is read on."""
+    order = Shuffled(n, 1).epoch(3)
+    done, seen = 0, []
+    for batch_size, world_size, steps in [*parts, (7, 3, n + 1)]:
+        share = Share(batch_size, 0, world_size)
+        steps = min(steps, share.steps(n, done))
+        ranks = [batches[:steps] for batches in all_ranks(order, batch_size, world_size, done=done)]
+        after = share.done_after(steps, n, done)
+        seen.append(in_global_order(ranks)[: after - done])
+        done = after
+    assert done == n
+    assert np.array_equal(np.concatenate(seen), order)
+
+
+def test_steps_by_number_are_the_steps_in_turn():
+    """A batch asked for by its step is the one that comes at that step."""
+    order = Shuffled(100).epoch(0)
+    share = Share(8, 1, 3)
+    assert all(np.array_equal(share.batch(order, i, 5), batch) for i, batch in enumerate(share.batches(order, 5)))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Share(0),
+        lambda: Share(4, 2, 2),
+        lambda: Share(4, -1, 2),
+        lambda: Share(4, 0, 0),
+        lambda: Share(4).steps(10, 11),
+        lambda: Share(4).steps(10, -1),
+    ],
+)
+def test_bad_numbers_are_refused(make):
+    """Ranks outside the world, empty batches and states of another dataset are refused."""
+    with pytest.raises(UsageError):
+        make()
