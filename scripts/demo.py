@@ -1,0 +1,95 @@
+"""The demo: pack three kinds of files, look at the result, and read an epoch of each.
+
+Run by scripts/demo, which installs and makes the inputs first.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from epoch_timing import epoch_rate
+from file_datasets import CloudFiles, DigitRows, PairFiles
+from torch.utils.data import Dataset
+
+from readers import PackedDataset
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = ROOT / "data"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One set of inputs: how it is packed, and how its files would be read without packing."""
+
+    name: str
+    sources: tuple[str, ...]
+    batch_size: int
+    files: Callable[[], Dataset[Any]]
+    #: Samples of many sizes cannot be stacked; a list of them is the least work for the files' side.
+    collate: Callable[[list[Any]], Any] | None = None
+
+    @property
+    def packed(self) -> str:
+        """The packed dataset, relative to the repository."""
+        return f"data/packed/{self.name}.packed"
+
+
+JOBS = (
+    Job("pairs", ("lr=data/pairs/lr", "hr=data/pairs/hr"), 128, lambda: PairFiles(DATA / "pairs")),
+    Job("pictures", ("lr=data/pictures/lr", "hr=data/pictures/hr"), 16, lambda: PairFiles(DATA / "pictures"), list),
+    Job("clouds", ("data/clouds",), 16, lambda: CloudFiles(DATA / "clouds"), list),
+    Job("digits", ("data/digits.h5",), 128, lambda: DigitRows(DATA / "digits.h5")),
+)
+
+NEXT = """
+What to try next
+  .venv/bin/packer convert --help                           pack your own files; run again after a crash, it resumes
+  .venv/bin/packer plan lr=data/pairs/lr hr=data/pairs/hr   shards, map sizes and disk need, before anything is written
+  .venv/bin/packer info data/packed/pairs.packed --json     what a packed dataset holds, for machines
+
+  from readers import PackedDataset
+  ds = PackedDataset("data/packed/pairs.packed")
+  ds[0]; ds["astronaut_000"]; ds[[3, 5, 8]]                 # a sample by number or name; a whole batch at once
+"""
+
+
+def packer(*arguments: str) -> None:
+    """Run the command line as a user would, and show it."""
+    print("\n$ packer", *arguments, flush=True)
+    subprocess.run([Path(sys.executable).with_name("packer"), *arguments], cwd=ROOT, check=True)
+
+
+def print_epochs() -> None:
+    """One line for each set of inputs: samples a second, packed and from the files."""
+    print("\nAn epoch through torch.utils.data.DataLoader, shuffled, samples/s (files: the better of 0 and 2 workers)")
+    print(f"{'':10}{'samples':>9}{'batch':>7}{'packed':>12}{'files':>12}{'times':>8}")
+    for job in JOBS:
+        packed = PackedDataset(ROOT / job.packed)
+        fast = epoch_rate(packed, job.batch_size)
+        files = job.files()
+        slow = max(epoch_rate(files, job.batch_size, workers, job.collate) for workers in (0, 2))
+        numbers = f"{len(packed):>9,}{job.batch_size:>7}{fast:>12,.0f}{slow:>12,.0f}{fast / slow:>8.1f}"
+        print(f"{job.name:10}{numbers}", flush=True)
+
+
+def main() -> int:
+    """Run the demo; returns the exit status of the first command that failed, or 0."""
+    try:
+        for job in JOBS:
+            packer("convert", *job.sources, job.packed, "--overwrite")
+        for job in JOBS:
+            packer("info", job.packed)
+    except subprocess.CalledProcessError as error:
+        return int(error.returncode)
+    print_epochs()
+    print(NEXT, end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
