@@ -1,0 +1,151 @@
+"""Samples that are rows of HDF5 datasets, of one file or of several in a row."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import SourceError
+from packer.sources.base import Block, OnBad, Source, stop
+from packer.sources.hdf5_blocks import FileBlocks
+from packer.sources.hdf5_choice import check_request
+from packer.sources.hdf5_differences import difference
+from packer.sources.hdf5_file import opened
+from packer.sources.hdf5_paths import hdf5_paths
+from packer.sources.hdf5_scan import Request, Scan, scanned
+from packer.sources.hdf5_types import Column
+
+
+def open_hdf5(
+    path: str,
+    *,
+    fields: Mapping[str, str] | None = None,
+    skip: Collection[str] = (),
+    on_bad: OnBad = stop,
+    axis: int = 0,
+) -> Source:
+    """The rows of an HDF5 file, or of all files of a folder or glob, one file after another.
+
+    Args:
+        path: a file, a folder, or a glob such as `train_*.h5`.
+        fields: `{"NAME": "/path"}` picks datasets; None takes all that share the sample axis.
+        skip: fields, paths or groups to leave out.
+        on_bad: told of each file that cannot be used; where it returns, the file is left out.
+        axis: number of the sample axis, from the end where negative.
+
+    Raises:
+        UsageError: a field name in `fields` cannot be one.
+        SourceError: no usable file, no common sample axis, or data that cannot be stored.
+    """
+    check_request(fields)
+    request = Request(dict(fields or {}), tuple(skip), axis)
+    scans: list[Scan] = []
+    for file in hdf5_paths(path):
+        try:
+            scan = scanned(file, request)
+            if scans:
+                _check_alike(scans[0], scan)
+        except SourceError as error:
+            on_bad(error)
+            continue
+        scans.append(scan)
+    if not scans:
+        raise SourceError("no file is left that can be packed", path)
+    return HDF5Source(scans, request)
+
+
+def _check_alike(first: Scan, scan: Scan) -> None:
+    how = difference(first.columns, scan.columns)
+    if how:
+        raise SourceError(
+            f"does not fit {Path(first.path).name}: {how}; pack it by itself, or pick common fields", scan.path
+        )
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows start..stop of one file."""
+
+    path: str
+    start: int
+    stop: int
+
+
+class HDF5Source(Source):
+    """Rows of datasets; made by `open_hdf5`."""
+
+    kind = "hdf5"
+    names = None
+
+    def __init__(self, scans: Sequence[Scan], request: Request) -> None:
+        self._columns: tuple[Column, ...] = scans[0].columns
+        self.fields = tuple(c.spec for c in self._columns)
+        self._axis = request.axis
+        self._rows = tuple(_Rows(s.path, 0, s.samples) for s in scans)
+        self._files = list(dict.fromkeys(name for s in scans for name in (s.path, *s.files)))
+        self._origin = _provenance(scans, request)
+        self._notes = [note for s in scans for note in s.notes]
+
+    def __len__(self) -> int:
+        return sum(rows.stop - rows.start for rows in self._rows)
+
+    def shapes(self, field: str) -> NDArray[np.int64] | None:
+        """None: HDF5 tells how long a variable-length value is only when it is read."""
+        return None
+
+    def part(self, start: int, stop: int) -> HDF5Source:
+        part = object.__new__(HDF5Source)
+        part._columns, part.fields, part._axis = self._columns, self.fields, self._axis
+        part._rows = tuple(_overlaps(self._rows, start, stop))
+        part._files = [rows.path for rows in part._rows]
+        part._origin, part._notes = {}, []
+        return part
+
+    def read(self) -> Iterator[Block]:
+        before = 0
+        for rows in self._rows:
+            with opened(rows.path) as file:
+                blocks = FileBlocks(file, rows.path, self._columns, self._axis, rows.start, rows.stop)
+                try:
+                    yield from blocks
+                except SourceError as error:
+                    sample = None if error.sample is None else error.sample + before
+                    raise SourceError(error.reason, error.path, sample) from error
+            before += rows.stop - rows.start
+
+    def files(self) -> list[str]:
+        return list(self._files)
+
+    def provenance(self) -> dict[str, Any]:
+        return self._origin
+
+    def notes(self) -> list[str]:
+        return list(self._notes)
+
+
+def _overlaps(rows: Sequence[_Rows], start: int, stop: int) -> Iterator[_Rows]:
+    """What samples start..stop are of files laid one behind another."""
+    before = 0
+    for run in rows:
+        first = max(start - before, 0) + run.start
+        last = min(stop - before + run.start, run.stop)
+        if first < last:
+            yield _Rows(run.path, first, last)
+        before += run.stop - run.start
+
+
+def _provenance(scans: Sequence[Scan], request: Request) -> dict[str, Any]:
+    """The request, and of every file its name, samples and what differs from the first one's attributes."""
+    files: list[dict[str, Any]] = []
+    for scan in scans:
+        file: dict[str, Any] = {"name": Path(scan.path).name, "samples": scan.samples}
+        if scan is scans[0] or scan.origin != scans[0].origin:
+            file.update(scan.origin)
+        files.append(file)
+    options = {"fields": dict(request.fields), "skip": list(request.skip), "axis": request.axis}
+    return {"options": options, "files": files}

@@ -1,0 +1,71 @@
+"""Recognises what wrote an HDF5 file, and what that means for finding samples in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import h5py
+
+_NETCDF_PLACEHOLDER = "This is a netCDF dimension but not a netCDF variable"
+
+
+def family(file: h5py.File) -> str | None:
+    """`keras`, `anndata`, `10x`, `matlab`, or None."""
+    names = set(file)
+    if "keras_version" in file.attrs or "layer_names" in file.attrs or {"layers", "vars"} <= names:
+        return "keras"
+    if text_attribute(file, "encoding-type") == "anndata" or {"X", "obs", "var"} <= names:
+        return "anndata"
+    if "matrix" in names and {"barcodes", "indptr"} <= _members(file, "matrix"):
+        return "10x"
+    if any("MATLAB_class" in file[name].attrs for name in names if file.get(name, getclass=True) is h5py.Dataset):
+        return "matlab"
+    return None
+
+
+def advice(kind: str | None) -> str:
+    """A sentence, with a blank before it, on what to pick from a file of this family; empty where there is none."""
+    if kind == "anndata":
+        return (
+            " This is an AnnData (h5ad) file: its cells are the rows of obs/... and obsm/..., and of X where X is"
+            " not sparse; pick from those."
+        )
+    if kind == "10x":
+        return (
+            " This is a 10x file: its matrix is sparse (data, indices, indptr), so cells are no rows; make it dense"
+            " first, for example with scanpy."
+        )
+    if kind == "matlab":
+        return " This is a MATLAB 7.3 file: its axes are MATLAB's in reverse, so --axis -1 takes MATLAB's rows."
+    return ""
+
+
+KERAS_REFUSAL = (
+    "holds the weights of a Keras model, which have no sample axis: every dataset is one layer's weights. To pack "
+    "some all the same, pick them with --field NAME=/path"
+)
+
+
+def is_placeholder(dataset: h5py.Dataset) -> bool:
+    """Is it the empty stand-in that NetCDF-4 writes for a dimension without coordinates?"""
+    return text_attribute(dataset, "NAME").startswith(_NETCDF_PLACEHOLDER)
+
+
+def is_matlab_empty(dataset: h5py.Dataset) -> bool:
+    """Does it hold the axes of an empty MATLAB array instead of values?"""
+    return "MATLAB_empty" in dataset.attrs
+
+
+def text_attribute(thing: h5py.HLObject, name: str) -> str:
+    """A text attribute; empty where it is missing, of another type or damaged."""
+    try:
+        value: Any = thing.attrs.get(name, "")
+    except (OSError, RuntimeError, ValueError, TypeError, LookupError):
+        return ""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return value if isinstance(value, str) else ""
+
+
+def _members(file: h5py.File, name: str) -> set[str]:
+    return set(file[name]) if file.get(name, getclass=True) is h5py.Group else set()

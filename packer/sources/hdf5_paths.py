@@ -1,0 +1,34 @@
+"""The HDF5 files that a path, a folder or a glob stands for."""
+
+from __future__ import annotations
+
+import glob
+from pathlib import Path
+
+from natsort import natsorted
+
+from packer.errors import SourceError
+
+#: What is taken from a folder; a file named by itself, or by a glob, may have any suffix.
+SUFFIXES = (".h5", ".hdf5", ".hdf")
+
+
+def hdf5_paths(path: str) -> list[str]:
+    """Paths of the files, in natural order (train_2.h5 before train_10.h5).
+
+    Raises:
+        SourceError: there is no such file, or the folder or glob holds none.
+    """
+    place = Path(path)
+    if place.is_dir():
+        found = [str(p) for p in place.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file()]
+        if not found:
+            raise SourceError(f"the folder holds no file that ends in {', '.join(SUFFIXES)}", path)
+        return natsorted(found)
+    if place.exists() or not glob.has_magic(path):
+        return [path]
+    # Path.glob takes no absolute pattern.
+    found = [p for p in glob.glob(path, recursive=True) if Path(p).is_file()]  # noqa: PTH207
+    if not found:
+        raise SourceError("no file fits this pattern", path)
+    return natsorted(found)

@@ -1,0 +1,186 @@
+"""Is what a dataset's header declares really there? Checked before any value is read.
+
+libhdf5 gives fill values, and no error, for parts of virtual datasets whose file is missing and for
+external raw files that are too short; both are errors here. Chunks and datasets that were never
+written are fill values by HDF5's own rules and stay so, but sizes out of all proportion to the file
+are refused.
+"""
+
+from __future__ import annotations
+
+import glob
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+
+from packer.errors import SourceError
+
+#: Declared sizes below this are believed: reading them does no harm.
+_BELIEVED_BYTES = 2**30
+#: Values per byte of file beyond which a declared size is a lie. Deflate reaches 1,032 on zeros.
+_MAX_RATIO = 10_000
+_MAX_DEPTH = 8
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Where the values of a dataset lie.
+
+    Attributes:
+        files: paths of further files that are read for it.
+        note: a sentence on values that were never written; None where all were, as far as is cheap to tell.
+    """
+
+    files: tuple[str, ...] = ()
+    note: str | None = None
+
+
+def checked(dataset: h5py.Dataset, samples: int) -> Storage:
+    """Where the values of a dataset of `samples` samples lie, after all sizes and files have been checked.
+
+    Raises:
+        SourceError: without `path`; the reason names the dataset.
+    """
+    name = dataset.name
+    if dataset.is_virtual:
+        files = tuple(dict.fromkeys(_virtual_files(dataset, 0)))
+        _believe(dataset, samples, _bytes_of(files) + _bytes_of([dataset.file.filename]))
+        return Storage(tuple(f for f in files if f != dataset.file.filename))
+    external = _external_files(dataset)
+    if external:
+        _believe(dataset, samples, _bytes_of(external))
+        return Storage(tuple(external))
+    stored = dataset.id.get_storage_size()
+    file_bytes = _bytes_of([dataset.file.filename])
+    if stored > file_bytes:
+        raise SourceError(f"dataset {name} declares {stored:,} bytes of values, its whole file has {file_bytes:,}")
+    _believe(dataset, samples, file_bytes)
+    return Storage(note=_unwritten(dataset, stored))
+
+
+def _logical_bytes(dataset: h5py.Dataset) -> int:
+    return int(math.prod(dataset.shape)) * int(dataset.dtype.itemsize)
+
+
+def _believe(dataset: h5py.Dataset, samples: int, file_bytes: int) -> None:
+    # Samples count too: an axis of length 0 makes any number of them cost no bytes.
+    declared = max(_logical_bytes(dataset), samples)
+    if declared > _BELIEVED_BYTES and declared > _MAX_RATIO * file_bytes:
+        raise SourceError(
+            f"dataset {dataset.name} of shape {dataset.shape} declares {declared:,} bytes, its file has only "
+            f"{file_bytes:,}: the size is not believed; leave the dataset out with --skip {dataset.name}"
+        )
+
+
+def _unwritten(dataset: h5py.Dataset, stored: int) -> str | None:
+    logical = _logical_bytes(dataset)
+    if logical and not stored:
+        return f"dataset {dataset.name} was never written: all its values are the fill value {dataset.fillvalue}"
+    if dataset.chunks and not dataset.id.get_create_plist().get_nfilters():
+        chunk = math.prod(dataset.chunks) * dataset.dtype.itemsize
+        count = math.prod(-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True))
+        if stored < chunk * count:
+            lacking = count - stored // chunk
+            return (
+                f"dataset {dataset.name}: {lacking:,} of {count:,} chunks were never written and are the fill "
+                f"value {dataset.fillvalue}"
+            )
+    return None
+
+
+def _bytes_of(paths: Iterator[str] | list[str] | tuple[str, ...]) -> int:
+    return sum(Path(p).stat().st_size for p in paths)
+
+
+def _external_files(dataset: h5py.Dataset) -> list[str]:
+    found = []
+    for name, offset, size in dataset.external or ():
+        path = _external_path(dataset, name)
+        if path is None:
+            raise SourceError(f"dataset {dataset.name} keeps its values in the file {name}, which does not exist")
+        have = Path(path).stat().st_size
+        if size != h5py.h5f.UNLIMITED and have < offset + size:
+            raise SourceError(
+                f"dataset {dataset.name} keeps its values in the file {name}, which is cut short: "
+                f"it has {have:,} bytes, {offset + size:,} are expected"
+            )
+        found.append(path)
+    return found
+
+
+def _external_path(dataset: h5py.Dataset, name: str) -> str | None:
+    """Where an external raw file is: beside the HDF5 file, or as libhdf5 does it, in the working folder."""
+    for folder in (Path(dataset.file.filename).parent, Path()):
+        if (folder / name).exists():
+            return str(folder / name)
+    return None
+
+
+def external_prefix(dataset: h5py.Dataset) -> str | None:
+    """Folder that the names of a dataset's external raw files start from; None where it has none."""
+    for name, _offset, _size in dataset.external or ():
+        path = _external_path(dataset, name)
+        if path is not None and not Path(name).is_absolute():
+            return str(Path(path).parents[len(Path(name).parts) - 1].absolute())
+    return None
+
+
+def _virtual_files(dataset: h5py.Dataset, depth: int) -> Iterator[str]:
+    """Paths of all files that a virtual dataset shows, each checked to exist and to be long enough."""
+    if depth > _MAX_DEPTH:
+        raise SourceError(f"virtual dataset {dataset.name} leads to virtual datasets more than {_MAX_DEPTH} deep")
+    here = dataset.file.filename
+    for source in dataset.virtual_sources():
+        for path in _source_paths(dataset, source.file_name):
+            yield path
+            if path == here:
+                yield from _source_files(dataset, dataset.file, source, depth)
+                continue
+            try:
+                file = h5py.File(path, "r")
+            except OSError as error:
+                raise SourceError(f"virtual dataset {dataset.name}: its source {path} cannot be opened") from error
+            with file:
+                yield from _source_files(dataset, file, source, depth)
+
+
+def _source_paths(dataset: h5py.Dataset, name: str) -> list[str]:
+    here = dataset.file.filename
+    if name == ".":
+        return [here]
+    folder = Path(here).parent
+    if "%b" in name:
+        # Path.glob takes no absolute pattern.
+        paths = sorted(glob.glob(str(folder / glob.escape(name).replace("%b", "*"))))  # noqa: PTH207
+    else:
+        # The order in which libhdf5 looks.
+        places = [folder / name, Path(name), folder / Path(name).name]
+        paths = [str(p) for p in places if p.exists()][:1]
+    if not paths:
+        raise SourceError(f"virtual dataset {dataset.name}: its source file {name} does not exist")
+    return paths
+
+
+def _source_files(dataset: h5py.Dataset, file: h5py.File, source: h5py._hl.vds.VDSmap, depth: int) -> Iterator[str]:
+    where = f"dataset {source.dset_name} of file {source.file_name}"
+    if "%b" in source.dset_name:
+        return
+    target = file.get(source.dset_name)
+    if not isinstance(target, h5py.Dataset):
+        raise SourceError(f"virtual dataset {dataset.name}: its source {where} does not exist")
+    if _reaches_beyond(source.src_space, target):
+        raise SourceError(f"virtual dataset {dataset.name}: its source {where} has shape {target.shape}, too small")
+    if target.is_virtual:
+        yield from _virtual_files(target, depth + 1)
+
+
+def _reaches_beyond(space: h5py.h5s.SpaceID, target: h5py.Dataset) -> bool:
+    """Does the selection end behind the target's extent? Unlimited selections follow the target."""
+    try:
+        _low, high = space.get_select_bounds()
+    except (RuntimeError, ValueError):
+        return False
+    return len(high) == len(target.shape) and any(h >= n for h, n in zip(high, target.shape, strict=True))

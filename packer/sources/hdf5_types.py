@@ -1,0 +1,101 @@
+"""Which fields an HDF5 datatype becomes: one, one for each member of a compound, or none and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import h5py
+import numpy as np
+
+from packer.format.schema import DTYPES, FieldSpec, Kind
+
+#: Shape of one sample of a field; None for a ragged axis.
+Shape = tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One field and where its values lie.
+
+    Attributes:
+        spec: what the field is.
+        dataset: path of the dataset, from the root of the file (or of a sample's group).
+        members: names of compound members that lead from the dataset's values to the field's.
+    """
+
+    spec: FieldSpec
+    dataset: str
+    members: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> str:
+        return "/".join((self.dataset, *self.members))
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One field that a datatype holds, or the reason why it cannot be one.
+
+    Attributes:
+        members: names of compound members that lead to it.
+        problem: why it cannot be stored, as a phrase that follows the path; None where it can.
+        dtype: name of its dtype.
+        kind: `array` or `text`.
+        shape: shape of one sample.
+        enum: names and numbers of an enumeration.
+    """
+
+    members: tuple[str, ...]
+    problem: str | None = None
+    dtype: str = ""
+    kind: Kind = "array"
+    shape: Shape = ()
+    enum: dict[str, int] = field(default_factory=dict)
+
+
+def leaves(dtype: np.dtype[Any], shape: tuple[int, ...], members: tuple[str, ...] = ()) -> Iterator[Leaf]:
+    """All fields of samples of `dtype` and `shape`, compounds taken apart."""
+    if dtype.subdtype is not None:
+        base, axes = dtype.subdtype
+        yield from leaves(base, shape + axes, members)
+    elif dtype.names:
+        for name in dtype.names:
+            yield from leaves(dtype[name], shape, (*members, name))
+    else:
+        yield _leaf(dtype, shape, members)
+
+
+def _leaf(dtype: np.dtype[Any], shape: tuple[int, ...], members: tuple[str, ...]) -> Leaf:
+    if h5py.check_string_dtype(dtype) is not None:
+        if shape:
+            return Leaf(members, f"holds strings of shape {shape} a sample, one string a sample is expected")
+        return Leaf(members, dtype="uint8", kind="text", shape=(None,))
+    if h5py.check_ref_dtype(dtype) is not None:
+        return Leaf(members, "holds references to other objects")
+    base = h5py.check_vlen_dtype(dtype)
+    if base is not None:
+        return _vlen_leaf(np.dtype(base), shape, members)
+    if dtype.newbyteorder("=").name in DTYPES:
+        enum = h5py.check_enum_dtype(dtype) or {}
+        names = {str(k): int(v) for k, v in enum.items()}
+        return Leaf(members, dtype=dtype.newbyteorder("=").name, shape=shape, enum=names)
+    return Leaf(members, _refusal(dtype))
+
+
+def _vlen_leaf(base: np.dtype[Any], shape: tuple[int, ...], members: tuple[str, ...]) -> Leaf:
+    inner = base.newbyteorder("=").name
+    if base.hasobject or base.names or inner not in DTYPES:
+        return Leaf(members, f"holds variable-length arrays of {base}, which cannot be stored")
+    if shape:
+        return Leaf(members, f"holds variable-length arrays of shape {shape} a sample, one a sample is expected")
+    return Leaf(members, dtype=inner, shape=(None,))
+
+
+def _refusal(dtype: np.dtype[Any]) -> str:
+    if dtype.kind == "M" or dtype.kind == "m":
+        return f"holds times as opaque values ({dtype}): write them as int64 instead"
+    if dtype.kind == "V":
+        return "holds opaque values or an empty compound"
+    return f"has dtype {dtype}, which cannot be stored; one of {', '.join(DTYPES)} can"
