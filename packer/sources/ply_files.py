@@ -1,0 +1,74 @@
+"""Finding the PLY files of a set, and their sample names."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from natsort import natsorted
+
+from packer.errors import SourceError, UsageError
+
+SUFFIX = ".ply"
+
+
+class Found(NamedTuple):
+    """Files in their natural order, their sample names, and how many hidden ones were left out."""
+
+    paths: list[str]
+    names: list[str]
+    hidden: int
+
+
+def find_files(path: str) -> Found:
+    """The PLY files that `path` stands for: a folder (with all below it), one file, or a glob.
+
+    A name is the path relative to the folder, or to the part of the glob before its first wildcard, without
+    suffix. Hidden files and folders (`._a.ply`, as some systems leave behind) are left out.
+
+    Raises:
+        UsageError: there is nothing at `path`.
+        SourceError: there is no PLY file in it.
+    """
+    if Path(path).is_file():
+        return Found([path], [Path(path).stem], 0)
+    if Path(path).is_dir():
+        root, files = path, list(_walk(path))
+    elif glob.has_magic(path):
+        root, files = _glob_root(path), [p for p in _matches(path) if Path(p).is_file()]
+    else:
+        raise UsageError(f"{path}: there is no such file or folder")
+    files = [p for p in files if p.lower().endswith(SUFFIX)]
+    relative = {p: Path(os.path.relpath(p, root)) for p in files}
+    shown = [p for p in files if not any(part.startswith(".") and part != ".." for part in relative[p].parts)]
+    if not shown:
+        raise SourceError(f"no {SUFFIX} file is there", path)
+    # natsort leaves ties (01 and 1) in the order given, which the file system chooses: sort plainly first.
+    paths = natsorted(sorted(shown), key=lambda p: relative[p].as_posix())
+    return Found(paths, [relative[p].with_suffix("").as_posix() for p in paths], len(files) - len(shown))
+
+
+def _walk(root: str) -> Iterator[str]:
+    """All files below a folder; links to folders are followed, each folder is visited once."""
+    seen = set()
+    for folder, folders, files in os.walk(root, followlinks=True):
+        real = os.path.realpath(folder)
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders.sort()
+        yield from (os.path.join(folder, name) for name in sorted(files))  # noqa: PTH118  # keeps the user's spelling
+
+
+def _matches(pattern: str) -> list[str]:
+    return glob.glob(pattern, recursive=True)  # noqa: PTH207  # Path.glob takes no absolute pattern
+
+
+def _glob_root(pattern: str) -> str:
+    parts = Path(pattern).parts
+    magic = next(i for i, part in enumerate(parts) if glob.has_magic(part))
+    return str(Path(*parts[:magic])) if magic else "."

@@ -1,0 +1,229 @@
+"""The header of a PLY file: which elements it declares, with which properties, and where its body begins.
+
+Lines may end in LF, CR or CRLF. The ending of the first line decides, so that a binary body that begins
+with the byte 0x0A is not cut: behind `end_header` exactly one line end belongs to the header.
+Lines with an unknown first word are kept as `stray` and otherwise passed over, as other readers do; a
+misspelt `element` or `property` shows as a body of the wrong size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+from packer.errors import SourceError
+
+Format = Literal["ascii", "binary_little_endian", "binary_big_endian"]
+
+#: Both naming styles of the PLY scalar types, as numpy names.
+TYPES = {
+    "char": "int8",
+    "uchar": "uint8",
+    "short": "int16",
+    "ushort": "uint16",
+    "int": "int32",
+    "uint": "uint32",
+    "float": "float32",
+    "double": "float64",
+}
+TYPES |= {name: name for name in TYPES.values()}
+
+#: Real headers are below 10 kB; a file without `end_header` is given up at this size.
+MAX_HEADER_BYTES = 2**20
+_FIRST_READ = 4096
+#: No file can hold more rows than this; larger counts are not even added up.
+MAX_COUNT = 2**48
+
+
+@dataclass(frozen=True)
+class Property:
+    """One property of an element; `count_dtype` is set where it is a list."""
+
+    name: str
+    dtype: str
+    count_dtype: str | None = None
+
+
+@dataclass(frozen=True)
+class Element:
+    """One table of the file: `count` rows of `properties`."""
+
+    name: str
+    count: int
+    properties: tuple[Property, ...]
+
+    @property
+    def has_lists(self) -> bool:
+        return any(p.count_dtype for p in self.properties)
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a PLY file declares; `body` is the offset of its first byte behind the header."""
+
+    format: Format
+    elements: tuple[Element, ...]
+    comments: tuple[str, ...]
+    obj_info: tuple[str, ...]
+    stray: tuple[str, ...]
+    body: int
+
+    @property
+    def has_lists(self) -> bool:
+        """Whether any row of the body holds a list."""
+        return any(e.has_lists and e.count for e in self.elements)
+
+
+def read_header(path: str) -> Header:
+    """The header of a file; reads no more than it needs.
+
+    Raises:
+        SourceError: the file cannot be read, is no PLY file, or its header is wrong.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            return parse_header(_read_head(file), path)
+    except OSError as error:
+        raise SourceError(f"cannot be read: {error.strerror}", path) from error
+
+
+def _read_head(file: BinaryIO) -> bytes:
+    """The first bytes of a file, up to and a little past `end_header`."""
+    head = file.read(_FIRST_READ)
+    while b"end_header" not in head[:-2] and len(head) < MAX_HEADER_BYTES and head.startswith(b"ply"):
+        more = file.read(len(head))
+        if not more:
+            break
+        head += more
+    return head
+
+
+def parse_header(data: bytes, path: str) -> Header:
+    """The header at the start of `data`, which may go on with the body.
+
+    Raises:
+        SourceError: not a PLY file, or its header is wrong; names the line.
+    """
+    _check_magic(data, path)
+    end = b"\r" if data[3:4] == b"\r" and data[4:5] != b"\n" else b"\n"
+    lines = _Lines(path)
+    start = 0
+    while not lines.ended:
+        stop = data.find(end, start, MAX_HEADER_BYTES)
+        if stop < 0:
+            stop = _last_line(data, start, path)
+        lines.add(data[start:stop])
+        start = stop + 1
+    return lines.header(min(start, len(data)))
+
+
+def _last_line(data: bytes, start: int, path: str) -> int:
+    """The end of a last line that has no line end; only `end_header` of an empty cloud may lack one."""
+    if data[start:].strip() == b"end_header":
+        return len(data)
+    raise SourceError("the header has no end_header line: the file is cut short or damaged", path)
+
+
+def _check_magic(data: bytes, path: str) -> None:
+    if not data:
+        raise SourceError("the file is empty (0 bytes)", path)
+    if data.startswith(b"version https://git-lfs"):
+        raise SourceError("is a git-LFS pointer, not the file itself; fetch it with git lfs pull", path)
+    if not data.startswith(b"ply") or not data[3:4].isspace():
+        raise SourceError("is not a PLY file: its first line is not 'ply'", path)
+
+
+@dataclass
+class _Lines:
+    """Takes header lines one by one and builds the header."""
+
+    path: str
+    number: int = 0
+    ended: bool = False
+    format: Format | None = None
+    elements: list[tuple[str, int, list[Property]]] = field(default_factory=list)
+    comments: list[str] = field(default_factory=list)
+    obj_info: list[str] = field(default_factory=list)
+    stray: list[str] = field(default_factory=list)
+
+    def add(self, raw: bytes) -> None:
+        self.number += 1
+        line = _decode(raw).strip("\r\n \t\v\f\0")
+        word, _, rest = line.partition(" ") if " " in line else line.partition("\t")
+        if self.number == 1:
+            if line != "ply":
+                raise self._error("'ply' alone is expected")
+        elif word in ("comment", "obj_info"):
+            (self.comments if word == "comment" else self.obj_info).append(rest)
+        elif word == "format":
+            self._add_format(rest.split())
+        elif word == "element":
+            self._add_element(rest.split())
+        elif word == "property":
+            self._add_property(rest.split())
+        elif line == "end_header":
+            self.ended = True
+        elif line:
+            self.stray.append(line)
+
+    def header(self, body: int) -> Header:
+        """The finished header."""
+        if self.format is None:
+            raise SourceError("the header has no format line", self.path)
+        elements = tuple(Element(name, count, tuple(p)) for name, count, p in self.elements)
+        for element in elements:
+            if element.count and not element.properties:
+                raise SourceError(f"element {element.name} has {element.count} rows but no properties", self.path)
+        return Header(self.format, elements, tuple(self.comments), tuple(self.obj_info), tuple(self.stray), body)
+
+    def _error(self, reason: str) -> SourceError:
+        return SourceError(f"header line {self.number}: {reason}", self.path)
+
+    def _add_format(self, words: list[str]) -> None:
+        if self.format is not None:
+            raise self._error("there is a second format line")
+        match words:
+            case [("ascii" | "binary_little_endian" | "binary_big_endian") as form, "1.0"]:
+                self.format = form
+            case _:
+                raise self._error(
+                    f"format {' '.join(words)[:60]!r} is not known; ascii 1.0, binary_little_endian 1.0 and "
+                    "binary_big_endian 1.0 are"
+                )
+
+    def _add_element(self, words: list[str]) -> None:
+        if len(words) != 2 or not (words[1].isascii() and words[1].isdigit()) or len(words[1]) > 20:
+            raise self._error("'element NAME COUNT' is expected")
+        name, count = words[0], int(words[1])
+        if count > MAX_COUNT:
+            raise self._error(f"element {name} cannot have {count} rows")
+        if any(name == e[0] for e in self.elements):
+            raise self._error(f"there is a second element {name}")
+        self.elements.append((name, count, []))
+
+    def _add_property(self, words: list[str]) -> None:
+        if not self.elements:
+            raise self._error("a property stands before the first element")
+        if len(words) == 2:
+            new = Property(words[1], self._type(words[0]))
+        elif len(words) == 4 and words[0] == "list":
+            new = Property(words[3], self._type(words[2]), self._type(words[1]))
+            if new.count_dtype in ("float32", "float64"):
+                raise self._error(f"the length of list {new.name} must be an integer, not {words[1]}")
+        else:
+            raise self._error("'property TYPE NAME' or 'property list TYPE TYPE NAME' is expected")
+        self.elements[-1][2].append(new)
+
+    def _type(self, name: str) -> str:
+        if name not in TYPES:
+            raise self._error(f"type {name!r} is not known; {', '.join(TYPES)} are")
+        return TYPES[name]
+
+
+def _decode(raw: bytes) -> str:
+    """Header text: comments written by old programs may be Latin-1."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
