@@ -1,0 +1,246 @@
+"""The data-time monitor, on a clock that the tests move."""
+
+import copy
+import pickle
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from packer.errors import UsageError
+from readers import monitor
+from readers.monitor import DataTimeMonitor, Waits, duration
+
+
+class Clock:
+    """Stands still until it is told to go on."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+class SlowLoader:
+    """Takes the given seconds for each batch; batch i is i."""
+
+    def __init__(self, clock, waits):
+        self.clock = clock
+        self.waits = waits
+        self.epoch = None
+
+    def __iter__(self):
+        for i, wait in enumerate(self.waits):
+            self.clock.now += wait
+            yield i
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(monitor, "perf_counter", clock)
+    return clock
+
+
+def run(monitored, clock, use, stop=None):
+    """Iterates, using each batch for `use` seconds; leaves the loop behind step `stop`."""
+    for i, _ in enumerate(monitored):
+        clock.now += use
+        if i == stop:
+            break
+
+
+def test_figures(clock):
+    """All steps count: mean, median, p95, maximum and its step, the mean step and the share."""
+    waits = [0.01 * i for i in range(1, 20)] + [4.0]
+    lines = []
+    monitored = DataTimeMonitor(SlowLoader(clock, waits), every=20, log=lines.append)
+    run(monitored, clock, use=1.0)
+    figures = monitored.snapshot()
+    total = sum(waits) + 19 * 1.0
+    assert (figures.first_step, figures.steps, figures.max_step) == (0, 20, 19)
+    assert figures.mean == pytest.approx(sum(waits) / 20)
+    assert figures.median == pytest.approx(0.105)
+    assert figures.p95 == pytest.approx(0.19)
+    assert figures.max == pytest.approx(4.0)
+    assert figures.step_mean == pytest.approx(total / 20)
+    assert figures.share == pytest.approx(sum(waits) / total)
+    assert len(lines) == 1
+
+
+def test_report_line(clock):
+    """The report is one line with units, and names the slowest step where it stands out."""
+    lines = []
+    run(DataTimeMonitor(SlowLoader(clock, [0.001] * 9 + [0.1]), log=lines.append), clock, use=0.02)
+    assert lines == [
+        "rank 0, steps 0 to 9: waited for data 37.72% of the time; wait mean 10.9 ms, median 1.0 ms, p95 100.0 ms, "
+        "max 100.0 ms at step 9; step mean 28.9 ms (above 1.00%)"
+    ]
+
+
+def test_even_waits_name_no_step(clock):
+    """Where no step stands out, none is named."""
+    lines = []
+    run(DataTimeMonitor(SlowLoader(clock, [0.001] * 10), log=lines.append), clock, use=1.0)
+    assert "at step" not in lines[0]
+    assert "above" not in lines[0]
+
+
+def test_reports_cover_every_step(clock):
+    """A report every `every` steps, and one for what is left at the end of the epoch; none of nothing."""
+    lines = []
+    run(DataTimeMonitor(SlowLoader(clock, [0.1] * 25), every=10, log=lines.append), clock, use=1.0)
+    assert [line.split(":")[0] for line in lines] == [
+        "rank 0, steps 0 to 9",
+        "rank 0, steps 10 to 19",
+        "rank 0, steps 20 to 24",
+    ]
+    lines.clear()
+    run(DataTimeMonitor(SlowLoader(clock, [0.1] * 20), every=10, log=lines.append), clock, use=1.0)
+    assert len(lines) == 2
+
+
+def test_reports_stand_alone(clock):
+    """Each report has the figures of its own steps only."""
+    monitored = DataTimeMonitor(SlowLoader(clock, [1.0] * 10 + [0.5] * 10), every=10, log=lambda line: None)
+    run(monitored, clock, use=0.5)
+    assert monitored.snapshot().share == pytest.approx(0.5)
+    assert monitored.snapshot().step_mean == pytest.approx(1.0)
+
+
+def test_time_between_epochs_does_not_count(clock):
+    """Steps count on over epochs; what the program does between two epochs is no step."""
+    monitored = DataTimeMonitor(SlowLoader(clock, [0.1] * 5), every=100, log=lambda line: None)
+    run(monitored, clock, use=0.9)
+    clock.now += 1000
+    run(monitored, clock, use=0.9)
+    figures = monitored.snapshot()
+    assert (figures.first_step, figures.steps) == (5, 5)
+    assert figures.step_mean == pytest.approx((5 * 0.1 + 4 * 0.9) / 5)
+
+
+def test_epoch_left_early_is_carried_on(clock):
+    """Steps of a loop that was left stay in the next report, without the time between."""
+    lines = []
+    monitored = DataTimeMonitor(SlowLoader(clock, [0.1] * 50), every=10, log=lines.append)
+    run(monitored, clock, use=0.9, stop=6)
+    clock.now += 1000
+    assert not lines
+    assert monitored.snapshot().steps == 7
+    run(monitored, clock, use=0.9, stop=3)
+    assert len(lines) == 1
+    assert monitored.snapshot().steps == 1
+    assert lines[0].startswith("rank 0, steps 0 to 9: waited for data 12.20% of the time; wait mean 100.0 ms")
+
+
+def test_exception_in_the_loader_comes_through(clock):
+    """An exception of the loader reaches the loop as it is, and the figures up to there remain."""
+
+    def broken():
+        clock.now += 0.25
+        yield 1
+        raise RuntimeError("a bad frame")
+
+    monitored = DataTimeMonitor(broken())
+    with pytest.raises(RuntimeError, match="a bad frame"):
+        run(monitored, clock, use=1.0)
+    assert monitored.snapshot().mean == 0.25
+
+
+def test_snapshot_before_any_step(clock):
+    """Before any step there are no figures; an empty epoch reports nothing."""
+    lines = []
+    monitored = DataTimeMonitor(SlowLoader(clock, []), log=lines.append)
+    assert monitored.snapshot() is None
+    run(monitored, clock, use=1.0)
+    assert monitored.snapshot() is None
+    assert not lines
+
+
+@pytest.mark.parametrize(("wait", "reports"), [(0.5, 1), (0.001, 0)])
+def test_other_ranks_report_when_too_slow(clock, monkeypatch, wait, reports):
+    """A rank other than 0 reports only where its share exceeds the threshold, and says which rank it is."""
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 3)
+    lines = []
+    run(DataTimeMonitor(SlowLoader(clock, [wait] * 4), log=lines.append), clock, use=1.0)
+    assert len(lines) == reports
+    assert all(line.startswith("rank 3,") for line in lines)
+
+
+def test_works_on_any_iterable(clock):
+    """Lists, generators and torch's DataLoader give what they gave before."""
+    data = TensorDataset(torch.arange(10))
+    loader = DataLoader(data, batch_size=4)
+    quiet = {"log": lambda line: None}
+    assert list(DataTimeMonitor([3, 1, 2], **quiet)) == [3, 1, 2]
+    assert list(DataTimeMonitor((i for i in range(3)), **quiet)) == [0, 1, 2]
+    assert [b[0].tolist() for b in DataTimeMonitor(loader, **quiet)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+def test_loader_shows_through(clock):
+    """Length and attributes are the loader's; a loader without length stays one."""
+    loader = SlowLoader(clock, [])
+    monitored = DataTimeMonitor(loader)
+    monitored.set_epoch(4)
+    assert loader.epoch == 4
+    assert len(DataTimeMonitor([1, 2])) == 2
+    with pytest.raises(TypeError):
+        len(monitored)
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        _ = monitored.no_such_thing
+
+
+def test_can_be_copied_and_pickled():
+    """A monitor of a loader that can be pickled can be pickled too."""
+    assert list(pickle.loads(pickle.dumps(DataTimeMonitor([1, 2], log=print)))) == [1, 2]
+    assert len(copy.copy(DataTimeMonitor([1]))) == 1
+
+
+def test_median_of_one_and_two():
+    """Few steps are summed up rightly too."""
+    assert Waits.of(7, [2.0], 4.0) == (7, 1, 2.0, 2.0, 2.0, 2.0, 7, 4.0, 0.5)
+    assert Waits.of(0, [1.0, 3.0], 8.0).median == 2.0
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(2.5, "2.50 s"), (0.0123, "12.3 ms"), (8e-6, "8.0 us"), (0, "0.0 us")])
+def test_durations_have_units(seconds, text):
+    """Times are told in the unit that suits them."""
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize("bad", [{"every": 0}, {"threshold": -0.1}, {"threshold": 1.5}])
+def test_bad_options_are_refused(bad):
+    """Options out of range are refused."""
+    with pytest.raises(UsageError, match="expected"):
+        DataTimeMonitor([], **bad)
+
+
+def test_importing_the_monitor_loads_no_torch():
+    """The monitor alone costs no import of torch."""
+    code = "import sys, importlib.util as u; s = u.spec_from_file_location('m', sys.argv[1]); "
+    code += "m = u.module_from_spec(s); sys.modules['m'] = m; s.loader.exec_module(m); "
+    code += "list(m.DataTimeMonitor([1], log=str)); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code, monitor.__file__], check=True, timeout=60)
+
+
+def test_costs_little():
+    """A step costs about a microsecond at most, reports included; measured as the best of several runs."""
+    items = [None] * 20_000
+
+    def seconds(loader):
+        start = time.perf_counter()
+        for _ in loader:
+            pass
+        return time.perf_counter() - start
+
+    cost = min(seconds(DataTimeMonitor(items, log=str)) - seconds(items) for _ in range(10))
+    # Half as much here; the rest is for a busy machine.
+    assert cost / len(items) < 1.5e-6
