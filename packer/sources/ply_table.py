@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
@@ -23,32 +22,53 @@ class ListColumn(NamedTuple):
 
 @dataclass
 class Table:
-    """The rows of an element, by property number: numbers (rows,), perhaps strided and byte-swapped, or lists."""
+    """The rows of an element, by property number: numbers (rows,), perhaps strided and byte-swapped, or lists.
+
+    `records` holds the rows of a binary body as they stand in the file, as a structured array.
+    """
 
     element: Element
     numbers: dict[int, NDArray[Any]] = field(default_factory=dict)
     lists: dict[int, ListColumn] = field(default_factory=dict)
+    records: NDArray[Any] | None = None
 
     def joined(self, properties: Sequence[int]) -> NDArray[Any]:
-        """Columns of one dtype side by side: (rows, len(properties)), without a copy where they lie side by side."""
+        """Columns of one dtype side by side: (rows, len(properties)); without a copy where rows hold nothing else."""
         columns = [self.numbers[i] for i in properties]
-        first = columns[0]
-        # One strided view is copied in one pass; a pass for each column takes three times as long.
-        if len(first) and _adjacent(columns):
-            return as_strided(first, (len(first), len(columns)), (first.strides[0], first.itemsize), writeable=False)
+        if self.records is not None and _adjacent(self.records, properties):
+            return _piece_of(self.records, properties[0], len(properties))
         return np.stack(columns, axis=1)
 
 
-def _adjacent(columns: list[NDArray[Any]]) -> bool:
-    """Whether each column's first value lies directly behind that of the column before, in the same rows."""
-    first = columns[0]
-    start = first.__array_interface__["data"][0]
-    return all(
-        c.dtype == first.dtype
-        and c.strides == first.strides
-        and c.__array_interface__["data"][0] == start + i * first.itemsize
-        for i, c in enumerate(columns)
-    )
+def _adjacent(records: NDArray[Any], properties: Sequence[int]) -> bool:
+    """Whether properties of one type follow each other within a record."""
+    fields = [_record_field(records, i) for i in properties]
+    dtype, start = fields[0]
+    return all(field == (dtype, start + k * dtype.itemsize) for k, field in enumerate(fields))
+
+
+def _piece_of(records: NDArray[Any], first: int, count: int) -> NDArray[Any]:
+    """`count` adjacent properties of every record, (rows, count).
+
+    They are copied as one piece of bytes a row, three times as fast as column by column.
+    """
+    dtype, start = _record_field(records, first)
+    width, whole = count * dtype.itemsize, records.dtype.itemsize
+    piece = np.dtype({"names": ["piece"], "formats": [f"V{width}"], "offsets": [start], "itemsize": whole})
+    column = records.view(piece)["piece"]
+    return np.ascontiguousarray(column).view(dtype).reshape(len(records), count)
+
+
+def _record_field(records: NDArray[Any], prop: int) -> tuple[np.dtype[Any], int]:
+    """Dtype and offset of a property within a record."""
+    fields: Any = records.dtype.fields
+    dtype, offset = fields[number_name(prop)][:2]
+    return dtype, offset
+
+
+def number_name(prop: int) -> str:
+    """What the value of a property is called in `Table.records`."""
+    return f"v{prop}"
 
 
 def convert(values: NDArray[Any], dtype: str) -> NDArray[Any]:
@@ -61,7 +81,7 @@ def convert(values: NDArray[Any], dtype: str) -> NDArray[Any]:
     """
     target = np.dtype(dtype)
     if values.dtype.newbyteorder("=") == target:
-        # A body begins at any byte of its file, so that values may lie at odd addresses.
+        # Behind another element values may lie at odd addresses.
         return np.require(values, target, ["C_CONTIGUOUS", "ALIGNED"])
     with np.errstate(over="ignore", invalid="ignore"):
         result = np.ascontiguousarray(values.astype(target))

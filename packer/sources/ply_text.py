@@ -113,8 +113,11 @@ def _numbers(piece: bytes, count: int) -> NDArray[np.float64]:
 def _as_json(piece: bytes) -> bytes:
     """`1 2\\n 3\\n` as `[1,2, 3]`: the first blank behind each number becomes a comma."""
     text = np.frombuffer(b"[" + piece.rstrip() + b"]", np.uint8).copy()
-    blank = text <= 32
-    text[1:][blank[1:] & ~blank[:-1] & (text[:-1] != ord("["))] = ord(",")
+    # Other control characters stay, for the decoder to refuse.
+    blank = (text == ord(" ")) | (text == ord("\n")) | (text == ord("\t"))
+    behind_number = blank[1:] > blank[:-1]
+    behind_number[0] = False
+    np.putmask(text[1:], behind_number, ord(","))
     return text.tobytes()
 
 
