@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.sources.base import Block
+from packer.sources.hdf5_dataset import dataset_at
 from packer.sources.hdf5_file import faults_named
-from packer.sources.hdf5_filters import missing_filter
-from packer.sources.hdf5_rows import DatasetRows, dataset_at, row_bytes
-from packer.sources.hdf5_types import Column
+from packer.sources.hdf5_rows import DatasetRows, row_bytes
+from packer.sources.hdf5_types import Column, swaps_are_forgotten
 
 BLOCK_BYTES = 8 * 2**20
 #: Rows held because they share chunks with rows asked for, over all datasets of a file; at most twice that.
@@ -42,7 +42,8 @@ class FileBlocks:
         self._columns = columns
         self._start, self._stop = start, stop
         with faults_named(path, "opening the datasets"):
-            datasets = {name: _usable(file, path, name) for name in dict.fromkeys(c.dataset for c in columns)}
+            names = dict.fromkeys(c.dataset for c in columns)
+            datasets = {name: _opened(file, path, name, axis, stop) for name in names}
             self._rows = _readers(datasets, axis, stop)
         self._is_variable = any(d.dtype.hasobject for d in datasets.values())
         self._run = self._fixed_run()
@@ -100,12 +101,10 @@ class FileBlocks:
         return good
 
 
-def _usable(file: h5py.File, path: str, name: str) -> h5py.Dataset:
-    dataset = dataset_at(file, name)
-    # Asked here too: a worker process must load the plug-ins for itself.
-    lacking = missing_filter(dataset)
-    if lacking:
-        raise SourceError(f"dataset {name} cannot be read: {lacking}", path)
+def _opened(file: h5py.File, path: str, name: str, axis: int, stop: int) -> h5py.Dataset:
+    dataset, _storage = dataset_at(file, path, name, stop)
+    if dataset.shape[axis] < stop:
+        raise SourceError(f"dataset {name} has {dataset.shape[axis]:,} rows now: the file has changed", path)
     return dataset
 
 
@@ -133,10 +132,13 @@ def field_values(values: NDArray[Any], column: Column, path: str) -> NDArray[Any
         return _texts(values, column, path)
     native = spec.np_dtype.newbyteorder("=")
     if spec.is_ragged:
+        base = np.dtype(h5py.check_vlen_dtype(values.dtype))
+        if swaps_are_forgotten() and not base.isnative:
+            return [row.view(base).astype(native) for row in values]
         return [np.ascontiguousarray(row, dtype=native) for row in values]
     if native == np.bool_:
         _check_bools(values, column, path)
-    if values.shape[1:] != spec.shape or values.dtype.kind != native.kind:
+    if values.shape[1:] != spec.shape or values.dtype.newbyteorder("=").name != spec.dtype:
         raise SourceError(f"field {spec.name} is {values.dtype} {values.shape[1:]} now: the file has changed", path)
     # The view sheds h5py's notes on the dtype (enum names).
     return np.ascontiguousarray(values.astype(native, copy=False)).view(native)

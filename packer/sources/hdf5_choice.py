@@ -67,7 +67,7 @@ def columns(wanted: Mapping[str, Listed]) -> tuple[Column, ...]:
 
 def is_skipped(entry: Listed, skip: Collection[str]) -> bool:
     """Is the entry, or a group above it, named in `skip` by path or field name?"""
-    dotted = f".{entry.field}."
+    dotted = f".{entry.name}."
     return any(dotted.startswith(f".{name.strip('/').replace('/', '.')}.") for name in skip)
 
 
@@ -90,10 +90,10 @@ def _all(entries: Sequence[Listed], skip: Collection[str], kind: str | None, pat
     left = [e for e in entries if not e.aside and not is_skipped(e, skip)]
     wanted: dict[str, Listed] = {}
     for entry in left:
-        twin = wanted.setdefault(entry.field, entry)
+        twin = wanted.setdefault(entry.name, entry)
         if twin is not entry:
             raise SourceError(
-                f"{twin.path} and {entry.path} would both be the field {entry.field}: pick with --field NAME=/path",
+                f"{twin.path} and {entry.path} would both be the field {entry.name}: pick with --field NAME=/path",
                 path,
             )
     bad = [e for e in left if e.problem]
@@ -109,7 +109,7 @@ def _all(entries: Sequence[Listed], skip: Collection[str], kind: str | None, pat
 def _refuse_bad(bad: list[Listed], kind: str | None, path: str) -> None:
     what = "; ".join(f"{e.path} {e.problem}" for e in bad[:5])
     more = f"; and {len(bad) - 5:,} more" if len(bad) > 5 else ""
-    skips = " ".join(f"--skip {e.field}" for e in bad[:5])
+    skips = " ".join(f"--skip {e.name}" for e in bad[:5])
     raise SourceError(
         f"{what}{more}. Leave out with {skips}, or pick fields with --field NAME=/path.{advice(kind)}", path
     )

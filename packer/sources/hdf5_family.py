@@ -18,7 +18,7 @@ def family(file: h5py.File) -> str | None:
         return "anndata"
     if "matrix" in names and {"barcodes", "indptr"} <= _members(file, "matrix"):
         return "10x"
-    if any("MATLAB_class" in file[name].attrs for name in names if file.get(name, getclass=True) is h5py.Dataset):
+    if any("MATLAB_class" in _attributes(file, name) for name in names):
         return "matlab"
     return None
 
@@ -68,4 +68,18 @@ def text_attribute(thing: h5py.HLObject, name: str) -> str:
 
 
 def _members(file: h5py.File, name: str) -> set[str]:
-    return set(file[name]) if file.get(name, getclass=True) is h5py.Group else set()
+    thing = _hard(file, name)
+    return set(thing) if isinstance(thing, h5py.Group) else set()
+
+
+def _attributes(file: h5py.File, name: str) -> set[str]:
+    thing = _hard(file, name)
+    return set(thing.attrs) if isinstance(thing, h5py.Dataset) else set()
+
+
+def _hard(file: h5py.File, name: str) -> h5py.HLObject | None:
+    """What a hard link leads to; other links may lead to files that are missing."""
+    try:
+        return file[name] if file.get(name, getlink=True, getclass=True) is h5py.HardLink else None
+    except (OSError, RuntimeError, ValueError, TypeError, LookupError):
+        return None

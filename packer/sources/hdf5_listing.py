@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import h5py
@@ -12,7 +12,7 @@ from packer.format.schema import MAX_AXES, MAX_AXIS
 from packer.sources.hdf5_family import is_matlab_empty, is_placeholder
 from packer.sources.hdf5_file import plain
 from packer.sources.hdf5_types import Leaf, leaves
-from packer.sources.hdf5_walk import Found
+from packer.sources.hdf5_walk import Found, walk
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,37 @@ class Listed:
         return "/".join((self.dataset, *self.members))
 
     @property
-    def field(self) -> str:
+    def name(self) -> str:
         """The field name it gets by itself: the path with dots for slashes."""
         return self.path[1:].replace("/", ".")
+
+
+@dataclass
+class Inventory:
+    """All that a file holds.
+
+    Attributes:
+        entries: datasets, their members, and dead links.
+        paths: paths of all groups and datasets that can be opened.
+        homes: file of each dataset that lies in another one, by path.
+    """
+
+    entries: list[Listed] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    homes: dict[str, str] = field(default_factory=dict)
+
+
+def inventory(root: h5py.Group, path: str, axis: int | None) -> Inventory:
+    """What lies below `root`, in the file `path`; `axis` as for `listed`."""
+    held = Inventory()
+    for found in walk(root):
+        held.entries += listed(found, axis)
+        if found.thing is not None:
+            held.paths.append(found.path)
+            home = str(found.thing.file.filename)
+            if home != path:
+                held.homes[found.path] = home
+    return held
 
 
 def listed(found: Found, axis: int | None) -> list[Listed]:

@@ -9,27 +9,6 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.sources.hdf5_storage import external_prefix
-
-#: Chunks above this stay decoded in libhdf5's cache while their rows are read. Decoding one takes that much
-#: memory anyway, and decoding it again for every block would take minutes.
-_GIANT_CHUNK_BYTES = 16 * 2**20
-
-
-def dataset_at(file: h5py.File, path: str) -> h5py.Dataset:
-    """The dataset of this path, with external raw files found beside the HDF5 file and giant chunks cached."""
-    dataset = file[path]
-    prefix = external_prefix(dataset)
-    chunk_bytes = math.prod(dataset.chunks or ()) * dataset.dtype.itemsize
-    if prefix is None and chunk_bytes <= _GIANT_CHUNK_BYTES:
-        return dataset
-    access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
-    if prefix is not None:
-        access.set_efile_prefix(prefix.encode())
-    if chunk_bytes > _GIANT_CHUNK_BYTES:
-        access.set_chunk_cache(1, chunk_bytes, 1.0)
-    return h5py.Dataset(h5py.h5d.open(dataset.file.id, dataset.name.encode(), access))
-
 
 def row_bytes(dataset: h5py.Dataset, axis: int) -> int:
     """Bytes of one row along `axis`; of variable-length values only what points to them."""

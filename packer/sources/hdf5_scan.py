@@ -9,17 +9,13 @@ from typing import Any
 
 import h5py
 
-from packer.errors import SourceError
 from packer.sources.hdf5_attributes import attributes, json_value
 from packer.sources.hdf5_choice import chosen, columns, is_skipped
+from packer.sources.hdf5_dataset import dataset_at
 from packer.sources.hdf5_family import advice, family
 from packer.sources.hdf5_file import faults_named, opened
-from packer.sources.hdf5_filters import missing_filter
-from packer.sources.hdf5_listing import Listed, listed
-from packer.sources.hdf5_rows import dataset_at
-from packer.sources.hdf5_storage import checked
+from packer.sources.hdf5_listing import Inventory, Listed, inventory
 from packer.sources.hdf5_types import Column
-from packer.sources.hdf5_walk import Found, walk
 
 #: Objects whose attributes are kept: the manifest is read by people.
 _MAX_DESCRIBED = 500
@@ -69,17 +65,17 @@ def scanned(path: str, request: Request) -> Scan:
     """
     with opened(path) as file, faults_named(path, "listing the file"):
         kind = family(file)
-        found = list(walk(file))
-        entries = [entry for thing in found for entry in listed(thing, request.axis)]
+        held = inventory(file, path, request.axis)
+        entries = held.entries
         wanted = chosen(entries, request.fields, request.skip, kind, path)
         samples = next(iter(wanted.values())).samples or 0
         files, notes = _storage(file, path, wanted.values(), samples)
-        files = [*_linked(found, wanted.values(), path), *files]
+        files = [*(held.homes[e.dataset] for e in wanted.values() if e.dataset in held.homes), *files]
         if not request.fields:
             notes += _asides(entries, request.skip)
         if kind == "matlab":
             notes.append(f"{Path(path).name}:{advice(kind)}")
-        origin = _origin(found, entries, wanted)
+        origin = _origin(file, held, wanted)
         return Scan(path, columns(wanted), samples, tuple(dict.fromkeys(files)), origin, tuple(notes))
 
 
@@ -88,24 +84,10 @@ def _storage(file: h5py.File, path: str, wanted: Iterable[Listed], samples: int)
     files: list[str] = []
     notes: list[str] = []
     for name in dict.fromkeys(entry.dataset for entry in wanted):
-        try:
-            dataset = dataset_at(file, name)
-            storage = checked(dataset, samples)
-        except SourceError as error:
-            raise SourceError(error.reason, path) from error
-        lacking = missing_filter(dataset)
-        if lacking:
-            raise SourceError(f"dataset {name} cannot be read: {lacking}", path)
+        _dataset, storage = dataset_at(file, path, name, samples)
         files.extend(storage.files)
         notes.extend([f"{Path(path).name}: {storage.note}"] if storage.note else [])
     return files, notes
-
-
-def _linked(found: list[Found], wanted: Iterable[Listed], path: str) -> list[str]:
-    """Files that external links lead to."""
-    names = {entry.dataset for entry in wanted}
-    files = [str(f.thing.file.filename) for f in found if f.path in names and f.thing is not None]
-    return [name for name in dict.fromkeys(files) if name != path]
 
 
 def _asides(entries: list[Listed], skip: Collection[str]) -> list[str]:
@@ -113,14 +95,11 @@ def _asides(entries: list[Listed], skip: Collection[str]) -> list[str]:
     return notes if len(notes) <= 10 else [*notes[:10], f"{len(notes) - 10} more datasets left out like these"]
 
 
-def _origin(found: list[Found], entries: list[Listed], wanted: Mapping[str, Listed]) -> dict[str, Any]:
+def _origin(file: h5py.File, held: Inventory, wanted: Mapping[str, Listed]) -> dict[str, Any]:
     """Attributes by path, single values by path, enum names and numbers by field."""
-    things = [(f.path, f.thing) for f in found if f.thing is not None]
-    described = {path: attributes(thing) for path, thing in things[:_MAX_DESCRIBED]}
-    if things:
-        described["/"] = attributes(things[0][1].file)
-    singles = {entry.dataset for entry in entries if entry.aside and entry.looks.startswith("()")}
-    values = {path: _single(thing) for path, thing in things if path in singles}
+    described = {path: attributes(file[path]) for path in ("/", *held.paths[:_MAX_DESCRIBED])}
+    singles = [e.dataset for e in held.entries if e.aside and e.looks.startswith("()")]
+    values = {path: _single(file[path]) for path in singles[:_MAX_DESCRIBED]}
     enums = {name: entry.leaf.enum for name, entry in wanted.items() if entry.leaf and entry.leaf.enum}
     parts = {"attributes": {k: v for k, v in described.items() if v}, "values": values, "enums": enums}
     return {name: part for name, part in parts.items() if part}

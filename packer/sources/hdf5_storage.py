@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import h5py
 
@@ -164,22 +165,26 @@ def _source_paths(dataset: h5py.Dataset, name: str) -> list[str]:
     return paths
 
 
-def _source_files(dataset: h5py.Dataset, file: h5py.File, source: h5py._hl.vds.VDSmap, depth: int) -> Iterator[str]:
+def _source_files(dataset: h5py.Dataset, file: h5py.File, source: Any, depth: int) -> Iterator[str]:
     where = f"dataset {source.dset_name} of file {source.file_name}"
     if "%b" in source.dset_name:
         return
     target = file.get(source.dset_name)
     if not isinstance(target, h5py.Dataset):
         raise SourceError(f"virtual dataset {dataset.name}: its source {where} does not exist")
-    if _reaches_beyond(source.src_space, target):
+    if _falls_short(dataset, source, target):
         raise SourceError(f"virtual dataset {dataset.name}: its source {where} has shape {target.shape}, too small")
     if target.is_virtual:
         yield from _virtual_files(target, depth + 1)
 
 
-def _reaches_beyond(space: h5py.h5s.SpaceID, target: h5py.Dataset) -> bool:
-    """Does the selection end behind the target's extent? Unlimited selections follow the target."""
+def _falls_short(dataset: h5py.Dataset, source: Any, target: h5py.Dataset) -> bool:
+    """Is the source smaller than what is shown of it? Unlimited selections follow the source."""
+    shown, space = source.vspace, source.src_space
     try:
+        if space.get_select_type() == h5py.h5s.SEL_ALL:
+            all_shown = shown.get_select_type() == h5py.h5s.SEL_ALL
+            return bool(math.prod(target.shape) != (dataset.size if all_shown else shown.get_select_npoints()))
         _low, high = space.get_select_bounds()
     except (RuntimeError, ValueError):
         return False
