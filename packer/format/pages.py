@@ -13,7 +13,7 @@ four rules:
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 #: LMDB takes the system's page size, and at most 32 KiB.
@@ -70,66 +70,67 @@ def tree_pages(entries: Iterable[tuple[int, int]]) -> int:
     Args:
         entries: (key size, value size) of each entry in the order of the keys.
     """
-    pages = 0
-
-    def take(count: int) -> int:
-        nonlocal pages
-        pages += count
-        return pages
-
-    tree = AppendTree(take)
+    tree = AppendTree()
     for key_bytes, value_bytes in entries:
         tree.append(key_bytes, value_bytes)
-    return pages
+    return tree.pages
 
 
 @dataclass(slots=True)
 class EdgePage:
-    """A page on the right edge of a tree: its number, the room taken, the size of a branch's last key."""
+    """The last page of a level: the room taken, and the size of the last key where it is a branch."""
 
-    number: int
-    used: int = 0
+    used: int
     last_key_bytes: int = 0
 
 
 class AppendTree:
-    """The right edge of a B-tree whose keys only ever grow; no other page of it changes again.
+    """A B-tree whose keys only ever grow: no page but those on its right edge changes again.
 
     Attributes:
-        edge: the last page of each level, from the leaf up to the root.
+        pages: pages of the whole tree: leaves, branches and overflow pages.
     """
 
-    def __init__(self, take: Callable[[int], int]) -> None:
-        """`take(count)` gives the number of the first of `count` contiguous pages."""
-        self._take = take
-        self.edge: list[EdgePage] = []
+    def __init__(self) -> None:
+        self.pages = 0
+        #: From the leaf up to the root.
+        self._edge: list[EdgePage] = []
+
+    @property
+    def depth(self) -> int:
+        """Levels of the tree, which are the pages on its right edge."""
+        return len(self._edge)
 
     def append(self, key_bytes: int, value_bytes: int) -> None:
-        """Takes the pages for one more entry in the order in which LMDB takes them."""
+        """Takes the pages for one more entry."""
         need = leaf_entry_bytes(key_bytes, value_bytes)
-        if not self.edge:
-            self.edge.append(EdgePage(self._take(1)))
-        elif ROOM - self.edge[0].used < need:
-            self.edge[0] = EdgePage(self._take(1))
+        if not self._edge:
+            self._edge.append(self._new_page(need))
+        elif ROOM - self._edge[0].used >= need:
+            self._edge[0].used += need
+        else:
+            self._edge[0] = self._new_page(need)
             self._enter(key_bytes)
         if not is_inline(key_bytes, value_bytes):
-            self._take(overflow_pages(value_bytes))
-        self.edge[0].used += need
+            self.pages += overflow_pages(value_bytes)
+
+    def _new_page(self, used: int, last_key_bytes: int = 0) -> EdgePage:
+        self.pages += 1
+        return EdgePage(used, last_key_bytes)
 
     def _enter(self, key_bytes: int) -> None:
         """Enters a new leaf, whose first key has this size, in the branch pages above it."""
         level = 1
         while True:
-            if level == len(self.edge):
-                self.edge.append(EdgePage(self._take(1), used=branch_entry_bytes(0)))
-            branch = self.edge[level]
+            if level == len(self._edge):
+                self._edge.append(self._new_page(branch_entry_bytes(0)))
+            branch = self._edge[level]
             # LMDB tests with the size before it is rounded up.
             if ROOM - branch.used >= NODE_HEADER + key_bytes + SLOT:
                 branch.used += branch_entry_bytes(key_bytes)
                 branch.last_key_bytes = key_bytes
                 return
             # The entry that moves to the sibling comes first there and needs no key; its key goes up a level.
-            used = branch_entry_bytes(0) + branch_entry_bytes(key_bytes)
-            self.edge[level] = EdgePage(self._take(1), used, key_bytes)
+            self._edge[level] = self._new_page(branch_entry_bytes(0) + branch_entry_bytes(key_bytes), key_bytes)
             key_bytes = branch.last_key_bytes
             level += 1
