@@ -13,8 +13,8 @@ bytes it expects, and any other number is a `ValueError`.
 
 from __future__ import annotations
 
+import contextlib
 import json
-import struct
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -24,7 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
-from packer.format.schema import FieldSpec
+from packer.format.claims import claimed_bytes
+from packer.format.schema import MAX_STAGES, FieldSpec
 
 Config = dict[str, Any]
 Buffer = bytes | bytearray | memoryview
@@ -44,8 +45,12 @@ NAMED: dict[str, tuple[Config, ...]] = {
 LEAST_SAVING = 1 / 16
 
 _LZ4 = ("lz4", "lz4hc")
-_SIZE = struct.Struct("<I")
-_BLOSC_HEADER = struct.Struct("<4xIII")  # decoded bytes, block bytes, stored bytes
+#: Stages that give back every bit of whatever they are given; what others encode is decoded and compared.
+_EXACT = (*_LZ4, "blosc", "bz2", "gzip", "lzma", "shuffle", "zlib", "zstd")
+#: Stages that decode straight into memory they are given; others return memory of their own.
+_INTO_PLACE = ("blosc", "zstd")
+#: An earlier stage hands on at most this many times the raw bytes (numbers widened, text of numbers).
+_MOST_BETWEEN = 16
 
 
 def parse_codec(text: str) -> tuple[Config, ...]:
@@ -65,8 +70,19 @@ def parse_codec(text: str) -> tuple[Config, ...]:
     configs = value if isinstance(value, list) else [value]
     if not all(isinstance(c, dict) and isinstance(c.get("id"), str) for c in configs):
         raise UsageError(f'codec {text!r}: an object such as {{"id": "zstd", "level": 5}} is expected')
-    FrameCodec(tuple(configs), np.dtype("u1"))
+    if len(configs) > MAX_STAGES:
+        raise UsageError(f"codec {text!r} has {len(configs)} stages; {MAX_STAGES} are the most")
+    _try(tuple(configs))
     return tuple(configs)
+
+
+def _try(configs: tuple[Config, ...]) -> None:
+    """Raises UsageError where a codec cannot encode bytes; zeros, which no codec for numbers changes."""
+    codec = FrameCodec(configs, np.dtype("u1"))
+    try:
+        codec.encode(np.zeros(256, np.uint8))
+    except Exception as error:  # numcodecs raises many kinds for a wrong setting
+        raise UsageError(f"codec {json.dumps(configs)} cannot be used: {error}") from None
 
 
 def codec_name(configs: Sequence[Config]) -> str:
@@ -102,19 +118,23 @@ class FrameCodec:
         self.is_lz4 = len(stages) == 1 and stages[0]["id"] in _LZ4
         self._lz4 = stages[0] if self.is_lz4 else None
         self._stages = [] if self.is_lz4 else [_stage(json.dumps(c, sort_keys=True)) for c in stages]
+        self._is_exact = all(c["id"] in _EXACT for c in stages)
 
     def encode(self, frame: NDArray[Any]) -> Buffer:
-        """The stored bytes of a frame (C-contiguous); the raw bytes where encoding saves too little."""
+        """The stored bytes of a frame (C-contiguous); the raw bytes where encoding saves too little.
+
+        Raises:
+            UsageError: the codec cannot take this frame, or loses bits of it.
+        """
         raw = frame.reshape(-1).view(np.uint8).data
         if self.is_raw or not frame.nbytes:
             return raw
         if self._lz4 is not None:
             stored: Buffer = _lz4_encode(raw, self._lz4)
         else:
-            value: Any = frame.reshape(-1).view(self.dtype)
-            for stage in self._stages:
-                value = stage.encode(value)
-            stored = memoryview(value).cast("B")
+            stored = self._encode_stages(frame.reshape(-1).view(self.dtype))
+            if not self._is_exact:
+                self._check_exact(stored, raw)
         return stored if len(stored) <= frame.nbytes * (1 - LEAST_SAVING) else raw
 
     def decode(self, stored: memoryview, nbytes: int) -> Buffer:
@@ -127,7 +147,10 @@ class FrameCodec:
             return stored
         if self.is_lz4:
             return lz4_frame(stored, nbytes)
-        out = np.empty(nbytes, np.uint8)
+        try:
+            out = np.empty(nbytes, np.uint8)
+        except (MemoryError, OverflowError) as error:
+            raise ValueError(str(error)) from None
         self.decode_into(stored, out)
         return out.data
 
@@ -146,31 +169,53 @@ class FrameCodec:
         else:
             self._run_stages(stored, out)
 
+    def _encode_stages(self, frame: NDArray[Any]) -> memoryview:
+        value: Any = frame
+        try:
+            for stage in self._stages:
+                value = stage.encode(value)
+            return _flat_bytes(value)
+        except Exception as error:  # numcodecs raises many kinds for numbers that do not suit a codec
+            raise UsageError(f"codec {self._name} cannot encode {self.dtype.name}: {error}; take another one") from None
+
     def _run_stages(self, stored: memoryview, out: NDArray[np.uint8]) -> None:
         value: Any = stored
         try:
             for stage in reversed(self._stages[1:]):
+                _check_claim(stage, value, 0, _MOST_BETWEEN * (out.nbytes + 256))
                 value = stage.decode(value)
             first = self._stages[0]
-            _check_claim(first, value, out.nbytes)
-            result = first.decode(value, out=out)
+            _check_claim(first, value, out.nbytes, out.nbytes)
+            if first.codec_id in _INTO_PLACE:
+                first.decode(value, out=out)
+                return
+            result = np.frombuffer(_flat_bytes(first.decode(value)), np.uint8)
         except ValueError:
             raise
         except Exception as error:  # numcodecs raises RuntimeError, TypeError and others for damaged input
             raise ValueError(f"{type(error).__name__}: {error}") from None
-        if result is not out:
-            decoded = np.frombuffer(memoryview(result).cast("B"), np.uint8)
-            if decoded.nbytes != out.nbytes:
-                raise ValueError(f"{decoded.nbytes} bytes decoded, {out.nbytes} expected")
-            if not np.shares_memory(decoded, out):
-                out[...] = decoded
+        if result.nbytes != out.nbytes:
+            raise ValueError(f"{result.nbytes} bytes decoded, {out.nbytes} expected")
+        out[...] = result
+
+    def _check_exact(self, stored: memoryview, raw: memoryview) -> None:
+        back = np.empty(len(raw), np.uint8)
+        with contextlib.suppress(ValueError):
+            self._run_stages(stored, back)
+            if back.data == raw:
+                return
+        raise UsageError(f"codec {self._name} does not give back every bit of {self.dtype.name}; take another one")
+
+    @property
+    def _name(self) -> str:
+        return "+".join(stage.codec_id for stage in self._stages)
 
 
 def lz4_frame(stored: memoryview, nbytes: int) -> bytes:
     """Decodes one LZ4 frame of `nbytes` raw bytes; ValueError where it is damaged."""
     try:
         raw: bytes = lz4.block.decompress(stored[4:], uncompressed_size=nbytes)
-    except lz4.block.LZ4BlockError as error:
+    except (lz4.block.LZ4BlockError, OverflowError, MemoryError) as error:
         raise ValueError(str(error)) from None
     if len(raw) != nbytes:
         raise ValueError(f"{len(raw)} bytes decoded, {nbytes} expected")
@@ -183,21 +228,28 @@ def _lz4_encode(raw: memoryview, config: Config) -> bytes:
     return bytes(lz4.block.compress(raw, mode="fast", acceleration=config.get("acceleration", 1)))
 
 
-def _check_claim(stage: Any, stored: Any, nbytes: int) -> None:
-    """c-blosc trusts the sizes in its header, so they are compared with what is there before it sees them."""
-    if stage.codec_id != "blosc":
-        return
-    view = memoryview(stored).cast("B")
-    if len(view) < 16:
-        raise ValueError("a blosc frame has a header of 16 bytes")
-    claimed, block, held = _BLOSC_HEADER.unpack_from(view)
-    if claimed != nbytes or held != len(view) or block > max(nbytes, 1):
-        raise ValueError(f"the blosc header claims {claimed} bytes in {held}, {nbytes} in {len(view)} expected")
+def _check_claim(stage: Any, stored: Any, least: int, most: int) -> None:
+    """Compares the size in a stage's header with what is expected, before its decoder believes it."""
+    claimed = claimed_bytes(stage.codec_id, _flat_bytes(stored))
+    if claimed is not None and not least <= claimed <= most:
+        raise ValueError(f"a {stage.codec_id} header claims {claimed} bytes, at most {most} expected")
+
+
+def _flat_bytes(value: Any) -> memoryview:
+    """The bytes of a buffer or an array; memoryview alone cannot cast arrays of complex numbers."""
+    flat = value if isinstance(value, (bytes, bytearray, memoryview)) else np.ascontiguousarray(value).reshape(-1)
+    return np.frombuffer(flat, np.uint8).data
 
 
 @lru_cache(maxsize=64)
 def _stage(config: str) -> Any:
-    """A numcodecs codec; imported only where one is used, since that takes a tenth of a second."""
+    """A numcodecs codec; imported only where one is used, since that takes a tenth of a second.
+
+    Raises:
+        UsageError: there is no such codec, or its settings are wrong.
+    """
+    if json.loads(config)["id"] == "pickle":
+        raise UsageError("codec pickle cannot be used: reading it would run whatever code a file holds")
     import numcodecs
     import numcodecs.blosc
 

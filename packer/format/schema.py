@@ -33,6 +33,10 @@ DTYPES = (
 MAX_NAME_BYTES = 255
 MAX_AXES = 16
 MAX_AXIS = 2**48
+#: Bytes of one sample with every ragged or empty axis counted as 1: nothing larger is ever asked for.
+MAX_SAMPLE_BYTES = 2**48
+MAX_STAGES = 8
+ROWDELTA_DTYPES = ("uint8", "uint16")
 
 Axis = Annotated[int, msgspec.Meta(ge=0, le=MAX_AXIS)] | None
 
@@ -54,6 +58,12 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def __post_init__(self) -> None:
         check_field_name(self.name)
+        if self.dtype not in DTYPES:
+            raise ValueError(f"field {self.name!r}: dtype {self.dtype!r} is none of {', '.join(DTYPES)}")
+        if len(self.shape) > MAX_AXES:
+            raise ValueError(f"field {self.name!r}: {len(self.shape)} axes; {MAX_AXES} are the most")
+        if self.itemsize * math.prod(n or 1 for n in self.shape) > MAX_SAMPLE_BYTES:
+            raise ValueError(f"field {self.name!r}: a sample of shape {list(self.shape)} is too large")
         if self.kind == "image" and len(self.shape) != 3:
             raise ValueError(f"field {self.name!r}: an image has three axes (H, W, C), not {len(self.shape)}")
         if self.kind == "text" and (self.shape != (None,) or self.dtype != "uint8"):
@@ -110,13 +120,18 @@ class Field(FieldSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
         frame: how the column is cut into frames.
     """
 
-    codec: Annotated[tuple[dict[str, Any], ...], msgspec.Meta(max_length=8)] = ()
+    codec: Annotated[tuple[dict[str, Any], ...], msgspec.Meta(max_length=MAX_STAGES)] = ()
     frame: FrameRule = FrameRule(samples=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.frame.rows is not None and not self.shape:
             raise ValueError(f"field {self.name!r}: a scalar has no rows to be framed by")
+        for number, config in enumerate(self.codec):
+            if not isinstance(config.get("id"), str):
+                raise ValueError(f"field {self.name!r}: codec {number} has no id")
+            if config["id"] == "rowdelta" and (number or self.kind != "image" or self.dtype not in ROWDELTA_DTYPES):
+                raise ValueError(f"field {self.name!r}: rowdelta comes first, for images of uint8 or uint16")
 
     @property
     def spec(self) -> FieldSpec:
