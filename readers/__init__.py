@@ -1,0 +1,7 @@
+"""Reads packed datasets at the speed of memory: `PackedDataset`, `Loader`, and what goes with them."""
+
+from readers.dataset import PackedDataset
+from readers.monitor import DataTimeMonitor
+from readers.ragged import Ragged
+
+__all__ = ["DataTimeMonitor", "PackedDataset", "Ragged"]

@@ -188,7 +188,7 @@ def check_index(
             raise fail(f"index array {name} has {len(data)} bytes, not a multiple of 8")
         arrays[name] = np.frombuffer(data, "<u8")
     _reshape(field, samples, arrays, fail)
-    _check_chunks(arrays, find_chunk, fail)
+    _check_chunks(field, samples, arrays, find_chunk, fail)
     table = arrays["chunks"]
     at = np.array([find_chunk(int(number))[0] for number in table[:, 0]], np.int64)
     return ColumnIndex(field, arrays, at, samples)
@@ -219,7 +219,11 @@ def _reshape(field: Field, samples: int, arrays: dict[str, Index], fail: Callabl
 
 
 def _check_chunks(
-    arrays: dict[str, Index], find_chunk: Callable[[int], tuple[int, int]], fail: Callable[[str], DamagedError]
+    field: Field,
+    samples: int,
+    arrays: dict[str, Index],
+    find_chunk: Callable[[int], tuple[int, int]],
+    fail: Callable[[str], DamagedError],
 ) -> None:
     """Checks that the chunks of the table exist, have the sizes it says, and hold all frames."""
     frames_before = bytes_before = 0
@@ -231,6 +235,23 @@ def _check_chunks(
         frames_before, bytes_before = frames_end, bytes_end
     if frames_before != len(arrays["checksums"]):
         raise fail(f"the chunks hold {frames_before} frames of {len(arrays['checksums'])}")
-    for name in ("frame_offsets", "sample_offsets"):
-        if name in arrays and name == "frame_offsets" and int(arrays[name][-1]) != bytes_before:
-            raise fail(f"{name} end at {int(arrays[name][-1])}, the chunks at {bytes_before}")
+    if field.codec:
+        raw_bytes = int(arrays["frame_offsets"][-1])
+    elif field.is_ragged:
+        raw_bytes = int(arrays["sample_offsets"][-1])
+    else:
+        raw_bytes = samples * field.fixed_bytes
+        _check_rows(field, samples, arrays["chunks"], fail)
+    if raw_bytes != bytes_before:
+        raise fail(f"the chunks hold {bytes_before} bytes, {raw_bytes} expected")
+
+
+def _check_rows(field: Field, samples: int, table: Index, fail: Callable[[str], DamagedError]) -> None:
+    """Checks that each chunk of raw samples of one shape has the bytes of its samples: addresses rely on it."""
+    per_frame = field.frame.samples
+    if per_frame is None:
+        ends = table[:, 1] * field.fixed_bytes // max(-(-(field.shape[0] or 0) // (field.frame.rows or 1)), 1)
+    else:
+        ends = np.minimum(table[:, 1] * per_frame, samples) * field.fixed_bytes
+    if (ends != table[:, 2]).any():
+        raise fail("a chunk has not the size of its samples")

@@ -34,7 +34,8 @@ class ColumnWriter:
         self.field = field
         self.samples = 0
         self.raw_bytes = 0
-        self._codec = FrameCodec(field.codec, field.np_dtype)
+        self._dtype = field.np_dtype
+        self._codec = FrameCodec(field.codec, self._dtype)
         self._chunks = _Chunks(put_chunk, chunk_bytes)
         self._waiting: list[NDArray[Any]] = []  # samples, or runs of fixed samples, of the frame not yet full
         self._n_waiting = 0
@@ -48,11 +49,18 @@ class ColumnWriter:
         return self._chunks.offsets[-1]
 
     def add(self, values: NDArray[Any] | Sequence[NDArray[Any]]) -> None:
-        """Adds samples: one array (m, *shape) for fixed fields, a sequence of arrays for ragged ones."""
+        """Adds samples: one array (m, *shape) for fixed fields, a sequence of arrays for ragged ones.
+
+        Raises:
+            UsageError: an array has another dtype or shape than the field.
+        """
         if not self.field.is_ragged:
-            self._add_fixed(np.ascontiguousarray(values))
+            rows = np.ascontiguousarray(values)
+            self._check(rows.dtype, rows.shape[1:])
+            self._add_fixed(rows)
             return
         for value in values:
+            self._check(value.dtype, value.shape)
             self._add_ragged(np.ascontiguousarray(value))
 
     def finish(self) -> dict[str, NDArray[np.uint64]]:
@@ -69,6 +77,15 @@ class ColumnWriter:
         }
         return {name: arrays[name] for name in index_arrays(self.field)}
 
+    def _check(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        """Bytes of another dtype would be read back as other numbers."""
+        wanted = self.field.shape
+        fits = shape == wanted or (len(shape) == len(wanted) and all(w in (None, n) for n, w in zip(shape, wanted)))
+        if dtype != self._dtype or not fits:
+            raise UsageError(
+                f"field {self.field.name!r}: {dtype} {list(shape)} does not fit {self.field.dtype} {list(wanted)}"
+            )
+
     def _add_fixed(self, rows: NDArray[Any]) -> None:
         self.samples += len(rows)
         self.raw_bytes += rows.nbytes
@@ -83,7 +100,7 @@ class ColumnWriter:
             rows = rows[len(head) :]
         whole = len(rows) // per_frame * per_frame
         if whole:
-            self._add_frames(rows[:whole].reshape(-1, per_frame, *self.field.shape))
+            self._add_frames(rows[:whole].reshape(whole // per_frame, per_frame, *self.field.shape))
         if len(rows) > whole:
             self._wait(rows[whole:], len(rows) - whole)
 
@@ -125,7 +142,8 @@ class ColumnWriter:
     def _add_frames(self, frames: NDArray[Any]) -> None:
         """Adds frames (m, samples a frame, *shape) of a fixed field."""
         if self._codec.rowdelta:
-            frames = rowdelta.difference(frames.reshape(-1, *self.field.shape)).reshape(frames.shape)
+            samples = frames.reshape(frames.shape[0] * frames.shape[1], *self.field.shape)
+            frames = rowdelta.difference(samples).reshape(frames.shape)
         if self._codec.is_raw:
             self._chunks.append_rows(frames.reshape(len(frames), -1).view(np.uint8))
             return
@@ -158,8 +176,6 @@ class _Chunks:
     def append(self, frames: list[Buffer]) -> None:
         """Adds frames that must lie in one chunk."""
         size = sum(map(len, frames))
-        if size > MAX_CHUNK_BYTES:
-            raise UsageError(f"a sample takes {size:,} bytes; {MAX_CHUNK_BYTES:,} is the most, split it into several")
         self._make_room(size)
         for frame in frames:
             self._note(frame)
@@ -187,6 +203,8 @@ class _Chunks:
         self._buffer = bytearray()
 
     def _make_room(self, size: int) -> None:
+        if size > MAX_CHUNK_BYTES:
+            raise UsageError(f"a sample takes {size:,} bytes; {MAX_CHUNK_BYTES:,} is the most, split it into several")
         if self._buffer and len(self._buffer) + size > self._limit:
             self.flush()
 

@@ -98,8 +98,9 @@ class Names:
             MissingNameError: no sample has one of the names.
         """
         get = self._txn.get
-        # The limit of the key's length is LMDB's, which raises for longer ones.
-        found = [get((_BY_NAME + name.encode())[: MAX_NAME + 1]) for name in names]
+        keys = [_BY_NAME + name.encode() for name in names]
+        # LMDB raises for keys longer than a name can be.
+        found = [get(key) if len(key) <= 1 + MAX_NAME else None for key in keys]
         if None in found:
             raise MissingNameError(f"no sample is named {names[found.index(None)]!r}")
         return self._decode(found)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import mmap
 import os
+import stat
 from pathlib import Path
 
 import msgspec
@@ -64,7 +65,7 @@ class Shard:
         """The shard's own header."""
         try:
             header = msgspec.json.decode(self.value(HEADER), type=ShardHeader)
-        except (msgspec.DecodeError, ValueError) as error:
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise DamagedError(f"{self.path}: the header is damaged: {error}") from None
         if header.format != FORMAT_NAME or header.version != FORMAT_VERSION:
             raise DamagedError(f"{self.path}: format {header.format!r} version {header.version} is not known here")
@@ -86,7 +87,8 @@ class Shard:
     def names(self, samples: int) -> list[bytes]:
         """Name of every sample, UTF-8."""
         data = self.value(NAME_BYTES)
-        ends = np.frombuffer(self.value(NAME_OFFSETS), "<u8")
+        offsets = self.value(NAME_OFFSETS)
+        ends = np.frombuffer(offsets[: len(offsets) // 8 * 8], "<u8")
         if len(ends) != samples + 1 or int(ends[0]) != 0 or int(ends[-1]) != len(data) or (np.diff(ends) > 2**31).any():
             raise DamagedError(f"{self.path}: the names of the samples are damaged; run `packer repair`")
         joined = bytes(data)
@@ -119,10 +121,10 @@ class Shard:
 
 def _open(path: Path) -> int:
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for, for ever
+            raise DamagedError(f"{path}: it is not a file, where a shard is expected")
         return os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
     except FileNotFoundError:
         raise DamagedError(f"{path}: the shard is missing; copy it again or run `packer repair`") from None
-    except IsADirectoryError:
-        raise DamagedError(f"{path}: a folder stands where a shard is expected") from None
     except OSError as error:
         raise DatasetError(f"{path}: cannot be opened: {error.strerror}") from None

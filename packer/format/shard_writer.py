@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Annotated, Any
 
 import lmdb
 import msgspec
@@ -40,7 +40,7 @@ class ShardHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     format: str = FORMAT_NAME
     version: int = FORMAT_VERSION
     shard: int
-    samples: int
+    samples: Annotated[int, msgspec.Meta(ge=0)]
     named: bool
     fields: tuple[Field, ...]
     origin: dict[str, Any]
@@ -136,7 +136,7 @@ class LmdbAppender:
 
 
 class ShardWriter:
-    """One shard while it is written. Use as a context manager: left by an exception, the file is removed.
+    """One shard while it is written. Use as a context manager: where anything fails, the file is removed.
 
     Args:
         path: where to write; the caller renames it when all is well.
@@ -212,8 +212,12 @@ class ShardWriter:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if kind is not None:
             self.abort()
-        else:
+            return
+        try:
             self.finish()
+        except BaseException:
+            self.abort()
+            raise
 
     def _put_index(self) -> None:
         # All columns first: closing one may still put a chunk, and chunk keys come before the others.

@@ -6,7 +6,7 @@ import glob
 import os
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import NamedTuple
 
 from packer.errors import SourceError, UsageError
@@ -118,9 +118,9 @@ def _walk(folder: str, relative: str, above: tuple[str, ...]) -> Iterator[tuple[
 def _sort_out(folder: str, entries: Iterator[tuple[str, bool]], on_bad: OnBad) -> Found:
     found = Found(folder, [], Counter())
     for file, regular in sorted(entries):
-        name = PurePosixPath(file)
-        suffix = name.suffix.lower()
-        if name.name[0] == ".":
+        name = file.rpartition("/")[2]
+        suffix = name[name.rindex(".") :].lower() if "." in name else ""
+        if name[0] == ".":
             found.left_out["hidden"] += 1
         elif not suffix or suffix in BESIDE:
             found.left_out[suffix or "without suffix"] += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from io import FileIO
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
@@ -38,7 +38,7 @@ def read_header(path: str, options: ImageOptions) -> ImageHeader:
     """
     kind = _kind(path)
     try:
-        with Path(path).open("rb", buffering=0) as file:
+        with _open(path) as file:
             head = file.read(png.HEAD_BYTES)
             check_content(head, kind, path)
             if kind == "PNG":
@@ -58,18 +58,24 @@ def read_image(path: str, options: ImageOptions) -> NDArray[Any]:
     """
     kind = _kind(path)
     try:
-        data = Path(path).read_bytes()
+        with _open(path) as file:
+            data = file.readall()
     except OSError as error:
         raise _unreadable(error, path) from error
     check_content(data[: png.HEAD_BYTES], kind, path)
     if kind == "PNG":
-        header = png.parse_ihdr(data, path)
-        options.check_size(header.width, header.height, path)
-        image = png_pixels.decode(png.check(data, path), path, as_index=options.palette == "index")
+        checked = png.check(data, path)
+        options.check_size(checked.header.width, checked.header.height, path)
+        image = png_pixels.decode(checked, path, as_index=options.palette == "index")
     else:
         image = image_pillow.decode(data, path, kind, options)
         _check_mode(image.dtype.name, path, options)
     return convert_mode(image, options.mode) if options.mode else image
+
+
+def _open(path: str) -> FileIO:
+    # Not through Path, and unbuffered: a small file takes 9 us so, and 17 by Path.read_bytes.
+    return open(path, "rb", buffering=0)  # noqa: PTH123
 
 
 def _kind(path: str) -> str:

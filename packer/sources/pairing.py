@@ -23,8 +23,10 @@ class Marker(NamedTuple):
     prefix: str = ""
     suffix: str = ""
 
-    def strip(self, stem: str) -> str | None:
+    def name_of(self, stem: str) -> str | None:
         """The path without the marker; None where it does not carry it, or is nothing else."""
+        if self == _NOTHING:
+            return stem
         folders, name = _split(stem)
         outer = len(self.first_folders) + len(self.last_folders) <= len(folders)
         if not (outer and folders.startswith(self.first_folders) and folders.endswith(self.last_folders)):
@@ -43,6 +45,9 @@ class Marker(NamedTuple):
             self.suffix and f"end in {self.suffix!r}",
         ]
         return " and ".join(part for part in parts if part)
+
+
+_NOTHING = Marker()
 
 
 class Pairing(NamedTuple):
@@ -72,7 +77,7 @@ def pair(files: Mapping[str, Sequence[str]]) -> Pairing:
     for field, some in files.items():
         named[field], unmarked[field] = {}, []
         for file in some:
-            name = markers[field].strip(stem(file))
+            name = markers[field].name_of(stem(file))
             if name is None:
                 unmarked[field].append(file)
             elif name in named[field]:
@@ -112,7 +117,7 @@ def find_markers(stems: Mapping[str, Sequence[str]]) -> dict[str, Marker]:
 
 def _partners(stems: Mapping[str, Sequence[str]], markers: Mapping[str, Marker]) -> int:
     """How many names all fields have."""
-    stripped = [{markers[field].strip(name) for name in some} - {None} for field, some in stems.items()]
+    stripped = [{markers[field].name_of(name) for name in some} - {None} for field, some in stems.items()]
     return len(set.intersection(*stripped))
 
 
@@ -154,7 +159,7 @@ def _both_ends(names: Mapping[str, list[str]]) -> dict[str, tuple[str, str]]:
 
 
 def _stripped(stems: Iterable[str], marker: Marker) -> list[str]:
-    return [name for name in map(marker.strip, stems) if name is not None]
+    return [name for name in map(marker.name_of, stems) if name is not None]
 
 
 def _split(path: str) -> tuple[str, str]:

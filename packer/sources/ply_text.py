@@ -118,7 +118,8 @@ def _as_json(piece: bytes) -> bytes:
     behind_number = blank[1:] > blank[:-1]
     behind_number[0] = False
     np.putmask(text[1:], behind_number, ord(","))
-    return text.tobytes()
+    # The decoder reads -0 as the integer 0, which has no sign.
+    return text.tobytes().replace(b"-0,", b"-0.0,").replace(b"-0]", b"-0.0]")
 
 
 def _plain_numbers(piece: bytes) -> NDArray[np.float64]:

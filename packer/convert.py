@@ -1,0 +1,247 @@
+"""Converts sources into a packed dataset: source and plan to shards to manifest.
+
+from packer.convert import convert
+report = convert(["lr=DIV2K/LR", "hr=DIV2K/HR"], "div2k.packed", workers=8)
+report = convert(my_torch_dataset, "mine.packed", codec="lz4")
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, as_completed
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import packer
+from packer.errors import PackerError, SourceError, UsageError, WriteError
+from packer.finish import finish
+from packer.format.manifest import Manifest
+from packer.format.schema import FieldSpec
+from packer.output import OutputFolder, State, source_files
+from packer.plan import Plan
+from packer.prepare import Prepared, prepare
+from packer.processes import run_processes
+from packer.sources.base import Source
+from packer.sources.opening import SourceOptions, open_sources
+from packer.sources.samples import SampleSource
+from packer.tasks import Progress, Rejected, ShardReport, ShardTask, report_of, write_shard
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertOptions:
+    """How to convert.
+
+    Attributes:
+        codec: a codec for all fields, `hr=zstd,label=none`, or a mapping of field to codec.
+        shard_size: raw bytes of a shard, about; None chooses by the size of the data.
+        workers: processes; 0 packs in this one. None: as many as there are processors for files, 0 for
+            samples in memory.
+        on_error: `stop` at the first bad sample, or `skip` it and note it in rejected.jsonl.
+        overwrite: whether a dataset that is there may be replaced; it stays until the new one is done.
+        map_limit: bytes that the LMDB map of a shard may take; None for no limit.
+        fields: schema of samples in memory; None infers it.
+        source: what the sources are told.
+        executor: runs the shards instead of processes of our own: any `concurrent.futures.Executor`.
+        progress: called with the samples and raw bytes done since the last call.
+        planned: called with the plan before anything is written.
+    """
+
+    codec: str | Mapping[str, str] = "auto"
+    shard_size: int | None = None
+    workers: int | None = None
+    on_error: str = "stop"
+    overwrite: bool = False
+    map_limit: int | None = None
+    fields: Sequence[FieldSpec] | None = None
+    source: SourceOptions = field(default_factory=SourceOptions)
+    executor: Executor | None = None
+    progress: Progress | None = None
+    planned: Callable[[Plan], None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.on_error not in ("stop", "skip"):
+            raise UsageError(f"on_error is {self.on_error!r}; stop or skip are expected")
+        if self.workers is not None and self.workers < 0:
+            raise UsageError(f"{self.workers} workers; 0 or more are expected")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a conversion made.
+
+    Attributes:
+        source_bytes: size of all source files; 0 for samples in memory.
+        kept_shards: shards that an earlier run of the same conversion had finished.
+        seconds: how long it took.
+    """
+
+    path: Path
+    manifest: Manifest
+    rejected: tuple[Rejected, ...]
+    source_bytes: int
+    kept_shards: int
+    seconds: float
+
+    @property
+    def samples(self) -> int:
+        return self.manifest.samples
+
+    @property
+    def raw_bytes(self) -> int:
+        return sum(column.raw for column in self.manifest.columns.values())
+
+    @property
+    def file_bytes(self) -> int:
+        return self.manifest.file_bytes
+
+
+def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions | None = None, **changes: Any) -> Report:
+    """Packs `sources` into the folder `out`. Run again after a crash: finished shards are kept.
+
+    Args:
+        sources: a path, a list of paths or `FIELD=PATH` as on the command line, a `Source`, or a sequence of
+            dicts of arrays (a list, a torch Dataset).
+        out: folder of the dataset; must not exist yet, or be unfinished from the same call.
+        options: how to convert.
+        changes: single options by name, over those in `options`.
+
+    Raises:
+        UsageError: what is asked for cannot be done.
+        SourceError: a source file is bad, and `on_error` is `stop`.
+        WriteError: the output cannot be written.
+    """
+    began = time.perf_counter()
+    options = replace(options or ConvertOptions(), **changes)
+    path = Path(out)
+    rejected: list[Rejected] = []
+    source = open_source(sources, options, rejected)
+    _check_apart(sources, path)
+    prepared = prepare(source, options.codec, options.shard_size)
+    if options.planned:
+        options.planned(prepared.plan)
+    files = _listed(source)
+    with OutputFolder(path, _state(prepared, options, files), options.overwrite) as folder:
+        tasks = _tasks(prepared, options, folder.work)
+        kept = [report_of(task.path, task.fields) for task in tasks if task.path.exists()]
+        todo = [task for task in tasks if not task.path.exists()]
+        made = list(_run(todo, options, isinstance(source, SampleSource)))
+        reports = sorted([*kept, *made], key=lambda report: report.entry.file)
+        rejected += [r for report in reports for r in report.rejected]
+        manifest = finish(folder, prepared, reports, rejected)
+    seconds = time.perf_counter() - began
+    return Report(path, manifest, tuple(rejected), sum(size for _, size, _ in files), len(kept), seconds)
+
+
+def open_source(sources: Any, options: ConvertOptions, rejected: list[Rejected]) -> Source:
+    """The source that `sources` stand for; files found bad are noted in `rejected` where they are skipped."""
+
+    def on_bad(error: SourceError) -> None:
+        if options.on_error == "stop":
+            raise error
+        rejected.append(Rejected(error.path or "", error.reason))
+
+    if isinstance(sources, Source):
+        return sources
+    inputs = _inputs(sources)
+    if inputs is not None:
+        return open_sources(inputs, options.source, on_bad)
+    if not hasattr(sources, "__len__") or not hasattr(sources, "__getitem__"):
+        raise UsageError(f"cannot pack a {type(sources).__name__}; paths or a sequence of dicts are expected")
+    return SampleSource(sources, options.fields)
+
+
+def _inputs(sources: Any) -> list[str] | None:
+    """Paths, as text; None where `sources` are no paths."""
+    if isinstance(sources, (str, os.PathLike)):
+        return [os.fspath(sources)]
+    if isinstance(sources, (list, tuple)) and sources and all(isinstance(s, (str, os.PathLike)) for s in sources):
+        return [os.fspath(source) for source in sources]
+    return None
+
+
+def _check_apart(sources: Any, out: Path) -> None:
+    """Refuses an output folder within a source folder, where a second run would find its own output."""
+    for text in _inputs(sources) or []:
+        for place in (Path(text), Path(text.partition("=")[2] or text)):
+            if place.is_dir() and out.resolve().is_relative_to(place.resolve()):
+                raise UsageError(f"{out} lies within the source {place}; name a folder outside of it")
+
+
+def _listed(source: Source) -> list[tuple[str, int, int]]:
+    try:
+        return source_files(source.files())
+    except OSError as error:
+        raise SourceError(f"cannot be read: {error.strerror}", error.filename) from None
+
+
+def _state(prepared: Prepared, options: ConvertOptions, files: list[tuple[str, int, int]]) -> State:
+    settings = {
+        "the version of packer": packer.__version__,
+        "the number of samples": prepared.plan.samples,
+        "--on-error": options.on_error,
+        "--map-size": options.map_limit,
+        "the schema": msgspec.to_builtins(prepared.plan.fields),
+        "--shard-size": [shard.start for shard in prepared.plan.shards],
+        "the source": msgspec.to_builtins(prepared.origin),
+    }
+    # Through JSON, so that it compares equal to what is read back.
+    return State(
+        shards=len(prepared.plan.shards),
+        settings=msgspec.json.decode(msgspec.json.encode(settings)),
+        files=files,
+    )
+
+
+def _tasks(prepared: Prepared, options: ConvertOptions, folder: Path) -> list[ShardTask]:
+    return [
+        ShardTask(
+            source=prepared.source.part(shard.start, shard.stop),
+            folder=folder,
+            number=shard.number,
+            fields=prepared.plan.fields,
+            map_size=shard.map_size,
+            origin=prepared.origin,
+            skip=options.on_error == "skip",
+            map_limit=options.map_limit,
+        )
+        for shard in prepared.plan.shards
+    ]
+
+
+def _run(tasks: Sequence[ShardTask], options: ConvertOptions, in_memory: bool) -> Iterator[ShardReport]:
+    """Reports of the tasks, in any order."""
+    progress = options.progress or (lambda samples, nbytes: None)
+    if options.executor is not None:
+        yield from _run_executor(tasks, options.executor, progress)
+        return
+    workers = options.workers
+    if workers is None:
+        workers = 0 if in_memory else os.cpu_count() or 1
+    if workers == 0:
+        for task in tasks:
+            yield write_shard(task, progress)
+        return
+    yield from run_processes(tasks, workers, progress)
+
+
+def _run_executor(tasks: Sequence[ShardTask], executor: Executor, progress: Progress) -> Iterator[ShardReport]:
+    futures = {executor.submit(write_shard, task): task for task in tasks}
+    try:
+        for future in as_completed(futures):
+            try:
+                report = future.result()
+            except PackerError:
+                raise
+            except Exception as error:
+                number = futures[future].number
+                raise WriteError(f"shard {number} was not packed: {type(error).__name__}: {error}") from error
+            progress(report.entry.samples, sum(column.raw for column in report.columns.values()))
+            yield report
+    finally:
+        for future in futures:
+            future.cancel()

@@ -1,0 +1,68 @@
+"""The last steps of making a dataset: names, rejected samples, and the manifest, which publishes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+import packer
+from packer.errors import SourceError, WriteError
+from packer.format import manifest as manifests
+from packer.format.manifest import NAMES_FILE, ColumnTotals, FileEntry, Manifest
+from packer.format.names import write_names
+from packer.format.shard import Shard
+from packer.format.shard_writer import sync_folder
+from packer.output import REJECTED, OutputFolder
+from packer.prepare import Prepared
+from packer.tasks import Rejected, ShardReport
+
+
+def finish(
+    folder: OutputFolder, prepared: Prepared, reports: Sequence[ShardReport], rejected: Sequence[Rejected]
+) -> Manifest:
+    """Writes names.lmdb, rejected.jsonl and the manifest, and publishes the dataset.
+
+    Raises:
+        SourceError: no sample was good, or two have one name.
+        WriteError: a file cannot be written.
+    """
+    samples = sum(report.entry.samples for report in reports)
+    if not samples:
+        raise SourceError(f"none of the {prepared.plan.samples} samples could be packed; {rejected[0].reason}")
+    try:
+        names = _write_names(folder, reports) if prepared.source.names is not None else None
+        if rejected:
+            (folder.work / REJECTED).write_bytes(msgspec.json.Encoder().encode_lines(rejected))
+        manifest = Manifest(
+            tool=f"packer {packer.__version__}",
+            samples=samples,
+            fields=prepared.plan.fields,
+            shards=tuple(report.entry for report in reports),
+            names=names,
+            columns={field.name: _total(field.name, reports) for field in prepared.plan.fields},
+            origin=prepared.origin,
+            planned_bytes=prepared.plan.file_bytes,
+        )
+        manifests.write(folder.work, manifest)
+        sync_folder(folder.work)
+        folder.publish()
+    except OSError as error:
+        raise WriteError(f"{folder.path}: {error}") from None
+    return manifest
+
+
+def _write_names(folder: OutputFolder, reports: Sequence[ShardReport]) -> FileEntry:
+    names: list[bytes] = []
+    for report in reports:
+        with Shard(folder.work / report.entry.file) as shard:
+            names += shard.names(report.entry.samples)
+    partial = folder.work / (NAMES_FILE + ".partial")
+    write_names(partial, names)
+    path = partial.replace(folder.work / NAMES_FILE)
+    return FileEntry(file=NAMES_FILE, bytes=path.stat().st_size, digest=manifests.file_digest(path))
+
+
+def _total(field: str, reports: Sequence[ShardReport]) -> ColumnTotals:
+    columns = [report.columns[field] for report in reports]
+    return ColumnTotals(raw=sum(c.raw for c in columns), stored=sum(c.stored for c in columns))

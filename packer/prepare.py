@@ -1,0 +1,84 @@
+"""From a source to its plan: schema, codecs, shards. Nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import SourceError
+from packer.format.codecs import Config, parse_codec
+from packer.format.schema import FieldSpec
+from packer.framing import choose_codec, codec_by_field, stored_field
+from packer.plan import FieldSizes, Plan, field_sizes, make_plan
+from packer.sources.base import Source
+
+#: `auto` looks at samples from this many places, spread evenly, and at no more than this many raw bytes.
+LOOK_PLACES = 16
+LOOK_BYTES = 32 * 2**20
+#: From each place it takes a run of about this many bytes, at least one sample.
+RUN_BYTES = 128 * 2**10
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A source with its plan, and what the manifest will say of its origin."""
+
+    source: Source
+    plan: Plan
+    origin: dict[str, Any]
+
+
+def prepare(source: Source, codec: str | Mapping[str, str], shard_size: int | None) -> Prepared:
+    """The plan of packing `source`.
+
+    Raises:
+        UsageError: a codec cannot be used, or the shard size is too small.
+        SourceError: there is no sample.
+    """
+    if not len(source):
+        raise SourceError("there is no sample to pack")
+    names = [spec.name for spec in source.fields]
+    texts = codec_by_field(codec, names)
+    sizes = field_sizes(source)
+    codecs = {name: parse_codec(text) for name, text in texts.items() if text != "auto"}
+    if len(codecs) < len(names):
+        codecs |= _auto(source, sizes, [spec for spec in source.fields if spec.name not in codecs])
+    fields = [stored_field(spec, codecs[spec.name], sizes[spec.name].extent(spec)) for spec in source.fields]
+    origin = {"kind": source.kind, **source.provenance()}
+    return Prepared(source, make_plan(source, fields, sizes, shard_size, origin), origin)
+
+
+def _auto(source: Source, sizes: Mapping[str, FieldSizes], specs: Sequence[FieldSpec]) -> dict[str, tuple[Config, ...]]:
+    """The codec that `auto` takes for each of the fields `specs`."""
+    samples = look_at(source)
+    total = sum(int(size.bytes.sum()) for size in sizes.values())
+    out = {}
+    for spec in specs:
+        share = int(sizes[spec.name].bytes.sum()) / max(total, 1)
+        out[spec.name] = choose_codec(spec, samples.get(spec.name, []), share)
+    return out
+
+
+def look_at(source: Source) -> dict[str, list[NDArray[Any]]]:
+    """Some samples of every field, from evenly spread places; a bad one is passed over here."""
+    found: dict[str, list[NDArray[Any]]] = {spec.name: [] for spec in source.fields}
+    sample_bytes = max(1, sum(spec.fixed_bytes for spec in source.fields if not spec.is_ragged))
+    run = max(1, RUN_BYTES // sample_bytes) if not any(spec.is_ragged for spec in source.fields) else 1
+    seen = 0
+    for start in sorted({int(i) for i in np.linspace(0, len(source) - 1, min(LOOK_PLACES, len(source)))}):
+        try:
+            blocks = list(source.part(start, min(start + run, len(source))).read())
+        except SourceError:
+            continue  # whether it stops the conversion is decided where it is packed
+        for block in blocks:
+            for name, values in block.items():
+                arrays = [v.encode() if isinstance(v, str) else v for v in values]
+                found[name] += [np.frombuffer(a, np.uint8) if isinstance(a, bytes) else a for a in arrays]
+                seen += sum(array.nbytes for array in found[name][-len(arrays) :])
+        if seen > LOOK_BYTES:
+            break
+    return found

@@ -1,0 +1,161 @@
+"""Finds out what kind of source the words of a command line name, and opens it."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+
+from packer.errors import SourceError, UsageError
+from packer.format.schema import check_field_name
+from packer.sources.base import OnBad, Source, stop
+from packer.sources.suffixes import KIND_OF
+
+#: Files looked at in a folder before its kind is settled; a folder of millions need not be walked twice.
+LOOK_AT = 10_000
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """What the sources can be told; each takes what concerns it.
+
+    Attributes:
+        pick: HDF5: field name to path of the dataset.
+        skip: HDF5: fields to leave out.
+        axis: HDF5: number of the axis that counts the samples.
+        mode: images: `gray`, `rgb` or `rgba`; None keeps what the files hold.
+        palette: images: `colour` or `index`.
+        max_pixels: images: larger ones are refused; None for the source's own limit.
+        fields: PLY: `same`, `common`, `all`, or names with commas.
+        cast: PLY: field name to dtype.
+    """
+
+    pick: Mapping[str, str] = field(default_factory=dict)
+    skip: tuple[str, ...] = ()
+    axis: int = 0
+    mode: str | None = None
+    palette: str = "colour"
+    max_pixels: int | None = None
+    fields: str = "same"
+    cast: Mapping[str, str] = field(default_factory=dict)
+
+
+def open_sources(inputs: Sequence[str], options: SourceOptions | None = None, on_bad: OnBad = stop) -> Source:
+    """The source that `inputs` name: `FIELD=PATH` for each field of an image set, or one path.
+
+    Args:
+        inputs: each a folder, a file or a glob pattern, with `FIELD=` in front or not.
+
+    Raises:
+        UsageError: nothing is there, files of several kinds, or inputs that do not go together.
+        SourceError: what the sources raise.
+    """
+    options = options or SourceOptions()
+    if not inputs:
+        raise UsageError("no source is named; give a folder, a file, or FIELD=FOLDER for each field")
+    named = dict(_split(text) for text in inputs)
+    if len(named) != len(inputs):
+        raise UsageError("two sources have one field name; each field takes one source")
+    kinds = {text: _kind(path) for text, path in named.items()}
+    if len(set(kinds.values())) > 1:
+        said = ", ".join(f"{named[name]} holds {kind}" for name, kind in kinds.items())
+        raise UsageError(f"sources of several kinds cannot be packed together: {said}; pack each alone")
+    kind = next(iter(kinds.values()))
+    return _open(kind, named, options, on_bad)
+
+
+def _open(kind: str, named: Mapping[str, str], options: SourceOptions, on_bad: OnBad) -> Source:
+    """Opens sources of one kind. Each kind is imported only when it is met: `packer --help` needs none."""
+    if kind == "images":
+        from packer.sources.image_modes import MAX_PIXELS
+        from packer.sources.images import open_images
+
+        inputs = {name or "image": path for name, path in named.items()}
+        limit = MAX_PIXELS if options.max_pixels is None else options.max_pixels
+        return open_images(inputs, on_bad=on_bad, mode=options.mode, palette=options.palette, max_pixels=limit)
+    if len(named) > 1:
+        raise UsageError(f"one {kind} source at a time; name a folder or a quoted glob to take several files")
+    name, path = next(iter(named.items()))
+    if kind == "ply":
+        from packer.sources.ply import open_ply
+
+        _refuse_name(name, kind)
+        return open_ply(path, on_bad=on_bad, fields=_fields(options.fields), cast=options.cast)
+    from packer.sources.hdf5 import open_hdf5
+
+    _refuse_name(name, kind)
+    return open_hdf5(path, fields=options.pick or None, skip=options.skip, on_bad=on_bad, axis=options.axis)
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Field name (or nothing) and path of an input; a path that exists is taken whole, `=` or not."""
+    name, equals, path = text.partition("=")
+    if not equals or Path(text).exists() or os.sep in name:
+        return "", text
+    if not path:
+        raise UsageError(f"{text!r} names no path; FIELD=FOLDER is expected")
+    try:
+        check_field_name(name)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return name, path
+
+
+def _kind(path: str) -> str:
+    """`images`, `ply` or `hdf5`, by the suffixes of the files that `path` names."""
+    place = Path(path)
+    if place.is_dir():
+        return _kind_of_folder(place)
+    if place.is_file():
+        files = [path]
+    else:
+        files = sorted(glob.glob(path, recursive=True))
+        if not files:
+            raise UsageError(f"{path}: there is no such file or folder, and no file fits it as a pattern")
+    kinds = Counter(KIND_OF[suffix] for suffix in map(_suffix, files) if suffix in KIND_OF)
+    if not kinds:
+        raise UsageError(f"{path}: not a kind of file that can be packed; {_known()} can")
+    return _only(kinds, path)
+
+
+def _kind_of_folder(folder: Path) -> str:
+    kinds: Counter[str] = Counter()
+    seen = 0
+    for _, folders, files in os.walk(folder):
+        folders.sort()
+        kinds.update(KIND_OF[suffix] for suffix in map(_suffix, files) if suffix in KIND_OF)
+        seen += len(files)
+        if seen > LOOK_AT:
+            break
+    if not kinds:
+        what = "is empty" if not seen else f"holds {seen} files, but none that can be packed"
+        raise SourceError(f"the folder {what}; {_known()} can be", str(folder))
+    return _only(kinds, str(folder))
+
+
+def _only(kinds: Counter[str], path: str) -> str:
+    if len(kinds) > 1:
+        said = " and ".join(f"{count} of {kind}" for kind, count in kinds.most_common())
+        raise UsageError(f"{path}: files of several kinds ({said}); name one kind with a quoted pattern like '*.png'")
+    return next(iter(kinds))
+
+
+def _suffix(name: str) -> str:
+    path = PurePath(name)
+    return "" if path.name.startswith(".") else path.suffix.lower()
+
+
+def _known() -> str:
+    return ", ".join(sorted(KIND_OF))
+
+
+def _refuse_name(name: str, kind: str) -> None:
+    if name:
+        raise UsageError(f"{name}=: {kind} files name their fields themselves; give the path alone (--field picks)")
+
+
+def _fields(text: str) -> str | tuple[str, ...]:
+    return text if text in ("same", "common", "all") else tuple(part.strip() for part in text.split(","))

@@ -1,0 +1,156 @@
+"""A sequence of samples in memory, or anything with a length and numbered items, as a source.
+
+Items are dicts of field name to array, number, str, or torch tensor; torch itself is not needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import SourceError, UsageError
+from packer.format.schema import FieldSpec, spec_of
+from packer.sources.base import Block, Source
+
+#: Samples looked at to tell which axes are ragged.
+LOOK_AT = 64
+
+
+class Items(Protocol):
+    """A list, a torch Dataset, or whatever has a length and numbered items."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: Any, /) -> Any: ...
+
+
+class SampleSource(Source):
+    """The items start..stop of a sequence.
+
+    Args:
+        items: samples by number, each a mapping of field name to value.
+        fields: the schema; None to infer it from up to 64 samples spread over the sequence.
+
+    Raises:
+        SourceError: there is no sample, or the samples looked at do not fit each other.
+    """
+
+    kind = "samples"
+    names = None
+
+    def __init__(
+        self, items: Items, fields: Sequence[FieldSpec] | None = None, start: int = 0, stop: int | None = None
+    ) -> None:
+        self._items = items
+        self._start = start
+        self._stop = len(items) if stop is None else stop
+        if fields is None:
+            if not len(self):
+                raise SourceError("the sequence is empty; there is no sample to pack")
+            looked_at = sorted({int(i) for i in np.linspace(0, len(self) - 1, min(LOOK_AT, len(self)))})
+            fields = infer_fields([as_arrays(items[self._start + i], self._start + i) for i in looked_at])
+        self.fields = tuple(fields)
+
+    def __len__(self) -> int:
+        return self._stop - self._start
+
+    def shapes(self, field: str) -> NDArray[np.int64] | None:
+        return None
+
+    def part(self, start: int, stop: int) -> Source:
+        return SampleSource(self._items, self.fields, self._start + start, self._start + stop)
+
+    def files(self) -> list[str]:
+        return []
+
+    def read(self) -> Iterator[Block]:
+        for number in range(self._start, self._stop):
+            try:
+                sample = as_arrays(self._items[number], number)
+                yield one_block(sample, self.fields, f"sample {number}")
+            except SourceError as error:
+                raise SourceError(error.reason, error.path, number - self._start) from None
+
+
+def as_arrays(item: Any, number: int) -> dict[str, NDArray[Any] | str]:
+    """The values of an item as arrays.
+
+    Raises:
+        SourceError: it is no mapping, or a value cannot be an array.
+    """
+    if not isinstance(item, Mapping):
+        raise SourceError(f"sample {number} is a {type(item).__name__}; a dict of field name to array is expected")
+    return {str(name): _as_array(str(name), value, number) for name, value in item.items()}
+
+
+def infer_fields(samples: Sequence[Mapping[str, NDArray[Any] | str]]) -> tuple[FieldSpec, ...]:
+    """The schema that all `samples` fit: axes that differ between them are ragged.
+
+    Raises:
+        SourceError: they differ in their fields, dtypes or numbers of axes.
+    """
+    first = samples[0]
+    for sample in samples:
+        if list(sample) != list(first):
+            raise SourceError(f"samples differ in their fields: {', '.join(first)} and {', '.join(sample)}")
+    return tuple(_infer(name, [sample[name] for sample in samples]) for name in first)
+
+
+def one_block(sample: Mapping[str, NDArray[Any] | str], fields: Sequence[FieldSpec], what: str) -> Block:
+    """A block of one sample, after checking that it fits the schema.
+
+    Raises:
+        SourceError: a field is missing or unknown, or has another dtype or shape.
+    """
+    names = [field.name for field in fields]
+    if set(sample) != set(names):
+        raise SourceError(f"{what} has the fields {', '.join(sample)}; {', '.join(names)} are expected")
+    block: Block = {}
+    for field in fields:
+        value = sample[field.name]
+        if isinstance(value, str) != (field.kind == "text"):
+            raise SourceError(f"{what}: field {field.name!r} is {type(value).__name__}, {field.kind} is expected")
+        if isinstance(value, str):
+            block[field.name] = [value]
+            continue
+        _check_fit(value, field, what)
+        block[field.name] = [value] if field.is_ragged else value[None]
+    return block
+
+
+def _check_fit(value: NDArray[Any], field: FieldSpec, what: str) -> None:
+    fits = len(value.shape) == len(field.shape) and all(
+        n is None or n == held for n, held in zip(field.shape, value.shape, strict=True)
+    )
+    if value.dtype != np.dtype(str(field.dtype)) or not fits:
+        wanted = "(" + ", ".join("any" if n is None else str(n) for n in field.shape) + ")"
+        raise SourceError(
+            f"{what}: field {field.name!r} is {value.dtype} {value.shape}, {field.dtype} {wanted} is expected; "
+            "give `fields` with None for the axes that differ, or convert the values"
+        )
+
+
+def _as_array(name: str, value: Any, number: int) -> NDArray[Any] | str:
+    if isinstance(value, str):
+        return value
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise SourceError(f"sample {number}: field {name!r} cannot be an array: {error}") from None
+    return np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="), copy=False)).reshape(array.shape)
+
+
+def _infer(name: str, values: Sequence[NDArray[Any] | str]) -> FieldSpec:
+    if all(isinstance(value, str) for value in values):
+        return FieldSpec(name=name, dtype="uint8", kind="text", shape=(None,))
+    arrays = [value for value in values if not isinstance(value, str)]
+    if len(arrays) < len(values) or len({(a.dtype, a.ndim) for a in arrays}) > 1:
+        raise SourceError(f"field {name!r} differs in dtype or number of axes between samples; convert the values")
+    try:
+        spec = spec_of(name, arrays[0])
+    except (UsageError, ValueError) as error:
+        raise SourceError(str(error)) from None
+    shape = tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*(a.shape for a in arrays), strict=True))
+    return FieldSpec(name=name, dtype=spec.dtype, shape=shape)

@@ -1,0 +1,157 @@
+"""One shard as a task: a pure function of source, schema and plan, run in whichever process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from packer.errors import SourceError, WriteError
+from packer.format.manifest import SHARD_FOLDER, ColumnTotals, ShardEntry, file_digest
+from packer.format.schema import Field
+from packer.format.shard import Shard
+from packer.format.shard_writer import ShardWriter, sync_folder
+from packer.sources.base import Block, Source
+
+#: Told how many more samples and raw bytes are done.
+Progress = Callable[[int, int], None]
+
+
+class Rejected(msgspec.Struct, frozen=True):
+    """A sample that was left out: the file at fault and the reason."""
+
+    file: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class ShardTask:
+    """All that packing one shard needs; pickles small.
+
+    Attributes:
+        source: the samples of this shard alone.
+        folder: the dataset's folder.
+        skip: leave out samples that cannot be read, instead of stopping.
+    """
+
+    source: Source
+    folder: Path
+    number: int
+    fields: tuple[Field, ...]
+    map_size: int
+    origin: dict[str, Any] = field(default_factory=dict)
+    skip: bool = False
+    map_limit: int | None = None
+
+    @property
+    def path(self) -> Path:
+        return shard_path(self.folder, self.number)
+
+
+class ShardReport(msgspec.Struct, frozen=True):
+    """What came of a shard."""
+
+    entry: ShardEntry
+    columns: dict[str, ColumnTotals]
+    rejected: tuple[Rejected, ...]
+
+
+def shard_path(folder: Path, number: int) -> Path:
+    """Where shard `number` of a dataset lies."""
+    return folder / SHARD_FOLDER / f"{number:05d}.lmdb"
+
+
+def write_shard(task: ShardTask, progress: Progress | None = None) -> ShardReport:
+    """Packs one shard under a temporary name, then renames it.
+
+    Raises:
+        SourceError: a sample cannot be read, unless such samples are skipped.
+        WriteError: the shard cannot be written.
+    """
+    partial = task.path.with_suffix(".lmdb.partial")
+    rejected: list[Rejected] = []
+    writer = ShardWriter(
+        partial,
+        task.number,
+        task.fields,
+        map_size=task.map_size,
+        named=task.source.names is not None,
+        origin=task.origin,
+        map_limit=task.map_limit,
+    )
+    with writer:
+        for block, names in read_blocks(task.source, rejected if task.skip else None):
+            before = writer.raw_bytes
+            count = _count(block)
+            writer.add(block, count, names)
+            if progress:
+                progress(count, writer.raw_bytes - before)
+    publish(task.path, partial, rejected)
+    return report_of(task.path, task.fields)
+
+
+def read_blocks(source: Source, rejected: list[Rejected] | None) -> Iterator[tuple[Block, Sequence[str] | None]]:
+    """Blocks of a source with the names of their samples.
+
+    Args:
+        rejected: bad samples are noted here and left out; None to raise at the first.
+    """
+    at = 0
+    while at < len(source):
+        part = source.part(at, len(source)) if at else source
+        try:
+            for block in part.read():
+                stop = at + _count(block)
+                yield block, None if source.names is None else source.names[at:stop]
+                at = stop
+            return
+        except SourceError as error:
+            if rejected is None or error.sample is None:
+                raise
+            rejected.append(Rejected(error.path or source.kind, error.reason))
+            at += 1
+
+
+def publish(path: Path, partial: Path, rejected: Sequence[Rejected]) -> None:
+    """Gives a finished shard its name; what was left out of it goes to a file beside it first."""
+    try:
+        if rejected:
+            _rejected_path(path).write_bytes(msgspec.json.Encoder().encode_lines(rejected))
+        partial.replace(path)
+    except OSError as error:
+        raise WriteError(f"{path}: {error.strerror}") from None
+    sync_folder(path.parent)
+
+
+def report_of(path: Path, fields: Sequence[Field]) -> ShardReport:
+    """The report of a finished shard, from its file.
+
+    Raises:
+        DamagedError: the shard cannot be read.
+    """
+    with Shard(path) as shard:
+        samples = shard.header().samples
+        columns = {}
+        for number, field_ in enumerate(fields):
+            index = shard.index(number, field_, samples)
+            raw = int(index.arrays["sample_offsets"][-1]) if field_.is_ragged else samples * field_.fixed_bytes
+            stored = int(index.arrays["chunks"][-1, 2]) if len(index.arrays["chunks"]) else 0
+            columns[field_.name] = ColumnTotals(raw=raw, stored=stored)
+            del index
+    beside = _rejected_path(path)
+    rejected = msgspec.json.Decoder(Rejected).decode_lines(beside.read_bytes()) if beside.exists() else []
+    entry = ShardEntry(
+        file=f"{SHARD_FOLDER}/{path.name}", bytes=path.stat().st_size, digest=file_digest(path), samples=samples
+    )
+    return ShardReport(entry, columns, tuple(rejected))
+
+
+def _rejected_path(path: Path) -> Path:
+    return path.with_suffix(".rejected.jsonl")
+
+
+def _count(block: Block) -> int:
+    return len(next(iter(block.values())))

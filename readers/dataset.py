@@ -1,0 +1,199 @@
+"""PackedDataset: names and numbers in, samples and batches out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, get_worker_info
+
+from packer.errors import UsageError
+from packer.format import manifest as manifests
+from packer.format.schema import Field
+from readers.batch import Batch, item_of
+from readers.fixed import Allocate, fresh
+from readers.indexing import Numbers, is_single, sample_number, sample_numbers
+from readers.opened import Opened, open_names
+
+Transform = Callable[[Any], Any]
+
+
+class PackedDataset(Dataset[Any]):
+    """A packed dataset, for plain indexing, for `torch.utils.data.DataLoader` and for `readers.Loader`.
+
+    Making one reads the manifest and nothing else; the shards are mapped when they are first needed, in whichever
+    process that is. Pickles to its path, so any kind of worker can take it.
+
+        ds = PackedDataset("div2k.packed")
+        ds[3]; ds[-1]; ds["0003"]                 # one sample: dict of tensors
+        ds[[3, 5]]; ds[["a", "b"]]; ds[10:20]     # one batch: dict of tensors, in the order asked
+        ds[mask]                                  # array, tensor or mask likewise
+
+    Images come as (C, H, W), batches of them as (B, C, H, W) in channels_last memory; a field that is ragged in its
+    first axis as `Ragged` (batch) or (n, ...) (sample); ragged in others as a list of tensors; text as str.
+    All tensors are the caller's own and writable.
+
+    Args:
+        path: folder of the packed dataset.
+        fields: names of the fields to read, in order; all by default. The others are not touched.
+        transform: called once on what is handed out: the dict of one sample, or that of a whole batch.
+
+    Raises:
+        UnfinishedError: the conversion was not finished.
+        ManifestError: the manifest is wrong.
+        DatasetError: there is no packed dataset.
+        UsageError: no field of a name in `fields`.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        fields: Sequence[str] | None = None,
+        transform: Transform | None = None,
+    ) -> None:
+        self.path = Path(path)
+        self.transform = transform
+        self.manifest = manifests.read(self.path)
+        self._chosen = None if fields is None else tuple(fields)
+        self.fields: dict[str, Field] = _choose(self.manifest.fields, self._chosen, self.path)
+        self._opened: Opened | None = None
+
+    def __len__(self) -> int:
+        return self.manifest.samples
+
+    def __repr__(self) -> str:
+        return f"PackedDataset({str(self.path)!r}: {len(self):,} samples of {', '.join(self.fields)})"
+
+    @property
+    def names(self) -> SampleNames | None:
+        """Name of every sample, a sequence that looks them up as they are asked for; None without names."""
+        return SampleNames(self) if self.manifest.names else None
+
+    @property
+    def opened(self) -> Opened:
+        """The mapped shards; opened by the first call in each process that needs them."""
+        if self._opened is None:
+            self._opened = Opened(self.path, self.manifest, list(self.fields))
+        return self._opened
+
+    def __getitem__(self, index: Any) -> Any:
+        """One sample or one batch; see the class.
+
+        Raises:
+            SampleIndexError: a number outside the dataset.
+            MissingNameError: a name that no sample has.
+            DamagedError: what is stored cannot be decoded.
+        """
+        if is_single(index):
+            number = sample_number(index, len(self), self._numbers_of)
+            sample = item_of(self.gather(np.array([number])), 0, 1)
+            return self._transformed(sample)
+        return self._transformed(self.gather(self.numbers(index)))
+
+    def __getitems__(self, indices: Sequence[Any]) -> Batch:
+        """A batch for DataLoader and Subset: a sequence of samples that default_collate takes as one."""
+        numbers = self.numbers(indices)
+        return Batch(self._transformed(self.gather(numbers)), len(numbers))
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self)))
+
+    def numbers(self, index: Any) -> Numbers:
+        """Numbers of the samples that an index of many asks for, (n,) int64."""
+        return sample_numbers(index, len(self), self._numbers_of)
+
+    def gather(self, numbers: Numbers, allocate: Allocate | None = None) -> dict[str, Any]:
+        """The batch of the samples `numbers` (n,), untransformed: field name to values.
+
+        Args:
+            numbers: within 0 to len(self) - 1.
+            allocate: gives the memory that each field is read into; torch's allocator by default.
+        """
+        memory = allocate or _allocator()
+        out = {}
+        for name, reader in self.opened.readers.items():
+            out[name] = as_images(reader.field, reader.read(reader.locate(numbers), memory))
+        return out
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The manifest is read again on the other side: it may be large, and the path says it all.
+        return {"path": self.path, "transform": self.transform, "fields": self._chosen}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["path"], state["fields"], state["transform"])  # type: ignore[misc]
+
+    def _numbers_of(self, names: Sequence[str]) -> Numbers:
+        return open_names(self.path, self.manifest).numbers(names)
+
+    def _transformed(self, value: Any) -> Any:
+        return value if self.transform is None else self.transform(value)
+
+
+class SampleNames(Sequence[str]):
+    """Names of the samples of a dataset, by number."""
+
+    def __init__(self, dataset: PackedDataset) -> None:
+        self._table = open_names(dataset.path, dataset.manifest)
+        self._samples = len(dataset)
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self._table.name(i) for i in range(*index.indices(self._samples))]
+        return self._table.name(sample_number(index, self._samples, self._table.numbers))
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._table.contains(name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(repr(name) for name in self[:3])
+        return f"<{len(self):,} names: {shown}{', ...' if len(self) > 3 else ''}>"
+
+    def index(self, value: str, start: int = 0, stop: int | None = None) -> int:
+        """Number of the sample of a name; ValueError where none has it."""
+        if value in self:
+            number = int(self._table.numbers([value])[0])
+            if start <= number < (len(self) if stop is None else stop):
+                return number
+        raise ValueError(f"no sample is named {value!r}")
+
+
+def as_images(field: Field, value: Any) -> Any:
+    """Images with their channels first, as a view: (B, H, W, C) to (B, C, H, W); other values as they are."""
+    if field.kind != "image":
+        return value
+    if isinstance(value, list):
+        return [image.permute(2, 0, 1) for image in value]
+    return value.permute(0, 3, 1, 2)
+
+
+def _allocator() -> Allocate:
+    """Shared memory within a worker process of DataLoader, where a batch would else be copied once more."""
+    return fresh if get_worker_info() is None else _shared
+
+
+def _shared(nbytes: int) -> torch.Tensor:
+    storage = torch.UntypedStorage._new_shared(nbytes)  # type: ignore[no-untyped-call]
+    return torch.empty(0, dtype=torch.uint8).set_(storage, 0, (nbytes,), (1,))
+
+
+def _choose(fields: Sequence[Field], chosen: Sequence[str] | None, path: Path) -> dict[str, Field]:
+    by_name = {field.name: field for field in fields}
+    if chosen is None:
+        return by_name
+    for name in chosen:
+        if name not in by_name:
+            raise UsageError(f"{path} has no field {name!r}; it has {', '.join(by_name)}")
+    return {name: by_name[name] for name in chosen}

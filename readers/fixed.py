@@ -1,0 +1,251 @@
+"""Fields of one shape, read into one tensor a batch.
+
+Reading has two steps, so that a loader that knows what comes next can take the first for many batches at
+once: `locate` turns sample numbers into places, `read` copies or decodes what lies there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from packer.errors import DamagedError
+from packer.format import rowdelta
+from packer.format.codecs import FrameCodec, lz4_frame
+from readers.places import Numbers, Places
+
+#: Gives `n` bytes of writable memory as a uint8 tensor (n,).
+Allocate = Callable[[int], torch.Tensor]
+
+TORCH_DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, name)
+    for name in (
+        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64", "complex64", "complex128"),
+    )
+}
+
+
+def fresh(nbytes: int) -> torch.Tensor:
+    """Memory from torch's allocator."""
+    return torch.empty(nbytes, dtype=torch.uint8)
+
+
+class FixedRaw:
+    """An uncompressed field of fixed shape: one gather a batch, no work a sample."""
+
+    def __init__(self, places: Places) -> None:
+        self.field = places.field
+        self._memory = places.memory
+        self._row = self.field.fixed_bytes
+        self._shape: tuple[int, ...] = tuple(n or 0 for n in self.field.shape)
+        self._dtype = TORCH_DTYPES[self.field.dtype]
+        self._places = places
+        # span_at holds for offsets within a shard; fold the shard's first sample in, once a chunk.
+        chunk_shard = np.repeat(np.arange(len(places.indexes)), [len(i.chunk_at) for i in places.indexes])
+        self._at = places.span_at - places.first[chunk_shard] * self._row
+
+    def locate(self, numbers: Numbers) -> Numbers:
+        """Address of each sample, (n,)."""
+        addresses = numbers * self._row
+        if len(self._at) > 1:
+            addresses += self._at.take(self._places.chunk_of(numbers))
+        elif len(self._at):
+            addresses += self._at[0]
+        return addresses
+
+    def spans(self, located: Numbers) -> Numbers:
+        """Address and size of the bytes that `read` will touch, (n, 2)."""
+        return np.stack([located, np.full_like(located, self._row)], axis=1)
+
+    def read(self, located: Numbers, allocate: Allocate) -> torch.Tensor:
+        """The samples, (n, *shape)."""
+        n = len(located)
+        out = allocate(n * self._row)
+        if n and self._row:
+            self._memory.gather(located, self._row, out.view(n, self._row))
+        return out.view(self._dtype).view(n, *self._shape)
+
+
+class FixedCoded:
+    """A compressed field of fixed shape.
+
+    Where frames hold one sample they are decoded into place. Where they hold several, decoded frames are kept
+    in a ring of slots, so that a block shuffle decodes each about once an epoch; rows are then gathered
+    from the slots.
+    """
+
+    def __init__(self, places: Places, slots: int = 0) -> None:
+        self.field = places.field
+        self._places = places
+        self._memory = places.memory
+        self._codec = FrameCodec(self.field.codec, self.field.np_dtype)
+        self._row = self.field.fixed_bytes
+        self._shape: tuple[int, ...] = tuple(n or 0 for n in self.field.shape)
+        self._dtype = TORCH_DTYPES[self.field.dtype]
+        self._offsets_at = places.array_at("frame_offsets")
+        rule = self.field.frame
+        self._per_frame = rule.samples or 1
+        #: Frames of one sample.
+        self._bands = -(-self._shape[0] // rule.rows) if rule.rows is not None else 1
+        self._band_bytes = self._row if rule.rows is None else rule.rows * (self._row // max(self._shape[0], 1))
+        self._cache = FrameCache(self._per_frame * self._row, slots)
+
+    def locate(self, numbers: Numbers) -> Numbers:
+        """For each sample: addresses of its frames' ends (bands + 1), sample within the frame, samples in the frame."""
+        shard = self._places.shard_of(numbers)
+        local = numbers - self._places.first[shard]
+        frame = local // self._per_frame * self._bands
+        ends = self._memory.words(self._offsets_at[shard] + 8 * frame, self._bands + 1)
+        ends = self._places.stored_at(numbers, ends)
+        inside = local % self._per_frame
+        count = self._places.first[shard + 1] - self._places.first[shard]
+        held = np.minimum(self._per_frame, count - (local - inside))
+        return np.concatenate([ends, inside[:, None], held[:, None]], axis=1)
+
+    def spans(self, located: Numbers) -> Numbers:
+        """Address and size of the bytes that `read` will touch, (n, 2)."""
+        start = located[:, 0]
+        return np.stack([start, located[:, self._bands] - start], axis=1)
+
+    def read(self, located: Numbers, allocate: Allocate) -> torch.Tensor:
+        """The samples, (n, *shape).
+
+        Raises:
+            DamagedError: a frame cannot be decoded.
+        """
+        n = len(located)
+        out = allocate(n * self._row)
+        if n and self._row:
+            try:
+                if self._per_frame > 1:
+                    self._read_shared(located, out.view(n, self._row))
+                else:
+                    self._read_own(located, out)
+            except ValueError as error:
+                raise damaged(self.field.name, error) from None
+        if self._codec.rowdelta:
+            undo_rows(out.numpy().view(self.field.np_dtype).reshape(n, *self._shape), self.field.frame.rows)
+        return out.view(self._dtype).view(n, *self._shape)
+
+    def _read_own(self, located: Numbers, out: torch.Tensor) -> None:
+        """Decodes frames of one sample, or of a part of one, straight into `out`."""
+        starts = located[:, : self._bands].reshape(-1).tolist()
+        ends = located[:, 1 : self._bands + 1].reshape(-1).tolist()
+        memory = self._memory.bytes
+        if self._codec.is_lz4 and self._bands == 1:
+            _decode_lz4(memory, starts, ends, self._row, out.numpy().data)
+            return
+        target = out.numpy()
+        at = 0
+        for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
+            last = number % self._bands == self._bands - 1
+            size = self._row - (self._bands - 1) * self._band_bytes if last else self._band_bytes
+            self._codec.decode_into(memory[start:end], target[at : at + size])
+            at += size
+
+    def _read_shared(self, located: Numbers, out: torch.Tensor) -> None:
+        """Decodes each frame that is not in a slot once, then gathers rows."""
+        slot = self._cache.fill(located[:, 0], self._decode_shared(located))
+        rows = slot * self._per_frame + located[:, self._bands + 1]
+        source = self._cache.slots.view(-1, self._row)
+        torch.index_select(source, 0, torch.from_numpy(rows), out=out)
+
+    def _decode_shared(self, located: Numbers) -> Callable[[int, NDArray[np.uint8]], None]:
+        def decode(item: int, slot: NDArray[np.uint8]) -> None:
+            start, end, _, held = located[item].tolist()
+            self._codec.decode_into(self._memory.bytes[start:end], slot[: held * self._row])
+
+        return decode
+
+
+class FrameCache:
+    """A ring of decoded frames of one size: the newest frame takes the slot of the oldest.
+
+    Args:
+        frame_bytes: raw bytes of a full frame.
+        slots: how many frames to keep at least; grows to what one batch needs.
+    """
+
+    def __init__(self, frame_bytes: int, slots: int) -> None:
+        self._frame_bytes = frame_bytes
+        self._next = 0
+        self._held: dict[int, int] = {}  # address of a frame -> slot
+        self._owner: list[int] = []  # slot -> address of its frame
+        self.slots = torch.empty(0, dtype=torch.uint8)
+        self.grow(slots)
+
+    def grow(self, slots: int) -> None:
+        """Makes room for at least `slots` frames; forgets all held ones if more are needed than there are."""
+        if slots <= len(self._owner):
+            return
+        self._owner = [-1] * slots
+        self._held = {}
+        self._next = 0
+        self.slots = torch.empty(slots * self._frame_bytes, dtype=torch.uint8)
+
+    def fill(self, frames: Numbers, decode: Callable[[int, NDArray[np.uint8]], None]) -> Numbers:
+        """Slot of each frame, (n,), after decoding those that are in none.
+
+        Args:
+            frames: address of each frame, (n,); the same frame may come several times.
+            decode: decodes the frame of item i into a slot.
+        """
+        wanted, item, inverse = np.unique(frames, return_index=True, return_inverse=True)
+        self.grow(2 * len(wanted))
+        found = [self._held.get(frame, -1) for frame in wanted.tolist()]
+        in_use = set(found)
+        target = self.slots.numpy().reshape(len(self._owner), self._frame_bytes)
+        for i, slot in enumerate(found):
+            if slot < 0:
+                found[i] = slot = self._take(in_use)
+                decode(int(item[i]), target[slot])
+                self._owner[slot] = int(wanted[i])
+                self._held[int(wanted[i])] = slot
+        return np.array(found, np.int64)[inverse]
+
+    def _take(self, in_use: set[int]) -> int:
+        """The oldest slot that the present batch does not use; forgets its frame."""
+        while self._next in in_use:
+            self._next = (self._next + 1) % len(self._owner)
+        slot = self._next
+        self._held.pop(self._owner[slot], None)
+        self._owner[slot] = -1
+        self._next = (slot + 1) % len(self._owner)
+        return slot
+
+
+def undo_rows(images: NDArray[Any], band: int | None) -> None:
+    """Undoes row differences of images (n, H, ...) in place; they begin anew with every `band` rows."""
+    n, height = images.shape[:2]
+    if band is None or height <= band:
+        rowdelta.accumulate(images)
+        return
+    whole = height // band * band
+    # Bands of one height at once: (n, bands, band, ...) with the rows brought to the front.
+    banded = images[:, :whole].reshape(n, whole // band, band, *images.shape[2:])
+    for row in range(1, band):
+        np.add(banded[:, :, row], banded[:, :, row - 1], out=banded[:, :, row])
+    rowdelta.accumulate(images[:, whole:])
+
+
+def damaged(field: str, error: Exception) -> DamagedError:
+    """The error for a frame that cannot be decoded while a batch is read."""
+    return DamagedError(
+        f"field {field!r}: a frame of this batch cannot be decoded: {error}; "
+        "`packer verify` tells which, `packer repair` packs its shard again"
+    )
+
+
+def _decode_lz4(memory: memoryview, starts: list[int], ends: list[int], size: int, out: memoryview) -> None:
+    at = 0
+    for start, end in zip(starts, ends, strict=True):
+        if end - start == size:
+            out[at : at + size] = memory[start:end]
+        else:
+            out[at : at + size] = lz4_frame(memory[start:end], size)
+        at += size

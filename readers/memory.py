@@ -1,0 +1,83 @@
+"""All shards of a dataset as one window of memory, from which bytes are gathered by their distance.
+
+Every shard is mapped read-only. A strided window is laid over the lowest to the highest map, and bytes are
+addressed by their distance from its start: one `index_select` then fetches records of any number of chunks and
+shards (8 to 10 us for 100 rows; one numpy index per chunk touched takes 41 to 52). What lies between the
+maps is never read: every address comes from a checked index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from packer.format.shard import Shard
+
+Address = NDArray[np.int64]
+
+
+class Memory:
+    """The maps of all shards, addressed as one.
+
+    Attributes:
+        starts: address of the first byte of each shard, (shards,) int64.
+        bytes: the whole window; slice it only at addresses that an index gives.
+    """
+
+    def __init__(self, shards: Sequence[Shard]) -> None:
+        self._maps = [np.frombuffer(shard.bytes, np.uint8) for shard in shards]
+        at = np.array([_position(array) for array in self._maps], np.int64)
+        ends = at + np.array([array.nbytes for array in self._maps], np.int64)
+        base = int(at.min()) if len(at) else 0
+        span = int(ends.max()) - base if len(at) else 0
+        self.starts: Address = at - base
+        window = np.asarray(_Span(base, span))
+        self.bytes: memoryview = window.data.toreadonly()
+        self._flat = torch.from_numpy(window)
+        self._views: dict[int, torch.Tensor] = {}
+
+    def gather(self, addresses: Address, nbytes: int, out: torch.Tensor) -> None:
+        """Copies the records of `nbytes` bytes at `addresses` (n,) into `out` (n, nbytes) uint8.
+
+        One thread does it: torch's own slow small gathers ten times on two cores.
+        """
+        view = self._views.get(nbytes)
+        if view is None:
+            view = self._views[nbytes] = self._flat.as_strided((len(self._flat) - nbytes + 1, nbytes), (1, 1))
+        threads = torch.get_num_threads()
+        if threads == 1:
+            torch.index_select(view, 0, torch.from_numpy(addresses), out=out)
+            return
+        # 0.7 us for both calls.
+        torch.set_num_threads(1)
+        try:
+            torch.index_select(view, 0, torch.from_numpy(addresses), out=out)
+        finally:
+            torch.set_num_threads(threads)
+
+    def words(self, addresses: Address, count: int) -> NDArray[np.int64]:
+        """`count` 8-byte numbers at each address, (n, count); for index arrays, whose numbers are below 2**63."""
+        out = np.empty((len(addresses), count), np.int64)
+        if len(addresses):
+            self.gather(addresses, 8 * count, torch.from_numpy(out).view(torch.uint8))
+        return out
+
+    def address_of(self, shard: int, array: NDArray[Any]) -> int:
+        """Address of a view into the map of a shard."""
+        return _position(array) - _position(self._maps[shard]) + int(self.starts[shard])
+
+
+class _Span:
+    """A stretch of memory for numpy. It is declared writable, since torch warns of anything else; nothing
+    here writes to it, and no tensor on it is handed out."""
+
+    def __init__(self, base: int, nbytes: int) -> None:
+        self.__array_interface__ = {"data": (base, False), "shape": (nbytes,), "typestr": "|u1", "version": 3}
+
+
+def _position(array: NDArray[Any]) -> int:
+    return int(array.__array_interface__["data"][0])

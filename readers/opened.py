@@ -1,0 +1,75 @@
+"""An open dataset: its shards mapped, its fields ready to be read. Made late, once a process; never pickled."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+
+from packer.errors import DatasetError
+from packer.format.manifest import Manifest
+from packer.format.names import Names
+from packer.format.schema import Field
+from packer.format.shard import Shard
+from readers.fixed import FixedCoded, FixedRaw
+from readers.memory import Memory
+from readers.places import Places
+from readers.varied import Varied
+
+FieldReader = FixedRaw | FixedCoded | Varied
+
+#: Open name tables by (device, inode): py-lmdb refuses a file that its process has open already.
+_NAMES: weakref.WeakValueDictionary[tuple[int, int], Names] = weakref.WeakValueDictionary()
+
+
+class Opened:
+    """The maps of all shards and one reader a field.
+
+    Args:
+        folder: the packed dataset.
+        manifest: what it holds.
+        fields: names of the fields to open, in order.
+
+    Raises:
+        DamagedError: a shard is missing, cut short, or its index is broken.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, fields: Sequence[str]) -> None:
+        entries = [entry for entry in manifest.shards if entry.samples]
+        self.shards = [Shard(folder / entry.file, entry.bytes) for entry in entries]
+        self.memory = Memory(self.shards)
+        self.readers: dict[str, FieldReader] = {}
+        for number, field in enumerate(manifest.fields):
+            if field.name in fields:
+                places = self._places(number, field, [entry.samples for entry in entries])
+                self.readers[field.name] = _reader(places)
+        self.readers = {name: self.readers[name] for name in fields}
+
+    def _places(self, number: int, field: Field, samples: Sequence[int]) -> Places:
+        indexes = [shard.index(number, field, count) for shard, count in zip(self.shards, samples, strict=True)]
+        return Places(field, indexes, self.memory)
+
+
+def open_names(folder: Path, manifest: Manifest) -> Names:
+    """The table of names, shared by all datasets of this process on one file.
+
+    It may be used across a fork: it is a read-only map without locks, with one transaction for all look-ups.
+
+    Raises:
+        DatasetError: the samples have no names.
+        DamagedError: the table is missing or damaged.
+    """
+    if manifest.names is None:
+        raise DatasetError(f"{folder}: its samples have no names; index them by number")
+    path = folder / manifest.names.file
+    key = (path.stat().st_dev, path.stat().st_ino) if path.exists() else (0, 0)
+    found = _NAMES.get(key)
+    if found is None:
+        found = _NAMES[key] = Names(path, manifest.names)
+    return found
+
+
+def _reader(places: Places) -> FieldReader:
+    if places.field.is_ragged:
+        return Varied(places)
+    return FixedCoded(places) if places.field.codec else FixedRaw(places)

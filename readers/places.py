@@ -1,0 +1,96 @@
+"""Where the samples of one field lie, over all shards: numbers to addresses, for a whole batch at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import DamagedError
+from packer.format.column import ColumnIndex
+from packer.format.schema import Field
+from readers.memory import Address, Memory
+
+Numbers = NDArray[np.int64]
+
+
+class Places:
+    """Tables of one field over all shards; a few numbers a chunk and a shard, none a sample.
+
+    Attributes:
+        field: the schema of the field.
+        indexes: index of the field's column in each shard.
+        first: number of the first sample of each shard and the number behind the last, (shards + 1,).
+        span_at: address of byte 0 of the column's stored bytes, as seen from each chunk, (chunks,).
+    """
+
+    def __init__(self, field: Field, indexes: Sequence[ColumnIndex], memory: Memory) -> None:
+        self.field = field
+        self.indexes = indexes
+        self.memory = memory
+        self.first: Numbers = np.cumsum([0, *(index.samples for index in indexes)], dtype=np.int64)
+        tables = [_chunk_table(self.first[s], memory.starts[s], index) for s, index in enumerate(indexes)]
+        joined = np.concatenate([np.zeros((0, 4), np.int64), *tables])
+        self.span_at: Address = joined[:, 0]
+        self._low: Address = joined[:, 1]
+        self._high: Address = joined[:, 2]
+        # The last chunk takes every number behind it too: samples of no bytes may have no chunk at all.
+        self._chunk_ends: Numbers = joined[:-1, 3]
+
+    def shard_of(self, numbers: Numbers) -> Numbers:
+        """Shard of each sample."""
+        return self.first[1:-1].searchsorted(numbers, side="right")
+
+    def chunk_of(self, numbers: Numbers) -> Numbers:
+        """Chunk of each sample, counted over all shards."""
+        return self._chunk_ends.searchsorted(numbers, side="right")
+
+    def stored_at(self, numbers: Numbers, offsets: Numbers) -> Address:
+        """Addresses of ascending offsets (n, k) in the stored bytes of the columns of samples (n,).
+
+        Raises:
+            DamagedError: they lie outside the chunk that holds the sample; reading there could crash.
+        """
+        if not len(self.span_at):
+            if len(offsets) and (offsets != 0).any():
+                raise self.damaged()
+            return offsets
+        chunk = self.chunk_of(numbers)
+        addresses: Address = offsets + self.span_at.take(chunk)[:, None]
+        ascending = (addresses[:, 1:] >= addresses[:, :-1]).all()
+        inside = (addresses[:, 0] >= self._low.take(chunk)) & (addresses[:, -1] <= self._high.take(chunk))
+        # Samples of no bytes lie nowhere.
+        if not ascending or not (inside | (offsets[:, 0] == offsets[:, -1])).all():
+            raise self.damaged()
+        return addresses
+
+    def damaged(self) -> DamagedError:
+        return DamagedError(
+            f"field {self.field.name!r}: an index of its column is damaged; `packer verify` tells where, "
+            "`packer repair` packs its shard again"
+        )
+
+    def array_at(self, name: str) -> Address:
+        """Address of an index array in each shard."""
+        found = [self.memory.address_of(s, index.arrays[name]) for s, index in enumerate(self.indexes)]
+        return np.array(found, np.int64)
+
+
+def _chunk_table(first: int, start: int, index: ColumnIndex) -> Numbers:
+    """For each chunk of a shard: `span_at`, addresses of its start and end, the sample behind it; (chunks, 4)."""
+    table = index.arrays["chunks"].astype(np.int64)
+    before = np.concatenate([[0], table[:-1, 2]])[: len(table)]
+    low = start + index.chunk_at
+    ends = first + _samples_up_to(index, table[:, 1])
+    return np.stack([low - before, low, low + table[:, 2] - before, ends], axis=1)
+
+
+def _samples_up_to(index: ColumnIndex, frames: Numbers) -> Numbers:
+    """Samples of a shard that lie before each of the frame numbers given, which begin a sample."""
+    rule = index.field.frame
+    if rule.samples is not None:
+        return np.minimum(frames * rule.samples, index.samples)
+    if index.field.is_ragged:
+        return np.searchsorted(index.arrays["sample_frames"], frames.astype(np.uint64), side="left")
+    return frames // -(-(index.field.shape[0] or 0) // (rule.rows or 1))

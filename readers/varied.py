@@ -1,0 +1,215 @@
+"""Ragged fields: samples of different shapes, and text.
+
+As in `fixed.py`, `locate` turns numbers into places for as many batches as the caller likes, and `read` copies or
+decodes. Index arrays are fetched for all samples of a call at once; the bytes themselves take one slice or one
+decode call a sample, into place.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from packer.format import rowdelta
+from packer.format.codecs import FrameCodec
+from packer.format.limits import MAX_CHUNK_BYTES
+from readers.fixed import TORCH_DTYPES, Allocate, damaged
+from readers.places import Numbers, Places
+from readers.ragged import Ragged
+
+# Columns of what `locate` gives; lengths of the ragged axes follow. _FRAME_RAW: bytes of the decoded frame, or,
+# for a sample in bands, the address of their ends.
+_FIRST_FRAME, _END_FRAME, _ADDRESS, _STORED, _RAW, _BEFORE, _FRAME_RAW, _AXES = range(8)
+
+
+class Varied:
+    """A field whose samples differ in shape."""
+
+    def __init__(self, places: Places) -> None:
+        self.field = places.field
+        self._places = places
+        self._memory = places.memory
+        self._codec = FrameCodec(self.field.codec, self.field.np_dtype)
+        self._raw = not self.field.codec
+        self._axes = self.field.ragged_axes
+        self._dtype = TORCH_DTYPES[self.field.dtype]
+        self._sample_offsets_at = places.array_at("sample_offsets")
+        self._shapes_at = places.array_at("shapes")
+        rule = self.field.frame
+        self._per_frame = rule.samples
+        self._frames_at = places.array_at("sample_frames") if rule.rows is not None else None
+        self._offsets_at = None if self._raw else places.array_at("frame_offsets")
+
+    def locate(self, numbers: Numbers) -> Numbers:
+        """Places and shapes of samples, (n, 7 + ragged axes).
+
+        Raises:
+            DamagedError: an index array is damaged.
+        """
+        shard = self._places.shard_of(numbers)
+        local = numbers - self._places.first[shard]
+        out = np.empty((len(numbers), _AXES + len(self._axes)), np.int64)
+        span = self._memory.words(self._sample_offsets_at[shard] + 8 * local, 2)
+        out[:, _RAW] = span[:, 1] - span[:, 0]
+        width = len(self._axes)
+        out[:, _AXES:] = self._memory.words(self._shapes_at[shard] + 8 * width * local, width)
+        self._check_shapes(out)
+        if self._raw:
+            stored = self._places.stored_at(numbers, span)
+            out[:, _FIRST_FRAME : _END_FRAME + 1] = 0
+            out[:, _BEFORE] = 0
+            out[:, _FRAME_RAW] = out[:, _RAW]
+        elif self._per_frame is not None:
+            stored = self._locate_shared(numbers, shard, local, span, out)
+        else:
+            stored = self._locate_bands(numbers, shard, local, out)
+        out[:, _ADDRESS] = stored[:, 0]
+        out[:, _STORED] = stored[:, -1] - stored[:, 0]
+        return out
+
+    def spans(self, located: Numbers) -> Numbers:
+        """Address and size of the bytes that `read` will touch, (n, 2)."""
+        return located[:, [_ADDRESS, _STORED]]
+
+    def read(self, located: Numbers, allocate: Allocate) -> Ragged | list[torch.Tensor] | list[str]:
+        """The samples of a batch: `Ragged` where only the first axis differs, a list where others do, text as str.
+
+        Raises:
+            DamagedError: a frame cannot be decoded.
+        """
+        sizes = located[:, _RAW]
+        ends = np.zeros(len(sizes) + 1, np.int64)
+        np.cumsum(sizes, out=ends[1:])
+        flat = allocate(int(ends[-1]))
+        try:
+            self._fill(located, ends, flat.numpy())
+        except ValueError as error:
+            raise damaged(self.field.name, error) from None
+        if self.field.kind == "text":
+            return _texts(flat, ends)
+        if self._axes == (0,) and self.field.kind != "image":
+            return self._ragged(located, flat)
+        return self._list(located, flat, ends)
+
+    def _fill(self, located: Numbers, ends: Numbers, flat: NDArray[np.uint8]) -> None:
+        if self._raw:
+            memory = self._memory.bytes
+            places = zip(located[:, _ADDRESS].tolist(), located[:, _STORED].tolist(), strict=True)
+            # One copy a sample, by the system's memcpy: slices of the map, joined into place.
+            parts = [np.frombuffer(memory[at : at + size], np.uint8) for at, size in places if size]
+            if parts:
+                np.concatenate(parts, out=flat)
+            return
+        decode = self._decode_shared if self._per_frame is not None else self._decode_bands
+        last: tuple[int, NDArray[np.uint8]] = (-1, flat)
+        for row, start, end in zip(located.tolist(), ends.tolist(), ends[1:].tolist(), strict=False):
+            if end > start:
+                last = decode(row, flat[start:end], last)
+
+    def _decode_shared(
+        self, row: list[int], out: NDArray[np.uint8], last: tuple[int, NDArray[np.uint8]]
+    ) -> tuple[int, NDArray[np.uint8]]:
+        """Decodes a sample that may share its frame; `last` holds address and bytes of the last frame decoded."""
+        at, stored = row[_ADDRESS], self._memory.bytes[row[_ADDRESS] : row[_ADDRESS] + row[_STORED]]
+        if row[_FRAME_RAW] == len(out):
+            self._codec.decode_into(stored, out)
+        else:
+            if last[0] != at:
+                frame = np.empty(row[_FRAME_RAW], np.uint8)
+                self._codec.decode_into(stored, frame)
+                last = (at, frame)
+            out[...] = last[1][row[_BEFORE] : row[_BEFORE] + len(out)]
+        if self._codec.rowdelta:
+            rowdelta.accumulate(out.view(self.field.np_dtype).reshape(1, *self._shape(row)))
+        return last
+
+    def _decode_bands(
+        self, row: list[int], out: NDArray[np.uint8], last: tuple[int, NDArray[np.uint8]]
+    ) -> tuple[int, NDArray[np.uint8]]:
+        """Decodes the bands of rows of one sample."""
+        shape = self._shape(row)
+        rows = self.field.frame.rows or 1
+        band = rows * (len(out) // max(shape[0], 1))
+        offsets = self._memory.words(np.array([row[_FRAME_RAW]]), row[_END_FRAME] - row[_FIRST_FRAME] + 1)[0]
+        edges = (offsets - offsets[0] + row[_ADDRESS]).tolist()
+        if len(edges) - 1 != -(-shape[0] // rows) or any(a > b for a, b in itertools.pairwise(edges)):
+            raise ValueError("its bands do not fit its shape")
+        for number, (start, end) in enumerate(itertools.pairwise(edges)):
+            self._codec.decode_into(self._memory.bytes[start:end], out[number * band : (number + 1) * band])
+        if self._codec.rowdelta:
+            image = out.view(self.field.np_dtype).reshape(1, *shape)
+            for at in range(0, shape[0], rows):
+                rowdelta.accumulate(image[:, at : at + rows])
+        return last
+
+    def _locate_shared(self, numbers: Numbers, shard: Numbers, local: Numbers, span: Numbers, out: Numbers) -> Numbers:
+        """Ends of each sample's frame; fills in where in the decoded frame the sample lies."""
+        assert self._offsets_at is not None
+        step = self._per_frame or 1
+        frame = local // step
+        held = self._places.first[shard + 1] - self._places.first[shard]
+        first, last = frame * step, np.minimum((frame + 1) * step, held)
+        begin = self._memory.words(self._sample_offsets_at[shard] + 8 * first, 1)[:, 0]
+        end = self._memory.words(self._sample_offsets_at[shard] + 8 * last, 1)[:, 0]
+        out[:, _FIRST_FRAME], out[:, _END_FRAME] = frame, frame + 1
+        out[:, _BEFORE] = span[:, 0] - begin
+        out[:, _FRAME_RAW] = end - begin
+        inside = (out[:, _BEFORE] >= 0) & (span[:, 1] <= end) & (out[:, _FRAME_RAW] <= MAX_CHUNK_BYTES)
+        if not inside.all():
+            raise self._places.damaged()
+        return self._places.stored_at(numbers, self._memory.words(self._offsets_at[shard] + 8 * frame, 2))
+
+    def _locate_bands(self, numbers: Numbers, shard: Numbers, local: Numbers, out: Numbers) -> Numbers:
+        """First and last end of each sample's bands; fills in their numbers and where their ends are written."""
+        assert self._offsets_at is not None
+        assert self._frames_at is not None
+        frames = self._memory.words(self._frames_at[shard] + 8 * local, 2)
+        total = np.array([index.frames for index in self._places.indexes], np.int64)[shard]
+        if not ((frames[:, 0] >= 0) & (frames[:, 0] <= frames[:, 1]) & (frames[:, 1] <= total)).all():
+            raise self._places.damaged()
+        out[:, _FIRST_FRAME], out[:, _END_FRAME] = frames[:, 0], frames[:, 1]
+        out[:, _BEFORE] = 0
+        out[:, _FRAME_RAW] = self._offsets_at[shard] + 8 * frames[:, 0]
+        first = self._memory.words(self._offsets_at[shard] + 8 * frames[:, 0], 1)
+        last = self._memory.words(self._offsets_at[shard] + 8 * frames[:, 1], 1)
+        return self._places.stored_at(numbers, np.concatenate([first, last], axis=1))
+
+    def _check_shapes(self, out: Numbers) -> None:
+        """Checks that shapes and sizes agree, before anything is allocated by them."""
+        size = np.full(len(out), float(self.field.fixed_bytes))
+        for axis in range(len(self._axes)):
+            size *= out[:, _AXES + axis]
+        sound = (out[:, _AXES:] >= 0).all() and (size == out[:, _RAW]).all() and (size <= MAX_CHUNK_BYTES).all()
+        if not sound:
+            raise self._places.damaged()
+
+    def _shape(self, row: list[int]) -> tuple[int, ...]:
+        ragged: Iterator[int] = iter(row[_AXES:])
+        return tuple(next(ragged) if n is None else n for n in self.field.shape)
+
+    def _ragged(self, located: Numbers, flat: torch.Tensor) -> Ragged:
+        offsets = np.zeros(len(located) + 1, np.int64)
+        np.cumsum(located[:, _AXES], out=offsets[1:])
+        rest: tuple[Any, ...] = self.field.shape[1:]
+        return Ragged(flat.view(self._dtype).view(int(offsets[-1]), *rest), torch.from_numpy(offsets))
+
+    def _list(self, located: Numbers, flat: torch.Tensor, ends: Numbers) -> list[torch.Tensor]:
+        values = flat.view(self._dtype)
+        size = self.field.itemsize
+        out = []
+        for row, start in zip(located.tolist(), (ends // size).tolist(), strict=False):
+            shape = self._shape(row)
+            out.append(values[start : start + math.prod(shape)].view(shape))
+        return out
+
+
+def _texts(flat: torch.Tensor, ends: Numbers) -> list[str]:
+    joined = flat.numpy().tobytes()
+    edges = ends.tolist()
+    return [joined[a:b].decode("utf-8", "replace") for a, b in itertools.pairwise(edges)]
