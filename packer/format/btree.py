@@ -119,8 +119,6 @@ def walk(buffer: memoryview, page_size: int, path: str) -> list[Value]:
     values: list[Value] = []
     for number in _leaves(file, meta):
         _read_leaf(file, number, values)
-        if len(values) > meta.entries:
-            break
     if len(values) != meta.entries:
         raise _damaged(path, f"its B-tree does not hold the {meta.entries} keys that its meta page counts")
     return values

@@ -1,4 +1,4 @@
-"""The replayed file size against the size of files that LMDB writes."""
+"""The calculated file size against the size of files that LMDB writes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def cut(rng: random.Random, entries: list[tuple[int, int]]) -> Transactions:
 
 
 @pytest.mark.parametrize("seed", range(80))
-def test_the_replayed_size_is_that_of_the_file_in_the_smallest_map(tmp_path: Path, seed: int) -> None:
+def test_the_calculated_size_is_that_of_the_file_in_the_smallest_map(tmp_path: Path, seed: int) -> None:
     """Random sizes and commits: the size is exact, and `map_size` of it is enough."""
     rng = random.Random(seed)
     transactions = cut(rng, sizes(rng))
@@ -79,7 +79,7 @@ def test_a_map_one_page_smaller_is_full(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.parametrize(("key_bytes", "value_bytes"), [(8, 500), (511, 10), (8, 5000), (8, 20_000)])
 def test_thousands_of_commits_stay_exact(tmp_path: Path, key_bytes: int, value_bytes: int) -> None:
-    """The free list is followed through 3,000 commits of one put each."""
+    """3,000 commits of one put each add no more than two of them do."""
     transactions = [[(key_bytes, value_bytes)]] * 3000
     expected = file_bytes(transactions)
     assert write(tmp_path / "file", transactions, pages.map_size(expected)) == expected
