@@ -1,4 +1,4 @@
-"""Samples that are rows of HDF5 datasets, of one file or of several in a row."""
+"""Samples out of HDF5 files: rows of datasets, or one group each; of one file or of several in a row."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import SourceError
+from packer.errors import SourceError, UsageError
 from packer.sources.base import Block, OnBad, Source, stop
 from packer.sources.hdf5_blocks import FileBlocks
 from packer.sources.hdf5_choice import check_request
 from packer.sources.hdf5_differences import difference
 from packer.sources.hdf5_file import opened
+from packer.sources.hdf5_group_source import HDF5GroupSource
+from packer.sources.hdf5_groups import GroupSample, common_columns, group_samples
 from packer.sources.hdf5_paths import hdf5_paths
 from packer.sources.hdf5_scan import Request, Scan, scanned
 from packer.sources.hdf5_types import Column
@@ -28,22 +30,34 @@ def open_hdf5(
     skip: Collection[str] = (),
     on_bad: OnBad = stop,
     axis: int = 0,
+    samples: str = "rows",
 ) -> Source:
-    """The rows of an HDF5 file, or of all files of a folder or glob, one file after another.
+    """The samples of an HDF5 file, or of all files of a folder or glob, one file after another.
 
     Args:
         path: a file, a folder, or a glob such as `train_*.h5`.
         fields: `{"NAME": "/path"}` picks datasets; None takes all that share the sample axis.
         skip: fields, paths or groups to leave out.
-        on_bad: told of each file that cannot be used; where it returns, the file is left out.
+        on_bad: told of each file (or group) that cannot be used; where it returns, that is left out.
         axis: number of the sample axis, from the end where negative.
+        samples: `rows`: along an axis of the datasets; `groups` or `groups:/path`: every group there is
+            one sample, and paths in `fields` and `skip` start from it.
 
     Raises:
-        UsageError: a field name in `fields` cannot be one.
+        UsageError: a field name in `fields` cannot be one, `skip` fits nothing, `samples` is another word.
         SourceError: no usable file, no common sample axis, or data that cannot be stored.
     """
     check_request(fields)
     request = Request(dict(fields or {}), tuple(skip), axis)
+    how, _colon, base = samples.partition(":")
+    if how not in ("rows", "groups") or (how == "rows" and base):
+        raise UsageError(f"--samples {samples}: rows, groups or groups:/path is expected")
+    if how == "groups":
+        return _open_groups(path, base, request, on_bad)
+    return _open_rows(path, request, on_bad)
+
+
+def _open_rows(path: str, request: Request, on_bad: OnBad) -> HDF5Source:
     scans: list[Scan] = []
     for file in hdf5_paths(path):
         try:
@@ -56,7 +70,26 @@ def open_hdf5(
         scans.append(scan)
     if not scans:
         raise SourceError("no file is left that can be packed", path)
+    useless = set(request.skip).intersection(*(scan.useless for scan in scans))
+    if useless:
+        raise UsageError(f"--skip {min(useless)}: {path} has no such dataset or group")
     return HDF5Source(scans, request)
+
+
+def _open_groups(path: str, base: str, request: Request, on_bad: OnBad) -> HDF5GroupSource:
+    if request.axis:
+        raise UsageError(f"--axis {request.axis} has no meaning where every group is one sample")
+    found: list[GroupSample] = []
+    for file in hdf5_paths(path):
+        try:
+            found.extend(group_samples(file, base, request, on_bad))
+        except SourceError as error:
+            on_bad(error)
+    if not found:
+        raise SourceError("no group is left that can be packed", path)
+    columns, kept = common_columns(found, on_bad)
+    options = {"fields": dict(request.fields), "skip": list(request.skip), "samples": f"groups:/{base.strip('/')}"}
+    return HDF5GroupSource(columns, kept, options)
 
 
 def _check_alike(first: Scan, scan: Scan) -> None:

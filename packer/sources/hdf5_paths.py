@@ -28,7 +28,7 @@ def hdf5_paths(path: str) -> list[str]:
     if place.exists() or not glob.has_magic(path):
         return [path]
     # Path.glob takes no absolute pattern.
-    found = [p for p in glob.glob(path, recursive=True) if Path(p).is_file()]  # noqa: PTH207
+    found = [p for p in glob.glob(path, recursive=True) if Path(p).is_file()]
     if not found:
         raise SourceError("no file fits this pattern", path)
     return natsorted(found)

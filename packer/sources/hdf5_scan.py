@@ -47,6 +47,7 @@ class Scan:
         files: further files that are read for it.
         origin: attributes, single values and enum names as JSON values.
         notes: sentences for the plan.
+        useless: entries of the request's `skip` that fit nothing here.
     """
 
     path: str
@@ -55,6 +56,7 @@ class Scan:
     files: tuple[str, ...]
     origin: dict[str, Any]
     notes: tuple[str, ...]
+    useless: tuple[str, ...]
 
 
 def scanned(path: str, request: Request) -> Scan:
@@ -76,7 +78,8 @@ def scanned(path: str, request: Request) -> Scan:
         if kind == "matlab":
             notes.append(f"{Path(path).name}:{advice(kind)}")
         origin = _origin(file, held, wanted)
-        return Scan(path, columns(wanted), samples, tuple(dict.fromkeys(files)), origin, tuple(notes))
+        useless = tuple(name for name in request.skip if not any(is_skipped(e, [name]) for e in entries))
+        return Scan(path, columns(wanted), samples, tuple(dict.fromkeys(files)), origin, tuple(notes), useless)
 
 
 def _storage(file: h5py.File, path: str, wanted: Iterable[Listed], samples: int) -> tuple[list[str], list[str]]:

@@ -155,7 +155,7 @@ def _source_paths(dataset: h5py.Dataset, name: str) -> list[str]:
     folder = Path(here).parent
     if "%b" in name:
         # Path.glob takes no absolute pattern.
-        paths = sorted(glob.glob(str(folder / glob.escape(name).replace("%b", "*"))))  # noqa: PTH207
+        paths = sorted(glob.glob(str(folder / glob.escape(name).replace("%b", "*"))))
     else:
         # The order in which libhdf5 looks.
         places = [folder / name, Path(name), folder / Path(name).name]

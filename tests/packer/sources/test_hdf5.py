@@ -181,6 +181,8 @@ def test_no_common_axis_lists_all_and_picking_helps(tmp_path: Path) -> None:
     assert set(everything(open_hdf5(path, skip=["/g"]))) == {"z"}
     with pytest.raises(SourceError, match="has no dataset /nope for field a"):
         open_hdf5(path, fields={"a": "nope"})
+    with pytest.raises(UsageError, match="--skip zz"):
+        open_hdf5(path, skip=["z", "zz"])
     with pytest.raises(UsageError, match="field name"):
         open_hdf5(path, fields={"a/b": "/g/x"})
 
