@@ -65,7 +65,7 @@ def _walk(root: str) -> Iterator[str]:
 
 
 def _matches(pattern: str) -> list[str]:
-    return glob.glob(pattern, recursive=True)  # noqa: PTH207  # Path.glob takes no absolute pattern
+    return glob.glob(pattern, recursive=True)  # Path.glob takes no absolute pattern
 
 
 def _glob_root(pattern: str) -> str:

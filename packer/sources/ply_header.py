@@ -34,6 +34,8 @@ MAX_HEADER_BYTES = 2**20
 _FIRST_READ = 4096
 #: No file can hold more rows than this; larger counts are not even added up.
 MAX_COUNT = 2**48
+#: Elements and properties together; real files have up to some hundreds.
+MAX_DECLARATIONS = 4096
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,7 @@ class _Lines:
 
     path: str
     number: int = 0
+    declarations: int = 0
     ended: bool = False
     format: Format | None = None
     elements: list[tuple[str, int, list[Property]]] = field(default_factory=list)
@@ -158,10 +161,11 @@ class _Lines:
             (self.comments if word == "comment" else self.obj_info).append(rest)
         elif word == "format":
             self._add_format(rest.split())
-        elif word == "element":
-            self._add_element(rest.split())
-        elif word == "property":
-            self._add_property(rest.split())
+        elif word in ("element", "property"):
+            self.declarations += 1
+            if self.declarations > MAX_DECLARATIONS:
+                raise self._error(f"more than {MAX_DECLARATIONS} elements and properties are declared")
+            (self._add_element if word == "element" else self._add_property)(rest.split())
         elif line == "end_header":
             self.ended = True
         elif line:

@@ -86,6 +86,7 @@ def test_header_longer_than_the_first_read(tmp_path) -> None:
         (b"ply\nformat ascii 1.0\nelement vertex 1\nproperty list float int x\n", "integer"),
         (b"ply\nformat ascii 1.0\nelement vertex 1\nproperty float x y\n", "property TYPE NAME"),
         (b"ply\nformat ascii 1.0\nelement vertex 1\nend_header\n1\n", "no properties"),
+        (b"ply\nformat ascii 1.0\nelement vertex 1\n" + b"property int a\n" * 5000, "more than 4096"),
     ],
 )
 def test_wrong_headers_are_refused(data: bytes, reason: str) -> None:
