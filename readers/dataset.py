@@ -15,7 +15,7 @@ from packer.errors import UsageError
 from packer.format import manifest as manifests
 from packer.format.schema import Field
 from readers.batch import Batch, item_of
-from readers.fixed import Allocate, fresh
+from readers.fixed import Allocate
 from readers.indexing import Numbers, is_single, sample_number, sample_numbers
 from readers.opened import Opened, open_names
 
@@ -179,9 +179,9 @@ def as_images(field: Field, value: Any) -> Any:
     return value.permute(0, 3, 1, 2)
 
 
-def _allocator() -> Allocate:
+def _allocator() -> Allocate | None:
     """Shared memory within a worker process of DataLoader, where a batch would else be copied once more."""
-    return fresh if get_worker_info() is None else _shared
+    return None if get_worker_info() is None else _shared
 
 
 def _shared(nbytes: int) -> torch.Tensor:

@@ -48,7 +48,7 @@ def sample_numbers(index: Any, samples: int, look_up: LookUp) -> Numbers:
     if isinstance(index, slice):
         return np.arange(*index.indices(samples), dtype=np.int64)
     if isinstance(index, torch.Tensor):
-        array = index.detach().cpu().numpy()
+        array = index.numpy(force=True)
     elif isinstance(index, np.ndarray):
         array = index
     elif isinstance(index, range):

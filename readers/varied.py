@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from packer.format import rowdelta
 from packer.format.codecs import FrameCodec
 from packer.format.limits import MAX_CHUNK_BYTES
-from readers.fixed import TORCH_DTYPES, Allocate, damaged
+from readers.fixed import TORCH_DTYPES, Allocate, damaged, fresh
 from readers.places import Numbers, Places
 from readers.ragged import Ragged
 
@@ -77,7 +77,7 @@ class Varied:
         """Address and size of the bytes that `read` will touch, (n, 2)."""
         return located[:, [_ADDRESS, _STORED]]
 
-    def read(self, located: Numbers, allocate: Allocate) -> Ragged | list[torch.Tensor] | list[str]:
+    def read(self, located: Numbers, allocate: Allocate | None = None) -> Ragged | list[torch.Tensor] | list[str]:
         """The samples of a batch: `Ragged` where only the first axis differs, a list where others do, text as str.
 
         Raises:
@@ -86,7 +86,7 @@ class Varied:
         sizes = located[:, _RAW]
         ends = np.zeros(len(sizes) + 1, np.int64)
         np.cumsum(sizes, out=ends[1:])
-        flat = allocate(int(ends[-1]))
+        flat = (allocate or fresh)(int(ends[-1]))
         try:
             self._fill(located, ends, flat.numpy())
         except ValueError as error:

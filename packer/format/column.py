@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,9 @@ from packer.format.layout import index_arrays
 from packer.format.schema import Field
 
 Index = NDArray[np.uint64]
+
+#: What wrong numbers in an index lead to, wherever they are first used.
+_DAMAGE = (ValueError, IndexError, OverflowError, MemoryError)
 
 
 @dataclass(frozen=True)
@@ -78,13 +82,20 @@ class ColumnIndex:
         shape = self.shape_of(first)
         row = (frame - self.frame_range(first, last)[0]) * self.field.frame.rows
         rows = min(self.field.frame.rows, shape[0] - row)
-        return rows * self.field.itemsize * int(np.prod(shape[1:], dtype=np.int64))
+        return rows * self.field.itemsize * math.prod(shape[1:])
 
     def frame_span(self, frame: int) -> tuple[int, int]:
-        """Start and end of a frame in the file."""
-        chunk = int(np.searchsorted(self.arrays["chunks"][:, 1], frame, side="right"))
-        begin = int(self.arrays["chunks"][chunk - 1, 2]) if chunk else 0
+        """Start and end of a frame in the file.
+
+        Raises:
+            ValueError: it lies outside the chunk that should hold it.
+        """
+        table = self.arrays["chunks"]
+        chunk = int(np.searchsorted(table[:, 1], frame, side="right"))
+        begin = int(table[chunk - 1, 2]) if chunk else 0
         start, end = self._stored_span(frame)
+        if not begin <= start <= end <= int(table[chunk, 2]):
+            raise ValueError(f"frame {frame} lies outside its chunk")
         at = int(self.chunk_at[chunk])
         return at + start - begin, at + end - begin
 
@@ -99,7 +110,7 @@ class ColumnIndex:
         if self.field.frame.rows is not None:
             shape = self.shape_of(first)
             row = (frame - self.frame_range(first, first + 1)[0]) * self.field.frame.rows
-            start += row * self.field.itemsize * int(np.prod(shape[1:], dtype=np.int64))
+            start += row * self.field.itemsize * math.prod(shape[1:])
         return start, start + self.frame_bytes(frame)
 
 
@@ -117,8 +128,15 @@ class Column:
         self._codec = FrameCodec(self.field.codec, self.field.np_dtype)
 
     def check_frame(self, frame: int) -> bool:
-        """Whether the checksum of a frame is right."""
-        start, end = self.index.frame_span(frame)
+        """Whether the checksum of a frame is right.
+
+        Raises:
+            DamagedError: the index does not lead to the frame.
+        """
+        try:
+            start, end = self.index.frame_span(frame)
+        except _DAMAGE as error:
+            raise self._damaged(f"frame {frame}", error) from None
         return bool(xxhash.xxh3_64_intdigest(self._file[start:end]) == int(self.index.arrays["checksums"][frame]))
 
     def read(self, start: int, stop: int) -> list[NDArray[Any]]:
@@ -127,15 +145,22 @@ class Column:
         Raises:
             DamagedError: a frame cannot be decoded; the message names the samples it holds.
         """
+        try:
+            return self._read(start, stop)
+        except _DAMAGE as error:
+            raise self._damaged(f"samples {start} to {stop - 1}", error) from None
+
+    def _read(self, start: int, stop: int) -> list[NDArray[Any]]:
         first, last = self.index.frame_range(start, stop)
+        if not 0 <= first <= last <= self.index.frames:
+            raise ValueError(f"frames {first} to {last} are not all there")
         raw = b"".join(self._decode(frame) for frame in range(first, last))
-        from_sample = self.index.sample_range(first)[0] if last > first else start
+        together = self.field.frame.samples or 1
         out = []
         at = 0
-        for sample in range(from_sample, stop):
+        for sample in range(start // together * together, stop):
             shape = self.index.shape_of(sample)
-            count = int(np.prod(shape, dtype=np.int64))
-            array = np.frombuffer(raw, self.field.np_dtype, count, at).reshape(shape)
+            array = np.frombuffer(raw, self.field.np_dtype, math.prod(shape), at).reshape(shape)
             at += array.nbytes
             if sample >= start:
                 out.append(self._undo_delta(array))
@@ -147,10 +172,13 @@ class Column:
             return self._codec.decode(self._file[start:end], self.index.frame_bytes(frame))
         except ValueError as error:
             first, last = self.index.sample_range(frame)
-            raise DamagedError(
-                f"{self._path}: field {self.field.name!r}, samples {first} to {last - 1} of the shard: {error}; "
-                "run `packer verify`, then `packer repair`"
-            ) from None
+            raise self._damaged(f"samples {first} to {last - 1}", error) from None
+
+    def _damaged(self, where: str, error: Exception) -> DamagedError:
+        return DamagedError(
+            f"{self._path}: field {self.field.name!r}, {where} of the shard: {error}; "
+            "run `packer verify`, then `packer repair`"
+        )
 
     def _undo_delta(self, array: NDArray[Any]) -> NDArray[Any]:
         array = array.copy()
@@ -168,7 +196,9 @@ def check_index(
     find_chunk: Callable[[int], tuple[int, int]],
     path: str,
 ) -> ColumnIndex:
-    """The index of a column, with everything a reader relies on checked but the checksums.
+    """The index of a column, with the lengths of its arrays and its chunks checked.
+
+    Shapes and offsets of samples and frames are checked where they are used: there may be millions of them.
 
     Args:
         find: gives the bytes of the index array of a name.

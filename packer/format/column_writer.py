@@ -80,7 +80,7 @@ class ColumnWriter:
     def _check(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         """Bytes of another dtype would be read back as other numbers."""
         wanted = self.field.shape
-        fits = shape == wanted or (len(shape) == len(wanted) and all(w in (None, n) for n, w in zip(shape, wanted)))
+        fits = len(shape) == len(wanted) and all(w in (None, n) for n, w in zip(shape, wanted, strict=True))
         if dtype != self._dtype or not fits:
             raise UsageError(
                 f"field {self.field.name!r}: {dtype} {list(shape)} does not fit {self.field.dtype} {list(wanted)}"

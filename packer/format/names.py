@@ -38,8 +38,8 @@ def write_names(path: Path, names: Sequence[bytes]) -> None:
     replay = PageReplay()
     for name in names:
         replay.put(9, len(name))
-    for name in names:
-        replay.put(1 + len(name), 8)
+    for number in ordered:
+        replay.put(1 + len(names[number]), 8)
     replay.commit()
     # The appender commits now and then, which costs a few pages more than the one commit replayed here.
     appender = LmdbAppender(path, pages.map_size(replay.file_bytes) + 64 * 4096)
@@ -57,12 +57,16 @@ def write_names(path: Path, names: Sequence[bytes]) -> None:
 def _check(names: Sequence[bytes], ordered: Sequence[int]) -> None:
     for number in ordered:
         if not 0 < len(names[number]) <= MAX_NAME:
-            raise SourceError(
-                f"the name {names[number][:40].decode()!r}... has {len(names[number])} bytes, 1 to 510 fit"
-            )
+            shown = names[number][:40].decode(errors="replace")
+            raise SourceError(f"the name {shown!r}... has {len(names[number])} bytes, 1 to {MAX_NAME} fit")
     for a, b in itertools.pairwise(ordered):
         if names[a] == names[b]:
             raise SourceError(f"samples {a} and {b} have one name, {names[a].decode()!r}; names must differ")
+
+
+def _name_key(name: str) -> bytes:
+    # Text that is not Unicode, as file names can be, is the name of no sample rather than an error.
+    return _BY_NAME + name.encode(errors="surrogatepass")
 
 
 class Names:
@@ -98,7 +102,7 @@ class Names:
             MissingNameError: no sample has one of the names.
         """
         get = self._txn.get
-        keys = [_BY_NAME + name.encode() for name in names]
+        keys = [_name_key(name) for name in names]
         # LMDB raises for keys longer than a name can be.
         found = [get(key) if len(key) <= 1 + MAX_NAME else None for key in keys]
         if None in found:
@@ -107,7 +111,8 @@ class Names:
 
     def contains(self, name: str) -> bool:
         """Whether a sample has this name."""
-        return bool(name) and len(name.encode()) <= MAX_NAME and self._txn.get(_BY_NAME + name.encode()) is not None
+        key = _name_key(name)
+        return len(key) <= 1 + MAX_NAME and self._txn.get(key) is not None
 
     def name(self, number: int) -> str:
         """Name of a sample."""

@@ -88,11 +88,12 @@ class Shard:
         """Name of every sample, UTF-8."""
         data = self.value(NAME_BYTES)
         offsets = self.value(NAME_OFFSETS)
-        ends = np.frombuffer(offsets[: len(offsets) // 8 * 8], "<u8")
-        if len(ends) != samples + 1 or int(ends[0]) != 0 or int(ends[-1]) != len(data) or (np.diff(ends) > 2**31).any():
-            raise DamagedError(f"{self.path}: the names of the samples are damaged; run `packer repair`")
-        joined = bytes(data)
-        return [joined[a:b] for a, b in itertools.pairwise(ends.tolist())]
+        if len(offsets) == 8 * (samples + 1):
+            ends = np.frombuffer(offsets, "<u8")
+            if int(ends[0]) == 0 and int(ends[-1]) == len(data) and (ends[1:] >= ends[:-1]).all():
+                joined = bytes(data)
+                return [joined[a:b] for a, b in itertools.pairwise(ends.tolist())]
+        raise DamagedError(f"{self.path}: the names of the samples are damaged; run `packer repair`")
 
     def close(self) -> None:
         """Gives the map back. Arrays that still look into it keep it alive until they are gone."""

@@ -31,7 +31,7 @@ def attributes(thing: h5py.HLObject) -> dict[str, Any]:
     return found
 
 
-def _attribute(thing: h5py.HLObject, name: str) -> Any:
+def _attribute(thing: h5py.HLObject, name: str | bytes) -> Any:
     # Whatever a damaged or exotic attribute raises must not cost the data: it is noted in its place.
     try:
         header = thing.attrs.get_id(name)
@@ -81,6 +81,8 @@ def _text(value: str) -> Any:
     return _printable(value)
 
 
-def _printable(value: str) -> str:
-    """`value` without lone surrogates, which JSON in UTF-8 cannot hold."""
+def _printable(value: str | bytes) -> str:
+    """`value` as text without lone surrogates, which JSON in UTF-8 cannot hold; h5py leaves some names bytes."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
     return value.encode("utf-8", "backslashreplace").decode()

@@ -42,7 +42,7 @@ def walk(root: h5py.Group) -> Iterator[Found]:
     """
     seen = {_identity(root)}
     groups: deque[tuple[str, h5py.Group]] = deque([("", root)])
-    links: deque[tuple[str, h5py.Group, str]] = deque()
+    links: deque[tuple[str, h5py.Group, str | bytes]] = deque()
     count = 0
     while groups or links:
         if groups:
@@ -57,7 +57,7 @@ def walk(root: h5py.Group) -> Iterator[Found]:
             raise SourceError(f"holds more than {MAX_LINKS:,} links", root.file.filename)
         deeper = []
         for prefix, group, name in todo:
-            found = _follow(group, name, f"{prefix}/{name}")
+            found = _follow(group, name, f"{prefix}/{_text(name)}")
             if found.thing is not None:
                 identity = _identity(found.thing)
                 if identity in seen or isinstance(found.thing, h5py.Datatype):
@@ -69,14 +69,14 @@ def walk(root: h5py.Group) -> Iterator[Found]:
         groups.extendleft(reversed(deeper))
 
 
-def _links(group: h5py.Group) -> tuple[list[str], list[str]]:
+def _links(group: h5py.Group) -> tuple[list[str | bytes], list[str | bytes]]:
     """Names of a group's hard links, and of its other ones."""
-    hard: list[str] = []
-    soft: list[str] = []
+    hard: list[str | bytes] = []
+    soft: list[str | bytes] = []
     try:
         for name in group:
-            kind = group.get(name, getlink=True, getclass=True)
-            (hard if kind is h5py.HardLink else soft).append(name)
+            is_hard = isinstance(name, bytes) or group.get(name, getlink=True, getclass=True) is h5py.HardLink
+            (hard if is_hard else soft).append(name)
             if len(hard) + len(soft) > MAX_LINKS:
                 break
     except _FAULTS as error:
@@ -84,11 +84,18 @@ def _links(group: h5py.Group) -> tuple[list[str], list[str]]:
     return hard, soft
 
 
-def _follow(group: h5py.Group, name: str, path: str) -> Found:
+def _follow(group: h5py.Group, name: str | bytes, path: str) -> Found:
+    if isinstance(name, bytes):
+        return Found(path, None, "has a name that is not UTF-8")
     try:
         return Found(path, group[name])
     except _FAULTS as error:
         return Found(path, None, _dead_end(group, name, plain(error)))
+
+
+def _text(name: str | bytes) -> str:
+    # h5py leaves names that are not UTF-8 as bytes.
+    return name if isinstance(name, str) else name.decode("utf-8", "backslashreplace")
 
 
 def _dead_end(group: h5py.Group, name: str, why: str) -> str:

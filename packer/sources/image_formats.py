@@ -13,8 +13,6 @@ from packer.sources.image_content import check_content
 from packer.sources.image_files import FORMATS
 from packer.sources.image_modes import CHANNELS, ImageOptions, convert_mode
 
-_PNG_CHANNELS = {png.GRAY: 1, png.RGB: 3, png.PALETTE: 3, png.GRAY_ALPHA: 2, png.RGBA: 4}
-
 #: What is changed or lost on the way, said in the plan.
 FEW_BITS = "gray of 1, 2 or 4 bits is stored as 8 bits, 0 for black and 255 for white"
 COLOUR_KEY = "one colour is marked as transparent (tRNS): the pixels keep that colour, the mark is not kept"
@@ -84,10 +82,10 @@ def _kind(path: str) -> str:
 
 def _png_image(header: png.PngHeader, path: str, options: ImageOptions) -> ImageHeader:
     options.check_size(header.width, header.height, path)
-    channels = _PNG_CHANNELS[header.colour]
+    channels = png.SAMPLES[header.colour]
     note = ""
     if header.colour == png.PALETTE:
-        channels = 1 if options.palette == "index" else channels + header.transparent
+        channels = 1 if options.palette == "index" else 3 + header.transparent
     elif header.depth < 8:
         note = FEW_BITS
     elif header.transparent:

@@ -85,7 +85,9 @@ def _opened(file: str | io.BytesIO, path: str, kind: str, options: ImageOptions)
     except PackerError:
         raise
     except Exception as error:  # Damaged files make Pillow raise anything from SyntaxError to struct.error.
-        reason = f"is damaged or of a kind of {kind} that Pillow does not read ({error}); get it again or save it as PNG"
+        reason = (
+            f"is damaged or of a kind of {kind} that Pillow does not read ({error}); get it again or save it as PNG"
+        )
         raise SourceError(reason, path) from error
 
 

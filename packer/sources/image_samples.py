@@ -64,7 +64,7 @@ def markers(paired: Pairing) -> list[str]:
 def report_partners(paired: Pairing, found: Mapping[str, Found], on_bad: OnBad) -> None:
     """Tells `on_bad` of every file without a partner and of every second file of one name."""
     for field, first, second, name in paired.doubles:
-        reason = f"and {first} would both be sample {name!r} of field {field!r}; rename one or move it away"
+        reason = f"this file and {first} would both be sample {name!r} of field {field!r}; rename one or move it away"
         on_bad(SourceError(reason, found[field].path(second)))
     count = sum(map(len, paired.orphans.values()))
     # The first one lists them all: it is the only one that is seen where the first error stops.

@@ -89,9 +89,13 @@ def _pieces(body: bytes) -> Iterator[bytes]:
 
 
 def _token_starts(piece: bytes) -> NDArray[np.intp]:
-    # All bytes up to the space count as separators here; those that are none are refused by both parsers.
-    blank = np.frombuffer(b" " + piece, np.uint8) <= 32
+    blank = _blank(np.frombuffer(b" " + piece, np.uint8))
     return np.flatnonzero(blank[:-1] > blank[1:])
+
+
+def _blank(text: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Where the bytes are that `bytes.split` splits at: the blank, and tab to carriage return (9 to 13)."""
+    return (text == ord(" ")) | (text - np.uint8(9) <= 4)
 
 
 def _line_sizes(piece: bytes, starts: NDArray[np.intp]) -> NDArray[np.int64]:
@@ -113,8 +117,7 @@ def _numbers(piece: bytes, count: int) -> NDArray[np.float64]:
 def _as_json(piece: bytes) -> bytes:
     """`1 2\\n 3\\n` as `[1,2, 3]`: the first blank behind each number becomes a comma."""
     text = np.frombuffer(b"[" + piece.rstrip() + b"]", np.uint8).copy()
-    # Other control characters stay, for the decoder to refuse.
-    blank = (text == ord(" ")) | (text == ord("\n")) | (text == ord("\t"))
+    blank = _blank(text)
     behind_number = blank[1:] > blank[:-1]
     behind_number[0] = False
     np.putmask(text[1:], behind_number, ord(","))

@@ -21,6 +21,9 @@ GRAY, RGB, PALETTE, GRAY_ALPHA, RGBA = 0, 2, 3, 4, 6
 #: Bit depths that the PNG specification allows for each colour type.
 DEPTHS = {GRAY: (1, 2, 4, 8, 16), RGB: (8, 16), PALETTE: (1, 2, 4, 8), GRAY_ALPHA: (8, 16), RGBA: (8, 16)}
 
+#: Values that one pixel has in the file.
+SAMPLES = {GRAY: 1, RGB: 3, PALETTE: 1, GRAY_ALPHA: 2, RGBA: 4}
+
 #: Bytes read of a file to see its header: the signature and IHDR are 33, most files reach IDAT within this.
 HEAD_BYTES = 1024
 

@@ -16,7 +16,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from packer.errors import SourceError
-from packer.sources.png import GRAY, GRAY_ALPHA, PALETTE, RGB, RGBA, Png
+from packer.sources.png import GRAY, GRAY_ALPHA, PALETTE, RGB, RGBA, SAMPLES, Png
+
+#: Deflate makes data at most 1032 times smaller.
+_MOST_INFLATED = 1032
 
 #: Pillow's mode and layouts by colour type and depth; two layouts for high bytes and low bytes.
 #: Gray of 2 and 4 bits is scaled to 0..255, which `L;2` and `L;4` do.
@@ -49,6 +52,7 @@ def decode(png: Png, path: str, *, as_index: bool = False) -> NDArray[Any]:
         SourceError: the pixel data is damaged or too short, or an index lies outside the palette.
     """
     header = png.header
+    _check_enough(png, path)
     mode, layouts = _LAYOUTS[header.colour, header.depth]
     planes = [_inflate(png, mode, layout, path) for layout in layouts]
     image = planes[0] if len(planes) == 1 else planes[0].astype(np.uint16) << 8 | planes[1]
@@ -61,6 +65,16 @@ def decode(png: Png, path: str, *, as_index: bool = False) -> NDArray[Any]:
         return image
     _check_indices(image, png, path)
     return image if as_index else _colours(png)[image[:, :, 0]]
+
+
+def _check_enough(png: Png, path: str) -> None:
+    """Refuses a header that promises more than its data can hold, before memory is taken for it."""
+    header = png.header
+    row = (header.width * header.depth * SAMPLES[header.colour] + 7) // 8
+    if header.height * row > _MOST_INFLATED * len(png.pixels):
+        size = f"{header.width} x {header.height} pixels"
+        reason = f"damaged PNG: {len(png.pixels)} bytes of data cannot hold {size}; get the file again"
+        raise SourceError(reason, path)
 
 
 def _inflate(png: Png, mode: str, layout: str, path: str) -> NDArray[Any]:
