@@ -1,0 +1,331 @@
+"""Columns: what is added comes back, for every shape, frame rule and codec; damaged indexes are errors."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from packer.errors import DamagedError, UsageError
+from packer.format import column_writer
+from packer.format.codecs import NAMED, Buffer, Config, parse_codec
+from packer.format.column import Column, check_index
+from packer.format.column_writer import ColumnWriter
+from packer.format.schema import DTYPES, Field, FrameRule
+
+Samples = list[NDArray[Any]]
+CODECS = [
+    *NAMED.values(),
+    parse_codec('{"id": "zlib"}'),
+    parse_codec('[{"id": "delta", "dtype": "|u1"}, {"id": "lz4"}]'),
+]
+
+
+class Stored:
+    """A column in memory: its chunks one behind the other with gaps between, as in a file."""
+
+    def __init__(self, field: Field, chunk_bytes: int = 2**16) -> None:
+        self.field = field
+        self.file = bytearray(b"\xee" * 16)
+        self.chunks: list[tuple[int, int]] = []
+        self.writer = ColumnWriter(field, self.put, chunk_bytes)
+        self.arrays: dict[str, bytes] = {}
+
+    def put(self, chunk: Buffer) -> int:
+        self.chunks.append((len(self.file), len(chunk)))
+        self.file += bytes(chunk) + b"\xee" * 5
+        return len(self.chunks) - 1
+
+    def finish(self) -> Column:
+        self.arrays = {name: values.tobytes() for name, values in self.writer.finish().items()}
+        return self.column()
+
+    def column(self) -> Column:
+        index = check_index(
+            self.field,
+            self.writer.samples,
+            lambda name: memoryview(self.arrays[name]),
+            lambda number: self.chunks[number] if number < len(self.chunks) else self.missing(number),
+            "a.lmdb",
+        )
+        return Column(index, memoryview(self.file), "a.lmdb")
+
+    def missing(self, number: int) -> tuple[int, int]:
+        raise DamagedError(f"chunk {number} is missing")
+
+
+def make_field(dtype: str, shape: Sequence[int | None], codec: tuple[Config, ...] = (), **rule: int) -> Field:
+    kind = "image" if codec and codec[0]["id"] == "rowdelta" else "array"
+    return Field(name="x", dtype=dtype, kind=kind, shape=tuple(shape), codec=codec, frame=FrameRule(**rule))
+
+
+def numbers(rng: np.random.Generator, dtype: str, shape: Sequence[int]) -> NDArray[Any]:
+    """Noise or few values, of any bits that the dtype has: NaN and infinities too."""
+    kind = np.dtype(dtype)
+    high = 2 if kind == np.bool_ else int(rng.choice([2, 256]))
+    return rng.integers(0, high, (*shape, kind.itemsize), dtype=np.uint8).view(kind).reshape(shape)
+
+
+def same(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+@st.composite
+def columns(draw: st.DrawFn) -> tuple[Field, Samples]:
+    """A field of any dtype, up to four axes (fixed or ragged), codec and frame rule, and samples for it."""
+    codec = draw(st.sampled_from(CODECS))
+    delta = bool(codec) and codec[0]["id"] == "rowdelta"
+    dtype = draw(st.sampled_from(("uint8", "uint16") if delta else DTYPES))
+    axis = st.one_of(st.none(), st.integers(0, 5))
+    shape = draw(st.lists(axis, min_size=3, max_size=3) if delta else st.lists(axis, max_size=4))
+    by_rows = bool(shape) and draw(st.booleans())
+    rule = {"rows" if by_rows else "samples": draw(st.sampled_from([1, 2, 3, 1000]))}
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    lengths = [[int(rng.integers(0, 6)) if n is None else n for n in shape] for _ in range(draw(st.integers(0, 9)))]
+    return make_field(dtype, shape, codec, **rule), [numbers(rng, dtype, s) for s in lengths]
+
+
+def add(writer: ColumnWriter, samples: Samples, pieces: int) -> None:
+    """Adds samples in blocks of `pieces`, from memory that is then overwritten."""
+    for at in range(0, len(samples), pieces):
+        block = [s.copy() for s in samples[at : at + pieces]]
+        if writer.field.is_ragged:
+            writer.add(block)
+        else:
+            stacked = np.stack(block)
+            writer.add(stacked)
+            stacked.reshape(-1).view(np.uint8)[...] = 0x55
+        for sample in block:
+            sample.reshape(-1).view(np.uint8)[...] = 0x55
+
+
+@given(column=columns(), chunk_bytes=st.sampled_from([1, 7, 64, 300, 2**16]), pieces=st.integers(1, 5), data=st.data())
+@settings(max_examples=400)
+def test_samples_come_back_bit_for_bit(
+    column: tuple[Field, Samples], chunk_bytes: int, pieces: int, data: st.DataObject
+) -> None:
+    """All samples together, and any run of them, equal what was added; every checksum is right."""
+    field, samples = column
+    stored = Stored(field, chunk_bytes)
+    add(stored.writer, samples, pieces)
+    reader = stored.finish()
+    back = reader.read(0, len(samples))
+    assert len(back) == len(samples)
+    assert all(map(same, back, samples))
+    start = data.draw(st.integers(0, len(samples)))
+    stop = data.draw(st.integers(start, len(samples)))
+    run = reader.read(start, stop)
+    assert len(run) == stop - start
+    assert all(map(same, run, samples[start:stop]))
+    assert all(reader.check_frame(frame) for frame in range(reader.index.frames))
+    assert stored.writer.raw_bytes == sum(s.nbytes for s in samples)
+    assert stored.writer.stored_bytes == sum(size for _, size in stored.chunks)
+
+
+@given(column=columns(), chunk_bytes=st.sampled_from([1, 64, 2**16]))
+def test_blocks_of_any_length_give_the_same_bytes(column: tuple[Field, Samples], chunk_bytes: int) -> None:
+    """How samples are handed over leaves no trace in what is stored."""
+    field, samples = column
+    results = []
+    for pieces in (1, 3, 100):
+        stored = Stored(field, chunk_bytes)
+        add(stored.writer, samples, pieces)
+        stored.finish()
+        results.append((bytes(stored.file), stored.arrays))
+    assert results[0] == results[1] == results[2]
+
+
+@given(column=columns(), chunk_bytes=st.sampled_from([1, 64, 300]))
+def test_a_sample_lies_in_one_chunk(column: tuple[Field, Samples], chunk_bytes: int) -> None:
+    """The frames of a sample follow each other in one chunk, so that it is contiguous in the file."""
+    field, samples = column
+    stored = Stored(field, chunk_bytes)
+    add(stored.writer, samples, 4)
+    index = stored.finish().index
+    for sample in range(len(samples)):
+        spans = [index.frame_span(frame) for frame in range(*index.frame_range(sample, sample + 1))]
+        assert all(a[1] == b[0] for a, b in itertools.pairwise(spans))
+        if spans:
+            assert any(at <= spans[0][0] and spans[-1][1] <= at + size for at, size in stored.chunks)
+
+
+@given(column=columns())
+def test_frames_know_their_samples(column: tuple[Field, Samples]) -> None:
+    """The frames of a run of samples and the samples of a frame agree."""
+    field, samples = column
+    stored = Stored(field)
+    add(stored.writer, samples, 4)
+    index = stored.finish().index
+    for frame in range(index.frames):
+        first, last = index.sample_range(frame)
+        start, stop = index.frame_range(first, last)
+        assert first < last <= len(samples)
+        assert start <= frame < stop
+
+
+def test_a_sample_larger_than_a_chunk_gets_its_own() -> None:
+    """Chunks stay within their limit but for such a sample."""
+    field = make_field("uint8", [None], samples=1)
+    stored = Stored(field, 100)
+    samples = [np.full(n, n % 251, np.uint8) for n in (40, 40, 1000, 30, 30)]
+    add(stored.writer, samples, 5)
+    assert all(map(same, stored.finish().read(0, 5), samples))
+    assert [size for _, size in stored.chunks] == [80, 1000, 60]
+
+
+def test_index_arrays_of_a_small_column() -> None:
+    """Literal arrays of a ragged column with two frames of two samples and chunks of one frame."""
+    stored = Stored(make_field("uint16", [None, 2], samples=2), chunk_bytes=1)
+    add(stored.writer, [np.arange(2 * n, dtype=np.uint16).reshape(n, 2) for n in (1, 2, 0, 3)], 4)
+    stored.finish()
+    assert {
+        name: np.frombuffer(data, "<u8").tolist() for name, data in stored.arrays.items() if name != "checksums"
+    } == {
+        "chunks": [0, 1, 12, 1, 2, 24],
+        "sample_offsets": [0, 4, 12, 12, 24],
+        "shapes": [1, 2, 0, 3],
+    }
+    first = bytes([0, 0, 1, 0]) + bytes([0, 0, 1, 0, 2, 0, 3, 0])
+    second = bytes([0, 0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0])
+    sums = np.frombuffer(stored.arrays["checksums"], "<u8").tolist()
+    assert sums == [xxhash.xxh3_64_intdigest(first), xxhash.xxh3_64_intdigest(second)]
+
+
+def test_bands_of_an_image_are_differenced_apart() -> None:
+    """With rows a frame, the first row of each band is stored as it is."""
+    field = make_field("uint8", [None, 2, 1], ({"id": "rowdelta"},), rows=2)
+    stored = Stored(field)
+    image = np.array([[5, 6], [7, 6], [100, 3], [99, 5], [8, 8]], np.uint8)[:, :, None]
+    stored.writer.add([image])
+    assert same(stored.finish().read(0, 1)[0], image)
+    at, size = stored.chunks[0]
+    assert stored.file[at : at + size] == bytes([5, 6, 2, 0, 100, 3, 255, 2, 8, 8])
+    assert np.frombuffer(stored.arrays["frame_offsets"], "<u8").tolist() == [0, 4, 8, 10]
+    assert np.frombuffer(stored.arrays["sample_frames"], "<u8").tolist() == [0, 3]
+
+
+# ---------------------------------------------------------------- what does not fit
+
+
+@pytest.mark.parametrize(
+    ("shape", "values"),
+    [
+        ((3,), np.zeros((2, 3), "f8")),
+        ((3,), np.zeros((2, 3), ">f4")),
+        ((3,), np.zeros((2, 4), "f4")),
+        ((3,), np.zeros(3, "f4")),
+        ((None, 3), [np.zeros((2, 4), "f4")]),
+        ((None, 3), [np.zeros(3, "f4")]),
+        ((None, 3), [np.zeros((2, 3), "i4")]),
+    ],
+)
+def test_another_dtype_or_shape_is_refused(shape: tuple[int | None, ...], values: Any) -> None:
+    """Bytes that would be read back as other numbers are a usage error that names the field."""
+    with pytest.raises(UsageError, match="'x'"):
+        Stored(make_field("float32", shape, samples=4)).writer.add(values)
+
+
+@pytest.mark.parametrize("shape", [(200,), (None,)])
+def test_a_sample_too_large_for_any_chunk_is_refused(shape: tuple[int | None], monkeypatch: Any) -> None:
+    """LMDB's largest value bounds a sample; the message says so."""
+    monkeypatch.setattr(column_writer, "MAX_CHUNK_BYTES", 100)
+    with pytest.raises(UsageError, match="most"):
+        Stored(make_field("uint8", shape, samples=1)).writer.add([np.zeros(200, np.uint8)])
+
+
+# ---------------------------------------------------------------- damaged indexes
+
+
+def damaged_columns() -> list[Field]:
+    return [
+        make_field("uint8", [4, 5], samples=2),
+        make_field("uint8", [4, 5], rows=3),
+        make_field("uint16", [None, 5], samples=2),
+        make_field("uint16", [None, None], rows=2),
+        make_field("uint8", [4, 5], NAMED["lz4"], samples=2),
+        make_field("uint16", [None, 5, None], NAMED["rowdelta+zstd"], rows=2),
+        make_field("float32", [None, 5], NAMED["bitshuffle"], samples=3),
+    ]
+
+
+def filled(field: Field) -> Stored:
+    rng = np.random.default_rng(3)
+    stored = Stored(field, 200)
+    shapes = [[int(rng.integers(1, 9)) if n is None else n for n in field.shape] for _ in range(12)]
+    add(
+        stored.writer,
+        [np.zeros(s, field.dtype) if i % 3 else numbers(rng, field.dtype, s) for i, s in enumerate(shapes)],
+        5,
+    )
+    stored.finish()
+    return stored
+
+
+@pytest.mark.parametrize("field", damaged_columns())
+def test_wrong_numbers_in_an_index_never_crash(field: Field) -> None:
+    """An index array with any number wrong is a DamagedError, or gives samples of the right kind."""
+    stored = filled(field)
+    chance = random.Random(5)
+    whole = dict(stored.arrays)
+    found = 0
+    for _ in range(400):
+        name = chance.choice(sorted(whole))
+        damaged = np.frombuffer(whole[name], "<u8").copy()
+        wrong = (0, 1, 2**64 - 1, 2**63, 2**48, 2**32, chance.randrange(300))
+        damaged[chance.randrange(len(damaged))] = chance.choice(wrong)
+        stored.arrays = {**whole, name: damaged.tobytes()}
+        try:
+            column = stored.column()
+            for sample in range(12):
+                with contextlib.suppress(DamagedError):
+                    assert column.read(sample, sample + 1)[0].ndim == len(field.shape)
+            for frame in range(column.index.frames):
+                column.check_frame(frame)
+        except DamagedError:
+            found += 1
+    assert found > 50
+
+
+@pytest.mark.parametrize("field", damaged_columns())
+@pytest.mark.parametrize("change", [lambda b: b[:-1], lambda b: b[:-8], lambda b: b + bytes(8), lambda b: b""])
+def test_index_arrays_of_another_length_are_found_when_opened(field: Field, change: Any) -> None:
+    """Each array, shorter or longer, is a DamagedError that names the field, before anything is read."""
+    stored = filled(field)
+    whole = dict(stored.arrays)
+    for name in whole:
+        stored.arrays = {**whole, name: change(whole[name])}
+        with pytest.raises(DamagedError, match="'x'"):
+            stored.column()
+
+
+@pytest.mark.parametrize("field", damaged_columns())
+def test_a_flipped_bit_is_found_by_the_checksum_of_its_frame(field: Field) -> None:
+    """Exactly the frame that holds the bit fails."""
+    stored = filled(field)
+    column = stored.column()
+    frames = range(column.index.frames)
+    for frame in frames:
+        start, end = column.index.frame_span(frame)
+        stored.file[(start + end) // 2] ^= 4
+        assert [f for f in frames if not column.check_frame(f)] == [frame]
+        stored.file[(start + end) // 2] ^= 4
+
+
+def test_a_frame_that_cannot_be_decoded_names_its_samples() -> None:
+    """The message says file, field, samples and what to do."""
+    stored = Stored(make_field("uint8", [500], NAMED["lz4"], samples=2))
+    add(stored.writer, [np.zeros(500, np.uint8)] * 6, 6)
+    column = stored.finish()
+    start, end = column.index.frame_span(1)
+    stored.file[start + 4 : end] = b"\xff" * (end - start - 4)
+    with pytest.raises(DamagedError, match=r"a\.lmdb: field 'x', samples 2 to 3 .*packer repair"):
+        column.read(0, 4)
