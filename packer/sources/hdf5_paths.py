@@ -8,9 +8,10 @@ from pathlib import Path
 from natsort import natsorted
 
 from packer.errors import SourceError
+from packer.sources.suffixes import KIND_OF
 
 #: What is taken from a folder; a file named by itself, or by a glob, may have any suffix.
-SUFFIXES = (".h5", ".hdf5", ".hdf")
+SUFFIXES = tuple(suffix for suffix, kind in KIND_OF.items() if kind == "hdf5")
 
 
 def hdf5_paths(path: str) -> list[str]:

@@ -19,6 +19,7 @@ from packer.format.schema import DTYPES
 from packer.sources.base import Source
 from packer.sources.hdf5 import open_hdf5
 from packer.sources.hdf5_blocks import BLOCK_BYTES
+from packer.sources.hdf5_rows import DatasetRows
 
 SAMPLES = Path(__file__).parents[4] / "shared" / "data"
 SAMPLE_FILES = sorted(
@@ -272,3 +273,48 @@ def test_reading_warns_of_nothing_and_leaves_no_file_open(tmp_path: Path) -> Non
         reading.close()  # type: ignore[attr-defined]
     with h5py.File(path, "r+") as file:
         file["x"][0] = 1
+
+
+def test_bfloat16_becomes_float32(tmp_path: Path) -> None:
+    """Every value of the narrow type fits the wider one exactly."""
+    path = str(tmp_path / "a.h5")
+    narrow = h5py.h5t.IEEE_F32LE.copy()
+    narrow.set_fields(15, 7, 8, 0, 7)
+    narrow.set_size(2)
+    narrow.set_ebias(127)
+    values = np.array([1.5, -3.0, 2.0**100, np.inf], "f4")
+    with h5py.File(path, "w") as file:
+        dataset = h5py.h5d.create(file.id, b"x", narrow, h5py.h5s.create_simple((4,)))
+        dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, values)
+        assert dataset.get_storage_size() == 8
+    same(everything(open_hdf5(path))["x"], values)
+
+
+def test_a_user_block_is_no_obstacle(tmp_path: Path) -> None:
+    """MATLAB 7.3 files have 512 bytes of their own in front."""
+    path = str(tmp_path / "a.mat")
+    with h5py.File(path, "w", userblock_size=512) as file:
+        file["x"] = np.arange(6).reshape(2, 3)
+        file["x"].attrs["MATLAB_class"] = np.bytes_("double")
+    source = open_hdf5(path, axis=-1)
+    same(everything(source)["x"], np.arange(6).reshape(2, 3).T)
+    assert any("MATLAB's in reverse" in note for note in source.notes())
+
+
+def test_a_giant_chunk_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks shorter than the rows held for a block are read in one call each."""
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=np.zeros((60_000, 100), "f4"), chunks=(40_000, 100), compression="lzf")
+    reads = []
+    read = DatasetRows._read
+
+    def counted(rows: DatasetRows, start: int, stop: int) -> Any:
+        reads.append((start, stop))
+        return read(rows, start, stop)
+
+    monkeypatch.setattr(DatasetRows, "_read", counted)
+    blocks = [len(block["x"]) for block in open_hdf5(path).read()]
+    assert sum(blocks) == 60_000
+    assert max(blocks) <= BLOCK_BYTES // 400
+    assert reads == [(0, 40_000), (40_000, 60_000)]

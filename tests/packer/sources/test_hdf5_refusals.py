@@ -268,3 +268,16 @@ def test_a_file_being_written_is_refused(tmp_path: Path) -> None:
         with pytest.raises(SourceError, match=r"is being written by another program"):
             open_hdf5(path)
         writer.communicate(b"\n", timeout=20)
+
+
+def test_names_that_are_not_utf8_are_named(tmp_path: Path) -> None:
+    """A dataset of such a name is refused, an attribute of such a name is kept."""
+    path = str(tmp_path / "x.h5")
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(3)
+        file["x"].attrs[b"\xff"] = 1
+    assert open_hdf5(path).provenance()["files"][0]["attributes"] == {"/x": {"\\xff": 1}}
+    with h5py.File(path, "r+") as file:
+        file[b"\xfe"] = np.arange(3)
+    with pytest.raises(SourceError, match=r"/\\xfe has a name that is not UTF-8"):
+        open_hdf5(path)
