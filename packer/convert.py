@@ -19,7 +19,7 @@ import msgspec
 
 import packer
 from packer.errors import PackerError, SourceError, UsageError, WriteError
-from packer.finish import finish
+from packer.finish import Made, finish
 from packer.format.manifest import Manifest
 from packer.format.schema import FieldSpec
 from packer.output import OutputFolder, State, source_files
@@ -132,7 +132,9 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
         made = list(_run(todo, options, isinstance(source, SampleSource)))
         reports = sorted([*kept, *made], key=lambda report: report.entry.file)
         rejected += [r for report in reports for r in report.rejected]
-        manifest = finish(folder, prepared, reports, rejected)
+        plan = prepared.plan
+        made = Made(plan.fields, prepared.origin, source.names is not None, plan.file_bytes)
+        manifest = finish(folder, made, reports, rejected)
     seconds = time.perf_counter() - began
     return Report(path, manifest, tuple(rejected), sum(size for _, size, _ in files), len(kept), seconds)
 

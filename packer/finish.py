@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -11,15 +13,30 @@ from packer.errors import SourceError, WriteError
 from packer.format import manifest as manifests
 from packer.format.manifest import NAMES_FILE, ColumnTotals, FileEntry, Manifest
 from packer.format.names import write_names
+from packer.format.schema import Field
 from packer.format.shard import Shard
 from packer.format.shard_writer import sync_folder
 from packer.output import REJECTED, OutputFolder
-from packer.prepare import Prepared
 from packer.tasks import Rejected, ShardReport
 
 
+@dataclass(frozen=True)
+class Made:
+    """What the manifest says beside the shards themselves.
+
+    Attributes:
+        named: whether samples have names.
+        planned_bytes: bytes of all shards as planned; None where there was no plan.
+    """
+
+    fields: tuple[Field, ...]
+    origin: dict[str, Any]
+    named: bool
+    planned_bytes: int | None = None
+
+
 def finish(
-    folder: OutputFolder, prepared: Prepared, reports: Sequence[ShardReport], rejected: Sequence[Rejected]
+    folder: OutputFolder, made: Made, reports: Sequence[ShardReport], rejected: Sequence[Rejected] = ()
 ) -> Manifest:
     """Writes names.lmdb, rejected.jsonl and the manifest, and publishes the dataset.
 
@@ -29,20 +46,21 @@ def finish(
     """
     samples = sum(report.entry.samples for report in reports)
     if not samples:
-        raise SourceError(f"none of the {prepared.plan.samples} samples could be packed; {rejected[0].reason}")
+        reason = f"none could be packed; {rejected[0].file}: {rejected[0].reason}" if rejected else "none was given"
+        raise SourceError(f"{folder.path} would hold no sample: {reason}")
     try:
-        names = _write_names(folder, reports) if prepared.source.names is not None else None
+        names = _write_names(folder, reports) if made.named else None
         if rejected:
             (folder.work / REJECTED).write_bytes(msgspec.json.Encoder().encode_lines(rejected))
         manifest = Manifest(
             tool=f"packer {packer.__version__}",
             samples=samples,
-            fields=prepared.plan.fields,
+            fields=made.fields,
             shards=tuple(report.entry for report in reports),
             names=names,
-            columns={field.name: _total(field.name, reports) for field in prepared.plan.fields},
-            origin=prepared.origin,
-            planned_bytes=prepared.plan.file_bytes,
+            columns={field.name: _total(field.name, reports) for field in made.fields},
+            origin=made.origin,
+            planned_bytes=made.planned_bytes,
         )
         manifests.write(folder.work, manifest)
         sync_folder(folder.work)

@@ -171,10 +171,12 @@ def _absent(folder: Path) -> DatasetError:
     if not unfinished.exists():
         return DatasetError(f"{folder} is not a packed dataset: it has no {MANIFEST}; make one with `packer convert`")
     done = len(list((folder / SHARD_FOLDER).glob("*.lmdb")))
-    total = "?"
+    total = None
     # How far it got is a help, not what the error is about.
     with contextlib.suppress(OSError, msgspec.DecodeError, KeyError, TypeError):
-        total = str(msgspec.json.decode(unfinished.read_bytes())["shards"])
+        total = msgspec.json.decode(unfinished.read_bytes())["shards"]
+    if total is None:
+        return UnfinishedError(f"{folder} is unfinished: {done} shards are done; write it anew with overwrite=True")
     return UnfinishedError(
         f"{folder} is unfinished: {done} of {total} shards are done; run the same `packer convert` again to go on"
     )
