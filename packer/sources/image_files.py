@@ -92,7 +92,7 @@ def _fixed_folder(pattern: str) -> str:
 
 
 def _matches(pattern: str, folder: str) -> Iterator[tuple[str, bool]]:
-    for match in glob.glob(pattern, recursive=True):  # noqa: PTH207 -- Path.glob takes no absolute pattern
+    for match in glob.glob(pattern, recursive=True):
         place = Path(match)
         if not place.is_dir():
             yield place.relative_to(folder).as_posix(), place.is_file()

@@ -3,6 +3,7 @@
 The reader of the expected format is called by itself, not `Image.open`: no other format is tried on the
 bytes, and Pillow's process-wide pixel limit, a warning first and then an error, gives way to `max_pixels`.
 EXIF rotation is not applied: pixels stay where the file has them, as partners and labels count on it.
+(The orientation tag of a TIFF is applied by Pillow itself, to size and pixels alike.)
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ def test_two_files_of_one_name_are_an_error_that_names_both(tmp_path):
     """a.png and a.bmp cannot both be sample a."""
     save(tmp_path / "a.png")
     save(tmp_path / "a.bmp")
-    with pytest.raises(SourceError, match=r"a\.png: and a\.bmp would both be sample 'a'"):
+    with pytest.raises(SourceError, match=r"a\.png: this file and a\.bmp would both be sample 'a'"):
         open_images({"x": str(tmp_path)})
 
 

@@ -17,7 +17,6 @@ from packer.errors import SourceError
 from packer.sources import png, png_pixels
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
-CHANNELS = {png.GRAY: 1, png.RGB: 3, png.PALETTE: 1, png.GRAY_ALPHA: 2, png.RGBA: 4}
 KINDS = [(colour, depth) for colour, depths in png.DEPTHS.items() for depth in depths]
 # First row, first column, row step and column step of the seven passes of an interlaced PNG.
 PASSES = [(0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1)]
@@ -77,9 +76,15 @@ def decode(data: bytes, **options: bool) -> np.ndarray:
 
 
 def small(colour: int = png.RGB, depth: int = 8, **options) -> bytes:
-    shape = (3, 4, CHANNELS[colour])
+    shape = (3, 4, png.SAMPLES[colour])
     values = np.random.default_rng(1).integers(0, 2 ** min(depth, 3), shape, dtype=np.uint16)
     return encode(values, colour, depth, **options)
+
+
+def huge() -> bytes:
+    """A small file that asks for 500 MB."""
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 13000, 13000, 8, png.RGB, 0, 0, 0))
+    return png.SIGNATURE + head + chunk(b"IDAT", zlib.compress(bytes(9000))) + chunk(b"IEND")
 
 
 @settings(max_examples=120, deadline=None)
@@ -94,7 +99,7 @@ def small(colour: int = png.RGB, depth: int = 8, **options) -> bytes:
 def test_every_kind_keeps_every_bit(kind, height, width, filters, interlaced, seed):
     """Every colour type, depth, filter and interlacing comes back as it was, 16 bits included."""
     colour, depth = kind
-    values = np.random.default_rng(seed).integers(0, 2**depth, (height, width, CHANNELS[colour]), dtype=np.uint16)
+    values = np.random.default_rng(seed).integers(0, 2**depth, (height, width, png.SAMPLES[colour]), dtype=np.uint16)
     before = palette_of(2**depth) if colour == png.PALETTE else b""
     data = encode(values, colour, depth, kinds=filters, interlaced=interlaced, before=before)
     image = decode(data, as_index=True)
@@ -186,6 +191,7 @@ def test_a_file_cut_anywhere_is_found():
         (small(before=chunk(b"IDAT") + chunk(b"tEXt", b"a\0b")), "IDAT chunk stands where"),
         (encode(np.zeros((3, 4, 3)), png.RGB, 8)[:33] + chunk(b"IEND"), "no IDAT"),
         (encode(np.zeros((3, 4, 3)), png.RGB, 8, kinds=[2]).replace(b"x\x9c", b"x\x9d"), "wrong checksum"),
+        (huge(), r"\d+ bytes of data cannot hold 13000 x 13000 pixels"),
         (small()[:33] + chunk(b"IDAT", zlib.compress(bytes(12))) + chunk(b"IEND"), "cannot be decoded"),
         (small()[:33] + chunk(b"IDAT", zlib.compress(b"\x09" * 39)) + chunk(b"IEND"), "cannot be decoded"),
         (b"\xff\xd8\xff\xe0 a JPEG, and long enough to hold a header", "signature"),
