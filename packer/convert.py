@@ -129,8 +129,8 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
         tasks = _tasks(prepared, options, folder.work)
         kept = [report_of(task.path, task.fields) for task in tasks if task.path.exists()]
         todo = [task for task in tasks if not task.path.exists()]
-        made = list(_run(todo, options, isinstance(source, SampleSource)))
-        reports = sorted([*kept, *made], key=lambda report: report.entry.file)
+        done = list(_run(todo, options, isinstance(source, SampleSource)))
+        reports = sorted([*kept, *done], key=lambda report: report.entry.file)
         rejected += [r for report in reports for r in report.rejected]
         plan = prepared.plan
         made = Made(plan.fields, prepared.origin, source.names is not None, plan.file_bytes)

@@ -51,7 +51,24 @@ def test_unusual_notations(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "token", ["abc", "1,2", "1_0", "0x1F", "1-2", "1.5.3", "-nan(ind)", "1e999", "[1]", '"1"', "null", "\xff", "1\x002"]
+    "token",
+    [
+        "abc",
+        "1,2",
+        "1_0",
+        "0x1F",
+        "1-2",
+        "1.5.3",
+        "-nan(ind)",
+        "1e999",
+        "[1]",
+        '"1"',
+        "null",
+        "\xff",
+        "1\x002",
+        "\x1b",
+        "\0",
+    ],
 )
 def test_words_are_refused_where_they_stand(token: str, monkeypatch) -> None:
     """What is not a number that float64 can hold is an error with its line and what stands before it, in any piece."""
