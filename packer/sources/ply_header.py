@@ -2,13 +2,14 @@
 
 Lines may end in LF, CR or CRLF. The ending of the first line decides, so that a binary body that begins
 with the byte 0x0A is not cut: behind `end_header` exactly one line end belongs to the header.
-Lines with an unknown first word are kept as `stray` and otherwise passed over, as other readers do; a
-misspelt `element` or `property` shows as a body of the wrong size.
+Lines with an unknown first word are kept as `stray` and otherwise passed over, as other readers do, unless
+the word looks like a misspelt `element` or `property`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -169,7 +170,7 @@ class _Lines:
         elif line == "end_header":
             self.ended = True
         elif line:
-            self.stray.append(line)
+            self._add_stray(word, line)
 
     def header(self, body: int) -> Header:
         """The finished header."""
@@ -218,6 +219,12 @@ class _Lines:
         else:
             raise self._error("'property TYPE NAME' or 'property list TYPE TYPE NAME' is expected")
         self.elements[-1][2].append(new)
+
+    def _add_stray(self, word: str, line: str) -> None:
+        meant = get_close_matches(word.lower(), ("format", "element", "property", "end_header"), 1, 0.8)
+        if meant:
+            raise self._error(f"{word[:40]!r} is not known; {meant[0]} seems to be meant")
+        self.stray.append(line)
 
     def _type(self, name: str) -> str:
         if name not in TYPES:

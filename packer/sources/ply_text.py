@@ -95,7 +95,8 @@ def _token_starts(piece: bytes) -> NDArray[np.intp]:
 
 def _blank(text: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Where the bytes are that `bytes.split` splits at: the blank, and tab to carriage return (9 to 13)."""
-    return (text == ord(" ")) | (text - np.uint8(9) <= 4)
+    blank: NDArray[np.bool_] = (text == ord(" ")) | (text - np.uint8(9) <= 4)
+    return blank
 
 
 def _line_sizes(piece: bytes, starts: NDArray[np.intp]) -> NDArray[np.int64]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import pickle
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from plyfile import PlyData, PlyElement
 
 from packer.errors import PackerError, SourceError, UsageError
@@ -323,6 +326,24 @@ def test_origin_is_kept(tmp_path) -> None:
         "count_type": None,
         "field": "xyz",
     }
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    text=st.booleans(),
+    flips=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=4),
+    cut=st.integers(0, 9),
+)
+def test_damage_gives_an_error_or_samples(tmp_path_factory, text: bool, flips: list[tuple[int, int]], cut: int) -> None:
+    """A file with bytes changed or cut off packs or is refused; nothing else comes of it."""
+    path = tmp_path_factory.getbasetemp() / "damaged.ply"
+    write(path, vertices(3, "x:f4 y:f4 z:f4 a:u1"), faces([0, 1, 2], [0, 1]), text=text)
+    damaged = bytearray(path.read_bytes())
+    for place, value in flips:
+        damaged[place % len(damaged)] = value
+    path.write_bytes(bytes(damaged[: len(damaged) - cut]))
+    with suppress(PackerError):
+        samples(open_ply(str(path)))
 
 
 def test_names_no_field_can_have(tmp_path) -> None:

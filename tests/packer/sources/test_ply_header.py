@@ -82,6 +82,7 @@ def test_header_longer_than_the_first_read(tmp_path) -> None:
         (b"ply\nformat ascii 1.0\nelement vertex " + b"9" * 5000 + b"\n", "COUNT"),
         (b"ply\nformat ascii 1.0\nelement vertex 1\nelement vertex 1\n", "second element"),
         (b"ply\nformat ascii 1.0\nproperty float x\n", "before the first element"),
+        (b"ply\nformat ascii 1.0\nElemnt vertex 1\n", "element seems to be meant"),
         (b"ply\nformat ascii 1.0\nelement vertex 1\nproperty half x\n", "'half' is not known"),
         (b"ply\nformat ascii 1.0\nelement vertex 1\nproperty list float int x\n", "integer"),
         (b"ply\nformat ascii 1.0\nelement vertex 1\nproperty float x y\n", "property TYPE NAME"),
