@@ -1,0 +1,297 @@
+"""The manifest: reads back as written; whatever is wrong in it is an error that names the place."""
+
+from __future__ import annotations
+
+import json
+import random
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packer.errors import DatasetError, ManifestError, UnfinishedError
+from packer.format import manifest as manifests
+from packer.format.manifest import ColumnTotals, FileEntry, Manifest, ShardEntry
+from packer.format.schema import Field, FrameRule
+
+DIGEST = "0123456789abcdef" * 2
+FIELDS = (
+    Field(
+        name="hr", dtype="uint8", kind="image", shape=(None, None, 3), codec=({"id": "lz4"},), frame=FrameRule(rows=8)
+    ),
+    Field(name="label", dtype="int64", frame=FrameRule(samples=8192)),
+)
+
+
+def example(**changes: Any) -> Manifest:
+    members: dict[str, Any] = {
+        "tool": "packer 1.0",
+        "samples": 5,
+        "fields": FIELDS,
+        "shards": (
+            ShardEntry(file="shards/00000.lmdb", bytes=8192, digest=DIGEST, samples=3),
+            ShardEntry(file="shards/00001.lmdb", bytes=4096, digest=DIGEST, samples=2),
+        ),
+        "names": FileEntry(file="names.lmdb", bytes=4096, digest=DIGEST),
+        "columns": {"hr": ColumnTotals(raw=10, stored=9), "label": ColumnTotals(raw=40, stored=40)},
+        "origin": {"kind": "images", "größe": [1, None, 2.5]},
+        "planned_bytes": 12288,
+    }
+    return Manifest(**{**members, **changes})
+
+
+def signed(document: Any) -> bytes:
+    """The bytes of a manifest with these members and a right digest, whatever they are."""
+    body = msgspec.json.format(msgspec.json.encode(document), indent=1)[:-2]
+    return body + b',\n "digest": "' + xxhash.xxh3_128_hexdigest(body + b"\n}").encode() + b'"\n}\n'
+
+
+def document() -> dict[str, Any]:
+    members = json.loads(manifests.encode(example()))
+    del members["digest"]
+    return dict(members)
+
+
+def changed(place: str, value: Any) -> bytes:
+    """A manifest with a right digest in which the member at `place` (`shards.0.file`) is `value`; or is gone."""
+    members = document()
+    *path, last = place.split(".")
+    at: Any = members
+    for step in path:
+        at = at[int(step)] if isinstance(at, list) else at[step]
+    if value is ...:
+        del at[last]
+    else:
+        at[int(last) if isinstance(at, list) else last] = value
+    return signed(members)
+
+
+# ---------------------------------------------------------------- good ones
+
+
+def test_a_manifest_reads_back_as_written(tmp_path: Path) -> None:
+    """Every member survives, and no temporary file is left."""
+    manifests.write(tmp_path, example())
+    assert manifests.read(tmp_path) == example()
+    assert [p.name for p in tmp_path.iterdir()] == ["manifest.json"]
+    assert example().file_bytes == 8192 + 4096 + 4096
+
+
+json_values = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-(2**53), 2**53),
+        st.floats(allow_nan=False, allow_infinity=False),
+        st.text(),
+    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(), inner, max_size=3)),
+    max_leaves=10,
+)
+
+
+@given(origin=st.dictionaries(st.text(), json_values, max_size=4))
+def test_any_origin_survives(origin: dict[str, Any]) -> None:
+    """Attributes are any JSON, in any script."""
+    manifest = example(origin=origin)
+    assert manifests.decode(manifests.encode(manifest), "m") == manifest
+
+
+def test_the_bytes_of_a_manifest() -> None:
+    """Indented JSON in the order of the members; the digest is the last, over all before it."""
+    data = manifests.encode(example())
+    assert list(json.loads(data)) == [
+        "format",
+        "version",
+        "tool",
+        "samples",
+        "fields",
+        "shards",
+        "names",
+        "columns",
+        "origin",
+        "planned_bytes",
+        "digest",
+    ]
+    assert data.startswith(b'{\n "format": "packed dataset",\n "version": 1,\n "tool": "packer 1.0",\n')
+    body, tail = data[:-50], data[-50:]
+    assert tail == b',\n "digest": "' + xxhash.xxh3_128_hexdigest(body + b"\n}").encode() + b'"\n}\n'
+    assert signed(document()) == data
+
+
+# ---------------------------------------------------------------- wrong ones
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "named"),
+    [
+        ("format", "other", "not the manifest"),
+        ("format", ..., "not the manifest"),
+        ("version", 2, "version 2"),
+        ("version", ..., "version None"),
+        ("tool", 5, "tool"),
+        ("tool", ..., "tool"),
+        ("samples", -1, r"\.samples"),
+        ("samples", 6, "shards hold 5 samples, not 6"),
+        ("samples", 2**60, r"\.samples"),
+        ("samples", "5", r"\.samples"),
+        ("samples", 5.5, r"\.samples"),
+        ("samples", True, r"\.samples"),
+        ("samples", ..., "samples"),
+        ("fields", [], r"\.fields"),
+        ("fields", {}, r"\.fields"),
+        ("fields", ..., "fields"),
+        ("fields.0", None, r"\.fields\[0\]"),
+        ("fields.0.name", "a/b", r"\.fields\[0\]"),
+        ("fields.0.name", "label", "two fields have one name"),
+        ("fields.0.dtype", "object", r"\.fields\[0\]\.dtype"),
+        ("fields.0.kind", "video", r"\.fields\[0\]\.kind"),
+        ("fields.0.shape", [2**48, 2**48, 3], r"\.fields\[0\]"),
+        ("fields.0.shape", [2**70, 1, 3], r"\.fields\[0\]\.shape\[0\]"),
+        ("fields.0.shape", [-1, 1, 3], r"\.fields\[0\]\.shape\[0\]"),
+        ("fields.0.shape", [None] * 17, r"\.fields\[0\]\.shape"),
+        ("fields.0.shape", [None, None], r"\.fields\[0\]"),
+        ("fields.0.codec", [{"level": 1}], r"\.fields\[0\]"),
+        ("fields.0.codec", ["lz4"], r"\.fields\[0\]\.codec\[0\]"),
+        ("fields.0.frame", {"rows": 0}, r"\.fields\[0\]\.frame\.rows"),
+        ("fields.1.frame", {"rows": 1}, r"\.fields\[1\]"),
+        ("fields.1.frame", {}, r"\.fields\[1\]\.frame"),
+        ("shards", None, r"\.shards"),
+        ("shards.0.file", "/etc/passwd", r"leaves the folder.*\.shards\[0\]"),
+        ("shards.0.file", "../other/00000.lmdb", r"leaves the folder.*\.shards\[0\]"),
+        ("shards.0.file", "shards/../../x", r"leaves the folder.*\.shards\[0\]"),
+        ("shards.0.file", "shards\\x", r"leaves the folder.*\.shards\[0\]"),
+        ("shards.0.file", "C:x", r"leaves the folder.*\.shards\[0\]"),
+        ("shards.0.file", "a\0b", r"leaves the folder.*\.shards\[0\]"),
+        ("shards.0.file", "", r"plain path.*\.shards\[0\]"),
+        ("shards.0.file", ".", r"plain path.*\.shards\[0\]"),
+        ("shards.0.file", "./a", r"plain path.*\.shards\[0\]"),
+        ("shards.0.file", "a//b", r"plain path.*\.shards\[0\]"),
+        ("shards.0.file", "a/", r"plain path.*\.shards\[0\]"),
+        ("shards.0.file", "shards/00001.lmdb", "two shards have one file"),
+        ("shards.0.file", 3, r"\.shards\[0\]\.file"),
+        ("shards.0.bytes", -4096, r"\.shards\[0\]\.bytes"),
+        ("shards.1.bytes", ..., r"\.shards\[1\]"),
+        ("shards.0.samples", 4, "shards hold 6 samples, not 5"),
+        ("shards.0.samples", -3, r"\.shards\[0\]\.samples"),
+        ("shards.0.digest", "xyz", r"\.shards\[0\]\.digest"),
+        ("shards.0.digest", DIGEST.upper(), r"\.shards\[0\]\.digest"),
+        ("shards.0.more", 1, r"\.shards\[0\]"),
+        ("names.file", "../names.lmdb", r"leaves the folder.*\.names"),
+        ("names.digest", ..., r"\.names"),
+        ("columns", {}, "columns and fields"),
+        ("columns.hr.raw", -1, r"\.columns\[\.\.\.\]\.raw"),
+        ("columns.hr.stored", ..., r"\.columns"),
+        ("origin", [], r"\.origin"),
+        ("origin", ..., "origin"),
+        ("planned_bytes", -1, r"\.planned_bytes"),
+        ("unknown", 1, "unknown"),
+    ],
+)
+def test_a_wrong_member_is_named(place: str, value: Any, named: str) -> None:
+    """Each member is checked though the digest is right: the error says the file and the place in it."""
+    with pytest.raises(ManifestError, match=rf"(?s)m\.json.*{named}"):
+        manifests.decode(changed(place, value), "m.json")
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"null", b"[]", b"5", b"\xff\xfe", b'"packed dataset"', b"{}", b"PK\x03\x04"]
+)
+def test_other_files_are_not_manifests(data: bytes) -> None:
+    """Bytes that are no manifest at all are a ManifestError."""
+    with pytest.raises(ManifestError, match=r"m\.json"):
+        manifests.decode(data, "m.json")
+
+
+@pytest.mark.parametrize("opening", [b"[", b'{"a":'])
+def test_deep_json_is_an_error_and_not_a_crash(opening: bytes) -> None:
+    """A million brackets cost neither the stack nor much memory."""
+    deep = opening * 10**6
+    whole = b'{"format": "packed dataset", "version": 1, "origin": ' + deep
+    for data in (deep, whole):
+        with pytest.raises(ManifestError, match=r"m\.json"):
+            manifests.decode(data, "m.json")
+
+
+def test_huge_shapes_cost_no_memory() -> None:
+    """Nothing is allocated for what a manifest claims."""
+    data = changed("fields.0.shape", [2**47, 1, 1])
+    tracemalloc.start()
+    try:
+        assert manifests.decode(data, "m.json").fields[0].shape == (2**47, 1, 1)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_every_flipped_bit_is_found() -> None:
+    """No byte of the file can change unnoticed, those of the digest and white space included."""
+    data = manifests.encode(example())
+    chance = random.Random(1)
+    for at in range(len(data)):
+        damaged = bytearray(data)
+        damaged[at] ^= 1 << chance.randrange(8)
+        with pytest.raises(ManifestError):
+            manifests.decode(bytes(damaged), "m.json")
+
+
+@pytest.mark.parametrize(
+    "change", [lambda d: d[:-1], lambda d: d + b"\n", lambda d: d.replace(b"\n", b"\r\n"), lambda d: b" " + d]
+)
+def test_white_space_counts(change: Any) -> None:
+    """A file that an editor or a transfer touched is told apart from the one written."""
+    with pytest.raises(ManifestError):
+        manifests.decode(change(manifests.encode(example())), "m.json")
+
+
+def test_a_changed_manifest_says_so() -> None:
+    """A right document with a wrong digest is not taken for another version."""
+    data = manifests.encode(example()).replace(b"packer 1.0", b"packer 1.1")
+    with pytest.raises(ManifestError, match="wrong digest"):
+        manifests.decode(data, "m.json")
+
+
+# ---------------------------------------------------------------- folders
+
+
+def test_folders_that_hold_no_dataset(tmp_path: Path) -> None:
+    """Absent, a file, empty: each has its sentence."""
+    (tmp_path / "file").touch()
+    for name, said in (("none", "does not exist"), ("file", "is a file"), (".", "no manifest.json")):
+        with pytest.raises(DatasetError, match=said):
+            manifests.read(tmp_path / name)
+
+
+@pytest.mark.parametrize("content", [b'{"shards": 7}', b"{", b"[]", b""])
+def test_an_unfinished_folder_says_how_far_it_got(tmp_path: Path, content: bytes) -> None:
+    """The number of finished shards stands in the message, whatever state the progress file is in."""
+    (tmp_path / "unfinished.json").write_bytes(content)
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / "00000.lmdb").touch()
+    with pytest.raises(
+        UnfinishedError, match="unfinished: 1 of 7 shards" if b"7" in content else "unfinished: 1 shards"
+    ):
+        manifests.read(tmp_path)
+
+
+def test_a_manifest_that_is_a_folder_or_huge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither is read on."""
+    (tmp_path / "a" / "manifest.json").mkdir(parents=True)
+    with pytest.raises(DatasetError, match="cannot be read"):
+        manifests.read(tmp_path / "a")
+    monkeypatch.setattr(manifests, "MAX_MANIFEST_BYTES", 100)
+    manifests.write(tmp_path, example())
+    with pytest.raises(ManifestError, match="larger than 100"):
+        manifests.read(tmp_path)
+
+
+def test_the_digest_of_a_file(tmp_path: Path) -> None:
+    """xxh3-128 of all bytes, over more than one block."""
+    data = bytes(range(256)) * 9000
+    (tmp_path / "a").write_bytes(data)
+    assert manifests.file_digest(tmp_path / "a") == xxhash.xxh3_128_hexdigest(data)

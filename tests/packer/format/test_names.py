@@ -1,0 +1,153 @@
+"""names.lmdb: from names to numbers and back."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import lmdb
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packer.errors import DamagedError, MissingNameError, SourceError
+from packer.format.manifest import FileEntry
+from packer.format.names import MAX_NAME, Names, write_names
+
+
+def opened(path: Path, names: list[str]) -> Names:
+    write_names(path, [name.encode() for name in names])
+    return Names(path, entry(path))
+
+
+def entry(path: Path) -> FileEntry:
+    return FileEntry(file=path.name, bytes=path.stat().st_size, digest="0" * 32)
+
+
+texts = st.text(min_size=1, max_size=120).filter(lambda t: len(t.encode()) <= MAX_NAME)
+
+
+@given(names=st.lists(texts, unique=True, max_size=40), data=st.data())
+@settings(max_examples=60)
+def test_names_lead_to_numbers_and_back(names: list[str], data: st.DataObject) -> None:
+    """Any names of any script, in any order, one by one and as a batch with repeats."""
+    with tempfile.TemporaryDirectory() as folder:
+        table = opened(Path(folder, "names.lmdb"), names)
+        try:
+            assert [table.name(number) for number in range(len(names))] == names
+            wanted = data.draw(st.lists(st.integers(0, len(names) - 1), max_size=10)) if names else []
+            found = table.numbers([names[number] for number in wanted])
+            assert found.dtype == np.int64
+            assert found.tolist() == wanted
+            assert all(table.contains(name) for name in names)
+            other = data.draw(texts.filter(lambda t: t not in names))
+            assert not table.contains(other)
+        finally:
+            table.close()
+
+
+def test_keys_and_values_of_the_file(tmp_path: Path) -> None:
+    """Literal bytes: `#` and the number big-endian, `=` and the name; in LMDB's order."""
+    opened(tmp_path / "a", ["b", "ä", "a"]).close()
+    env = lmdb.open(str(tmp_path / "a"), subdir=False, readonly=True, lock=False, lib_version=0)
+    with env, env.begin() as txn:
+        assert list(txn.cursor()) == [
+            (b"#\0\0\0\0\0\0\0\0", b"b"),
+            (b"#\0\0\0\0\0\0\0\x01", b"\xc3\xa4"),
+            (b"#\0\0\0\0\0\0\0\x02", b"a"),
+            (b"=a", b"\x02\0\0\0\0\0\0\0"),
+            (b"=b", b"\0\0\0\0\0\0\0\0"),
+            (b"=\xc3\xa4", b"\x01\0\0\0\0\0\0\0"),
+        ]
+
+
+def test_the_same_names_give_the_same_bytes(tmp_path: Path) -> None:
+    """The file depends on the names alone."""
+    names = [f"sample {n}" for n in range(2000)]
+    for file in ("a", "b"):
+        opened(tmp_path / file, names).close()
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_a_missing_name_is_named(tmp_path: Path) -> None:
+    """The first of a batch that is missing stands in the message, and the error is a KeyError."""
+    table = opened(tmp_path / "names", ["a", "b"])
+    with pytest.raises(MissingNameError, match="'c'"):
+        table.numbers(["a", "c", "d"])
+    with pytest.raises(KeyError):
+        table.numbers([""])
+    table.close()
+
+
+def test_a_name_too_long_is_missing_and_not_its_beginning(tmp_path: Path) -> None:
+    """The longest name is found; the same with a byte more is not taken for it."""
+    table = opened(tmp_path / "names", ["x" * MAX_NAME])
+    assert table.numbers(["x" * MAX_NAME]).tolist() == [0]
+    assert not table.contains("x" * (MAX_NAME + 1))
+    with pytest.raises(MissingNameError):
+        table.numbers(["x" * (MAX_NAME + 1)])
+    table.close()
+
+
+def test_text_that_is_not_unicode_is_missing(tmp_path: Path) -> None:
+    """Half a surrogate pair, as in odd file names, is the name of no sample."""
+    table = opened(tmp_path / "names", ["a"])
+    assert not table.contains("\udc80")
+    with pytest.raises(MissingNameError):
+        table.numbers(["\udc80"])
+    table.close()
+
+
+def test_the_two_kinds_of_keys_do_not_meet(tmp_path: Path) -> None:
+    """A name that looks like the key of a number is still only a name."""
+    tricky = "#" + "\0" * 8
+    table = opened(tmp_path / "names", [tricky, "=a", "a"])
+    assert table.numbers([tricky, "=a", "a"]).tolist() == [0, 1, 2]
+    assert [table.name(n) for n in range(3)] == [tricky, "=a", "a"]
+    table.close()
+
+
+def test_two_samples_of_one_name_are_refused(tmp_path: Path) -> None:
+    """Both numbers and the name stand in the message; nothing is written."""
+    with pytest.raises(SourceError, match="samples 0 and 2 have one name, 'ä'"):
+        write_names(tmp_path / "names", ["ä".encode(), b"b", "ä".encode()])
+    assert not (tmp_path / "names").exists()
+
+
+@pytest.mark.parametrize("name", ["", "x" * (MAX_NAME + 1), "x" + "ä" * 300])
+def test_names_of_no_or_too_many_bytes_are_refused(tmp_path: Path, name: str) -> None:
+    """The limits stand in the message, also where the name is cut within a character to be shown."""
+    with pytest.raises(SourceError, match="1 to 510 fit"):
+        write_names(tmp_path / "names", [b"a", name.encode()])
+
+
+def test_a_missing_or_truncated_file_is_an_error(tmp_path: Path) -> None:
+    """The size is checked before LMDB maps the file."""
+    path = tmp_path / "names"
+    opened(path, [f"n{i}" for i in range(500)]).close()
+    good = entry(path)
+    data = path.read_bytes()
+    for wrong in (data[:-4096], data + b"\0", b""):
+        path.write_bytes(wrong)
+        with pytest.raises(DamagedError, match="bytes"):
+            Names(path, good)
+    path.unlink()
+    with pytest.raises(DamagedError, match="missing"):
+        Names(path, good)
+
+
+def test_a_file_of_the_right_size_that_is_not_lmdb(tmp_path: Path) -> None:
+    """Other bytes are a DamagedError that names the file."""
+    path = tmp_path / "names"
+    path.write_bytes(b"x" * 16384)
+    with pytest.raises(DamagedError, match="names"):
+        Names(path, entry(path))
+
+
+def test_a_number_without_a_name_is_damage(tmp_path: Path) -> None:
+    """Every sample has a name where there are names."""
+    table = opened(tmp_path / "names", ["a"])
+    with pytest.raises(DamagedError, match="sample 1 has no name"):
+        table.name(1)
+    table.close()
