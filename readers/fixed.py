@@ -6,6 +6,7 @@ once: `locate` turns sample numbers into places, `read` copies or decodes what l
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -108,7 +109,13 @@ class FixedCoded:
         #: Frames of one sample.
         self._bands = -(-self._shape[0] // rule.rows) if rule.rows is not None else 1
         self._band_bytes = self._row if rule.rows is None else rule.rows * (self._row // max(self._shape[0], 1))
+        self._lock = threading.Lock()
         self._cache = FrameCache(self._per_frame * self._row, slots)
+
+    def keep(self, samples: int) -> None:
+        """Makes room for the decoded frames of `samples` samples, where frames hold several."""
+        if self._per_frame > 1:
+            self._cache.grow(-(-samples // self._per_frame))
 
     def locate(self, numbers: Numbers) -> Numbers:
         """For each sample: addresses of its frames' ends (bands + 1), sample within the frame, samples in the frame."""
@@ -165,10 +172,10 @@ class FixedCoded:
 
     def _read_shared(self, located: Numbers, out: torch.Tensor) -> None:
         """Decodes each frame that is not in a slot once, then gathers rows."""
-        slot = self._cache.fill(located[:, 0], self._decode_shared(located))
-        rows = slot * self._per_frame + located[:, self._bands + 1]
-        source = self._cache.slots.view(-1, self._row)
-        torch.index_select(source, 0, torch.from_numpy(rows), out=out)
+        with self._lock:
+            slot = self._cache.fill(located[:, 0], self._decode_shared(located))
+            rows = slot * self._per_frame + located[:, self._bands + 1]
+            take(self._cache.slots.view(-1, self._row), rows, out)
 
     def _decode_shared(self, located: Numbers) -> Callable[[int, NDArray[np.uint8]], None]:
         def decode(item: int, slot: NDArray[np.uint8]) -> None:

@@ -11,6 +11,7 @@ from packer.format.manifest import Manifest
 from packer.format.names import Names
 from packer.format.schema import Field
 from packer.format.shard import Shard
+from readers.advice import Advisor
 from readers.fixed import FixedCoded, FixedRaw
 from readers.memory import Memory
 from readers.places import Places
@@ -44,6 +45,7 @@ class Opened:
                 places = self._places(number, field, [entry.samples for entry in entries])
                 self.readers[field.name] = _reader(places)
         self.readers = {name: self.readers[name] for name in fields}
+        self.advisor = Advisor(self.memory, [shard.fd for shard in self.shards])
 
     def _places(self, number: int, field: Field, samples: Sequence[int]) -> Places:
         indexes = [shard.index(number, field, count) for shard, count in zip(self.shards, samples, strict=True)]

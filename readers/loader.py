@@ -1,0 +1,242 @@
+"""Loader: the batches of every epoch, at the speed of memory, in one process.
+
+    for batch in Loader(ds, batch_size=128, shuffle=True):
+        ...                                     # dict of tensors, the caller's own
+
+No worker processes: handing a batch from one to another costs more than reading it. Threads are used
+where there is time to hide (see `threads`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from packer.errors import UsageError
+from readers.block_order import WINDOW, BlockShuffled
+from readers.dataset import PackedDataset
+from readers.device import ahead, device_of
+from readers.fixed import FixedCoded
+from readers.order import Given, Order, Sequential, Shuffled
+from readers.pool import Pool
+from readers.sampler_order import SamplerOrder
+from readers.share import Share
+from readers.stream import Stream
+
+#: Bytes of decoded frames that a block shuffle may hold; the window is made smaller where it would hold more.
+WINDOW_BYTES = 64 * 2**20
+#: Frames of at least this many raw bytes are worth a thread where their codec is a heavy one: two threads then
+#: decode 1.5 to 1.8 times as fast as one, while short calls only fight for the interpreter.
+THREAD_BYTES = 32 * 2**10
+
+
+class Loader:
+    """Iterates over the batches of a `PackedDataset`, epoch after epoch.
+
+    Each `for` loop is one epoch and moves on to the next; `set_epoch` chooses one. The order of the samples
+    depends on seed and epoch alone: not on threads, ranks, batch size, or where an epoch was resumed.
+
+    Args:
+        dataset: what to read.
+        batch_size: samples a batch, on this rank.
+        shuffle: True for a full shuffle; `"block"` to shuffle blocks of frames and then within a window of
+            blocks, so that each compressed frame is decoded about once an epoch.
+        seed: of the order.
+        drop_last: leave out the last batch where it is not full.
+        threads: 0 reads in the caller's thread; n reads ahead in n threads; `"auto"` takes threads where decoding
+            large frames or a transform leaves time to hide.
+        prefetch: batches read ahead by threads, at most.
+        device: moves batches there: gathered into page-locked memory, copied beside the caller's work.
+        rank, world_size: this rank's share of the common order; from torch.distributed where it is initialised.
+        sampler: sample numbers instead of `shuffle`: a torch Sampler, or an array or list of int.
+        window: samples of the window of a block shuffle.
+        pin_memory: page-locked batches, for those who copy themselves.
+        as_numpy: numpy arrays instead of tensors.
+
+    Raises:
+        UsageError: arguments that cannot be or do not go together.
+    """
+
+    def __init__(  # one keyword a setting, as torch's own DataLoader has it
+        self,
+        dataset: PackedDataset,
+        batch_size: int = 1,
+        shuffle: bool | str = False,
+        seed: int = 0,
+        drop_last: bool = False,
+        threads: int | str = "auto",
+        prefetch: int = 2,
+        device: torch.device | str | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        *,
+        sampler: Iterable[int] | None = None,
+        window: int | None = None,
+        pin_memory: bool = False,
+        as_numpy: bool = False,
+    ) -> None:
+        if not isinstance(dataset, PackedDataset):
+            raise UsageError(f"Loader reads a PackedDataset, not a {type(dataset).__name__}; for others use DataLoader")
+        if as_numpy and device is not None:
+            raise UsageError("as_numpy and device do not go together: numpy arrays lie in the computer's memory")
+        self.dataset = dataset
+        self.device = None if device is None else device_of(device)
+        self.order = _order(dataset, shuffle, seed, sampler, window)
+        self.share = Share(batch_size, *_rank(rank, world_size), drop_last)
+        self.threads = _threads(threads, dataset)
+        if prefetch < 1:
+            raise UsageError(f"prefetch {prefetch}: 1 or more is expected")
+        self.prefetch = prefetch
+        self.epoch = 0
+        self._done = 0
+        self._resumed = False
+        self._window = window
+        on_gpu = self.device is not None and self.device.type == "cuda"
+        self._pool = Pool(pinned=torch.cuda.is_available() and (pin_memory or on_gpu))
+        self._finish: Callable[[Any], Any] | None = _to_numpy if as_numpy else None
+
+    @property
+    def batch_size(self) -> int:
+        """Samples a batch, on this rank."""
+        return self.share.batch_size
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch, on this rank."""
+        return self.share.steps(len(self.order))
+
+    def set_epoch(self, epoch: int) -> None:
+        """The epoch of the next loop. Where a state was loaded in the middle of this epoch, it stays there."""
+        if self._resumed and epoch == self.epoch:
+            return
+        self.epoch = epoch
+        self._done = 0
+        self._resumed = True
+
+    def state_dict(self) -> dict[str, int]:
+        """Where the loader stands: epoch, and how many samples of the common order were handed out on all ranks."""
+        return {"epoch": self.epoch, "done": self._done, "samples": len(self.order)}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Goes on behind the last batch handed out before `state_dict()`, at once; with any batch size and any ranks.
+
+        Raises:
+            UsageError: the state is of another dataset or sampler.
+        """
+        if state["samples"] != len(self.order):
+            raise UsageError(f"the state is of {state['samples']} samples; this loader reads {len(self.order)}")
+        self.share.steps(len(self.order), state["done"])
+        self.epoch = state["epoch"]
+        self._done = state["done"]
+        self._resumed = True
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self._resumed and self._done:
+            # The last loop was left in the middle of its epoch: as with torch's DataLoader, a new one begins.
+            self.epoch += 1
+            self._done = 0
+        self._resumed = False
+        return self._epoch()
+
+    def _epoch(self) -> Iterator[Any]:
+        order = self.order.epoch(self.epoch)
+        if len(order) and not 0 <= int(order.min()) <= int(order.max()) < len(self.dataset):
+            raise UsageError(f"the sampler gives numbers outside of 0 to {len(self.dataset) - 1}")
+        done, n = self._done, len(order)
+        self._keep_window()
+        stream = Stream(self.dataset, self._pool, self.threads, self.prefetch, self._finish)
+        batches: Iterator[Any] = stream.batches(self.share.batches(order, done))
+        if self.device is not None:
+            batches = ahead(batches, self.device)
+        steps = self.share.steps(n, done)
+        try:
+            for step in range(1, steps + 1):
+                batch = next(batches)
+                self._done = self.share.done_after(step, n, done)
+                if step == steps:
+                    self.epoch += 1
+                    self._done = 0
+                yield batch
+                # The generator must not hold a batch whose memory the pool could use again.
+                del batch
+        finally:
+            close = getattr(batches, "close", None)
+            if close is not None:
+                close()
+
+    def _keep_window(self) -> None:
+        """Room for the decoded frames of a window, so that a block shuffle decodes each frame about once."""
+        if isinstance(self.order, BlockShuffled):
+            for reader in self.dataset.opened.readers.values():
+                if isinstance(reader, FixedCoded):
+                    reader.keep(self.order.window + 2 * self.batch_size)
+
+
+def _order(
+    dataset: PackedDataset, shuffle: bool | str, seed: int, sampler: Iterable[int] | None, window: int | None
+) -> Order:
+    if sampler is not None:
+        if shuffle:
+            raise UsageError("shuffle and sampler do not go together: the sampler gives the order")
+        if isinstance(sampler, (list, tuple, np.ndarray, range, torch.Tensor)):
+            return Given(np.asarray(sampler))
+        return SamplerOrder(sampler, seed)
+    if shuffle == "block":
+        return BlockShuffled(_block_edges(dataset), window or _window(dataset), seed)
+    if shuffle not in (True, False):
+        raise UsageError(f"shuffle {shuffle!r}: True, False or 'block' is expected")
+    return Shuffled(len(dataset), seed) if shuffle else Sequential(len(dataset))
+
+
+def _block_edges(dataset: PackedDataset) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """First sample of every block, and the number of samples: the frames of the field that has the longest."""
+    block = max(field.frame.samples or 1 for field in dataset.fields.values())
+    edges = []
+    first = 0
+    for shard in dataset.manifest.shards:
+        edges.append(np.arange(first, first + shard.samples, block, dtype=np.int64))
+        first += shard.samples
+    return np.concatenate([*edges, [first]])
+
+
+def _window(dataset: PackedDataset) -> int:
+    coded = sum(f.fixed_bytes for f in dataset.fields.values() if f.codec and not f.is_ragged and f.frame.samples != 1)
+    return max(1, min(WINDOW, WINDOW_BYTES // max(coded, 1)))
+
+
+def _rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    if (rank is None) != (world_size is None):
+        raise UsageError("rank and world_size go together; give both or none")
+    if rank is not None and world_size is not None:
+        return rank, world_size
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return 0, 1
+
+
+def _threads(threads: int | str, dataset: PackedDataset) -> int:
+    if threads == "auto":
+        heavy = any(_is_heavy(dataset, name) for name in dataset.fields)
+        if heavy:
+            return min(2, os.cpu_count() or 1)
+        return 1 if dataset.transform is not None else 0
+    if not isinstance(threads, int) or threads < 0:
+        raise UsageError(f"threads {threads!r}: 0 or more, or 'auto', is expected")
+    return threads
+
+
+def _is_heavy(dataset: PackedDataset, name: str) -> bool:
+    """Whether decoding a field leaves time to hide: a codec heavier than lz4, and large frames."""
+    field = dataset.fields[name]
+    if all(config["id"] in ("lz4", "lz4hc") for config in field.codec) or not len(dataset):
+        return False
+    mean = dataset.manifest.columns[name].raw / len(dataset)
+    return mean * (field.frame.samples or 1) >= THREAD_BYTES
+
+
+def _to_numpy(batch: Any) -> Any:
+    return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.numpy(), batch)
