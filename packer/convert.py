@@ -20,10 +20,11 @@ import msgspec
 import packer
 from packer.errors import PackerError, SourceError, UsageError, WriteError
 from packer.finish import Made, finish
+from packer.format.codecs import parse_codec
 from packer.format.manifest import Manifest
 from packer.format.schema import FieldSpec
+from packer.framing import codec_texts
 from packer.output import OutputFolder, State, source_files
-from packer.plan import Plan
 from packer.prepare import Prepared, prepare
 from packer.processes import run_processes
 from packer.sources.base import Source
@@ -39,8 +40,8 @@ class ConvertOptions:
     Attributes:
         codec: a codec for all fields, `hr=zstd,label=none`, or a mapping of field to codec.
         shard_size: raw bytes of a shard, about; None chooses by the size of the data.
-        workers: processes; 0 packs in this one. None: as many as there are processors for files, 0 for
-            samples in memory.
+        workers: processes; 0 packs in this one. None: as many as this process may use processors for files,
+            0 for samples in memory.
         on_error: `stop` at the first bad sample, or `skip` it and note it in rejected.jsonl.
         overwrite: whether a dataset that is there may be replaced; it stays until the new one is done.
         map_limit: bytes that the LMDB map of a shard may take; None for no limit.
@@ -48,7 +49,8 @@ class ConvertOptions:
         source: what the sources are told.
         executor: runs the shards instead of processes of our own: any `concurrent.futures.Executor`.
         progress: called with the samples and raw bytes done since the last call.
-        planned: called with the plan before anything is written.
+        planned: called with the source and its plan before anything is written.
+        resumed: called once, with the samples and raw bytes that an earlier run had finished; not where there are none.
     """
 
     codec: str | Mapping[str, str] = "auto"
@@ -61,13 +63,17 @@ class ConvertOptions:
     source: SourceOptions = field(default_factory=SourceOptions)
     executor: Executor | None = None
     progress: Progress | None = None
-    planned: Callable[[Plan], None] | None = None
+    planned: Callable[[Prepared], None] | None = None
+    resumed: Progress | None = None
 
     def __post_init__(self) -> None:
         if self.on_error not in ("stop", "skip"):
             raise UsageError(f"on_error is {self.on_error!r}; stop or skip are expected")
         if self.workers is not None and self.workers < 0:
             raise UsageError(f"{self.workers} workers; 0 or more are expected")
+        for text in codec_texts(self.codec).values():
+            if text != "auto":
+                parse_codec(text)  # here, because a large source takes long to open
 
 
 @dataclass(frozen=True)
@@ -123,11 +129,13 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
     _check_apart(sources, path)
     prepared = prepare(source, options.codec, options.shard_size)
     if options.planned:
-        options.planned(prepared.plan)
+        options.planned(prepared)
     files = _listed(source)
     with OutputFolder(path, _state(prepared, options, files), options.overwrite) as folder:
         tasks = _tasks(prepared, options, folder.work)
         kept = [report_of(task.path, task.fields) for task in tasks if task.path.exists()]
+        if kept and options.resumed:
+            options.resumed(sum(report.entry.samples for report in kept), sum(report.raw_bytes for report in kept))
         todo = [task for task in tasks if not task.path.exists()]
         done = list(_run(todo, options, isinstance(source, SampleSource)))
         reports = sorted([*kept, *done], key=lambda report: report.entry.file)
@@ -223,7 +231,7 @@ def _run(tasks: Sequence[ShardTask], options: ConvertOptions, in_memory: bool) -
         return
     workers = options.workers
     if workers is None:
-        workers = 0 if in_memory else os.cpu_count() or 1
+        workers = 0 if in_memory else processors()
     if workers == 0:
         for task in tasks:
             yield write_shard(task, progress)
@@ -242,8 +250,15 @@ def _run_executor(tasks: Sequence[ShardTask], executor: Executor, progress: Prog
             except Exception as error:
                 number = futures[future].number
                 raise WriteError(f"shard {number} was not packed: {type(error).__name__}: {error}") from error
-            progress(report.entry.samples, sum(column.raw for column in report.columns.values()))
+            progress(report.entry.samples, report.raw_bytes)
             yield report
     finally:
         for future in futures:
             future.cancel()
+
+
+def processors() -> int:
+    """Processors that this process may use: fewer than the machine has where a batch system shares them out."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -119,26 +118,46 @@ def stored_field(spec: FieldSpec, codec: Sequence[Config], extent: Extent) -> Fi
     )
 
 
+#: The codec of all fields that none is named for stands under this name: no field can have it.
+OTHERS = ""
+
+
 def codec_by_field(choice: str | Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
     """Codec text of every field, from `"lz4"`, `"hr=zstd,label=none"` or a mapping; `auto` where none is named.
 
     Raises:
         UsageError: a field is named that does not exist.
     """
-    default = "auto"
-    named: dict[str, str] = {}
-    if isinstance(choice, Mapping):
-        named = dict(choice)
-    elif choice.lstrip().startswith(("{", "[")) or "=" not in choice:
-        default = choice
-    else:
-        for item in re.split(r",(?![^{]*})", choice):  # commas outside of JSON
-            field, equals, codec = item.partition("=")
-            if equals:
-                named[field.strip()] = codec.strip()
-            else:
-                default = field.strip()
+    named = codec_texts(choice)
+    default = named.pop(OTHERS, "auto")
     unknown = sorted(set(named) - set(names))
     if unknown:
         raise UsageError(f"no field {unknown[0]!r} for the codec {named[unknown[0]]!r}; fields are {', '.join(names)}")
     return {name: named.get(name, default) for name in names}
+
+
+def codec_texts(choice: str | Mapping[str, str]) -> dict[str, str]:
+    """Codec text by field name; what is meant for all other fields stands under `OTHERS`."""
+    if isinstance(choice, Mapping):
+        return dict(choice)
+    texts = {}
+    for item in _split(choice):
+        is_config = item.startswith(("{", "["))  # JSON may hold an equals sign too
+        field, equals, codec = ("", "", item) if is_config else item.partition("=")
+        if equals:
+            texts[field.strip()] = codec.strip()
+        else:
+            texts[OTHERS] = codec or field
+    return texts
+
+
+def _split(text: str) -> list[str]:
+    """The parts of `text` between the commas that stand in no JSON."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "{[") - (letter in "}]")
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]

@@ -6,6 +6,8 @@ Shards take seconds to minutes, a process some milliseconds to start.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import multiprocessing
 import signal
 import sys
@@ -20,6 +22,10 @@ from packer.tasks import Progress, ShardReport, ShardTask, write_shard
 
 #: Samples' progress is sent after this many raw bytes: a message costs 20 us.
 _TELL_BYTES = 2**20
+
+_STOPS = (signal.SIGINT, signal.SIGTERM)
+
+_log = logging.getLogger(__name__)
 
 
 def run_processes(tasks: Sequence[ShardTask], workers: int, progress: Progress) -> Iterator[ShardReport]:
@@ -38,9 +44,12 @@ def run_processes(tasks: Sequence[ShardTask], workers: int, progress: Progress) 
                 task = waiting.pop()
                 here, there = context.Pipe(duplex=False)
                 process = context.Process(target=_work, args=(task, there), daemon=True)  # type: ignore[attr-defined]
-                process.start()
+                # A signal between these two would leave a process behind that nobody stops, and one that met
+                # the new process before it is ready would run what the parent does about it.
+                with _signals_held():
+                    process.start()
+                    running[here] = (process, task)
                 there.close()
-                running[here] = (process, task)
             for connection in wait(list(running)):
                 assert isinstance(connection, Connection)
                 yield from _receive(connection, running, progress)
@@ -80,6 +89,8 @@ def _work(task: ShardTask, connection: Connection) -> None:
     # Ctrl-C reaches the whole group; the parent alone decides what it means. SIGTERM is the parent's word to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
     samples = nbytes = 0
 
     def tell(more_samples: int, more_bytes: int) -> None:
@@ -98,8 +109,27 @@ def _work(task: ShardTask, connection: Connection) -> None:
         message = error
     except MemoryError:
         message = WriteError(f"shard {task.number}: out of memory; take fewer --workers")
-    connection.send(message)
+    except (BrokenPipeError, ConnectionResetError):
+        return  # the parent is gone, and with it whoever could be told
+    except Exception as error:
+        _log.debug("shard %d", task.number, exc_info=True)
+        message = WriteError(f"shard {task.number} was not packed: {type(error).__name__}: {error}")
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        connection.send(message)
     connection.close()
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
+    """Holds Ctrl-C and SIGTERM back until the end of the block; they are lost to nobody."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _context() -> BaseContext:

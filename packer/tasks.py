@@ -58,6 +58,10 @@ class ShardReport(msgspec.Struct, frozen=True):
     columns: dict[str, ColumnTotals]
     rejected: tuple[Rejected, ...]
 
+    @property
+    def raw_bytes(self) -> int:
+        return sum(column.raw for column in self.columns.values())
+
 
 def shard_path(folder: Path, number: int) -> Path:
     """Where shard `number` of a dataset lies."""

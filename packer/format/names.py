@@ -35,14 +35,8 @@ def write_names(path: Path, names: Sequence[bytes]) -> None:
     """
     ordered = sorted(range(len(names)), key=names.__getitem__)
     _check(names, ordered)
-    replay = PageReplay()
-    for name in names:
-        replay.put(9, len(name))
-    for number in ordered:
-        replay.put(1 + len(names[number]), 8)
-    replay.commit()
-    # The appender commits now and then, which costs a few pages more than the one commit replayed here.
-    appender = LmdbAppender(path, pages.map_size(replay.file_bytes) + 64 * 4096)
+    # The appender commits now and then, which costs a few pages more than the one commit replayed for this.
+    appender = LmdbAppender(path, pages.map_size(names_bytes(names)) + 64 * 4096)
     try:
         for number, name in enumerate(names):
             appender.put(_KEY.pack(_BY_NUMBER, number), name)
@@ -52,6 +46,17 @@ def write_names(path: Path, names: Sequence[bytes]) -> None:
     except BaseException:
         appender.abort()
         raise
+
+
+def names_bytes(names: Sequence[bytes]) -> int:
+    """Bytes of names.lmdb for these names: exact up to about a million of them, then a few pages less than it takes."""
+    replay = PageReplay()
+    for name in names:
+        replay.put(9, len(name))
+    for name in sorted(names):
+        replay.put(1 + len(name), 8)
+    replay.commit()
+    return replay.file_bytes
 
 
 def _check(names: Sequence[bytes], ordered: Sequence[int]) -> None:

@@ -6,7 +6,7 @@ import glob
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path, PurePath
 
 from packer.errors import SourceError, UsageError
@@ -18,6 +18,13 @@ from packer.sources.suffixes import KIND_OF
 LOOK_AT = 10_000
 
 
+_CONCERNS = {
+    **dict.fromkeys(("pick", "skip", "axis", "samples"), "hdf5"),
+    **dict.fromkeys(("mode", "palette", "max_pixels"), "images"),
+    **dict.fromkeys(("fields", "cast"), "ply"),
+}
+
+
 @dataclass(frozen=True)
 class SourceOptions:
     """What the sources can be told; each takes what concerns it.
@@ -25,7 +32,8 @@ class SourceOptions:
     Attributes:
         pick: HDF5: field name to path of the dataset.
         skip: HDF5: fields to leave out.
-        axis: HDF5: number of the axis that counts the samples.
+        axis: HDF5: number of the axis that counts the samples, from the end where negative.
+        samples: HDF5: `rows`, `groups` or `groups:/path`.
         mode: images: `gray`, `rgb` or `rgba`; None keeps what the files hold.
         palette: images: `colour` or `index`.
         max_pixels: images: larger ones are refused; None for the source's own limit.
@@ -36,6 +44,7 @@ class SourceOptions:
     pick: Mapping[str, str] = field(default_factory=dict)
     skip: tuple[str, ...] = ()
     axis: int = 0
+    samples: str = "rows"
     mode: str | None = None
     palette: str = "colour"
     max_pixels: int | None = None
@@ -64,6 +73,7 @@ def open_sources(inputs: Sequence[str], options: SourceOptions | None = None, on
         said = ", ".join(f"{named[name]} holds {kind}" for name, kind in kinds.items())
         raise UsageError(f"sources of several kinds cannot be packed together: {said}; pack each alone")
     kind = next(iter(kinds.values()))
+    _check_concern(options, kind)
     return _open(kind, named, options, on_bad)
 
 
@@ -87,7 +97,25 @@ def _open(kind: str, named: Mapping[str, str], options: SourceOptions, on_bad: O
     from packer.sources.hdf5 import open_hdf5
 
     _refuse_name(name, kind)
-    return open_hdf5(path, fields=options.pick or None, skip=options.skip, on_bad=on_bad, axis=options.axis)
+    return open_hdf5(
+        path,
+        fields=options.pick or None,
+        skip=options.skip,
+        on_bad=on_bad,
+        axis=options.axis,
+        samples=options.samples,
+    )
+
+
+def _check_concern(options: SourceOptions, kind: str) -> None:
+    """Refuses an option that the source would not listen to."""
+    for option in fields(options):
+        given = getattr(options, option.name)
+        usual = option.default if option.default is not MISSING else {}
+        concerned = _CONCERNS[option.name]
+        if given != usual and concerned != kind:
+            flag = "--field" if option.name == "pick" else f"--{option.name.replace('_', '-')}"
+            raise UsageError(f"{flag} is for {concerned}, and the source holds {kind}; leave it out")
 
 
 def _split(text: str) -> tuple[str, str]:
