@@ -63,15 +63,20 @@ def _auto(source: Source, sizes: Mapping[str, FieldSizes], specs: Sequence[Field
     return out
 
 
-def look_at(source: Source) -> dict[str, list[NDArray[Any]]]:
-    """Some samples of every field, from evenly spread places; a bad one is passed over here."""
+def look_at(source: Source, places: int = LOOK_PLACES, nbytes: int = LOOK_BYTES) -> dict[str, list[NDArray[Any]]]:
+    """Some samples of every field, from evenly spread places; a bad one is passed over here.
+
+    Args:
+        places: how many, at most.
+        nbytes: no further place is looked at when this many raw bytes are exceeded.
+    """
     found: dict[str, list[NDArray[Any]]] = {spec.name: [] for spec in source.fields}
     sample_bytes = max(1, sum(spec.fixed_bytes for spec in source.fields if not spec.is_ragged))
     run = max(1, RUN_BYTES // sample_bytes) if not any(spec.is_ragged for spec in source.fields) else 1
     seen = 0
-    for start in sorted({int(i) for i in np.linspace(0, len(source) - 1, min(LOOK_PLACES, len(source)))}):
+    for start, stop in _runs(len(source), places, run):
         try:
-            blocks = list(source.part(start, min(start + run, len(source))).read())
+            blocks = list(source.part(start, stop).read())
         except SourceError:
             continue  # whether it stops the conversion is decided where it is packed
         for block in blocks:
@@ -79,6 +84,15 @@ def look_at(source: Source) -> dict[str, list[NDArray[Any]]]:
                 arrays = [v.encode() if isinstance(v, str) else v for v in values]
                 found[name] += [np.frombuffer(a, np.uint8) if isinstance(a, bytes) else a for a in arrays]
                 seen += sum(array.nbytes for array in found[name][-len(arrays) :])
-        if seen > LOOK_BYTES:
+        if seen > nbytes:
             break
     return found
+
+
+def _runs(count: int, places: int, run: int) -> list[tuple[int, int]]:
+    """Up to `places` runs of samples, evenly spread and apart; the first few are spread over it all too."""
+    starts = sorted({int(i) for i in np.linspace(0, count - 1, min(places, count))})
+    runs = [(start, min(start + run, end)) for start, end in zip(starts, [*starts[1:], count], strict=True)]
+    bits = len(runs).bit_length()
+    # Their numbers with the bits reversed: 0, 1/2, 1/4, 3/4, 1/8, ...
+    return [runs[i] for i in sorted(range(len(runs)), key=lambda i: f"{i:0{bits}b}"[::-1])]
