@@ -84,6 +84,29 @@ class ColumnIndex:
         rows = min(self.field.frame.rows, shape[0] - row)
         return rows * self.field.itemsize * math.prod(shape[1:])
 
+    def check_samples(self, path: str) -> None:
+        """Checks for every sample that its shape, its bytes and its frames agree.
+
+        Raises:
+            DamagedError: they do not; the message names the first sample of the shard where they differ.
+        """
+        wrong = np.zeros(self.samples, bool)
+        if self.field.is_ragged:
+            sizes = np.diff(self.arrays["sample_offsets"].astype(np.int64))
+            shapes = self.arrays["shapes"].astype(np.float64)
+            wrong |= (sizes < 0) | (shapes.prod(axis=1) * self.field.fixed_bytes != sizes)
+        if "sample_frames" in self.arrays and self.field.frame.rows is not None:
+            rows = self.arrays["shapes"][:, 0] if self.field.shape[0] is None else np.uint64(self.field.shape[0])
+            bands = -(-np.broadcast_to(rows, self.samples).astype(np.int64) // self.field.frame.rows)
+            wrong |= np.diff(self.arrays["sample_frames"].astype(np.int64)) != bands
+        if wrong.any():
+            raise DamagedError(
+                f"{path}: field {self.field.name!r}: shape and size of sample {int(wrong.argmax())} of the shard "
+                "do not agree; run `packer repair`"
+            )
+        if "frame_offsets" in self.arrays and (np.diff(self.arrays["frame_offsets"].astype(np.int64)) < 0).any():
+            raise DamagedError(f"{path}: field {self.field.name!r}: its frames do not ascend; run `packer repair`")
+
     def frame_span(self, frame: int) -> tuple[int, int]:
         """Start and end of a frame in the file.
 
