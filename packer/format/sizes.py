@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from packer.format.layout import HEADER, NAME_BYTES, NAME_OFFSETS, chunk_key, column_key, index_arrays
 from packer.format.limits import CHUNK_BYTES
 from packer.format.page_replay import PageReplay
+from packer.format.pages import PAGE_SIZE
 from packer.format.schema import Field
 from packer.format.shard_writer import COMMIT_BYTES, ShardHeader
 
@@ -111,7 +112,18 @@ def shard_bytes(
     values.append((len(HEADER), len(msgspec.json.encode(header))))
     if name_bytes is not None:
         values += [(len(NAME_BYTES), name_bytes), (len(NAME_OFFSETS), 8 * (samples + 1))]
-    return _replayed(values)
+    encoded = sum(len(column.chunks) for field, column in zip(fields, columns, strict=True) if field.codec)
+    return _replayed(values) + _slack_pages(encoded) * PAGE_SIZE
+
+
+def _slack_pages(encoded_chunks: int) -> int:
+    """Pages that encoding can cost more than it saves, at worst.
+
+    A chunk that shrinks may waste the rest of its last page, or move beside its key and split a leaf: one page
+    each. More leaves take more branch pages, of at least 64 each, and perhaps one more level: a page of the tree, and
+    two copies of it that the last two commits retired.
+    """
+    return encoded_chunks + encoded_chunks // 64 + 3 if encoded_chunks else 0
 
 
 def _index_sizes(number: int, field: Field, column: ColumnSizes, samples: int) -> list[tuple[int, int]]:
