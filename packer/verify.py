@@ -125,8 +125,8 @@ class _Checker:
             end = min(start + STEP_BYTES, entry.bytes)
             digest.update(shard.bytes[start:end])
             while at < len(frames) and frames[at][0] < end:
-                _, column, frame = frames[at]
-                if not columns[column].check_frame(frame):
+                begin, behind, column, frame = frames[at]
+                if not columns[column].check_frame(frame, (begin, behind)):
                     self._add_frame(entry, first, columns[column], frame)
                 at += 1
             self.progress(0, end - start)
@@ -190,11 +190,11 @@ def verify(dataset: str | os.PathLike[str], progress: Progress | None = None) ->
     return VerifyReport(tuple(checker.damages), files, checker.bytes, checker.frames)
 
 
-def _spans(columns: list[Column]) -> Iterator[tuple[int, int, int]]:
-    """Where each frame begins in the file, with its column and number."""
+def _spans(columns: list[Column]) -> Iterator[tuple[int, int, int, int]]:
+    """Where each frame begins and ends in the file, with its column and number."""
     for position, column in enumerate(columns):
-        for frame in range(column.index.frames):
-            yield column.index.frame_span(frame)[0], position, frame
+        for frame, (begin, end) in enumerate(column.index.frame_spans(0, column.index.frames).tolist()):
+            yield begin, end, position, frame
 
 
 def _within(text: str, folder: Path) -> str:

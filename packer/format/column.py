@@ -108,33 +108,50 @@ class ColumnIndex:
             raise DamagedError(f"{path}: field {self.field.name!r}: its frames do not ascend; run `packer repair`")
 
     def frame_span(self, frame: int) -> tuple[int, int]:
-        """Start and end of a frame in the file.
+        """Start and end of a frame in the file."""
+        start, end = self.frame_spans(frame, frame + 1)[0].tolist()
+        return start, end
 
-        Raises:
-            ValueError: it lies outside the chunk that should hold it.
-        """
-        table = self.arrays["chunks"]
-        chunk = int(np.searchsorted(table[:, 1], frame, side="right"))
-        begin = int(table[chunk - 1, 2]) if chunk else 0
-        start, end = self._stored_span(frame)
-        if not begin <= start <= end <= int(table[chunk, 2]):
-            raise ValueError(f"frame {frame} lies outside its chunk")
-        at = int(self.chunk_at[chunk])
-        return at + start - begin, at + end - begin
-
-    def _stored_span(self, frame: int) -> tuple[int, int]:
-        """Start and end of a frame in the column's stored bytes."""
+    def frame_spans(self, first: int, last: int) -> NDArray[np.int64]:
+        """Start and end in the file of the frames first..last, (frames, 2)."""
+        frames = np.arange(first, last, dtype=np.int64)
+        table = self.arrays["chunks"].astype(np.int64)
+        chunk = table[:, 1].searchsorted(frames, side="right")
+        before = np.concatenate([[0], table[:-1, 2]])[: len(table)]
         if self.field.codec:
-            start, end = self.arrays["frame_offsets"][frame : frame + 2]
-            return int(start), int(end)
-        first, _ = self.sample_range(frame)
-        ragged = self.field.is_ragged
-        start = int(self.arrays["sample_offsets"][first]) if ragged else first * self.field.fixed_bytes
-        if self.field.frame.rows is not None:
-            shape = self.shape_of(first)
-            row = (frame - self.frame_range(first, first + 1)[0]) * self.field.frame.rows
-            start += row * self.field.itemsize * math.prod(shape[1:])
-        return start, start + self.frame_bytes(frame)
+            stored = self.arrays["frame_offsets"][first : last + 1].astype(np.int64)
+            spans = np.stack([stored[:-1], stored[1:]], axis=1)
+        elif self.field.frame.samples is not None:
+            edges = np.minimum(np.arange(first, last + 1) * self.field.frame.samples, self.samples)
+            offsets = self._raw_offsets(edges)
+            spans = np.stack([offsets[:-1], offsets[1:]], axis=1)
+        else:
+            spans = self._raw_bands(frames)
+        if len(frames):
+            spans += (self.chunk_at - before)[chunk][:, None]
+        return spans
+
+    def _raw_offsets(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where samples begin in the column's raw bytes."""
+        if self.field.is_ragged:
+            return self.arrays["sample_offsets"][samples].astype(np.int64)
+        return samples * self.field.fixed_bytes
+
+    def _raw_bands(self, frames: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Start and end of frames of rows in the column's raw bytes, (frames, 2)."""
+        rows = self.field.frame.rows or 1
+        if self.field.is_ragged:
+            first_frame = self.arrays["sample_frames"].astype(np.int64)
+            sample = first_frame.searchsorted(frames, side="right") - 1
+            row = (frames - first_frame[sample]) * rows
+        else:
+            per_sample = -(-(self.field.shape[0] or 0) // rows)
+            sample = frames // per_sample
+            row = frames % per_sample * rows
+        start, end = self._raw_offsets(sample), self._raw_offsets(sample + 1)
+        held = self.arrays["shapes"][sample, 0].astype(np.int64) if self.field.shape[0] is None else self.field.shape[0]
+        row_bytes = (end - start) // np.maximum(held, 1)
+        return np.stack([start + row * row_bytes, np.minimum(start + (row + rows) * row_bytes, end)], axis=1)
 
 
 class Column:
@@ -150,14 +167,14 @@ class Column:
         self._path = path
         self._codec = FrameCodec(self.field.codec, self.field.np_dtype)
 
-    def check_frame(self, frame: int) -> bool:
-        """Whether the checksum of a frame is right.
+    def check_frame(self, frame: int, span: tuple[int, int] | None = None) -> bool:
+        """Whether the checksum of a frame is right; `span` is where it lies, if the caller knows.
 
         Raises:
             DamagedError: the index does not lead to the frame.
         """
         try:
-            start, end = self.index.frame_span(frame)
+            start, end = span or self.index.frame_span(frame)
         except _DAMAGE as error:
             raise self._damaged(f"frame {frame}", error) from None
         return bool(xxhash.xxh3_64_intdigest(self._file[start:end]) == int(self.index.arrays["checksums"][frame]))
