@@ -126,7 +126,7 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
     path = Path(out)
     rejected: list[Rejected] = []
     source = open_source(sources, options, rejected)
-    _check_apart(sources, path)
+    check_apart(sources, path)
     prepared = prepare(source, options.codec, options.shard_size)
     if options.planned:
         options.planned(prepared)
@@ -174,7 +174,7 @@ def _inputs(sources: Any) -> list[str] | None:
     return None
 
 
-def _check_apart(sources: Any, out: Path) -> None:
+def check_apart(sources: Any, out: Path) -> None:
     """Refuses an output folder within a source folder, where a second run would find its own output."""
     for text in _inputs(sources) or []:
         for place in (Path(text), Path(text.partition("=")[2] or text)):

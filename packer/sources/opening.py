@@ -115,7 +115,7 @@ def _check_concern(options: SourceOptions, kind: str) -> None:
         concerned = _CONCERNS[option.name]
         if given != usual and concerned != kind:
             flag = "--field" if option.name == "pick" else f"--{option.name.replace('_', '-')}"
-            raise UsageError(f"{flag} is for {concerned}, and the source holds {kind}; leave it out")
+            raise UsageError(f"{flag} is for sources of {concerned}, and this one holds {kind}; leave it out")
 
 
 def _split(text: str) -> tuple[str, str]:

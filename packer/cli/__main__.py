@@ -1,0 +1,5 @@
+"""`python -m packer.cli` does what `packer` does."""
+
+from packer.cli.main import main
+
+main(prog_name="packer")

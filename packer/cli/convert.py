@@ -1,0 +1,126 @@
+"""`packer convert`: sources in, a packed dataset out."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from packer.cli.interruption import Interrupted
+from packer.cli.logs import is_quiet, log_options
+from packer.cli.options import conversion_options, sources_argument
+
+if TYPE_CHECKING:
+    from packer.convert import ConvertOptions, Report
+    from packer.prepare import Prepared
+
+_log = logging.getLogger(__name__)
+
+
+@click.command()
+@sources_argument
+@click.argument("out", type=click.Path(path_type=Path))
+@conversion_options
+@click.option(
+    "--workers", type=click.IntRange(min=0), help="Processes; 0 packs in this one.  [default: as many as processors]"
+)
+@click.option("--scheduler", metavar="ADDRESS", help="Pack on a Dask cluster, as in tcp://host:8786.")
+@click.option("--overwrite", is_flag=True, help="Replace a dataset that is there, once the new one is done.")
+@click.option("--dry-run", is_flag=True, help="Say what would be made, as `packer plan` does, and make nothing.")
+@log_options
+def convert(
+    sources: tuple[str, ...], out: Path, options: ConvertOptions, scheduler: str | None, dry_run: bool, **running: Any
+) -> None:
+    """Pack images, point clouds or HDF5 files into the dataset OUT.
+
+    A SOURCE is a folder, a file, or a quoted pattern such as 'clouds/*.ply'. Images of several fields are paired by
+    name: give FIELD=SOURCE for each. Stopped halfway? Run the same command again: finished shards are kept.
+
+    \b
+    $ packer convert lr=DIV2K/LR_x4 hr=DIV2K/HR div2k.packed
+    $ packer convert scans/ scans.packed --codec bitshuffle --workers 8
+    $ packer convert train.h5 train.packed --field x=/data --field y=/label
+    """
+    options = replace(options, **running)
+    if dry_run:
+        from packer.cli.plan import show_plan
+
+        show_plan(sources, options, out, as_json=False)
+        return
+    with _advice_on_resuming():
+        if scheduler is None:
+            report = _convert(sources, out, options)
+        else:
+            if options.workers is not None:
+                raise click.UsageError("--workers and --scheduler exclude each other: the cluster has its own workers")
+            with dask_executor(scheduler) as executor:
+                report = _convert(sources, out, replace(options, executor=executor))
+    _say_rejected(report)
+    if not is_quiet():
+        from packer.cli.summary import summary
+
+        click.echo("\n".join(summary(report)))
+
+
+def _convert(sources: tuple[str, ...], out: Path, options: ConvertOptions) -> Report:
+    from packer import convert as conversion
+    from packer.cli.progress import progress
+
+    def planned(prepared: Prepared) -> None:
+        for note in prepared.source.notes():
+            _log.info("%s", note)
+        shown.begin(prepared)
+
+    def resumed(samples: int, nbytes: int) -> None:
+        _log.info("going on where an earlier run stopped: %s samples are packed", f"{samples:,}")
+        shown.resume(samples, nbytes)
+
+    with progress() as shown:
+        hooks = {"planned": planned, "resumed": resumed, "progress": shown.advance}
+        return conversion.convert(list(sources), out, options, **hooks)
+
+
+@contextmanager
+def _advice_on_resuming() -> Iterator[None]:
+    try:
+        yield
+    except Interrupted as stop:
+        stop.advice = "finished shards are kept; run the same command again to go on"
+        raise
+
+
+@contextmanager
+def dask_executor(address: str) -> Iterator[Executor]:
+    """The executor of the Dask cluster whose scheduler is at `address`.
+
+    Raises:
+        UsageError: `distributed` is not installed, or no scheduler answers.
+    """
+    from packer.errors import UsageError
+
+    try:
+        distributed = importlib.import_module("distributed")
+    except ImportError:
+        raise UsageError("--scheduler needs the package distributed: pip install 'lmdb-packer[distributed]'") from None
+    try:
+        client = distributed.Client(address)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--scheduler {address}: {error}; give the address that the scheduler printed") from None
+    with client:
+        yield client.get_executor()
+
+
+def _say_rejected(report: Report) -> None:
+    count = len(report.rejected)
+    if count:
+        what = "1 sample was" if count == 1 else f"{count:,} samples were"
+        first = report.rejected[0]
+        path = report.path / "rejected.jsonl"
+        _log.warning("%s left out, listed in %s; the first: %s: %s", what, path, first.file, first.reason)

@@ -1,0 +1,162 @@
+"""The description that `packer info` prints, for machines and for people."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from packer.cli.summary import field_table
+from packer.cli.tables import listing, terminal_width
+from packer.cli.units import size_text
+from packer.errors import DamagedError
+from packer.format import manifest as manifests
+from packer.format.codecs import codec_name
+from packer.format.manifest import MANIFEST, FileEntry, Manifest
+from packer.format.names import Names
+from packer.output import REJECTED
+
+#: Names that are shown.
+_FIRST = 5
+#: What is shown of the origin is no longer than this many lines.
+_ORIGIN_LINES = 12
+#: Blocks of `st_blocks`, whatever the file system's own.
+_BLOCK = 512
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Description:
+    """A packed dataset as its manifest and its files show it.
+
+    Attributes:
+        names: the first few names.
+        disk_bytes: what the files take on the disk, which can be less or more than their length.
+        rejected: samples that were left out when it was made.
+    """
+
+    path: Path
+    manifest: Manifest
+    names: tuple[str, ...]
+    disk_bytes: int
+    rejected: int
+
+
+def describe(path: Path) -> Description:
+    """What the dataset in `path` holds; a file that is missing or has another size is only warned of.
+
+    Raises:
+        DatasetError: it is not a packed dataset, or unfinished.
+    """
+    manifest = manifests.read(path)
+    files = [*manifest.shards, *([manifest.names] if manifest.names else [])]
+    disk = sum(_disk_bytes(path / file.file, file) for file in files)
+    rejected = 0
+    with contextlib.suppress(OSError):
+        rejected = (path / REJECTED).read_bytes().count(b"\n")
+    return Description(path, manifest, _first_names(path, manifest), disk + _blocks(path / MANIFEST), rejected)
+
+
+def description_lines(found: Description) -> list[str]:
+    """For people."""
+    manifest, width = found.manifest, terminal_width()
+    raw = sum(column.raw for column in manifest.columns.values())
+    pairs = [
+        ("dataset", str(found.path)),
+        ("samples", f"{manifest.samples:,}"),
+        ("shards", _shards(manifest)),
+        (
+            "size",
+            f"{size_text(manifest.file_bytes)} ({size_text(found.disk_bytes)} on disk), {size_text(raw)} as arrays",
+        ),
+        ("planned", _planned(manifest)),
+        ("names", _names(found)),
+        ("made by", manifest.tool),
+    ]
+    if found.rejected:
+        pairs.append(("left out", f"{found.rejected:,} samples, listed in {REJECTED}"))
+    pairs += _origin(manifest.origin)
+    return [*field_table(manifest.fields, manifest.columns), "", *listing(pairs, width)]
+
+
+def json_text(found: Description) -> str:
+    """For machines: one JSON object with all that the manifest says."""
+    manifest = found.manifest
+    document: dict[str, Any] = {
+        "path": str(found.path),
+        **msgspec.to_builtins(manifest),
+        "codec_names": {field.name: codec_name(field.codec) for field in manifest.fields},
+        "first_names": found.names,
+        "file_bytes": manifest.file_bytes,
+        "disk_bytes": found.disk_bytes,
+        "rejected": found.rejected,
+    }
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+
+
+def _names(found: Description) -> str:
+    if found.manifest.names is None:
+        return "none; samples have numbers alone"
+    more = ["..."] if len(found.names) < found.manifest.samples else []
+    return ", ".join([*found.names, *more])
+
+
+def _shards(manifest: Manifest) -> str:
+    sizes = [shard.bytes for shard in manifest.shards]
+    if len(sizes) == 1:
+        return f"1, of {size_text(sizes[0])}"
+    return f"{len(sizes):,}, of {size_text(min(sizes))} to {size_text(max(sizes))}"
+
+
+def _planned(manifest: Manifest) -> str:
+    """Plan against fact, for the shards."""
+    fact = sum(shard.bytes for shard in manifest.shards)
+    if manifest.planned_bytes is None:
+        return "nothing: written sample by sample"
+    if manifest.planned_bytes == fact:
+        return f"exactly the {fact:,} bytes of the shards"
+    return f"at most {size_text(manifest.planned_bytes)} for the shards, which take {size_text(fact)}"
+
+
+def _origin(origin: dict[str, Any]) -> list[tuple[str, str]]:
+    """A line for each thing known of where the data came from; JSON where it is more than a word."""
+    lines = []
+    for name, value in origin.items():
+        shown = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        lines.append((f"origin {name}", shown))
+    if len(lines) > _ORIGIN_LINES:
+        lines[_ORIGIN_LINES - 1 :] = [("origin ...", f"{len(lines) - _ORIGIN_LINES + 1} more; --json shows all")]
+    return lines
+
+
+def _first_names(path: Path, manifest: Manifest) -> tuple[str, ...]:
+    if manifest.names is None:
+        return ()
+    try:
+        names = Names(path / manifest.names.file, manifest.names)
+    except DamagedError as error:
+        _log.warning("%s", error)
+        return ()
+    with contextlib.closing(names):
+        return tuple(names.name(number) for number in range(min(_FIRST, manifest.samples)))
+
+
+def _disk_bytes(path: Path, entry: FileEntry) -> int:
+    try:
+        held = path.stat().st_size
+    except OSError as error:
+        _log.warning("%s: %s; run `packer verify`", path, error.strerror)
+        return 0
+    if held != entry.bytes:
+        _log.warning("%s: %s bytes, %s expected; run `packer verify`", path, f"{held:,}", f"{entry.bytes:,}")
+    return _blocks(path)
+
+
+def _blocks(path: Path) -> int:
+    found = path.stat()
+    return getattr(found, "st_blocks", -(-found.st_size // _BLOCK)) * _BLOCK

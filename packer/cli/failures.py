@@ -1,0 +1,66 @@
+"""What is said when a command fails, and the exit status it ends with."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import traceback
+
+import click
+
+from packer.cli.interruption import Interrupted
+from packer.errors import PackerError
+
+_DATA_BAD = 1
+_WRONG_USAGE = 2
+_CTRL_C = 130
+
+
+def report(error: BaseException) -> int | str | None:
+    """Says on stderr, in one line, why a command failed; returns the exit status."""
+    if isinstance(error, SystemExit):
+        return error.code
+    if isinstance(error, Interrupted):
+        _say(f"packer: stopped; {error.advice}" if error.advice else "packer: stopped")
+        return error.exit_status
+    if isinstance(error, (click.Abort, KeyboardInterrupt)):
+        _say("packer: stopped")
+        return _CTRL_C
+    if isinstance(error, click.ClickException):
+        return _of_click(error)
+    _say_error(_sentence(error))
+    if logging.getLogger("packer").isEnabledFor(logging.DEBUG):
+        _say("".join(traceback.format_exception(error)).rstrip())
+    return error.exit_status if isinstance(error, PackerError) else _DATA_BAD
+
+
+def _of_click(error: click.ClickException) -> int:
+    if type(error).__name__ == "NoArgsIsHelpError":  # older versions of click have no such class
+        _say(error.format_message())
+        return _WRONG_USAGE
+    advice = ""
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        advice = f" (see `{error.ctx.command_path} --help`)"
+    _say_error(error.format_message().rstrip(".") + advice)
+    return error.exit_code
+
+
+def _sentence(error: BaseException) -> str:
+    if isinstance(error, PackerError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return "out of memory; take fewer --workers, or a smaller --shard-size"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    what = f"{type(error).__name__}: {error}".rstrip(": ")
+    return f"{what} (this should not happen; please report it with what --verbose shows)"
+
+
+def _say_error(text: str) -> None:
+    # One line: a message of several is one that a log takes apart.
+    _say("packer: error: " + " ".join(text.split()))
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):  # stderr is closed: there is nobody to tell
+        click.echo(text, err=True)

@@ -1,0 +1,135 @@
+"""The forecast that `packer plan` prints, for machines and for people."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from packer.cli.summary import shape_text
+from packer.cli.tables import listing, table, terminal_width
+from packer.cli.units import size_text
+from packer.convert import ConvertOptions, check_apart, open_source
+from packer.estimate import Estimate, estimate
+from packer.format.codecs import codec_name
+from packer.prepare import Prepared, prepare
+from packer.tasks import Rejected
+
+_RIGHT = ("raw", "stored", "ratio")
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A plan, the size it comes to, and the room there is.
+
+    Attributes:
+        rejected: files that --on-error skip leaves out.
+        disk_free: bytes free where the dataset would lie.
+    """
+
+    prepared: Prepared
+    size: Estimate
+    rejected: tuple[Rejected, ...]
+    disk_free: int
+
+
+def forecast(sources: Sequence[str], options: ConvertOptions, out: Path) -> Forecast:
+    """What converting `sources` into `out` would make.
+
+    Raises:
+        UsageError, SourceError: as `convert` does before it writes.
+    """
+    rejected: list[Rejected] = []
+    source = open_source(list(sources), options, rejected)
+    check_apart(list(sources), out)
+    prepared = prepare(source, options.codec, options.shard_size)
+    return Forecast(prepared, estimate(prepared), tuple(rejected), shutil.disk_usage(_existing(out)).free)
+
+
+def forecast_lines(found: Forecast) -> list[str]:
+    """For people."""
+    plan, size = found.prepared.plan, found.size
+    sizes = [shard.raw_bytes for shard in plan.shards]
+    shards = f"{len(sizes):,}, of {size_text(min(sizes))} to {size_text(max(sizes))} as arrays"
+    pairs = [
+        ("source", found.prepared.source.kind),
+        ("samples", f"{plan.samples:,}"),
+        ("shards", shards if len(sizes) > 1 else f"1, of {size_text(sizes[0])} as arrays"),
+        ("size", _size(size)),
+        ("disk", f"{size_text(size.high)} needed at most, {size_text(found.disk_free)} free"),
+    ]
+    if size.high > found.disk_free:
+        pairs.append(("warning", "the disk may be too small"))
+    pairs += [("note", note) for note in found.prepared.source.notes()]
+    pairs += [("left out", f"{bad.file}: {bad.reason}") for bad in found.rejected]
+    width = terminal_width()
+    return [*_field_table(found, width), "", *listing(pairs, width)]
+
+
+def json_text(found: Forecast) -> str:
+    """For machines: one JSON object."""
+    plan, size = found.prepared.plan, found.size
+    document: dict[str, Any] = {
+        "kind": found.prepared.source.kind,
+        "samples": plan.samples,
+        "fields": [_field_json(found, number) for number in range(len(plan.fields))],
+        "shards": [
+            {
+                "file": shard.file,
+                "samples": shard.stop - shard.start,
+                "raw_bytes": shard.raw_bytes,
+                "most_bytes": shard.file_bytes,
+                "map_size": shard.map_size,
+            }
+            for shard in plan.shards
+        ],
+        "exact": size.exact,
+        "file_bytes": size.file_bytes,
+        "file_bytes_low": size.low,
+        "file_bytes_high": size.high,
+        "names_bytes": size.names,
+        "disk_needed": size.high,
+        "disk_free": found.disk_free,
+        "notes": found.prepared.source.notes(),
+        "rejected": found.rejected,
+    }
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+
+
+def _field_json(found: Forecast, number: int) -> dict[str, Any]:
+    field = found.prepared.plan.fields[number]
+    size = found.size.fields[field.name]
+    return {
+        **msgspec.to_builtins(field),
+        "codec_name": codec_name(field.codec),
+        "raw_bytes": size.raw,
+        "stored_bytes": size.stored,
+        "stored_bytes_low": size.low,
+        "stored_bytes_high": size.high,
+        "ratio": size.ratio,
+    }
+
+
+def _field_table(found: Forecast, width: int) -> list[str]:
+    rows = []
+    for field in found.prepared.plan.fields:
+        size = found.size.fields[field.name]
+        kept = [field.name, field.kind, str(field.dtype), shape_text(field), codec_name(field.codec)]
+        about = "" if size.low == size.high else "~"
+        rows.append([*kept, size_text(size.raw), about + size_text(size.stored), f"{about}{size.ratio:.2f}"])
+    return table(("field", "kind", "dtype", "shape", "codec", *_RIGHT), rows, width, _RIGHT)
+
+
+def _size(size: Estimate) -> str:
+    if size.exact:
+        return f"{size_text(size.file_bytes)}, exactly {size.file_bytes:,} bytes and the manifest"
+    return f"about {size_text(size.file_bytes)} ({size_text(size.low)} to {size_text(size.high)})"
+
+
+def _existing(path: Path) -> Path:
+    """The nearest folder above that exists."""
+    return next(folder for folder in path.absolute().parents if folder.is_dir())

@@ -1,0 +1,49 @@
+"""Logging on stderr, and the options that say how much of it there is."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+_LEVELS = {"quiet": logging.WARNING, "usual": logging.INFO, "verbose": logging.DEBUG}
+
+
+class _Stderr(logging.Handler):
+    """Writes to what stderr is at the time, `packer: ` before every line."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        mark = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
+        click.echo(f"packer: {mark}{self.format(record)}", err=True)
+
+
+def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --verbose and --quiet; the command itself does not see them."""
+
+    @click.option(
+        "-v", "--verbose", is_flag=True, help="Say more, with a traceback for an error that is a fault of ours."
+    )
+    @click.option("-q", "--quiet", is_flag=True, help="Say nothing but warnings and errors.")
+    @functools.wraps(command)
+    def with_logging(verbose: bool, quiet: bool, **given: Any) -> Any:
+        if verbose and quiet:
+            raise click.UsageError("--verbose and --quiet exclude each other")
+        set_up("verbose" if verbose else "quiet" if quiet else "usual")
+        return command(**given)
+
+    return with_logging
+
+
+def set_up(amount: str) -> None:
+    """Sends what the library logs to stderr: `quiet`, `usual` or `verbose`."""
+    logger = logging.getLogger("packer")
+    logger.handlers = [_Stderr()]
+    logger.setLevel(_LEVELS[amount])
+
+
+def is_quiet() -> bool:
+    """Whether the user wants to see neither progress nor summary."""
+    return not logging.getLogger("packer").isEnabledFor(logging.INFO)

@@ -1,0 +1,26 @@
+"""`packer` itself: which commands there are. Loads click and the standard library alone."""
+
+from __future__ import annotations
+
+import click
+
+import packer
+from packer.cli.program import Program
+
+#: Name, module and one line of help of every command; a command's module is imported when it is called.
+COMMANDS = {
+    "convert": ("packer.cli.convert", "Pack images, point clouds or HDF5 files into a dataset."),
+    "plan": ("packer.cli.plan", "Say what convert would make, before anything is written."),
+    "info": ("packer.cli.info", "Say what a packed dataset holds."),
+}
+
+
+@click.group(cls=Program, commands_by_name=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(packer.__version__, message="packer %(version)s")
+def main() -> None:
+    """Turn PNG pairs, PLY clouds and HDF5 files into packed datasets, which PyTorch reads at the speed of memory.
+
+    \b
+    $ packer convert lr=DIV2K/LR_x4 hr=DIV2K/HR div2k.packed
+    $ packer info div2k.packed
+    """

@@ -1,0 +1,129 @@
+"""Options that several commands share. What is heavy is imported when they are used, so that --help is quick."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from packer.cli.units import size
+
+if TYPE_CHECKING:
+    from packer.sources.opening import SourceOptions
+
+Command = Callable[..., Any]
+
+_SOURCE = (
+    click.option("--mode", type=click.Choice(["gray", "rgb", "rgba"]), help="Images: convert all to this."),
+    click.option(
+        "--palette",
+        type=click.Choice(["colour", "index"]),
+        default="colour",
+        show_default=True,
+        help="Images with a palette: pack their colours, or the indices.",
+    ),
+    click.option("--max-pixels", type=click.IntRange(min=1), help="Images: refuse larger ones."),
+    click.option(
+        "--fields",
+        default="same",
+        show_default=True,
+        metavar="same|common|all|A,B",
+        help="PLY: what to take where files differ in their fields.",
+    ),
+    click.option("--cast", multiple=True, metavar="FIELD=DTYPE", help="PLY: convert a field, as in xyz=float32."),
+    click.option("--field", multiple=True, metavar="NAME=/PATH", help="HDF5: take this dataset, under this name."),
+    click.option("--skip", multiple=True, metavar="FIELD", help="HDF5: leave out a field, dataset or group."),
+    click.option(
+        "--axis", type=int, default=0, show_default=True, help="HDF5: number of the axis that counts samples."
+    ),
+    click.option(
+        "--samples",
+        default="rows",
+        show_default=True,
+        metavar="rows|groups[:/PATH]",
+        help="HDF5: what one sample is.",
+    ),
+)
+
+_PACKING = (
+    click.option(
+        "--codec",
+        multiple=True,
+        metavar="[FIELD=]CODEC",
+        help="auto, none, lz4, lz4hc, zstd, bitshuffle, rowdelta+zstd, or a numcodecs config as JSON; for all fields "
+        "or for one, repeated or with commas: --codec hr=zstd,label=none.  [default: auto]",
+    ),
+    click.option(
+        "--shard-size",
+        type=size,
+        help="Raw bytes of a shard, about, such as 1GiB.  [default: 16 shards of 64 MiB to 1 GiB]",
+    ),
+    click.option("--map-size", type=size, help="The LMDB map of a shard may not get larger than this."),
+    click.option(
+        "--on-error",
+        type=click.Choice(["stop", "skip"]),
+        default="stop",
+        show_default=True,
+        help="Stop at the first bad file or sample, or leave it out and list it in rejected.jsonl.",
+    ),
+)
+
+
+def sources_argument(command: Command) -> Command:
+    """The sources, before anything else on the line."""
+    return click.argument("sources", nargs=-1, required=True, metavar="[FIELD=]SOURCE...")(command)
+
+
+def conversion_options(command: Command) -> Command:
+    """Adds what sources and packing are told; the command gets it as `options`, a ConvertOptions."""
+
+    @functools.wraps(command)
+    def with_options(
+        codec: Sequence[str], shard_size: int | None, map_size: int | None, on_error: str, **given: Any
+    ) -> Any:
+        from packer.convert import ConvertOptions
+
+        options = ConvertOptions(
+            codec=",".join(codec) or "auto",
+            shard_size=shard_size,
+            map_limit=map_size,
+            on_error=on_error,
+            source=_source_options(given),
+        )
+        return command(options=options, **given)
+
+    for option in reversed((*_PACKING, *_SOURCE)):
+        option(with_options)
+    return with_options
+
+
+def _source_options(given: dict[str, Any]) -> SourceOptions:
+    """Takes what concerns the sources out of `given`."""
+    from packer.sources.opening import SourceOptions
+
+    return SourceOptions(
+        pick=_pairs("--field", "NAME=/PATH", given.pop("field")),
+        skip=given.pop("skip"),
+        axis=given.pop("axis"),
+        samples=given.pop("samples"),
+        mode=given.pop("mode"),
+        palette=given.pop("palette"),
+        max_pixels=given.pop("max_pixels"),
+        fields=given.pop("fields"),
+        cast=_pairs("--cast", "FIELD=DTYPE", given.pop("cast")),
+    )
+
+
+def _pairs(option: str, form: str, texts: Sequence[str]) -> dict[str, str]:
+    """`a=b` as a mapping; a name given twice is a mistake."""
+    pairs: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals and value):
+            raise click.UsageError(f"{option} {text}: {form} is expected")
+        if name in pairs:
+            raise click.UsageError(f"{option} names {name} twice")
+        pairs[name] = value
+    return pairs

@@ -1,0 +1,59 @@
+"""What a conversion made, in a few lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from packer.cli.tables import table, terminal_width
+from packer.cli.units import size_text, time_text
+from packer.convert import Report
+from packer.format.codecs import codec_name
+from packer.format.manifest import ColumnTotals
+from packer.format.schema import Field, FieldSpec
+
+_RIGHT = ("raw", "stored", "ratio")
+
+
+def summary(report: Report) -> list[str]:
+    """The lines that end `packer convert`."""
+    manifest = report.manifest
+    shards = len(manifest.shards)
+    kept = f" ({report.kept_shards} from an earlier run)" if report.kept_shards else ""
+    came_from = f"{size_text(report.source_bytes)} of files, " if report.source_bytes else ""
+    # What an earlier run did took none of this time.
+    rate = "" if report.kept_shards else f", {size_text(report.raw_bytes / report.seconds)}/s"
+    return [
+        *field_table(manifest.fields, manifest.columns),
+        "",
+        f"{report.path}: {report.samples:,} samples in {shards:,} shard{'s' if shards != 1 else ''}{kept}",
+        f"{came_from}{size_text(report.raw_bytes)} as arrays, {size_text(report.file_bytes)} packed",
+        time_text(report.seconds) + rate,
+    ]
+
+
+def field_table(fields: Iterable[Field], columns: Mapping[str, ColumnTotals]) -> list[str]:
+    """A line for each field: what it is, how it is stored, and what that saves."""
+    rows = [
+        [
+            field.name,
+            field.kind,
+            str(field.dtype),
+            shape_text(field),
+            codec_name(field.codec),
+            size_text(columns[field.name].raw),
+            size_text(columns[field.name].stored),
+            ratio_text(columns[field.name]),
+        ]
+        for field in fields
+    ]
+    heads = ("field", "kind", "dtype", "shape", "codec", *_RIGHT)
+    return table(heads, rows, terminal_width(), _RIGHT)
+
+
+def shape_text(field: FieldSpec) -> str:
+    """`any x 3`: the axes of one sample, `any` where they differ between samples."""
+    return " x ".join("any" if n is None else str(n) for n in field.shape) or "one value"
+
+
+def ratio_text(totals: ColumnTotals) -> str:
+    return f"{totals.raw / totals.stored:.2f}" if totals.stored else "-"

@@ -1,0 +1,46 @@
+"""Tables of plain text that fit the terminal."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+
+_GAP = "  "
+#: A column is not made narrower than this; a terminal too narrow for that has to wrap lines.
+_NARROWEST = 8
+
+
+def terminal_width() -> int:
+    """Columns of the terminal; 80 where there is none."""
+    return shutil.get_terminal_size((80, 24)).columns
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int, right: Sequence[str] = ()) -> list[str]:
+    """Lines of a table at most `width` wide; where that is too little, the widest columns are cut.
+
+    Args:
+        right: heads of the columns that are set to the right, as numbers are.
+    """
+    sizes = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    while sum(sizes) + len(_GAP) * (len(sizes) - 1) > width and max(sizes) > _NARROWEST:
+        sizes[sizes.index(max(sizes))] -= 1
+    lines = []
+    for row in (heads, *rows):
+        cells = [
+            shortened(cell, size).rjust(size) if head in right else shortened(cell, size).ljust(size)
+            for cell, size, head in zip(row, sizes, heads, strict=True)
+        ]
+        lines.append(_GAP.join(cells).rstrip())
+    return lines
+
+
+def listing(pairs: Sequence[tuple[str, str]], width: int) -> list[str]:
+    """One line for each name and value; values too long are cut."""
+    indent = max(len(name) for name, _ in pairs) + len(_GAP)
+    return [name.ljust(indent) + shortened(value, max(width - indent, _NARROWEST)) for name, value in pairs]
+
+
+def shortened(text: str, width: int) -> str:
+    """`text`, cut at its end where it is wider; what cannot be printed is shown as an escape."""
+    shown = text if text.isprintable() else text.encode("unicode_escape").decode()
+    return shown if len(shown) <= width else shown[: width - 3] + "..."
