@@ -28,17 +28,21 @@ def sample_number(index: Any, samples: int, look_up: LookUp) -> int:
         MissingNameError: no sample has that name.
         TypeError: neither a number nor a name.
     """
-    if isinstance(index, str):
-        return int(look_up([index])[0])
-    number = _integers(np.asarray(index).reshape(1))
-    return int(_within(number, samples)[0])
+    value = index.item() if getattr(index, "shape", None) == () else index
+    if isinstance(value, str):
+        return int(look_up([value])[0])
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"an index of {type(value).__name__}; an integer or a name is expected")
+    if not -samples <= value < samples:
+        raise _outside(value, samples)
+    return value + samples if value < 0 else value
 
 
 def sample_numbers(index: Any, samples: int, look_up: LookUp) -> Numbers:
     """Numbers (n,) of the samples asked for, in the order asked.
 
     Args:
-        index: a slice, a range, a sequence of int or of str, an array or tensor of int, or a mask of bool (samples,).
+        index: a slice, a range, a sequence of int or of str, an array or tensor of them, or a mask of bool (samples,).
 
     Raises:
         SampleIndexError: a number outside the dataset, or a mask of another length.
@@ -47,51 +51,76 @@ def sample_numbers(index: Any, samples: int, look_up: LookUp) -> Numbers:
     """
     if isinstance(index, slice):
         return np.arange(*index.indices(samples), dtype=np.int64)
-    if isinstance(index, torch.Tensor):
-        array = index.numpy(force=True)
-    elif isinstance(index, np.ndarray):
-        array = index
-    elif isinstance(index, range):
-        array = np.arange(index.start, index.stop, index.step, dtype=np.int64)
-    else:
-        array = _from_sequence(index, look_up)
-    if array.dtype.kind in "UT":
-        return look_up(array.tolist())
+    if isinstance(index, range):
+        return _from_range(index, samples)
+    array = _as_array(index)
+    if array.ndim != 1:
+        raise TypeError(f"an index of {array.ndim} axes; one is expected")
+    if array.dtype.kind in "iu":
+        return _within(array, samples)
     if array.dtype.kind == "b":
-        if array.shape != (samples,):
-            raise SampleIndexError(f"a mask of shape {array.shape} for {samples} samples; ({samples},) is expected")
+        if len(array) != samples:
+            raise SampleIndexError(f"a mask of {len(array)} for {samples} samples")
         return np.flatnonzero(array)
-    return _within(_integers(array), samples)
+    if array.dtype.kind in "UTO":
+        return _from_objects(array.tolist(), samples, look_up)
+    raise TypeError(f"an index of {array.dtype}; integers, names or a mask are expected")
 
 
-def _from_sequence(index: Any, look_up: LookUp) -> NDArray[Any]:
+def _as_array(index: Any) -> NDArray[Any]:
+    """The items of an index: integers, bool, or str as objects; floats and mixtures, which are refused later."""
+    if isinstance(index, torch.Tensor):
+        array: NDArray[Any] = index.numpy(force=True)
+        return array
+    if hasattr(index, "__array__"):
+        return np.asarray(index)
     if not isinstance(index, Sequence):
         raise TypeError(
             "a dataset is indexed by int, str, slice, or a sequence, array or tensor of them, "
             f"not {type(index).__name__}"
         )
-    if len(index) and isinstance(index[0], str):
-        if not all(isinstance(item, str) for item in index):
-            raise TypeError("names and numbers cannot be mixed in one index")
-        return look_up(index)
-    return np.asarray(index) if len(index) else np.zeros(0, np.int64)
+    if not len(index):
+        return np.zeros(0, np.int64)
+    if not isinstance(index[0], str):
+        try:
+            array = np.asarray(index)
+        except ValueError as error:  # rows of different lengths
+            raise TypeError(f"an index of one axis is expected: {error}") from None
+        if array.dtype.kind in "biu":
+            return array
+    # numpy alone would make text of 3 when it stands beside a name, and a float of 2**64 - 1.
+    return np.array(index, dtype=object)
 
 
-def _integers(array: NDArray[Any]) -> Numbers:
-    if array.ndim != 1:
-        raise TypeError(f"an index of {array.ndim} axes; one is expected")
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"an index of {array.dtype}; integers, names or a mask are expected")
-    return np.ascontiguousarray(array, np.int64)
+def _from_range(index: range, samples: int) -> Numbers:
+    if not index:
+        return np.zeros(0, np.int64)
+    for end in (index[0], index[-1]):  # before anything of that length is made
+        if not -samples <= end < samples:
+            raise _outside(end, samples)
+    return _within(np.arange(index.start, index.stop, index.step, dtype=np.int64), samples)
 
 
-def _within(numbers: Numbers, samples: int) -> Numbers:
-    # As unsigned numbers the negative ones are huge: one reduction finds whatever needs a closer look.
+def _from_objects(items: list[Any], samples: int, look_up: LookUp) -> Numbers:
+    if all(isinstance(item, str) for item in items):
+        return look_up(items) if items else np.zeros(0, np.int64)
+    if any(isinstance(item, str) for item in items):
+        raise TypeError("names and numbers cannot be mixed in one index")
+    return np.array([sample_number(item, samples, look_up) for item in items], np.int64)
+
+
+def _within(array: NDArray[Any], samples: int) -> Numbers:
+    """Numbers counted from the start, after checking that they lie within the dataset."""
+    # Unsigned numbers of 8 bytes may not fit int64, and as unsigned ones the negative ones are huge: one reduction
+    # finds whatever needs a closer look.
+    numbers = np.ascontiguousarray(array, np.int64)
     if not len(numbers) or int(numbers.view(np.uint64).max()) < samples:
         return numbers
-    wrong = (numbers < -samples) | (numbers >= samples)
+    wrong = (array < -samples) | (array >= samples)
     if wrong.any():
-        raise SampleIndexError(
-            f"sample {int(numbers[wrong][0])} of {samples}: numbers go from {-samples} to {samples - 1}"
-        )
+        raise _outside(int(array[wrong][0]), samples)
     return np.where(numbers < 0, numbers + samples, numbers)
+
+
+def _outside(number: int, samples: int) -> SampleIndexError:
+    return SampleIndexError(f"sample {number} of {samples}: numbers go from {-samples} to {samples - 1}")

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
 
 class Ragged(NamedTuple):
     """Values of a whole batch. A named tuple, so that torch moves and pins it like any nest of tensors.
@@ -29,13 +31,15 @@ class Ragged(NamedTuple):
         """One tensor a sample, views of `values`."""
         return [self.values[a:b] for a, b in itertools.pairwise(self.offsets.tolist())]
 
-    def to_padded(self, fill: float = 0) -> Tensor:
+    def to_padded(self, fill: complex = 0) -> Tensor:
         """(B, longest, ...), with `fill` behind the rows of the shorter samples."""
         lengths = self.lengths
         longest = int(lengths.max()) if len(lengths) else 0
         padded = self.values.new_full((len(lengths), longest, *self.values.shape[1:]), fill)
         inside = torch.arange(longest, device=lengths.device) < lengths[:, None]
-        padded[inside] = self.values
+        # torch writes no unsigned numbers of several bytes through a mask; their bytes, as signed ones, it does.
+        plain = _SIGNED.get(self.values.dtype, self.values.dtype)
+        padded.view(plain)[inside] = self.values.view(plain)
         return padded
 
     def to_nested(self) -> Tensor:
