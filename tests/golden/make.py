@@ -1,0 +1,151 @@
+"""Makes the golden datasets beside this file: `python tests/golden/make.py FOLDER`.
+
+`exact` holds only codecs whose bytes do not depend on a library's version, and every way to store a column;
+`coded` holds the others. They are committed, so run this only after a deliberate change of the format, with
+FOLDER set to this folder and a new format version.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from packer.format import manifest as manifests
+from packer.format import pages
+from packer.format.codecs import NAMED, Config
+from packer.format.manifest import ColumnTotals, FileEntry, Manifest, ShardEntry
+from packer.format.names import write_names
+from packer.format.schema import Field, FrameRule
+from packer.format.shard_writer import ShardWriter
+from packer.format.sizes import shard_bytes
+
+ORIGIN = {"kind": "golden"}
+NAMES = ("b/1", "a", "größe", "c", "b/2")
+
+DELTA_LZ4: tuple[Config, ...] = ({"id": "rowdelta"}, {"id": "lz4"})
+EXACT = (
+    Field(name="image", dtype="uint8", kind="image", shape=(40, 2, 1), codec=DELTA_LZ4, frame=FrameRule(samples=2)),
+    Field(name="photo", dtype="uint16", kind="image", shape=(None, None, 2), frame=FrameRule(rows=2)),
+    Field(name="points", dtype="float32", shape=(None, 3), codec=NAMED["lz4"], frame=FrameRule(samples=2)),
+    Field(name="signal", dtype="float16", shape=(600,), frame=FrameRule(samples=2)),
+    Field(name="grid", dtype="complex64", shape=(3, 2), frame=FrameRule(rows=2)),
+    Field(name="tags", dtype="bool", shape=(None,), frame=FrameRule(samples=4)),
+    Field(name="label", dtype="int64", frame=FrameRule(samples=8192)),
+    Field(name="caption", dtype="uint8", kind="text", shape=(None,), frame=FrameRule(samples=256)),
+)
+CODED = (
+    Field(
+        name="photo",
+        dtype="uint8",
+        kind="image",
+        shape=(None, 8, 3),
+        codec=NAMED["rowdelta+zstd"],
+        frame=FrameRule(rows=16),
+    ),
+    Field(name="cloud", dtype="float32", shape=(None, 3), codec=NAMED["bitshuffle"], frame=FrameRule(samples=2)),
+    Field(name="table", dtype="float64", shape=(100,), codec=NAMED["zstd"], frame=FrameRule(samples=1)),
+    Field(name="count", dtype="int32", shape=(100,), codec=NAMED["lz4hc"], frame=FrameRule(samples=2)),
+    Field(name="extra", dtype="int16", shape=(100,), codec=({"id": "zlib", "level": 6},), frame=FrameRule(samples=2)),
+)
+
+
+def exact_samples(start: int, stop: int) -> dict[str, Any]:
+    """The samples start..stop of `exact`."""
+    rows = np.arange(40)[:, None, None]
+    return {
+        "image": np.array([np.broadcast_to(rows * 7 + n, (40, 2, 1)) for n in range(start, stop)]).astype(np.uint8),
+        "photo": [
+            1000 * n + np.arange((n + 1) * n * 2, dtype=np.uint16).reshape(n + 1, n, 2) for n in range(start, stop)
+        ],
+        "points": [np.full((20 * n, 3), n - 0.5, np.float32) for n in range(start, stop)],
+        "signal": np.array([np.arange(600) / 8 - n for n in range(start, stop)], np.float16),
+        "grid": np.array([np.arange(6).reshape(3, 2) + 1j * n for n in range(start, stop)], np.complex64),
+        "tags": [np.arange(n) % 3 == 0 for n in range(start, stop)],
+        "label": np.array([(-1) ** n * 10**n for n in range(start, stop)], np.int64),
+        "caption": ["ä" * n for n in range(start, stop)],
+    }
+
+
+def coded_samples(start: int, stop: int) -> dict[str, Any]:
+    """The samples start..stop of `coded`."""
+    return {
+        "photo": [
+            (np.arange((20 + n) * 24).reshape(20 + n, 8, 3) // 24 * 3 + n).astype(np.uint8) for n in range(start, stop)
+        ],
+        "cloud": [np.arange(3 * 300 * n, dtype=np.float32).reshape(300 * n, 3) for n in range(start, stop)],
+        "table": np.array([np.arange(100) % 5 + n for n in range(start, stop)], np.float64),
+        "count": np.array([np.arange(100) // 10 - n for n in range(start, stop)], np.int32),
+        "extra": np.array([np.arange(100) // 20 * 100 + n for n in range(start, stop)], np.int16),
+    }
+
+
+def make_exact(folder: Path) -> None:
+    """Two shards of three and two samples with names, in chunks of at most 1500 bytes where samples allow."""
+    shards = [
+        _shard(folder, number, EXACT, exact_samples(a, b), NAMES[a:b]) for number, (a, b) in enumerate([(0, 3), (3, 5)])
+    ]
+    write_names(folder / "names.lmdb", [name.encode() for name in NAMES])
+    _manifest(folder, EXACT, shards, 5, True)
+
+
+def make_coded(folder: Path) -> None:
+    """One shard of three samples without names."""
+    _manifest(folder, CODED, [_shard(folder, 0, CODED, coded_samples(0, 3), None)], 3, False)
+
+
+def _shard(
+    folder: Path, number: int, fields: Sequence[Field], block: dict[str, Any], names: Sequence[str] | None
+) -> tuple[ShardEntry, ShardWriter]:
+    path = folder / "shards" / f"{number:05d}.lmdb"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    count = len(block[fields[0].name])
+    shapes = {f.name: np.array([_shape(v) for v in block[f.name]], np.int64) for f in fields if f.is_ragged}
+    name_bytes = None if names is None else sum(len(name.encode()) for name in names)
+    # Small chunks take a few pages more than the plan knows of.
+    map_size = pages.map_size(shard_bytes(number, fields, count, shapes, name_bytes, ORIGIN)) + 2**20
+    options: dict[str, Any] = {"map_size": map_size, "named": names is not None, "origin": ORIGIN, "chunk_bytes": 1500}
+    with ShardWriter(path, number, fields, **options) as writer:
+        writer.add(block, count, names)
+    entry = _entry(folder, path)
+    return ShardEntry(file=entry.file, bytes=entry.bytes, digest=entry.digest, samples=count), writer
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    return (len(value.encode()),) if isinstance(value, str) else value.shape
+
+
+def _entry(folder: Path, path: Path) -> FileEntry:
+    file = path.relative_to(folder).as_posix()
+    return FileEntry(file=file, bytes=path.stat().st_size, digest=manifests.file_digest(path))
+
+
+def _manifest(
+    folder: Path, fields: Sequence[Field], shards: list[tuple[ShardEntry, ShardWriter]], samples: int, named: bool
+) -> None:
+    columns = {}
+    for number, field in enumerate(fields):
+        written = [writer.columns[number] for _, writer in shards]
+        columns[field.name] = ColumnTotals(
+            raw=sum(column.raw_bytes for column in written), stored=sum(column.stored_bytes for column in written)
+        )
+    manifests.write(
+        folder,
+        Manifest(
+            tool="golden",
+            samples=samples,
+            fields=tuple(fields),
+            shards=tuple(entry for entry, _ in shards),
+            names=_entry(folder, folder / "names.lmdb") if named else None,
+            columns=columns,
+            origin=ORIGIN,
+        ),
+    )
+
+
+if __name__ == "__main__":
+    make_exact(Path(sys.argv[1], "exact"))
+    make_coded(Path(sys.argv[1], "coded"))
