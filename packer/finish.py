@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -49,35 +50,44 @@ def finish(
         reason = f"none could be packed; {rejected[0].file}: {rejected[0].reason}" if rejected else "none was given"
         raise SourceError(f"{folder.path} would hold no sample: {reason}")
     try:
-        names = _write_names(folder, reports) if made.named else None
         if rejected:
             (folder.work / REJECTED).write_bytes(msgspec.json.Encoder().encode_lines(rejected))
-        manifest = Manifest(
-            tool=f"packer {packer.__version__}",
-            samples=samples,
-            fields=made.fields,
-            shards=tuple(report.entry for report in reports),
-            names=names,
-            columns={field.name: _total(field.name, reports) for field in made.fields},
-            origin=made.origin,
-            planned_bytes=made.planned_bytes,
-        )
-        manifests.write(folder.work, manifest)
-        sync_folder(folder.work)
+        manifest = write_manifest(folder.work, made, reports)
         folder.publish()
     except OSError as error:
         raise WriteError(f"{folder.path}: {error}") from None
     return manifest
 
 
-def _write_names(folder: OutputFolder, reports: Sequence[ShardReport]) -> FileEntry:
+def write_manifest(folder: Path, made: Made, reports: Sequence[ShardReport]) -> Manifest:
+    """Writes names.lmdb, then the manifest, for shards that are in place.
+
+    Raises:
+        SourceError: two samples have one name.
+    """
+    manifest = Manifest(
+        tool=f"packer {packer.__version__}",
+        samples=sum(report.entry.samples for report in reports),
+        fields=made.fields,
+        shards=tuple(report.entry for report in reports),
+        names=_write_names(folder, reports) if made.named else None,
+        columns={field.name: _total(field.name, reports) for field in made.fields},
+        origin=made.origin,
+        planned_bytes=made.planned_bytes,
+    )
+    manifests.write(folder, manifest)
+    sync_folder(folder)
+    return manifest
+
+
+def _write_names(folder: Path, reports: Sequence[ShardReport]) -> FileEntry:
     names: list[bytes] = []
     for report in reports:
-        with Shard(folder.work / report.entry.file) as shard:
+        with Shard(folder / report.entry.file) as shard:
             names += shard.names(report.entry.samples)
-    partial = folder.work / (NAMES_FILE + ".partial")
+    partial = folder / (NAMES_FILE + ".partial")
     write_names(partial, names)
-    path = partial.replace(folder.work / NAMES_FILE)
+    path = partial.replace(folder / NAMES_FILE)
     return FileEntry(file=NAMES_FILE, bytes=path.stat().st_size, digest=manifests.file_digest(path))
 
 

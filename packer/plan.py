@@ -118,10 +118,22 @@ def make_plan(
     """
     if not len(source):
         raise SourceError("there is no sample to pack")
-    total = np.stack([s.bytes for s in sizes.values()]).sum(axis=0)
-    starts = cut(total, shard_size)
+    shards = plan_shards(source, fields, sizes, cut(_total(sizes), shard_size), origin)
+    exact = all(s.known for s in sizes.values()) and not any(field.codec for field in fields)
+    raw = {name: int(s.bytes.sum()) for name, s in sizes.items()}
+    return Plan(tuple(fields), tuple(shards), len(source), raw, exact)
+
+
+def plan_shards(
+    source: Source,
+    fields: Sequence[Field],
+    sizes: Mapping[str, FieldSizes],
+    starts: Sequence[int],
+    origin: Mapping[str, Any],
+) -> list[ShardPlan]:
+    """The shards that begin with the samples `starts`, and the size of each file."""
     stops = [*starts[1:], len(source)]
-    ends = np.concatenate([[0], np.cumsum(total)])
+    ends = np.concatenate([[0], np.cumsum(_total(sizes))])
     name_ends = _name_ends(source)
     shards = []
     for number, (start, stop) in enumerate(zip(starts, stops, strict=True)):
@@ -129,9 +141,12 @@ def make_plan(
         name_bytes = None if name_ends is None else int(name_ends[stop] - name_ends[start])
         size = shard_bytes(number, fields, stop - start, shapes, name_bytes, origin)
         shards.append(ShardPlan(number, start, stop, int(ends[stop] - ends[start]), size))
-    exact = all(s.known for s in sizes.values()) and not any(field.codec for field in fields)
-    raw = {name: int(s.bytes.sum()) for name, s in sizes.items()}
-    return Plan(tuple(fields), tuple(shards), len(source), raw, exact)
+    return shards
+
+
+def _total(sizes: Mapping[str, FieldSizes]) -> NDArray[np.int64]:
+    """Bytes of every sample, all fields together, (n,)."""
+    return np.asarray(np.stack([s.bytes for s in sizes.values()]).sum(axis=0))
 
 
 def cut(sizes: NDArray[np.int64], shard_size: int | None) -> list[int]:

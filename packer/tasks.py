@@ -148,7 +148,11 @@ def report_of(path: Path, fields: Sequence[Field]) -> ShardReport:
     beside = _rejected_path(path)
     rejected = msgspec.json.Decoder(Rejected).decode_lines(beside.read_bytes()) if beside.exists() else []
     entry = ShardEntry(
-        file=f"{SHARD_FOLDER}/{path.name}", bytes=path.stat().st_size, digest=file_digest(path), samples=samples
+        file=f"{SHARD_FOLDER}/{path.name}",
+        bytes=path.stat().st_size,
+        digest=file_digest(path),
+        samples=samples,
+        rejected=len(rejected),
     )
     return ShardReport(entry, columns, tuple(rejected))
 

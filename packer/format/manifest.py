@@ -42,10 +42,11 @@ class FileEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise ValueError(f"{self.file!r} is not a plain path")
 
 
-class ShardEntry(FileEntry, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A shard: its file and how many samples it holds."""
+class ShardEntry(FileEntry, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A shard: its file, how many samples it holds, and how many of its share were left out as bad."""
 
     samples: Count
+    rejected: Count = 0
 
 
 class ColumnTotals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

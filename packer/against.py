@@ -1,0 +1,124 @@
+"""Compares a packed dataset with the sources it was made from, value by value."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import DamagedError, UsageError
+from packer.format import manifest as manifests
+from packer.format.column import Column
+from packer.format.manifest import Manifest, ShardEntry
+from packer.format.shard import Shard
+from packer.sources.base import Block, Source
+from packer.tasks import Progress, Rejected, read_blocks
+from packer.verify import Damage
+
+
+def compare(dataset: str | os.PathLike[str], source: Source, progress: Progress | None = None) -> list[Damage]:
+    """What differs between a dataset and its source; empty where every value and name is the same.
+
+    Args:
+        source: opened with the options of the conversion.
+        progress: called with the samples and raw bytes done since the last call.
+
+    Raises:
+        UsageError: the source has other fields, or another number of samples.
+        SourceError: the source cannot be read.
+    """
+    folder = Path(dataset)
+    manifest = manifests.read(folder)
+    check_same_schema(manifest, source)
+    damages: list[Damage] = []
+    first = 0
+    for entry, part in zip(manifest.shards, source_parts(manifest, source), strict=True):
+        try:
+            damages += _compare_shard(folder, manifest, entry, part, first, progress)
+        except DamagedError as error:
+            damages.append(Damage(entry.file, str(error).replace(f"{folder}{os.sep}", "")))
+        first += entry.samples
+    return damages
+
+
+def check_same_schema(manifest: Manifest, source: Source) -> None:
+    """Raises UsageError where a source cannot be what a dataset was made from."""
+    packed = {field.name: field.spec for field in manifest.fields}
+    given = {spec.name: spec for spec in source.fields}
+    for name in {**packed, **given}:
+        if packed.get(name) != given.get(name):
+            where = "is not in the source" if name in packed else "is not in the dataset"
+            what = "differs between dataset and source" if name in packed and name in given else where
+            raise UsageError(f"field {name!r} {what}; name the sources and options that the dataset was made with")
+    samples = sum(entry.samples + entry.rejected for entry in manifest.shards)
+    if samples != len(source):
+        raise UsageError(f"the source has {len(source)} samples, the dataset was made from {samples}")
+    if (manifest.names is None) != (source.names is None):
+        raise UsageError("the samples of either the dataset or the source have names, those of the other have none")
+
+
+def source_parts(manifest: Manifest, source: Source) -> Iterator[Source]:
+    """The part of the source that each shard was made from."""
+    edges = itertools.accumulate((entry.samples + entry.rejected for entry in manifest.shards), initial=0)
+    return (source.part(start, stop) for start, stop in itertools.pairwise(edges))
+
+
+def _compare_shard(
+    folder: Path, manifest: Manifest, entry: ShardEntry, part: Source, first: int, progress: Progress | None
+) -> list[Damage]:
+    damages: list[Damage] = []
+    rejected: list[Rejected] | None = [] if entry.rejected else None
+    with Shard(folder / entry.file, entry.bytes) as shard:
+        columns = [shard.column(i, field, entry.samples) for i, field in enumerate(manifest.fields)]
+        names = [name.decode() for name in shard.names(entry.samples)] if manifest.names else None
+        at = 0
+        for block, given in read_blocks(part, rejected):
+            count = len(next(iter(block.values())))
+            if at + count > entry.samples:
+                raise DamagedError(f"{entry.file}: the source has more samples than were packed")
+            for column in columns:
+                damages += _compare_values(entry, column, block, at, first, given)
+            if names is not None and given is not None and list(given) != names[at : at + count]:
+                damages.append(
+                    Damage(entry.file, "names differ from the source", None, (first + at, first + at + count))
+                )
+            at += count
+            if progress:
+                progress(count, sum(_nbytes(values) for values in block.values()))
+    if at != entry.samples:
+        damages.append(Damage(entry.file, f"{entry.samples} samples are packed, the source has {at}"))
+    return damages
+
+
+def _compare_values(
+    entry: ShardEntry, column: Column, block: Block, at: int, first: int, names: Sequence[str] | None
+) -> list[Damage]:
+    values = block[column.field.name]
+    packed = column.read(at, at + len(values))
+    damages = []
+    for number, (ours, theirs) in enumerate(zip(packed, values, strict=True)):
+        if not same_bits(ours, theirs):
+            sample = first + at + number
+            name = (names[number],) if names else ()
+            what = "differs from the source"
+            damages.append(Damage(entry.file, what, column.field.name, (sample, sample + 1), name))
+    return damages
+
+
+def same_bits(ours: NDArray[Any], theirs: NDArray[Any] | str) -> bool:
+    """Whether two values are the same to the bit; NaN equals itself, 0.0 differs from -0.0."""
+    if isinstance(theirs, str):
+        return ours.tobytes() == theirs.encode()
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+        return False
+    flat = np.ascontiguousarray(theirs).reshape(-1)
+    return bool((ours.reshape(-1).view(np.uint8) == flat.view(np.uint8)).all())
+
+
+def _nbytes(values: Any) -> int:
+    return sum(len(v) if isinstance(v, str) else v.nbytes for v in values)

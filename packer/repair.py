@@ -1,0 +1,178 @@
+"""Makes the damaged parts of a packed dataset again: shards from the sources, names and manifest from the shards."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from packer.against import check_same_schema, same_bits
+from packer.errors import DamagedError, DatasetError, ManifestError, SourceError, UnfinishedError
+from packer.finish import Made, write_manifest
+from packer.format import manifest as manifests
+from packer.format.manifest import MANIFEST, SHARD_FOLDER, UNFINISHED, Manifest, ShardEntry
+from packer.format.shard import Shard
+from packer.format.shard_writer import ShardHeader
+from packer.plan import ShardPlan, field_sizes, plan_shards
+from packer.sources.base import Source
+from packer.tasks import Progress, ShardTask, report_of, write_shard
+from packer.verify import verify
+
+
+@dataclass(frozen=True)
+class RepairReport:
+    """What was made again.
+
+    Attributes:
+        manifest: whether the manifest was rebuilt from the shards.
+        names: whether the table of names was made again.
+        shards: files of the shards that were packed again.
+        changed: of those, the ones whose bytes differ from before, though every sample that could still be read is
+            the same: another version of a codec's library.
+    """
+
+    manifest: bool
+    names: bool
+    shards: tuple[str, ...]
+    changed: tuple[str, ...]
+
+
+def repair(
+    dataset: str | os.PathLike[str], source: Source | None = None, progress: Progress | None = None
+) -> RepairReport:
+    """Repairs a packed dataset; nothing that is right is touched.
+
+    Args:
+        source: opened with the options of the conversion; needed where a shard is damaged.
+
+    Raises:
+        DatasetError: a shard is damaged and no source was given; or too much is lost.
+        SourceError: the source no longer gives what was packed.
+        UsageError: the source does not fit the dataset.
+    """
+    folder = Path(dataset)
+    rebuilt = False
+    try:
+        manifest = manifests.read(folder)
+    except (ManifestError, DatasetError) as error:
+        if isinstance(error, UnfinishedError) or not (folder / SHARD_FOLDER).is_dir():
+            raise
+        manifest = rebuild_manifest(folder)
+        rebuilt = True
+    for partial in (folder / SHARD_FOLDER).glob("*.partial"):
+        partial.unlink()
+    report = verify(folder)
+    bad = [entry for entry in manifest.shards if entry.file in report.damaged_shards]
+    if bad and source is None:
+        raise DatasetError(f"{folder}: {bad[0].file} is damaged; name the sources it was made from")
+    entries = {entry.file: entry for entry in manifest.shards}
+    changed = []
+    if source is not None and bad:
+        check_same_schema(manifest, source)
+        for shard in _planned(manifest, source):
+            entry = manifest.shards[shard.number]
+            if entry in bad:
+                new = _pack_again(folder, manifest, shard, source.part(shard.start, shard.stop), progress)
+                if new.digest != entry.digest:
+                    changed.append(entry.file)
+                entries[entry.file] = new
+    names = manifest.names is not None and any(d.file == manifest.names.file for d in report.damages)
+    if changed or names:
+        _publish(folder, manifest, list(entries.values()))
+    return RepairReport(rebuilt, names, tuple(entry.file for entry in bad), tuple(changed))
+
+
+def rebuild_manifest(folder: Path) -> Manifest:
+    """Makes manifest.json again from the headers of the shards, and writes it.
+
+    Raises:
+        DatasetError: a shard is missing or damaged, or they do not belong together.
+    """
+    if (folder / UNFINISHED).exists():
+        raise UnfinishedError(f"{folder} is unfinished; run the same `packer convert` again to go on")
+    headers: list[tuple[int, Path, ShardHeader]] = []
+    for path in sorted((folder / SHARD_FOLDER).glob("*.lmdb")):
+        with Shard(path) as shard:
+            header = shard.header()
+        headers.append((header.shard, path, header))
+    headers.sort(key=lambda item: item[0])
+    if not headers or [number for number, *_ in headers] != list(range(len(headers))):
+        raise DatasetError(f"{folder}: the shards are not all there, so the manifest cannot be made from them")
+    first = headers[0][2]
+    if any((h.fields, h.named, h.origin) != (first.fields, first.named, first.origin) for *_, h in headers):
+        raise DatasetError(f"{folder}: the shards do not belong together, so the manifest cannot be made from them")
+    reports = [report_of(path, first.fields) for _, path, _ in headers]
+    made = Made(first.fields, first.origin, first.named)
+    (folder / MANIFEST).unlink(missing_ok=True)
+    return write_manifest(folder, made, reports)
+
+
+def _planned(manifest: Manifest, source: Source) -> list[ShardPlan]:
+    """The plan of the conversion; the size of the map stands in a shard's file, so it has to be the same."""
+    edges = itertools.accumulate((entry.samples + entry.rejected for entry in manifest.shards), initial=0)
+    return plan_shards(source, manifest.fields, field_sizes(source), list(edges)[:-1], manifest.origin)
+
+
+def _pack_again(
+    folder: Path, manifest: Manifest, shard: ShardPlan, part: Source, progress: Progress | None
+) -> ShardEntry:
+    """Packs one shard beside the dataset, checks it against what is left of the old one, and puts it in its place."""
+    entry = manifest.shards[shard.number]
+    work = folder / ".repair"
+    (work / SHARD_FOLDER).mkdir(parents=True, exist_ok=True)
+    try:
+        task = ShardTask(
+            source=part,
+            folder=work,
+            number=shard.number,
+            fields=manifest.fields,
+            map_size=shard.map_size,
+            origin=manifest.origin,
+            skip=entry.rejected > 0,
+        )
+        new = msgspec.structs.replace(write_shard(task, progress).entry, file=entry.file)
+        if new.samples != entry.samples:
+            raise SourceError(f"the source has {new.samples} samples for {entry.file}, {entry.samples} were packed")
+        if new.digest != entry.digest:
+            _check_samples(folder / entry.file, task.path, manifest, entry)
+        task.path.replace(folder / entry.file)
+        return new
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _check_samples(old: Path, new: Path, manifest: Manifest, entry: ShardEntry) -> None:
+    """Raises SourceError where a sample that can still be read differs from the one packed again."""
+    try:
+        before = Shard(old)
+    except DamagedError:
+        return  # nothing is left to compare with
+    with before, Shard(new) as after:
+        for position, field in enumerate(manifest.fields):
+            try:
+                ours = before.column(position, field, entry.samples)
+            except DamagedError:
+                continue
+            theirs = after.column(position, field, entry.samples)
+            for frame in range(ours.index.frames):
+                start, stop = ours.index.sample_range(frame)
+                if field.frame.rows is None and ours.check_frame(frame):
+                    pairs = zip(ours.read(start, stop), theirs.read(start, stop), strict=True)
+                    if not all(same_bits(a, b) for a, b in pairs):
+                        raise SourceError(
+                            f"the source has changed: samples {start} to {stop - 1} of {entry.file} "
+                            f"differ in field {field.name!r} from what was packed"
+                        )
+
+
+def _publish(folder: Path, manifest: Manifest, entries: Sequence[ShardEntry]) -> None:
+    """Writes names and manifest anew for shards that have changed."""
+    made = Made(manifest.fields, manifest.origin, manifest.names is not None, manifest.planned_bytes)
+    reports = [report_of(folder / entry.file, manifest.fields) for entry in entries]
+    kept = [msgspec.structs.replace(report, entry=entry) for report, entry in zip(reports, entries, strict=True)]
+    write_manifest(folder, made, kept)
