@@ -32,6 +32,12 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
 }
 
 
+#: Decoded frames that one field keeps between batches, unless a loader asks for more.
+CACHE_BYTES = 32 * 2**20
+#: torch gathers no single unsigned numbers of several bytes; their bytes, as signed ones, it does.
+_GATHERED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
+
 def fresh(nbytes: int) -> torch.Tensor:
     """Memory from torch's allocator."""
     return torch.empty(nbytes, dtype=torch.uint8)
@@ -51,10 +57,12 @@ class FixedRaw:
         at = places.span_at - places.first[chunk_shard] * self._row
         # Elements are addressed, not bytes: torch then makes the final tensor itself, which saves 5 us a batch.
         # Only a chunk small enough to lie within a page of the B-tree may be out of step; then bytes it is.
-        self._unit = self._dtype if not (at % self._dtype.itemsize).any() else torch.uint8
+        self._unit = _GATHERED.get(self._dtype, self._dtype)
+        if (at % self._dtype.itemsize).any():
+            self._unit = torch.uint8
         self._at = at // self._unit.itemsize
         self._length = self._row // self._unit.itemsize
-        flat = self._shape == () and self._unit == self._dtype
+        flat = self._shape == () and self._length == 1
         self._window = places.memory.window(self._unit, None if flat else self._length)
 
     def locate(self, numbers: Numbers) -> Numbers:
@@ -171,11 +179,14 @@ class FixedCoded:
             at += size
 
     def _read_shared(self, located: Numbers, out: torch.Tensor) -> None:
-        """Decodes each frame that is not in a slot once, then gathers rows."""
+        """Decodes each frame that is not in a slot once, then gathers rows; for as many samples as there is room."""
+        at_once = max(1, CACHE_BYTES // (2 * self._per_frame * self._row))
         with self._lock:
-            slot = self._cache.fill(located[:, 0], self._decode_shared(located))
-            rows = slot * self._per_frame + located[:, self._bands + 1]
-            take(self._cache.slots.view(-1, self._row), rows, out)
+            for first in range(0, len(located), at_once):
+                some = located[first : first + at_once]
+                slot = self._cache.fill(some[:, 0], self._decode_shared(some))
+                rows = slot * self._per_frame + some[:, self._bands + 1]
+                take(self._cache.slots.view(-1, self._row), rows, out[first : first + at_once])
 
     def _decode_shared(self, located: Numbers) -> Callable[[int, NDArray[np.uint8]], None]:
         def decode(item: int, slot: NDArray[np.uint8]) -> None:

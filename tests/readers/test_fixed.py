@@ -1,0 +1,234 @@
+"""Fields of one shape come out as they went in: any dtype, shape, codec, frame rule and number of shards."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from packer.errors import DamagedError
+from packer.format.codecs import NAMED
+from packer.format.limits import CHUNK_BYTES
+from packer.format.schema import DTYPES, ROWDELTA_DTYPES, Field, FrameRule
+from readers import PackedDataset, fixed
+from readers.fixed import FixedCoded, FrameCache, undo_rows
+from readers.places import Finder
+
+CODECS = ("none", "lz4", "zstd", "bitshuffle")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A field, what its samples hold, how many samples each shard has, and what is asked for."""
+
+    field: Field
+    values: NDArray[Any]
+    shards: list[int]
+    chunk_bytes: int
+    asked: list[int]
+
+
+@st.composite
+def _cases(draw: st.DrawFn) -> Case:
+    image = draw(st.booleans())
+    dtype = draw(st.sampled_from(ROWDELTA_DTYPES if image else DTYPES))
+    axis = st.sampled_from([0, 1, 2, 3, 7])
+    shape = tuple(draw(st.lists(axis, min_size=3 if image else 0, max_size=3)))
+    codec = NAMED[draw(st.sampled_from((*CODECS, "rowdelta+zstd") if image else CODECS))]
+    rule = FrameRule(samples=draw(st.sampled_from([1, 2, 3, 50])))
+    if shape and draw(st.booleans()):
+        rule = FrameRule(rows=draw(st.integers(1, 4)))
+    field = Field(name="x", dtype=dtype, kind="image" if image else "array", shape=shape, codec=codec, frame=rule)
+    shards = draw(st.lists(st.integers(0, 9), min_size=1, max_size=4).filter(any))
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    values = _bytes(rng, (sum(shards), *shape), np.dtype(dtype), draw(st.sampled_from([2, 256])))
+    asked = draw(st.lists(st.integers(0, sum(shards) - 1), max_size=12))
+    return Case(field, values, shards, draw(st.sampled_from([8, 100, CHUNK_BYTES])), asked)
+
+
+def _bytes(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any], most: int) -> NDArray[Any]:
+    """Numbers of any bits, NaN among them; with `most` 2 they shrink."""
+    if dtype.kind == "b":
+        return rng.integers(0, 2, shape).astype(bool)
+    count = int(np.prod(shape)) * dtype.itemsize
+    return rng.integers(0, most, count).astype(np.uint8).view(dtype).reshape(shape)
+
+
+def _write(pack: Any, folder: Path, case: Case) -> Path:
+    starts = np.cumsum([0, *case.shards]).tolist()
+    shards = [[{"x": v} for v in case.values[a:b]] for a, b in itertools.pairwise(starts)]
+    path: Path = pack(folder / "packed", [case.field], shards, chunk_bytes=case.chunk_bytes)
+    return path
+
+
+def _channels_last(field: Field, batch: torch.Tensor) -> NDArray[Any]:
+    return (batch.permute(0, 2, 3, 1) if field.kind == "image" else batch).numpy()
+
+
+def _same(found: NDArray[Any], wanted: NDArray[Any]) -> None:
+    assert found.dtype == wanted.dtype
+    assert found.shape == wanted.shape
+    assert found.tobytes() == wanted.tobytes()
+
+
+@settings(max_examples=120)
+@given(case=_cases())
+def test_what_goes_in_comes_out(pack: Any, case: Case) -> None:
+    """All samples, some in any order and more than once, none, and one, have the very bits that were packed."""
+    with tempfile.TemporaryDirectory() as folder:
+        ds = PackedDataset(_write(pack, Path(folder), case))
+        for numbers in (list(range(len(ds))), case.asked, []):
+            _same(_channels_last(case.field, ds[numbers]["x"]), case.values[numbers])
+        one = ds[len(ds) - 1]["x"][None]
+        _same(_channels_last(case.field, one), case.values[-1:])
+
+
+@settings(max_examples=40)
+@given(ends=st.lists(st.integers(1, 30), max_size=9), numbers=st.lists(st.integers(0, 300), max_size=30))
+def test_a_finder_finds_what_a_search_finds(ends: list[int], numbers: list[int]) -> None:
+    """The table of a Finder and numpy's search give the same stretches."""
+    edges = np.cumsum(ends, dtype=np.int64)
+    finder = Finder(edges)
+    finder.LEAST = 0
+    wanted = edges.searchsorted(numbers, side="right")
+    assert finder.find(np.array(numbers, np.int64)).tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("dtype", ["float64", "complex128", "int32"])
+def test_values_within_a_page_of_the_tree_may_lie_at_any_even_address(
+    pack: Any, tmp_path: Path, codec: str, dtype: str
+) -> None:
+    """Shards of a few bytes have chunks inside B-tree pages, out of step with their dtype, and read alike."""
+    field = Field(name="x", dtype=dtype, codec=NAMED[codec])
+    tag = Field(name="tag", dtype="uint8", shape=(3,))
+    values = np.arange(12).astype(dtype)
+    rows = [{"tag": np.full(3, i, np.uint8), "x": v} for i, v in enumerate(values)]
+    ds = PackedDataset(pack(tmp_path / "p", [tag, field], [[row] for row in rows]))
+    _same(ds[::-1]["x"].numpy(), values[::-1])
+    assert ds[5]["x"] == 5
+
+
+@pytest.mark.parametrize("codec", [*CODECS, "rowdelta+zstd"])
+def test_a_large_picture_is_read_in_bands(pack: Any, tmp_path: Path, codec: str) -> None:
+    """Samples over 1 MiB are framed by rows, the last band shorter, and come out whole."""
+    rng = np.random.default_rng(0)
+    images = np.repeat(rng.integers(0, 256, (3, 701, 128, 3), np.uint8), 4, axis=2)
+    field = Field(
+        name="x", dtype="uint8", kind="image", shape=images.shape[1:], codec=NAMED[codec], frame=FrameRule(rows=42)
+    )
+    ds = PackedDataset(pack(tmp_path / "p", [field], [[{"x": v} for v in images[:2]], [{"x": images[2]}]]))
+    _same(ds[[2, 0, 2, 1]]["x"].permute(0, 2, 3, 1).numpy(), images[[2, 0, 2, 1]])
+
+
+@given(
+    height=st.integers(0, 9), band=st.one_of(st.none(), st.integers(1, 10)), dtype=st.sampled_from(["uint8", "uint16"])
+)
+def test_row_differences_are_undone_band_by_band(height: int, band: int | None, dtype: str) -> None:
+    """Differences that begin anew with every band are summed within their band, modulo the dtype."""
+    images = np.random.default_rng(1).integers(0, 2**16, (2, height, 3, 1)).astype(dtype)
+    wanted = images.copy()
+    for top in range(0, height, band or max(height, 1)):
+        part = wanted[:, top : top + (band or height)]
+        part[...] = np.cumsum(part, axis=1, dtype=dtype)
+    undo_rows(images, band)
+    assert np.array_equal(images, wanted)
+
+
+def _counting(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Sizes of the frames that are decoded from here on."""
+    sizes: list[int] = []
+    decode = fixed.FrameCodec.decode_into
+
+    def counted(self: Any, stored: memoryview, out: NDArray[np.uint8]) -> None:
+        sizes.append(out.nbytes)
+        decode(self, stored, out)
+
+    monkeypatch.setattr(fixed.FrameCodec, "decode_into", counted)
+    return sizes
+
+
+def _shared_frames(pack: Any, folder: Path, samples: int, per_frame: int) -> PackedDataset:
+    field = Field(name="x", dtype="int64", shape=(8,), codec=NAMED["zstd"], frame=FrameRule(samples=per_frame))
+    values = [{"x": np.full(8, i)} for i in range(samples)]
+    return PackedDataset(pack(folder / "p", [field], [values]))
+
+
+def test_a_frame_is_decoded_once_for_a_batch_and_its_neighbours(
+    pack: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Samples that share a frame are decoded together, and the next batch finds them decoded."""
+    ds = _shared_frames(pack, tmp_path, 40, 10)
+    sizes = _counting(monkeypatch)
+    assert ds[[3, 11, 4, 12, 9]]["x"][:, 0].tolist() == [3, 11, 4, 12, 9]
+    assert ds[[0, 19]]["x"][:, 0].tolist() == [0, 19]
+    assert sizes == [640, 640]
+
+
+def test_reading_everything_keeps_little(pack: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of very many frames is read in pieces: the decoded frames kept do not grow with it."""
+    monkeypatch.setattr(fixed, "CACHE_BYTES", 4 * 640)
+    ds = _shared_frames(pack, tmp_path, 995, 10)
+    order = np.random.default_rng(0).permutation(995)
+    assert ds[order]["x"][:, 3].tolist() == order.tolist()
+    reader = ds.opened.readers["x"]
+    assert isinstance(reader, FixedCoded)
+    assert reader._cache.slots.nbytes <= 4 * 640
+
+
+@given(st.lists(st.lists(st.integers(0, 20), min_size=1, max_size=9), max_size=12), st.integers(0, 12))
+def test_a_frame_cache_gives_the_frame_that_was_asked_for(batches: list[list[int]], slots: int) -> None:
+    """Whatever came before, each item's slot holds its own frame."""
+    cache = FrameCache(8, slots)
+    for batch in batches:
+        frames = np.array(batch, np.int64)
+
+        def decode(item: int, slot: NDArray[np.uint8], frames: NDArray[np.int64] = frames) -> None:
+            slot.view(np.int64)[0] = frames[item]
+
+        found = cache.fill(frames, decode)
+        assert cache.slots.numpy().view(np.int64)[found].tolist() == batch
+
+
+def test_a_frame_that_failed_is_not_taken_for_decoded() -> None:
+    """A frame whose decoding failed fails again the next time, and the others can still be read."""
+    cache = FrameCache(8, 4)
+
+    def fail(item: int, slot: NDArray[np.uint8]) -> None:
+        slot[:] = 0
+        raise ValueError("damaged")
+
+    def decode(item: int, slot: NDArray[np.uint8]) -> None:
+        slot[:] = 7
+
+    with pytest.raises(ValueError, match="damaged"):
+        cache.fill(np.array([5]), fail)
+    with pytest.raises(ValueError, match="damaged"):
+        cache.fill(np.array([5]), fail)
+    assert (cache.slots.numpy().reshape(-1, 8)[cache.fill(np.array([5]), decode)] == 7).all()
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd", "bitshuffle"])
+@pytest.mark.parametrize("per_frame", [1, 4])
+def test_a_damaged_frame_is_an_error(pack: Any, tmp_path: Path, codec: str, per_frame: int) -> None:
+    """Bytes that cannot be decoded raise DamagedError, which names the field and what to do."""
+    field = Field(name="x", dtype="int64", shape=(700,), codec=NAMED[codec], frame=FrameRule(samples=per_frame))
+    folder = pack(tmp_path / "p", [field], [[{"x": np.arange(700) // 9 * 1000 + i} for i in range(8)]])
+    shard = next((folder / "shards").iterdir())
+    ds = PackedDataset(folder)
+    located = ds.opened.readers["x"].spans(ds.opened.readers["x"].locate(np.array([0])))
+    start = int(located[0, 0] - ds.opened.memory.starts[0])
+    data = bytearray(shard.read_bytes())
+    data[start : start + 40] = b"\xff" * 40
+    shard.write_bytes(bytes(data))
+    with pytest.raises(DamagedError, match=r"field 'x'.*packer verify"):
+        _ = PackedDataset(folder)[[0, 1]]
