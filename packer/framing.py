@@ -22,11 +22,10 @@ LEAST_SHARE = 0.01
 
 #: Codecs that `auto` weighs, fastest first, each with how much better its ratio must be than that of
 #: the best before it: decoding goes from 5 GB/s to 2, 1.5 and 0.9.
-_BLOSC_ZSTD: tuple[Config, ...] = ({"id": "blosc", "cname": "zstd", "clevel": 3, "shuffle": 1},)
 _CANDIDATES: tuple[tuple[tuple[Config, ...], float], ...] = (
     (NAMED["lz4"], 1.15),
     (NAMED["bitshuffle"], 1.1),
-    (_BLOSC_ZSTD, 1.25),
+    (NAMED["shuffle+zstd"], 1.25),
     (NAMED["rowdelta+zstd"], 1.25),
 )
 

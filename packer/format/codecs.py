@@ -37,6 +37,7 @@ NAMED: dict[str, tuple[Config, ...]] = {
     "lz4hc": ({"id": "lz4hc", "level": 9},),
     "zstd": ({"id": "zstd", "level": 3},),
     "bitshuffle": ({"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 2},),
+    "shuffle+zstd": ({"id": "blosc", "cname": "zstd", "clevel": 3, "shuffle": 1},),
     "rowdelta+zstd": ({"id": "rowdelta"}, {"id": "zstd", "level": 1}),
 }
 
