@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from packer.format import rowdelta
 from packer.format.codecs import FrameCodec
 from packer.format.limits import MAX_CHUNK_BYTES
+from packer.format.schema import MAX_AXIS
 from readers.fixed import TORCH_DTYPES, Allocate, damaged, fresh
 from readers.places import Numbers, Places
 from readers.ragged import Ragged
@@ -89,10 +90,10 @@ class Varied:
         flat = (allocate or fresh)(int(ends[-1]))
         try:
             self._fill(located, ends, flat.numpy())
+            if self.field.kind == "text":
+                return _texts(flat, ends)
         except ValueError as error:
             raise damaged(self.field.name, error) from None
-        if self.field.kind == "text":
-            return _texts(flat, ends)
         if self._axes == (0,) and self.field.kind != "image":
             return self._ragged(located, flat)
         return self._list(located, flat, ends)
@@ -100,15 +101,18 @@ class Varied:
     def _fill(self, located: Numbers, ends: Numbers, flat: NDArray[np.uint8]) -> None:
         if self._raw:
             memory = self._memory.bytes
-            places = zip(located[:, _ADDRESS].tolist(), located[:, _STORED].tolist(), strict=True)
+            spans = zip(located[:, _ADDRESS].tolist(), located[:, _STORED].tolist(), strict=True)
             # One copy a sample, by the system's memcpy: slices of the map, joined into place.
-            parts = [np.frombuffer(memory[at : at + size], np.uint8) for at, size in places if size]
+            parts = [np.frombuffer(memory[at : at + size], np.uint8) for at, size in spans if size]
             if parts:
                 np.concatenate(parts, out=flat)
             return
         decode = self._decode_shared if self._per_frame is not None else self._decode_bands
         last: tuple[int, NDArray[np.uint8]] = (-1, flat)
-        for row, start, end in zip(located.tolist(), ends.tolist(), ends[1:].tolist(), strict=False):
+        # By address, so that samples of one frame follow each other.
+        order = located[:, _ADDRESS].argsort()
+        places = zip(located[order].tolist(), ends[order].tolist(), ends[order + 1].tolist(), strict=True)
+        for row, start, end in places:
             if end > start:
                 last = decode(row, flat[start:end], last)
 
@@ -185,8 +189,9 @@ class Varied:
         size = np.full(len(out), float(self.field.fixed_bytes))
         for axis in range(len(self._axes)):
             size *= out[:, _AXES + axis]
-        sound = (out[:, _AXES:] >= 0).all() and (size == out[:, _RAW]).all() and (size <= MAX_CHUNK_BYTES).all()
-        if not sound:
+        axes = out[:, _AXES:]
+        sound = (axes >= 0) & (axes <= MAX_AXIS)
+        if not (sound.all() and (size == out[:, _RAW]).all() and (size <= MAX_CHUNK_BYTES).all()):
             raise self._places.damaged()
 
     def _shape(self, row: list[int]) -> tuple[int, ...]:
@@ -212,4 +217,7 @@ class Varied:
 def _texts(flat: torch.Tensor, ends: Numbers) -> list[str]:
     joined = flat.numpy().tobytes()
     edges = ends.tolist()
-    return [joined[a:b].decode("utf-8", "replace") for a, b in itertools.pairwise(edges)]
+    try:
+        return [joined[a:b].decode() for a, b in itertools.pairwise(edges)]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"it is no UTF-8 text ({error.reason})") from None

@@ -1,0 +1,192 @@
+"""Ragged fields and text come out as they went in: any dtype, axes, codec, frame rule and number of shards."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from packer.errors import DamagedError
+from packer.format.btree import walk
+from packer.format.codecs import NAMED
+from packer.format.layout import column_key, index_arrays
+from packer.format.limits import CHUNK_BYTES
+from packer.format.schema import DTYPES, ROWDELTA_DTYPES, Field, FrameRule
+from readers import PackedDataset, Ragged, varied
+
+CODECS = ("none", "lz4", "zstd", "bitshuffle")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A field, its samples by shard, and what is asked for."""
+
+    field: Field
+    shards: list[list[NDArray[Any]]]
+    chunk_bytes: int
+    asked: list[int]
+
+    @property
+    def values(self) -> list[NDArray[Any]]:
+        return [value for shard in self.shards for value in shard]
+
+
+@st.composite
+def _cases(draw: st.DrawFn) -> Case:
+    image = draw(st.booleans())
+    dtype = draw(st.sampled_from(ROWDELTA_DTYPES if image else DTYPES))
+    axis = st.sampled_from([None, None, 0, 1, 2, 3])
+    size = {"min_size": 3 if image else 1, "max_size": 3}
+    shape = tuple(draw(st.lists(axis, **size).filter(lambda axes: None in axes)))
+    codec = NAMED[draw(st.sampled_from((*CODECS, "rowdelta+zstd") if image else CODECS))]
+    by_rows = draw(st.booleans())
+    rule = FrameRule(rows=draw(st.integers(1, 4))) if by_rows else FrameRule(samples=draw(st.sampled_from([1, 2, 5])))
+    field = Field(name="x", dtype=dtype, kind="image" if image else "array", shape=shape, codec=codec, frame=rule)
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    counts = draw(st.lists(st.integers(0, 7), min_size=1, max_size=4).filter(any))
+    most, longest = draw(st.sampled_from([2, 256])), draw(st.sampled_from([0, 1, 9]))
+    shards = [[_value(rng, field, most, longest) for _ in range(count)] for count in counts]
+    asked = draw(st.lists(st.integers(0, sum(counts) - 1), max_size=12))
+    return Case(field, shards, draw(st.sampled_from([8, 100, CHUNK_BYTES])), asked)
+
+
+def _value(rng: np.random.Generator, field: Field, most: int, longest: int) -> NDArray[Any]:
+    shape = [int(rng.integers(0, longest + 1)) if n is None else n for n in field.shape]
+    if field.dtype == "bool":
+        return rng.integers(0, 2, shape).astype(bool)
+    data = rng.integers(0, most, int(np.prod(shape)) * field.itemsize).astype(np.uint8)
+    return data.view(field.np_dtype).reshape(shape)
+
+
+def _write(pack: Any, folder: Path, case: Case) -> Path:
+    shards = [[{"x": value} for value in shard] for shard in case.shards]
+    path: Path = pack(folder / "packed", [case.field], shards, chunk_bytes=case.chunk_bytes)
+    return path
+
+
+def _listed(field: Field, batch: Any) -> list[NDArray[Any]]:
+    """The samples of a batch as arrays in the order of their axes on disk."""
+    assert isinstance(batch, Ragged) == (field.ragged_axes == (0,) and field.kind != "image")
+    parts = batch.to_list() if isinstance(batch, Ragged) else batch
+    return [_rows_first(field, part) for part in parts]
+
+
+def _rows_first(field: Field, sample: torch.Tensor) -> NDArray[Any]:
+    return (sample.permute(1, 2, 0) if field.kind == "image" else sample).numpy()
+
+
+def _same(found: list[NDArray[Any]], wanted: list[NDArray[Any]]) -> None:
+    assert len(found) == len(wanted)
+    for a, b in zip(found, wanted, strict=True):
+        assert a.dtype == b.dtype
+        assert a.shape == b.shape
+        assert a.tobytes() == b.tobytes()
+
+
+@settings(max_examples=150)
+@given(case=_cases())
+def test_what_goes_in_comes_out(pack: Any, case: Case) -> None:
+    """All samples, some in any order and more than once, none, and one, have the very bits that were packed."""
+    with tempfile.TemporaryDirectory() as folder:
+        ds = PackedDataset(_write(pack, Path(folder), case))
+        for numbers in (list(range(len(ds))), case.asked, []):
+            _same(_listed(case.field, ds[numbers]["x"]), [case.values[i] for i in numbers])
+        _same([_rows_first(case.field, ds[-1]["x"])], case.values[-1:])
+
+
+@settings(max_examples=30)
+@given(shards=st.lists(st.lists(st.text(max_size=9), max_size=5), min_size=1, max_size=3).filter(any))
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_text_comes_out_as_text(pack: Any, codec: str, shards: list[list[str]]) -> None:
+    """Any text, the empty one and those beyond ASCII among them."""
+    field = Field(name="x", dtype="uint8", kind="text", shape=(None,), codec=NAMED[codec], frame=FrameRule(samples=3))
+    texts = list(itertools.chain(*shards))
+    with tempfile.TemporaryDirectory() as folder:
+        ds = PackedDataset(pack(Path(folder) / "p", [field], [[{"x": text} for text in shard] for shard in shards]))
+        assert ds[:]["x"] == texts
+        assert ds[::-1]["x"] == texts[::-1]
+        assert [sample["x"] for sample in ds] == texts
+
+
+def test_bytes_that_are_no_text_are_an_error(pack: Any, tmp_path: Path) -> None:
+    """Damaged text is found where it is no longer UTF-8, and no letter is replaced in silence."""
+    field = Field(name="x", dtype="uint8", kind="text", shape=(None,))
+    folder = pack(tmp_path / "p", [field], [[{"x": "findme"}, {"x": "good"}]])
+    shard = next((folder / "shards").iterdir())
+    shard.write_bytes(shard.read_bytes().replace(b"findme", b"find\xffe"))
+    ds = PackedDataset(folder)
+    with pytest.raises(DamagedError, match=r"field 'x'.*text"):
+        _ = ds[[0, 1]]
+    assert ds[1]["x"] == "good"
+
+
+@pytest.mark.parametrize("codec", [*CODECS, "rowdelta+zstd"])
+def test_large_pictures_of_many_sizes_are_read_in_bands(pack: Any, tmp_path: Path, codec: str) -> None:
+    """Samples over 1 MiB are framed by rows, the last band shorter, and come out whole, small ones beside them."""
+    rng = np.random.default_rng(0)
+    sizes = [(701, 550), (1, 3), (0, 5), (60, 9000), (42, 42), (43, 41)]
+    values = [np.repeat(rng.integers(0, 256, (h, -(-w // 5), 3), np.uint8), 5, axis=1)[:, :w] for h, w in sizes]
+    shape = (None, None, 3)
+    field = Field(name="x", dtype="uint8", kind="image", shape=shape, codec=NAMED[codec], frame=FrameRule(rows=42))
+    rows = [{"x": value} for value in values]
+    ds = PackedDataset(pack(tmp_path / "p", [field], [rows[:3], rows[3:]], chunk_bytes=2**20))
+    numbers = [5, 0, 3, 0, 1, 2, 4]
+    _same(_listed(field, ds[numbers]["x"]), [values[i] for i in numbers])
+
+
+def test_a_shared_frame_is_decoded_once_a_batch(pack: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples of one frame, asked for in any order, take one decoding."""
+    rule = FrameRule(samples=10)
+    field = Field(name="x", dtype="int64", shape=(None,), codec=NAMED["zstd"], frame=rule)
+    values = [np.full(i % 7 + 1, i) for i in range(40)]
+    ds = PackedDataset(pack(tmp_path / "p", [field], [[{"x": value} for value in values]]))
+    sizes: list[int] = []
+    decode = varied.FrameCodec.decode_into
+
+    def counted(self: Any, stored: memoryview, out: NDArray[np.uint8]) -> None:
+        sizes.append(out.nbytes)
+        decode(self, stored, out)
+
+    monkeypatch.setattr(varied.FrameCodec, "decode_into", counted)
+    numbers = [3, 31, 7, 30, 3, 39, 5]
+    _same(_listed(field, ds[numbers]["x"]), [values[i] for i in numbers])
+    assert len(sizes) == 2
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
+@pytest.mark.parametrize("rule", [FrameRule(samples=1), FrameRule(samples=4), FrameRule(rows=2)], ids=str)
+def test_a_damaged_index_is_an_error(pack: Any, tmp_path: Path, codec: str, rule: FrameRule) -> None:
+    """A wrong number anywhere in an index array raises DamagedError, or leaves the samples as they were."""
+    field = Field(name="x", dtype="int16", shape=(None, 2), codec=NAMED[codec], frame=rule)
+    values = [np.full((7 * (i % 5), 2), i, np.int16) for i in range(12)]
+    folder = pack(tmp_path / "p", [field], [[{"x": value} for value in values]])
+    shard = next((folder / "shards").iterdir())
+    data = bytearray(shard.read_bytes())
+    places = {value.key: value for value in walk(memoryview(bytes(data)), 4096, str(shard))}
+    errors = 0
+    for array in index_arrays(field):
+        if array == "checksums":  # those are for packer verify
+            continue
+        place = places[column_key(0, array)]
+        for at in {0, 1, place.size // 16, place.size // 8 - 1}:
+            for wrong in (1, 10**6, 2**62, 2**63, 2**64 - 8):
+                changed = data.copy()
+                struct.pack_into("<Q", changed, place.offset + 8 * at, wrong)
+                shard.write_bytes(changed)
+                try:
+                    found = [PackedDataset(folder)[[i]]["x"].to_list()[0].numpy() for i in range(12)]
+                except DamagedError:
+                    errors += 1
+                else:
+                    _same(found, values)
+    assert errors > 40
