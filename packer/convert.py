@@ -153,7 +153,7 @@ def open_source(sources: Any, options: ConvertOptions, rejected: list[Rejected])
     def on_bad(error: SourceError) -> None:
         if options.on_error == "stop":
             raise error
-        rejected.append(Rejected(error.path or "", error.reason))
+        rejected.append(Rejected.of(error))
 
     if isinstance(sources, Source):
         return sources

@@ -157,7 +157,8 @@ def source_files(paths: list[str]) -> list[tuple[str, int, int]]:
     out = []
     for path in paths:
         found = Path(path).stat()
-        out.append((str(Path(path).absolute()), found.st_size, found.st_mtime_ns))
+        shown = str(Path(path).absolute()).encode(errors="backslashreplace").decode()  # JSON holds nothing but text
+        out.append((shown, found.st_size, found.st_mtime_ns))
     return out
 
 

@@ -26,6 +26,12 @@ class Rejected(msgspec.Struct, frozen=True):
     file: str
     reason: str
 
+    @classmethod
+    def of(cls, error: SourceError, kind: str = "") -> Rejected:
+        """What is noted of an error; names that are not text (UTF-8) show as escapes, since JSON cannot hold them."""
+        file, reason = error.path or kind, error.reason
+        return cls(*(text.encode(errors="backslashreplace").decode() for text in (file, reason)))
+
 
 @dataclass(frozen=True)
 class ShardTask:
@@ -115,7 +121,7 @@ def read_blocks(source: Source, rejected: list[Rejected] | None) -> Iterator[tup
         except SourceError as error:
             if rejected is None or error.sample is None:
                 raise
-            rejected.append(Rejected(error.path or source.kind, error.reason))
+            rejected.append(Rejected.of(error, source.kind))
             at += 1
 
 

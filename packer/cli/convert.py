@@ -16,6 +16,7 @@ import click
 from packer.cli.interruption import Interrupted
 from packer.cli.logs import is_quiet, log_options
 from packer.cli.options import conversion_options, sources_argument
+from packer.cli.tables import counted
 
 if TYPE_CHECKING:
     from packer.convert import ConvertOptions, Report
@@ -120,7 +121,7 @@ def dask_executor(address: str) -> Iterator[Executor]:
 def _say_rejected(report: Report) -> None:
     count = len(report.rejected)
     if count:
-        what = "1 sample was" if count == 1 else f"{count:,} samples were"
+        what = f"{counted(count, 'sample')} {'was' if count == 1 else 'were'}"
         first = report.rejected[0]
         path = report.path / "rejected.jsonl"
         _log.warning("%s left out, listed in %s; the first: %s: %s", what, path, first.file, first.reason)

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from packer.cli.summary import field_table
-from packer.cli.tables import listing, terminal_width
+from packer.cli.tables import counted, listing, terminal_width
 from packer.cli.units import size_text
 from packer.errors import DamagedError
 from packer.format import manifest as manifests
@@ -79,7 +79,7 @@ def description_lines(found: Description) -> list[str]:
         ("made by", manifest.tool),
     ]
     if found.rejected:
-        pairs.append(("left out", f"{found.rejected:,} samples, listed in {REJECTED}"))
+        pairs.append(("left out", f"{counted(found.rejected, 'sample')}, listed in {REJECTED}"))
     pairs += _origin(manifest.origin)
     return [*field_table(manifest.fields, manifest.columns), "", *listing(pairs, width)]
 

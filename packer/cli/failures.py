@@ -28,10 +28,13 @@ def report(error: BaseException) -> int | str | None:
         return _CTRL_C
     if isinstance(error, click.ClickException):
         return _of_click(error)
-    _say_error(_sentence(error))
+    if isinstance(error, PackerError):
+        _say_error(str(error))
+        return error.exit_status
     if logging.getLogger("packer").isEnabledFor(logging.DEBUG):
         _say("".join(traceback.format_exception(error)).rstrip())
-    return error.exit_status if isinstance(error, PackerError) else _DATA_BAD
+    _say_error(_sentence(error))
+    return _DATA_BAD
 
 
 def _of_click(error: click.ClickException) -> int:
@@ -46,8 +49,6 @@ def _of_click(error: click.ClickException) -> int:
 
 
 def _sentence(error: BaseException) -> str:
-    if isinstance(error, PackerError):
-        return str(error)
     if isinstance(error, MemoryError):
         return "out of memory; take fewer --workers, or a smaller --shard-size"
     if isinstance(error, OSError) and error.strerror:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from packer.cli.tables import table, terminal_width
+from packer.cli.tables import counted, printable, table, terminal_width
 from packer.cli.units import size_text, time_text
 from packer.convert import Report
 from packer.format.codecs import codec_name
@@ -25,7 +25,7 @@ def summary(report: Report) -> list[str]:
     return [
         *field_table(manifest.fields, manifest.columns),
         "",
-        f"{report.path}: {report.samples:,} samples in {shards:,} shard{'s' if shards != 1 else ''}{kept}",
+        f"{printable(str(report.path))}: {counted(report.samples, 'sample')} in {counted(shards, 'shard')}{kept}",
         f"{came_from}{size_text(report.raw_bytes)} as arrays, {size_text(report.file_bytes)} packed",
         time_text(report.seconds) + rate,
     ]

@@ -41,6 +41,16 @@ def listing(pairs: Sequence[tuple[str, str]], width: int) -> list[str]:
 
 
 def shortened(text: str, width: int) -> str:
-    """`text`, cut at its end where it is wider; what cannot be printed is shown as an escape."""
-    shown = text if text.isprintable() else text.encode("unicode_escape").decode()
+    """`text`, printable, cut at its end where it is wider."""
+    shown = printable(text)
     return shown if len(shown) <= width else shown[: width - 3] + "..."
+
+
+def printable(text: str) -> str:
+    """`text` with escapes for what cannot be printed: control characters, and file names that are no text."""
+    return text if text.isprintable() else text.encode("unicode_escape").decode()
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 sample`, `2,400 samples`."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")

@@ -176,9 +176,14 @@ def _provenance(scans: Sequence[Scan], request: Request) -> dict[str, Any]:
     """The request, and of every file its name, samples and what differs from the first one's attributes."""
     files: list[dict[str, Any]] = []
     for scan in scans:
-        file: dict[str, Any] = {"name": Path(scan.path).name, "samples": scan.samples}
+        file: dict[str, Any] = {"name": _text(Path(scan.path).name), "samples": scan.samples}
         if scan is scans[0] or scan.origin != scans[0].origin:
             file.update(scan.origin)
         files.append(file)
     options = {"fields": dict(request.fields), "skip": list(request.skip), "axis": request.axis}
     return {"options": options, "files": files}
+
+
+def _text(name: str) -> str:
+    """A file name as text; bytes that are none (UTF-8) show as escapes, since JSON cannot hold them."""
+    return name.encode(errors="backslashreplace").decode()

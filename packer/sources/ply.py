@@ -92,6 +92,9 @@ def _open_members(paths: Sequence[str], names: Sequence[str], cast: Mapping[str,
     members: dict[str, Member] = {}
     kinds: Kinds = {}
     for path, name in zip(paths, names, strict=True):
+        if not _is_text(name):
+            on_bad(SourceError("has a name that is not valid text (UTF-8), which a sample must have; rename it", path))
+            continue
         if name in members:
             reason = f"has the same sample name, {name}, as {members[name].path}; rename one of them"
             on_bad(SourceError(reason, path))
@@ -100,6 +103,15 @@ def _open_members(paths: Sequence[str], names: Sequence[str], cast: Mapping[str,
         if member is not None:
             members[name] = member
     return list(members.values())
+
+
+def _is_text(name: str) -> bool:
+    """Whether a file name is text: others hold surrogates, which cannot be encoded."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _open_member(path: str, name: str, cast: Mapping[str, str], kinds: Kinds, on_bad: OnBad) -> Member | None:

@@ -1,0 +1,145 @@
+"""`packer convert`: what goes in comes out, and what it says meanwhile."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from packer.format import manifest as manifests
+from packer.format.codecs import codec_name
+from readers import PackedDataset
+
+
+def codecs(out):
+    return {field.name: codec_name(field.codec) for field in manifests.read(out).fields}
+
+
+def test_image_pairs_come_out_as_they_went_in(packer, pairs, tmp_path):
+    """Every pixel of both fields is read back, under the names of the files."""
+    out = tmp_path / "out"
+    result = packer("convert", *pairs.sources, out, "--workers", 0)
+    assert result.exit_code == 0, result.stderr
+    ds = PackedDataset(out)
+    assert list(ds.names) == pairs.names
+    batch = ds[:]
+    for name, images in (("lr", pairs.lr), ("hr", pairs.hr)):
+        np.testing.assert_array_equal(batch[name].numpy(), images.transpose(0, 3, 1, 2))
+
+
+def test_clouds_come_out_as_they_went_in(packer, clouds, tmp_path):
+    """Every point and colour of every cloud is read back."""
+    out = tmp_path / "out"
+    assert packer("convert", clouds.folder, out, "--workers", 0).exit_code == 0
+    ds = PackedDataset(out)
+    for number, name in enumerate(clouds.names):
+        np.testing.assert_array_equal(ds[name]["xyz"].numpy(), clouds.xyz[number])
+        np.testing.assert_array_equal(ds[name]["rgb"].numpy(), clouds.rgb[number])
+
+
+def test_rows_come_out_as_they_went_in(packer, rows, tmp_path):
+    """Every value of every dataset of an HDF5 file is read back."""
+    out = tmp_path / "out"
+    assert packer("convert", rows.path, out, "--workers", 0).exit_code == 0
+    batch = PackedDataset(out)[:]
+    np.testing.assert_array_equal(batch["x"].numpy(), rows.x)
+    np.testing.assert_array_equal(batch["label"].numpy(), rows.label)
+
+
+def test_results_go_to_stdout_and_notes_to_stderr(packer, pairs, tmp_path):
+    """The summary stands on stdout, what was noticed about the source on stderr, and --quiet leaves both out."""
+    result = packer("convert", *pairs.sources, tmp_path / "a", "--workers", 0)
+    for word in ("12 samples in 1 shard", "lr ", "hr ", "ratio", "as arrays", "packed", "/s"):
+        assert word in result.stdout
+    assert result.stderr == "packer: hr is 2 times as large as lr in every sample\n"
+    quiet = packer("convert", *pairs.sources, tmp_path / "b", "--workers", 0, "--quiet")
+    assert (quiet.exit_code, quiet.stdout, quiet.stderr) == (0, "", "")
+
+
+def test_codecs_by_field_in_every_form(packer, pairs, tmp_path):
+    """--codec may be repeated, hold commas, name fields, and hold JSON with commas of its own."""
+    sources = [*pairs.sources, tmp_path / "a", "--workers", 0]
+    assert packer("convert", *sources, "--codec", "lz4,hr=zstd").exit_code == 0
+    assert codecs(tmp_path / "a") == {"lr": "lz4", "hr": "zstd"}
+    sources[2] = tmp_path / "b"
+    config = '[{"id":"shuffle","elementsize":1},{"id":"zlib","level":1}]'
+    assert packer("convert", *sources, "--codec", "none", "--codec", f"hr={config}").exit_code == 0
+    assert codecs(tmp_path / "b") == {"lr": "none", "hr": "shuffle+zlib"}
+
+
+def test_the_number_of_workers_changes_no_byte(packer, new_pairs, files_of, tmp_path):
+    """One worker and several make the same files, byte for byte."""
+    sources = new_pairs(tmp_path / "many", 40, 6, 5).sources
+    made = []
+    for workers in (1, 2, 3):
+        out = tmp_path / f"out{workers}"
+        options = ["--shard-size", "4KiB", "--codec", "zstd", "--workers", workers]
+        assert packer("convert", *sources, out, *options).exit_code == 0
+        made.append(files_of(out))
+    assert len(made[0]) == 7  # five shards, names.lmdb and the manifest
+    assert made[1] == made[0]
+    assert made[2] == made[0]
+
+
+def test_skip_lists_what_was_left_out(packer, clouds, tmp_path):
+    """With --on-error skip a damaged file is listed with its reason, and all others are packed."""
+    bad = clouds.folder / "c3.ply"
+    bad.write_text(bad.read_text()[:-20])
+    out = tmp_path / "out"
+    result = packer("convert", clouds.folder, out, "--on-error", "skip", "--workers", 2)
+    assert result.exit_code == 0, result.stderr
+    assert list(PackedDataset(out).names) == ["c0", "c1", "c2", "c4"]
+    (line,) = (out / "rejected.jsonl").read_text().splitlines()
+    assert json.loads(line)["file"] == str(bad)
+    assert "warning: 1 sample was left out" in result.stderr
+    assert "rejected.jsonl" in result.stderr
+
+
+def test_skip_lists_headers_too(packer, pairs, tmp_path):
+    """A file whose header is bad already is listed in the same way."""
+    (pairs.folder / "hr" / "004.png").write_bytes(b"")
+    out = tmp_path / "out"
+    assert packer("convert", *pairs.sources, out, "--on-error", "skip", "--workers", 0).exit_code == 0
+    assert len(PackedDataset(out)) == 11
+    assert "004.png" in (out / "rejected.jsonl").read_text()
+
+
+def test_dry_run_prints_the_plan_and_changes_nothing(packer, rows, files_of, tmp_path):
+    """--dry-run says what plan says, and no file comes to be."""
+    before = files_of(tmp_path)
+    result = packer("convert", rows.path, tmp_path / "out", "--dry-run", "--codec", "none")
+    plan = packer("plan", rows.path, "--codec", "none")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[:-1] == plan.stdout.splitlines()[:-1]  # the last line tells the free space
+    assert "400" in result.stdout
+    assert files_of(tmp_path) == before
+    assert not (tmp_path / "out").exists()
+
+
+def test_overwrite_replaces_a_dataset(packer, pairs, rows, tmp_path):
+    """With --overwrite the new dataset stands where the old one stood, and nothing of either lies about."""
+    out = tmp_path / "out"
+    assert packer("convert", *pairs.sources, out, "--workers", 0).exit_code == 0
+    assert packer("convert", rows.path, out, "--workers", 0, "--overwrite").exit_code == 0
+    assert set(PackedDataset(out).fields) == {"x", "label"}
+    assert {path.name for path in tmp_path.iterdir()} == {"pairs", "rows.h5", "out"}
+    assert {path.name for path in out.iterdir()} == {"manifest.json", "shards"}
+
+
+def test_source_options_reach_their_source(packer, pairs, clouds, rows, tmp_path):
+    """--mode, --cast and --field change what is packed."""
+    assert packer("convert", *pairs.sources, tmp_path / "a", "--mode", "gray", "--workers", 0).exit_code == 0
+    assert PackedDataset(tmp_path / "a").fields["lr"].shape == (6, 5, 1)
+    assert packer("convert", clouds.folder, tmp_path / "b", "--cast", "xyz=float64", "--workers", 0).exit_code == 0
+    assert PackedDataset(tmp_path / "b").fields["xyz"].dtype == "float64"
+    assert packer("convert", rows.path, tmp_path / "c", "--field", "y=/label", "--workers", 0).exit_code == 0
+    assert list(PackedDataset(tmp_path / "c").fields) == ["y"]
+
+
+def test_a_scheduler_needs_its_package(refused, pairs, tmp_path, monkeypatch):
+    """Without `distributed`, --scheduler is refused with the line that installs it."""
+    monkeypatch.setitem(__import__("sys").modules, "distributed", None)
+    arguments = ["convert", *pairs.sources, tmp_path / "out", "--scheduler", "tcp://127.0.0.1:1"]
+    refused(2, arguments, "pip install 'lmdb-packer[distributed]'")
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,78 @@
+"""Small sources of every kind, made from seeded random numbers, with the arrays that they hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import h5py
+import numpy as np
+import pytest
+from PIL import Image
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    """Twelve pairs of pictures in pairs/lr and pairs/hr: `folder`, `sources`, `names`, `lr` (12, 6, 5, 3), `hr`."""
+    return make_pairs(tmp_path / "pairs", 12, 6, 5)
+
+
+@pytest.fixture
+def clouds(tmp_path):
+    """Five text PLY files of different sizes: `folder`, `sources`, `names`, `xyz` and `rgb`, lists of arrays."""
+    folder = tmp_path / "clouds"
+    folder.mkdir()
+    rng = np.random.default_rng(2)
+    xyz = [rng.normal(size=(10 * n + 3, 3)).astype(np.float32) for n in range(5)]
+    rgb = [rng.integers(0, 256, (len(points), 3), dtype=np.uint8) for points in xyz]
+    for number, (points, colours) in enumerate(zip(xyz, rgb, strict=True)):
+        (folder / f"c{number}.ply").write_text(ply_text(points, colours))
+    return SimpleNamespace(folder=folder, sources=[str(folder)], names=[f"c{n}" for n in range(5)], xyz=xyz, rgb=rgb)
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """An HDF5 file of 400 rows: `path`, `sources`, `x` (400, 3) float32 and `label` (400,) int64."""
+    rng = np.random.default_rng(3)
+    x, label = rng.normal(size=(400, 3)).astype(np.float32), rng.integers(0, 10, 400)
+    path = tmp_path / "rows.h5"
+    with h5py.File(path, "w") as file:
+        file["x"], file["label"] = x, label
+    return SimpleNamespace(path=path, sources=[str(path)], x=x, label=label)
+
+
+@pytest.fixture
+def files_of():
+    """A function that gives all files below a folder: relative path to bytes."""
+    return lambda folder: {str(p.relative_to(folder)): p.read_bytes() for p in Path(folder).rglob("*") if p.is_file()}
+
+
+@pytest.fixture
+def new_pairs():
+    """`make_pairs`."""
+    return make_pairs
+
+
+def make_pairs(folder, count, height, width):
+    """Pairs of random pictures, the second twice as large: `folder`, `sources`, `names`, `lr`, `hr`."""
+    rng = np.random.default_rng(1)
+    images = {
+        "lr": rng.integers(0, 256, (count, height, width, 3), dtype=np.uint8),
+        "hr": rng.integers(0, 256, (count, 2 * height, 2 * width, 3), dtype=np.uint8),
+    }
+    names = [f"{number:03}" for number in range(count)]
+    for field, values in images.items():
+        (folder / field).mkdir(parents=True)
+        for name, image in zip(names, values, strict=True):
+            Image.fromarray(image).save(folder / field / f"{name}.png")
+    sources = [f"{field}={folder / field}" for field in images]
+    return SimpleNamespace(folder=folder, sources=sources, names=names, **images)
+
+
+def ply_text(points, colours):
+    """A text PLY file of points (n, 3) and colours (n, 3)."""
+    head = ["ply", "format ascii 1.0", f"element vertex {len(points)}"]
+    head += [f"property float {axis}" for axis in "xyz"]
+    head += [f"property uchar {colour}" for colour in ("red", "green", "blue")]
+    body = [" ".join(map(str, [*p.tolist(), *c.tolist()])) for p, c in zip(points, colours, strict=True)]
+    return "\n".join([*head, "end_header", *body, ""])
