@@ -13,6 +13,7 @@ from torch.utils.data import Dataset, get_worker_info
 
 from packer.errors import UsageError
 from packer.format import manifest as manifests
+from packer.format.names import Names
 from packer.format.schema import Field
 from readers.batch import Batch, item_of
 from readers.fixed import Allocate
@@ -20,6 +21,9 @@ from readers.indexing import Numbers, is_single, sample_number, sample_numbers
 from readers.opened import Opened, open_names
 
 Transform = Callable[[Any], Any]
+
+#: Attributes that follow from the path and are not pickled.
+_FOUND_BY_PATH = ("manifest", "fields", "_opened", "_names")
 
 
 class PackedDataset(Dataset[Any]):
@@ -39,7 +43,7 @@ class PackedDataset(Dataset[Any]):
 
     Args:
         path: folder of the packed dataset.
-        fields: names of the fields to read, in order; all by default. The others are not touched.
+        fields: names of the fields to read, in order, or the name of one; all by default. The others are not touched.
         transform: called once on what is handed out: the dict of one sample, or that of a whole batch.
 
     Raises:
@@ -55,12 +59,17 @@ class PackedDataset(Dataset[Any]):
         fields: Sequence[str] | None = None,
         transform: Transform | None = None,
     ) -> None:
-        self.path = Path(path)
+        # Absolute, since shards are opened late: the program may have changed its folder by then.
+        self.path = Path(path).absolute()
         self.transform = transform
+        self._chosen = (fields,) if isinstance(fields, str) else None if fields is None else tuple(fields)
+        self._read_manifest()
+
+    def _read_manifest(self) -> None:
         self.manifest = manifests.read(self.path)
-        self._chosen = None if fields is None else tuple(fields)
         self.fields: dict[str, Field] = _choose(self.manifest.fields, self._chosen, self.path)
         self._opened: Opened | None = None
+        self._names: Names | None = None
 
     def __len__(self) -> int:
         return self.manifest.samples
@@ -79,6 +88,17 @@ class PackedDataset(Dataset[Any]):
         if self._opened is None:
             self._opened = Opened(self.path, self.manifest, list(self.fields))
         return self._opened
+
+    @property
+    def name_table(self) -> Names:
+        """The table of names; opened when it is first needed.
+
+        Raises:
+            DatasetError: the samples have no names.
+        """
+        if self._names is None:
+            self._names = open_names(self.path, self.manifest)
+        return self._names
 
     def __getitem__(self, index: Any) -> Any:
         """One sample or one batch; see the class.
@@ -121,13 +141,14 @@ class PackedDataset(Dataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         # The manifest is read again on the other side: it may be large, and the path says it all.
-        return {"path": self.path, "transform": self.transform, "fields": self._chosen}
+        return {name: value for name, value in vars(self).items() if name not in _FOUND_BY_PATH}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["path"], state["fields"], state["transform"])  # type: ignore[misc]
+        vars(self).update(state)
+        self._read_manifest()
 
     def _numbers_of(self, names: Sequence[str]) -> Numbers:
-        return open_names(self.path, self.manifest).numbers(names)
+        return self.name_table.numbers(names)
 
     def _transformed(self, value: Any) -> Any:
         return value if self.transform is None else self.transform(value)
@@ -137,19 +158,22 @@ class SampleNames(Sequence[str]):
     """Names of the samples of a dataset, by number."""
 
     def __init__(self, dataset: PackedDataset) -> None:
-        self._table = open_names(dataset.path, dataset.manifest)
-        self._samples = len(dataset)
+        self._dataset = dataset
 
     def __len__(self) -> int:
-        return self._samples
+        return len(self._dataset)
 
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self._table.name(i) for i in range(*index.indices(self._samples))]
-        return self._table.name(sample_number(index, self._samples, self._table.numbers))
+        table = self._dataset.name_table
+        if is_single(index):
+            return table.name(sample_number(index, len(self), table.numbers))
+        return [table.name(i) for i in self._dataset.numbers(index).tolist()]
+
+    def __iter__(self) -> Iterator[str]:
+        return map(self._dataset.name_table.name, range(len(self)))
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self._table.contains(name)
+        return isinstance(name, str) and self._dataset.name_table.contains(name)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
@@ -164,7 +188,7 @@ class SampleNames(Sequence[str]):
     def index(self, value: str, start: int = 0, stop: int | None = None) -> int:
         """Number of the sample of a name; ValueError where none has it."""
         if value in self:
-            number = int(self._table.numbers([value])[0])
+            number = int(self._dataset.name_table.numbers([value])[0])
             if start <= number < (len(self) if stop is None else stop):
                 return number
         raise ValueError(f"no sample is named {value!r}")

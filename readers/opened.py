@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ FieldReader = FixedRaw | FixedCoded | Varied
 
 #: Open name tables by (device, inode): py-lmdb refuses a file that its process has open already.
 _NAMES: weakref.WeakValueDictionary[tuple[int, int], Names] = weakref.WeakValueDictionary()
+_NAMES_LOCK = threading.Lock()
 
 
 class Opened:
@@ -37,7 +39,12 @@ class Opened:
 
     def __init__(self, folder: Path, manifest: Manifest, fields: Sequence[str]) -> None:
         entries = [entry for entry in manifest.shards if entry.samples]
-        self.shards = [Shard(folder / entry.file, entry.bytes) for entry in entries]
+        self.shards: list[Shard] = []
+        for entry in entries:
+            shard = Shard(folder / entry.file, entry.bytes)
+            # Descriptors are mere numbers and would stay open; maps go with the last array that looks into them.
+            weakref.finalize(self, shard.close)
+            self.shards.append(shard)
         self.memory = Memory(self.shards)
         self.readers: dict[str, FieldReader] = {}
         for number, field in enumerate(manifest.fields):
@@ -65,10 +72,11 @@ def open_names(folder: Path, manifest: Manifest) -> Names:
         raise DatasetError(f"{folder}: its samples have no names; index them by number")
     path = folder / manifest.names.file
     key = (path.stat().st_dev, path.stat().st_ino) if path.exists() else (0, 0)
-    found = _NAMES.get(key)
-    if found is None:
-        found = _NAMES[key] = Names(path, manifest.names)
-    return found
+    with _NAMES_LOCK:
+        found = _NAMES.get(key)
+        if found is None:
+            found = _NAMES[key] = Names(path, manifest.names)
+        return found
 
 
 def _reader(places: Places) -> FieldReader:

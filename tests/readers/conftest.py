@@ -84,7 +84,7 @@ def make_samples(count: int = SAMPLES) -> list[Sample]:
         {
             "x": rng.standard_normal(5).astype("f4"),
             "label": np.int64(i * i - 50),
-            "lr": rng.integers(0, 256, (6, 5, 3), np.uint8),
+            "lr": rng.integers(0, 4, (6, 5, 3), np.uint8),
             "depth": rng.integers(0, 2**16, (4, 7, 1), np.uint16),
             "xyz": rng.standard_normal((i % 5, 3)).astype("f4"),
             "picture": rng.integers(0, 9, (1 + i % 3, 2 + i % 4, 3), np.uint8),

@@ -1,0 +1,441 @@
+"""PackedDataset: samples and batches by number and by name, fields chosen, transforms, folders that are no dataset."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from packer.errors import (
+    DamagedError,
+    DatasetError,
+    ManifestError,
+    MissingNameError,
+    SampleIndexError,
+    UnfinishedError,
+    UsageError,
+)
+from packer.writer import DatasetWriter
+from readers import PackedDataset, Ragged
+
+Sample = dict[str, Any]
+IMAGES = ("lr", "depth", "picture")
+
+
+def _stored(name: str, value: Any) -> Any:
+    """A sample's value as it went in: rows and columns first, numpy."""
+    if isinstance(value, str):
+        return value
+    return (value.permute(1, 2, 0) if name in IMAGES else value).numpy()
+
+
+def _check(found: Sample, wanted: Sample) -> None:
+    assert found
+    for name, value in found.items():
+        held = _stored(name, value)
+        if isinstance(held, str):
+            assert held == wanted[name]
+        else:
+            assert held.dtype == wanted[name].dtype
+            assert np.array_equal(held, wanted[name])
+
+
+def _split(batch: dict[str, Any], size: int) -> list[Sample]:
+    lists = {name: value.to_list() if isinstance(value, Ragged) else value for name, value in batch.items()}
+    return [{name: value[i] for name, value in lists.items()} for i in range(size)]
+
+
+def test_one_sample_by_number_and_by_name(packed: Path, samples: list[Sample]) -> None:
+    """Every sample, counted from either end or named, is the one that was packed."""
+    ds = PackedDataset(packed)
+    assert len(ds) == len(samples)
+    assert len(ds.manifest.shards) > 2
+    for number, sample in enumerate(samples):
+        _check(ds[number], sample)
+        _check(ds[f"a/{number}"], sample)
+        _check(ds[number - len(samples)], sample)
+
+
+@pytest.mark.parametrize(
+    ("index", "numbers"),
+    [
+        ([5, 3, 5, -1], [5, 3, 5, 59]),
+        (slice(10, 20, 3), [10, 13, 16, 19]),
+        (range(58, 2, -20), [58, 38, 18]),
+        (["a/7", "a/3", "a/7"], [7, 3, 7]),
+        (np.array([4, 40], np.uint8), [4, 40]),
+        (torch.tensor([59, 0]), [59, 0]),
+        (np.arange(60) % 20 == 1, [1, 21, 41]),
+        ([], []),
+        (slice(None), list(range(60))),
+    ],
+)
+def test_a_batch_is_in_the_order_asked(packed: Path, samples: list[Sample], index: Any, numbers: list[int]) -> None:
+    """A batch holds what was asked for, in that order, as often as it was asked for."""
+    parts = _split(PackedDataset(packed)[index], len(numbers))
+    for part, number in zip(parts, numbers, strict=True):
+        _check(part, samples[number])
+
+
+def test_wrong_indices_are_errors_that_say_what_is_wrong(packed: Path, rows: Path) -> None:
+    """Numbers outside, names unknown, and names where there are none."""
+    ds = PackedDataset(packed)
+    with pytest.raises(IndexError, match="sample 60 of 60"):
+        _ = ds[60]
+    with pytest.raises(SampleIndexError, match="sample -61 of 60"):
+        _ = ds[[0, -61]]
+    with pytest.raises(KeyError, match="'a/60'") as error:
+        _ = ds["a/60"]
+    assert isinstance(error.value, MissingNameError)
+    with pytest.raises(MissingNameError, match="'b'"):
+        _ = ds[["a/1", "b"]]
+    with pytest.raises(TypeError):
+        _ = ds[1.0]
+    with pytest.raises(DatasetError, match="no names"):
+        _ = PackedDataset(rows)["a"]
+
+
+def test_iterating_ends(rows: Path) -> None:
+    """A dataset is a sequence: a for loop gives each sample once."""
+    assert [int(sample["y"]) for sample in PackedDataset(rows)] == list(range(1000))
+
+
+def test_names_are_a_sequence(packed: Path, rows: Path) -> None:
+    """Names are found by number, in slices, and backwards; a dataset without names has None."""
+    names = PackedDataset(packed).names
+    assert names is not None
+    assert list(names) == [f"a/{i}" for i in range(60)]
+    assert names == [f"a/{i}" for i in range(60)]
+    assert names[3] == "a/3"
+    assert names[-1] == "a/59"
+    assert names[57:] == ["a/57", "a/58", "a/59"]
+    assert names[[2, 0]] == ["a/2", "a/0"]
+    assert "a/5" in names
+    assert "b" not in names
+    assert 5 not in names
+    assert names.index("a/9") == 9
+    with pytest.raises(ValueError, match="'zz'"):
+        names.index("zz")
+    with pytest.raises(IndexError):
+        _ = names[60]
+    assert "60 names: 'a/0'" in repr(names)
+    assert pickle.loads(pickle.dumps(names))[3] == "a/3"
+    assert PackedDataset(rows).names is None
+
+
+def test_fields_and_repr_tell_what_there_is(packed: Path) -> None:
+    """The schema by field, and a line for people."""
+    ds = PackedDataset(packed)
+    assert list(ds.fields) == ["x", "label", "lr", "depth", "xyz", "picture", "caption"]
+    assert ds.fields["lr"].shape == (6, 5, 3)
+    assert "60 samples of x, label" in repr(ds)
+
+
+def test_chosen_fields_come_alone_and_in_the_order_chosen(packed: Path, samples: list[Sample]) -> None:
+    """`fields` chooses and orders; the name of one field is enough."""
+    ds = PackedDataset(packed, fields=["label", "x"])
+    assert list(ds[3]) == list(ds[[1, 2]]) == list(ds.fields) == ["label", "x"]
+    assert int(ds[3]["label"]) == samples[3]["label"]
+    assert list(PackedDataset(packed, fields="label")[[1]]) == ["label"]
+
+
+def test_an_unknown_field_is_a_usage_error(packed: Path) -> None:
+    """The message names the field and lists those there are."""
+    with pytest.raises(UsageError, match=r"no field 'hr'.*x, label, lr"):
+        PackedDataset(packed, fields=["hr"])
+
+
+def test_other_columns_are_not_read(packed: Path, tmp_path: Path) -> None:
+    """With one field chosen, what another column holds makes no difference."""
+    folder = shutil.copytree(packed, tmp_path / "copy")
+    whole = PackedDataset(packed)
+    for number, shard in enumerate(sorted((folder / "shards").iterdir())):
+        data = bytearray(shard.read_bytes())
+        opened = whole.opened.shards[number]
+        index = opened.index(2, whole.fields["lr"], whole.manifest.shards[number].samples)
+        for at, end in zip(index.chunk_at.tolist(), index.arrays["chunks"][:, 2].tolist(), strict=True):
+            data[at : at + int(end)] = b"\xff" * int(end)
+        shard.write_bytes(data)
+    del index
+    others = [name for name in whole.fields if name != "lr"]
+    damaged = PackedDataset(folder, fields=others)[:]
+    for name, value in whole[:].items():
+        if isinstance(value, torch.Tensor) and name != "lr":
+            assert torch.equal(damaged[name], value)
+    with pytest.raises(DamagedError, match="'lr'"):
+        _ = PackedDataset(folder, fields=["lr"])[:]
+
+
+def test_images_are_channels_first_without_a_copy(packed: Path, samples: list[Sample]) -> None:
+    """Batches are (B, C, H, W) and samples (C, H, W), contiguous in channels_last memory."""
+    ds = PackedDataset(packed, fields=["lr", "depth", "picture"])
+    batch = ds[[2, 1, 0]]
+    assert batch["lr"].shape == (3, 3, 6, 5)
+    assert batch["depth"].shape == (3, 1, 4, 7)
+    assert batch["depth"].dtype == torch.uint16
+    for name in ("lr", "depth"):
+        assert batch[name].is_contiguous(memory_format=torch.channels_last)
+        assert ds[0][name][None].is_contiguous(memory_format=torch.channels_last)
+    assert isinstance(batch["picture"], list)
+    for image, number in zip(batch["picture"], [2, 1, 0], strict=True):
+        assert image.shape == samples[number]["picture"].transpose(2, 0, 1).shape
+        assert image[None].is_contiguous(memory_format=torch.channels_last)
+    assert ds[4]["picture"].shape == samples[4]["picture"].transpose(2, 0, 1).shape
+
+
+def _overwrite(value: Any) -> None:
+    for tensor in value if isinstance(value, list | Ragged) else [value]:
+        if isinstance(tensor, torch.Tensor):
+            tensor.zero_()
+
+
+@pytest.mark.parametrize("index", [3, "a/3", [3, 4], slice(None), list(range(60)) * 20])
+def test_what_is_handed_out_is_the_callers_own(packed: Path, samples: list[Sample], index: Any) -> None:
+    """Writing to what was read neither crashes nor changes what is read next, from this dataset or another."""
+    ds = PackedDataset(packed)
+    for _ in range(2):
+        batch = ds[index]
+        for value in batch.values():
+            _overwrite(value)
+    _check(ds[3], samples[3])
+    _check(PackedDataset(packed)[4], samples[4])
+
+
+def test_two_batches_share_no_memory(packed: Path) -> None:
+    """A batch never changes when another is read."""
+    ds = PackedDataset(packed)
+    first = ds[[0, 1]]
+    kept = {name: first[name].clone() for name in ("x", "label", "lr", "depth")}
+    for start in range(2, 50, 2):
+        _ = ds[[start, start + 1]]
+    for name, value in kept.items():
+        assert torch.equal(first[name], value)
+
+
+def test_a_transform_is_called_once_on_what_is_handed_out(packed: Path) -> None:
+    """Once for one sample, once for a whole batch, however it is asked for."""
+    seen: list[Any] = []
+
+    def note(value: dict[str, Any]) -> dict[str, Any]:
+        seen.append(value)
+        return {"twice": value["x"] * 2}
+
+    ds = PackedDataset(packed, fields=["x"], transform=note)
+    plain = PackedDataset(packed, fields=["x"])
+    assert torch.equal(ds[4]["twice"], plain[4]["x"] * 2)
+    assert len(seen) == 1
+    assert seen[0]["x"].shape == (5,)
+    assert torch.equal(ds[[4, 5]]["twice"], plain[[4, 5]]["x"] * 2)
+    assert len(seen) == 2
+    assert seen[1]["x"].shape == (2, 5)
+    items = ds.__getitems__([4, 5])
+    assert len(seen) == 3
+    assert [torch.equal(item["twice"], plain[i]["x"] * 2) for item, i in zip(items, [4, 5], strict=True)] == [True] * 2
+    assert len(seen) == 3
+
+
+def test_a_pickle_is_small_and_reads_alike(packed: Path, samples: list[Sample]) -> None:
+    """Under 10 kB, before and after reading; fields, transform and attributes of one's own go along."""
+    ds = PackedDataset(packed, fields=["label", "x"], transform=len)
+    fresh = pickle.dumps(ds)
+    _ = ds[3], ds["a/3"]
+    ds.note = "mine"  # type: ignore[attr-defined]
+    used = pickle.dumps(ds)
+    assert max(len(fresh), len(used)) < 10_000
+    again = pickle.loads(used)
+    assert list(again.fields) == ["label", "x"]
+    assert again.note == "mine"
+    assert again[3] == 2
+    again.transform = None
+    _check(again["a/9"], samples[9])
+
+
+class Halves(PackedDataset):
+    """A dataset of one's own, made from other arguments."""
+
+    def __init__(self, path: Path, factor: float) -> None:
+        super().__init__(path, fields=["x"])
+        self.factor = factor
+
+    def __getitem__(self, index: Any) -> Any:
+        return super().__getitem__(index)["x"] * self.factor
+
+
+def test_a_subclass_pickles_whole(packed: Path, samples: list[Sample]) -> None:
+    """A subclass with arguments and attributes of its own survives the way to a worker."""
+    again = pickle.loads(pickle.dumps(Halves(packed, 0.5)))
+    assert np.array_equal(again[3].numpy(), samples[3]["x"] / 2)
+
+
+def test_a_change_of_folder_does_no_harm(
+    packed: Path, samples: list[Sample], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A relative path means what it meant when the dataset was made, though shards are opened later."""
+    monkeypatch.chdir(packed.parent)
+    ds = PackedDataset(packed.name)
+    monkeypatch.chdir(tmp_path)
+    _check(ds["a/2"], samples[2])
+
+
+def test_nothing_is_opened_before_it_is_needed(packed: Path) -> None:
+    """Making a dataset opens no shard; when the last user is gone, all files are closed."""
+
+    descriptors = Path("/proc/self/fd")
+    if not descriptors.is_dir():
+        pytest.skip("no list of open files on this system")
+
+    def opened() -> int:
+        return sum(os.path.realpath(entry).startswith(str(packed)) for entry in descriptors.iterdir())
+
+    ds = PackedDataset(packed)
+    assert opened() == 0
+    _ = ds[0], ds["a/1"]
+    assert opened() > 0
+    del ds
+    gc.collect()
+    assert opened() == 0
+
+
+def test_two_datasets_on_one_path(packed: Path, samples: list[Sample]) -> None:
+    """One process may open a dataset as often as it likes, names included."""
+    first, second = PackedDataset(packed), PackedDataset(packed, fields=["x"])
+    for ds in (first, second, first):
+        _check(ds["a/8"], samples[8])
+    del first, ds
+    _check(second["a/9"], samples[9])
+
+
+def test_a_shard_without_samples_is_passed_over(pack: Any, packed: Path, tmp_path: Path) -> None:
+    """Shards of no sample, at the start, in the middle and at the end, leave the numbers of the others alone."""
+    fields = [field for field in PackedDataset(packed).fields.values() if field.kind != "text"]
+    rows = [{name: value for name, value in s.items() if name != "caption"} for s in _samples_of(packed)]
+    names = [f"n{i}" for i in range(5)]
+    ds = PackedDataset(pack(tmp_path / "p", fields, [[], rows[:2], [], rows[2:5], []], names=names))
+    assert len(ds) == 5
+    for number in range(5):
+        _check(ds[number], rows[number])
+        _check(ds[f"n{number}"], rows[number])
+
+
+def _samples_of(packed: Path) -> list[Sample]:
+    return [{name: _stored(name, value) for name, value in sample.items()} for sample in PackedDataset(packed)]
+
+
+def test_one_sample_a_shard(pack: Any, packed: Path, tmp_path: Path) -> None:
+    """Every sample in a shard of its own reads like all in one."""
+    fields = list(PackedDataset(packed, fields=["x", "xyz", "lr"]).fields.values())
+    rows = [{field.name: sample[field.name] for field in fields} for sample in _samples_of(packed)[:30]]
+    ds = PackedDataset(pack(tmp_path / "p", fields, [[row] for row in rows]))
+    numbers = np.random.default_rng(3).permutation(30)
+    for part, number in zip(_split(ds[numbers], 30), numbers, strict=True):
+        _check(part, rows[number])
+
+
+def test_large_batches_use_the_callers_threads_again(rows: Path) -> None:
+    """Gathering with one thread leaves torch's number of threads as it was."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        batch = PackedDataset(rows)[torch.randperm(1000)]
+        assert torch.get_num_threads() == 2
+        assert torch.equal(batch["x"][:, 7].long(), batch["y"])
+    finally:
+        torch.set_num_threads(before)
+
+
+# Folders that are no dataset, or not whole.
+
+
+def test_a_folder_that_is_no_dataset_is_a_clear_error(tmp_path: Path) -> None:
+    """Nothing there, a file, and a folder of something else are told apart."""
+    with pytest.raises(DatasetError, match="does not exist"):
+        PackedDataset(tmp_path / "nothing")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(DatasetError, match="is a file"):
+        PackedDataset(tmp_path / "file")
+    with pytest.raises(DatasetError, match="packer convert"):
+        PackedDataset(tmp_path)
+
+
+def test_an_unfinished_dataset_says_so(tmp_path: Path) -> None:
+    """A writer that was left by an exception leaves a folder that says how far it got."""
+
+    def stop() -> None:
+        with DatasetWriter(tmp_path / "p", shard_size=1000) as writer:
+            for number in range(200):
+                writer.add({"x": np.full(100, number)})
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        stop()
+    with pytest.raises(UnfinishedError, match=r"unfinished: .* shards are done"):
+        PackedDataset(tmp_path / "p")
+
+
+@pytest.fixture
+def copy(packed: Path, tmp_path: Path) -> Path:
+    """A copy of the dataset, to be damaged."""
+    return shutil.copytree(packed, tmp_path / "copy")
+
+
+def test_a_damaged_manifest_is_an_error(copy: Path) -> None:
+    """Cut short, changed, or empty."""
+    path = copy / "manifest.json"
+    whole = path.read_bytes()
+    for data in (b"", whole[:-40], whole.replace(b'"samples": 60', b'"samples": 61'), b"[]", b"\xff" * 99):
+        path.write_bytes(data)
+        with pytest.raises(ManifestError, match=r"manifest\.json"):
+            PackedDataset(copy)
+
+
+def _first_shard(folder: Path) -> Path:
+    return min((folder / "shards").iterdir())
+
+
+def test_a_missing_shard_is_an_error_that_names_it(copy: Path) -> None:
+    """Found when the shards are opened, before anything is handed out."""
+    _first_shard(copy).unlink()
+    with pytest.raises(DamagedError, match=r"00000\.lmdb: the shard is missing"):
+        _ = PackedDataset(copy)[59]
+
+
+@pytest.mark.parametrize("change", [-1, -4096, -100_000_000, 1, 4096])
+def test_a_shard_of_another_size_is_an_error_that_names_it(copy: Path, change: int) -> None:
+    """Cut short or made longer: never mapped, never read."""
+    shard = _first_shard(copy)
+    size = shard.stat().st_size
+    os.truncate(shard, max(size + change, 0))
+    with pytest.raises(DamagedError, match=rf"00000\.lmdb: .*{size:,} expected"):
+        _ = PackedDataset(copy)[0]
+
+
+def test_a_shard_that_is_no_shard_is_an_error_that_names_it(copy: Path) -> None:
+    """Right in size but of other bytes; and a folder in its place."""
+    shard = _first_shard(copy)
+    shard.write_bytes(bytes(shard.stat().st_size))
+    with pytest.raises(DamagedError, match=r"00000\.lmdb"):
+        _ = PackedDataset(copy)[0]
+    shard.unlink()
+    shard.mkdir()
+    with pytest.raises(DatasetError, match=r"00000\.lmdb"):
+        _ = PackedDataset(copy)[0]
+
+
+def test_a_missing_or_damaged_table_of_names_is_an_error(copy: Path, samples: list[Sample]) -> None:
+    """Numbers still work; names say what is wrong with their file."""
+    path = copy / "names.lmdb"
+    path.write_bytes(path.read_bytes()[:-1])
+    ds = PackedDataset(copy)
+    _check(ds[1], samples[1])
+    with pytest.raises(DamagedError, match=r"names\.lmdb"):
+        _ = ds["a/1"]
+    path.unlink()
+    with pytest.raises(DamagedError, match=r"names\.lmdb: missing"):
+        _ = ds["a/1"]
