@@ -193,7 +193,7 @@ def verify(dataset: str | os.PathLike[str], progress: Progress | None = None) ->
 def _spans(columns: list[Column]) -> Iterator[tuple[int, int, int, int]]:
     """Where each frame begins and ends in the file, with its column and number."""
     for position, column in enumerate(columns):
-        for frame, (begin, end) in enumerate(column.index.frame_spans(0, column.index.frames).tolist()):
+        for frame, (begin, end) in enumerate(column.frame_spans().tolist()):
             yield begin, end, position, frame
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import DamagedError
-from packer.format.column import ColumnIndex
+from packer.format.column_index import ColumnIndex
 from packer.format.schema import Field
 from readers.memory import Address, Memory
 

@@ -17,7 +17,9 @@ import numpy as np
 
 from packer.errors import DamagedError, DatasetError
 from packer.format import btree
-from packer.format.column import Column, ColumnIndex, check_index
+from packer.format.column import Column
+from packer.format.column_index import ColumnIndex
+from packer.format.index_check import check_index
 from packer.format.layout import FORMAT_NAME, FORMAT_VERSION, HEADER, NAME_BYTES, NAME_OFFSETS, chunk_key, column_key
 from packer.format.schema import Field
 from packer.format.shard_writer import ShardHeader

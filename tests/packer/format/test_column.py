@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from packer.errors import DamagedError, UsageError
 from packer.format import column_writer
 from packer.format.codecs import NAMED, Buffer, Config, parse_codec
-from packer.format.column import Column, check_index
+from packer.format.column import Column
 from packer.format.column_writer import ColumnWriter
+from packer.format.index_check import check_index
 from packer.format.schema import DTYPES, Field, FrameRule
 
 Samples = list[NDArray[Any]]
