@@ -1,0 +1,112 @@
+"""scripts/bench: measure reading and converting beside what they are compared with.
+
+$ scripts/bench
+$ scripts/bench --only clouds --only "pairs 48" --plot bench.png
+$ scripts/bench --full --json bench.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmark import rows as _rows  # noqa: F401  # registers them
+from benchmark import table
+from benchmark.bench import Bench
+from benchmark.inputs.sizes import FULL, QUICK
+from benchmark.inputs.store import Store
+from benchmark.measuring import Rounds
+from benchmark.row import ROWS, Figures, Row, chosen
+
+QUICK_ROUNDS = Rounds(least=5, most=15, seconds=1.5)
+FULL_ROUNDS = Rounds(least=7, most=25, seconds=10.0)
+
+Results = list[tuple[Row, Figures]]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run as a command; returns its exit status."""
+    options = _parser().parse_args(arguments)
+    wanted = chosen(ROWS, options.only)
+    if options.list or not wanted:
+        print("\n".join(row.title for row in ROWS))
+        return 0 if wanted else 2
+    bench = _bench(options.data, options.full)
+    print(surroundings(bench), flush=True)
+    results = measure(bench, wanted)
+    bench.store.clean()
+    print(f"\n{table.summary(results)}")
+    if options.json:
+        options.json.write_text(json.dumps([table.as_json(*result) for result in results], indent=2) + "\n")
+    if options.plot:
+        from benchmark.plot import save_plot  # here, because matplotlib takes half a second to import
+
+        save_plot(results, options.plot)
+    is_short = any(not row.target.met(figures.value) for row, figures in results)
+    return 1 if options.strict and is_short else 0
+
+
+def measure(bench: Bench, wanted: Sequence[Row]) -> Results:
+    """Measures rows one after another, and prints each as it is done."""
+    print(table.header(), flush=True)
+    results: Results = []
+    for row in wanted:
+        figures = row.measure(bench)
+        gc.collect()  # ends the worker processes of the row's loaders
+        results.append((row, figures))
+        print(table.line(row, figures), flush=True)
+    return results
+
+
+def surroundings(bench: Bench) -> str:
+    """What the figures depend on: processors and their load, threads, speed of copying, where the inputs are."""
+    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+    return (
+        f"{os.cpu_count()} processors, load average {load}; torch {torch.__version__}, "
+        f"{torch.get_num_threads()} threads; memcpy {_memcpy_rate() / 1e9:.1f} GB/s; inputs in {bench.store.folder}\n"
+        "Ratios are medians over rounds of the ratio within a round. Every side makes its own random order."
+    )
+
+
+def _memcpy_rate() -> float:
+    """Bytes a second copied within memory that is there already; the limit of limits."""
+    source, target = np.ones(2**26, np.uint8), np.ones(2**26, np.uint8)
+    seconds = []
+    for _ in range(5):
+        start = time.perf_counter()
+        np.copyto(target, source)
+        seconds.append(time.perf_counter() - start)
+    return source.nbytes / min(seconds)
+
+
+def _bench(data: Path, full: bool) -> Bench:
+    return Bench(Store(data), FULL if full else QUICK, FULL_ROUNDS if full else QUICK_ROUNDS)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "scripts/bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", metavar="ROW", action="append", default=[], help="rows whose title holds this text")
+    parser.add_argument("--list", action="store_true", help="print the titles of all rows")
+    parser.add_argument("--full", action="store_true", help="the sizes that the targets were set for, and more rounds")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the results as JSON")
+    parser.add_argument("--plot", metavar="FILE.png", type=Path, help="draw the results (needs matplotlib)")
+    parser.add_argument("--strict", action="store_true", help="exit with status 1 where a row falls short")
+    parser.add_argument(
+        "--data",
+        metavar="DIR",
+        type=Path,
+        default=Path(tempfile.gettempdir()) / "packer-bench",
+        help="where inputs are kept between runs (default: %(default)s)",
+    )
+    return parser

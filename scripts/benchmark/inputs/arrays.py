@@ -1,0 +1,109 @@
+"""The samples as arrays in memory: rows, pairs of images, clouds. Made from seeds and shipped data, kept as .npy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from inputs.pictures import SCALE, photographs
+from numpy.typing import NDArray
+
+from benchmark.inputs.store import Store
+
+COLUMNS = 33
+COLD_BYTES = 48_000
+#: A walk of this step looks like a slowly changing measurement: bitshuffle gains a few percent on it.
+_STEP = 0.01
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def rows(store: Store, n: int) -> Arrays:
+    """`x` (n, 33) float32, a random walk a column; `y` (n,) int64, their numbers."""
+
+    def make() -> Arrays:
+        x = np.random.default_rng(0).standard_normal((n, COLUMNS), dtype=np.float32)
+        x *= _STEP
+        return {"x": np.cumsum(x, axis=0, out=x), "y": np.arange(n, dtype=np.int64)}
+
+    return _kept(store, f"rows-{n}", make)
+
+
+def tiny_rows(store: Store, n: int) -> Arrays:
+    """`x` (n,) float32: rows so small that only what a reader needs for each sample counts."""
+    return _kept(store, f"tiny-{n}", lambda: {"x": np.arange(n, dtype=np.float32)})
+
+
+def pairs(store: Store, size: int, n: int) -> Arrays:
+    """`lr` (n, size / 4, size / 4, 3) and `hr` (n, size, size, 3) uint8, cut from photographs."""
+
+    def make() -> Arrays:
+        hr = _patches(size, n, np.random.default_rng(1))
+        small = size // SCALE
+        # The mean of each square of pixels: fast, and as smooth as any other way to make a picture smaller.
+        lr = hr.reshape(n, small, SCALE, small, SCALE, 3).mean(axis=(2, 4), dtype=np.float32).astype(np.uint8)
+        return {"lr": lr, "hr": hr}
+
+    return _kept(store, f"pairs{size}-{n}", make)
+
+
+def clouds(store: Store, n: int) -> Arrays:
+    """Points of all clouds, `xyz` (m, 3) float32 and `rgb` (m, 3) uint8, and where each begins, `offsets` (n + 1,)."""
+
+    def make() -> Arrays:
+        rng = np.random.default_rng(2)
+        offsets = np.concatenate([[0], np.cumsum(rng.integers(500, 20_001, n))])
+        xyz, rgb = terrain()
+        at = np.arange(offsets[-1]) % len(xyz)
+        return {"xyz": xyz[at], "rgb": rgb[at], "offsets": offsets}
+
+    return _kept(store, f"clouds-{n}", make)
+
+
+def cold(store: Store, n: int) -> Path:
+    """A .npy file of `x` (n, 48,000) uint8; not loaded."""
+
+    def make(path: Path) -> None:
+        with path.open("wb") as file:
+            np.save(file, np.random.default_rng(3).integers(0, 256, (n, COLD_BYTES), dtype=np.uint8))
+
+    return store.made(f"cold-{n}.npy", make)
+
+
+def terrain() -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+    """Measured elevations as points, (m, 3) float32 in metres, and their colours by height, (m, 3) uint8."""
+    from inputs.clouds import elevation_grids  # here, because matplotlib takes a second to import
+
+    xyz = np.concatenate([grid.reshape(-1, 3) for grid in elevation_grids()])
+    height = (xyz[:, 2] - xyz[:, 2].min()) / np.ptp(xyz[:, 2]) * 255
+    rgb = np.stack([height, 255 - height, height // 2], axis=1).astype(np.uint8)
+    return xyz, rgb
+
+
+def _patches(size: int, n: int, rng: np.random.Generator) -> NDArray[np.uint8]:
+    pictures = [np.asarray(picture) for _, picture in photographs()]
+    out = np.empty((n, size, size, 3), np.uint8)
+    for i in range(n):
+        picture = pictures[i % len(pictures)]
+        top = rng.integers(0, picture.shape[0] - size + 1)
+        left = rng.integers(0, picture.shape[1] - size + 1)
+        out[i] = picture[top : top + size, left : left + size]
+    return out
+
+
+def _kept(store: Store, name: str, make: Callable[[], Arrays]) -> Arrays:
+    def write(folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        for field, values in make().items():
+            np.save(folder / f"{field}.npy", values)
+
+    return _loaded(store.made(name, write))
+
+
+@lru_cache(maxsize=1)
+def _loaded(folder: Path) -> Arrays:
+    """One set is held at a time: rows that use the same one stand together."""
+    return {file.stem: np.load(file) for file in sorted(folder.glob("*.npy"))}

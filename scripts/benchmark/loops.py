@@ -1,0 +1,111 @@
+"""Loops over an epoch: in RAM, as reading is compared with, and through Loader and DataLoader.
+
+Counted are, on every side, the epoch's random order (`torch.randperm` in RAM, its own in `Loader`), cutting it into
+batches, and making the batches. A DataLoader over single samples is given its order: sorting out the
+numbers of a short epoch would be counted against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader, Dataset
+
+from benchmark.checksum import checksum
+from benchmark.measuring import Side, epochs
+from benchmark.page_cache import files_of
+from readers import Loader, PackedDataset
+
+Batches = Iterator[Any]
+
+
+def loader_side(path: Path, batch_size: int, expected: int, name: str = "Loader", **options: Any) -> Side:
+    """Epochs through `Loader`, shuffled unless `options` say otherwise."""
+    dataset = PackedDataset(path)
+    loader = Loader(dataset, batch_size, **{"shuffle": True, **options})
+    return epochs(name, lambda: loader, len(dataset), expected, files_of(path))
+
+
+def indexing(fields: Sequence[NDArray[Any]], batch_size: int) -> Side:
+    """In RAM by torch's fancy indexing, `x[idx]`."""
+    tensors = [torch.from_numpy(values) for values in fields]
+
+    def batches() -> Batches:
+        for index in shuffled(len(tensors[0]), batch_size):
+            yield [values[index] for values in tensors]
+
+    return _whole("x[idx]", batches, fields)
+
+
+def limits(fields: Sequence[NDArray[Any]], batch_size: int) -> tuple[Side, Side]:
+    """In RAM by `torch.index_select` and by `np.take`, each sample as one flat record: the limit."""
+    flat = [values.reshape(len(values), -1) if values.ndim > 1 else values for values in fields]
+    tensors = [torch.from_numpy(values) for values in flat]
+
+    def selected() -> Batches:
+        for index in shuffled(len(tensors[0]), batch_size):
+            yield [torch.index_select(values, 0, index) for values in tensors]
+
+    def taken() -> Batches:
+        order = torch.randperm(len(flat[0])).numpy()
+        for at in range(0, len(order), batch_size):
+            index = order[at : at + batch_size]
+            yield [values.take(index, axis=0) for values in flat]
+
+    return _whole("index_select", selected, flat), _whole("np.take", taken, flat)
+
+
+def data_loader(
+    dataset: Dataset[Any], indices: Sequence[int], batch_size: int, expected: int | None, files: Sequence[Path] = ()
+) -> list[Side]:
+    """The samples `indices` through a DataLoader that makes batches of single samples, with 0 and with 2 workers.
+
+    Workers stay between epochs; starting them is not counted.
+    """
+    return [
+        data_loader_side(dataset, batch_size, workers, sampler=indices, expected=expected, files=files)
+        for workers in (0, 2)
+    ]
+
+
+def data_loader_side(
+    dataset: Dataset[Any],
+    batch_size: int,
+    workers: int,
+    *,
+    sampler: Sequence[int] | None = None,
+    expected: int | None = None,
+    files: Sequence[Path] = (),
+    collate: Callable[[Any], Any] | None = None,
+) -> Side:
+    """Epochs through torch's DataLoader: over `sampler`, or over all samples, shuffled."""
+    loader: DataLoader[Any] = DataLoader(
+        dataset,
+        batch_size,
+        shuffle=sampler is None,
+        sampler=sampler,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        collate_fn=collate,
+    )
+    samples = len(dataset) if sampler is None else len(sampler)  # type: ignore[arg-type]  # all of ours have a length
+    return epochs(f"DataLoader, {workers} workers", lambda: loader, samples, expected, files)
+
+
+def shuffled(n: int, batch_size: int) -> tuple[torch.Tensor, ...]:
+    """An epoch's sample numbers in batches, in a new random order."""
+    batches: tuple[torch.Tensor, ...] = torch.randperm(n).split(batch_size)  # type: ignore[no-untyped-call]
+    return batches
+
+
+def total(fields: Sequence[NDArray[Any]], indices: Sequence[int] | None = None) -> int:
+    """The checksum of the samples `indices`, or of all, from the source."""
+    return checksum([values if indices is None else values[indices] for values in fields])
+
+
+def _whole(name: str, batches: Callable[[], Batches], fields: Sequence[NDArray[Any]]) -> Side:
+    return epochs(name, batches, len(fields[0]), total(fields))

@@ -1,0 +1,9 @@
+"""The rows of the benchmark; importing this package registers them, in the order of the table."""
+
+# isort: off
+from benchmark.rows import tables as tables
+from benchmark.rows import pairs as pairs
+from benchmark.rows import clouds as clouds
+from benchmark.rows import cold as cold
+from benchmark.rows import opening as opening
+from benchmark.rows import converting as converting

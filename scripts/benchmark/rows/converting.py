@@ -1,0 +1,135 @@
+"""Converting files, against decoding or copying the same files."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from PIL import Image
+
+from benchmark.bench import Bench
+from benchmark.inputs import files
+from benchmark.measuring import Side
+from benchmark.page_cache import files_of
+from benchmark.row import Figures, row
+from packer.convert import ConvertOptions, convert, open_source
+from packer.prepare import prepare
+
+LARGE = 192
+
+
+def _convert_side(bench: Bench, sources: Sequence[str], workers: int, inputs: Path, codec: str = "auto") -> Side:
+    """A conversion from beginning to end, its processes and syncing the output included."""
+
+    out = bench.scratch("out.packed")
+
+    def run() -> int:
+        return convert(list(sources), out, codec=codec, workers=workers).samples
+
+    def prepare_out() -> None:
+        bench.scratch(out.name)
+        os.sync()  # what was written before is not to be waited for
+
+    return Side(f"{workers} workers", run, files_of(inputs), prepare_out)
+
+
+def _pairs(bench: Bench) -> tuple[Path, list[str]]:
+    sizes = bench.sizes
+    once = files.png_pairs(bench.store, LARGE, sizes.large_pairs, sizes.large_files)
+    folder = files.linked_pairs(bench.store, once, sizes.png_copies)
+    return folder, [f"lr={folder / 'lr'}", f"hr={folder / 'hr'}"]
+
+
+@row("PNG 48/192 -> packed, 2 workers", against="Pillow decoding in 2 processes", at_least=0.85)
+def png_against_pillow(bench: Bench) -> Figures:
+    """The codec is what auto takes; Pillow throws the pixels away."""
+    folder, sources = _pairs(bench)
+    paths = files_of(folder)
+
+    def decode() -> int:
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            return sum(pool.map(_decode, paths, chunksize=32)) // 2
+
+    return bench.race(_convert_side(bench, sources, 2, folder), Side("Pillow", decode, paths))
+
+
+@row("PNG 48/192 -> packed, 2 workers", against="1 worker", at_least=1.7)
+def two_workers(bench: Bench) -> Figures:
+    """Shards are packed side by side."""
+    folder, sources = _pairs(bench)
+    return bench.race(_convert_side(bench, sources, 2, folder), _convert_side(bench, sources, 1, folder))
+
+
+@row("text PLY -> packed, in one process", against="plyfile reading alone", at_least=8)
+def text_ply(bench: Bench) -> Figures:
+    """Numbers out of text."""
+    folder = files.ply_text(bench.store, bench.sizes.text_points)
+    paths = files_of(folder)
+    ours = _convert_side(bench, [str(folder)], 0, folder)
+    return bench.race(ours, Side("plyfile", lambda: _read_ply(paths), paths))
+
+
+@row("binary PLY -> packed, none, 2 workers", against="cp and sync", at_least=0.5)
+def binary_ply(bench: Bench) -> Figures:
+    """Little work a byte: as fast as the disk, or nearly."""
+    folder = files.ply_binary(bench.store, bench.sizes.ply_files, bench.sizes.ply_points)
+    return _against_copying(bench, folder, bench.sizes.ply_files)
+
+
+@row("uncompressed HDF5 -> packed, none, 2 workers", against="cp and sync", at_least=0.5)
+def hdf5(bench: Bench) -> Figures:
+    """Rows of 132 bytes and a label."""
+    path = files.hdf5_rows(bench.store, bench.sizes.hdf5_rows, bench.sizes.rows)
+    return _against_copying(bench, path, bench.sizes.hdf5_rows)
+
+
+def _against_copying(bench: Bench, path: Path, samples: int) -> Figures:
+    out = bench.scratch("copy")
+
+    def copy() -> int:
+        subprocess.run(["cp", "-r", str(path), str(out)], check=True)
+        subprocess.run(["sync"], check=True)
+        return samples
+
+    def prepare_out() -> None:
+        bench.scratch(out.name)
+        os.sync()
+
+    ours = _convert_side(bench, [str(path)], 2, path, "none")
+    return bench.race(ours, Side("cp", copy, files_of(path), prepare_out))
+
+
+@row("plan of 100,000 PNG pairs", at_most=20, unit="s")
+def plan(bench: Bench) -> Figures:
+    """From headers alone; the files are hard links of a few."""
+    count = bench.sizes.planned
+    once = files.png_pairs(bench.store, 64, bench.sizes.small_pairs, bench.sizes.small_files)
+    folder = files.linked_pairs(bench.store, once, -(-count // bench.sizes.small_files))
+    sources = [f"lr={folder / 'lr'}", f"hr={folder / 'hr'}"]
+    planned = 0
+
+    def seconds() -> float:
+        nonlocal planned
+        start = time.perf_counter()
+        planned = prepare(open_source(sources, ConvertOptions(), []), "auto", None).plan.samples
+        return (time.perf_counter() - start) * 100_000 / planned
+
+    return bench.repeated(seconds, *([f"measured with {count:,}"] if count < 100_000 else []))
+
+
+def _decode(path: Path) -> int:
+    with Image.open(path) as picture:
+        picture.load()
+    return 1
+
+
+def _read_ply(paths: Sequence[Path]) -> int:
+    from plyfile import PlyData  # here, because only this row needs it
+
+    for path in paths:
+        PlyData.read(str(path))
+    return len(paths)

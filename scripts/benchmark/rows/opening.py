@@ -1,0 +1,92 @@
+"""Ten million samples: an epoch's order, opening a hundred shards, and what a worker process owns after an epoch."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmark.bench import Bench
+from benchmark.inputs import arrays, packed
+from benchmark.measuring import Side
+from benchmark.page_cache import files_of, warm
+from benchmark.row import Figures, row
+from benchmark.sample_datasets import InMemory
+from readers import Loader, PackedDataset
+from readers.block_order import BlockShuffled
+
+SHARDS = 100
+#: Rows of 132 bytes that share a frame of 16 KiB.
+BLOCK = 124
+BATCH = 1_000
+
+
+@row("block shuffle, an epoch's order", against="rng.permutation", at_least=2)
+def order(bench: Bench) -> Figures:
+    """Arithmetic alone, no files."""
+    n = bench.sizes.order
+    shuffled, rng, epoch = BlockShuffled.uniform(n, BLOCK), np.random.default_rng(0), iter(range(2**31))
+    ours = Side("BlockShuffled", lambda: len(shuffled.epoch(next(epoch))))
+    return bench.race(ours, Side("permutation", lambda: len(rng.permutation(n))))
+
+
+@row("opening 10,000,000 rows in 100 shards, to the first batch", at_most=100, unit="ms")
+def opening(bench: Bench) -> Figures:
+    """Opening, the first batch in order, and one of rows from all over the shards."""
+    path = packed.tiny_rows(bench.store, bench.sizes.tiny_rows, SHARDS)
+    files = files_of(path)
+    spread = np.random.default_rng(0).integers(0, bench.sizes.tiny_rows, 100)
+
+    def milliseconds(shuffle: bool | str = False) -> float:
+        warm(files)
+        start = time.perf_counter()
+        dataset = PackedDataset(path)
+        next(iter(Loader(dataset, 100, shuffle=shuffle)))
+        dataset[spread]
+        return 1000 * (time.perf_counter() - start)
+
+    shuffled = f"with a full shuffle, whose order comes first: {milliseconds(True):.0f} ms"
+    return bench.repeated(milliseconds, shuffled)
+
+
+@row("memory a worker owns after an epoch of those", against="one that reads in-RAM tensors", at_most=20, unit="MB")
+def owned(bench: Bench) -> Figures:
+    """Private dirty memory of a forked process, above that of one over tensors."""
+    dataset = PackedDataset(packed.tiny_rows(bench.store, bench.sizes.tiny_rows, SHARDS))
+    tensors = InMemory(**{k: torch.from_numpy(v) for k, v in arrays.tiny_rows(bench.store, len(dataset)).items()})
+    numbers = np.random.default_rng(0).permutation(len(dataset))
+    ours, theirs = (_owned_megabytes(one, numbers) for one in (dataset, tensors))
+    return Figures(ours - theirs, notes=(f"{ours:.0f} MB and {theirs:.0f} MB",))
+
+
+def _owned_megabytes(dataset: Any, order: NDArray[np.int64]) -> float:
+    """Private dirty memory of a forked process that asks for an epoch's batches as a DataLoader worker does."""
+    context = multiprocessing.get_context("fork")
+    receive, send = context.Pipe(duplex=False)
+    process = context.Process(target=_read_epoch, args=(dataset, order, send.send))
+    process.start()
+    send.close()
+    megabytes: float = receive.recv()
+    process.join()
+    return megabytes
+
+
+def _read_epoch(dataset: Any, order: NDArray[np.int64], report: Callable[[float], None]) -> None:
+    torch.set_num_threads(1)  # as DataLoader does in its workers; torch's threads do not survive a fork
+    for at in range(0, len(order), BATCH):
+        dataset.__getitems__(order[at : at + BATCH].tolist())
+    report(_private_dirty() / 1e6)
+
+
+def _private_dirty() -> int:
+    """Bytes that this process alone has written to."""
+    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
+        if line.startswith("Private_Dirty:"):
+            return 1024 * int(line.split()[1])
+    raise OSError("/proc/self/smaps_rollup says nothing of private memory")
