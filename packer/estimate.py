@@ -15,6 +15,8 @@ from packer.format.column_writer import ColumnWriter
 from packer.format.names import names_bytes
 from packer.format.schema import Field
 from packer.format.shard_writer import PAGE
+from packer.format.sizes import slack_pages
+from packer.plan import Plan
 from packer.prepare import Prepared, look_at
 
 #: Samples are taken from this many places, and no more than this many raw bytes.
@@ -69,11 +71,17 @@ def estimate(prepared: Prepared) -> Estimate:
     samples = look_at(source, PLACES, MOST_BYTES)
     fields = {f.name: _field(prepared, f, samples.get(f.name, [])) for f in plan.fields}
     # The plan takes every frame to be raw; what is more in it than the data are indexes and ends of pages.
-    rest = plan.file_bytes - sum(plan.raw_bytes.values()) + names
+    rest = plan.file_bytes - _spare(plan) - sum(plan.raw_bytes.values()) + names
     low, stored, high = (sum(getattr(f, bound) for f in fields.values()) for bound in ("low", "stored", "high"))
     # A column ends somewhere within a page; which one is not known where it is encoded.
     slack = PAGE * len(fields) * len(plan.shards)
     return Estimate(fields, names, max(0, low + rest - slack), stored + rest, high + rest + slack, False)
+
+
+def _spare(plan: Plan) -> int:
+    """What the plan's upper bound holds for pages that may be needed and mostly are not: see `slack_pages`."""
+    encoded = sum(1 for field in plan.fields if field.codec)
+    return len(plan.shards) * slack_pages(encoded) * PAGE
 
 
 def _field(prepared: Prepared, field: Field, samples: Sequence[NDArray[Any]]) -> FieldEstimate:

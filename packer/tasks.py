@@ -82,6 +82,17 @@ def write_shard(task: ShardTask, progress: Progress | None = None) -> ShardRepor
         WriteError: the shard cannot be written.
     """
     partial = task.path.with_suffix(".lmdb.partial")
+    try:
+        rejected = _write(task, partial, progress)
+        publish(task.path, partial, rejected)
+    except BaseException:  # Ctrl-C too, which may come before the writer looks after its file
+        partial.unlink(missing_ok=True)
+        raise
+    return report_of(task.path, task.fields)
+
+
+def _write(task: ShardTask, partial: Path, progress: Progress | None) -> list[Rejected]:
+    """Writes the samples of a shard to `partial`; returns what was left out."""
     rejected: list[Rejected] = []
     writer = ShardWriter(
         partial,
@@ -99,8 +110,7 @@ def write_shard(task: ShardTask, progress: Progress | None = None) -> ShardRepor
             writer.add(block, count, names)
             if progress:
                 progress(count, writer.raw_bytes - before)
-    publish(task.path, partial, rejected)
-    return report_of(task.path, task.fields)
+    return rejected
 
 
 def read_blocks(source: Source, rejected: list[Rejected] | None) -> Iterator[tuple[Block, Sequence[str] | None]]:

@@ -113,10 +113,10 @@ def shard_bytes(
     if name_bytes is not None:
         values += [(len(NAME_BYTES), name_bytes), (len(NAME_OFFSETS), 8 * (samples + 1))]
     encoded = sum(len(column.chunks) for field, column in zip(fields, columns, strict=True) if field.codec)
-    return _replayed(values) + _slack_pages(encoded) * PAGE_SIZE
+    return _replayed(values) + slack_pages(encoded) * PAGE_SIZE
 
 
-def _slack_pages(encoded_chunks: int) -> int:
+def slack_pages(encoded_chunks: int) -> int:
     """Pages that encoding can cost more than it saves, at worst.
 
     A chunk that shrinks may waste the rest of its last page, or move beside its key and split a leaf: one page

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import numpy as np
-import pytest
 
 from packer.format import manifest as manifests
 from packer.format.codecs import codec_name

@@ -1,0 +1,73 @@
+"""`packer info`: what is said of a dataset, and of what is none."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from packer.convert import convert
+
+
+@pytest.fixture
+def packed(pairs, tmp_path):
+    """A packed dataset of the pairs, `lr` raw and `hr` zstd."""
+    return convert(pairs.sources, tmp_path / "packed", codec="lr=none,hr=zstd", workers=0).path
+
+
+def test_what_the_text_says(packer, packed):
+    """Fields, codecs, shards, samples, sizes, plan against fact, names and origin, within 80 columns."""
+    result = packer("info", packed)
+    assert result.exit_code == 0
+    words = ("lr", "6 x 5 x 3", "uint8", "image", "zstd", "12", "on disk", "planned", "000, 001", "images", "packer 0")
+    for word in words:
+        assert word in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert result.stderr == ""
+
+
+def test_ragged_axes_and_missing_names(packer, clouds, rows, tmp_path):
+    """Ragged axes are `any`; a dataset without names says so; a number is one value."""
+    convert(clouds.folder, tmp_path / "a", workers=0)
+    assert "any x 3" in packer("info", tmp_path / "a").stdout
+    convert(rows.path, tmp_path / "b", workers=0)
+    text = packer("info", tmp_path / "b").stdout
+    assert "none; samples have numbers alone" in text
+    assert "one value" in text
+
+
+def test_json_holds_exact_bytes(packer, packed):
+    """--json prints one object with everything the manifest says, and bytes as numbers."""
+    found = json.loads(packer("info", packed, "--json").stdout)
+    manifest = json.loads((packed / "manifest.json").read_text())
+    for name in ("samples", "shards", "columns", "names", "origin", "planned_bytes", "tool", "version"):
+        assert found[name] == manifest[name]
+    assert found["columns"]["lr"] == {"raw": 12 * 90, "stored": 12 * 90}
+    assert found["codec_names"] == {"lr": "none", "hr": "zstd"}
+    assert found["first_names"] == ["000", "001", "002", "003", "004"]
+    assert found["file_bytes"] == sum(p.stat().st_size for p in packed.rglob("*.lmdb"))
+
+
+def test_what_is_no_dataset(refused, packed, tmp_path):
+    """Nothing, a file, another folder, an unfinished and a damaged dataset are said to be that, with exit 1."""
+    refused(1, ["info", tmp_path / "nothing"], "does not exist")
+    refused(1, ["info", packed / "manifest.json"], "is a file")
+    refused(1, ["info", tmp_path], "not a packed dataset")
+    manifest = packed / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"samples": 12', '"samples": 13'))
+    refused(1, ["info", packed], "manifest.json")
+    manifest.unlink()
+    (packed / "unfinished.json").write_text('{"shards": 3}')
+    refused(1, ["info", packed], "unfinished", "1 of 3 shards")
+
+
+def test_missing_and_truncated_files_are_told(packer, packed):
+    """The manifest can be read while a file is damaged; info shows it, and warns."""
+    shard = packed / "shards" / "00000.lmdb"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    (packed / "names.lmdb").unlink()
+    result = packer("info", packed)
+    assert result.exit_code == 0
+    assert "00000.lmdb" in result.stderr
+    assert "names.lmdb" in result.stderr
+    assert "packer verify" in result.stderr

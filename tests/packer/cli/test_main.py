@@ -1,0 +1,105 @@
+"""`packer` itself: its commands, their help, and what ends it."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+import click
+import pytest
+
+import packer as package
+from packer.cli.failures import report
+from packer.cli.interruption import Interrupted, interruptible
+from packer.cli.main import COMMANDS, main
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_an_example(packer, name):
+    """The help of every command shows a line that can be run, and the group's list says what the command says."""
+    result = packer(name, "--help")
+    assert result.exit_code == 0
+    assert re.search(rf"^\s+\$ packer {name} \S", result.stdout, re.MULTILINE)
+    assert "--quiet" in result.stdout
+    assert "--verbose" in result.stdout
+
+
+def test_every_option_has_help():
+    """No option is left to guess."""
+    for name in COMMANDS:
+        command = main.get_command(click.Context(main), name)
+        for option in command.params:
+            assert isinstance(option, click.Argument) or option.help, f"{name} {option.name}"
+
+
+def test_help_lists_all_commands(packer):
+    """`packer --help` names every command; without arguments it is shown as wrong usage."""
+    result = packer("--help")
+    assert result.exit_code == 0
+    for name, (_, text) in COMMANDS.items():
+        assert re.search(rf"^  {name} +{re.escape(text)}", result.stdout, re.MULTILINE)
+    nothing = packer()
+    assert nothing.exit_code == 2
+    assert "Commands:" in nothing.stderr
+
+
+def test_version(packer):
+    """--version says the version of the package."""
+    assert packer("--version").stdout == f"packer {package.__version__}\n"
+
+
+def test_wrong_usage(refused):
+    """An unknown command or option, and a missing argument, end with 2 and point to the help."""
+    refused(2, ["pack"], "pack", "packer --help")
+    refused(2, ["info"], "DATASET", "packer info --help")
+    refused(2, ["info", "x", "--jsn"], "--jsn")
+    refused(2, ["info", "x", "-v", "-q"], "exclude each other")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_become_an_exception_once(number):
+    """A signal raises within the block; a second one while things are tidied up does nothing."""
+    before = signal.getsignal(number)
+    tidied = []
+
+    def stopped():
+        with interruptible():
+            try:
+                signal.raise_signal(number)
+            finally:
+                signal.raise_signal(number)
+                tidied.append(True)
+
+    with pytest.raises(Interrupted) as caught:
+        stopped()
+    assert tidied
+    assert caught.value.exit_status == 128 + number
+    assert signal.getsignal(number) is before
+
+
+def test_an_ignored_signal_stays_ignored():
+    """What runs in the background of a shell script is not stopped by Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with interruptible():
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "text"),
+    [
+        (FileNotFoundError(2, "No such file or directory", "a.png"), 1, "a.png: No such file or directory"),
+        (MemoryError(), 1, "out of memory"),
+        (KeyboardInterrupt(), 130, "stopped"),
+        (ValueError("two\nlines"), 1, "ValueError: two lines"),
+        (SystemExit(3), 3, ""),
+    ],
+)
+def test_other_failures_are_one_line(capsys, error, status, text):
+    """Whatever comes out of a command is one line on stderr, and an exit status."""
+    assert report(error) == status
+    shown = capsys.readouterr().err
+    assert text in shown
+    assert len(shown.splitlines()) == (1 if text else 0)

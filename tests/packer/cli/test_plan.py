@@ -1,0 +1,77 @@
+"""`packer plan`: what is said before anything is written, against what is then made."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+def document(result):
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def packed_bytes(out):
+    files = [*(out / "shards").iterdir(), out / "names.lmdb"]
+    return sum(path.stat().st_size for path in files if path.exists())
+
+
+@pytest.mark.parametrize("source", ["pairs", "clouds", "rows"])
+def test_uncompressed_sizes_are_exact(packer, request, tmp_path, source):
+    """Without a codec the plan says the bytes of all files but the manifest."""
+    sources = request.getfixturevalue(source).sources
+    options = ["--codec", "none", "--shard-size", "4KiB"]
+    found = document(packer("plan", *sources, "--json", *options))
+    out = tmp_path / "out"
+    assert packer("convert", *sources, out, "--workers", 0, *options).exit_code == 0
+    assert found["exact"] is True
+    assert found["file_bytes"] == found["file_bytes_low"] == found["file_bytes_high"] == packed_bytes(out)
+    assert [shard["most_bytes"] for shard in found["shards"]] == [
+        path.stat().st_size for path in sorted((out / "shards").iterdir())
+    ]
+    assert sum(shard["samples"] for shard in found["shards"]) == found["samples"]
+
+
+@pytest.mark.parametrize("codec", ["zstd", "lz4"])
+def test_compressed_sizes_lie_within_the_interval(packer, clouds, tmp_path, codec):
+    """With a codec the plan says an interval, and the files made lie within it."""
+    found = document(packer("plan", *clouds.sources, "--json", "--codec", codec))
+    out = tmp_path / "out"
+    assert packer("convert", *clouds.sources, out, "--workers", 0, "--codec", codec).exit_code == 0
+    assert found["exact"] is False
+    assert found["file_bytes_low"] <= packed_bytes(out) <= found["file_bytes_high"] == found["disk_needed"]
+    assert 0 < found["fields"][0]["stored_bytes_low"] <= found["fields"][0]["stored_bytes_high"]
+
+
+def test_what_the_text_says(packer, clouds):
+    """Fields with `any` for ragged axes, samples, shards, size, disk and notes, within 80 columns."""
+    result = packer("plan", *clouds.sources, "--codec", "xyz=bitshuffle,rgb=none")
+    assert result.exit_code == 0
+    for word in ("xyz", "float32", "any x 3", "bitshuffle", "samples  5", "shards   1", "needed at most", "free"):
+        assert word in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert result.stderr == ""
+
+
+def test_notes_of_the_source(packer, pairs):
+    """What was noticed when the source was opened stands in the plan, in both forms."""
+    for path in (pairs.folder / "lr").iterdir():
+        path.rename(path.with_stem(path.stem + "x2"))
+    assert "names end in 'x2'" in packer("plan", *pairs.sources).stdout
+    assert any("names end in 'x2'" in note for note in document(packer("plan", *pairs.sources, "--json"))["notes"])
+
+
+def test_rejected_files(packer, pairs):
+    """With --on-error skip the plan lists what would be left out."""
+    (pairs.folder / "hr" / "004.png").write_bytes(b"")
+    found = document(packer("plan", *pairs.sources, "--on-error", "skip", "--json"))
+    assert found["samples"] == 11
+    assert found["rejected"][0]["file"].endswith("004.png")
+    assert "left out" in packer("plan", *pairs.sources, "--on-error", "skip").stdout
+
+
+def test_plan_refuses_what_convert_refuses(refused, pairs):
+    """A missing partner is found before anything is written."""
+    (pairs.folder / "hr" / "004.png").unlink()
+    refused(1, ["plan", *pairs.sources], "004.png")

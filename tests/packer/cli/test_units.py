@@ -1,0 +1,77 @@
+"""Sizes, times and tables as people write and read them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packer.cli.tables import counted, listing, shortened, table
+from packer.cli.units import parse_size, size_text, time_text
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [
+        ("4096", 4096),
+        ("10B", 10),
+        ("1kB", 1000),
+        ("1KiB", 1024),
+        ("1k", 1024),
+        ("1.5 GiB", 3 * 2**29),
+        ("500MB", 500 * 10**6),
+        ("2g", 2**31),
+        (".5TiB", 2**39),
+        (" 7 mib ", 7 * 2**20),
+    ],
+)
+def test_sizes_that_people_write(text, nbytes):
+    """Powers of 1024 with i or without a unit, powers of 1000 with B."""
+    assert parse_size(text) == nbytes
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "-1", "1 1", "1XB", "1e3", "0x10", "nan", "1GiBs"])
+def test_what_is_no_size(text):
+    """Anything else is refused."""
+    with pytest.raises(ValueError, match="is not a size"):
+        parse_size(text)
+
+
+@given(st.integers(0, 2**62))
+def test_size_text_says_the_size(nbytes):
+    """What is shown differs from the size by half a unit of its third digit at most, and is short."""
+    text = size_text(nbytes)
+    assert len(text) <= 7
+    assert abs(parse_size(text) - nbytes) <= nbytes * 0.0051
+
+
+def test_size_and_time_texts():
+    """Three digits that count; tenths of a second, minutes, hours."""
+    assert [size_text(n) for n in (0, 999, 1000, 12345, 999_499, 999_600, 10**9)] == [
+        "0 B",
+        "999 B",
+        "1.00 kB",
+        "12.3 kB",
+        "999 kB",
+        "1.00 MB",
+        "1.00 GB",
+    ]
+    assert [time_text(s) for s in (0.44, 59.6, 61, 3723)] == ["0.4 s", "1:00 min", "1:01 min", "1:02:03"]
+    assert [counted(1, "shard"), counted(2400, "shard")] == ["1 shard", "2,400 shards"]
+
+
+def test_tables_are_cut_to_the_width():
+    """The widest column gives way; numbers stand to the right."""
+    lines = table(("field", "bytes"), [["a" * 50, "1"], ["b", "1000"]], 30, ("bytes",))
+    assert lines == [
+        "field                    bytes",
+        "aaaaaaaaaaaaaaaaaaaa...      1",
+        "b                         1000",
+    ]
+    assert table(("a", "b"), [["x", "y"]], 80) == ["a  b", "x  y"]
+
+
+def test_listings_are_cut_and_printable():
+    """A value too long is cut, and control characters of a file name do not reach the terminal."""
+    assert listing([("a", "x" * 20), ("name", "y")], 16) == ["a     xxxxxxx...", "name  y"]
+    assert shortened("\x1b[31mred\udcff", 80) == "\\x1b[31mred\\udcff"
