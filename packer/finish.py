@@ -70,7 +70,7 @@ def write_manifest(folder: Path, made: Made, reports: Sequence[ShardReport]) -> 
         samples=sum(report.entry.samples for report in reports),
         fields=made.fields,
         shards=tuple(report.entry for report in reports),
-        names=_write_names(folder, reports) if made.named else None,
+        names=write_table(folder, NAMES_FILE, _names(folder, reports)) if made.named else None,
         columns={field.name: _total(field.name, reports) for field in made.fields},
         origin=made.origin,
         planned_bytes=made.planned_bytes,
@@ -80,15 +80,24 @@ def write_manifest(folder: Path, made: Made, reports: Sequence[ShardReport]) -> 
     return manifest
 
 
-def _write_names(folder: Path, reports: Sequence[ShardReport]) -> FileEntry:
+def write_table(folder: Path, file: str, names: Sequence[bytes]) -> FileEntry:
+    """Writes the table of names of a dataset as `file` in its folder, under a temporary name first.
+
+    Raises:
+        SourceError: two samples have one name, or a name is too long.
+    """
+    partial = folder / (file + ".partial")
+    write_names(partial, names)
+    path = partial.replace(folder / file)
+    return FileEntry(file=file, bytes=path.stat().st_size, digest=manifests.file_digest(path))
+
+
+def _names(folder: Path, reports: Sequence[ShardReport]) -> list[bytes]:
     names: list[bytes] = []
     for report in reports:
         with Shard(folder / report.entry.file) as shard:
             names += shard.names(report.entry.samples)
-    partial = folder / (NAMES_FILE + ".partial")
-    write_names(partial, names)
-    path = partial.replace(folder / NAMES_FILE)
-    return FileEntry(file=NAMES_FILE, bytes=path.stat().st_size, digest=manifests.file_digest(path))
+    return names
 
 
 def _total(field: str, reports: Sequence[ShardReport]) -> ColumnTotals:

@@ -9,6 +9,7 @@ OUT holds anything else              refused
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +23,8 @@ from packer.format.manifest import MANIFEST, NAMES_FILE, SHARD_FOLDER, UNFINISHE
 
 REJECTED = "rejected.jsonl"
 LOCK = ".lock"
+#: Tables of names that appending made.
+_TABLE = re.compile(r"names-\d+\.lmdb(\.partial)?")
 _OURS = {MANIFEST, MANIFEST + ".partial", NAMES_FILE, NAMES_FILE + ".partial", SHARD_FOLDER, UNFINISHED, REJECTED, LOCK}
 
 
@@ -70,8 +73,8 @@ class OutputFolder:
 
     def __init__(self, path: Path, state: State, overwrite: bool = False) -> None:
         self.path = path
-        self._beside = path.with_name(f".{path.name}.replacing")
-        self._old = path.with_name(f".{path.name}.replaced")
+        self._beside = beside(path, "replacing")
+        self._old = beside(path, "replaced")
         self._finish_swap()
         finished = (path / MANIFEST).exists()
         if finished and not overwrite:
@@ -152,6 +155,12 @@ class OutputFolder:
             shutil.rmtree(self._old)
 
 
+def beside(path: Path, what: str) -> Path:
+    """The hidden folder where a dataset is worked on before it takes the place of the one at `path`."""
+    absolute = path.absolute()  # `.` has no name
+    return absolute.with_name(f".{absolute.name}.{what}")
+
+
 def source_files(paths: list[str]) -> list[tuple[str, int, int]]:
     """Path, size and time of change of each file, for `State`."""
     out = []
@@ -176,7 +185,7 @@ def _check_only_ours(path: Path) -> None:
     if not path.is_dir():
         raise UsageError(f"{path} is a file; name a folder that does not exist yet")
     held = {entry.name for entry in path.iterdir()}
-    foreign = sorted(held - _OURS - {UNFINISHED + ".partial"})
+    foreign = sorted(name for name in held - _OURS - {UNFINISHED + ".partial"} if not _TABLE.fullmatch(name))
     if foreign:
         raise UsageError(f"{path} is not empty: it holds {foreign[0]}; name a folder that does not exist yet")
     if held - {LOCK, SHARD_FOLDER} and not held & {MANIFEST, UNFINISHED, UNFINISHED + ".partial"}:

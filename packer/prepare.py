@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.format.codecs import Config, parse_codec
-from packer.format.schema import FieldSpec
+from packer.format.schema import Field, FieldSpec
 from packer.framing import choose_codec, codec_by_field, stored_field
 from packer.plan import FieldSizes, Plan, field_sizes, make_plan
 from packer.sources.base import Source
@@ -41,13 +41,17 @@ def prepare(source: Source, codec: str | Mapping[str, str], shard_size: int | No
     """
     if not len(source):
         raise SourceError("there is no sample to pack")
-    names = [spec.name for spec in source.fields]
-    texts = codec_by_field(codec, names)
+    # What is added to a dataset is stored as that is: its source's fields say how.
+    open_ = [spec for spec in source.fields if not isinstance(spec, Field)]
+    texts = codec_by_field(codec, [spec.name for spec in open_])
     sizes = field_sizes(source)
     codecs = {name: parse_codec(text) for name, text in texts.items() if text != "auto"}
-    if len(codecs) < len(names):
-        codecs |= _auto(source, sizes, [spec for spec in source.fields if spec.name not in codecs])
-    fields = [stored_field(spec, codecs[spec.name], sizes[spec.name].extent(spec)) for spec in source.fields]
+    if len(codecs) < len(open_):
+        codecs |= _auto(source, sizes, [spec for spec in open_ if spec.name not in codecs])
+    fields = [
+        spec if isinstance(spec, Field) else stored_field(spec, codecs[spec.name], sizes[spec.name].extent(spec))
+        for spec in source.fields
+    ]
     origin = {"kind": source.kind, **source.provenance()}
     return Prepared(source, make_plan(source, fields, sizes, shard_size, origin), origin)
 

@@ -19,6 +19,7 @@ from packer.format.column import Column
 from packer.format.manifest import SHARD_FOLDER, FileEntry, Manifest, ShardEntry
 from packer.format.names import Names
 from packer.format.shard import Shard
+from packer.output import beside
 from packer.tasks import Progress
 
 #: Bytes hashed at a time: the frames among them are checked while they lie in the processor's cache.
@@ -84,16 +85,18 @@ class _Checker:
         self.frames = 0
         self._names = self._check_names()
 
-    def check_shard(self, number: int, entry: ShardEntry, first: int) -> None:
-        """Checks shard `number`, whose first sample has the number `first` in the dataset."""
+    def check_shard(self, entry: ShardEntry, first: int) -> None:
+        """Checks a shard whose first sample has the number `first` in the dataset."""
         try:
             with Shard(self.folder / entry.file, entry.bytes) as shard:
-                self._check_open_shard(shard, number, entry, first)
+                self._check_open_shard(shard, entry, first)
         except PackerError as error:
             self._add(entry, _within(str(error), self.folder))
 
     def check_strangers(self) -> None:
-        """Finds files that the manifest does not know."""
+        """Finds files that the manifest does not know; those of an append that is not finished are no damage."""
+        if beside(self.folder, "appending").exists():
+            return
         known = {entry.file for entry in self.manifest.shards}
         folder = self.folder / SHARD_FOLDER
         for path in sorted(folder.iterdir()) if folder.is_dir() else []:
@@ -101,10 +104,11 @@ class _Checker:
             if name not in known:
                 self.damages.append(Damage(name, "the manifest does not know this file"))
 
-    def _check_open_shard(self, shard: Shard, number: int, entry: ShardEntry, first: int) -> None:
+    def _check_open_shard(self, shard: Shard, entry: ShardEntry, first: int) -> None:
         header = shard.header()
-        if (header.shard, header.samples, header.fields) != (number, entry.samples, self.manifest.fields):
-            self._add(entry, f"its header says shard {header.shard} with {header.samples} samples; another file?")
+        # Its number is not looked at: in a dataset that was merged it is that of the dataset it was packed for.
+        if (header.samples, header.fields) != (entry.samples, self.manifest.fields):
+            self._add(entry, f"its header tells of {header.samples} samples, or of other fields; another file?")
             return
         columns = []
         for position, field in enumerate(self.manifest.fields):
@@ -182,8 +186,8 @@ def verify(dataset: str | os.PathLike[str], progress: Progress | None = None) ->
     manifest = manifests.read(folder)
     checker = _Checker(folder, manifest, progress or (lambda samples, nbytes: None))
     first = 0
-    for number, entry in enumerate(manifest.shards):
-        checker.check_shard(number, entry, first)
+    for entry in manifest.shards:
+        checker.check_shard(entry, first)
         first += entry.samples
     checker.check_strangers()
     files = 1 + len(manifest.shards) + (manifest.names is not None)

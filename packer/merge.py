@@ -1,0 +1,80 @@
+"""Merges datasets of one schema into one: their shards as they are, linked or copied.
+
+merge(["day1.packed", "day2.packed"], "days.packed")
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import packer
+from packer.errors import UsageError, WriteError
+from packer.finish import write_table
+from packer.format import manifest as manifests
+from packer.format.manifest import NAMES_FILE, Manifest, ShardEntry
+from packer.format.shard_writer import sync_folder
+from packer.joining import check_alike, check_names, joined_manifest, take_shard
+from packer.output import OutputFolder, State
+from packer.sources.packed import read_names
+from packer.tasks import Progress, shard_path
+
+
+def merge(
+    datasets: Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Manifest:
+    """Makes `out` of all samples of `datasets`, in this order. Nothing is decoded, nothing is packed anew.
+
+    Shards are hard links where the file system has them; `out` stays whole when the others are removed.
+
+    Args:
+        overwrite: whether a dataset at `out` may be replaced.
+        progress: called with the samples and bytes taken over since the last call.
+
+    Returns:
+        the manifest of `out`.
+
+    Raises:
+        UsageError: the datasets differ in their schema or share a name, or `out` cannot be written to.
+        DatasetError: one of them is no packed dataset, or a shard is missing.
+        WriteError: the output cannot be written.
+    """
+    folders = [Path(dataset) for dataset in datasets]
+    path = Path(out)
+    if len(folders) < 2:
+        raise UsageError("two datasets or more are expected to merge")
+    if path.exists() and any(path.resolve() == folder.resolve() for folder in folders):
+        raise UsageError(f"{path} is one of the datasets to merge; name another folder, or use `packer append`")
+    held = [manifests.read(folder) for folder in folders]
+    for folder, manifest in zip(folders[1:], held[1:], strict=True):
+        check_alike(held[0].fields, manifest.fields, f"{folder}, against {folders[0]}")
+    names = check_names([(str(f), read_names(f, m)) for f, m in zip(folders, held, strict=True)])
+    with OutputFolder(path, _state(held), overwrite) as output:
+        work = output.work
+        entries: list[ShardEntry] = []
+        for folder, manifest in zip(folders, held, strict=True):
+            for entry in manifest.shards:
+                entries.append(take_shard(folder, entry, shard_path(work, len(entries))))
+                if progress:
+                    progress(entry.samples, entry.bytes)
+        try:
+            sync_folder(output.shards)
+            table = None if names is None else write_table(work, NAMES_FILE, [name.encode() for name in names])
+            manifest = joined_manifest(held, entries, table)
+            manifests.write(work, manifest)
+            sync_folder(work)
+            output.publish()
+        except OSError as error:
+            raise WriteError(f"{path}: {error}") from None
+    return manifest
+
+
+def _state(held: Sequence[Manifest]) -> State:
+    digests = [[shard.digest for shard in manifest.shards] for manifest in held]
+    settings = {"the version of packer": packer.__version__, "the shards to merge": digests}
+    return State(shards=sum(map(len, digests)), settings=settings, files=[])

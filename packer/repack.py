@@ -1,0 +1,55 @@
+"""Packs a dataset again: with another codec, another size of shards, or in another order.
+
+repack("div2k.packed", "div2k.zstd", codec="zstd")
+repack("rows.packed", "rows.shuffled", seed=7)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from packer.convert import ConvertOptions, Report, convert
+from packer.errors import UsageError
+from packer.format import manifest as manifests
+from packer.framing import OTHERS, codec_texts
+from packer.sources.packed import open_packed
+
+
+def repack(
+    dataset: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    options: ConvertOptions | None = None,
+    *,
+    codec: str | Mapping[str, str] | None = None,
+    seed: int | None = None,
+    **changes: Any,
+) -> Report:
+    """Packs the samples of `dataset` into `out`: names, kinds and origin stay.
+
+    Args:
+        options: as for `convert`, but for its codec.
+        codec: as in `convert`; fields it does not name keep theirs.
+        seed: shuffles the samples; None keeps their order.
+        changes: single options by name, over those in `options`.
+
+    Raises:
+        DatasetError: there is no packed dataset, or it is damaged: then verify and repair it first.
+        UsageError, WriteError: as `convert`.
+    """
+    if seed is not None and seed < 0:
+        raise UsageError(f"the seed is {seed}; 0 or more is expected")
+    codecs = _codecs(Path(dataset), codec)
+    return convert(open_packed(dataset, seed=seed), out, options, codec=codecs, **changes)
+
+
+def _codecs(dataset: Path, codec: str | Mapping[str, str] | None) -> dict[str, str]:
+    """Text of the codec of every field: the one asked for, or else the one it has."""
+    asked = codec_texts(codec) if codec else {}
+    held = {field.name: json.dumps(field.codec) if field.codec else "none" for field in manifests.read(dataset).fields}
+    if OTHERS in asked:
+        held = dict.fromkeys(held, asked.pop(OTHERS))
+    return held | asked
