@@ -1,0 +1,127 @@
+"""Which kind of source the words of a command line name, and what is refused before it is opened."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+from packer.errors import SourceError, UsageError
+from packer.sources.opening import SourceOptions, open_sources
+
+
+def names(fields):
+    return [spec.name for spec in fields]
+
+
+def test_kinds_are_told_by_suffix(pairs, clouds, rows):
+    """Pictures, clouds and rows are each opened as what they are, in folders, as files and by pattern."""
+    assert open_sources(pairs.sources).kind == "images"
+    for text in (str(clouds.folder), str(clouds.folder / "c0.ply"), str(clouds.folder / "*.ply")):
+        assert open_sources([text]).kind == "ply"
+    for text in (str(rows.path), str(rows.path.parent / "*.h5")):
+        assert open_sources([text]).kind == "hdf5"
+
+
+def test_suffixes_in_capitals(rows, tmp_path):
+    """A suffix in capitals is the same suffix."""
+    path = rows.path.rename(tmp_path / "ROWS.H5")
+    assert open_sources([str(path)]).kind == "hdf5"
+
+
+def test_names_of_fields(pairs):
+    """FIELD=PATH names a field, a lone folder of pictures is the field `image`."""
+    assert names(open_sources(pairs.sources).fields) == ["lr", "hr"]
+    assert names(open_sources([str(pairs.folder / "lr")]).fields) == ["image"]
+
+
+def test_an_equals_sign_in_a_path(pairs, tmp_path):
+    """A path that exists is taken whole, and so is one whose folder holds the sign."""
+    folder = pairs.folder.rename(tmp_path / "a=b")
+    assert names(open_sources([str(folder / "lr")]).fields) == ["image"]
+    before = os.getcwd()  # noqa: PTH109
+    os.chdir(tmp_path)
+    try:
+        shutil.copytree(folder / "lr", "x=y")
+        assert names(open_sources(["x=y"]).fields) == ["image"]
+        assert names(open_sources(["x=a=b/hr"]).fields) == ["x"]
+    finally:
+        os.chdir(before)
+
+
+def test_options_reach_their_source(pairs, clouds, rows):
+    """Each source takes what concerns it."""
+    gray = open_sources(pairs.sources, SourceOptions(mode="gray"))
+    assert gray.fields[0].shape[2] == 1
+    cast = open_sources(clouds.sources, SourceOptions(fields="xyz, rgb", cast={"xyz": "float64"}))
+    assert [(spec.name, spec.dtype) for spec in cast.fields] == [("xyz", "float64"), ("rgb", "uint8")]
+    assert names(open_sources(rows.sources, SourceOptions(skip=("x",))).fields) == ["label"]
+    picked = open_sources(rows.sources, SourceOptions(pick={"points": "/x"}, axis=-1))
+    assert len(picked) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "words"),
+    [
+        (SourceOptions(mode="gray"), "rows", "--mode is for sources of images, and this one holds hdf5"),
+        (SourceOptions(palette="index"), "clouds", "--palette"),
+        (SourceOptions(max_pixels=9), "clouds", "--max-pixels"),
+        (SourceOptions(cast={"x": "uint8"}), "rows", "--cast is for sources of ply"),
+        (SourceOptions(fields="all"), "pairs", "--fields"),
+        (SourceOptions(pick={"x": "/x"}), "clouds", "--field is for sources of hdf5"),
+        (SourceOptions(skip=("x",)), "pairs", "--skip"),
+        (SourceOptions(axis=1), "pairs", "--axis"),
+        (SourceOptions(samples="groups"), "clouds", "--samples"),
+    ],
+)
+def test_options_that_do_not_concern_the_source(request, options, kind, words):
+    """An option that would be passed over in silence is refused."""
+    with pytest.raises(UsageError, match=words):
+        open_sources(request.getfixturevalue(kind).sources, options)
+
+
+def test_what_does_not_go_together(pairs, clouds, rows):
+    """Several kinds, two clouds, a name twice, a name for what names itself."""
+    for inputs, words in [
+        ([*pairs.sources, f"c={clouds.folder}"], "several kinds"),
+        ([str(clouds.folder), f"b={clouds.folder}"], "one ply source at a time"),
+        ([pairs.sources[0], pairs.sources[0]], "one field name"),
+        ([str(pairs.folder / "lr"), str(pairs.folder / "hr")], "one field name"),
+        ([f"x={rows.path}"], "name their fields themselves"),
+        (["x="], "names no path"),
+        ([f" x={pairs.folder}"], "field name"),
+        ([], "no source"),
+    ]:
+        with pytest.raises(UsageError, match=words):
+            open_sources(inputs)
+
+
+def test_nothing_to_pack(tmp_path):
+    """A path where nothing is, an empty folder, and files of another kind."""
+    with pytest.raises(UsageError, match="no such file"):
+        open_sources([str(tmp_path / "nothing")])
+    with pytest.raises(SourceError, match="is empty"):
+        open_sources([str(tmp_path)])
+    (tmp_path / "a.txt").write_text("")
+    (tmp_path / ".hidden.png").write_text("")
+    with pytest.raises(SourceError, match="holds 2 files, but none"):
+        open_sources([str(tmp_path)])
+    with pytest.raises(UsageError, match=r"not a kind of file.*\.png"):
+        open_sources([str(tmp_path / "a.txt")])
+
+
+def test_a_folder_of_several_kinds(pairs, clouds):
+    """Counts of both kinds are said, and how to name one."""
+    shutil.copytree(clouds.folder, pairs.folder / "lr" / "clouds")
+    with pytest.raises(UsageError, match=r"12 of images and 5 of ply.*quoted pattern"):
+        open_sources([str(pairs.folder / "lr")])
+
+
+def test_bad_files_are_told(clouds):
+    """`on_bad` hears of each bad file; where it returns, the others are opened."""
+    (clouds.folder / "c1.ply").write_text("")
+    told = []
+    source = open_sources(clouds.sources, None, told.append)
+    assert len(source) == 4
+    assert [error.path for error in told] == [str(clouds.folder / "c1.ply")]

@@ -1,0 +1,141 @@
+"""Samples in memory as a source: what schema they get, what fits it, and what does not."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from packer.errors import SourceError
+from packer.format.schema import DTYPES, FieldSpec
+from packer.sources.samples import LOOK_AT, SampleSource, as_arrays, infer_fields
+
+DTYPE = st.sampled_from([np.dtype(name) for name in DTYPES])
+
+
+def values(source, name):
+    return [value for block in source.read() for value in block[name]]
+
+
+@given(arrays.arrays(DTYPE, st.tuples(st.integers(1, 5), st.integers(0, 3), st.integers(0, 3))))
+def test_arrays_come_back(stack):
+    """Every dtype and shape comes out as it went in, scalars of one axis less too."""
+    source = SampleSource([{"a": row, "first": row.reshape(-1)[:1]} for row in stack])
+    assert source.fields[0] == FieldSpec(name="a", dtype=stack.dtype.name, shape=stack.shape[1:])
+    for value, row in zip(values(source, "a"), stack, strict=True):
+        assert value.dtype == row.dtype
+        assert value.tobytes() == row.tobytes()
+
+
+@given(st.lists(st.text(), min_size=1, max_size=9))
+def test_text_comes_back(texts):
+    """Text of any kind is a field of kind text."""
+    source = SampleSource([{"t": text} for text in texts])
+    assert source.fields == (FieldSpec(name="t", dtype="uint8", kind="text", shape=(None,)),)
+    assert values(source, "t") == texts
+
+
+def test_what_else_can_be_an_array():
+    """Tensors, lists and numbers; big-endian and strided arrays become native and contiguous."""
+    big = np.arange(12, dtype=">i2").reshape(3, 4).T
+    found = as_arrays({"tensor": torch.ones(2), "list": [1.5], "number": 3, "flag": True, "big": big}, 0)
+    assert {name: (value.dtype.name, value.shape) for name, value in found.items()} == {
+        "tensor": ("float32", (2,)),
+        "list": ("float64", (1,)),
+        "number": ("int64", ()),
+        "flag": ("bool", ()),
+        "big": ("int16", (4, 3)),
+    }
+    assert found["big"].dtype.isnative
+    assert found["big"].flags.c_contiguous
+    np.testing.assert_array_equal(found["big"], big)
+
+
+def test_axes_that_differ_are_ragged():
+    """An axis that differs among the samples looked at is ragged; the others are fixed."""
+    source = SampleSource([{"a": np.zeros((n, 3, n % 2))} for n in range(4)])
+    assert source.fields[0].shape == (None, 3, None)
+    assert source.shapes("a") is None
+    assert [value.shape for value in values(source, "a")] == [(0, 3, 0), (1, 3, 1), (2, 3, 0), (3, 3, 1)]
+
+
+def test_few_samples_are_looked_at():
+    """A schema costs a bounded number of items, however long the sequence is; the first and last are among them."""
+
+    class Counting:
+        asked = []
+
+        def __len__(self):
+            return 10**6
+
+        def __getitem__(self, i):
+            self.asked.append(i)
+            return {"a": i}
+
+    SampleSource(Counting())
+    assert len(Counting.asked) == LOOK_AT
+    assert (min(Counting.asked), max(Counting.asked)) == (0, 10**6 - 1)
+
+
+def test_parts():
+    """A part holds its samples alone, numbered from 0, keeps the schema, and pickles."""
+    source = SampleSource([{"a": np.zeros(n)} for n in range(9)])
+    part = pickle.loads(pickle.dumps(source.part(2, 8).part(1, 3)))
+    assert len(part) == 2
+    assert part.fields == source.fields
+    assert [len(value) for value in values(part, "a")] == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        ({"a": np.zeros(3)}, r"float64 \(3,\), float32 \(2\) is expected"),
+        ({"a": np.zeros(2)}, "float64"),
+        ({"a": np.zeros((2, 1), np.float32)}, r"\(2, 1\)"),
+        ({"a": "text"}, "is str, array is expected"),
+        ({"b": np.zeros(2, np.float32)}, "has the fields b; a are expected"),
+        ({"a": np.zeros(2, np.float32), "b": 1}, "has the fields a, b"),
+        ([1], "is a list; a dict"),
+        ({"a": [[1], [2, 3]]}, "cannot be an array"),
+    ],
+)
+def test_samples_that_do_not_fit(bad, words):
+    """A sample that does not fit the schema is an error with its number within the part."""
+    good = {"a": np.zeros(2, np.float32)}
+    source = SampleSource([good] * 5 + [bad], [FieldSpec(name="a", dtype="float32", shape=(2,))])
+    blocks = source.part(3, 6).read()
+    assert len([next(blocks), next(blocks)]) == 2
+    with pytest.raises(SourceError, match=f"sample 5.*{words}") as caught:
+        next(blocks)
+    assert caught.value.sample == 2
+
+
+@pytest.mark.parametrize(
+    ("samples", "words"),
+    [
+        ([], "is empty"),
+        ([{"a": 1}, {"b": 1}], "differ in their fields: a and b"),
+        ([{"a": 1}, {"a": 1.5}], "differs in dtype"),
+        ([{"a": [1]}, {"a": [[1]]}], "number of axes"),
+        ([{"a": "x"}, {"a": 1}], "'a' differs"),
+        ([{"a": np.array(["x"])}], "cannot be stored"),
+        ([{"a": object()}], "cannot be stored"),
+        ([{"a=b": 1}], "field name"),
+        ([{"": 1}], "field name"),
+    ],
+)
+def test_samples_without_a_schema(samples, words):
+    """Samples that no schema fits are refused, and what differs is named."""
+    with pytest.raises(SourceError, match=words):
+        SampleSource(samples)
+
+
+def test_the_order_of_fields_is_that_of_the_first_sample():
+    """Fields are stored in the order in which the first sample names them."""
+    found = infer_fields([{"b": np.zeros(1), "a": np.zeros(2)}] * 2)
+    assert [spec.name for spec in found] == ["b", "a"]

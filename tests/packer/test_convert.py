@@ -1,0 +1,257 @@
+"""`convert` from Python: what can be packed, by whom, and what is kept after a failure."""
+
+from __future__ import annotations
+
+import itertools
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+from packer import tasks
+from packer.convert import ConvertOptions, convert, processors
+from packer.errors import SourceError, UnfinishedError, UsageError, WriteError
+from packer.format import manifest as manifests
+from packer.format.schema import FieldSpec
+from packer.sources.opening import SourceOptions
+from readers import PackedDataset
+
+
+class Squares(Dataset):
+    """Samples as a torch Dataset gives them: tensors, numbers and text."""
+
+    def __init__(self, count, bad=()):
+        self.count, self.bad = count, bad
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, i):
+        if i in self.bad:
+            return {"x": torch.zeros(5), "i": i, "text": ""}
+        return {"x": torch.full((2, 2), float(i)), "i": i, "text": f"number {i}"}
+
+
+class Breaks(Squares):
+    """Fails in a way that no source ever should."""
+
+    def __getitem__(self, i):
+        if i in self.bad:
+            raise ZeroDivisionError("a fault of the caller's")
+        return super().__getitem__(i)
+
+
+def check(out, count):
+    ds = PackedDataset(out)
+    assert len(ds) == count
+    batch = ds[:]
+    assert batch["i"].tolist() == list(range(count))
+    assert batch["x"].shape == (count, 2, 2)
+    assert batch["x"][:, 0, 0].tolist() == list(range(count))
+    assert batch["text"] == [f"number {i}" for i in range(count)]
+
+
+def test_a_list_of_dicts(tmp_path):
+    """Arrays, numbers and text in a list of dicts come out as they went in."""
+    samples = [{"a": np.arange(n, dtype=np.int16), "b": n / 2, "c": "é" * n} for n in range(20)]
+    report = convert(samples, tmp_path / "out")
+    ds = PackedDataset(tmp_path / "out")
+    assert report.samples == len(ds) == 20
+    for number, sample in enumerate(samples):
+        np.testing.assert_array_equal(ds[number]["a"].numpy(), sample["a"])
+        assert ds[number]["b"] == sample["b"]
+        assert ds[number]["c"] == sample["c"]
+
+
+@pytest.mark.parametrize("workers", [None, 0, 2])
+def test_a_torch_dataset(tmp_path, workers):
+    """A torch Dataset packs in this process or in others."""
+    convert(Squares(200), tmp_path / "out", workers=workers, shard_size=4096)
+    check(tmp_path / "out", 200)
+
+
+@pytest.mark.parametrize(
+    "executor",
+    [lambda: ThreadPoolExecutor(3), lambda: ProcessPoolExecutor(2, get_context("fork"))],
+    ids=["threads", "processes"],
+)
+def test_any_executor_makes_the_same_bytes(tmp_path, files_of, executor):
+    """The executor that packs the shards changes no byte."""
+    options = ConvertOptions(shard_size=4096, codec="zstd")
+    convert(Squares(300), tmp_path / "plain", options, workers=0)
+    with executor() as pool:
+        convert(Squares(300), tmp_path / "pool", options, executor=pool)
+    assert files_of(tmp_path / "pool") == files_of(tmp_path / "plain")
+    check(tmp_path / "pool", 300)
+
+
+def test_the_hooks_are_told(tmp_path):
+    """The plan is told before anything is written, progress adds up to all samples and bytes."""
+    told = []
+
+    def planned(prepared):
+        assert not (tmp_path / "out").exists()
+        told.append(prepared.plan.samples)
+
+    done = []
+    report = convert(
+        Squares(300), tmp_path / "out", shard_size=4096, planned=planned, progress=lambda *amount: done.append(amount)
+    )
+    assert told == [300]
+    assert [sum(column) for column in zip(*done, strict=True)] == [300, report.raw_bytes]
+    assert report.kept_shards == 0
+    assert report.file_bytes == sum(path.stat().st_size for path in (tmp_path / "out").rglob("*.lmdb"))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_going_on_after_a_failure(tmp_path, monkeypatch, files_of, workers):
+    """Shards finished before a failure are kept as they are; the rest is packed, and the result is the same."""
+    count = itertools.count()
+    whole = tasks.write_shard
+
+    def third_time(task, progress=None):
+        if task.number == 3 and next(count) == 0:
+            raise WriteError("the disk is full")
+        return whole(task, progress)
+
+    options = ConvertOptions(shard_size=4096, workers=workers)
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr("packer.convert.write_shard", third_time)
+        patch.setattr("packer.processes.write_shard", third_time)
+        with pytest.raises(WriteError, match="disk is full"):
+            convert(Squares(200), out, options)
+    with pytest.raises(UnfinishedError, match="run the same"):
+        manifests.read(out)
+    kept = {path: path.stat().st_mtime_ns for path in (out / "shards").glob("*.lmdb")}
+    assert len(kept) >= 1
+    resumed = []
+    report = convert(Squares(200), out, options, resumed=lambda *amount: resumed.append(amount))
+    assert report.kept_shards == len(kept)
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert resumed[0][0] == sum(shard.samples for shard in report.manifest.shards[: len(kept)])
+    check(out, 200)
+    convert(Squares(200), tmp_path / "fresh", options)
+    assert files_of(out) == files_of(tmp_path / "fresh")
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"shard_size": 8192}, "--shard-size"),
+        ({"codec": "zstd"}, "schema"),
+        ({"on_error": "skip"}, "--on-error"),
+        ({"map_limit": 2**30}, "--map-size"),
+    ],
+)
+def test_another_conversion_is_refused(pairs, tmp_path, change, named):
+    """An unfinished conversion goes on with the same options alone; what differs is named."""
+    interrupt(pairs.sources, tmp_path / "out")
+    with pytest.raises(UsageError, match=named):
+        convert(pairs.sources, tmp_path / "out", **{**OPTIONS, **change})
+
+
+def test_a_changed_source_is_refused(pairs, tmp_path):
+    """A source file that was changed since the plan was made is named."""
+    interrupt(pairs.sources, tmp_path / "out")
+    path = pairs.folder / "lr" / "007.png"
+    path.write_bytes((pairs.folder / "lr" / "006.png").read_bytes())
+    with pytest.raises(UsageError, match=r"007\.png has changed"):
+        convert(pairs.sources, tmp_path / "out", **OPTIONS)
+    convert(pairs.sources, tmp_path / "out", **OPTIONS, overwrite=True)
+    ds = PackedDataset(tmp_path / "out")
+    assert torch.equal(ds["007"]["lr"], ds["006"]["lr"])
+
+
+OPTIONS = {"codec": "none", "shard_size": 4096, "workers": 0}
+
+
+def interrupt(sources, out):
+    """Leaves `out` unfinished, with one shard done."""
+
+    def stop(samples, nbytes):
+        if (out / "shards" / "00000.lmdb").exists():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        convert(sources, out, **OPTIONS, progress=stop)
+    assert [path.name for path in (out / "shards").iterdir()] == ["00000.lmdb"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_bad_samples(tmp_path, workers):
+    """A sample that does not fit stops the conversion, or is left out and listed, in whichever process."""
+    samples, schema = Squares(300, bad=(70, 299)), fields()
+    with pytest.raises(SourceError, match="sample 70"):
+        convert(samples, tmp_path / "a", workers=workers, shard_size=4096, fields=schema)
+    report = convert(samples, tmp_path / "b", workers=workers, shard_size=4096, fields=schema, on_error="skip")
+    assert [bad.reason[:10] for bad in report.rejected] == ["sample 70:", "sample 299"]
+    assert report.samples == 298
+    ds = PackedDataset(tmp_path / "b")
+    assert ds[69]["i"] == 69
+    assert ds[70]["i"] == 71
+
+
+@pytest.mark.parametrize("how", ["workers", "executor"])
+def test_a_fault_elsewhere_is_an_error_of_ours(tmp_path, how):
+    """What a worker did not expect is told with the shard's number, and the conversion can go on later."""
+    samples = Breaks(300, bad=(150,))
+    with ThreadPoolExecutor(1) as pool:
+        options = {"workers": 1} if how == "workers" else {"executor": pool}
+        with pytest.raises(WriteError, match=r"shard \d+ was not packed: ZeroDivisionError"):
+            convert(samples, tmp_path / "out", shard_size=4096, fields=fields(), **options)
+    with pytest.raises(UnfinishedError):
+        manifests.read(tmp_path / "out")
+
+
+def fields():
+    return (
+        FieldSpec(name="x", dtype="float32", shape=(2, 2)),
+        FieldSpec(name="i", dtype="int64"),
+        FieldSpec(name="text", dtype="uint8", kind="text", shape=(None,)),
+    )
+
+
+def test_nothing_good_is_an_error(tmp_path):
+    """A dataset without a sample is never made."""
+    with pytest.raises(SourceError, match="no sample"):
+        convert(Squares(3, bad=(0, 1, 2)), tmp_path / "out", fields=fields(), on_error="skip")
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("sources", "options", "words"),
+    [
+        (7, {}, "cannot pack a int"),
+        ([{"a": 1}], {"on_error": "ignore"}, "stop or skip"),
+        ([{"a": 1}], {"workers": -1}, "0 or more"),
+        ([{"a": 1}], {"codec": "squeeze"}, "no codec 'squeeze'"),
+        ([{"a": 1}], {"codec": {"b": "lz4"}}, "no field 'b'"),
+        ([], {}, "cannot pack|is empty"),
+        ("nowhere", {}, "no such file"),
+    ],
+)
+def test_wrong_requests(tmp_path, sources, options, words):
+    """What cannot be carried out is refused before anything is written."""
+    with pytest.raises((UsageError, SourceError), match=words):
+        convert(sources, tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_paths_of_every_kind(clouds, tmp_path):
+    """A path may be a Path or text, alone or in a list, and options reach the source."""
+    for number, sources in enumerate(
+        (clouds.folder, str(clouds.folder), [clouds.folder], [str(clouds.folder / "*.ply")])
+    ):
+        report = convert(sources, tmp_path / str(number), source=SourceOptions(fields="xyz"), workers=0)
+        assert report.samples == 5
+        assert [field.name for field in report.manifest.fields] == ["xyz"]
+        assert report.source_bytes == sum(path.stat().st_size for path in clouds.folder.iterdir())
+
+
+def test_processors_are_counted():
+    """There is at least one, and no more than the process may use."""
+    assert processors() >= 1

@@ -1,0 +1,70 @@
+"""The estimate of what packing makes, against what it makes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from packer.convert import convert
+from packer.estimate import estimate, stored_share
+from packer.format.schema import Field, FrameRule
+from packer.prepare import look_at, prepare
+from packer.sources.samples import SampleSource
+
+
+def samples(count, size, seed=0):
+    """Arrays of few different values, compressible to a different degree each, and names' worth of text."""
+    rng = np.random.default_rng(seed)
+    return [{"a": rng.integers(0, 2 + i % 7, (size,), dtype=np.uint16), "t": "word " * (i % 5)} for i in range(count)]
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4", "zstd", "bitshuffle"])
+def test_the_interval_holds_the_truth(tmp_path, codec):
+    """Files of a dataset larger than what was looked at lie within the interval, and near the estimate."""
+    source = samples(2000, 1000)
+    found = estimate(prepare(SampleSource(source), codec, None))
+    made = convert(source, tmp_path / "out", codec=codec).file_bytes
+    assert found.low <= made <= found.high
+    assert found.file_bytes == pytest.approx(made, rel=0.02)
+
+
+def test_fixed_raw_fields_are_exact(tmp_path):
+    """Where nothing is encoded and all sizes are known there is no interval."""
+    source = [{"a": np.zeros(100)}] * 50
+    found = estimate(prepare(SampleSource(source), "none", None))
+    assert found.exact
+    assert found.low == found.file_bytes == found.high == convert(source, tmp_path / "out", codec="none").file_bytes
+
+
+def test_no_sample_to_look_at():
+    """Without any sample nothing is promised: the field is taken to stay as it is."""
+    field = Field(name="a", dtype="uint8", shape=(4,), codec=({"id": "zstd", "level": 1},), frame=FrameRule(samples=4))
+    assert stored_share(field, []) == (1.0, 0.0)
+
+
+def test_one_frame_gives_no_interval():
+    """A single frame tells nothing of how much frames differ: the interval is as wide as the share."""
+    field = Field(
+        name="a", dtype="uint8", shape=(9999,), codec=({"id": "zstd", "level": 1},), frame=FrameRule(samples=4)
+    )
+    share, error = stored_share(field, [np.zeros(9999, np.uint8)])
+    assert share == error < 0.01
+
+
+@pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 1000])
+def test_samples_are_looked_at_once_and_everywhere(count):
+    """Places are spread from the first sample to the last, and no sample is taken twice."""
+    found = look_at(SampleSource([{"a": np.full(30_000, i)} for i in range(count)]))["a"]
+    numbers = [int(array[0]) for array in found]
+    assert len(set(numbers)) == len(numbers) == min(count, 16)
+    assert min(numbers) == 0
+    assert max(numbers) == count - 1
+
+
+def test_looking_stops_early_but_not_at_one_end():
+    """When the bytes run out, what was looked at is spread over the source all the same."""
+    source = SampleSource([{"a": np.full(1000, i)} for i in range(1600)])
+    numbers = [int(array[0]) for array in look_at(source, places=16, nbytes=4 * 16 * 8000)["a"]]
+    assert len(numbers) < 16 * 17
+    assert min(numbers) < 400
+    assert max(numbers) > 1100
