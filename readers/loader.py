@@ -10,8 +10,9 @@ where there is time to hide (see `threads`).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -23,16 +24,19 @@ from readers.dataset import PackedDataset
 from readers.device import ahead, device_of
 from readers.fixed import FixedCoded
 from readers.order import Given, Order, Sequential, Shuffled
+from readers.places import Numbers
 from readers.pool import Pool
 from readers.sampler_order import SamplerOrder
 from readers.share import Share
-from readers.stream import Stream
+from readers.stream import RUN_BYTES, Stream
 
 #: Bytes of decoded frames that a block shuffle may hold; the window is made smaller where it would hold more.
 WINDOW_BYTES = 64 * 2**20
 #: Frames of at least this many raw bytes are worth a thread where their codec is a heavy one: two threads then
 #: decode 1.5 to 1.8 times as fast as one, while short calls only fight for the interpreter.
 THREAD_BYTES = 32 * 2**10
+#: A block is so many times as long as a frame that crosses its edge and so may be decoded twice: a tenth of them.
+BLOCK_FRAMES = 10
 
 
 class Loader:
@@ -50,11 +54,12 @@ class Loader:
         drop_last: leave out the last batch where it is not full.
         threads: 0 reads in the caller's thread; n reads ahead in n threads; `"auto"` takes threads where decoding
             large frames or a transform leaves time to hide.
-        prefetch: batches read ahead by threads, at most.
+        prefetch: batches read ahead by threads, at most, or one a thread where that is more; a batch of less than
+            256 KiB that no transform is waiting for is read together with its neighbours, and they count as one.
         device: moves batches there: gathered into page-locked memory, copied beside the caller's work.
         rank, world_size: this rank's share of the common order; from torch.distributed where it is initialised.
         sampler: sample numbers instead of `shuffle`: a torch Sampler, or an array or list of int.
-        window: samples of the window of a block shuffle.
+        window: samples of the window of a block shuffle, about; by default up to 16,384, as memory allows.
         pin_memory: page-locked batches, for those who copy themselves.
         as_numpy: numpy arrays instead of tensors.
 
@@ -95,9 +100,10 @@ class Loader:
         self.epoch = 0
         self._done = 0
         self._resumed = False
-        self._window = window
         on_gpu = self.device is not None and self.device.type == "cuda"
-        self._pool = Pool(pinned=torch.cuda.is_available() and (pin_memory or on_gpu))
+        # The caller holds up to two batches: the next one is made before its name lets go of the last.
+        held = 2 + (max(prefetch, self.threads) if self.threads else 0)
+        self._pool = Pool(torch.cuda.is_available() and (pin_memory or on_gpu), held * max(len(dataset.fields), 1))
         self._finish: Callable[[Any], Any] | None = _to_numpy if as_numpy else None
 
     @property
@@ -135,50 +141,80 @@ class Loader:
         self._resumed = True
 
     def __iter__(self) -> Iterator[Any]:
+        """The rest of this epoch, or all of the next; what it is to be is settled when the first batch is asked for.
+
+        Raises:
+            UsageError: the sampler gives a number that no sample has.
+            DamagedError: what is stored cannot be decoded.
+        """
         if not self._resumed and self._done:
             # The last loop was left in the middle of its epoch: as with torch's DataLoader, a new one begins.
             self.epoch += 1
             self._done = 0
         self._resumed = False
-        return self._epoch()
-
-    def _epoch(self) -> Iterator[Any]:
-        order = self.order.epoch(self.epoch)
-        if len(order) and not 0 <= int(order.min()) <= int(order.max()) < len(self.dataset):
-            raise UsageError(f"the sampler gives numbers outside of 0 to {len(self.dataset) - 1}")
-        done, n = self._done, len(order)
-        self._keep_window()
-        stream = Stream(self.dataset, self._pool, self.threads, self.prefetch, self._finish)
-        batches: Iterator[Any] = stream.batches(self.share.batches(order, done))
-        if self.device is not None:
-            batches = ahead(batches, self.device)
+        epoch, done = self.epoch, self._done
+        order = self._order_of(epoch)
+        n = len(order)
         steps = self.share.steps(n, done)
-        try:
+        if not steps:
+            self.epoch, self._done = epoch + 1, 0
+            return
+        self._keep_window()
+        with closing(self._batches(order, done)) as batches:
             for step in range(1, steps + 1):
                 batch = next(batches)
                 self._done = self.share.done_after(step, n, done)
                 if step == steps:
-                    self.epoch += 1
-                    self._done = 0
+                    self.epoch, self._done = epoch + 1, 0
                 yield batch
                 # The generator must not hold a batch whose memory the pool could use again.
                 del batch
-        finally:
-            close = getattr(batches, "close", None)
-            if close is not None:
-                close()
+
+    def _order_of(self, epoch: int) -> Numbers:
+        order = self.order.epoch(epoch)
+        if isinstance(self.order, Given | SamplerOrder):
+            wrong = order[(order < 0) | (order >= len(self.dataset))]
+            if len(wrong):
+                raise UsageError(f"sampler: number {wrong[0]} is outside of the {len(self.dataset)} samples")
+        return order
+
+    def _batches(self, order: Numbers, done: int) -> Generator[Any, None, None]:
+        """What this rank still has of an epoch; closing it stops the threads."""
+        stream = Stream(self.dataset, self._pool, self.threads, self.prefetch, self._finish)
+        with closing(stream.batches(self.share.batches(order, done))) as batches:
+            if self.device is None:
+                yield from batches
+                return
+            with closing(cast(Generator[Any, None, None], ahead(batches, self.device))) as moved:
+                yield from moved
 
     def _keep_window(self) -> None:
-        """Room for the decoded frames of a window, so that a block shuffle decodes each frame about once."""
-        if isinstance(self.order, BlockShuffled):
-            for reader in self.dataset.opened.readers.values():
-                if isinstance(reader, FixedCoded):
-                    reader.keep(self.order.window + 2 * self.batch_size)
+        """Room for the decoded frames of a window, so that a block shuffle decodes each frame about once.
+
+        Besides those of a window and of what is read at once while one window ends and the next begins, there are
+        those that cross the edges of its blocks, and those at the end of a shard, which may hold less.
+        """
+        if not isinstance(self.order, BlockShuffled) or not len(self.dataset):
+            return
+        block, shards = _block_samples(self.dataset), len(self.dataset.manifest.shards)
+        window = min(self.order.window + block, len(self.dataset))
+        row = max(sum(field.fixed_bytes for field in self.dataset.fields.values()), 1)
+        at_once = max(self.batch_size, RUN_BYTES // row)
+        for reader in self.dataset.opened.readers.values():
+            if isinstance(reader, FixedCoded):
+                frame = reader.field.frame.samples or 1
+                frames = -(-window // frame) + 1 + window * shards // len(self.dataset)
+                frames += -(-window // block) if block % frame else 0
+                touched = min(at_once, 2 * frames)
+                # The cache itself asks for twice what one call touches.
+                reader.keep(frame * max(frames + (1 + self.threads) * touched, 2 * touched))
 
 
 def _order(
     dataset: PackedDataset, shuffle: bool | str, seed: int, sampler: Iterable[int] | None, window: int | None
 ) -> Order:
+    if window is not None and shuffle != "block":
+        raise UsageError("window is for shuffle='block'; nothing else has one")
     if sampler is not None:
         if shuffle:
             raise UsageError("shuffle and sampler do not go together: the sampler gives the order")
@@ -186,15 +222,26 @@ def _order(
             return Given(np.asarray(sampler))
         return SamplerOrder(sampler, seed)
     if shuffle == "block":
-        return BlockShuffled(_block_edges(dataset), window or _window(dataset), seed)
+        return BlockShuffled(_block_edges(dataset), _window(dataset) if window is None else window, seed)
     if shuffle not in (True, False):
         raise UsageError(f"shuffle {shuffle!r}: True, False or 'block' is expected")
     return Shuffled(len(dataset), seed) if shuffle else Sequential(len(dataset))
 
 
-def _block_edges(dataset: PackedDataset) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """First sample of every block, and the number of samples: the frames of the field that has the longest."""
-    block = max(field.frame.samples or 1 for field in dataset.fields.values())
+def _block_samples(dataset: PackedDataset) -> int:
+    """Samples of a block: some of the longest frames, so many that few frames of other fields cross its edges."""
+    fields = dataset.fields.values()
+    # An uncompressed frame is not read as a whole: only where there is no other does it say what lies together.
+    frames = [f.frame.samples or 1 for f in fields if f.codec] or [f.frame.samples or 1 for f in fields]
+    longest = block = max(frames, default=1)
+    while any(block % frame and block < BLOCK_FRAMES * frame for frame in frames):
+        block += longest
+    return block
+
+
+def _block_edges(dataset: PackedDataset) -> Numbers:
+    """First sample of every block, and the number of samples; a block lies in one shard."""
+    block = _block_samples(dataset)
     edges = []
     first = 0
     for shard in dataset.manifest.shards:

@@ -7,7 +7,7 @@ takes four times as long as reading them (42,000 samples/s against 167,000 from 
 from __future__ import annotations
 
 import weakref
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 LEAST_BYTES = 2**20
 #: Sizes are rounded up to a multiple of this, so that batches of ragged samples find each other's memory.
 STEP_BYTES = 2**20
-#: Free buffers of one size that are kept; a loader with prefetch holds about this many.
+#: Free buffers that are kept, where the caller does not say.
 KEEP = 6
 
 
@@ -28,38 +28,51 @@ class Pool:
     array dies. No tensor that is still referred to, by whatever name or view, can change.
 
     Args:
-        pinned: page-locked memory, from which copies to a GPU run beside everything else; for any size.
+        pinned: page-locked memory, from which copies to a GPU run beside everything else; for any size. It comes
+            from torch's own pool, which also waits for copies that are under way when the tensor is dropped.
+        keep: free buffers to keep, at most; the oldest are dropped.
     """
 
-    def __init__(self, pinned: bool = False) -> None:
+    def __init__(self, pinned: bool = False, keep: int = KEEP) -> None:
         self.pinned = pinned
-        self._free: defaultdict[int, deque[Any]] = defaultdict(deque)
+        self._keep = keep
+        # Memory comes back in whichever thread and at whichever moment garbage is collected, so there is no lock here
+        # that the same thread might hold already: each call on a deque is safe by itself.
+        self._free: deque[torch.Tensor] = deque(maxlen=keep)
+
+    def __reduce__(self) -> tuple[type[Pool], tuple[bool, int]]:
+        return Pool, (self.pinned, self._keep)
 
     def allocate(self, nbytes: int) -> torch.Tensor:
         """`nbytes` of writable memory as a uint8 tensor (nbytes,); what it holds is left over."""
-        if nbytes < LEAST_BYTES and not self.pinned:
-            return torch.empty(nbytes, dtype=torch.uint8)
-        size = -(-max(nbytes, 1) // STEP_BYTES) * STEP_BYTES
-        if self.pinned and nbytes < STEP_BYTES:
-            # Page-locking costs more than a page, and small fields should not lock a megabyte each.
-            size = 1 << max(12, (nbytes - 1).bit_length())
-        try:
-            memory = self._free[size].pop()
-        except IndexError:
-            memory = torch.empty(size, dtype=torch.uint8, pin_memory=self.pinned)
+        if self.pinned or nbytes < LEAST_BYTES:
+            return torch.empty(nbytes, dtype=torch.uint8, pin_memory=self.pinned)
+        memory = self._fitting(nbytes)
+        if memory is None:
+            memory = torch.empty(-(-nbytes // STEP_BYTES) * STEP_BYTES, dtype=torch.uint8)
         array = memory.numpy()[:nbytes]
         # numpy keeps `memory` alive through the view's base; the view itself is what dies with the storage.
-        weakref.finalize(array, _give_back, weakref.ref(self), size, memory).atexit = False
+        weakref.finalize(array, _give_back, weakref.ref(self), memory).atexit = False
         return torch.from_numpy(array)
 
-    def take_back(self, size: int, memory: Any) -> None:
-        """Keeps a buffer for the next call, unless enough of its size are kept."""
-        free = self._free[size]
-        if len(free) < KEEP:
-            free.append(memory)
+    def take_back(self, memory: torch.Tensor) -> None:
+        """Keeps a buffer for a later call."""
+        self._free.append(memory)
+
+    def _fitting(self, nbytes: int) -> torch.Tensor | None:
+        """A free buffer that is large enough and no more than a quarter too large; None if there is none."""
+        for _ in range(len(self._free)):
+            try:
+                memory = self._free.pop()
+            except IndexError:  # another thread was faster
+                return None
+            if nbytes <= len(memory) <= nbytes + nbytes // 4 + STEP_BYTES:
+                return memory
+            self._free.appendleft(memory)
+        return None
 
 
-def _give_back(pool: Callable[[], Pool | None], size: int, memory: Any) -> None:
+def _give_back(pool: Callable[[], Pool | None], memory: Any) -> None:
     alive = pool()
     if alive is not None:
-        alive.take_back(size, memory)
+        alive.take_back(memory)

@@ -6,13 +6,15 @@ of batches at a time (5 us a batch and field saved), and the kernel is told of a
 
 from __future__ import annotations
 
+import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from readers.dataset import PackedDataset, as_images
 from readers.opened import FieldReader, Opened
@@ -26,7 +28,10 @@ COLD_BYTES = 32 * 2**20
 
 #: Batches of few bytes are read several at a time, up to this many bytes, which fit a processor's cache, and then
 #: split: for 100 rows of 140 bytes the calls of a batch cost three times as much as its copying.
-RUN_BYTES = 256 * 2**10
+RUN_BYTES = 512 * 2**10
+
+#: Names of the reading threads begin with this.
+THREAD_NAME = "packed-reader"
 
 
 @dataclass(frozen=True)
@@ -43,8 +48,9 @@ class Stream:
 
     Attributes:
         threads: 0 reads in the caller's thread; else as many read ahead.
-        prefetch: batches read ahead by threads, at most.
-        finish: applied to each batch, by the thread that read it.
+        prefetch: batches read ahead by threads, at most, or one a thread where that is more; what counts as one
+            are the batches of a run where they are small and there is no transform.
+        finish: applied to each batch, behind the dataset's transform, by the thread that read it.
     """
 
     dataset: PackedDataset
@@ -53,19 +59,19 @@ class Stream:
     prefetch: int = 2
     finish: Callable[[Any], Any] | None = None
 
-    def batches(self, numbers: Iterable[Numbers]) -> Iterator[Any]:
-        """The batches of samples `numbers`, each (n,)."""
+    def batches(self, numbers: Iterable[Numbers]) -> Generator[Any, None, None]:
+        """The batches of samples `numbers`, each (n,). To be closed, so that no thread is left."""
         opened = self.dataset.opened
-        runs = _runs(opened, iter(numbers))
+        # A transform may take any time, and give any number of bytes: its batches are read ahead one by one.
+        alone = self.threads and self.dataset.transform is not None
+        runs = _runs(opened, iter(numbers), 0 if alone else RUN_BYTES)
         read = self._reader(opened)
-        if self.threads:
-            return self._ahead(read, runs)
-        return (batch for run in runs for batch in read(run))
+        return self._ahead(read, runs) if self.threads else self._inline(read, runs)
 
     def _reader(self, opened: Opened) -> Callable[[Run], list[Any]]:
         readers = list(opened.readers.items())
         names = list(opened.readers)
-        pool, transform, finish = self.pool, self.dataset.transform, self.finish
+        pool = self.pool
         row_bytes = {name: 0 if r.field.is_ragged else r.field.fixed_bytes for name, r in readers}
 
         def read(run: Run) -> list[Any]:
@@ -73,28 +79,48 @@ class Stream:
             for (name, reader), places in zip(readers, run.places, strict=True):
                 large = pool.pinned or reader.field.is_ragged or len(places) * row_bytes[name] >= LEAST_BYTES
                 values = as_images(reader.field, reader.read(places, pool.allocate if large else None))
-                columns.append([values] if len(run.sizes) == 1 else values.split(run.sizes))
-            batches: list[Any] = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
-            if transform is not None:
-                batches = [transform(batch) for batch in batches]
-            return batches if finish is None else [finish(batch) for batch in batches]
+                # Not `split`: its parts share one version counter, so that writing to one batch would fail the
+                # backward pass of another.
+                parts = torch.unsafe_split_with_sizes
+                columns.append([values] if len(run.sizes) == 1 else parts(values, run.sizes))
+            return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
         return read
 
-    def _ahead(self, read: Callable[[Run], list[Any]], runs: Iterator[Run]) -> Iterator[Any]:
+    def _finished(self, batch: Any) -> Any:
+        if self.dataset.transform is not None:
+            batch = self.dataset.transform(batch)
+        return batch if self.finish is None else self.finish(batch)
+
+    def _inline(self, read: Callable[[Run], list[Any]], runs: Iterator[Run]) -> Generator[Any, None, None]:
+        """Batches read by the caller's thread; each is finished when it is asked for."""
+        as_is = self.dataset.transform is None and self.finish is None
+        for run in runs:
+            waiting = read(run)
+            waiting.reverse()
+            while waiting:
+                yield waiting.pop() if as_is else self._finished(waiting.pop())
+
+    def _ahead(self, read: Callable[[Run], list[Any]], runs: Iterator[Run]) -> Generator[Any, None, None]:
         """Batches read by threads, in order; none is left running when the caller stops."""
+
+        def finished(run: Run) -> list[Any]:
+            return [self._finished(batch) for batch in read(run)]
+
         waiting: deque[Future[list[Any]]] = deque()
-        with ThreadPoolExecutor(self.threads, "packed-reader") as threads:
-            try:
-                for run in runs:
-                    waiting.append(threads.submit(read, run))
-                    if len(waiting) > max(self.prefetch, self.threads):
-                        yield from _one_by_one(waiting.popleft().result())
-                while waiting:
+        threads = ThreadPoolExecutor(self.threads, THREAD_NAME)
+        try:
+            for run in runs:
+                waiting.append(threads.submit(finished, run))
+                if len(waiting) > max(self.prefetch, self.threads):
                     yield from _one_by_one(waiting.popleft().result())
-            finally:
-                for future in waiting:
-                    future.cancel()
+            while waiting:
+                yield from _one_by_one(waiting.popleft().result())
+        finally:
+            waiting.clear()
+            # Garbage is collected by whichever thread comes by, and one of these cannot wait for itself.
+            is_reader = threading.current_thread().name.startswith(THREAD_NAME)
+            threads.shutdown(wait=not is_reader, cancel_futures=True)
 
 
 def _one_by_one(batches: list[Any]) -> Iterator[Any]:
@@ -104,7 +130,7 @@ def _one_by_one(batches: list[Any]) -> Iterator[Any]:
         yield batches.pop()
 
 
-def _runs(opened: Opened, numbers: Iterator[Numbers]) -> Iterator[Run]:
+def _runs(opened: Opened, numbers: Iterator[Numbers], run_bytes: int) -> Iterator[Run]:
     """The batches, located a group at a time; one group is located, and asked for, ahead."""
     readers = list(opened.readers.values())
     advisor = opened.advisor
@@ -114,11 +140,11 @@ def _runs(opened: Opened, numbers: Iterator[Numbers]) -> Iterator[Run]:
     while (following := group.located(numbers, size)) is not None:
         if cold:
             advisor.ask(following.spans())
-        yield from group.runs()
+        yield from group.runs(run_bytes)
         cold = advisor.is_cold()
         group = following
         size = min(2 * size, GROUP_SAMPLES) if not cold else group.samples_for(COLD_BYTES)
-    yield from group.runs()
+    yield from group.runs(run_bytes)
 
 
 class _Group:
@@ -141,9 +167,9 @@ class _Group:
                 break
         return _Group(self._readers, batches) if batches else None
 
-    def runs(self) -> Iterator[Run]:
-        """The batches, as many at a time as are read by one call."""
-        at_once = self._batches_at_once()
+    def runs(self, run_bytes: int) -> Iterator[Run]:
+        """The batches, as many at a time as have up to `run_bytes`, and one at least."""
+        at_once = self._batches_at_once(run_bytes)
         start = 0
         for first in range(0, len(self._sizes), at_once):
             sizes = self._sizes[first : first + at_once]
@@ -160,8 +186,8 @@ class _Group:
         total = int(self.spans()[:, 1].sum())
         return max(1, sum(self._sizes) * nbytes // max(total, 1))
 
-    def _batches_at_once(self) -> int:
+    def _batches_at_once(self, run_bytes: int) -> int:
         if any(reader.field.is_ragged for reader in self._readers):
             return 1
         batch_bytes = max(self._sizes, default=1) * sum(reader.field.fixed_bytes for reader in self._readers)
-        return max(1, RUN_BYTES // max(batch_bytes, 1))
+        return max(1, run_bytes // max(batch_bytes, 1))

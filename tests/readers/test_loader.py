@@ -1,0 +1,369 @@
+"""Loader: which samples come in which batch, whatever the settings."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DistributedSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+
+from packer.errors import UsageError
+from packer.format.codecs import NAMED, FrameCodec
+from packer.format.schema import Field, FrameRule
+from readers import DataTimeMonitor, Loader, PackedDataset, Ragged
+
+gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+
+def plain(value):
+    """The numbers, texts and dtypes of a batch, for comparison."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, Ragged):
+        return plain(value.to_list())
+    if isinstance(value, torch.Tensor):
+        return str(value.dtype), value.tolist()
+    return [plain(item) for item in value] if isinstance(value, list) else value
+
+
+def seen(loader):
+    """Numbers of the samples of one epoch of `rows`, in order."""
+    return [number for batch in loader for number in batch["y"].tolist()]
+
+
+@pytest.fixture(scope="module")
+def every_kind(tmp_path_factory, packed, pack, samples):
+    """The samples of `packed` with fields that are cut into bands of rows besides, in three shards."""
+    bands = {"frame": FrameRule(rows=2), "codec": NAMED["rowdelta+zstd"]}
+    fields = [*PackedDataset(packed).manifest.fields]
+    fields.append(Field(name="banded", dtype="uint8", kind="image", shape=(5, 40, 3), **bands))
+    fields.append(Field(name="strips", dtype="uint8", kind="image", shape=(None, 30, 3), **bands))
+    fields.append(Field(name="coded", dtype="float32", shape=(6,), codec=NAMED["zstd"], frame=FrameRule(samples=7)))
+    more = [
+        {
+            "banded": np.arange(600, dtype=np.uint8).reshape(5, 40, 3) // 7 + np.uint8(i),
+            "strips": np.full((i % 4, 30, 3), i, np.uint8),
+            "coded": np.full(6, i, np.float32),
+        }
+        for i in range(len(samples))
+    ]
+    whole = [
+        {k: v if isinstance(v, str) else np.asarray(v) for k, v in (one | two).items()}
+        for one, two in zip(samples, more, strict=True)
+    ]
+    return pack(tmp_path_factory.mktemp("loader") / "every", fields, [whole[:25], whole[25:26], whole[26:]])
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 7, 128])
+def test_threads_change_nothing(every_kind, batch_size):
+    """Inline and with any number of threads, the same batches of every kind of field come in the same order."""
+    dataset = PackedDataset(every_kind)
+    order = Loader(dataset, batch_size, shuffle=True).order.epoch(0)
+    expected = [plain(dataset[order[at : at + batch_size]]) for at in range(0, len(order), batch_size)]
+    for threads in (0, 1, 2, 3):
+        loader = Loader(dataset, batch_size, shuffle=True, threads=threads)
+        assert [plain(batch) for batch in loader] == expected
+        assert len(loader) == len(expected)
+
+
+@pytest.mark.parametrize("shuffle", [False, True, "block"])
+@pytest.mark.parametrize("threads", [0, 2])
+def test_each_sample_comes_once(rows, shuffle, threads):
+    """An epoch has every sample once, with what belongs to it, in any order and with any batch size."""
+    for batch_size in (1, 3, 7, 128, 1000, 3000):
+        numbers = []
+        for batch in Loader(PackedDataset(rows), batch_size, shuffle=shuffle, threads=threads):
+            assert (batch["x"] == batch["y"][:, None]).all()
+            numbers += batch["y"].tolist()
+        assert sorted(numbers) == list(range(1000))
+        assert (numbers == list(range(1000))) == (shuffle is False)
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_drop_last_leaves_out_what_is_not_full(rows, threads):
+    """With drop_last all batches are full; without it the last one holds what is left."""
+    dataset = PackedDataset(rows)
+    sizes = [len(batch["y"]) for batch in Loader(dataset, 128, threads=threads)]
+    assert sizes == [128] * 7 + [104]
+    assert [len(batch["y"]) for batch in Loader(dataset, 128, drop_last=True, threads=threads)] == [128] * 7
+    assert len(Loader(dataset, 128, drop_last=True)) == 7
+
+
+@pytest.mark.parametrize("shuffle", [True, "block"])
+def test_order_depends_on_seed_and_epoch_alone(rows, shuffle):
+    """Batch size, threads and prefetch leave the order as it is; another epoch or seed changes it."""
+    dataset = PackedDataset(rows)
+    first = seen(Loader(dataset, 7, shuffle=shuffle, seed=3))
+    assert first == seen(Loader(dataset, 128, shuffle=shuffle, seed=3, threads=3, prefetch=5))
+    loader = Loader(dataset, 64, shuffle=shuffle, seed=3)
+    epochs = [seen(loader) for _ in range(3)]
+    assert epochs[0] == first
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+    assert seen(Loader(dataset, 64, shuffle=shuffle, seed=4)) != first
+    loader.set_epoch(1)
+    assert seen(loader) == epochs[1]
+    assert seen(loader) == epochs[2]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_ranks_share_one_order(rows, world_size, drop_last):
+    """The ranks' batches, step by step, are the common order, in equal parts: nothing twice, nothing left out."""
+    dataset = PackedDataset(rows)
+    order = Loader(dataset, 16, shuffle=True, seed=5).order.epoch(0).tolist()
+    loaders = [
+        Loader(dataset, 16, shuffle=True, seed=5, drop_last=drop_last, rank=rank, world_size=world_size)
+        for rank in range(world_size)
+    ]
+    parts = [[batch["y"].tolist() for batch in loader] for loader in loaders]
+    assert len({len(part) for part in parts}) == 1
+    assert len({tuple(map(len, part)) for part in parts}) == 1
+    joined = [number for step in zip(*parts, strict=True) for batch in step for number in batch]
+    whole = 1000 // (16 * world_size) * 16 * world_size if drop_last else 1000
+    assert joined[:whole] == order[:whole]
+    # What is more than the order fills up the last step, so that the ranks stay in step.
+    assert len(joined) - whole < (1 if drop_last else world_size)
+
+
+def test_rank_comes_from_torch_distributed(rows, monkeypatch, tmp_path):
+    """Where torch.distributed is initialised, rank and world size are taken from it unless they are given."""
+    dataset = PackedDataset(rows)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        assert seen(Loader(dataset, 100)) == list(range(1000))
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda: 2)
+        monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 4)
+        assert len(Loader(dataset, 50)) == 5
+        assert next(iter(Loader(dataset, 50)))["y"].tolist() == list(range(100, 150))
+        assert len(Loader(dataset, 50, rank=0, world_size=1)) == 20
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, torch.tensor])
+def test_sampler_may_be_numbers(rows, kind):
+    """A list, tuple, array or tensor of numbers is read as it stands, repeats and all, every epoch."""
+    numbers = [5, 5, 999, 0, 17, 5]
+    loader = Loader(PackedDataset(rows), 4, sampler=kind(numbers))
+    assert len(loader) == 2
+    assert seen(loader) == numbers
+    assert seen(loader) == numbers
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda ds: RandomSampler(ds),
+        lambda ds: RandomSampler(ds, replacement=True, num_samples=300, generator=torch.Generator().manual_seed(7)),
+        lambda ds: WeightedRandomSampler(torch.arange(1000.0), 500),
+        lambda ds: SubsetRandomSampler(range(100, 200)),
+    ],
+)
+def test_samplers_of_torch_follow_seed_and_epoch(rows, make):
+    """A torch sampler gives another order each epoch, the same for all ranks and whatever torch's random state is."""
+    dataset = PackedDataset(rows)
+    loader = Loader(dataset, 64, sampler=make(dataset), seed=1)
+    torch.manual_seed(8)
+    first, second = seen(loader), seen(loader)
+    assert first != second
+    assert len(first) == len(second) == len(loader.order)
+    torch.manual_seed(9)
+    ranks = [Loader(dataset, 32, sampler=make(dataset), seed=1, rank=rank, world_size=2) for rank in (0, 1)]
+    steps = zip(*([batch["y"].tolist() for batch in loader] for loader in ranks), strict=True)
+    assert [number for step in steps for batch in step for number in batch][: len(first)] == first
+    loader.set_epoch(1)
+    assert seen(loader) == second
+
+
+@pytest.mark.parametrize("wrong", [-1, 1000, 2**40])
+def test_sampler_with_a_wrong_number_is_refused(rows, wrong):
+    """A number that no sample has is named before anything is read."""
+    with pytest.raises(UsageError, match=f"number {wrong} .* 1000 samples"):
+        next(iter(Loader(PackedDataset(rows), 2, sampler=[1, 2, wrong])))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"shuffle": "blocks"}, "'blocks'"),
+        ({"shuffle": True, "sampler": [1]}, "do not go together"),
+        ({"batch_size": 0}, "batch_size 0"),
+        ({"threads": -1}, "threads -1"),
+        ({"threads": "two"}, "threads 'two'"),
+        ({"prefetch": 0}, "prefetch 0"),
+        ({"rank": 1}, "go together"),
+        ({"rank": 2, "world_size": 2}, "rank 2 of 2"),
+        ({"seed": -1, "shuffle": True}, "seed -1"),
+        ({"shuffle": "block", "window": 0}, "window of 0"),
+        ({"window": 100}, "shuffle='block'"),
+        ({"sampler": np.ones(1000, bool)}, "np.flatnonzero"),
+        ({"as_numpy": True, "device": "cpu"}, "do not go together"),
+        ({"device": "gpu"}, "'gpu'"),
+    ],
+)
+def test_wrong_arguments_are_refused(rows, arguments, message):
+    """Arguments that cannot be, or that exclude each other, are named when the loader is made."""
+    with pytest.raises(UsageError, match=message):
+        Loader(PackedDataset(rows), **arguments)
+
+
+def test_other_datasets_and_samplers_of_one_rank_are_refused(rows):
+    """Loader reads packed datasets, and shares the order itself."""
+    with pytest.raises(UsageError, match="list"):
+        Loader([1, 2, 3])
+    dataset = PackedDataset(rows)
+    with pytest.raises(UsageError, match="DistributedSampler"):
+        Loader(dataset, sampler=DistributedSampler(dataset, num_replicas=2, rank=0))
+
+
+def test_a_dataset_without_samples_has_no_batches(tmp_path, pack):
+    """An empty dataset gives empty epochs in every order."""
+    path = pack(tmp_path / "none", [Field(name="x", dtype="uint8", shape=(2,), codec=NAMED["zstd"])], [])
+    for shuffle in (False, True, "block"):
+        assert list(Loader(PackedDataset(path), 4, shuffle=shuffle)) == []
+
+
+def test_numpy_batches(every_kind):
+    """With as_numpy there are numpy arrays in place of tensors, equal to them; texts stay texts."""
+    dataset = PackedDataset(every_kind)
+    expected = list(Loader(dataset, 16))
+    for threads in (0, 2):
+        for got, batch in zip(Loader(dataset, 16, as_numpy=True, threads=threads), expected, strict=True):
+            assert got["caption"] == batch["caption"]
+            assert isinstance(got["xyz"], Ragged)
+            for name in ("x", "label", "lr", "depth", "banded", "coded"):
+                assert isinstance(got[name], np.ndarray)
+                np.testing.assert_array_equal(got[name], batch[name].numpy())
+            np.testing.assert_array_equal(got["xyz"].values, batch["xyz"].values.numpy())
+            for one, two in zip(got["picture"], batch["picture"], strict=True):
+                np.testing.assert_array_equal(one, two.numpy())
+
+
+@pytest.mark.parametrize("threads", [0, 1, 2])
+def test_transform_sees_each_batch_once(rows, threads):
+    """The dataset's transform makes what is handed out, once a batch, in order."""
+    calls = []
+
+    def transform(batch):
+        calls.append(len(batch["y"]))
+        return {"twice": batch["x"] * 2}
+
+    got = list(Loader(PackedDataset(rows, transform=transform), 300, threads=threads))
+    assert sorted(calls) == [100, 300, 300, 300]
+    assert [int(batch["twice"][0, 0]) for batch in got] == [0, 600, 1200, 1800]
+
+
+def test_writing_to_one_batch_leaves_the_others(rows):
+    """Small batches, read together, do not share anything: neither bytes nor what autograd counts."""
+    batches = list(Loader(PackedDataset(rows), 10))
+    weight = torch.ones(33, requires_grad=True)
+    loss = (batches[0]["x"] * weight).sum()
+    expected = batches[0]["x"].sum(0)
+    for batch in batches[1:]:
+        batch["x"].mul_(0).sub_(1)
+    loss.backward()
+    torch.testing.assert_close(weight.grad, expected)
+    assert batches[0]["x"][:, 0].tolist() == list(range(10))
+
+
+def test_device_cpu(every_kind):
+    """device="cpu" works everywhere and changes nothing, with threads too."""
+    dataset = PackedDataset(every_kind)
+    expected = [plain(batch) for batch in Loader(dataset, 8)]
+    for threads in (0, 2):
+        assert [plain(batch) for batch in Loader(dataset, 8, device="cpu", threads=threads)] == expected
+
+
+@pytest.mark.parametrize("threads", [pytest.param(n, marks=gpu) for n in (0, 2)])
+def test_device_cuda(every_kind, threads):
+    """With device="cuda" every tensor of every kind of field comes on the GPU, equal to what is read without."""
+    dataset = PackedDataset(every_kind)
+    expected = [plain(batch) for batch in Loader(dataset, 8)]
+    batches = list(Loader(dataset, 8, device="cuda", threads=threads))
+    assert batches[0]["x"].is_cuda
+    assert batches[0]["xyz"].values.is_cuda
+    assert [plain(batch) for batch in batches] == expected
+
+
+@pytest.mark.parametrize("batch_size", [pytest.param(n, marks=gpu) for n in (10, 1000)])
+def test_pinned_memory_is_not_used_again_before_it_is_copied(rows, batch_size):
+    """A pinned batch may be dropped as soon as its copy has been started, however late the GPU gets to it."""
+    loader = Loader(PackedDataset(rows), batch_size, pin_memory=True)
+    for _ in range(3):
+        moved = []
+        torch.cuda._sleep(200_000_000)
+        for batch in loader:
+            assert batch["x"].is_pinned()
+            moved.append(batch["x"].to("cuda", non_blocking=True))
+            del batch
+        assert torch.cat(moved)[:, 0].tolist() == list(range(1000))
+
+
+def test_pin_memory_without_cuda_changes_nothing(rows):
+    """pin_memory=True is no error where there is nothing to pin for."""
+    loader = Loader(PackedDataset(rows), 100, pin_memory=True)
+    assert next(iter(loader))["x"].is_pinned() == torch.cuda.is_available()
+
+
+def test_block_shuffle_decodes_each_frame_about_once(tmp_path, pack, monkeypatch):
+    """Block shuffle decodes a frame at most 1.2 times an epoch on average, also with frames of two lengths."""
+    sizes = {"a": 37, "b": 9}
+    fields = [
+        Field(name=name, dtype="uint8", shape=(1024,), codec=NAMED["zstd"], frame=FrameRule(samples=n))
+        for name, n in sizes.items()
+    ]
+    samples = [{name: np.full(1024, i % 250, np.uint8) for name in sizes} for i in range(8000)]
+    path = pack(tmp_path / "frames", fields, [samples[:5000], samples[5000:5003], samples[5003:]])
+    decoded = []
+    decode = FrameCodec.decode_into
+    monkeypatch.setattr(FrameCodec, "decode_into", lambda *args: decoded.append(1) or decode(*args))
+    frames = sum(-(-n // size) for n in (5000, 3, 2997) for size in sizes.values())
+    for batch_size in (1, 30, 128):
+        loader = Loader(PackedDataset(path), batch_size, shuffle="block", window=1000)
+        for _ in range(2):
+            decoded.clear()
+            numbers = [batch["a"][:, 0] for batch in loader]
+            assert torch.cat(numbers).bincount().tolist() == [32] * 250
+            assert frames / 2 < len(decoded) <= 1.2 * frames
+
+
+def test_block_shuffle_of_uncompressed_fields_beside_compressed_ones(tmp_path, pack):
+    """Uncompressed fields, whose frames may be long, do not make blocks coarser."""
+    fields = [
+        Field(name="label", dtype="int64", shape=(), frame=FrameRule(samples=8192)),
+        Field(name="a", dtype="uint8", shape=(8,), codec=NAMED["zstd"], frame=FrameRule(samples=10)),
+    ]
+    samples = [{"label": np.array(i), "a": np.zeros(8, np.uint8)} for i in range(200)]
+    path = pack(tmp_path / "blocks", fields, [samples])
+    order = Loader(PackedDataset(path), 10, shuffle="block", window=20).order.epoch(0)
+    assert np.ptp(order[:20]) > 20
+
+
+def test_monitor_around_a_loader(rows):
+    """DataTimeMonitor passes on the batches, length and state of the loader it wraps."""
+    reports = []
+    loader = Loader(PackedDataset(rows), 100, shuffle=True, threads=1)
+    monitor = DataTimeMonitor(loader, every=5, log=reports.append)
+    assert len(monitor) == 10
+    assert sorted(seen(monitor)) == list(range(1000))
+    assert len(reports) == 2
+    assert monitor.state_dict() == {"epoch": 1, "done": 0, "samples": 1000}
+
+
+def test_batches_feed_a_tensordict(rows):
+    """TensorDict takes a batch as it is."""
+    tensordict = pytest.importorskip("tensordict")
+    for batch in Loader(PackedDataset(rows), 100):
+        nested = tensordict.TensorDict(batch, batch_size=[100])
+        assert nested["x"].shape == (100, 33)
+        assert (nested[5:8]["y"] == batch["y"][5:8]).all()
+
+
+def test_loader_can_be_pickled(rows):
+    """A loader goes to another process without its memory, and reads the same there."""
+    loader = Loader(PackedDataset(rows), 100, shuffle=True)
+    expected = seen(loader)
+    loader.set_epoch(0)
+    sent = pickle.dumps(loader)
+    assert len(sent) < 10_000
+    assert seen(pickle.loads(sent)) == expected
