@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from packer.errors import DamagedError
 from packer.format import rowdelta
 from packer.format.codecs import FrameCodec, lz4_frame
-from readers.memory import take
 from readers.places import Numbers, Places
+from readers.take import take
 
 #: Gives `n` bytes of writable memory as a uint8 tensor (n,).
 Allocate = Callable[[int], torch.Tensor]
@@ -117,6 +117,7 @@ class FixedCoded:
         #: Frames of one sample.
         self._bands = -(-self._shape[0] // rule.rows) if rule.rows is not None else 1
         self._band_bytes = self._row if rule.rows is None else rule.rows * (self._row // max(self._shape[0], 1))
+        self._rows = places.memory.window(torch.uint8, self._row)
         self._lock = threading.Lock()
         self._cache = FrameCache(self._per_frame * self._row, slots)
 
@@ -179,6 +180,25 @@ class FixedCoded:
             at += size
 
     def _read_shared(self, located: Numbers, out: torch.Tensor) -> None:
+        """Gathers rows: from where they lie, where a frame was kept raw, and else from decoded frames."""
+        start, end, inside, held = located.T
+        raw = end - start == held * self._row
+        if not raw.any():
+            self._read_decoded(located, out)
+        elif raw.all():
+            take(self._rows, start + inside * self._row, out)
+        else:
+            kept = np.flatnonzero(raw)
+            rows = take(self._rows, (start + inside * self._row)[kept])
+            coded = np.flatnonzero(~raw)
+            decoded = torch.empty((len(coded), self._row), dtype=torch.uint8)
+            self._read_decoded(located[coded], decoded)
+            # numpy's, since torch would spread so little over its threads.
+            target = out.numpy()
+            target[kept] = rows.numpy()
+            target[coded] = decoded.numpy()
+
+    def _read_decoded(self, located: Numbers, out: torch.Tensor) -> None:
         """Decodes each frame that is not in a slot once, then gathers rows; for as many samples as there is room."""
         at_once = max(1, CACHE_BYTES // (2 * self._per_frame * self._row))
         with self._lock:

@@ -8,7 +8,6 @@ maps is never read: every address comes from a checked index.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,14 +16,9 @@ import torch
 from numpy.typing import NDArray
 
 from packer.format.shard import Shard
+from readers.take import take
 
 Address = NDArray[np.int64]
-
-#: Elements from which torch spreads an index_select over its threads (its GRAIN_SIZE).
-_TORCH_GRAIN = 32768
-#: Bytes from which that pays: 1.6 MB take 84 us with two threads and 150 with one; small gathers get slower,
-#: ten times so where another thread has the second core.
-_PARALLEL_BYTES = 2**20
 
 
 class Memory:
@@ -70,29 +64,6 @@ class Memory:
     def address_of(self, shard: int, array: NDArray[Any]) -> int:
         """Address of a view into the map of a shard."""
         return _position(array) - _position(self._maps[shard]) + int(self.starts[shard])
-
-
-def take(window: torch.Tensor, records: NDArray[np.int64], out: torch.Tensor | None = None) -> torch.Tensor:
-    """Copies `records` (n,) of a window (records, length) into `out` (n, length), or into a new tensor.
-
-    Torch's threads help with large batches, and only when the main thread reads: any other would start a team of
-    its own.
-    """
-    index = torch.from_numpy(records)
-    elements = len(records) * (window.shape[1] if window.dim() > 1 else 1)
-    alone = elements >= _TORCH_GRAIN and (elements * window.itemsize < _PARALLEL_BYTES or not _is_main_thread())
-    threads = torch.get_num_threads() if alone else 1
-    if threads == 1:
-        return torch.index_select(window, 0, index) if out is None else torch.index_select(window, 0, index, out=out)
-    torch.set_num_threads(1)
-    try:
-        return torch.index_select(window, 0, index) if out is None else torch.index_select(window, 0, index, out=out)
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _is_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
 
 
 class _Span:

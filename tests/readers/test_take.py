@@ -1,0 +1,69 @@
+"""How records are copied out of a window, and how the number of threads is chosen."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from readers import take as takes
+from readers.take import LAST_TRY, Team, take
+
+
+@pytest.mark.parametrize("rows", [0, 1, 100, 3000])
+def test_records_are_copied_in_the_order_asked(rows: int) -> None:
+    """Small and large gathers give the records asked for, into new memory and into the caller's."""
+    window = torch.arange(4000 * 300, dtype=torch.float32).view(4000, 300)
+    records = np.random.default_rng(0).integers(0, 4000, rows)
+    out = torch.empty(rows, 300)
+    take(window, records, out)
+    assert torch.equal(out, window[records])
+    assert torch.equal(take(window, records), out)
+
+
+def test_the_number_of_threads_is_put_back() -> None:
+    """A gather that takes one thread leaves torch's setting as it found it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        take(torch.zeros(100, 1000), np.arange(100))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def _run(team: Team, cost: dict[bool, float], calls: int) -> list[bool]:
+    chosen = []
+    for _ in range(calls):
+        together = team.together()
+        team.note(together, cost[together])
+        chosen.append(together)
+    return chosen
+
+
+@pytest.mark.parametrize("better", [True, False])
+def test_the_quicker_way_is_taken_and_the_other_tried_ever_less(better: bool) -> None:
+    """After both were tried the quicker is taken; tries of the slower get rarer, but never end."""
+    team = Team()
+    chosen = _run(team, {better: 1.0, not better: 10.0}, 5000)
+    slower = [i for i, together in enumerate(chosen) if together != better]
+    assert 5 < len(slower) < 30
+    assert max(np.diff(slower)) <= LAST_TRY + 1
+
+
+def test_a_change_is_noticed() -> None:
+    """When the other way becomes the quicker one, it is taken from its next try on."""
+    team = Team()
+    _run(team, {True: 1.0, False: 2.0}, 1000)
+    chosen = _run(team, {True: 4.0, False: 2.0}, 1000)
+    assert not any(chosen[-100:-60])
+
+
+def test_other_threads_start_no_team(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large gather in a thread beside the main one takes one of torch's threads."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    monkeypatch.setattr(takes, "_TEAMS", {})
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(take, torch.zeros(100, 300_000 // 4), np.arange(100)).result()
+    assert not takes._TEAMS
