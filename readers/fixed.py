@@ -78,6 +78,10 @@ class FixedRaw:
         """Address and size in bytes of what `read` will touch, (n, 2)."""
         return np.stack([located * self._unit.itemsize, np.full_like(located, self._row)], axis=1)
 
+    def shapes(self, located: Numbers) -> Numbers:
+        """Shape of each sample, (n, axes)."""
+        return _repeated(self._shape, len(located))
+
     def read(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
         """The samples, (n, *shape), in new memory or in what `allocate` gives."""
         shape = (len(located), *self._shape)
@@ -142,6 +146,18 @@ class FixedCoded:
         """Address and size of the bytes that `read` will touch, (n, 2)."""
         start = located[:, 0]
         return np.stack([start, located[:, self._bands] - start], axis=1)
+
+    def shapes(self, located: Numbers) -> Numbers:
+        """Shape of each sample, (n, axes)."""
+        return _repeated(self._shape, len(located))
+
+    def frames(self, located: Numbers, item: Numbers, band: Numbers) -> Numbers:
+        """Start and end of the frames with band `band` (m,) of the samples `item` (m,) of `located`, (m, 2)."""
+        return np.stack([located[item, band], located[item, band + 1]], axis=1)
+
+    def inside(self, located: Numbers) -> Numbers:
+        """Bytes before each sample in its decoded frame, and bytes of that frame, (n, 2); not for bands."""
+        return located[:, self._bands + 1 :] * self._row
 
     def read(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
         """The samples, (n, *shape), in new memory or in what `allocate` gives.
@@ -270,6 +286,10 @@ class FrameCache:
         self._owner[slot] = -1
         self._next = (slot + 1) % len(self._owner)
         return slot
+
+
+def _repeated(shape: tuple[int, ...], count: int) -> Numbers:
+    return np.broadcast_to(np.array(shape, np.int64), (count, len(shape)))
 
 
 def undo_rows(images: NDArray[Any], band: int | None) -> None:

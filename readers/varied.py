@@ -78,6 +78,35 @@ class Varied:
         """Address and size of the bytes that `read` will touch, (n, 2)."""
         return located[:, [_ADDRESS, _STORED]]
 
+    def shapes(self, located: Numbers) -> Numbers:
+        """Shape of each sample, (n, axes)."""
+        out = np.empty((len(located), len(self.field.shape)), np.int64)
+        out[:] = [n or 0 for n in self.field.shape]
+        out[:, list(self._axes)] = located[:, _AXES:]
+        return out
+
+    def frames(self, located: Numbers, item: Numbers, band: Numbers) -> Numbers:
+        """Start and end of the frames with band `band` (m,) of the samples `item` (m,) of `located`, (m, 2).
+
+        Raises:
+            DamagedError: they do not lie within the bytes of their sample.
+        """
+        at, size = located[item, _ADDRESS], located[item, _STORED]
+        if self._per_frame is not None:
+            return np.stack([at, at + size], axis=1)
+        edges_at = located[item, _FRAME_RAW]
+        first = self._memory.words(edges_at, 1)
+        edges = self._memory.words(edges_at + 8 * band, 2) - first
+        known = (band >= 0) & (band < located[item, _END_FRAME] - located[item, _FIRST_FRAME])
+        ascending = (edges[:, 0] >= 0) & (edges[:, 0] <= edges[:, 1]) & (edges[:, 1] <= size)
+        if not (known & ascending).all():
+            raise self._places.damaged()
+        return edges + at[:, None]
+
+    def inside(self, located: Numbers) -> Numbers:
+        """Bytes before each sample in its decoded frame, and bytes of that frame, (n, 2); not for bands."""
+        return located[:, [_BEFORE, _FRAME_RAW]]
+
     def read(self, located: Numbers, allocate: Allocate | None = None) -> Ragged | list[torch.Tensor] | list[str]:
         """The samples of a batch: `Ragged` where only the first axis differs, a list where others do, text as str.
 
