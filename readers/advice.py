@@ -20,6 +20,9 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
+#: Most kernels read no more than their read-ahead, 128 KiB where nobody set it, for one call, and drop the rest:
+#: of 64 MiB asked for at once, one with large requests still read 8. All pieces together cost no more than one.
+PIECE_BYTES = 128 * 2**10
 #: Stretches with a smaller gap than this between them are asked for as one: a call costs as much as the gap.
 GAP_BYTES = 16 * 2**10
 
@@ -45,20 +48,34 @@ class Advisor:
 
     def ask(self, spans: Numbers) -> None:
         """Asks for the bytes of `spans`, address and size each, (n, 2)."""
-        if not self.works or not len(spans):
+        # Samples of no bytes lie nowhere, and a length of 0 would ask for the whole file.
+        wanted = spans[spans[:, 1] > 0]
+        if not self.works or not len(wanted):
             return
+        for shard, offset, length in self._pieces(wanted).tolist():
+            try:
+                os.posix_fadvise(self._files[shard], offset, length, os.POSIX_FADV_WILLNEED)
+            except OSError:  # a file system that takes no advice
+                self.works = False
+                return
+
+    def _pieces(self, spans: Numbers) -> Numbers:
+        """Shard, offset in its file and length of what to ask for, (n, 3)."""
         order = spans[:, 0].argsort()
         first = spans[order, 0] // PAGE_SIZE * PAGE_SIZE
-        behind = spans[order].sum(axis=1)
-        reach = np.maximum.accumulate(behind)
-        begins = np.flatnonzero(np.concatenate([[True], first[1:] > reach[:-1] + GAP_BYTES]))
-        ends = np.concatenate([begins[1:], [len(first)]]) - 1
+        reach = np.maximum.accumulate(spans[order].sum(axis=1))
         shards = self._memory.starts.argsort()
-        owner = shards[self._memory.starts[shards].searchsorted(first[begins], side="right") - 1]
-        offsets = np.maximum(first[begins] - self._memory.starts[owner], 0)
-        lengths = reach[ends] - self._memory.starts[owner] - offsets
-        for shard, offset, length in zip(owner.tolist(), offsets.tolist(), lengths.tolist(), strict=True):
-            os.posix_fadvise(self._files[shard], offset, length, os.POSIX_FADV_WILLNEED)
+        owner = shards[self._memory.starts[shards].searchsorted(first, side="right") - 1]
+        # Maps of two files often lie side by side in memory.
+        parted = (first[1:] > reach[:-1] + GAP_BYTES) | (owner[1:] != owner[:-1])
+        begins = np.flatnonzero(np.concatenate([[True], parted]))
+        ends = np.concatenate([begins[1:], [len(first)]]) - 1
+        lengths = reach[ends] - first[begins]
+        pieces = -(-lengths // PIECE_BYTES)
+        owner = owner[begins].repeat(pieces)
+        within = (np.arange(len(owner)) - (pieces.cumsum() - pieces).repeat(pieces)) * PIECE_BYTES
+        offsets = (first[begins]).repeat(pieces) - self._memory.starts[owner] + within
+        return np.stack([owner, offsets, np.minimum(lengths.repeat(pieces) - within, PIECE_BYTES)], axis=1)
 
 
 def _blocks_read() -> int:

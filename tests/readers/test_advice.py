@@ -1,0 +1,168 @@
+"""Advice: exactly the bytes that are wanted are asked for, of the right files, and only while reading is cold."""
+
+import os
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from readers import Loader, PackedDataset, advice
+from readers.advice import GAP_BYTES, PIECE_BYTES, Advisor
+
+PAGE = advice.PAGE_SIZE
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Calls of posix_fadvise, as (descriptor, offset, length)."""
+    made = []
+
+    def pretend(descriptor, offset, length, kind):
+        assert kind == os.POSIX_FADV_WILLNEED
+        made.append((descriptor, offset, length))
+
+    monkeypatch.setattr(os, "posix_fadvise", pretend)
+    return made
+
+
+def advisor_of(starts):
+    """An advisor of pretended maps at these addresses; the descriptor of map i is 10 + i."""
+    memory = SimpleNamespace(starts=np.array(starts, np.int64))
+    return Advisor(memory, [10 + i for i in range(len(starts))])
+
+
+def spans(*pairs):
+    return np.array(pairs, np.int64).reshape(-1, 2)
+
+
+def test_whole_pages_of_the_right_file_are_asked_for(calls):
+    """A stretch is asked for from its first page on, at its offset in the file that holds it."""
+    advisor = advisor_of([100 * PAGE, 0])
+    advisor.ask(spans((102 * PAGE + 10, 50), (3 * PAGE, PAGE + 1)))
+    assert calls == [(11, 3 * PAGE, PAGE + 1), (10, 2 * PAGE, 60)]
+
+
+def test_near_stretches_are_one_call_and_far_ones_two(calls):
+    """Stretches with a gap of up to GAP_BYTES are joined, whatever order they come in."""
+    far = 10 * PAGE + GAP_BYTES + PAGE
+    advisor_of([0]).ask(spans((far, 10), (8 * PAGE, 2 * PAGE), (0, 10)))
+    assert calls == [(10, 0, 10), (10, 8 * PAGE, 2 * PAGE), (10, far, 10)]
+    calls.clear()
+    advisor_of([0]).ask(spans((3 * PAGE, 10), (0, 10), (PAGE, 5), (0, PAGE)))
+    assert calls == [(10, 0, 3 * PAGE + 10)]
+
+
+def test_files_side_by_side_in_memory_are_asked_for_one_by_one(calls):
+    """Where the map of one file ends at the beginning of another's, each file is asked for its own bytes."""
+    advisor_of([4 * PAGE, 0]).ask(spans((3 * PAGE, PAGE), (4 * PAGE, PAGE)))
+    assert calls == [(11, 3 * PAGE, PAGE), (10, 0, PAGE)]
+
+
+def test_samples_of_no_bytes_ask_for_nothing(calls):
+    """A length of 0 means the rest of the file to the kernel, and is never given."""
+    advisor_of([0]).ask(spans((0, 0), (PAGE, 0)))
+    advisor_of([0]).ask(spans())
+    assert calls == []
+    advisor_of([0]).ask(spans((0, 0), (100 * PAGE, 7), (900 * PAGE, 0)))
+    assert calls == [(10, 100 * PAGE, 7)]
+
+
+def test_long_stretches_are_asked_for_in_pieces(calls):
+    """Kernels drop what is beyond their read-ahead, so no call asks for more than PIECE_BYTES."""
+    advisor_of([0]).ask(spans((PAGE, 2 * PIECE_BYTES + 5), (2**30, PIECE_BYTES)))
+    assert calls == [
+        (10, PAGE, PIECE_BYTES),
+        (10, PAGE + PIECE_BYTES, PIECE_BYTES),
+        (10, PAGE + 2 * PIECE_BYTES, 5),
+        (10, 2**30, PIECE_BYTES),
+    ]
+
+
+def covered(calls, opened):
+    """Bytes asked for in each file, as a mask, by descriptor."""
+    masks = {shard.fd: np.zeros(len(shard.bytes), bool) for shard in opened.shards}
+    for descriptor, offset, length in calls:
+        assert 0 < length <= PIECE_BYTES
+        assert offset % PAGE == 0
+        assert 0 <= offset <= offset + length <= len(masks[descriptor])
+        masks[descriptor][offset : offset + length] = True
+    return masks
+
+
+def assert_covered(masks, opened, wanted):
+    """Holds the masks against the spans wanted, one at a time."""
+    starts = opened.memory.starts
+    for address, size in wanted[wanted[:, 1] > 0].tolist():
+        shard = int(np.where(starts <= address, starts, -1).argmax())
+        offset = address - int(starts[shard])
+        assert masks[opened.shards[shard].fd][offset : offset + size].all()
+
+
+def test_every_byte_of_a_batch_is_covered(packed, calls):
+    """Every stored byte of every kind of field is asked for, and none beyond the end of its file."""
+    opened = PackedDataset(packed).opened
+    numbers = np.random.default_rng(1).permutation(60)[:20]
+    wanted = np.concatenate([r.spans(r.locate(numbers)) for r in opened.readers.values()])
+    opened.advisor.ask(wanted)
+    masks = covered(calls, opened)
+    assert_covered(masks, opened, wanted)
+
+
+def test_advice_is_given_while_reading_is_cold(rows, calls, monkeypatch):
+    """Nothing is asked for until blocks were read from the disk, and no more once none are."""
+    blocks = [7]
+    reads = [0]
+    monkeypatch.setattr(advice, "_blocks_read", lambda: blocks.append(blocks[-1] + reads[0]) or blocks[-1])
+    loader = Loader(PackedDataset(rows), 10, shuffle=True)
+    asked = []
+    for reads[0] in (0, 5, 0):
+        calls.clear()
+        assert sorted(n for batch in loader for n in batch["y"].tolist()) == list(range(1000))
+        asked.append(len(calls))
+    assert asked[0] == 0
+    assert asked[1] > 0
+    assert asked[2] == 0
+
+
+def test_advice_runs_ahead_of_reading(rows, calls, monkeypatch):
+    """While it stays cold, what the next batches need is asked for before they are read."""
+    count = iter(range(10**6))
+    monkeypatch.setattr(advice, "_blocks_read", lambda: next(count))
+    monkeypatch.setattr("readers.stream.COLD_BYTES", 50 * 140)
+    dataset = PackedDataset(rows)
+    places = dataset.opened.readers["x"]
+    loader = Loader(dataset, 25, shuffle=True)
+    order = loader.order.epoch(0)
+    for step, _ in enumerate(loader):
+        if 8 < step < 39:
+            masks = covered(calls, dataset.opened)
+            next_batch = order[25 * (step + 1) : 25 * (step + 2)]
+            assert_covered(masks, dataset.opened, places.spans(places.locate(next_batch)))
+
+
+@pytest.mark.parametrize("missing", ["posix_fadvise", "resource"])
+def test_platforms_without_the_call_work(rows, monkeypatch, missing):
+    """Where there is no posix_fadvise or no count of blocks read, batches come all the same."""
+    if missing == "resource":
+        monkeypatch.setattr(advice, "resource", None)
+    else:
+        monkeypatch.delattr(os, "posix_fadvise")
+        count = iter(range(10**6))
+        monkeypatch.setattr(advice, "_blocks_read", lambda: next(count))
+    numbers = [n for batch in Loader(PackedDataset(rows), 10) for n in batch["y"].tolist()]
+    assert numbers == list(range(1000))
+
+
+def test_file_systems_that_take_no_advice_work(rows, monkeypatch):
+    """A refusal by the file system is taken for a no, once."""
+    count = iter(range(10**6))
+    monkeypatch.setattr(advice, "_blocks_read", lambda: next(count))
+    refusals = []
+
+    def refuse(*_):
+        refusals.append(1)
+        raise OSError("not here")
+
+    monkeypatch.setattr(os, "posix_fadvise", refuse)
+    assert len(list(Loader(PackedDataset(rows), 10))) == 100
+    assert refusals == [1]
