@@ -113,15 +113,19 @@ class DatasetWriter:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         with self._folder:
-            if kind is not None:
+            try:
+                if kind is None:
+                    self._finish()
+            finally:
                 if self._shard is not None:
                     self._shard.abort()
-                return
-            if not self._fields and self._held:
-                self._settle()
-            self._close_shard()
-            made = Made(self._fields, {"kind": "writer"}, bool(self._named))
-            finish(self._folder, made, self._reports)
+
+    def _finish(self) -> None:
+        if not self._fields and self._held:
+            self._settle()
+        self._close_shard()
+        made = Made(self._fields, {"kind": "writer"}, bool(self._named))
+        finish(self._folder, made, self._reports)
 
     def _settle(self) -> None:
         """Fixes schema and codecs by the samples held back, and writes them."""

@@ -1,0 +1,138 @@
+"""DatasetWriter: samples made in Python become a packed dataset, or an unfinished one that says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from packer.errors import PackerError, SourceError, UnfinishedError, UsageError
+from packer.format.schema import FieldSpec
+from packer.writer import HOLD_SAMPLES, DatasetWriter
+from readers import PackedDataset, Ragged
+
+
+def write(out: Path, samples: list[Any], **options: Any) -> None:
+    """Writes samples, each a sample or a pair of sample and name; raises those that are exceptions."""
+    with DatasetWriter(out, **options) as writer:
+        for sample in samples:
+            if isinstance(sample, Exception):
+                raise sample
+            writer.add(*sample) if isinstance(sample, tuple) else writer.add(sample)
+
+
+def test_arrays_numbers_text_and_tensors_come_back(tmp_path: Path) -> None:
+    """Each kind of value gets its field, and names find the samples."""
+    rng = np.random.default_rng(0)
+    clouds = [rng.random((n, 3)).astype("f4") for n in rng.integers(0, 9, 200)]
+    with DatasetWriter(tmp_path / "d") as writer:
+        for i, cloud in enumerate(clouds):
+            sample = {"xyz": cloud, "label": i, "what": "é" * (i % 5), "t": torch.full((2, 2), i)}
+            writer.add(sample, name=f"cloud {i}")
+    dataset = PackedDataset(tmp_path / "d")
+    batch = dataset[[f"cloud {i}" for i in range(200)]]
+    assert isinstance(batch["xyz"], Ragged)
+    assert all(np.array_equal(a, b) for a, b in zip(batch["xyz"].to_list(), clouds, strict=True))
+    assert batch["label"].tolist() == list(range(200))
+    assert batch["what"] == ["é" * (i % 5) for i in range(200)]
+    assert batch["t"].dtype == torch.int64
+
+
+def test_an_array_may_be_filled_again(tmp_path: Path) -> None:
+    """What was added does not change with the caller's array, before and after the schema is settled."""
+    buffer = np.zeros(5, np.int32)
+    with DatasetWriter(tmp_path / "d", codec="zstd") as writer:
+        for i in range(3 * HOLD_SAMPLES):
+            buffer[:] = i
+            writer.add({"x": buffer})
+    assert PackedDataset(tmp_path / "d")[:]["x"][:, 0].tolist() == list(range(3 * HOLD_SAMPLES))
+
+
+def test_shards_are_cut_by_size(tmp_path: Path) -> None:
+    """A shard is closed when its raw bytes reach the size."""
+    with DatasetWriter(tmp_path / "d", codec="none", shard_size=4000) as writer:
+        for i in range(25):
+            writer.add({"x": np.full(250, i, np.float32)})
+    dataset = PackedDataset(tmp_path / "d")
+    assert [shard.samples for shard in dataset.manifest.shards] == [4, 4, 4, 4, 4, 4, 1]
+    assert dataset[:]["x"][:, 0].tolist() == list(range(25))
+
+
+def test_a_schema_may_be_given(tmp_path: Path) -> None:
+    """With `fields`, an axis may be ragged that the first samples would not show."""
+    fields = [FieldSpec(name="x", dtype="uint8", shape=(None,))]
+    with DatasetWriter(tmp_path / "d", fields=fields) as writer:
+        for _ in range(HOLD_SAMPLES):
+            writer.add({"x": np.zeros(3, np.uint8)})
+        writer.add({"x": np.ones(7, np.uint8)})
+    assert PackedDataset(tmp_path / "d")[-1]["x"].tolist() == [1] * 7
+
+
+@pytest.mark.parametrize(
+    ("late", "said"),
+    [
+        ({"x": np.zeros(4, np.float32)}, r"\(4,\).*\(3\) is expected"),
+        ({"x": np.zeros(3, np.float64)}, "float64.*float32"),
+        ({"y": np.zeros(3, np.float32)}, "fields y; x are expected"),
+        ([1, 2], "a dict of field name to array"),
+    ],
+)
+def test_a_sample_that_does_not_fit_is_named(tmp_path: Path, late: object, said: str) -> None:
+    """The error says which sample, what it has and what was expected; the dataset stays unfinished."""
+    with pytest.raises(SourceError, match=said):
+        write(tmp_path / "d", [{"x": np.zeros(3, np.float32)}] * HOLD_SAMPLES + [late])
+    with pytest.raises(UnfinishedError, match="overwrite=True"):
+        PackedDataset(tmp_path / "d")
+
+
+@pytest.mark.parametrize("value", [np.zeros(2, "O"), np.zeros(2, "M8[s]"), torch.zeros(2, dtype=torch.bfloat16)])
+def test_a_dtype_that_cannot_be_stored_is_refused(tmp_path: Path, value: object) -> None:
+    """Objects, dates and bfloat16 are errors, not something else in their place."""
+    with pytest.raises(PackerError, match="field 'x'"), DatasetWriter(tmp_path / "d") as writer:
+        writer.add({"x": value})
+
+
+def test_names_are_given_to_all_or_to_none(tmp_path: Path) -> None:
+    """A sample without a name among named ones is a mistake."""
+    with pytest.raises(UsageError, match="unlike those before"):
+        write(tmp_path / "d", [({"x": 1}, "a"), {"x": 2}])
+
+
+def test_two_samples_of_one_name_are_refused(tmp_path: Path) -> None:
+    """Names differ, or nobody could tell the samples apart."""
+    with pytest.raises(SourceError, match="one name, 'a'"):
+        write(tmp_path / "d", [({"x": 1}, "a"), ({"x": 2}, "a")])
+    with pytest.raises(UnfinishedError):
+        PackedDataset(tmp_path / "d")
+
+
+def test_left_by_an_exception_it_is_unfinished_and_can_be_written_anew(tmp_path: Path) -> None:
+    """Nothing that looks finished stays; overwrite=True begins anew."""
+    with pytest.raises(ZeroDivisionError):
+        write(tmp_path / "d", [{"x": np.zeros(1000, np.uint8)}] * 100 + [ZeroDivisionError()], shard_size=4096)
+    assert not list((tmp_path / "d" / "shards").glob("*.partial"))
+    with pytest.raises(UsageError, match="unfinished"):
+        DatasetWriter(tmp_path / "d")
+    with DatasetWriter(tmp_path / "d", overwrite=True) as writer:
+        writer.add({"x": 5})
+    assert PackedDataset(tmp_path / "d")[0]["x"] == 5
+
+
+def test_a_dataset_without_samples_is_an_error(tmp_path: Path) -> None:
+    """An empty dataset is a mistake that training would meet much later."""
+    with pytest.raises(SourceError, match="no sample"), DatasetWriter(tmp_path / "d"):
+        pass
+
+
+def test_replacing_keeps_the_old_one_until_the_end(tmp_path: Path) -> None:
+    """With overwrite, readers see the old dataset until the new one is done."""
+    with DatasetWriter(tmp_path / "d") as writer:
+        writer.add({"x": 1})
+    with DatasetWriter(tmp_path / "d", overwrite=True) as writer:
+        writer.add({"x": 2})
+        assert PackedDataset(tmp_path / "d")[0]["x"] == 1
+    assert PackedDataset(tmp_path / "d")[0]["x"] == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["d"]
