@@ -20,11 +20,12 @@ import msgspec
 import packer
 from packer.errors import PackerError, SourceError, UsageError, WriteError
 from packer.finish import Made, finish
+from packer.format import manifest as manifests
 from packer.format.codecs import parse_codec
 from packer.format.manifest import Manifest
 from packer.format.schema import FieldSpec
 from packer.framing import codec_texts
-from packer.output import OutputFolder, State, source_files
+from packer.output import REJECTED, OutputFolder, State, source_files
 from packer.prepare import Prepared, prepare
 from packer.processes import run_processes
 from packer.sources.base import Source
@@ -132,6 +133,9 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
         options.planned(prepared)
     files = _listed(source)
     with OutputFolder(path, _state(prepared, options, files), options.overwrite) as folder:
+        if folder.is_published:
+            folder.publish()
+            return _published(path, files, began)
         tasks = _tasks(prepared, options, folder.work)
         kept = [report_of(task.path, task.fields) for task in tasks if task.path.exists()]
         if kept and options.resumed:
@@ -145,6 +149,15 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
         manifest = finish(folder, made, reports, rejected)
     seconds = time.perf_counter() - began
     return Report(path, manifest, tuple(rejected), sum(size for _, size, _ in files), len(kept), seconds)
+
+
+def _published(path: Path, files: list[tuple[str, int, int]], began: float) -> Report:
+    """The report of a dataset that an earlier run made whole, and was killed before it could say so."""
+    manifest = manifests.read(path)
+    listed = path / REJECTED
+    rejected = msgspec.json.Decoder(Rejected).decode_lines(listed.read_bytes()) if listed.exists() else []
+    size = sum(size for _, size, _ in files)
+    return Report(path, manifest, tuple(rejected), size, len(manifest.shards), time.perf_counter() - began)
 
 
 def open_source(sources: Any, options: ConvertOptions, rejected: list[Rejected]) -> Source:

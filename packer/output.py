@@ -1,7 +1,7 @@
 """The folder a dataset is made in: claimed by one conversion, unfinished until its manifest stands.
 
 OUT does not exist, or is empty      made here
-OUT is unfinished, same conversion   goes on where it stopped
+OUT is unfinished, same conversion   goes on where it stopped; where its manifest stands already, only tidied up
 OUT is unfinished, another one       refused; with overwrite begun anew
 OUT is a finished dataset            refused; with overwrite made beside it, and swapped when it is done
 OUT holds anything else              refused
@@ -9,6 +9,7 @@ OUT holds anything else              refused
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 from pathlib import Path
@@ -58,9 +59,13 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 class OutputFolder:
     """The folder of a dataset while it is made; a context manager that holds its lock.
 
+    Killed at any instant, what it leaves is found out by the next one: the note (unfinished.json) is written before
+    anything else and goes last, so a manifest with a note beside it is one that only wants tidying up.
+
     Attributes:
         path: where the dataset will stand.
         work: where it is made: `path`, or a folder beside it where a finished dataset is being replaced.
+        is_published: whether an earlier run had published this very dataset; all that is left is `publish`.
 
     Args:
         state: what is to be made.
@@ -72,30 +77,18 @@ class OutputFolder:
     """
 
     def __init__(self, path: Path, state: State, overwrite: bool = False) -> None:
-        self.path = path
+        self.path = self.work = path
+        self.is_published = False
         self._beside = beside(path, "replacing")
         self._old = beside(path, "replaced")
-        self._finish_swap()
-        finished = (path / MANIFEST).exists()
-        if finished and not overwrite:
-            raise UsageError(f"{path} is a packed dataset already; use --overwrite to replace it")
-        self.work = self._beside if finished else path
-        _check_only_ours(path)
+        self._locks: dict[Path, filelock.BaseFileLock] = {}
         try:
-            self.work.mkdir(parents=True, exist_ok=True)
-            (self.work / SHARD_FOLDER).mkdir(exist_ok=True)
-            self._lock = filelock.FileLock(self.work / LOCK)
-            self._lock.acquire(timeout=0)
-        except filelock.Timeout:
-            raise UsageError(
-                f"another conversion into {path} is running; wait for it or choose another folder"
-            ) from None
+            self._open(state, overwrite)
         except OSError as error:
-            raise WriteError(f"{path}: cannot be written: {error.strerror}") from None
-        try:
-            self._claim(state, overwrite)
+            self._release()
+            raise WriteError(f"{error.filename or path}: cannot be written: {error.strerror}") from None
         except BaseException:
-            self._lock.release()
+            self._release()
             raise
 
     @property
@@ -103,15 +96,14 @@ class OutputFolder:
         return self.work / SHARD_FOLDER
 
     def publish(self) -> None:
-        """Tidies up behind the manifest, and puts a replacement in place."""
-        for beside in self.shards.glob("*.rejected.jsonl"):
-            beside.unlink()
-        (self.work / UNFINISHED).unlink(missing_ok=True)
-        self._release()
+        """Puts a replacement in place, and tidies up behind the manifest."""
         if self.work != self.path:
             self.path.rename(self._old)
             self.work.rename(self.path)
             shutil.rmtree(self._old)
+            self.work = self.path
+        self._tidy()
+        self._release()
 
     def __enter__(self) -> OutputFolder:
         return self
@@ -119,40 +111,86 @@ class OutputFolder:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._release()
 
-    def _release(self) -> None:
-        if self._lock.is_locked:
-            # Removed while it is held: a file removed later could be another conversion's.
-            (self.work / LOCK).unlink(missing_ok=True)
-            self._lock.release()
+    def _open(self, state: State, overwrite: bool) -> None:
+        self._finish_swap()
+        _check_only_ours(self.path)
+        if not overwrite and _is_finished(self.path) and not self._is_left_over():
+            raise _already(self.path)  # before a lock is made: the dataset may be one that nobody may write to
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock(self.path)
+        if self._old.exists():
+            shutil.rmtree(self._old)
+        if _is_finished(self.path):
+            if (self.path / UNFINISHED).exists() and not _difference(self.path / UNFINISHED, state):
+                self.is_published = True
+                return
+            self._tidy()
+            if not overwrite:
+                raise _already(self.path)
+            self.work = self._beside
+            self.work.mkdir(exist_ok=True)
+            # It moves to `path` at the end, and holds others off there until all is tidied up.
+            self._lock(self.work)
+        self._claim(state, overwrite)
 
     def _claim(self, state: State, overwrite: bool) -> None:
         """Notes what is being made; what an earlier run left is kept if it was the same."""
         note = self.work / UNFINISHED
-        if note.exists():
-            difference = _difference(note, state)
-            if difference and not overwrite:
-                raise UsageError(
-                    f"{self.path} holds an unfinished conversion that differs: {difference}; "
-                    "undo the change to go on with it, or use --overwrite to begin anew"
-                )
-            if difference:
-                _empty(self.work)
+        difference = _difference(note, state)
+        if difference and not overwrite:
+            raise UsageError(
+                f"{self.path} holds an unfinished conversion that differs: {difference}; "
+                "undo the change to go on with it, or use --overwrite to begin anew"
+            )
+        if difference or not note.exists():
+            _empty(self.work)
+        self.shards.mkdir(exist_ok=True)
         for partial in [*self.shards.glob("*.partial"), *self.work.glob("*.partial")]:
             partial.unlink()
         temporary = note.with_name(UNFINISHED + ".partial")
-        try:
-            temporary.write_bytes(msgspec.json.encode(state))
-            temporary.replace(note)
-        except OSError as error:
-            raise WriteError(f"{note}: {error.strerror}") from None
+        temporary.write_bytes(msgspec.json.encode(state))
+        temporary.replace(note)
+
+    def _tidy(self) -> None:
+        """Removes what a finished dataset needs no more; the note last, for it says that there is something to do."""
+        for left_out in self.shards.glob("*.rejected.jsonl"):
+            left_out.unlink()
+        (self.work / UNFINISHED).unlink(missing_ok=True)
+
+    def _is_left_over(self) -> bool:
+        """Whether there is something that a kill behind the manifest's rename left."""
+        return self._old.exists() or any((self.path / name).exists() for name in (UNFINISHED, LOCK))
 
     def _finish_swap(self) -> None:
         """Puts right what a kill between the two renames of a replacement left."""
-        if self._old.exists() and not self.path.exists():
-            done = (self._beside / MANIFEST).exists()
-            (self._beside if done else self._old).rename(self.path)
-        if self._old.exists():
-            shutil.rmtree(self._old)
+        if self.path.exists() or not self._old.exists():
+            return
+        self._lock(self._old)
+        if not self.path.exists() and _is_finished(self._beside):
+            self._beside.rename(self.path)
+        elif not self.path.exists():
+            self._old.rename(self.path)
+            self._locks[self.path] = self._locks.pop(self._old)
+        self._release()
+
+    def _lock(self, folder: Path) -> None:
+        lock = filelock.FileLock(folder / LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except filelock.Timeout:
+            raise UsageError(
+                f"another conversion into {self.path} is running; wait for it or choose another folder"
+            ) from None
+        self._locks[folder] = lock
+
+    def _release(self) -> None:
+        for folder in self._locks:
+            # Removed while it is held: a file removed later could be another conversion's.
+            with contextlib.suppress(OSError):
+                (folder / LOCK).unlink(missing_ok=True)
+        for lock in self._locks.values():
+            lock.release()
+        self._locks = {}
 
 
 def beside(path: Path, what: str) -> Path:
@@ -171,9 +209,20 @@ def source_files(paths: list[str]) -> list[tuple[str, int, int]]:
     return out
 
 
+def _is_finished(folder: Path) -> bool:
+    return (folder / MANIFEST).exists()
+
+
+def _already(path: Path) -> UsageError:
+    return UsageError(f"{path} is a packed dataset already; use --overwrite to replace it")
+
+
 def _difference(note: Path, state: State) -> str | None:
+    """How the conversion that a note tells of differs from `state`; None where it does not, or there is no note."""
     try:
         return msgspec.json.decode(note.read_bytes(), type=State).difference(state)
+    except FileNotFoundError:
+        return None
     except (msgspec.DecodeError, OSError):
         return f"{note.name} cannot be read"
 
@@ -188,15 +237,21 @@ def _check_only_ours(path: Path) -> None:
     foreign = sorted(name for name in held - _OURS - {UNFINISHED + ".partial"} if not _TABLE.fullmatch(name))
     if foreign:
         raise UsageError(f"{path} is not empty: it holds {foreign[0]}; name a folder that does not exist yet")
-    if held - {LOCK, SHARD_FOLDER} and not held & {MANIFEST, UNFINISHED, UNFINISHED + ".partial"}:
+    if held & {MANIFEST, UNFINISHED, UNFINISHED + ".partial"}:
+        return
+    if held - {LOCK, SHARD_FOLDER}:
         raise UsageError(f"{path} is not empty and not an unfinished conversion; name a folder that does not exist yet")
+    if SHARD_FOLDER in held and any((path / SHARD_FOLDER).iterdir()):
+        raise UsageError(f"{path} holds shards and no manifest; `packer repair` makes it again, or name another folder")
 
 
 def _empty(folder: Path) -> None:
-    for name in _OURS - {LOCK, SHARD_FOLDER}:
+    """Removes an unfinished conversion; its note last, so that shards are never left without one."""
+    if (folder / SHARD_FOLDER).exists():
+        for file in (folder / SHARD_FOLDER).iterdir():
+            file.unlink()
+    for name in sorted(_OURS - {LOCK, SHARD_FOLDER}, key=lambda name: name == UNFINISHED):
         (folder / name).unlink(missing_ok=True)
-    for file in (folder / SHARD_FOLDER).iterdir():
-        file.unlink()
 
 
 def _short(value: Any) -> str:

@@ -18,7 +18,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from packer.errors import PackerError, WriteError
-from packer.tasks import Progress, ShardReport, ShardTask, write_shard
+from packer.tasks import Progress, ShardReport, ShardTask, remove_partial, write_shard
 
 #: Samples' progress is sent after this many raw bytes: a message costs 20 us.
 _TELL_BYTES = 2**20
@@ -58,7 +58,7 @@ def run_processes(tasks: Sequence[ShardTask], workers: int, progress: Progress) 
             process.terminate()
             process.join()
             connection.close()
-            task.path.with_suffix(".lmdb.partial").unlink(missing_ok=True)
+            remove_partial(task.path)
 
 
 def _receive(

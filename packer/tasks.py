@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,7 +82,7 @@ def write_shard(task: ShardTask, progress: Progress | None = None) -> ShardRepor
         SourceError: a sample cannot be read, unless such samples are skipped.
         WriteError: the shard cannot be written.
     """
-    partial = task.path.with_suffix(".lmdb.partial")
+    partial = _new_partial(task.path)
     try:
         rejected = _write(task, partial, progress)
         publish(task.path, partial, rejected)
@@ -89,6 +90,21 @@ def write_shard(task: ShardTask, progress: Progress | None = None) -> ShardRepor
         partial.unlink(missing_ok=True)
         raise
     return report_of(task.path, task.fields)
+
+
+def remove_partial(path: Path) -> None:
+    """Removes what processes that were stopped left of the shard `path`."""
+    for partial in path.parent.glob(f"{path.name}.*.partial"):
+        partial.unlink(missing_ok=True)
+
+
+def _new_partial(path: Path) -> Path:
+    """A temporary name that no other process takes.
+
+    One that was given up (by a scheduler that lost sight of it) may go on for a while, and must
+    not give the shard's name to what somebody else has half written.
+    """
+    return path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
 
 
 def _write(task: ShardTask, partial: Path, progress: Progress | None) -> list[Rejected]:
@@ -140,6 +156,8 @@ def publish(path: Path, partial: Path, rejected: Sequence[Rejected]) -> None:
     try:
         if rejected:
             _rejected_path(path).write_bytes(msgspec.json.Encoder().encode_lines(rejected))
+        else:
+            _rejected_path(path).unlink(missing_ok=True)  # of a run that was killed at this very point
         partial.replace(path)
     except OSError as error:
         raise WriteError(f"{path}: {error.strerror}") from None

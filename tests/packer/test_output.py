@@ -140,7 +140,7 @@ def test_the_old_dataset_stands_until_the_new_one_is_done(tmp_path, files_of):
     before = files_of(out)
     with OutputFolder(out, state(), overwrite=True) as folder:
         assert folder.work != out
-        assert files_of(out) == before
+        assert files_of(out) == {**before, ".lock": b""}
     assert files_of(out) == before
     with pytest.raises(UsageError, match="--overwrite"):
         OutputFolder(out, state())
