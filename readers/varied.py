@@ -101,7 +101,8 @@ class Varied:
         ascending = (edges[:, 0] >= 0) & (edges[:, 0] <= edges[:, 1]) & (edges[:, 1] <= size)
         if not (known & ascending).all():
             raise self._places.damaged()
-        return edges + at[:, None]
+        spans: Numbers = edges + at[:, None]
+        return spans
 
     def inside(self, located: Numbers) -> Numbers:
         """Bytes before each sample in its decoded frame, and bytes of that frame, (n, 2); not for bands."""
