@@ -1,0 +1,81 @@
+"""FrameCache: whatever is asked of it, each slot holds the frame it is said to hold."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from readers.fixed import FrameCache
+
+batches = st.lists(st.lists(st.integers(0, 12), max_size=20), max_size=20)
+
+
+def fill(cache, frames, failing=()):
+    """Fills in frames, each 8 bytes of its number; returns what the slots hold, and what was decoded."""
+    decoded = []
+
+    def decode(item, slot):
+        if frames[item] in failing:
+            slot[:] = 255
+            raise ValueError("damaged")
+        decoded.append(frames[item])
+        slot[:] = frames[item]
+
+    slots = cache.fill(np.array(frames, np.int64), decode)
+    return cache.slots.numpy().reshape(-1, 8)[slots], decoded
+
+
+@given(asked=batches, room=st.integers(0, 10))
+def test_slots_hold_what_was_asked_for(asked, room):
+    """Every item of every batch is in its slot, none is decoded twice for one batch, and none that was just decoded."""
+    cache = FrameCache(8, room)
+    last: list[int] = []
+    for frames in asked:
+        held, decoded = fill(cache, frames)
+        assert held.tolist() == [[frame] * 8 for frame in frames]
+        assert len(decoded) == len(set(decoded))
+        assert set(decoded) <= set(frames)
+        if frames == last:
+            assert decoded == []
+        last = frames
+
+
+@given(asked=batches, failing=st.sets(st.integers(0, 12), max_size=4))
+def test_damaged_frames_are_not_kept(asked, failing):
+    """After a frame could not be decoded, the cache still gives the right bytes for all others."""
+    cache = FrameCache(8, 3)
+    for frames in asked:
+        if failing & set(frames):
+            with pytest.raises(ValueError, match="damaged"):
+                fill(cache, frames, failing)
+        else:
+            assert fill(cache, frames)[0].tolist() == [[frame] * 8 for frame in frames]
+
+
+def test_frames_that_fit_are_decoded_once():
+    """With room for all frames and a batch besides, nothing is decoded a second time."""
+    cache = FrameCache(8, 40)
+    rng = np.random.default_rng(3)
+    decoded = [frame for _ in range(100) for frame in fill(cache, rng.integers(0, 20, 10).tolist())[1]]
+    assert sorted(decoded) == list(range(20))
+
+
+def test_the_oldest_frame_makes_room():
+    """A ring: what was decoded first goes first, what the present batch needs stays."""
+    cache = FrameCache(8, 4)
+    for frames in ([1], [2], [3], [4]):
+        fill(cache, frames)
+    # 1 is the oldest, but needed now.
+    assert fill(cache, [1, 5])[1] == [5]
+    assert fill(cache, [1, 3])[1] == []
+    assert fill(cache, [2])[1] == [2]
+
+
+def test_growing_keeps_room_for_two_batches():
+    """The cache grows to twice what a batch needs, and to what it is told; it never shrinks."""
+    cache = FrameCache(8, 0)
+    fill(cache, list(range(10)))
+    assert len(cache.slots) == 20 * 8
+    cache.grow(50)
+    cache.grow(5)
+    assert len(cache.slots) == 50 * 8

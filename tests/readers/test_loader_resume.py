@@ -1,0 +1,180 @@
+"""Loader's place in an epoch: saved, loaded, and taken up at once with any other settings."""
+
+import json
+
+import pytest
+
+from packer.errors import UsageError
+from readers import Loader, PackedDataset
+
+ORDERS = [{"shuffle": False}, {"shuffle": True}, {"shuffle": "block"}, {"sampler": list(range(999, 0, -2)) * 2}]
+
+
+def take(loader, steps):
+    """Sample numbers of the next `steps` batches of a new loop, which is then left."""
+    numbers = []
+    for step, batch in enumerate(loader, 1):
+        numbers += batch["y"].tolist()
+        if step == steps:
+            break
+    return numbers
+
+
+def rest(loader):
+    """Sample numbers of a whole loop."""
+    return [number for batch in loader for number in batch["y"].tolist()]
+
+
+def reload(state, dataset, batch_size=32, **settings):
+    """A new loader in the place of `state`, which went through JSON as in a checkpoint."""
+    loader = Loader(dataset, batch_size, seed=2, **settings)
+    loader.load_state_dict(json.loads(json.dumps(state)))
+    return loader
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+@pytest.mark.parametrize("threads", [0, 2])
+def test_resumed_three_times_in_a_row(rows, order, threads):
+    """Batches of several loaders, each going on where the one before was left, are those of one."""
+    dataset = PackedDataset(rows)
+    whole = Loader(dataset, 32, seed=2, **order)
+    first, second = rest(whole), rest(whole)
+    loader = Loader(dataset, 32, seed=2, threads=threads, **order)
+    got = take(loader, 3)
+    for steps in (1, 5, 2):
+        loader = reload(loader.state_dict(), dataset, threads=threads, **order)
+        got += take(loader, steps)
+    loader = reload(loader.state_dict(), dataset, threads=threads, **order)
+    got += rest(loader)
+    assert got == first
+    assert rest(loader) == second
+    assert loader.state_dict()["epoch"] == 2
+
+
+def test_resumed_with_other_settings(rows):
+    """Another batch size, other threads and prefetch go on at the very next sample."""
+    dataset = PackedDataset(rows)
+    expected = rest(Loader(dataset, 32, seed=2, shuffle=True))
+    loader = Loader(dataset, 32, seed=2, shuffle=True, threads=2, prefetch=7)
+    got = take(loader, 4)
+    loader = reload(loader.state_dict(), dataset, 7, shuffle=True, threads=0)
+    got += take(loader, 11)
+    loader = reload(loader.state_dict(), dataset, 128, shuffle=True, threads=1, prefetch=3)
+    got += rest(loader)
+    assert got == expected
+
+
+def test_resumed_with_another_world_size(rows):
+    """What is left of the common order is shared among as many ranks as there are now; nothing is lost or repeated."""
+    dataset = PackedDataset(rows)
+    expected = rest(Loader(dataset, 10, seed=2, shuffle=True))
+    got, state = [], Loader(dataset, 10).state_dict()
+    for world_size, batch_size, steps in ((2, 10, 7), (4, 15, 4), (1, 31, 3), (3, 8, 10**6)):
+        loaders = [
+            reload(state, dataset, batch_size, shuffle=True, rank=rank, world_size=world_size)
+            for rank in range(world_size)
+        ]
+        iterators = [iter(loader) for loader in loaders]
+        for _, batches in zip(range(steps), zip(*iterators, strict=True), strict=False):
+            got += [number for batch in batches for number in batch["y"].tolist()]
+        states = [loader.state_dict() for loader in loaders]
+        assert all(other == states[0] for other in states)
+        state = states[0]
+        for iterator in iterators:
+            iterator.close()
+    assert got[:1000] == expected
+    assert len(got) - 1000 < 3
+    assert state == {"epoch": 1, "done": 0, "samples": 1000}
+
+
+def test_state_counts_what_was_handed_out(rows):
+    """What threads have read ahead is not counted as done."""
+    loader = Loader(PackedDataset(rows), 10, threads=2, prefetch=8)
+    assert loader.state_dict() == {"epoch": 0, "done": 0, "samples": 1000}
+    for step, _ in enumerate(loader, 1):
+        done = {"epoch": 0, "done": 10 * step} if step < 100 else {"epoch": 1, "done": 0}
+        assert loader.state_dict() == {**done, "samples": 1000}
+
+
+def test_state_after_the_last_batch_is_the_next_epoch(rows):
+    """A state saved with the last batch, or after it, starts the next epoch."""
+    dataset = PackedDataset(rows)
+    whole = Loader(dataset, 300, seed=2, shuffle=True)
+    rest(whole)
+    second = rest(whole)
+    loader = Loader(dataset, 300, seed=2, shuffle=True)
+    for _ in loader:
+        state = loader.state_dict()
+    assert state == loader.state_dict()
+    assert rest(reload(state, dataset, 300, shuffle=True)) == second
+
+
+def test_a_new_loop_after_break_is_the_next_epoch(rows):
+    """As with DataLoader: whoever leaves a loop and starts another gets a new epoch, from its beginning."""
+    dataset = PackedDataset(rows)
+    whole = Loader(dataset, 32, seed=2, shuffle=True)
+    epochs = [rest(whole) for _ in range(3)]
+    loader = Loader(dataset, 32, seed=2, shuffle=True)
+    assert take(loader, 2) == epochs[0][:64]
+    assert take(loader, 2) == epochs[1][:64]
+    assert rest(loader) == epochs[2]
+
+
+def test_set_epoch_keeps_a_loaded_place(rows):
+    """The usual `for epoch in ...: set_epoch(epoch)` does not undo load_state_dict; another epoch starts anew."""
+    dataset = PackedDataset(rows)
+    whole = Loader(dataset, 32, seed=2, shuffle=True)
+    epochs = [rest(whole) for _ in range(3)]
+    loader = Loader(dataset, 32, seed=2, shuffle=True)
+    rest(loader)
+    take(loader, 4)
+    state = loader.state_dict()
+    resumed = reload(state, dataset, shuffle=True)
+    got = []
+    for epoch in range(state["epoch"], 3):
+        resumed.set_epoch(epoch)
+        got.append(rest(resumed))
+    assert got == [epochs[1][128:], epochs[2]]
+    other = reload(state, dataset, shuffle=True)
+    other.set_epoch(2)
+    assert rest(other) == epochs[2]
+    other.set_epoch(0)
+    assert rest(other) == epochs[0]
+    other.set_epoch(0)
+    assert rest(other) == epochs[0]
+
+
+def test_iterators_that_were_never_asked_change_nothing(rows):
+    """Making an iterator and dropping it loses neither a loaded place nor an epoch."""
+    loader = Loader(PackedDataset(rows), 100)
+    loader.load_state_dict({"epoch": 3, "done": 600, "samples": 1000})
+    iter(loader)
+    assert rest(loader) == list(range(600, 1000))
+    iter(loader)
+    assert loader.state_dict() == {"epoch": 4, "done": 0, "samples": 1000}
+
+
+def test_state_of_another_dataset_is_refused(rows, packed):
+    """A state of other samples, or one that cannot be, is refused and leaves the loader as it was."""
+    loader = Loader(PackedDataset(rows), 100)
+    with pytest.raises(UsageError, match="60 samples; this loader reads 1000"):
+        loader.load_state_dict(Loader(PackedDataset(packed), 8).state_dict())
+    with pytest.raises(UsageError, match="1001 of 1000"):
+        loader.load_state_dict({"epoch": 0, "done": 1001, "samples": 1000})
+    assert rest(loader) == list(range(1000))
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_empty_epochs_end_and_advance(rows, threads):
+    """An epoch with too few samples for a batch has none, and the next loop is the next epoch."""
+    dataset = PackedDataset(rows)
+    loader = Loader(dataset, 2000, drop_last=True, threads=threads)
+    assert len(loader) == 0
+    for epoch in range(1, 4):
+        assert list(loader) == []
+        assert loader.state_dict() == {"epoch": epoch, "done": 0, "samples": 1000}
+    resumed = Loader(dataset, 64, drop_last=True, threads=threads)
+    resumed.load_state_dict({"epoch": 5, "done": 990, "samples": 1000})
+    assert list(resumed) == []
+    assert len(rest(resumed)) == 960
+    assert resumed.state_dict()["epoch"] == 7

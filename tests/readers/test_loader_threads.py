@@ -1,0 +1,237 @@
+"""Loader's threads and memory: nothing is left behind, nothing handed out changes, nothing runs too far ahead."""
+
+import gc
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import traceback
+
+import numpy as np
+import pytest
+import torch
+
+from packer.writer import DatasetWriter
+from readers import Loader, PackedDataset
+from readers.stream import THREAD_NAME
+
+BIG = 96
+
+
+@pytest.fixture(scope="module")
+def big(tmp_path_factory):
+    """96 samples x of 128 KiB float32 and y int64, uncompressed; sample i holds i."""
+    folder = tmp_path_factory.mktemp("threads") / "big"
+    with DatasetWriter(folder, codec="none") as writer:
+        for number in range(BIG):
+            writer.add({"x": np.full((128, 256), number, np.float32), "y": np.int64(number)})
+    return folder
+
+
+def readers():
+    """Threads of loaders that are alive."""
+    return [thread for thread in threading.enumerate() if thread.name.startswith(THREAD_NAME)]
+
+
+class FailureError(Exception):
+    """What the tests raise."""
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+def test_exception_in_a_transform_reaches_the_caller(rows, threads):
+    """The batches before the failing one come; then its exception, with the traceback of where it was raised."""
+
+    def fail_at_500(batch):
+        if 500 in batch["y"]:
+            raise FailureError("at 500")
+        return batch
+
+    got = []
+    with pytest.raises(FailureError, match="at 500") as raised:  # noqa: PT012
+        for batch in Loader(PackedDataset(rows, transform=fail_at_500), 100, threads=threads):
+            got += batch["y"].tolist()
+    assert got == list(range(500))
+    assert "fail_at_500" in [frame.name for frame in traceback.extract_tb(raised.tb)]
+    assert not readers()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_leaving_the_loop_stops_the_threads(rows, threads, device):
+    """After break, after an exception in the loop's body, and after the last batch, no thread is left."""
+    loader = Loader(PackedDataset(rows), 10, threads=threads, device=device, prefetch=4)
+    for step, _ in enumerate(loader):
+        assert readers()
+        if step == 3:
+            break
+    assert not readers()
+    with pytest.raises(FailureError):  # noqa: PT012
+        for _ in loader:
+            raise FailureError
+    assert not readers()
+    assert len(list(loader)) == 100
+    assert not readers()
+
+
+def test_ctrl_c_stops_the_threads(rows):
+    """A KeyboardInterrupt in the loop's body, or while the loader waits for a batch, leaves no thread."""
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+        for _ in Loader(PackedDataset(rows), 10, threads=2):
+            signal.raise_signal(signal.SIGINT)
+    assert not readers()
+
+    def interrupt(batch):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.05)
+        return batch
+
+    with pytest.raises(KeyboardInterrupt):
+        next(iter(Loader(PackedDataset(rows, transform=interrupt), 10, threads=2)))
+    assert not readers()
+
+
+def test_throwing_into_an_iterator_stops_the_threads(rows):
+    """Whatever is thrown into the iterator ends it."""
+    batches = iter(Loader(PackedDataset(rows), 10, threads=2))
+    next(batches)
+    with pytest.raises(KeyboardInterrupt):
+        batches.throw(KeyboardInterrupt)
+    assert not readers()
+    assert list(batches) == []
+
+
+def test_collected_iterators_stop_their_threads(rows):
+    """An iterator that nothing refers to any more takes its threads with it, also out of a cycle."""
+    batches = iter(Loader(PackedDataset(rows), 10, threads=2))
+    next(batches)
+    assert readers()
+    del batches
+    assert not readers()
+    cycle = [iter(Loader(PackedDataset(rows), 10, threads=2))]
+    next(cycle[0])
+    cycle.append(cycle)
+    del cycle
+    gc.collect()
+    assert not readers()
+
+
+def test_iterator_collected_by_its_own_thread(rows):
+    """A reading thread that happens to collect its own iterator does not wait for itself."""
+    box = []
+    dropped = threading.Event()
+
+    def drop(batch):
+        if 300 in batch["y"]:
+            while not box:
+                time.sleep(0.001)
+            box.clear()
+            dropped.set()
+        return batch
+
+    batches = iter(Loader(PackedDataset(rows, transform=drop), 100, threads=1, prefetch=4))
+    next(batches)
+    box.append(batches)
+    del batches
+    assert dropped.wait(10)
+    deadline = time.monotonic() + 10
+    while readers() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert not readers()
+
+
+@pytest.mark.parametrize(("threads", "prefetch"), [(1, 1), (1, 3), (3, 2), (2, 5)])
+def test_prefetch_is_bounded(rows, threads, prefetch):
+    """No more batches than prefetch says, or one a thread, are read beyond the one handed out; however small."""
+    started = []
+    dataset = PackedDataset(rows, transform=lambda batch: started.append(1) or batch)
+    most = 0
+    for handed, _ in enumerate(Loader(dataset, 5, threads=threads, prefetch=prefetch), 1):
+        if handed in (2, 20, 40):
+            time.sleep(0.05)
+        most = max(most, len(started) - handed)
+    assert len(started) == 200
+    assert most == max(threads, prefetch)
+
+
+def test_inline_transforms_run_when_their_batch_is_asked_for(rows):
+    """Without threads nothing is transformed ahead, so that random transforms repeat after resuming."""
+    calls = []
+    dataset = PackedDataset(rows, transform=lambda batch: calls.append(1) or batch)
+    for handed, _ in enumerate(Loader(dataset, 5, threads=0), 1):
+        assert len(calls) == handed
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+@pytest.mark.parametrize("as_numpy", [False, True])
+def test_batches_never_change(big, threads, as_numpy):
+    """Views, slices and whole batches that were kept hold at the end of three epochs what they held at first."""
+    kept = []
+    loader = Loader(PackedDataset(big), 20, shuffle=True, threads=threads, as_numpy=as_numpy)
+    for epoch in range(3):
+        for step, batch in enumerate(loader):
+            numbers = np.asarray(batch["y"]).copy()
+            x = batch["x"]
+            ways = [x, x[3:5], x[:, 7], x.reshape(-1)[-5:], x[::2, 1:9, 5]]
+            if not as_numpy:
+                ways += [x.numpy()[1:4], x.permute(1, 0, 2)[2], x.view(torch.int32)[1]]
+            way = ways[(step + epoch) % len(ways)]
+            kept.append((numbers, way, torch.as_tensor(way).numpy().copy()))
+            if step % 2:
+                kept.pop(0)
+            del batch, x, ways, way
+    assert len(kept) > 5
+    for _, way, copy in kept:
+        np.testing.assert_array_equal(np.asarray(way), copy)
+    whole = [(numbers, way) for numbers, way, _ in kept if way.shape == (len(numbers), 128, 256)]
+    assert all((np.asarray(way)[:, 0, 0] == numbers).all() for numbers, way in whole)
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("as_numpy", [False, True])
+def test_memory_of_dropped_batches_is_used_again(big, threads, as_numpy):
+    """A loop that keeps no batch lives on a few buffers, epoch after epoch."""
+    loader = Loader(PackedDataset(big), 16, threads=threads, prefetch=2, as_numpy=as_numpy)
+    places = set()
+    for _ in range(4):
+        for batch in loader:
+            x = batch["x"]
+            places.add(x.__array_interface__["data"][0] if as_numpy else x.data_ptr())
+            del x
+    assert len(places) <= (2 if threads == 0 else 6)
+
+
+@pytest.mark.parametrize("batch_size", [4, 32])
+def test_batches_do_not_share_bytes(big, rows, batch_size):
+    """All batches of an epoch, kept at once, lie apart from each other: what is written to one shows in no other."""
+    for path in (big, rows):
+        batches = list(Loader(PackedDataset(path), batch_size))
+        for number, batch in enumerate(batches):
+            batch["x"].fill_(number)
+        assert all((batch["x"] == number).all() for number, batch in enumerate(batches))
+
+
+def _read_in_child(loader, queue):
+    loader.set_epoch(0)
+    queue.put([n for batch in loader for n in batch["y"].tolist()])
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_loader_works_in_a_forked_child(rows, threads):
+    """A loader that its parent has used, and is in the middle of using, reads the same in a forked child."""
+    loader = Loader(PackedDataset(rows), 50, shuffle=True, threads=threads)
+    expected = [n for batch in loader for n in batch["y"].tolist()]
+    loader.set_epoch(0)
+    in_use = iter(loader)
+    got = next(in_use)["y"].tolist()
+    fork = multiprocessing.get_context("fork")
+    queue = fork.Queue()
+    child = fork.Process(target=_read_in_child, args=(loader, queue))
+    child.start()
+    assert queue.get(timeout=30) == expected
+    child.join(30)
+    assert child.exitcode == 0
+    queue.close()
+    queue.join_thread()
+    got += [n for batch in in_use for n in batch["y"].tolist()]
+    assert got == expected
