@@ -61,6 +61,9 @@ _PACKING = (
         help="Raw bytes of a shard, about, such as 1GiB.  [default: 16 shards of 64 MiB to 1 GiB]",
     ),
     click.option("--map-size", type=size, help="The LMDB map of a shard may not get larger than this."),
+)
+
+_BAD = (
     click.option(
         "--on-error",
         type=click.Choice(["stop", "skip"]),
@@ -94,7 +97,22 @@ def conversion_options(command: Command) -> Command:
         )
         return command(options=options, **given)
 
-    for option in reversed((*_PACKING, *_SOURCE)):
+    for option in reversed((*_PACKING, *_BAD, *_SOURCE)):
+        option(with_options)
+    return with_options
+
+
+def source_options(command: Command) -> Command:
+    """Adds what sources alone are told; the command gets it as `options`, a ConvertOptions."""
+
+    @functools.wraps(command)
+    def with_options(on_error: str, **given: Any) -> Any:
+        from packer.convert import ConvertOptions
+
+        options = ConvertOptions(on_error=on_error, source=_source_options(given))
+        return command(options=options, **given)
+
+    for option in reversed((*_BAD, *_SOURCE)):
         option(with_options)
     return with_options
 

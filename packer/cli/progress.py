@@ -1,4 +1,4 @@
-"""How far a conversion is: a bar on a terminal, a line now and then in a log, nothing where that is wanted.
+"""How far a command is: a bar on a terminal, a line now and then in a log, nothing where that is wanted.
 
 No thread draws the bar: worker processes are forked, and a fork in the middle of another thread's work is how
 programs come to hang.
@@ -28,10 +28,22 @@ class Progress:
     """Shows nothing. A context manager: what the others show is taken away at the end of the block.
 
     `begin`, `resume` and `advance` are the hooks of `ConvertOptions`.
+
+    Args:
+        verb: what is being done.
+        unit: what the total counts: `samples` or `bytes`.
     """
 
+    def __init__(self, verb: str = "packing", unit: str = "samples") -> None:
+        self._verb = verb
+        self._in_bytes = unit == "bytes"
+
     def begin(self, prepared: Prepared) -> None:
-        """Learns how much there is to do."""
+        """Learns how much there is to pack."""
+        self.start(prepared.plan.samples)
+
+    def start(self, total: int) -> None:
+        """Learns how much there is to do, in the unit."""
 
     def resume(self, samples: int, nbytes: int) -> None:
         """Learns how much an earlier run has done."""
@@ -47,22 +59,22 @@ class Progress:
 
 
 class LineProgress(Progress):
-    """A line every few seconds: samples, bytes, rate, time left."""
+    """A line every few seconds: how much is done, rate, time left."""
 
-    def __init__(self) -> None:
-        self._samples = self._bytes = self._new_bytes = self._resumed = 0
-        self._share = 0.0
+    def __init__(self, verb: str = "packing", unit: str = "samples") -> None:
+        super().__init__(verb, unit)
+        self._done = self._bytes = self._resumed = 0
 
-    def begin(self, prepared: Prepared) -> None:
-        self._total = prepared.plan.samples
+    def start(self, total: int) -> None:
+        self._total = total
         self._began = self._told = time.monotonic()
 
     def resume(self, samples: int, nbytes: int) -> None:
-        self._samples += samples
-        self._resumed = samples
+        self._resumed = nbytes if self._in_bytes else samples
+        self._done += self._resumed
 
     def advance(self, samples: int, nbytes: int) -> None:
-        self._samples += samples
+        self._done += nbytes if self._in_bytes else samples
         self._bytes += nbytes
         now = time.monotonic()
         if now - self._told >= _LINE:
@@ -70,22 +82,27 @@ class LineProgress(Progress):
             _log.info("%s", self._line(now - self._began))
 
     def _line(self, seconds: float) -> str:
-        done = self._samples - self._resumed
-        left = seconds * (self._total - self._samples) / done if done else 0.0
-        share = f"{self._samples / self._total:.0%}" if self._total else "100%"
+        new = self._done - self._resumed
+        left = seconds * (self._total - self._done) / new if new else 0.0
+        share = f"{self._done / self._total:.0%}" if self._total else "100%"
         rate = f"{size_text(self._bytes / seconds)}/s"
-        return f"{self._samples:,} of {self._total:,} samples ({share}), {rate}, {time_text(left)} left"
+        if self._in_bytes:
+            amount = f"{size_text(self._done)} of {size_text(self._total)}"
+        else:
+            amount = f"{self._done:,} of {self._total:,} samples"
+        return f"{amount} ({share}), {rate}, {time_text(left)} left"
 
 
 class BarProgress(Progress):
     """A bar that is drawn from the hooks themselves, at most ten times a second."""
 
-    def __init__(self) -> None:
+    def __init__(self, verb: str = "packing", unit: str = "samples") -> None:
+        super().__init__(verb, unit)
         import rich.progress as rich  # here: it takes a tenth of a second, and a log needs none
         from rich.console import Console
 
         self._bar = rich.Progress(
-            rich.TextColumn("packing"),
+            rich.TextColumn(verb),
             rich.BarColumn(),
             rich.TaskProgressColumn(),
             rich.TextColumn("{task.fields[amount]}"),
@@ -101,20 +118,21 @@ class BarProgress(Progress):
         self._drawn = self._began = 0.0
         self._bytes = 0
 
-    def begin(self, prepared: Prepared) -> None:
+    def start(self, total: int) -> None:
         self._began = time.monotonic()
-        self._task = self._bar.add_task("", total=prepared.plan.samples, amount="")
+        self._task = self._bar.add_task("", total=total, amount="")
         self._bar.start()
 
     def resume(self, samples: int, nbytes: int) -> None:
         # Not `advance`: what was done before tells nothing about the rate.
-        self._bar.reset(self._task, completed=samples)
+        self._bar.reset(self._task, completed=nbytes if self._in_bytes else samples)
 
     def advance(self, samples: int, nbytes: int) -> None:
         self._bytes += nbytes
         now = time.monotonic()
         rate = size_text(self._bytes / max(now - self._began, 1e-9))
-        self._bar.update(self._task, advance=samples, amount=f"{size_text(self._bytes)}, {rate}/s")
+        more = nbytes if self._in_bytes else samples
+        self._bar.update(self._task, advance=more, amount=f"{size_text(self._bytes)}, {rate}/s")
         if now - self._drawn >= _REDRAW:
             self._drawn = now
             self._bar.refresh()
@@ -123,10 +141,10 @@ class BarProgress(Progress):
         self._bar.stop()
 
 
-def progress() -> Progress:
+def progress(verb: str = "packing", unit: str = "samples") -> Progress:
     """What suits stderr: a bar on a terminal, lines elsewhere, nothing with --quiet."""
     if is_quiet():
-        return Progress()
+        return Progress(verb, unit)
     if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-        return BarProgress()
-    return LineProgress()
+        return BarProgress(verb, unit)
+    return LineProgress(verb, unit)

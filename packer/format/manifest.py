@@ -13,6 +13,7 @@ import xxhash
 from packer.errors import DatasetError, ManifestError, UnfinishedError
 from packer.format.layout import FORMAT_NAME, FORMAT_VERSION
 from packer.format.schema import Field
+from packer.format.statistics import FieldStats
 
 MANIFEST = "manifest.json"
 SHARD_FOLDER = "shards"
@@ -69,6 +70,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     columns: dict[str, ColumnTotals]
     origin: dict[str, Any]
     planned_bytes: Count | None = None
+    #: Absent from the file where nobody asked for it.
+    stats: dict[str, FieldStats] | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         names = [field.name for field in self.fields]
@@ -80,6 +83,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise ValueError("two shards have one file")
         if set(self.columns) != set(names):
             raise ValueError("columns and fields have different names")
+        if not isinstance(self.stats, msgspec.UnsetType):
+            self._check_stats(self.stats)
+
+    def _check_stats(self, stats: dict[str, FieldStats]) -> None:
+        """Raises ValueError where statistics are not of as many values as the columns hold."""
+        values = {field.name: self.columns[field.name].raw // field.itemsize for field in self.fields}
+        for name, of_field in stats.items():
+            if values.get(name) != of_field.all.values:
+                raise ValueError(f"stats of {name!r}: {of_field.all.values} values, {values.get(name)} are stored")
 
     @property
     def file_bytes(self) -> int:

@@ -1,0 +1,72 @@
+"""`packer stats`: what it prints, and what it keeps."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from packer.convert import convert
+from packer.format import manifest as manifests
+
+
+def test_the_table_names_fields_and_channels(packer, pairs, tmp_path):
+    """A line for each field and each channel, with the numbers of numpy."""
+    out = convert(pairs.sources, tmp_path / "out", workers=0).path
+    result = packer("stats", out)
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[0].split() == ["field", "channel", "count", "min", "max", "mean", "std"]
+    assert lines[1].split()[:3] == ["lr", "all", f"{pairs.lr.size:,}"]
+    assert f"{pairs.lr[..., 2].mean():.6g}" in lines[4].split()
+    assert len(lines) == 9
+    assert max(map(len, lines)) <= 80
+
+
+def test_json_is_exact(packer, rows, tmp_path):
+    """Whole numbers and floats with all their digits."""
+    out = convert(rows.sources, tmp_path / "out", workers=0).path
+    found = json.loads(packer("stats", out, "--json").stdout)
+    assert found["samples"] == 400
+    assert found["fields"]["label"]["all"]["max"] == int(rows.label.max())
+    means = [channel["mean"] for channel in found["fields"]["x"]["channels"]]
+    assert means == pytest.approx(rows.x.mean(axis=0, dtype=np.float64).tolist(), rel=1e-13)
+
+
+def test_odd_values_and_fields_without_numbers(packer, tmp_path):
+    """NaN and infinities get columns where there are some; text is named as left out."""
+    values = np.array([1, np.nan, np.inf], np.float32)
+    convert([{"x": values, "caption": "a"}], tmp_path / "out")
+    lines = packer("stats", tmp_path / "out").stdout.splitlines()
+    assert lines[0].split()[-2:] == ["nan", "inf"]
+    assert lines[1].split() == ["x", "all", "1", "1", "1", "1", "0", "1", "1"]
+    assert lines[3].split() == ["1", "0", "-", "-", "-", "-", "1", "0"]
+    assert lines[-1].endswith("caption")
+
+
+def test_many_channels_are_cut_short(packer, tmp_path):
+    """The table shows the first 64 channels, JSON all."""
+    convert([{"x": np.zeros(100)}], tmp_path / "out")
+    assert len(packer("stats", tmp_path / "out").stdout.splitlines()) == 67
+    found = json.loads(packer("stats", tmp_path / "out", "--json").stdout)
+    assert len(found["fields"]["x"]["channels"]) == 100
+
+
+def test_save_keeps_them_for_the_next_call(packer, rows, tmp_path):
+    """With --save they stand in the manifest, and the next call reads no shard."""
+    out = convert(rows.sources, tmp_path / "out", workers=0).path
+    first = packer("stats", out)
+    assert "stats" not in json.loads((out / "manifest.json").read_text())
+    assert packer("stats", out, "--save").stdout == first.stdout
+    assert "stats" in json.loads((out / "manifest.json").read_text())
+    (out / "shards" / "00000.lmdb").unlink()
+    assert packer("stats", out).stdout == first.stdout
+    assert manifests.read(out).samples == 400
+
+
+def test_a_damaged_dataset_is_refused(packer, refused, rows, tmp_path):
+    """A missing shard ends it with 1 and one line."""
+    out = convert(rows.sources, tmp_path / "out", workers=0).path
+    (out / "shards" / "00000.lmdb").unlink()
+    refused(1, ["stats", out], "00000.lmdb", "missing")
