@@ -1,0 +1,9 @@
+"""Back from a packed dataset to PNG, PLY or HDF5 files.
+
+report = export("div2k.packed", "div2k.png")
+report = export("rows.packed", "rows", to="hdf5", fields=["x", "y"])
+"""
+
+from packer.export.dataset import KINDS, ExportOptions, ExportReport, export
+
+__all__ = ["KINDS", "ExportOptions", "ExportReport", "export"]

@@ -1,0 +1,152 @@
+"""Exports a packed dataset: chooses the kind of files, and runs over the samples in blocks."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from packer.errors import UsageError, WriteError
+from packer.export.files import Files
+from packer.sources.base import Block
+from packer.sources.packed import PackedSource, open_packed
+from packer.tasks import Progress
+
+#: The kinds of files, and the module and class that write them; imported when they are used.
+_WRITERS = {
+    "png": ("packer.export.png", "PngWriter"),
+    "ply": ("packer.export.ply", "PlyWriter"),
+    "ply-text": ("packer.export.ply", "PlyTextWriter"),
+    "hdf5": ("packer.export.hdf5", "Hdf5Writer"),
+}
+KINDS = tuple(_WRITERS)
+#: What the kinds of sources go back to.
+_OF_SOURCE = {"images": "png", "ply": "ply", "hdf5": "hdf5"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """How to export.
+
+    Attributes:
+        to: one of `KINDS`; None for the kind that the samples were packed from. `ply` writes what the source files
+            were (text or binary), and binary where they are not known.
+        fields: names of the fields to export; None for all.
+        overwrite: whether the folder may hold something already; files of one name are replaced.
+        progress: called with the samples and raw bytes done since the last call.
+    """
+
+    to: str | None = None
+    fields: Sequence[str] | None = None
+    overwrite: bool = False
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        if self.to is not None and self.to not in KINDS:
+            raise UsageError(f"cannot export to {self.to!r}; {', '.join(KINDS)} are known")
+        if self.fields is not None and not self.fields:
+            raise UsageError("no field is named to export")
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """What was written.
+
+    Attributes:
+        to: kind of the files.
+        bytes: their size.
+        notes: sentences on what could not be written as it was in the source.
+    """
+
+    path: Path
+    to: str
+    samples: int
+    files: int
+    bytes: int
+    notes: tuple[str, ...]
+    seconds: float
+
+
+class Writer(Protocol):
+    """Writes the samples of a dataset to files of one kind; checks first whether it can."""
+
+    notes: list[str]
+
+    def __init__(self, source: PackedSource, files: Files) -> None: ...
+
+    def write(self, block: Block, start: int, stop: int) -> None:
+        """Writes the samples start..stop."""
+
+    def close(self) -> None:
+        """Ends the last file."""
+
+    def abort(self) -> None:
+        """Lets go of what is open; called where writing failed."""
+
+
+def export(
+    dataset: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    options: ExportOptions | None = None,
+    **changes: Any,
+) -> ExportReport:
+    """Writes the samples of a packed dataset as files into the folder `out`.
+
+    Args:
+        options: how to export.
+        changes: single options by name, over those in `options`.
+
+    Raises:
+        DatasetError: there is no packed dataset, or a frame of it is damaged.
+        UsageError: the fields cannot be written to files of this kind, a name would leave the folder, or the
+            folder holds something.
+        WriteError: a file cannot be written.
+    """
+    began = time.perf_counter()
+    options = replace(options or ExportOptions(), **changes)
+    source = open_packed(dataset, options.fields)
+    to = options.to or _kind_of(source)
+    path = Path(out)
+    files = Files(path, options.overwrite)
+    module, name = _WRITERS[to]
+    writer: Writer = getattr(importlib.import_module(module), name)(source, files)
+    try:
+        files.begin()
+        _write(source, writer, options.progress)
+        writer.close()
+    except OSError as error:
+        writer.abort()
+        raise WriteError(f"{error.filename or path}: {error.strerror or error}; it cannot be written") from None
+    except BaseException:
+        writer.abort()
+        raise
+    seconds = time.perf_counter() - began
+    return ExportReport(path, to, len(source), files.count, files.bytes, tuple(writer.notes), seconds)
+
+
+def _write(source: PackedSource, writer: Writer, progress: Progress | None) -> None:
+    at = 0
+    for block in source.read():
+        count = len(next(iter(block.values())))
+        writer.write(block, at, at + count)
+        if progress:
+            progress(count, sum(map(_bytes, block.values())))
+        at += count
+
+
+def _bytes(values: Any) -> int:
+    if isinstance(values, list):
+        return sum(len(value) if isinstance(value, str) else value.nbytes for value in values)
+    return int(values.nbytes)
+
+
+def _kind_of(source: PackedSource) -> str:
+    """What the dataset was packed from; else PNG where all fields are images, and HDF5 for all else."""
+    kind = _OF_SOURCE.get(str(source.origin.get("kind")))
+    if kind:
+        return kind
+    return "png" if all(spec.kind == "image" for spec in source.fields) else "hdf5"

@@ -1,0 +1,99 @@
+"""The folder that is exported to: safe paths from names, and files that are whole or not there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+
+from packer.errors import UsageError
+
+
+class Files:
+    """Files below `folder`.
+
+    Attributes:
+        count: how many were written.
+        bytes: their size.
+
+    Raises:
+        UsageError: the folder holds something and may not be written over, or it is a file.
+    """
+
+    def __init__(self, folder: Path, overwrite: bool) -> None:
+        if folder.exists() and not folder.is_dir():
+            raise UsageError(f"{folder} is a file; name a folder to export to")
+        if not overwrite and folder.is_dir() and any(folder.iterdir()):
+            raise UsageError(f"{folder} is not empty; name another folder, or use --overwrite")
+        self.folder = folder
+        self.count = 0
+        self.bytes = 0
+
+    def begin(self) -> None:
+        """Makes the folder."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def path(self, name: str, suffix: str) -> Path:
+        """Where the file of this name lies; folders in the name are made.
+
+        Raises:
+            UsageError: the name would lead out of the folder.
+        """
+        path = self.folder / (checked(name) + suffix)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    @contextmanager
+    def new(self, name: str, suffix: str) -> Iterator[BinaryIO]:
+        """A file to write to, under a temporary name until all is in it."""
+        path = self.path(name, suffix)
+        partial = partial_path(path)
+        try:
+            with partial.open("wb") as file:
+                yield file
+            self.publish(partial, path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+
+    def publish(self, partial: Path, path: Path) -> None:
+        """Gives a file that is whole its name."""
+        partial.replace(path)
+        self.count += 1
+        self.bytes += path.stat().st_size
+
+
+def partial_path(path: Path) -> Path:
+    """The temporary name of a file."""
+    return path.with_name(f"{path.name}.partial")
+
+
+def sample_names(names: Sequence[str] | None, count: int) -> Sequence[str]:
+    """Names for `count` samples: their own, else their numbers with as many digits as the last one needs.
+
+    Raises:
+        UsageError: a name would lead out of the folder.
+    """
+    if names is None:
+        return [f"{number:0{len(str(count - 1))}d}" for number in range(count)]
+    for name in names:
+        checked(name)
+    return names
+
+
+def checked(name: str) -> str:
+    """`name`, where it is a plain relative path.
+
+    Raises:
+        UsageError: it is none.
+    """
+    path = PurePosixPath(name)
+    never = set("\0\\:") if os.name == "nt" else {"\0"}
+    if path.is_absolute() or ".." in path.parts or str(path) != name or not path.name or never & set(name):
+        raise UsageError(
+            f"{name!r} cannot be the name of a file: it is empty, leads out of the folder, or is no plain path; "
+            "export to hdf5, which keeps names as text"
+        )
+    return name

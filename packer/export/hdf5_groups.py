@@ -1,0 +1,44 @@
+"""Samples as HDF5 groups: each group holds one sample, each field is a dataset in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import h5py
+
+from packer.errors import UsageError
+from packer.export.hdf5_attributes import write_attributes
+from packer.export.hdf5_layout import Segment
+from packer.sources.packed import PackedSource
+
+
+class GroupsFile:
+    """One file of groups; see `packer.export.hdf5_rows.RowsFile`."""
+
+    def __init__(self, file: h5py.File, segment: Segment, source: PackedSource, notes: list[str]) -> None:
+        self._segment = segment
+        self._notes = notes
+        base = segment.options.samples.partition(":")[2].strip("/")
+        self._base = file.require_group(f"/{base}")
+        self._names = source.names or ()
+
+    def write(self, block: dict[str, Any], start: int, stop: int) -> None:
+        """Writes the samples start..stop of the file."""
+        for i, number in enumerate(range(start, stop)):
+            name = self._segment.groups[number]
+            group = self._base.create_group(name)
+            for field, values in block.items():
+                self._write_field(group, self._segment.paths[field].lstrip("/"), values[i], name)
+            attributes = self._segment.described.attributes.get(self._names[self._segment.start + number], {})
+            write_attributes(group, ".", attributes, self._notes)
+
+    def finish(self) -> None:
+        """All has been written."""
+
+    def _write_field(self, group: h5py.Group, path: str, value: Any, name: str) -> None:
+        if isinstance(value, str):
+            if "\0" in value:
+                raise UsageError(f"sample {name!r}: the text {path} holds a zero byte, which ends a string in HDF5")
+            group.create_dataset(path, data=value, dtype=h5py.string_dtype())
+        else:
+            group.create_dataset(path, data=value)

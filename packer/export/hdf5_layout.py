@@ -1,0 +1,205 @@
+"""Which samples go to which HDF5 file, and where each field lies in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from packer.errors import UsageError
+from packer.export.files import checked
+from packer.origin import Leaf, leaves
+from packer.sources.packed import PackedSource
+
+_DEFAULT = "default.h5"
+
+
+class Described(msgspec.Struct, frozen=True):
+    """What `packer.sources.hdf5` keeps of a file: attributes by path, single values by path, enums by field."""
+
+    name: str = _DEFAULT
+    samples: int = 0
+    attributes: dict[str, dict[str, Any]] = {}
+    values: dict[str, Any] = {}
+    enums: dict[str, dict[str, int]] = {}
+
+
+class Options(msgspec.Struct, frozen=True):
+    """How the source was asked for."""
+
+    fields: dict[str, str] = {}
+    axis: int = 0
+    samples: str = "rows"
+
+
+class _Origin(msgspec.Struct, frozen=True):
+    options: Options = Options()
+    files: tuple[Described, ...] = ()
+    attributes: dict[str, dict[str, Any]] = {}
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The samples start..stop of a dataset, which go to one file.
+
+    Attributes:
+        file: its name.
+        paths: path of every field in it.
+        described: what the source file had beside the samples.
+        options: how the source file was read.
+        grouped: whether every sample is a group, named by `groups`.
+    """
+
+    file: str
+    start: int
+    stop: int
+    paths: Mapping[str, str]
+    described: Described = field(default_factory=Described)
+    options: Options = field(default_factory=Options)
+    grouped: bool = False
+    groups: Sequence[str] = field(default=())
+
+    def check(self) -> None:
+        """Raises UsageError where a name cannot stand in an HDF5 file."""
+        checked(self.file)
+        for name, path in self.paths.items():
+            if "\0" in path or any(part in ("", ".", "..") for part in path.strip("/").split("/")):
+                raise UsageError(f"field {name!r} would have the path {path!r}, which HDF5 cannot hold")
+
+
+def segments(source: PackedSource, file: str, notes: list[str]) -> list[Segment]:
+    """The files to write, in the order of the samples.
+
+    Args:
+        file: name of the one file that samples go to which came from no HDF5 file, or were put into another order.
+    """
+    found: list[Segment] = []
+    whole = leaves(source.origin, len(source))
+    for leaf in whole:
+        origin = _parsed(leaf.origin)
+        if origin is None or not _in_order(leaf):
+            return [_plain(source, file, whole, notes)]
+        start = int(leaf.numbers[0])
+        if origin.options.samples.startswith("groups"):
+            found += _groups(source, origin, start, start + len(leaf.numbers), file)
+        else:
+            found += _rows(source, origin, start, len(leaf.numbers), file, notes)
+    return _named_apart(found)
+
+
+def _parsed(origin: Mapping[str, Any]) -> _Origin | None:
+    if origin.get("kind") != "hdf5":
+        return None
+    try:
+        return msgspec.convert(origin, _Origin)
+    except msgspec.ValidationError:
+        return None
+
+
+def _in_order(leaf: Leaf) -> bool:
+    return len(leaf.numbers) > 0 and bool((np.diff(leaf.numbers) == 1).all())
+
+
+def _plain(source: PackedSource, file: str, whole: Sequence[Leaf], notes: list[str]) -> Segment:
+    """One file for all samples; of an HDF5 source in another order the first file's attributes stay."""
+    origins = [_parsed(leaf.origin) for leaf in whole]
+    first = origins[0]
+    paths = {spec.name: f"/{spec.name}" for spec in source.fields}
+    if first is None or None in origins or first.options.samples != "rows" or not first.files:
+        return Segment(file, 0, len(source), paths)
+    notes.append("the samples are in another order than in their files, so that all are in one file")
+    paths = field_paths(source, first.options, first.files[0].attributes)
+    return Segment(file, 0, len(source), paths, first.files[0], first.options)
+
+
+def _rows(source: PackedSource, origin: _Origin, start: int, count: int, file: str, notes: list[str]) -> list[Segment]:
+    """One segment for each source file; one for all where samples were left out of them."""
+    files = list(origin.files) or [Described(name=file, samples=count)]
+    if sum(described.samples for described in files) != count:
+        if len(files) > 1:
+            notes.append("samples of the source were left out, so that those of all its files are in one file")
+        files = [msgspec.structs.replace(files[0], samples=count)]
+    found = []
+    for described in files:
+        # A file that says nothing is like the first one.
+        alike = described.attributes or described.values or described.enums
+        full = described if alike else msgspec.structs.replace(files[0], name=described.name)
+        paths = field_paths(source, origin.options, full.attributes)
+        stop = start + described.samples
+        found.append(Segment(full.name, start, stop, paths, full, origin.options))
+        start = stop
+    return found
+
+
+def _groups(source: PackedSource, origin: _Origin, start: int, stop: int, file: str) -> list[Segment]:
+    """A segment for each file whose groups were samples; the file's path stands in front of a group's name."""
+    names = list((source.names or ())[start:stop])
+    homes = [name.rpartition("/")[0] for name in names]
+    edges = [i for i in range(len(homes)) if i == 0 or homes[i] != homes[i - 1]]
+    if len(edges) != len(set(homes)):
+        homes, edges = [""] * len(homes), [0]  # mixed: the path becomes groups within one file
+    described = Described(attributes=origin.attributes)
+    paths = field_paths(source, origin.options, {})
+    found = []
+    for first, behind in zip(edges, [*edges[1:], len(homes)], strict=True):
+        home = homes[first]
+        found.append(
+            Segment(
+                file=f"{home}{PurePosixPath(file).suffix}" if home else file,
+                start=start + first,
+                stop=start + behind,
+                paths=paths,
+                described=described,
+                options=origin.options,
+                grouped=True,
+                groups=[name[len(home) + 1 if home else 0 :] for name in names[first:behind]],
+            )
+        )
+    return found
+
+
+def field_paths(source: PackedSource, options: Options, attributes: Mapping[str, Any]) -> dict[str, str]:
+    """Path of every field within its file: as it was asked for, else the name with slashes for dots.
+
+    A name may hold dots of its own; paths with attributes tell.
+    """
+    seen = {path.strip("/").replace("/", "."): path for path in attributes}
+    paths = {spec.name: _path(spec.name, options.fields, seen) for spec in source.fields}
+    whole = {path.strip("/") for path in paths.values()}
+    inside = any(str(parent) in whole for path in whole for parent in PurePosixPath(path).parents)
+    if inside or len(whole) < len(paths):  # a dataset would have to be a group too
+        return {spec.name: f"/{spec.name}" for spec in source.fields}
+    return paths
+
+
+def _path(name: str, picked: Mapping[str, str], seen: Mapping[str, str]) -> str:
+    if name in picked:
+        return "/" + picked[name].strip("/")
+    if name in seen:
+        return seen[name]
+    before, dot, member = name.rpartition(".")
+    while dot:
+        if before in picked:
+            return f"/{picked[before].strip('/')}/{member.replace('.', '/')}"
+        before, dot, more = before.rpartition(".")
+        member = f"{more}.{member}"
+    return "/" + name.replace(".", "/")
+
+
+def _named_apart(found: list[Segment]) -> list[Segment]:
+    """The segments with a file of their own each: files of several folders may have one name."""
+    taken: set[str] = set()
+    out = []
+    for segment in found:
+        path, number = PurePosixPath(segment.file), 1
+        name = segment.file
+        while name in taken:
+            number += 1
+            name = str(path.with_name(f"{path.stem}_{number}{path.suffix}"))
+        taken.add(name)
+        out.append(replace(segment, file=name))
+    return out

@@ -1,0 +1,94 @@
+"""PNG files, one for each sample and image field: OUT/FIELD/NAME.png."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from packer.errors import UsageError
+from packer.export.files import Files, sample_names
+from packer.format.schema import FieldSpec
+from packer.sources.base import Block
+from packer.sources.packed import PackedSource
+
+#: Pillow's modes and PNG's colour types, by channels.
+_MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
+_COLOURS = {1: 0, 2: 4, 3: 2, 4: 6}
+#: PNG holds sides as 31-bit numbers, none of them 0.
+_LONGEST = 2**31 - 1
+#: Its chunks hold at most as many bytes; smaller ones are read with less memory.
+_CHUNK_BYTES = 2**24
+
+
+class PngWriter:
+    """See `packer.export.dataset.Writer`."""
+
+    def __init__(self, source: PackedSource, files: Files) -> None:
+        for spec in source.fields:
+            _check(spec)
+        self.notes: list[str] = []
+        self._fields = [spec.name for spec in source.fields]
+        self._names = sample_names(source.names, len(source))
+        self._files = files
+
+    def write(self, block: Block, start: int, stop: int) -> None:
+        for field in self._fields:
+            images: Any = block[field]
+            for image, name in zip(images, self._names[start:stop], strict=True):
+                if not 0 < min(image.shape[:2]) <= max(image.shape[:2]) <= _LONGEST:
+                    raise UsageError(f"field {field!r}, sample {name!r}: a PNG of {image.shape[:2]} pixels cannot be")
+                with self._files.new(f"{field}/{name}", ".png") as file:
+                    write_png(file, image)
+
+    def close(self) -> None:
+        """Every file has been ended."""
+
+    def abort(self) -> None:
+        """No file is open."""
+
+
+def write_png(file: BinaryIO, image: NDArray[Any]) -> None:
+    """Writes an image (H, W, C) of uint8 or uint16 and 1 to 4 channels."""
+    if image.dtype == np.uint8:
+        pixels = image[:, :, 0] if image.shape[2] == 1 else image
+        Image.fromarray(np.ascontiguousarray(pixels), _MODES[image.shape[2]]).save(file, "PNG")
+        return
+    # Pillow has no 16-bit modes but gray.
+    height, width, channels = image.shape
+    file.write(b"\x89PNG\r\n\x1a\n")
+    _chunk(file, b"IHDR", struct.pack(">IIBBBBB", width, height, 16, _COLOURS[channels], 0, 0, 0))
+    data = zlib.compress(_scanlines(image), 6)
+    for at in range(0, len(data), _CHUNK_BYTES):
+        _chunk(file, b"IDAT", data[at : at + _CHUNK_BYTES])
+    _chunk(file, b"IEND", b"")
+
+
+def _scanlines(image: NDArray[Any]) -> bytes:
+    """The rows with PNG's filter `up` before each: every byte less the one above it."""
+    rows = np.ascontiguousarray(image.astype(">u2")).view(np.uint8).reshape(len(image), -1)
+    lines = np.empty((len(rows), rows.shape[1] + 1), np.uint8)
+    lines[:, 0] = 2
+    lines[0, 1:] = rows[0]
+    np.subtract(rows[1:], rows[:-1], out=lines[1:, 1:])
+    return lines.tobytes()
+
+
+def _chunk(file: BinaryIO, kind: bytes, data: bytes) -> None:
+    file.write(struct.pack(">I", len(data)) + kind)
+    file.write(data)
+    file.write(struct.pack(">I", zlib.crc32(data, zlib.crc32(kind))))
+
+
+def _check(spec: FieldSpec) -> None:
+    """Raises UsageError where a field cannot be written to PNG without a loss."""
+    if spec.kind != "image" or spec.dtype not in ("uint8", "uint16") or spec.shape[2] not in _MODES:
+        what = f"{spec.kind} of {spec.dtype}" + (f" with {spec.shape[2]} channels" if spec.kind == "image" else "")
+        raise UsageError(
+            f"field {spec.name!r} is {what}: PNG holds images of uint8 or uint16 with 1 to 4 channels; "
+            "name other fields with --fields, or export to hdf5"
+        )
