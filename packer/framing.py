@@ -74,13 +74,13 @@ def measured_ratio(spec: FieldSpec, codec: Sequence[Config], samples: Sequence[N
     """Raw bytes over stored bytes when `samples` are encoded in frames of the usual size."""
     frame_codec = FrameCodec(codec, spec.np_dtype)
     raw = stored = 0
-    for frame in _frames(samples, frame_codec.rowdelta):
+    for frame in sample_frames(samples, frame_codec.rowdelta):
         raw += frame.nbytes
         stored += len(frame_codec.encode(frame))
     return raw / stored if stored else 1.0
 
 
-def _frames(samples: Sequence[NDArray[Any]], delta: bool) -> Iterator[NDArray[Any]]:
+def sample_frames(samples: Sequence[NDArray[Any]], delta: bool) -> Iterator[NDArray[Any]]:
     """Small samples joined into frames of about 16 KiB, large ones cut into bands of about 64 KiB."""
     waiting: list[NDArray[Any]] = []
     size = 0

@@ -12,6 +12,7 @@ COMMANDS = {
     "convert": ("packer.cli.convert", "Pack images, point clouds or HDF5 files into a dataset."),
     "plan": ("packer.cli.plan", "Say what convert would make, before anything is written."),
     "info": ("packer.cli.info", "Say what a packed dataset holds."),
+    "codecs": ("packer.cli.codecs", "Try every codec on a sample of the sources."),
     "stats": ("packer.cli.stats", "Say what the values of each field and channel lie between."),
 }
 

@@ -1,0 +1,56 @@
+"""The trials that `packer codecs` prints, for machines and for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from packer.cli.summary import shape_text
+from packer.cli.tables import counted, shortened, table, terminal_width
+from packer.cli.units import size_text
+from packer.codec_report import FieldReport
+from packer.framing import LEAST_RECORD, LEAST_SHARE
+
+_HEADS = ("codec", "ratio", "packing", "reading")
+
+
+def codec_lines(found: Sequence[FieldReport]) -> list[str]:
+    """A heading and a table for each field."""
+    lines: list[str] = []
+    width = terminal_width()
+    for field in found:
+        seen = f"{counted(field.samples, 'sample')}, {size_text(field.raw_bytes)}"
+        what = f"{field.spec.name}: {field.spec.dtype}, {shape_text(field.spec)}; {seen} looked at"
+        lines += ["", shortened(what, width), *_table(field, width), *_remark(field)]
+    return lines[1:]
+
+
+def json_text(found: Sequence[FieldReport]) -> str:
+    """One JSON object: `fields` holds a report for each."""
+    document = {"fields": found}
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+
+
+def _table(field: FieldReport, width: int) -> list[str]:
+    rows = [
+        [
+            f"{'*' if trial.codec == field.auto else ' '} {trial.codec}",
+            f"{trial.ratio:.2f}",
+            f"{size_text(trial.encode)}/s",
+            f"{size_text(trial.decode)}/s",
+        ]
+        for trial in field.trials
+    ]
+    return table(_HEADS, rows, width, _HEADS[1:])
+
+
+def _remark(field: FieldReport) -> list[str]:
+    """Why `auto` keeps a field raw though a codec would shrink it, where that is not for the ratios."""
+    if field.auto != "none" or not field.trials:
+        return []
+    if field.share < LEAST_SHARE:
+        return [f"auto keeps it raw: it is less than {LEAST_SHARE:.0%} of all bytes"]
+    if not field.spec.is_ragged and field.spec.fixed_bytes < LEAST_RECORD:
+        return [f"auto keeps it raw: samples under {LEAST_RECORD:,} bytes are read fastest so"]
+    return []

@@ -1,0 +1,136 @@
+"""What each codec would do with the user's own data: ratio, speed, and what `auto` takes.
+
+for field in codec_report(source):
+    print(field.spec.name, field.auto, field.trials)
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import SourceError, UsageError
+from packer.format import rowdelta
+from packer.format.codecs import NAMED, Buffer, Config, FrameCodec, check_fits, codec_name
+from packer.format.schema import FieldSpec
+from packer.framing import choose_codec, measured_ratio, sample_frames
+from packer.plan import field_sizes
+from packer.prepare import look_at
+from packer.sources.base import Source
+
+#: Speeds are measured on this many raw bytes of a field: more than processors cache, and a second for the slowest.
+_TIMED_BYTES = 8 * 2**20
+#: Each measurement is repeated for this long, and the fastest counts: others may use the machine too.
+_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One codec on one field.
+
+    Attributes:
+        ratio: raw bytes over stored ones.
+        encode, decode: raw bytes a second, on one processor.
+    """
+
+    codec: str
+    ratio: float
+    encode: float
+    decode: float
+
+
+@dataclass(frozen=True)
+class FieldReport:
+    """All codecs that suit a field.
+
+    Attributes:
+        samples: how many were looked at.
+        raw_bytes: their bytes.
+        share: the field's part of the bytes of all fields of the source.
+        trials: in the order of `NAMED`; empty where the samples hold no bytes.
+        auto: name of the codec that `auto` takes.
+    """
+
+    spec: FieldSpec
+    samples: int
+    raw_bytes: int
+    share: float
+    trials: tuple[Trial, ...]
+    auto: str
+
+
+def codec_report(source: Source) -> Iterator[FieldReport]:
+    """Tries every named codec on some samples of each field of `source`, field by field.
+
+    Raises:
+        SourceError: there is no sample, or none that can be read.
+    """
+    if not len(source):
+        raise SourceError("there is no sample to look at")
+    found = look_at(source)
+    if not any(found.values()):
+        raise SourceError("none of the samples looked at can be read; `packer convert` says why")
+    sizes = field_sizes(source)
+    total = sum(int(size.bytes.sum()) for size in sizes.values())
+    for spec in source.fields:
+        samples = found[spec.name]
+        share = int(sizes[spec.name].bytes.sum()) / max(total, 1)
+        nbytes = sum(sample.nbytes for sample in samples)
+        auto = codec_name(choose_codec(spec, samples, share))
+        trials = tuple(_trials(spec, samples)) if nbytes else ()
+        yield FieldReport(spec, len(samples), nbytes, share, trials, auto)
+
+
+def _trials(spec: FieldSpec, samples: Sequence[NDArray[Any]]) -> Iterator[Trial]:
+    ends = itertools.accumulate(sample.nbytes for sample in samples)
+    timed = samples[: 1 + sum(end < _TIMED_BYTES for end in ends)]
+    for name, config in NAMED.items():
+        try:
+            check_fits(config, spec)
+        except UsageError:
+            continue
+        yield Trial(name, measured_ratio(spec, config, samples), *_speeds(spec, config, timed))
+
+
+def _speeds(spec: FieldSpec, config: Sequence[Config], samples: Sequence[NDArray[Any]]) -> tuple[float, float]:
+    """Raw bytes encoded and decoded a second."""
+    codec = FrameCodec(config, spec.np_dtype)
+    nbytes = sum(sample.nbytes for sample in samples)
+
+    def encode() -> list[tuple[Buffer, int]]:
+        frames = sample_frames(samples, codec.rowdelta)
+        return [(codec.encode(frame), frame.nbytes) for frame in frames]
+
+    stored = [(memoryview(frame), size) for frame, size in encode()]
+    stacks = _stacks(samples) if codec.rowdelta else []
+
+    def decode() -> None:
+        for frame, size in stored:
+            # A copy, as a reader makes of raw frames too when it gathers a batch.
+            np.frombuffer(codec.decode(frame, size), np.uint8).copy()
+        for stack in stacks:
+            rowdelta.accumulate(stack)
+
+    return nbytes / _fastest(encode), nbytes / _fastest(decode)
+
+
+def _stacks(samples: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+    """Images of one shape as one array (n, H, W, C): readers undo the differences of a batch at once."""
+    by_shape = {sample.shape: [other for other in samples if other.shape == sample.shape] for sample in samples}
+    return [np.stack(alike) for alike in by_shape.values()]
+
+
+def _fastest(work: Callable[[], object]) -> float:
+    """Seconds that `work` takes at best."""
+    best, began = float("inf"), time.perf_counter()
+    while time.perf_counter() - began < _SECONDS or best == float("inf"):
+        start = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - start)
+    return max(best, 1e-9)

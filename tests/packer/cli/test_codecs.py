@@ -1,0 +1,45 @@
+"""`packer codecs`: a table for each field."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from packer import codec_report
+from packer.format.codecs import NAMED
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Each speed is measured once."""
+    monkeypatch.setattr(codec_report, "_SECONDS", 0.0)
+
+
+def test_a_table_for_each_field(packer, pairs):
+    """Every codec with ratio and speeds, the choice of `auto` starred, within 80 columns."""
+    result = packer("codecs", *pairs.sources)
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[0] == "lr: uint8, 6 x 5 x 3; 12 samples, 1.08 kB looked at"
+    assert lines[1].split() == ["codec", "ratio", "packing", "reading"]
+    assert [line[2:].split()[0] for line in lines[2 : 2 + len(NAMED)]] == list(NAMED)
+    assert [line.split()[1] for line in lines if line.startswith("* ")] == ["none", "none"]
+    assert "auto keeps it raw: samples under 2,048 bytes are read fastest so" in lines
+    assert max(map(len, lines)) <= 80
+
+
+def test_json(packer, clouds):
+    """--json holds all numbers; source options are taken as convert takes them."""
+    found = json.loads(packer("codecs", *clouds.sources, "--cast", "xyz=float64", "--json").stdout)["fields"]
+    assert [(f["spec"]["name"], f["spec"]["dtype"]) for f in found] == [("xyz", "float64"), ("rgb", "uint8")]
+    for field in found:
+        for trial in field["trials"]:
+            assert trial["ratio"] > 0
+            assert trial["decode"] > 0
+
+
+def test_refusals(refused, tmp_path):
+    """What is not there is wrong usage."""
+    refused(2, ["codecs", tmp_path / "none"], "none")
+    refused(2, ["codecs"], "SOURCE")

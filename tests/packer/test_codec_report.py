@@ -1,0 +1,93 @@
+"""The codec report: honest ratios, and the choice that `auto` really makes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from packer import codec_report as reports
+from packer.codec_report import codec_report
+from packer.convert import ConvertOptions, convert, open_source
+from packer.errors import SourceError
+from packer.format import manifest as manifests
+from packer.format.codecs import NAMED, codec_name
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Each speed is measured once."""
+    monkeypatch.setattr(reports, "_SECONDS", 0.0)
+
+
+def report(samples):
+    return {field.spec.name: field for field in codec_report(open_source(samples, ConvertOptions(), []))}
+
+
+def samples(count=20):
+    """A smooth picture, noise, a small record, a caption and a cloud a sample."""
+    rng = np.random.default_rng(0)
+    steps = np.arange(64)
+    return [
+        {
+            "smooth": np.add.outer(steps, steps)[..., None].repeat(3, -1).astype(np.uint8) + np.uint8(n),
+            "noise": rng.integers(0, 2**32, 1024, dtype=np.uint32),
+            "label": np.int64(n),
+            "caption": "a word " * n,
+            "cloud": np.cumsum(rng.normal(size=(100 + n, 3)), axis=0).astype(np.float32),
+        }
+        for n in range(count)
+    ]
+
+
+def test_auto_is_what_convert_takes(tmp_path):
+    """The codec marked for each field is the one that stands in the manifest of a conversion."""
+    found = report(samples())
+    convert(samples(), tmp_path / "out")
+    fields = manifests.read(tmp_path / "out").fields
+    assert {name: field.auto for name, field in found.items()} == {f.name: codec_name(f.codec) for f in fields}
+    assert {"none", "lz4"} < {field.auto for field in found.values()} | {"lz4"}
+
+
+def test_ratios_are_those_of_a_conversion(tmp_path):
+    """The ratio is that of the packed column, but for the cutting of frames, which differs at the ends."""
+    for name in ("zstd", "bitshuffle"):
+        convert(samples(), tmp_path / name, codec=name)
+        totals = manifests.read(tmp_path / name).columns
+        found = report(samples())
+        for field in ("noise", "cloud"):
+            trial = next(trial for trial in found[field].trials if trial.codec == name)
+            assert trial.ratio == pytest.approx(totals[field].raw / totals[field].stored, rel=0.03)
+
+
+def test_only_codecs_that_suit_a_field_are_tried(pairs):
+    """Differences of rows are for images; all others are tried on everything."""
+    source = open_source(pairs.sources, ConvertOptions(), [])
+    assert [t.codec for field in codec_report(source) for t in field.trials] == 2 * list(NAMED)
+    found = report(samples())
+    assert [t.codec for t in found["noise"].trials] == [name for name in NAMED if "rowdelta" not in name]
+
+
+def test_speeds_are_measured():
+    """Every speed is above a megabyte a second and below what memory can do."""
+    for field in report(samples()).values():
+        for trial in field.trials:
+            assert 1e5 < trial.encode < 1e12
+            assert 1e5 < trial.decode < 1e12
+
+
+def test_shares_add_up_and_empty_fields_have_no_trials():
+    """Shares of all fields make one; samples of no bytes are tried with no codec."""
+    found = report([{"x": np.zeros(8), "empty": np.zeros((0, 2)), "text": ""}])
+    assert sum(field.share for field in found.values()) == pytest.approx(1)
+    assert found["empty"].trials == found["text"].trials == ()
+    assert found["empty"].auto == "none"
+
+
+def test_a_source_that_cannot_be_read_is_an_error(clouds):
+    """Nothing to look at is an error, not an empty report."""
+    source = open_source(clouds.sources, ConvertOptions(), [])
+    for path in clouds.folder.iterdir():
+        text = path.read_text()
+        path.write_text(text[: text.index("end_header") + 11])
+    with pytest.raises(SourceError, match="none of the samples"):
+        list(codec_report(source))
