@@ -82,16 +82,17 @@ def append(
     with _locked(folder):
         source = _open(sources, options, rejected, held)
         work = beside(folder, "appending")
+        joined, added = held, len(source)
         if not _is_done(work, held, source):
-            names = check_names([(str(folder), read_names(folder, held)), ("the source", source.names)])
-            del names  # those of samples that are left out are among them
+            check_names([(str(folder), read_names(folder, held)), ("the source", source.names)])
             if (work / MANIFEST).exists():
                 shutil.rmtree(work)  # packed by an earlier call that was killed; its source may have changed since
-            report = convert(source, work, options)
-            rejected += report.rejected
-            held = _take_in(folder, held, work, rejected)
+            # Of another call that was killed nothing is kept: overwrite.
+            rejected += convert(source, work, options, overwrite=True).rejected
+            joined = _take_in(folder, held, work, rejected)
+            added = joined.samples - held.samples
         shutil.rmtree(work)
-    return AppendReport(folder, held, len(source) - len(rejected), tuple(rejected), time.perf_counter() - began)
+    return AppendReport(folder, joined, added, tuple(rejected), time.perf_counter() - began)
 
 
 def _open(sources: Any, options: ConvertOptions, rejected: list[Rejected], held: Manifest) -> Source:

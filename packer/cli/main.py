@@ -14,6 +14,10 @@ COMMANDS = {
     "info": ("packer.cli.info", "Say what a packed dataset holds."),
     "codecs": ("packer.cli.codecs", "Try every codec on a sample of the sources."),
     "stats": ("packer.cli.stats", "Say what the values of each field and channel lie between."),
+    "export": ("packer.cli.export", "Write a packed dataset as PNG, PLY or HDF5 files again."),
+    "append": ("packer.cli.append", "Pack more samples behind those of a dataset."),
+    "merge": ("packer.cli.merge", "Make one dataset of several, without packing anew."),
+    "repack": ("packer.cli.repack", "Pack a dataset with another codec, shard size or order."),
 }
 
 

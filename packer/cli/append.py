@@ -1,0 +1,50 @@
+"""`packer append`: more samples for a packed dataset."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from packer.cli.logs import is_quiet, log_options
+from packer.cli.options import source_options, sources_argument
+from packer.cli.units import size
+
+if TYPE_CHECKING:
+    from packer.convert import ConvertOptions
+
+
+@click.command()
+@click.argument("dataset", type=click.Path(path_type=Path))
+@sources_argument
+@source_options
+@click.option("--shard-size", type=size, help="Raw bytes of a shard, about, such as 1GiB.")
+@click.option(
+    "--workers", type=click.IntRange(min=0), help="Processes; 0 packs in this one.  [default: as many as processors]"
+)
+@log_options
+def append(
+    dataset: Path, sources: tuple[str, ...], options: ConvertOptions, shard_size: int | None, workers: int | None
+) -> None:
+    """Pack more samples, as new shards behind those of DATASET. A SOURCE may be another packed dataset.
+
+    Fields must be those of the dataset, and so must codecs. Give the options that the dataset was converted with.
+    Readers that are open go on with the samples they had. Stopped halfway? Run the same command again.
+
+    \b
+    $ packer append div2k.packed lr=more/LR_x4 hr=more/HR
+    $ packer append scans.packed other.packed
+    """
+    from packer.append import append as run
+    from packer.cli.progress import progress
+    from packer.cli.tables import counted
+
+    with progress("appending") as shown:
+        hooks = {"planned": shown.begin, "resumed": shown.resume, "progress": shown.advance}
+        report = run(dataset, list(sources), replace(options, shard_size=shard_size, workers=workers), **hooks)
+    if not is_quiet():
+        more = counted(report.added, "sample")
+        out = f", {report.rejected[0].file} and others left out" if report.rejected else ""
+        click.echo(f"{dataset}: {more} more, {counted(report.manifest.samples, 'sample')} in all{out}")

@@ -1,0 +1,35 @@
+"""`packer merge`: several packed datasets as one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from packer.cli.logs import is_quiet, log_options
+
+
+@click.command()
+@click.argument("datasets", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="DATASET DATASET...")
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--overwrite", is_flag=True, help="Replace a dataset that is there, once the new one is done.")
+@log_options
+def merge(datasets: tuple[Path, ...], out: Path, overwrite: bool) -> None:
+    """Make OUT of all samples of two datasets or more, in this order, without packing them anew.
+
+    Shards are hard links where the file system has them, else copies. Fields, codecs and frames must be the same;
+    `packer append` packs samples anew where they are not.
+
+    \b
+    $ packer merge day1.packed day2.packed days.packed
+    """
+    from packer.cli.progress import progress
+    from packer.cli.tables import counted
+    from packer.format import manifest as manifests
+    from packer.merge import merge as run
+
+    with progress("merging") as shown:
+        shown.start(sum(manifests.read(dataset).samples for dataset in datasets))
+        manifest = run(datasets, out, overwrite=overwrite, progress=shown.advance)
+    if not is_quiet():
+        click.echo(f"{out}: {counted(manifest.samples, 'sample')} in {counted(len(manifest.shards), 'shard')}")

@@ -1,0 +1,67 @@
+"""`packer repack`: the samples of a packed dataset with another codec, size of shards, or order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from packer.cli.logs import is_quiet, log_options
+from packer.cli.units import size
+
+
+@click.command()
+@click.argument("dataset", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option(
+    "--codec",
+    multiple=True,
+    metavar="[FIELD=]CODEC",
+    help="As for convert; fields that are not named keep theirs.",
+)
+@click.option("--shard-size", type=size, help="Raw bytes of a shard, about, such as 1GiB.")
+@click.option("--map-size", type=size, help="The LMDB map of a shard may not get larger than this.")
+@click.option("--shuffle", type=click.IntRange(min=0), metavar="SEED", help="Put the samples into a random order.")
+@click.option(
+    "--workers", type=click.IntRange(min=0), help="Processes; 0 packs in this one.  [default: as many as processors]"
+)
+@click.option("--overwrite", is_flag=True, help="Replace a dataset that is there, once the new one is done.")
+@log_options
+def repack(
+    dataset: Path,
+    out: Path,
+    codec: Sequence[str],
+    shard_size: int | None,
+    map_size: int | None,
+    shuffle: int | None,
+    workers: int | None,
+    overwrite: bool,
+) -> None:
+    """Pack the samples of DATASET into OUT, with another codec, size of shards, or order.
+
+    Names, kinds of fields and what is known of the origin stay. Every checksum is compared on the way: damage is
+    never packed anew. Stopped halfway? Run the same command again.
+
+    \b
+    $ packer repack div2k.packed small.packed --codec rowdelta+zstd
+    $ packer repack rows.packed shuffled.packed --shuffle 7 --shard-size 256MiB
+    """
+    from packer.cli.progress import progress
+    from packer.cli.summary import summary
+    from packer.convert import ConvertOptions
+    from packer.repack import repack as run
+
+    with progress("repacking") as shown:
+        options = ConvertOptions(
+            shard_size=shard_size,
+            map_limit=map_size,
+            workers=workers,
+            overwrite=overwrite,
+            planned=shown.begin,
+            resumed=shown.resume,
+            progress=shown.advance,
+        )
+        report = run(dataset, out, options, codec=",".join(codec) or None, seed=shuffle)
+    if not is_quiet():
+        click.echo("\n".join(summary(report)))
