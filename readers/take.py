@@ -7,6 +7,7 @@ Which it is changes while a program runs, so large gathers are timed, and now an
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 
@@ -18,6 +19,8 @@ from numpy.typing import NDArray
 TORCH_GRAIN = 32768
 #: Bytes from which several threads are worth a try.
 TEAM_BYTES = 2**19
+#: The process that this module was imported in.
+_PROCESS = os.getpid()
 #: Calls between two tries of the slower way: at first, and at most. Each try that fails doubles the distance.
 FIRST_TRY, LAST_TRY = 8, 512
 
@@ -25,7 +28,8 @@ FIRST_TRY, LAST_TRY = 8, 512
 def take(window: torch.Tensor, records: NDArray[np.int64], out: torch.Tensor | None = None) -> torch.Tensor:
     """Copies `records` (n,) of a window (records, length) into `out` (n, length), or into a new tensor.
 
-    Several threads are used when the main thread asks only: any other would start a team of its own.
+    Several threads are used when the main thread asks only: any other would start a team of its own. In a process
+    that was forked they are not: the team stayed behind, and OpenMP would wait for it for ever.
     """
     index = torch.from_numpy(records)
     elements = len(records) * (window.shape[1] if window.dim() > 1 else 1)
@@ -34,7 +38,7 @@ def take(window: torch.Tensor, records: NDArray[np.int64], out: torch.Tensor | N
     if threads == 1:
         return _select(window, index, out)
     nbytes = elements * window.itemsize
-    if nbytes < TEAM_BYTES or threading.current_thread() is not threading.main_thread():
+    if nbytes < TEAM_BYTES or threading.current_thread() is not threading.main_thread() or os.getpid() != _PROCESS:
         return _alone(window, index, out, threads)
     team = _TEAMS.get(nbytes.bit_length())
     if team is None:

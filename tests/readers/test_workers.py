@@ -152,6 +152,30 @@ def test_large_batches_come_from_a_forked_worker(rows: Path) -> None:
     _assert_same(found, [ds[:]])
 
 
+def _read_large(path: Path) -> None:
+    ds = PackedDataset(path)
+    numbers = torch.arange(8000) % 1000
+    for _ in range(20):  # several threads and one are each tried more than once
+        assert torch.equal(ds[numbers]["y"], numbers)
+
+
+@FORK
+def test_a_forked_process_of_ones_own_reads_large_batches(rows: Path) -> None:
+    """Where the parent has used torch's threads, a child that nobody set to one thread does not wait for them."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        _read_large(rows)
+        child = multiprocessing.get_context("fork").Process(target=_read_large, args=(rows,))
+        child.start()
+        child.join(30)
+        child.kill()
+        child.join()
+    finally:
+        torch.set_num_threads(threads)
+    assert child.exitcode == 0
+
+
 @FORK
 def test_an_error_in_a_worker_keeps_its_kind(packed: Path) -> None:
     """A missing name is a KeyError in the parent too, and says which one."""
