@@ -64,6 +64,8 @@ class FixedRaw:
         self._length = self._row // self._unit.itemsize
         flat = self._shape == () and self._length == 1
         self._window = places.memory.window(self._unit, None if flat else self._length)
+        #: Whether gathered records have the shape of the batch already.
+        self._in_shape = flat or len(self._shape) == 1
 
     def locate(self, numbers: Numbers) -> Numbers:
         """Address of each sample, in elements, (n,)."""
@@ -84,9 +86,8 @@ class FixedRaw:
 
     def read(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
         """The samples, (n, *shape), in new memory or in what `allocate` gives."""
-        shape = (len(located), *self._shape)
         if not self._row or not len(located):
-            return torch.empty(shape, dtype=self._dtype)
+            return torch.empty((len(located), *self._shape), dtype=self._dtype)
         if allocate is None:
             out = take(self._window, located)
         else:
@@ -96,7 +97,7 @@ class FixedRaw:
             take(self._window, located, out)
         if self._unit is not self._dtype:
             out = out.view(self._dtype)
-        return out if out.shape == shape else out.view(shape)
+        return out if self._in_shape else out.view(len(located), *self._shape)
 
 
 class FixedCoded:
