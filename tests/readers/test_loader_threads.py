@@ -201,6 +201,17 @@ def test_memory_of_dropped_batches_is_used_again(big, threads, as_numpy):
     assert len(places) <= (2 if threads == 0 else 6)
 
 
+def test_a_batch_dropped_first_serves_the_next_one(big):
+    """Whoever lets go of a batch before asking for the next gets it in the same memory: the loader holds none."""
+    batches = iter(Loader(PackedDataset(big), 16, threads=0))
+    places = set()
+    for _ in range(6):
+        batch = next(batches)
+        places.add(batch["x"].data_ptr())
+        del batch
+    assert len(places) == 1
+
+
 @pytest.mark.parametrize("batch_size", [4, 32])
 def test_batches_do_not_share_bytes(big, rows, batch_size):
     """All batches of an epoch, kept at once, lie apart from each other: what is written to one shows in no other."""
