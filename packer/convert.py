@@ -29,6 +29,7 @@ from packer.output import REJECTED, OutputFolder, State, source_files
 from packer.prepare import Prepared, prepare
 from packer.processes import run_processes
 from packer.sources.base import Source
+from packer.sources.limits import Limits
 from packer.sources.opening import SourceOptions, open_sources
 from packer.sources.samples import SampleSource
 from packer.tasks import Progress, Rejected, ShardReport, ShardTask, report_of, write_shard
@@ -48,6 +49,10 @@ class ConvertOptions:
         map_limit: bytes that the LMDB map of a shard may take; None for no limit.
         fields: schema of samples in memory; None infers it.
         source: what the sources are told.
+        read_seconds: how long reading one sample (or a block of some MiB), or the headers of one HDF5 file, may take;
+            None for no limit. What takes longer, crashes, or takes more than `read_bytes` is treated as `on_error`
+            says. With `workers` 0 there are no such limits: what is read in this process takes it down.
+        read_bytes: memory that this may take beyond what the process holds; None for no limit. Linux alone.
         executor: runs the shards instead of processes of our own: any `concurrent.futures.Executor`.
         progress: called with the samples and raw bytes done since the last call.
         planned: called with the source and its plan before anything is written.
@@ -62,6 +67,8 @@ class ConvertOptions:
     map_limit: int | None = None
     fields: Sequence[FieldSpec] | None = None
     source: SourceOptions = field(default_factory=SourceOptions)
+    read_seconds: float | None = Limits.seconds
+    read_bytes: int | None = Limits.nbytes
     executor: Executor | None = None
     progress: Progress | None = None
     planned: Callable[[Prepared], None] | None = None
@@ -72,6 +79,7 @@ class ConvertOptions:
             raise UsageError(f"on_error is {self.on_error!r}; stop or skip are expected")
         if self.workers is not None and self.workers < 0:
             raise UsageError(f"{self.workers} workers; 0 or more are expected")
+        Limits(self.read_seconds, self.read_bytes)  # checks them
         for text in codec_texts(self.codec).values():
             if text != "auto":
                 parse_codec(text)  # here, because a large source takes long to open
@@ -107,6 +115,13 @@ class Report:
         return self.manifest.file_bytes
 
 
+def guard(options: ConvertOptions, in_memory: bool) -> Limits | None:
+    """The limits of what is read in processes of its own; None where all is to be read in this one."""
+    if options.workers == 0 or (options.workers is None and in_memory):
+        return None
+    return Limits(options.read_seconds, options.read_bytes)
+
+
 def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions | None = None, **changes: Any) -> Report:
     """Packs `sources` into the folder `out`. Run again after a crash: finished shards are kept.
 
@@ -128,7 +143,8 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
     rejected: list[Rejected] = []
     source = open_source(sources, options, rejected)
     check_apart(sources, path)
-    prepared = prepare(source, options.codec, options.shard_size)
+    limits = guard(options, isinstance(source, SampleSource))
+    prepared = prepare(source, options.codec, options.shard_size, limits)
     if options.planned:
         options.planned(prepared)
     files = _listed(source)
@@ -141,7 +157,7 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
         if kept and options.resumed:
             options.resumed(sum(report.entry.samples for report in kept), sum(report.raw_bytes for report in kept))
         todo = [task for task in tasks if not task.path.exists()]
-        done = list(_run(todo, options, isinstance(source, SampleSource)))
+        done = list(_run(todo, options, limits))
         reports = sorted([*kept, *done], key=lambda report: report.entry.file)
         rejected += [r for report in reports for r in report.rejected]
         plan = prepared.plan
@@ -172,7 +188,7 @@ def open_source(sources: Any, options: ConvertOptions, rejected: list[Rejected])
         return sources
     inputs = _inputs(sources)
     if inputs is not None:
-        return open_sources(inputs, options.source, on_bad)
+        return open_sources(inputs, options.source, on_bad, guard(options, in_memory=False))
     if not hasattr(sources, "__len__") or not hasattr(sources, "__getitem__"):
         raise UsageError(f"cannot pack a {type(sources).__name__}; paths or a sequence of dicts are expected")
     return SampleSource(sources, options.fields)
@@ -231,25 +247,22 @@ def _tasks(prepared: Prepared, options: ConvertOptions, folder: Path) -> list[Sh
             origin=prepared.origin,
             skip=options.on_error == "skip",
             map_limit=options.map_limit,
+            first=shard.start,
         )
         for shard in prepared.plan.shards
     ]
 
 
-def _run(tasks: Sequence[ShardTask], options: ConvertOptions, in_memory: bool) -> Iterator[ShardReport]:
+def _run(tasks: Sequence[ShardTask], options: ConvertOptions, limits: Limits | None) -> Iterator[ShardReport]:
     """Reports of the tasks, in any order."""
     progress = options.progress or (lambda samples, nbytes: None)
     if options.executor is not None:
         yield from _run_executor(tasks, options.executor, progress)
-        return
-    workers = options.workers
-    if workers is None:
-        workers = 0 if in_memory else processors()
-    if workers == 0:
+    elif limits is None:
         for task in tasks:
             yield write_shard(task, progress)
-        return
-    yield from run_processes(tasks, workers, progress)
+    else:
+        yield from run_processes(tasks, options.workers or processors(), progress, limits)
 
 
 def _run_executor(tasks: Sequence[ShardTask], executor: Executor, progress: Progress) -> Iterator[ShardReport]:

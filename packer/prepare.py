@@ -14,7 +14,9 @@ from packer.format.codecs import Config, parse_codec
 from packer.format.schema import Field, FieldSpec
 from packer.framing import choose_codec, codec_by_field, stored_field
 from packer.plan import FieldSizes, Plan, field_sizes, make_plan
-from packer.sources.base import Source
+from packer.sources.apart import each
+from packer.sources.base import Block, Source
+from packer.sources.limits import Limits
 
 #: `auto` looks at samples from this many places, spread evenly, and at no more than this many raw bytes.
 LOOK_PLACES = 16
@@ -32,8 +34,13 @@ class Prepared:
     origin: dict[str, Any]
 
 
-def prepare(source: Source, codec: str | Mapping[str, str], shard_size: int | None) -> Prepared:
+def prepare(
+    source: Source, codec: str | Mapping[str, str], shard_size: int | None, limits: Limits | None = None
+) -> Prepared:
     """The plan of packing `source`.
+
+    Args:
+        limits: what reading a sample may take, in a process of its own; None: in this one, unguarded.
 
     Raises:
         UsageError: a codec cannot be used, or the shard size is too small.
@@ -47,7 +54,7 @@ def prepare(source: Source, codec: str | Mapping[str, str], shard_size: int | No
     sizes = field_sizes(source)
     codecs = {name: parse_codec(text) for name, text in texts.items() if text != "auto"}
     if len(codecs) < len(open_):
-        codecs |= _auto(source, sizes, [spec for spec in open_ if spec.name not in codecs])
+        codecs |= _auto(source, sizes, [spec for spec in open_ if spec.name not in codecs], limits)
     fields = [
         spec if isinstance(spec, Field) else stored_field(spec, codecs[spec.name], sizes[spec.name].extent(spec))
         for spec in source.fields
@@ -56,9 +63,11 @@ def prepare(source: Source, codec: str | Mapping[str, str], shard_size: int | No
     return Prepared(source, make_plan(source, fields, sizes, shard_size, origin), origin)
 
 
-def _auto(source: Source, sizes: Mapping[str, FieldSizes], specs: Sequence[FieldSpec]) -> dict[str, tuple[Config, ...]]:
+def _auto(
+    source: Source, sizes: Mapping[str, FieldSizes], specs: Sequence[FieldSpec], limits: Limits | None
+) -> dict[str, tuple[Config, ...]]:
     """The codec that `auto` takes for each of the fields `specs`."""
-    samples = look_at(source)
+    samples = look_at(source, limits=limits)
     total = sum(int(size.bytes.sum()) for size in sizes.values())
     out = {}
     for spec in specs:
@@ -67,21 +76,23 @@ def _auto(source: Source, sizes: Mapping[str, FieldSizes], specs: Sequence[Field
     return out
 
 
-def look_at(source: Source, places: int = LOOK_PLACES, nbytes: int = LOOK_BYTES) -> dict[str, list[NDArray[Any]]]:
+def look_at(
+    source: Source, places: int = LOOK_PLACES, nbytes: int = LOOK_BYTES, limits: Limits | None = None
+) -> dict[str, list[NDArray[Any]]]:
     """Some samples of every field, from evenly spread places; a bad one is passed over here.
 
     Args:
         places: how many, at most.
         nbytes: no further place is looked at when this many raw bytes are exceeded.
+        limits: as in `prepare`.
     """
     found: dict[str, list[NDArray[Any]]] = {spec.name: [] for spec in source.fields}
     sample_bytes = max(1, sum(spec.fixed_bytes for spec in source.fields if not spec.is_ragged))
     run = max(1, RUN_BYTES // sample_bytes) if not any(spec.is_ragged for spec in source.fields) else 1
     seen = 0
-    for start, stop in _runs(len(source), places, run):
-        try:
-            blocks = list(source.part(start, stop).read())
-        except SourceError:
+    parts = [source.part(start, stop) for start, stop in _runs(len(source), places, run)]
+    for blocks in each(_blocks, parts, limits):
+        if isinstance(blocks, SourceError):
             continue  # whether it stops the conversion is decided where it is packed
         for block in blocks:
             for name, values in block.items():
@@ -91,6 +102,10 @@ def look_at(source: Source, places: int = LOOK_PLACES, nbytes: int = LOOK_BYTES)
         if seen > nbytes:
             break
     return found
+
+
+def _blocks(source: Source) -> list[Block]:
+    return list(source.read())
 
 
 def _runs(count: int, places: int, run: int) -> list[tuple[int, int]]:

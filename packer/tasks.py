@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,9 @@ from packer.sources.base import Block, Source
 
 #: Told how many more samples and raw bytes are done.
 Progress = Callable[[int, int], None]
+
+#: Given the blocks of samples from a number on, gives them on; knows thereby what is being read.
+Over = Callable[[Iterator[Block], int], Iterator[Block]]
 
 
 class Rejected(msgspec.Struct, frozen=True):
@@ -42,6 +45,8 @@ class ShardTask:
         source: the samples of this shard alone.
         folder: the dataset's folder.
         skip: leave out samples that cannot be read, instead of stopping.
+        first: number that the first sample has in the whole source.
+        crashing: numbers of samples not to be tried, since they would end this process, and what is noted of them.
     """
 
     source: Source
@@ -52,6 +57,8 @@ class ShardTask:
     origin: dict[str, Any] = field(default_factory=dict)
     skip: bool = False
     map_limit: int | None = None
+    first: int = 0
+    crashing: Mapping[int, Rejected] = field(default_factory=dict)
 
     @property
     def path(self) -> Path:
@@ -75,7 +82,7 @@ def shard_path(folder: Path, number: int) -> Path:
     return folder / SHARD_FOLDER / f"{number:05d}.lmdb"
 
 
-def write_shard(task: ShardTask, progress: Progress | None = None) -> ShardReport:
+def write_shard(task: ShardTask, progress: Progress | None = None, over: Over | None = None) -> ShardReport:
     """Packs one shard under a temporary name, then renames it.
 
     Raises:
@@ -84,7 +91,7 @@ def write_shard(task: ShardTask, progress: Progress | None = None) -> ShardRepor
     """
     partial = _new_partial(task.path)
     try:
-        rejected = _write(task, partial, progress)
+        rejected = _write(task, partial, progress, over)
         publish(task.path, partial, rejected)
     except BaseException:  # Ctrl-C too, which may come before the writer looks after its file
         partial.unlink(missing_ok=True)
@@ -107,7 +114,7 @@ def _new_partial(path: Path) -> Path:
     return path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
 
 
-def _write(task: ShardTask, partial: Path, progress: Progress | None) -> list[Rejected]:
+def _write(task: ShardTask, partial: Path, progress: Progress | None, over: Over | None) -> list[Rejected]:
     """Writes the samples of a shard to `partial`; returns what was left out."""
     rejected: list[Rejected] = []
     writer = ShardWriter(
@@ -120,29 +127,48 @@ def _write(task: ShardTask, partial: Path, progress: Progress | None) -> list[Re
         map_limit=task.map_limit,
     )
     with writer:
-        for block, names in read_blocks(task.source, rejected if task.skip else None):
+        for block, names in read_blocks(task.source, rejected if task.skip else None, task.crashing, over):
             before = writer.raw_bytes
-            count = _count(block)
-            writer.add(block, count, names)
+            writer.add(block, count(block), names)
             if progress:
-                progress(count, writer.raw_bytes - before)
+                progress(count(block), writer.raw_bytes - before)
     return rejected
 
 
-def read_blocks(source: Source, rejected: list[Rejected] | None) -> Iterator[tuple[Block, Sequence[str] | None]]:
+def read_blocks(
+    source: Source,
+    rejected: list[Rejected] | None,
+    crashing: Mapping[int, Rejected] | None = None,
+    over: Over | None = None,
+) -> Iterator[tuple[Block, Sequence[str] | None]]:
     """Blocks of a source with the names of their samples.
 
     Args:
         rejected: bad samples are noted here and left out; None to raise at the first.
+        crashing: samples that are not read, but noted as this says; for none without `rejected`.
+        over: told of every run of blocks that is read.
     """
-    at = 0
-    while at < len(source):
-        part = source.part(at, len(source)) if at else source
+    start = 0
+    for number, noted in sorted((crashing or {}).items()):
+        yield from _read_run(source, start, number, rejected, over)
+        if rejected is not None:
+            rejected.append(noted)
+        start = number + 1
+    yield from _read_run(source, start, len(source), rejected, over)
+
+
+def _read_run(
+    source: Source, start: int, stop: int, rejected: list[Rejected] | None, over: Over | None
+) -> Iterator[tuple[Block, Sequence[str] | None]]:
+    at = start
+    while at < stop:
+        part = source if (at, stop) == (0, len(source)) else source.part(at, stop)
         try:
-            for block in part.read():
-                stop = at + _count(block)
-                yield block, None if source.names is None else source.names[at:stop]
-                at = stop
+            blocks = part.read()
+            for block in over(blocks, at) if over else blocks:
+                end = at + count(block)
+                yield block, None if source.names is None else source.names[at:end]
+                at = end
             return
         except SourceError as error:
             if rejected is None or error.sample is None:
@@ -195,5 +221,6 @@ def _rejected_path(path: Path) -> Path:
     return path.with_suffix(".rejected.jsonl")
 
 
-def _count(block: Block) -> int:
+def count(block: Block) -> int:
+    """Number of samples in a block."""
     return len(next(iter(block.values())))

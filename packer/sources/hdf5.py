@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
+from packer.sources.apart import each
 from packer.sources.base import Block, OnBad, Source, stop
 from packer.sources.hdf5_blocks import FileBlocks
 from packer.sources.hdf5_choice import check_request
@@ -21,6 +23,7 @@ from packer.sources.hdf5_groups import GroupSample, common_columns, group_sample
 from packer.sources.hdf5_paths import hdf5_paths
 from packer.sources.hdf5_scan import Request, Scan, scanned
 from packer.sources.hdf5_types import Column
+from packer.sources.limits import Limits
 
 
 def open_hdf5(
@@ -31,6 +34,7 @@ def open_hdf5(
     on_bad: OnBad = stop,
     axis: int = 0,
     samples: str = "rows",
+    limits: Limits | None = None,
 ) -> Source:
     """The samples of an HDF5 file, or of all files of a folder or glob, one file after another.
 
@@ -42,6 +46,8 @@ def open_hdf5(
         axis: number of the sample axis, from the end where negative.
         samples: `rows`: along an axis of the datasets; `groups` or `groups:/path`: every group there is
             one sample, and paths in `fields` and `skip` start from it.
+        limits: what the headers of one file may take, in a process of its own: files exist that crash the library,
+            or of which it makes gigabytes. None: in this process.
 
     Raises:
         UsageError: a field name in `fields` cannot be one, `skip` fits nothing, `samples` is another word.
@@ -53,21 +59,18 @@ def open_hdf5(
     if how not in ("rows", "groups") or (how == "rows" and base):
         raise UsageError(f"--samples {samples}: rows, groups or groups:/path is expected")
     if how == "groups":
-        return _open_groups(path, base, request, on_bad)
-    return _open_rows(path, request, on_bad)
+        return _open_groups(path, base, request, on_bad, limits)
+    return _open_rows(path, request, on_bad, limits)
 
 
-def _open_rows(path: str, request: Request, on_bad: OnBad) -> HDF5Source:
+def _open_rows(path: str, request: Request, on_bad: OnBad, limits: Limits | None) -> HDF5Source:
     scans: list[Scan] = []
-    for file in hdf5_paths(path):
+    files = hdf5_paths(path)
+    for file, scan in zip(files, each(partial(scanned, request=request), files, limits), strict=True):
         try:
-            scan = scanned(file, request)
-            if scans:
-                _check_alike(scans[0], scan)
+            scans.append(_fitting(scan, scans, file))
         except SourceError as error:
             on_bad(error)
-            continue
-        scans.append(scan)
     if not scans:
         raise SourceError("no file is left that can be packed", path)
     useless = set(request.skip).intersection(*(scan.useless for scan in scans))
@@ -76,20 +79,45 @@ def _open_rows(path: str, request: Request, on_bad: OnBad) -> HDF5Source:
     return HDF5Source(scans, request)
 
 
-def _open_groups(path: str, base: str, request: Request, on_bad: OnBad) -> HDF5GroupSource:
+def _open_groups(path: str, base: str, request: Request, on_bad: OnBad, limits: Limits | None) -> HDF5GroupSource:
     if request.axis:
         raise UsageError(f"--axis {request.axis} has no meaning where every group is one sample")
     found: list[GroupSample] = []
-    for file in hdf5_paths(path):
-        try:
-            found.extend(group_samples(file, base, request, on_bad))
-        except SourceError as error:
-            on_bad(error)
+    files = hdf5_paths(path)
+    for file, groups in zip(files, each(partial(_groups, base=base, request=request), files, limits), strict=True):
+        for group in [groups] if isinstance(groups, SourceError) else groups:
+            if isinstance(group, SourceError):
+                on_bad(_of_file(group, file))
+            else:
+                found.append(group)
     if not found:
         raise SourceError("no group is left that can be packed", path)
     columns, kept = common_columns(found, on_bad)
     options = {"fields": dict(request.fields), "skip": list(request.skip), "samples": f"groups:/{base.strip('/')}"}
     return HDF5GroupSource(columns, kept, options)
+
+
+def _groups(path: str, base: str, request: Request) -> list[GroupSample | SourceError]:
+    """The samples of one file, and the errors of those that cannot be packed."""
+    found: list[GroupSample | SourceError] = []
+    try:
+        found.extend(group_samples(path, base, request, found.append))
+    except SourceError as error:
+        found.append(error)
+    return found
+
+
+def _fitting(scan: Scan | SourceError, others: Sequence[Scan], file: str) -> Scan:
+    """The scan of a file; raises SourceError where it has none, or does not fit the others."""
+    if isinstance(scan, SourceError):
+        raise _of_file(scan, file)
+    if others:
+        _check_alike(others[0], scan)
+    return scan
+
+
+def _of_file(error: SourceError, file: str) -> SourceError:
+    return error if error.path else SourceError(error.reason, file)
 
 
 def _check_alike(first: Scan, scan: Scan) -> None:

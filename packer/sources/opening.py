@@ -12,6 +12,7 @@ from pathlib import Path, PurePath
 from packer.errors import SourceError, UsageError
 from packer.format.schema import check_field_name
 from packer.sources.base import OnBad, Source, stop
+from packer.sources.limits import Limits
 from packer.sources.suffixes import KIND_OF
 
 #: Files looked at in a folder before its kind is settled; a folder of millions need not be walked twice.
@@ -52,11 +53,18 @@ class SourceOptions:
     cast: Mapping[str, str] = field(default_factory=dict)
 
 
-def open_sources(inputs: Sequence[str], options: SourceOptions | None = None, on_bad: OnBad = stop) -> Source:
+def open_sources(
+    inputs: Sequence[str],
+    options: SourceOptions | None = None,
+    on_bad: OnBad = stop,
+    limits: Limits | None = None,
+) -> Source:
     """The source that `inputs` name: `FIELD=PATH` for each field of an image set, or one path.
 
     Args:
         inputs: each a folder, a file or a glob pattern, with `FIELD=` in front or not.
+        limits: what opening one file may take where that is the work of a library that can crash (HDF5); it is then
+            done in a process of its own. None: in this one.
 
     Raises:
         UsageError: nothing is there, files of several kinds, or inputs that do not go together.
@@ -74,10 +82,10 @@ def open_sources(inputs: Sequence[str], options: SourceOptions | None = None, on
         raise UsageError(f"sources of several kinds cannot be packed together: {said}; pack each alone")
     kind = next(iter(kinds.values()))
     _check_concern(options, kind)
-    return _open(kind, named, options, on_bad)
+    return _open(kind, named, options, on_bad, limits)
 
 
-def _open(kind: str, named: Mapping[str, str], options: SourceOptions, on_bad: OnBad) -> Source:
+def _open(kind: str, named: Mapping[str, str], options: SourceOptions, on_bad: OnBad, limits: Limits | None) -> Source:
     """Opens sources of one kind. Each kind is imported only when it is met: `packer --help` needs none."""
     if kind == "images":
         from packer.sources.image_modes import MAX_PIXELS
@@ -104,6 +112,7 @@ def _open(kind: str, named: Mapping[str, str], options: SourceOptions, on_bad: O
         on_bad=on_bad,
         axis=options.axis,
         samples=options.samples,
+        limits=limits,
     )
 
 

@@ -112,10 +112,10 @@ def test_going_on_after_a_failure(tmp_path, monkeypatch, files_of, workers):
     count = itertools.count()
     whole = tasks.write_shard
 
-    def third_time(task, progress=None):
+    def third_time(task, *rest):
         if task.number == 3 and next(count) == 0:
             raise WriteError("the disk is full")
-        return whole(task, progress)
+        return whole(task, *rest)
 
     options = ConvertOptions(shard_size=4096, workers=workers)
     out = tmp_path / "out"

@@ -1,0 +1,64 @@
+"""Processes of our own: started so that no signal is lost, and ended with their parent."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+_STOPS = (signal.SIGINT, signal.SIGTERM)
+_PR_SET_PDEATHSIG = 1
+
+
+def context() -> BaseContext:
+    """Fork where it is safe to assume: samples made in Python need not be importable, and it is quick to start."""
+    method = "fork" if sys.platform.startswith("linux") else "spawn"
+    return multiprocessing.get_context(method)
+
+
+def new_process(target: Callable[..., None], *args: Any) -> BaseProcess:
+    """A process that runs `target`, which begins with `begin`; not started yet."""
+    made: BaseProcess = context().Process(target=target, args=args, daemon=True)  # type: ignore[attr-defined]
+    return made
+
+
+def begin() -> None:
+    """What a process of ours does first. It is killed when its parent is: nobody would stop it, or want its work."""
+    # Ctrl-C reaches the whole group; the parent alone decides what it means. SIGTERM is the parent's word to stop.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    parent = multiprocessing.parent_process()
+    if parent is not None and os.getppid() != parent.pid:
+        os._exit(1)  # it was killed before the line above
+
+
+@contextlib.contextmanager
+def signals_held() -> Iterator[None]:
+    """Holds Ctrl-C and SIGTERM back until the end of the block; they are lost to nobody."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def how_it_ended(process: BaseProcess) -> str:
+    """`SIGSEGV`, or `exit status 3`."""
+    code = process.exitcode
+    if code is not None and code < 0:
+        return signal.Signals(-code).name
+    return f"exit status {code}"
