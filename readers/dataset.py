@@ -19,6 +19,7 @@ from readers.batch import Batch, item_of
 from readers.fixed import Allocate
 from readers.indexing import Numbers, is_single, sample_number, sample_numbers
 from readers.opened import Opened, open_names
+from readers.views import Views
 
 Transform = Callable[[Any], Any]
 
@@ -133,10 +134,15 @@ class PackedDataset(Dataset[Any]):
             numbers: within 0 to len(self) - 1.
             allocate: gives the memory that each field is read into; torch's allocator by default.
         """
-        memory = allocate or _allocator()
+        in_worker = get_worker_info() is not None
+        # Shared memory within a worker process of DataLoader, where a batch would else be copied once more.
+        memory = allocate or (_shared if in_worker else None)
         out = {}
         for name, reader in self.opened.readers.items():
-            out[name] = as_images(reader.field, reader.read(reader.locate(numbers), memory))
+            values = as_images(reader.field, reader.read(reader.locate(numbers), memory))
+            if in_worker and isinstance(values, list) and reader.field.kind != "text":
+                values = Views(values)
+            out[name] = values
         return out
 
     def __getstate__(self) -> dict[str, Any]:
@@ -201,11 +207,6 @@ def as_images(field: Field, value: Any) -> Any:
     if isinstance(value, list):
         return [image.permute(2, 0, 1) for image in value]
     return value.permute(0, 3, 1, 2)
-
-
-def _allocator() -> Allocate | None:
-    """Shared memory within a worker process of DataLoader, where a batch would else be copied once more."""
-    return None if get_worker_info() is None else _shared
 
 
 def _shared(nbytes: int) -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader, Subset, get_worker_info
 
 from readers import PackedDataset, Ragged
+from readers.views import Views
 
 STARTS = [start for start in ("fork", "spawn", "forkserver") if start in multiprocessing.get_all_start_methods()]
 # Other ways start new interpreters, which import torch: seconds a test.
@@ -187,11 +189,22 @@ def test_an_error_in_a_worker_keeps_its_kind(packed: Path) -> None:
 
 
 @FORK
-def test_ragged_images_need_one_descriptor_a_batch(packed: Path) -> None:
-    """Images of many sizes pass to the parent as one piece of memory: thousands of them open no thousands of files."""
+def test_ragged_images_pass_as_one_piece_of_memory(packed: Path) -> None:
+    """Images of many sizes arrive as a plain list of tensors on one storage, after one descriptor was sent."""
     ds = PackedDataset(packed, fields=["picture"])
     numbers = list(range(60)) * 50
     (found,) = _epoch(_loader(Subset(ds, numbers), batch_size=3000, num_workers=1, multiprocessing_context="fork"))
-    wanted = ds[numbers]["picture"]
     assert len({image.untyped_storage().data_ptr() for image in found["picture"]}) == 1
-    _assert_same(found["picture"], wanted)
+    _assert_same(found["picture"], ds[numbers]["picture"])
+
+
+def test_views_are_pickled_as_one_tensor() -> None:
+    """Tensors of one storage make a pickle of that storage once; others, and none, are pickled as a list is."""
+    whole = torch.arange(2000.0)
+    views = Views([whole[:4].view(2, 2).T, whole[3:9], whole[0:0]])
+    found = pickle.loads(pickle.dumps(views))
+    _assert_same(found, list(views))
+    assert len({tensor.untyped_storage().data_ptr() for tensor in found}) == 1
+    assert pickle.dumps(views).count(b"_rebuild_tensor") == 1
+    for other in ([], [torch.ones(2), torch.zeros(3)], [whole[:2], whole.view(torch.int32)[:2]]):
+        _assert_same(pickle.loads(pickle.dumps(Views(other))), other)
