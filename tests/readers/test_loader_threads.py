@@ -34,6 +34,14 @@ def readers():
     return [thread for thread in threading.enumerate() if thread.name.startswith(THREAD_NAME)]
 
 
+def assert_gone():
+    """No thread of a loader is left, after a moment."""
+    deadline = time.monotonic() + 10
+    while readers() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert not readers()
+
+
 class FailureError(Exception):
     """What the tests raise."""
 
@@ -81,14 +89,20 @@ def test_ctrl_c_stops_the_threads(rows):
             signal.raise_signal(signal.SIGINT)
     assert not readers()
 
+    sent = []
+
     def interrupt(batch):
-        os.kill(os.getpid(), signal.SIGINT)
+        if 0 in batch["y"]:
+            sent.append(1)
+            os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.05)
         return batch
 
     with pytest.raises(KeyboardInterrupt):
         next(iter(Loader(PackedDataset(rows, transform=interrupt), 10, threads=2)))
-    assert not readers()
+    assert sent == [1]
+    # Interrupted while it was being started, a thread ends with the others, but nobody has waited for it.
+    assert_gone()
 
 
 def test_throwing_into_an_iterator_stops_the_threads(rows):
@@ -134,10 +148,7 @@ def test_iterator_collected_by_its_own_thread(rows):
     box.append(batches)
     del batches
     assert dropped.wait(10)
-    deadline = time.monotonic() + 10
-    while readers() and time.monotonic() < deadline:
-        time.sleep(0.005)
-    assert not readers()
+    assert_gone()
 
 
 @pytest.mark.parametrize(("threads", "prefetch"), [(1, 1), (1, 3), (3, 2), (2, 5)])
