@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,21 @@ from packer.format import manifest as manifests
 from packer.format.names import Names
 from packer.format.schema import Field
 from readers.batch import Batch, item_of
+from readers.crop import Crop
+from readers.field_reader import FieldReader
 from readers.fixed import Allocate
 from readers.indexing import Numbers, is_single, sample_number, sample_numbers
-from readers.opened import Opened, open_names
+from readers.opened import Opened, describe, open_names
+from readers.points import PointSample
+from readers.region import read_region
+from readers.rows import SampleRows
+from readers.view import Epoch, View
 from readers.views import Views
 
 Transform = Callable[[Any], Any]
 
 #: Attributes that follow from the path and are not pickled.
-_FOUND_BY_PATH = ("manifest", "fields", "_opened", "_names")
+_FOUND_BY_PATH = ("manifest", "fields", "_opened", "_names", "_view", "_readers")
 
 
 class PackedDataset(Dataset[Any]):
@@ -46,12 +53,17 @@ class PackedDataset(Dataset[Any]):
         path: folder of the packed dataset.
         fields: names of the fields to read, in order, or the name of one; all by default. The others are not touched.
         transform: called once on what is handed out: the dict of one sample, or that of a whole batch.
+        crop: reads crops of one size from pictures of different sizes; see `Crop`.
+        sample_points: reads so many points of every cloud, chosen at random; see `PointSample`.
+
+    Crops and subsets of points change with the epoch. `Loader` says which one it is; with DataLoader, call
+    `set_epoch(epoch)` before each loop: workers see it, also those that stay between epochs.
 
     Raises:
         UnfinishedError: the conversion was not finished.
         ManifestError: the manifest is wrong.
         DatasetError: there is no packed dataset.
-        UsageError: no field of a name in `fields`.
+        UsageError: no field of a name in `fields`, or none that can be cropped or sampled like this.
     """
 
     def __init__(
@@ -59,18 +71,29 @@ class PackedDataset(Dataset[Any]):
         path: str | os.PathLike[str],
         fields: Sequence[str] | None = None,
         transform: Transform | None = None,
+        crop: Crop | None = None,
+        sample_points: int | PointSample | None = None,
     ) -> None:
         # Absolute, since shards are opened late: the program may have changed its folder by then.
         self.path = Path(path).absolute()
         self.transform = transform
         self._chosen = (fields,) if isinstance(fields, str) else None if fields is None else tuple(fields)
+        self.crop = crop
+        self.sample_points = PointSample(sample_points) if isinstance(sample_points, int) else sample_points
+        self._epoch = Epoch() if crop or sample_points is not None else None
         self._read_manifest()
+        if crop:
+            crop.check(self.fields, len(self))
+        if self.sample_points:
+            self.sample_points.candidates(self.fields)
 
     def _read_manifest(self) -> None:
         self.manifest = manifests.read(self.path)
         self.fields: dict[str, Field] = _choose(self.manifest.fields, self._chosen, self.path)
         self._opened: Opened | None = None
         self._names: Names | None = None
+        self._view: View | None = None
+        self._readers: tuple[int, dict[str, FieldReader]] = (-1, {})
 
     def __len__(self) -> int:
         return self.manifest.samples
@@ -89,6 +112,25 @@ class PackedDataset(Dataset[Any]):
         if self._opened is None:
             self._opened = Opened(self.path, self.manifest, list(self.fields))
         return self._opened
+
+    @property
+    def readers(self) -> Mapping[str, FieldReader]:
+        """What reads each field: whole samples, or crops and subsets as they are in the present epoch."""
+        if self._epoch is None:
+            return self.opened.readers
+        if self._view is None:
+            self._view = View(self.opened, self.crop, self.sample_points, partial(describe, self.path, self.manifest))
+        epoch = self._epoch.number
+        if self._readers[0] != epoch:
+            self._readers = (epoch, self._view.at(epoch))
+        return self._readers[1]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Chooses the epoch, from 0, whose crops and subsets of points are read from now on."""
+        if epoch < 0:
+            raise UsageError(f"epoch {epoch}: a number from 0 on is expected")
+        if self._epoch is not None:
+            self._epoch.number = epoch
 
     @property
     def name_table(self) -> Names:
@@ -138,12 +180,36 @@ class PackedDataset(Dataset[Any]):
         # Shared memory within a worker process of DataLoader, where a batch would else be copied once more.
         memory = allocate or (_shared if in_worker else None)
         out = {}
-        for name, reader in self.opened.readers.items():
+        for name, reader in self.readers.items():
             values = as_images(reader.field, reader.read(reader.locate(numbers), memory))
             if in_worker and isinstance(values, list) and reader.field.kind != "text":
                 values = Views(values)
             out[name] = values
         return out
+
+    def read(self, index: Any, field: str, rows: slice | None = None, columns: slice | None = None) -> Any:
+        """A region of one sample of one field, whatever `crop` says; only the frames it lies in are read.
+
+            ds.read(3, "hr", rows=slice(100, 164), columns=slice(0, 64))      # (C, 64, 64)
+            ds.read("scan", "xyz", rows=slice(0, 1000))                       # (1000, 3)
+
+        Args:
+            index: number or name of the sample.
+            rows: of the first axis; all by default. A run of points of a cloud.
+            columns: of the second axis; all by default.
+
+        Raises:
+            UsageError: no such field, or it has no such axes.
+            SampleIndexError, MissingNameError, DamagedError: as when the whole sample is read.
+        """
+        if field not in self.fields:
+            raise UsageError(f"{self.path}: no field {field!r} is read; there are {', '.join(self.fields)}")
+        number = sample_number(index, len(self), self._numbers_of)
+        reader = self.opened.readers[field]
+        if rows is None and columns is None:
+            return item_of(as_images(reader.field, reader.read(reader.locate(np.array([number])))), 0, 1)
+        region = read_region(SampleRows(reader, self.opened.memory), number, rows, columns)
+        return region.permute(2, 0, 1) if reader.field.kind == "image" else region
 
     def __getstate__(self) -> dict[str, Any]:
         # The manifest is read again on the other side: it may be large, and the path says it all.

@@ -153,6 +153,7 @@ class Loader:
             self._done = 0
         self._resumed = False
         epoch, done = self.epoch, self._done
+        self.dataset.set_epoch(epoch)
         order = self._order_of(epoch)
         n = len(order)
         steps = self.share.steps(n, done)

@@ -79,6 +79,13 @@ def open_names(folder: Path, manifest: Manifest) -> Names:
         return found
 
 
+def describe(folder: Path, manifest: Manifest, number: int) -> str:
+    """A sample in words, for messages: its number, and its name where it has one."""
+    if manifest.names is None:
+        return f"{folder}: sample {number}"
+    return f"{folder}: sample {number} ({open_names(folder, manifest).name(number)!r})"
+
+
 def _reader(places: Places) -> FieldReader:
     if places.field.is_ragged:
         return Varied(places)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from readers.advice import Advisor
 from readers.dataset import PackedDataset, as_images
-from readers.opened import FieldReader, Opened
+from readers.field_reader import FieldReader
 from readers.places import Numbers
 from readers.pool import LEAST_BYTES, Pool
 
@@ -61,16 +62,17 @@ class Stream:
 
     def batches(self, numbers: Iterable[Numbers]) -> Generator[Any, None, None]:
         """The batches of samples `numbers`, each (n,). To be closed, so that no thread is left."""
-        opened = self.dataset.opened
+        # Those of the present epoch, and of no other until the last batch.
+        readers = self.dataset.readers
         # A transform may take any time, and give any number of bytes: its batches are read ahead one by one.
         alone = self.threads and self.dataset.transform is not None
-        runs = _runs(opened, iter(numbers), 0 if alone else RUN_BYTES)
-        read = self._reader(opened)
+        runs = _runs(readers, self.dataset.opened.advisor, iter(numbers), 0 if alone else RUN_BYTES)
+        read = self._reader(readers)
         return self._ahead(read, runs) if self.threads else self._inline(read, runs)
 
-    def _reader(self, opened: Opened) -> Callable[[Run], list[Any]]:
-        readers = list(opened.readers.items())
-        names = list(opened.readers)
+    def _reader(self, by_name: Mapping[str, FieldReader]) -> Callable[[Run], list[Any]]:
+        readers = list(by_name.items())
+        names = list(by_name)
         pool = self.pool
         row_bytes = {name: 0 if r.field.is_ragged else r.field.fixed_bytes for name, r in readers}
 
@@ -130,10 +132,11 @@ def _one_by_one(batches: list[Any]) -> Iterator[Any]:
         yield batches.pop()
 
 
-def _runs(opened: Opened, numbers: Iterator[Numbers], run_bytes: int) -> Iterator[Run]:
+def _runs(
+    by_name: Mapping[str, FieldReader], advisor: Advisor, numbers: Iterator[Numbers], run_bytes: int
+) -> Iterator[Run]:
     """The batches, located a group at a time; one group is located, and asked for, ahead."""
-    readers = list(opened.readers.values())
-    advisor = opened.advisor
+    readers = list(by_name.values())
     group = _Group(readers)
     # The first groups are small, so that the first batch comes at once and cold files are noticed early.
     size, cold = 1, False

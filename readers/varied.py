@@ -85,6 +85,11 @@ class Varied:
         out[:, list(self._axes)] = located[:, _AXES:]
         return out
 
+    def has_rows_of(self, other: Varied) -> bool:
+        """Whether each sample has the same lengths of its ragged axes in another field of the dataset."""
+        pairs = zip(self._places.indexes, other._places.indexes, strict=True)
+        return all(np.array_equal(a.arrays["shapes"], b.arrays["shapes"]) for a, b in pairs)
+
     def frames(self, located: Numbers, item: Numbers, band: Numbers) -> Numbers:
         """Start and end of the frames with band `band` (m,) of the samples `item` (m,) of `located`, (m, 2).
 

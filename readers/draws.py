@@ -1,0 +1,124 @@
+"""Random numbers that depend on seed, epoch and sample alone: not on order, batches, threads, workers or ranks.
+
+Each number is a word of the generator splitmix64, fetched by its place in the stream instead of in turn: word
+k of sample i is number `i * count + k` of the stream of that epoch. The stream begins at a word that numpy's
+SeedSequence([seed, epoch, purpose]) makes, which is the same on every platform and in every version.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import UsageError
+from readers.order import check_seed
+from readers.places import Numbers
+
+Words = NDArray[np.uint64]
+
+#: The constants of splitmix64 (Steele, Lea and Flood 2014).
+_STEP, _MIX, _MIX_AGAIN = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+#: Rounds of a random permutation; each mixes high bits into low ones and low into high.
+ROUNDS = 4
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The random words of one epoch.
+
+    Args:
+        purpose: a number of its own for each use, so that none follows from another.
+        count: words a sample.
+    """
+
+    seed: int
+    epoch: int
+    purpose: int
+    count: int
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        if self.epoch < 0:
+            raise UsageError(f"epoch {self.epoch}: a number from 0 on is expected")
+        start = np.random.SeedSequence([self.seed, self.epoch, self.purpose]).generate_state(1, np.uint64)[0]
+        object.__setattr__(self, "_start", start)
+
+    def words(self, numbers: Numbers) -> Words:
+        """The words of samples (n,), (n, count) uint64."""
+        start: np.uint64 = vars(self)["_start"]
+        place = numbers.astype(np.uint64)[:, None] * np.uint64(self.count) + np.arange(1, self.count + 1, dtype="u8")
+        # Sums and products wrap at 64 bits, as they have to.
+        z = start + place * _STEP
+        z = (z ^ (z >> np.uint64(30))) * _MIX
+        z = (z ^ (z >> np.uint64(27))) * _MIX_AGAIN
+        return z ^ (z >> np.uint64(31))
+
+
+def below(words: Words, ends: Numbers) -> Numbers:
+    """Random numbers from 0 to `ends` - 1, where `ends` are from 1 to 2**32, from as many words."""
+    # Multiplied and shifted, not divided: no number is more likely than another by more than ends / 2**32.
+    return (((words >> np.uint64(32)) * ends.astype(np.uint64)) >> np.uint64(32)).astype(np.int64)
+
+
+def permuted(words: Words, ends: Numbers, first: int) -> Numbers:
+    """Numbers 0 to `first` - 1 sent through a random permutation of 0 to `ends` - 1, one for each sample, (n, first).
+
+    No list of `ends` numbers is made or sorted, so that it costs the same whatever the ends are: a number is taken as
+    row and column of a table of about `ends` places, and columns and rows are shifted by turns, by an amount that
+    is random for each row, or column (a Feistel network). What falls behind the end is sent through again until
+    it does not. Where `first` is larger than an end, the permutation begins again: every number then comes as often
+    as any other, or once more.
+
+    Args:
+        words: (n, 2 * ROUNDS + 1).
+        ends: (n,), each from 1 to 2**32.
+    """
+    tables = _Tables(ends.astype(np.uint64), words)
+    out = np.arange(first, dtype=np.uint64)[None, :] % tables.ends
+    # Turned at random first, so that the numbers of a short table are equally likely whatever the rounds do.
+    out = (out + below(words[:, -1:], ends[:, None]).view(np.uint64)) % tables.ends
+    out = tables.permute(out)
+    behind = out >= tables.ends
+    while behind.any():
+        sample, place = behind.nonzero()
+        sent = tables.of(sample).permute(out[sample, place][:, None])
+        out[sample, place] = sent[:, 0]
+        behind[sample, place] = sent[:, 0] >= ends[sample].view(np.uint64)
+    return out.view(np.int64)
+
+
+class _Tables:
+    """A permutation of 0 to `rows * columns` - 1 for each sample, where that is `ends` or little more."""
+
+    def __init__(self, ends: Words, words: Words) -> None:
+        self.ends = ends[:, None]
+        self._words = words
+        self._columns = np.ceil(np.sqrt(self.ends)).astype(np.uint64)
+        self._rows = (self.ends + self._columns - np.uint64(1)) // self._columns
+
+    def of(self, samples: Numbers) -> _Tables:
+        """The tables of some samples."""
+        return _Tables(self.ends[samples, 0], self._words[samples])
+
+    def permute(self, numbers: Words) -> Words:
+        """Numbers (n, k), each row through the permutation of its sample."""
+        row, column = numbers // self._columns, numbers % self._columns
+        for number in range(ROUNDS):
+            row = _shifted(row, column, self._rows, self._words[:, 2 * number, None])
+            column = _shifted(column, row, self._columns, self._words[:, 2 * number + 1, None])
+        return row * self._columns + column
+
+
+def _shifted(values: Words, by: Words, ends: Words, key: Words) -> Words:
+    """`values` shifted around `ends` by an amount that is random for each of `by`."""
+    z = (by + key) * _MIX
+    z ^= z >> np.uint64(32)
+    z *= _MIX_AGAIN
+    z >>= np.uint64(32)
+    z *= ends
+    z >>= np.uint64(32)
+    z += values
+    z -= ends * (z >= ends)
+    return z

@@ -1,0 +1,156 @@
+"""Subsets of points: batches of one shape from clouds of different sizes, the same points of every field.
+
+    ds = PackedDataset(path, sample_points=1024)
+
+Which points a sample gives depends on seed, epoch and sample alone (see `draws.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from msgspec.structs import replace
+
+from packer.errors import UsageError
+from packer.format.schema import Field
+from readers.draws import ROUNDS, Draws, permuted
+from readers.fixed import TORCH_DTYPES, Allocate
+from readers.order import check_seed
+from readers.places import Numbers
+from readers.rows import SampleRows, Wanted
+
+#: What the draws of points are for, and how many a sample takes.
+PURPOSE, COUNT = 2, 2 * ROUNDS + 1
+#: The field that tells how many points there are, where fields have no such name: the first.
+USUAL = "xyz"
+
+
+@dataclass(frozen=True)
+class PointSample:
+    """How many points of every cloud are read, and of which fields.
+
+    A cloud of fewer points gives each of them as often as any other, or once more.
+
+    Args:
+        count: points of a subset.
+        seed: of the choice.
+        fields: names of the fields that hold one row a point. By default those whose first axis alone is ragged and
+            has, in every sample, the length that `xyz` has; of the first such field where there is no `xyz`.
+
+    Raises:
+        UsageError: these cannot be.
+    """
+
+    count: int
+    seed: int = 0
+    fields: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
+            raise UsageError(f"sample_points: {self.count!r} points; a whole number from 1 on is expected")
+
+    def candidates(self, fields: Mapping[str, Field]) -> list[str]:
+        """Names of the fields that may hold one row a point, first the one that tells how many there are.
+
+        Raises:
+            UsageError: there is none, or a named one cannot.
+        """
+        if self.fields is not None:
+            for name in self.fields:
+                if name not in fields:
+                    raise UsageError(f"sample_points: no field {name!r} is read; there are {', '.join(fields)}")
+                if fields[name].kind != "array" or not fields[name].shape or None in fields[name].shape[1:]:
+                    raise UsageError(f"sample_points: field {name!r} does not hold one row of fixed shape a point")
+            found = list(self.fields)
+        else:
+            found = [f.name for f in fields.values() if f.kind == "array" and f.ragged_axes == (0,)]
+            found.sort(key=lambda name: name != USUAL)
+        if not found:
+            raise UsageError(
+                "sample_points: no field that is read is ragged in its first axis alone; name some in fields"
+            )
+        return found
+
+
+class Subset:
+    """The points that samples give in one epoch."""
+
+    def __init__(self, points: PointSample, epoch: int) -> None:
+        self.count = points.count
+        self._draws = Draws(points.seed, epoch, PURPOSE, COUNT)
+        self._last: tuple[bytes, Numbers] = (b"", np.zeros((0, points.count), np.int64))
+
+    def rows(self, located: Numbers) -> Numbers:
+        """Rows of samples, from their numbers and lengths (n, 2): (n, count)."""
+        # All fields of a batch ask for the same, one after another.
+        key = located.tobytes()
+        last = self._last
+        if last[0] != key:
+            last = (key, permuted(self._draws.words(located[:, 0]), located[:, 1], self.count))
+            self._last = last
+        return last[1]
+
+
+class PointsReader:
+    """Subsets of the points of one field, of one epoch. Reads like any other field of fixed shape.
+
+    Args:
+        source: the field.
+        first: the field that tells how many points there are.
+        describe: a sample in words, by its number.
+    """
+
+    def __init__(self, source: SampleRows, first: SampleRows, subset: Subset, describe: Callable[[int], str]) -> None:
+        self._source = source
+        self._first = first
+        self._subset = subset
+        self._describe = describe
+        self.field = replace(source.field, shape=(subset.count, *source.field.shape[1:]))
+        self._shape = tuple(n or 0 for n in self.field.shape)
+
+    def locate(self, numbers: Numbers) -> Numbers:
+        """Places of samples, and their numbers and lengths, (n, m + 2).
+
+        Raises:
+            UsageError: a cloud is empty, or a field has not as many rows as the others.
+        """
+        located = self._source.locate(numbers)
+        lengths = self._source.shapes(located)[:, 0]
+        self._check(numbers, lengths, self._first.shapes(self._first.locate(numbers))[:, 0])
+        return np.concatenate([located, numbers[:, None], lengths[:, None]], axis=1)
+
+    def spans(self, located: Numbers) -> Numbers:
+        """Address and size of the samples, (n, 2): their points are chosen from all over them."""
+        last = located[:, -1] - 1
+        return self._source.spans(located[:, :-2], np.zeros_like(last), last)
+
+    def read(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
+        """The points, (n, count, ...), in random order, in new memory or in what `allocate` gives.
+
+        Raises:
+            DamagedError: a frame cannot be decoded.
+        """
+        rows = self._subset.rows(located[:, -2:])
+        row_bytes = self.field.fixed_bytes // self._subset.count
+        wanted = Wanted(rows, np.zeros(len(located), np.int64), row_bytes)
+        flat = self._source.read(located[:, :-2], wanted, allocate)
+        return flat.view(-1).view(TORCH_DTYPES[self.field.dtype]).view(len(located), *self._shape)
+
+    def _check(self, numbers: Numbers, lengths: Numbers, first: Numbers) -> None:
+        name = self.field.name
+        if (lengths != first).any():
+            at = int((lengths != first).argmax())
+            raise UsageError(
+                f"{self._describe(int(numbers[at]))}: field {name!r} has {lengths[at]} rows and "
+                f"{self._first.field.name!r} {first[at]}; fields that are sampled together need one row a point"
+            )
+        if not lengths.all():
+            at = int((lengths == 0).argmax())
+            raise UsageError(
+                f"{self._describe(int(numbers[at]))}: field {name!r} has no points to choose "
+                f"{self._subset.count} from; leave the sample out, by torch.utils.data.Subset or Loader's sampler"
+            )

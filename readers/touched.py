@@ -1,0 +1,97 @@
+"""Which frames some rows of some samples lie in, and those frames decoded, each once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.format.codecs import Buffer, FrameCodec
+from readers.fixed import FixedCoded
+from readers.memory import Memory
+from readers.places import Numbers
+from readers.varied import Varied
+
+
+@dataclass(frozen=True)
+class Touched:
+    """The frames that rows lie in.
+
+    Attributes:
+        item: which sample of the batch each frame is of, (f,).
+        band: which of that sample's bands it is, (f,); 0 where samples are not stored in bands.
+        frame: number of the frame of each row asked for, (n * k,).
+        row: number of that row within its frame, or within its sample where there are no bands, (n * k,).
+    """
+
+    item: Numbers
+    band: Numbers
+    frame: Numbers
+    row: Numbers
+
+    @classmethod
+    def of(cls, rows: Numbers, band_rows: int | None) -> Touched:
+        """The frames of rows (n, k) of n samples."""
+        n, k = rows.shape
+        item = np.arange(n)
+        if band_rows is None:
+            return cls(item, np.zeros(n, np.int64), item.repeat(k), rows.reshape(-1))
+        band, row = np.divmod(rows, band_rows)
+        bands = int(band.max()) + 1
+        found, frame = np.unique(item[:, None] * bands + band, return_inverse=True)
+        return cls(found // bands, found % bands, frame.reshape(-1), row.reshape(-1))
+
+    def places(self) -> Iterator[Numbers]:
+        """For each frame, which of the rows asked for lie in it."""
+        order = self.frame.argsort(kind="stable")
+        ends = np.bincount(self.frame, minlength=len(self.item)).cumsum()
+        start = 0
+        for end in ends.tolist():
+            yield order[start:end]
+            start = end
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Decodes frames of one field; differences of rows are not undone."""
+
+    reader: FixedCoded | Varied
+    memory: Memory
+    codec: FrameCodec
+
+    def frames(self, located: Numbers, touched: Touched) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+        """Number of each touched frame, and the bytes of its rows, (rows, bytes of a row); in the order of the file.
+
+        A frame that several samples share gives the rows of one sample at a time, and is decoded once.
+
+        Raises:
+            ValueError: a frame is damaged.
+            DamagedError: an index is.
+        """
+        spans = self.reader.frames(located, touched.item, touched.band)
+        begins, sizes, rows, row_bytes = self._parts(located, touched).T.tolist()
+        decoded: Buffer = b""
+        held = -1
+        for number in spans[:, 0].argsort(kind="stable").tolist():
+            start, end = spans[number].tolist()
+            if start != held:
+                decoded, held = self.codec.decode(self.memory.bytes[start:end], sizes[number]), start
+            at, width = begins[number], row_bytes[number]
+            part = np.frombuffer(decoded, np.uint8, rows[number] * width, at)
+            yield number, part.reshape(rows[number], width)
+
+    def _parts(self, located: Numbers, touched: Touched) -> Numbers:
+        """For each frame: where its rows of the sample begin, bytes of all of it, number and bytes of those rows."""
+        field = self.reader.field
+        shapes = self.reader.shapes(located)[touched.item]
+        out = np.empty((len(shapes), 4), np.int64)
+        out[:, 3] = shapes[:, 1:].prod(axis=1) * field.itemsize
+        if field.frame.rows is None:
+            out[:, :2] = self.reader.inside(located)[touched.item]
+            out[:, 2] = shapes[:, 0]
+        else:
+            out[:, 2] = np.minimum(shapes[:, 0] - touched.band * field.frame.rows, field.frame.rows)
+            out[:, 0], out[:, 1] = 0, out[:, 2] * out[:, 3]
+        return out

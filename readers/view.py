@@ -1,0 +1,89 @@
+"""What is read of the samples: all of them, or crops and subsets of points that change with the epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from packer.errors import UsageError
+from readers.crop import Crop
+from readers.crop_reader import CropReader, Placing, draws_of
+from readers.field_reader import FieldReader
+from readers.opened import Opened
+from readers.points import PointSample, PointsReader, Subset
+from readers.rows import SampleRows
+from readers.varied import Varied
+
+
+class View:
+    """Makes the readers of one epoch.
+
+    Args:
+        describe: a sample in words, by its number.
+
+    Raises:
+        UsageError: a field would have to be cropped and sampled by points.
+    """
+
+    def __init__(
+        self, opened: Opened, crop: Crop | None, points: PointSample | None, describe: Callable[[int], str]
+    ) -> None:
+        self._opened = opened
+        self._crop = crop
+        self._points = points
+        self._describe = describe
+        self._tied = _tied(opened, points) if points else []
+        names = [*self._tied, *(crop.scales if crop else ())]
+        if len(set(names)) < len(names):
+            raise UsageError(
+                "crop and sample_points do not go together for one field; name others in PointSample's fields"
+            )
+        self._rows = {name: SampleRows(opened.readers[name], opened.memory) for name in names}
+
+    def at(self, epoch: int) -> dict[str, FieldReader]:
+        """The readers of one epoch, by field, in the order of the dataset's."""
+        readers: dict[str, FieldReader] = dict(self._opened.readers)
+        if self._crop:
+            placing = Placing(self._crop, self._rows[self._crop.of], draws_of(self._crop, epoch), self._describe)
+            for name, scale in self._crop.scales.items():
+                readers[name] = CropReader(self._rows[name], placing, scale)
+        if self._points:
+            subset = Subset(self._points, epoch)
+            first = self._rows[self._tied[0]]
+            for name in self._tied:
+                readers[name] = PointsReader(self._rows[name], first, subset, self._describe)
+        return readers
+
+
+class Epoch:
+    """The number of the present epoch, in memory that worker processes share: those that stay see it change."""
+
+    def __init__(self) -> None:
+        self._number = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+
+    @property
+    def number(self) -> int:
+        return int(self._number)
+
+    @number.setter
+    def number(self, value: int) -> None:
+        self._number.fill_(value)
+
+    def __setstate__(self, state: dict[str, torch.Tensor]) -> None:
+        # A copy by pickle or deepcopy has memory of its own; within DataLoader's workers it is shared already.
+        self._number = state["_number"].share_memory_()  # type: ignore[no-untyped-call]
+
+
+def _tied(opened: Opened, points: PointSample) -> list[str]:
+    """Names of the fields that hold one row a point, first the one that tells how many there are."""
+    found = points.candidates({name: reader.field for name, reader in opened.readers.items()})
+    if points.fields is not None:
+        return found
+    readers = opened.readers
+    first = readers[found[0]]
+    return [name for name in found if _same_rows(readers[name], first)]
+
+
+def _same_rows(reader: object, first: object) -> bool:
+    return isinstance(reader, Varied) and isinstance(first, Varied) and reader.has_rows_of(first)
