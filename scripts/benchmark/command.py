@@ -14,6 +14,7 @@ import os
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ from benchmark.inputs.store import Store
 from benchmark.measuring import Rounds
 from benchmark.row import ROWS, Figures, Row, chosen
 
-QUICK_ROUNDS = Rounds(least=5, most=15, seconds=1.5)
+QUICK_ROUNDS = Rounds(least=5, most=15, seconds=1.0)
 FULL_ROUNDS = Rounds(least=7, most=25, seconds=10.0)
 
 Results = list[tuple[Row, Figures]]
@@ -42,9 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0 if wanted else 2
     bench = _bench(options.data, options.full)
     print(surroundings(bench), flush=True)
+    start = time.perf_counter()
     results = measure(bench, wanted)
     bench.store.clean()
-    print(f"\n{table.summary(results)}")
+    print(f"\n{table.summary(results)}\n{time.perf_counter() - start:.0f} s in all")
     if options.json:
         options.json.write_text(json.dumps([table.as_json(*result) for result in results], indent=2) + "\n")
     if options.plot:
@@ -60,7 +62,8 @@ def measure(bench: Bench, wanted: Sequence[Row]) -> Results:
     print(table.header(), flush=True)
     results: Results = []
     for row in wanted:
-        figures = row.measure(bench)
+        start = time.perf_counter()
+        figures = replace(row.measure(bench), seconds=time.perf_counter() - start)
         gc.collect()  # ends the worker processes of the row's loaders
         results.append((row, figures))
         print(table.line(row, figures), flush=True)

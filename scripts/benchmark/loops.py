@@ -30,7 +30,7 @@ def loader_side(path: Path, batch_size: int, expected: int, name: str = "Loader"
     return epochs(name, lambda: loader, len(dataset), expected, files_of(path))
 
 
-def indexing(fields: Sequence[NDArray[Any]], batch_size: int) -> Side:
+def indexing(fields: Sequence[NDArray[Any]], batch_size: int, expected: int) -> Side:
     """In RAM by torch's fancy indexing, `x[idx]`."""
     tensors = [torch.from_numpy(values) for values in fields]
 
@@ -38,10 +38,10 @@ def indexing(fields: Sequence[NDArray[Any]], batch_size: int) -> Side:
         for index in shuffled(len(tensors[0]), batch_size):
             yield [values[index] for values in tensors]
 
-    return _whole("x[idx]", batches, fields)
+    return epochs("x[idx]", batches, len(fields[0]), expected)
 
 
-def limits(fields: Sequence[NDArray[Any]], batch_size: int) -> tuple[Side, Side]:
+def limits(fields: Sequence[NDArray[Any]], batch_size: int, expected: int) -> tuple[Side, Side]:
     """In RAM by `torch.index_select` and by `np.take`, each sample as one flat record: the limit."""
     flat = [values.reshape(len(values), -1) if values.ndim > 1 else values for values in fields]
     tensors = [torch.from_numpy(values) for values in flat]
@@ -56,7 +56,8 @@ def limits(fields: Sequence[NDArray[Any]], batch_size: int) -> tuple[Side, Side]
             index = order[at : at + batch_size]
             yield [values.take(index, axis=0) for values in flat]
 
-    return _whole("index_select", selected, flat), _whole("np.take", taken, flat)
+    samples = len(fields[0])
+    return epochs("index_select", selected, samples, expected), epochs("np.take", taken, samples, expected)
 
 
 def data_loader(
@@ -105,7 +106,3 @@ def shuffled(n: int, batch_size: int) -> tuple[torch.Tensor, ...]:
 def total(fields: Sequence[NDArray[Any]], indices: Sequence[int] | None = None) -> int:
     """The checksum of the samples `indices`, or of all, from the source."""
     return checksum([values if indices is None else values[indices] for values in fields])
-
-
-def _whole(name: str, batches: Callable[[], Batches], fields: Sequence[NDArray[Any]]) -> Side:
-    return epochs(name, batches, len(fields[0]), total(fields))

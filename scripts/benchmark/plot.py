@@ -25,13 +25,13 @@ def save_plot(results: Sequence[tuple[Row, Figures]], path: Path) -> None:
     # Bars grow from the target's line, to the right where it is met.
     axes.barh(range(len(results)), [score - 1 for score in scores], left=1, color=colours, height=0.66)
     axes.set_xscale("log", base=2)
-    axes.set_xlim(min(0.5, *scores) / 1.6, max(2.0, *scores) * 1.9)
+    axes.set_xlim(min(0.5, *scores) / 2.2, max(2.0, *scores) * 2.2)  # with room for the figures beside the bars
+    axes.set_ylim(len(results) - 0.3, -0.7)
     axes.xaxis.set_major_locator(LogLocator(base=2))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.axvline(1, color="black", linewidth=1)
     axes.set_yticks(range(len(results)), [_label(row) for row, _ in results], fontsize=8)
-    axes.invert_yaxis()
     axes.set_xlabel("result over target (right of 1: met)")
     for place, ((row, figures), score) in enumerate(zip(results, scores, strict=True)):
         text = f" {amount(figures.value, row.target)} ({bound(row.target)}) "

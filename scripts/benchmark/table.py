@@ -46,6 +46,7 @@ def as_json(row: Row, figures: Figures) -> dict[str, Any]:
         "theirs_per_second": figures.theirs,
         "rounds": list(figures.rounds),
         "notes": list(figures.notes),
+        "seconds": figures.seconds,
     }
 
 

@@ -41,7 +41,7 @@ def linked_pairs(store: Store, pairs: Path, copies: int) -> Path:
                 for copy in range(copies):
                     os.link(file, path / field / f"{file.stem}_{copy:04d}.png")
 
-    return store.made(f"{pairs.name.partition('@')[0]}-x{copies}", make)
+    return store.made(f"{pairs.name.partition('@')[2]}-x{copies}", make)
 
 
 def ply_text(store: Store, points: int) -> Path:

@@ -29,8 +29,8 @@ class Sizes:
     rows: int = 2_000_000
     small_pairs: int = 20_000
     large_pairs: int = 1_500
-    small_files: int = 1_000
-    large_files: int = 300
+    small_files: int = 500
+    large_files: int = 200
     lmdb: int = 4_000
     clouds: int = 1_000
     cold: int = 8_000
@@ -38,12 +38,12 @@ class Sizes:
     tiny_rows: int = 10_000_000
     order: int = 10_000_000
     loaded: int = 20_000
-    text_points: int = 50_000
+    text_points: int = 60_000
     ply_files: int = 500
     ply_points: int = 10_000
     hdf5_rows: int = 600_000
-    png_copies: int = 2
-    planned: int = 10_000
+    png_copies: int = 3
+    planned: int = 30_000
 
 
 QUICK = Sizes()

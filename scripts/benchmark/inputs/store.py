@@ -13,7 +13,7 @@ from pathlib import Path
 import packer
 
 _HERE = Path(__file__).parent
-#: Leaves the number of seconds out of the messages where making took less.
+#: Messages leave the number of seconds out where making took less.
 _QUICK = 0.5
 
 
@@ -37,13 +37,13 @@ class Store:
         Args:
             packed: it is a packed dataset, so that it depends on the code of packer too.
         """
-        path = self.folder / f"{name}@{_digest(packed)}"
+        path = self.folder / f"{_digest(packed)}@{name}"  # in front: some sources are told by their suffix
         if path.exists():
             return path
-        for old in self.folder.glob(f"{name}@*"):
+        for old in self.folder.glob(f"*@{name}"):
             _remove(old)
         start = time.perf_counter()
-        partial = self.folder / f"{name}@partial"
+        partial = self.folder / f"partial@{name}"
         make(partial)
         partial.replace(path)
         seconds = time.perf_counter() - start

@@ -55,7 +55,8 @@ def _png_sides(bench: Bench, size: int, batch_size: int) -> list[Side]:
 
 
 def _against_limit(bench: Bench, size: int, batch_size: int) -> Figures:
-    return bench.race(_loader(bench, size, "none", batch_size), *limits(_fields(bench, size), batch_size))
+    fields = _fields(bench, size)
+    return bench.race(_loader(bench, size, "none", batch_size), *limits(fields, batch_size, total(fields)))
 
 
 @row("pairs 16/64, none, batch 8, Loader", against=LIMIT, at_least=0.6)
@@ -84,7 +85,8 @@ def two_workers(bench: Bench) -> Figures:
 
 
 def _lz4_against_indexing(bench: Bench, batch_size: int) -> Figures:
-    return bench.race(_loader(bench, SMALL, "lz4", batch_size), indexing(_fields(bench, SMALL), batch_size))
+    fields = _fields(bench, SMALL)
+    return bench.race(_loader(bench, SMALL, "lz4", batch_size), indexing(fields, batch_size, total(fields)))
 
 
 @row("pairs 16/64, lz4, batch 8, Loader", against="in-RAM x[idx]", at_least=1.2)

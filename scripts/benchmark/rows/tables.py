@@ -26,42 +26,54 @@ def _fields(bench: Bench) -> list[NDArray[Any]]:
     return list(arrays.rows(bench.store, bench.sizes.rows).values())
 
 
-def _loader(bench: Bench, codec: str = "none", shards: int = 1, shuffle: bool | str = True) -> Side:
+def _loader(bench: Bench, expected: int, codec: str = "none", shards: int = 1, shuffle: bool | str = True) -> Side:
     path = packed.rows(bench.store, bench.sizes.rows, codec, shards)
-    return loader_side(path, BATCH, total(_fields(bench)), shuffle=shuffle)
+    return loader_side(path, BATCH, expected, shuffle=shuffle)
+
+
+def _against_indexing(bench: Bench, codec: str, shuffle: bool | str) -> Figures:
+    fields = _fields(bench)
+    expected = total(fields)
+    return bench.race(_loader(bench, expected, codec, shuffle=shuffle), indexing(fields, BATCH, expected))
+
+
+def _against_limit(bench: Bench, shards: int) -> Figures:
+    fields = _fields(bench)
+    expected = total(fields)
+    return bench.race(_loader(bench, expected, shards=shards), *limits(fields, BATCH, expected))
 
 
 @row("rows, none, batch 100, shuffled, Loader", against=INDEXING, at_least=1.2)
-def against_indexing(bench: Bench) -> Figures:
+def raw_against_indexing(bench: Bench) -> Figures:
     """One file, uncompressed, against torch's fancy indexing."""
-    return bench.race(_loader(bench), indexing(_fields(bench), BATCH))
+    return _against_indexing(bench, "none", shuffle=True)
 
 
 @row("rows, none, batch 100, shuffled, Loader", against=LIMIT, at_least=0.6)
-def against_limit(bench: Bench) -> Figures:
+def raw_against_limit(bench: Bench) -> Figures:
     """One file, uncompressed, against the fastest gather in RAM."""
-    return bench.race(_loader(bench), *limits(_fields(bench), BATCH))
+    return _against_limit(bench, shards=1)
 
 
 @row("rows, none, batch 100, shuffled, Loader", against="DataLoader over in-RAM tensors", at_least=15)
-def against_data_loader(bench: Bench) -> Figures:
+def raw_against_data_loader(bench: Bench) -> Figures:
     """One file, uncompressed, against torch's default over tensors."""
     fields = _fields(bench)
     indices = np.random.default_rng(0).permutation(len(fields[0]))[: bench.sizes.loaded].tolist()
     tensors = TensorDataset(*(torch.from_numpy(values) for values in fields))
-    return bench.race(_loader(bench), *data_loader(tensors, indices, BATCH, total(fields, indices)))
+    return bench.race(_loader(bench, total(fields)), *data_loader(tensors, indices, BATCH, total(fields, indices)))
 
 
 @row("rows, none, 8 shards, batch 100, Loader", against=LIMIT, at_least=0.4)
 def shards_against_limit(bench: Bench) -> Figures:
     """Eight files."""
-    return bench.race(_loader(bench, shards=8), *limits(_fields(bench), BATCH))
+    return _against_limit(bench, shards=8)
 
 
 @row("rows, bitshuffle, shuffle=block, Loader", against=INDEXING, at_least=0.5)
 def bitshuffle_against_indexing(bench: Bench) -> Figures:
     """Compressed frames of many rows, each decoded about once an epoch."""
-    return bench.race(_loader(bench, "bitshuffle", shuffle="block"), indexing(_fields(bench), BATCH))
+    return _against_indexing(bench, "bitshuffle", shuffle="block")
 
 
 @row("rows, none, ds[indices], batch 100", against=INDEXING, at_least=1.0)
@@ -69,10 +81,11 @@ def indexed_against_indexing(bench: Bench) -> Figures:
     """Plain indexing of the dataset, without a Loader."""
     path = packed.rows(bench.store, bench.sizes.rows)
     dataset, fields = PackedDataset(path), _fields(bench)
+    expected = total(fields)
 
     def batches() -> Batches:
         for index in shuffled(len(dataset), BATCH):
             yield dataset[index]
 
-    ours = epochs("ds[indices]", batches, len(dataset), total(fields), files_of(path))
-    return bench.race(ours, indexing(fields, BATCH))
+    ours = epochs("ds[indices]", batches, len(dataset), expected, files_of(path))
+    return bench.race(ours, indexing(fields, BATCH, expected))

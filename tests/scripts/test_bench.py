@@ -1,0 +1,175 @@
+"""The benchmark measures what it says, and tells of what falls short."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from benchmark import command, table
+from benchmark.bench import Bench
+from benchmark.checksum import checksum
+from benchmark.inputs.sizes import TINY
+from benchmark.inputs.store import Store
+from benchmark.measuring import Rounds, Side, WrongContentError, epochs, race
+from benchmark.page_cache import disk_bytes, drop, resident_share, warm
+from benchmark.row import ROWS, Figures, Row, Target, chosen, row
+
+ONCE = Rounds(least=1, most=1, seconds=0)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A clock that tests move themselves: its one number is the time."""
+    now = [0.0]
+    monkeypatch.setattr("benchmark.measuring.time.perf_counter", lambda: now[0])
+    return now
+
+
+def _side(name: str, now: list[float], seconds: list[float], log: list[str]) -> Side:
+    steps = iter(seconds)
+
+    def run() -> int:
+        log.append(name)
+        now[0] += next(steps)
+        return 10
+
+    return Side(name, run)
+
+
+def test_sides_take_turns_and_ratios_are_paired(clock: list[float]) -> None:
+    """A B A B ..., and the value is the median of the ratios within a round, not the ratio of the medians."""
+    log: list[str] = []
+    ours = _side("ours", clock, [1.0, 10.0, 2.0], log)
+    theirs = _side("theirs", clock, [3.0, 20.0, 8.0], log)
+    figures = race(ours, [theirs], Rounds(least=3, most=3))
+    assert log == ["ours", "theirs"] * 3
+    assert figures.rounds == (3.0, 2.0, 4.0)
+    assert figures.value == 3.0
+    assert figures.ours == 5.0
+
+
+def test_ours_is_compared_with_the_best_of_theirs(clock: list[float]) -> None:
+    """Of several others the fastest counts, and a note names it."""
+    sides = [_side(name, clock, [seconds] * 2, []) for name, seconds in (("slow", 9.0), ("fast", 2.0))]
+    figures = race(_side("ours", clock, [1.0] * 2, []), sides, Rounds(least=2, most=2))
+    assert figures.value == 2.0
+    assert figures.notes == ("best: fast",)
+
+
+def test_rounds_go_on_until_enough_time_has_gone_by() -> None:
+    """At least the least, at most the most, and the seconds in between."""
+    rounds = Rounds(least=5, most=9, seconds=2.0)
+    assert not rounds.enough(4, 100.0)
+    assert not rounds.enough(5, 1.9)
+    assert rounds.enough(5, 2.0)
+    assert rounds.enough(9, 0.0)
+
+
+def test_wrong_content_is_an_error() -> None:
+    """A side whose epoch does not sum up to the source's is not measured."""
+    batches = [torch.ones(3, dtype=torch.uint8)]
+    right, wrong = (epochs("side", lambda: batches, 3, expected) for expected in (3, 4))
+    race(right, [right], ONCE)
+    with pytest.raises(WrongContentError, match="sums up to 3, the source to 4"):
+        race(right, [wrong], ONCE)
+
+
+def test_checksum_depends_on_values_alone() -> None:
+    """Neither the order of samples, nor the cut into batches, nor the layout of images changes it; a bit does."""
+    images = torch.randint(0, 256, (6, 4, 4, 3), dtype=torch.uint8)
+    expected = checksum(images.numpy())
+    assert checksum({"a": images.flip(0)[:2], "b": [images.flip(0)[2:]]}) == expected
+    assert checksum(images.permute(0, 3, 1, 2)) == expected
+    images[3, 1, 2, 0] ^= 1
+    assert checksum(images) != expected
+    assert checksum(torch.tensor([1.0])) == int(np.float32(1.0).view(np.int32))
+
+
+def test_dropped_files_are_cold_and_read_files_warm(tmp_path: Path) -> None:
+    """What was dropped is not in memory, reading it counts as read from disk, and then it is."""
+    path = tmp_path / "file"
+    path.write_bytes(bytes(2**20))
+    drop([path])
+    if resident_share([path]) > 0:
+        pytest.skip("this file system keeps files in memory")
+    before = disk_bytes()
+    warm([path])
+    assert resident_share([path]) == 1.0
+    assert disk_bytes() - before >= 2**20
+
+
+def test_targets_have_two_directions() -> None:
+    """At least for ratios, at most for times and memory; a score is above 1 where the target is met."""
+    floor, ceiling = Target(2.0), Target(100.0, "ms", is_floor=False)
+    assert (floor.met(2.1), floor.met(1.9)) == (True, False)
+    assert (ceiling.met(90), ceiling.met(110)) == (True, False)
+    assert floor.score(4.0) == ceiling.score(50.0) == 2.0
+    assert ceiling.score(-3.0) == 1000.0
+    with pytest.raises(ValueError, match="either at_least or at_most"):
+        row("neither")
+
+
+def test_lines_show_target_and_shortfall() -> None:
+    """The target stands beside the result, and a row that falls short says so."""
+    one = Row("rows", "RAM", Target(2.0), lambda bench: Figures(0))
+    assert re.search(r"1\.50 x +>= 2  FALLS SHORT  \(a note\)$", table.line(one, Figures(1.5, notes=("a note",))))
+    assert "FALLS SHORT" not in table.line(one, Figures(2.5))
+    assert table.summary([(one, Figures(1.5)), (one, Figures(2.5))]) == "1 of 2 rows fall short:\n  rows | RAM"
+
+
+def test_rows_are_chosen_by_parts_of_their_titles() -> None:
+    """`--only` takes any part of a row's name or of what it is compared with, in any case."""
+    assert {r.name for r in chosen(ROWS, ["PLY"])} >= {r.name for r in ROWS if "text PLY" in r.name}
+    assert chosen(ROWS, ["no such row"]) == []
+    assert chosen(ROWS, []) == ROWS
+    assert len({r.title for r in ROWS}) == len(ROWS)
+
+
+def test_inputs_are_made_once(tmp_path: Path) -> None:
+    """What is there is used again; an interrupted one is not taken for whole."""
+    made: list[Path] = []
+
+    def make(path: Path) -> None:
+        made.append(path)
+        path.write_text("x")
+
+    store = Store(tmp_path, quiet=True)
+    (tmp_path / "partial@input").write_text("half")
+    assert store.made("input", make) == store.made("input", make)
+    assert len(made) == 1
+    assert store.made("input", make).read_text() == "x"
+
+
+@pytest.mark.parametrize("title", ["batch 100, shuffled, Loader | the limit", "clouds, none", "opening"])
+def test_a_row_end_to_end(tmp_path: Path, title: str) -> None:
+    """Inputs are made, both sides give the source's content, and there is a figure."""
+    bench = Bench(Store(tmp_path, quiet=True), TINY, ONCE)
+    for one in chosen(ROWS, [title]):
+        figures = one.measure(bench)
+        assert figures.value > 0
+
+
+@pytest.mark.keeps_open  # matplotlib keeps its font files
+def test_command_writes_json_and_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command prints the table, writes what was asked for, and fails for shortfalls only with --strict."""
+    short = Row("made up", "nothing", Target(2.0), lambda bench: Figures(1.0, (1.0,)))
+    monkeypatch.setattr(command, "ROWS", [short])
+    monkeypatch.setattr(command, "_memcpy_rate", lambda: 1e9)
+    arguments = [
+        "--data",
+        str(tmp_path / "data"),
+        "--json",
+        str(tmp_path / "a.json"),
+        "--plot",
+        str(tmp_path / "a.png"),
+    ]
+    assert command.main(arguments) == 0
+    assert command.main([*arguments, "--strict"]) == 1
+    [result] = json.loads((tmp_path / "a.json").read_text())
+    assert (result["row"], result["value"], result["target"], result["met"]) == ("made up", 1.0, 2.0, False)
+    assert (tmp_path / "a.png").stat().st_size > 1000
+    assert command.main(["--only", "no such row"]) == 2
