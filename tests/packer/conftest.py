@@ -76,3 +76,24 @@ def ply_text(points, colours):
     head += [f"property uchar {colour}" for colour in ("red", "green", "blue")]
     body = [" ".join(map(str, [*p.tolist(), *c.tolist()])) for p, c in zip(points, colours, strict=True)]
     return "\n".join([*head, "end_header", *body, ""])
+
+
+@pytest.fixture
+def contents():
+    """A function that gives all that a packed dataset holds: its schema, and name (or number) and values of samples."""
+
+    def read(dataset):
+        from readers import PackedDataset  # here, because torch takes a second to import
+
+        opened = PackedDataset(dataset)
+        schema = [(f.name, f.dtype, f.kind, f.shape) for f in opened.fields.values()]
+        keys = list(range(len(opened))) if opened.names is None else list(opened.names)
+        samples = [{name: _bits(value) for name, value in opened[i].items()} for i in range(len(opened))]
+        return schema, dict(zip(keys, samples, strict=True))
+
+    return read
+
+
+def _bits(value):
+    """What makes two values the same: dtype, shape and bytes; NaN is NaN."""
+    return value if isinstance(value, str) else (str(value.dtype), tuple(value.shape), value.numpy().tobytes())

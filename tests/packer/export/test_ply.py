@@ -1,0 +1,198 @@
+"""PLY files out of a packed dataset."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from plyfile import PlyData, PlyElement, PlyListProperty
+
+from packer.convert import convert
+from packer.errors import UsageError
+from packer.export import export
+from packer.sources.opening import SourceOptions
+from packer.sources.ply_header import read_header
+from readers import PackedDataset
+
+#: plyfile reads an empty list as numpy warns of.
+pytestmark = pytest.mark.filterwarnings("ignore:loadtxt:UserWarning")
+
+SCALARS = ("i1", "u1", "i2", "u2", "i4", "u4", "f4", "f8")
+
+
+def assert_same_ply(a, b):
+    """Two files have the same header, but for its layout, and the same values of the same types."""
+    one, other = read_header(str(a)), read_header(str(b))
+    assert (one.format, one.elements, one.comments, one.obj_info) == (
+        other.format,
+        other.elements,
+        other.comments,
+        other.obj_info,
+    )
+    for element, found in zip(PlyData.read(a).elements, PlyData.read(b).elements, strict=True):
+        for prop in element.properties:
+            x, y = element[prop.name], found[prop.name]
+            if isinstance(prop, PlyListProperty):
+                assert [(v.dtype, v.tolist()) for v in x] == [(v.dtype, v.tolist()) for v in y]
+            else:
+                assert (x.dtype, x.tobytes()) == (y.dtype, y.tobytes())
+
+
+def odd_values(kind, rows, rng):
+    """Values of a dtype, with its limits among them; NaN, infinities and -0 for floats."""
+    dtype = np.dtype(kind)
+    if dtype.kind == "f":
+        values = rng.normal(size=rows).astype(dtype) * dtype.type(10) ** rng.integers(-30, 30, rows).astype(dtype)
+        limits = np.finfo(dtype)
+        values[:7] = [np.nan, np.inf, -np.inf, -0.0, limits.max, limits.tiny, limits.smallest_subnormal]
+        return values
+    limits = np.iinfo(dtype)
+    values = rng.integers(limits.min, limits.max, rows, dtype, endpoint=True)
+    values[:2] = limits.min, limits.max
+    return values
+
+
+def make_mesh(path, *, text=False, order="<", polygons=False, rows=300):
+    """A mesh with every scalar type, colours out of order, lists of several kinds, comments and obj_info."""
+    rng = np.random.default_rng(rows)
+    names = ["blue", "x", "y", "red", "green", "z"]
+    kinds = ["u1", "f4", "f4", "u1", "u1", "f4", *SCALARS]
+    names += [f"v_{kind}" for kind in SCALARS]
+    vertex = np.empty(rows, list(zip(names, kinds, strict=True)))
+    for name, kind in zip(names, kinds, strict=True):
+        vertex[name] = odd_values(kind, rows, rng)
+    faces = np.empty(rows // 2, [("vertex_indices", object), ("weight", "f8"), ("uv", object)])
+    for face in faces:
+        size = int(rng.integers(0, 7)) if polygons else 3
+        face["vertex_indices"] = rng.integers(0, rows, size).astype("u4")
+        face["weight"] = rng.normal()
+        face["uv"] = rng.normal(size=6).astype("f4")
+    elements = [
+        PlyElement.describe(faces, "face", val_types={"vertex_indices": "u4", "uv": "f4"}, len_types={"uv": "u2"}),
+        PlyElement.describe(vertex, "vertex"),
+        PlyElement.describe(np.empty(0, [("n", "i4")]), "edge"),
+    ]
+    data = PlyData(elements, text=text, byte_order=order, comments=["made by hand", ""], obj_info=["unit  mm"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data.write(path)
+
+
+@pytest.mark.parametrize("polygons", [False, True])
+@pytest.mark.parametrize(("text", "order"), [(True, "="), (False, "<"), (False, ">")])
+def test_a_file_comes_back_as_it_was(tmp_path, contents, text, order, polygons):
+    """Every scalar type, elements in their order, lists, comments and obj_info; and the same dataset out of it."""
+    source = tmp_path / "in" / "a" / "mesh.ply"
+    make_mesh(source, text=text, order=order, polygons=polygons)
+    convert(str(tmp_path / "in"), tmp_path / "one", workers=0)
+    export(tmp_path / "one", tmp_path / "out")
+    assert_same_ply(source, tmp_path / "out/a/mesh.ply")
+    convert(str(tmp_path / "out"), tmp_path / "two", workers=0)
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+def test_every_file_of_a_set_keeps_its_own_header(tmp_path):
+    """Files of a set that differ in format and types beside their fields come back each as it was."""
+    for n, (text, order) in enumerate([(True, "="), (False, "<"), (False, ">"), (True, "=")]):
+        make_mesh(tmp_path / f"in/{n}.ply", text=text, order=order, polygons=n != 1, rows=50 + n)
+    convert(str(tmp_path / "in"), tmp_path / "d", workers=0)
+    export(tmp_path / "d", tmp_path / "out")
+    for n in range(4):
+        assert_same_ply(tmp_path / f"in/{n}.ply", tmp_path / f"out/{n}.ply")
+
+
+def test_properties_that_a_file_lacked_are_not_made_up(tmp_path):
+    """Of a set packed with fields=all, each file has its own properties again."""
+    make_mesh(tmp_path / "in/a.ply")
+    xyz = np.zeros(4, [("x", "f4"), ("y", "f4"), ("z", "f4")])
+    PlyData([PlyElement.describe(xyz, "vertex")]).write(tmp_path / "in/b.ply")
+    convert(str(tmp_path / "in"), tmp_path / "d", workers=0, source=SourceOptions(fields="all"))
+    export(tmp_path / "d", tmp_path / "out")
+    for name in "ab":
+        assert_same_ply(tmp_path / f"in/{name}.ply", tmp_path / f"out/{name}.ply")
+
+
+def test_text_can_be_asked_for(tmp_path, contents):
+    """A binary file exported as text holds the same values, to the last bit."""
+    make_mesh(tmp_path / "in/a.ply", polygons=True)
+    convert(str(tmp_path / "in"), tmp_path / "one", workers=0)
+    export(tmp_path / "one", tmp_path / "out", to="ply-text")
+    assert read_header(str(tmp_path / "out/a.ply")).format == "ascii"
+    convert(str(tmp_path / "out"), tmp_path / "two", workers=0)
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+def test_a_cast_field_has_its_new_type(tmp_path):
+    """What was packed as float32 is not written as the float64 that it no longer is."""
+    xyz = np.ones(4, [("x", "f8"), ("y", "f8"), ("z", "f8")])
+    (tmp_path / "in").mkdir()
+    PlyData([PlyElement.describe(xyz, "vertex")]).write(tmp_path / "in/a.ply")
+    convert(str(tmp_path / "in"), tmp_path / "d", workers=0, source=SourceOptions(cast={"xyz": "float32"}))
+    export(tmp_path / "d", tmp_path / "out")
+    assert {p.dtype for p in read_header(str(tmp_path / "out/a.ply")).elements[0].properties} == {"float32"}
+
+
+def test_samples_made_in_python_become_clouds(tmp_path):
+    """Fields that came from no PLY file are named as the PLY source would take them apart again."""
+    rng = np.random.default_rng(0)
+    samples = [
+        {
+            "xyz": rng.normal(size=(n + 2, 3)).astype("f4"),
+            "rgb": rng.integers(0, 255, (n + 2, 3), np.uint8),
+            "label": np.arange(n + 2, dtype="i2"),
+            "face": rng.integers(0, n + 2, (n, 3), np.int32),
+        }
+        for n in range(3)
+    ]
+    convert(samples, tmp_path / "one", workers=0)
+    export(tmp_path / "one", tmp_path / "out", to="ply")
+    convert(str(tmp_path / "out"), tmp_path / "two", workers=0)
+    found = PackedDataset(tmp_path / "two")
+    for sample, number in zip(samples, range(3), strict=True):
+        assert {name: value.numpy().tolist() for name, value in found[number].items()} == {
+            name: value.tolist() for name, value in sample.items()
+        }
+
+
+@pytest.mark.parametrize(
+    ("sample", "words"),
+    [
+        ({"x": np.zeros(3, np.int64)}, "'x' is int64, and PLY knows"),
+        ({"x": np.float32(1)}, "'x' is no list of points"),
+        ({"x": np.zeros(3, "f4"), "y": np.zeros(2, "f4")}, "has 2 rows, other fields of element vertex have 3"),
+        ({"a b": np.zeros(3, "f4")}, "has a name that PLY cannot hold"),
+        ({"t": "text"}, "'t' is no list of points"),
+    ],
+)
+def test_what_ply_cannot_hold_is_refused(tmp_path, sample, words):
+    """The field is named, and why it cannot be."""
+    convert([sample], tmp_path / "d", workers=0)
+    with pytest.raises(UsageError, match=words):
+        export(tmp_path / "d", tmp_path / "out", to="ply")
+
+
+def test_polygons_need_their_sizes(tmp_path):
+    """Corners of polygons without how many each has are no faces."""
+    make_mesh(tmp_path / "in/a.ply", polygons=True)
+    convert(str(tmp_path / "in"), tmp_path / "d", workers=0)
+    with pytest.raises(UsageError, match="'face' needs the field face_size"):
+        export(tmp_path / "d", tmp_path / "out", fields=["xyz", "face"])
+
+
+def test_chosen_fields_leave_the_rest_out(tmp_path):
+    """--fields takes properties and elements away, and nothing else."""
+    make_mesh(tmp_path / "in/a.ply")
+    convert(str(tmp_path / "in"), tmp_path / "d", workers=0)
+    export(tmp_path / "d", tmp_path / "out", fields=["xyz"])
+    (element,) = read_header(str(tmp_path / "out/a.ply")).elements
+    assert [p.name for p in element.properties] == ["x", "y", "z"]
+    whole = PlyData.read(tmp_path / "in/a.ply")["vertex"]
+    assert PlyData.read(tmp_path / "out/a.ply")["vertex"]["y"].tobytes() == whole["y"].tobytes()
+
+
+def test_real_files_come_back(tmp_path, shared_data):
+    """The PLY files at hand, packed and exported, have the same header and values."""
+    for number, path in enumerate(sorted(shared_data.glob("ply_*/**/*.ply"))):
+        if path.stat().st_size > 60_000:  # plyfile takes seconds for large meshes
+            continue
+        convert(str(path), tmp_path / f"{number}.packed", workers=0)
+        export(tmp_path / f"{number}.packed", tmp_path / f"{number}")
+        assert_same_ply(path, tmp_path / f"{number}" / path.name)

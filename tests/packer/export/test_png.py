@@ -1,0 +1,114 @@
+"""PNG files out of a packed dataset."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from PIL import Image
+
+from packer.convert import convert
+from packer.errors import UsageError
+from packer.export import export
+from packer.export.png import write_png
+from packer.format.schema import FieldSpec
+from packer.sources.png import check
+from packer.sources.png_pixels import decode
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_every_pixel_comes_back(data):
+    """Images of 8 and 16 bits and 1 to 4 channels are read from the PNG as they were, and Pillow takes the file."""
+    dtype = data.draw(st.sampled_from([np.uint8, np.uint16]))
+    shape = data.draw(st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(1, 4)))
+    image = data.draw(hnp.arrays(dtype, shape))
+    file = io.BytesIO()
+    write_png(file, image)
+    found = decode(check(file.getvalue(), "x.png"), "x.png")
+    assert found.dtype == dtype
+    assert np.array_equal(found.reshape(shape), image)
+    with Image.open(file) as picture:
+        picture.load()
+        assert picture.size == (shape[1], shape[0])
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_converted_again_the_dataset_is_the_same(tmp_path, contents, channels, dtype):
+    """Source, dataset, PNG, dataset: names with folders, dtype, channels and pixels stay."""
+    rng = np.random.default_rng(channels)
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    for n in range(3):
+        image = rng.integers(0, np.iinfo(dtype).max, (3 + n, 6, channels), dtype, endpoint=True)
+        with (tmp_path / f"in/a/{n}.png").open("wb") as file:
+            write_png(file, image)
+    convert(f"x={tmp_path}/in", tmp_path / "one", workers=0)
+    report = export(tmp_path / "one", tmp_path / "out")
+    assert (report.to, report.files) == ("png", 3)
+    convert(f"x={tmp_path}/out/x", tmp_path / "two", workers=0)
+    assert list(contents(tmp_path / "one")[1]) == ["a/0", "a/1", "a/2"]
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+def test_pairs_come_back_to_folders_of_their_fields(tmp_path, pairs):
+    """Both pictures of a pair have the sample's name, each in the folder of its field."""
+    convert(pairs.sources, tmp_path / "d", workers=0)
+    export(tmp_path / "d", tmp_path / "out")
+    for field in ("lr", "hr"):
+        for name, image in zip(pairs.names, getattr(pairs, field), strict=True):
+            with Image.open(tmp_path / "out" / field / f"{name}.png") as found:
+                assert np.array_equal(np.asarray(found), image)
+
+
+def test_images_without_names_are_numbered(tmp_path):
+    """Images of samples made in Python go to PNG too; numbers have as many digits as the last one needs."""
+    spec = FieldSpec(name="a", dtype="uint8", kind="image", shape=(2, 3, 1))
+    convert([{"a": np.full((2, 3, 1), n, np.uint8)} for n in range(11)], tmp_path / "d", fields=[spec])
+    assert export(tmp_path / "d", tmp_path / "out").to == "png"
+    assert sorted(p.name for p in (tmp_path / "out/a").iterdir()) == [f"{n:02d}.png" for n in range(11)]
+
+
+@pytest.mark.parametrize(
+    ("spec", "array", "words"),
+    [
+        (FieldSpec(name="a", dtype="uint8", shape=(3,)), np.zeros(3, np.uint8), "array of uint8"),
+        (
+            FieldSpec(name="a", dtype="float32", kind="image", shape=(2, 2, 3)),
+            np.zeros((2, 2, 3), np.float32),
+            "float32 with 3 channels",
+        ),
+        (
+            FieldSpec(name="a", dtype="uint8", kind="image", shape=(2, 2, 5)),
+            np.zeros((2, 2, 5), np.uint8),
+            "5 channels",
+        ),
+    ],
+)
+def test_what_png_cannot_hold_is_refused(tmp_path, spec, array, words):
+    """Nothing is converted or left out silently: the field is named, and what to do; nothing is written."""
+    convert([{"a": array}], tmp_path / "d", fields=[spec])
+    with pytest.raises(UsageError, match=rf"'a' is .*{words}.*--fields, or export to hdf5"):
+        export(tmp_path / "d", tmp_path / "out", to="png")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_image_without_pixels_is_refused(tmp_path):
+    """PNG has no pictures of no pixels: the sample is named."""
+    spec = FieldSpec(name="a", dtype="uint8", kind="image", shape=(None, 3, 1))
+    convert([{"a": np.zeros((n, 3, 1), np.uint8)} for n in (1, 0)], tmp_path / "d", fields=[spec])
+    with pytest.raises(UsageError, match=r"'a', sample '1': a PNG of \(0, 3\) pixels"):
+        export(tmp_path / "d", tmp_path / "out")
+
+
+def test_real_pictures_come_back(tmp_path, shared_data, contents):
+    """Interlaced, 16-bit, palette and gray files: what is exported is what was packed."""
+    for number, path in enumerate(sorted((shared_data / "png_odd").rglob("*.png"))):
+        convert(f"x={path}", tmp_path / f"{number}.one", workers=0)
+        export(tmp_path / f"{number}.one", tmp_path / f"{number}.out")
+        convert(f"x={tmp_path}/{number}.out/x", tmp_path / f"{number}.two", workers=0)
+        assert contents(tmp_path / f"{number}.one") == contents(tmp_path / f"{number}.two")
