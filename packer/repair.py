@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,12 +43,19 @@ class RepairReport:
 
 
 def repair(
-    dataset: str | os.PathLike[str], source: Source | None = None, progress: Progress | None = None
+    dataset: str | os.PathLike[str],
+    source: Source | None = None,
+    progress: Progress | None = None,
+    checked: Progress | None = None,
+    damaged: Callable[[Sequence[ShardEntry]], None] | None = None,
 ) -> RepairReport:
     """Repairs a packed dataset; nothing that is right is touched.
 
     Args:
         source: opened with the options of the conversion; needed where a shard is damaged.
+        progress: called with the samples and raw bytes packed since the last call.
+        checked: called with 0 and the bytes checked since the last call, before that.
+        damaged: called once, with the shards to be packed again, where there are any.
 
     Raises:
         DatasetError: a shard is damaged and no source was given; or too much is lost.
@@ -66,7 +73,7 @@ def repair(
         rebuilt = True
     for partial in (folder / SHARD_FOLDER).glob("*.partial"):
         partial.unlink()
-    report = verify(folder)
+    report = verify(folder, checked)
     bad = [entry for entry in manifest.shards if entry.file in report.damaged_shards]
     if bad and source is None:
         raise DatasetError(f"{folder}: {bad[0].file} is damaged; name the sources it was made from")
@@ -74,6 +81,8 @@ def repair(
     changed = []
     if source is not None and bad:
         check_same_schema(manifest, source)
+        if damaged:
+            damaged(bad)
         for shard in _planned(manifest, source):
             entry = manifest.shards[shard.number]
             if entry in bad:
@@ -175,4 +184,6 @@ def _publish(folder: Path, manifest: Manifest, entries: Sequence[ShardEntry]) ->
     made = Made(manifest.fields, manifest.origin, manifest.names is not None, manifest.planned_bytes)
     reports = [report_of(folder / entry.file, manifest.fields) for entry in entries]
     kept = [msgspec.structs.replace(report, entry=entry) for report, entry in zip(reports, entries, strict=True)]
-    write_manifest(folder, made, kept)
+    new = write_manifest(folder, made, kept)
+    if not isinstance(manifest.stats, msgspec.UnsetType):  # the samples are the same
+        manifests.write(folder, msgspec.structs.replace(new, stats=manifest.stats))

@@ -54,7 +54,8 @@ class Damage:
             first, behind = self.samples
             where += f", sample {first}" if behind == first + 1 else f", samples {first} to {behind - 1}"
         if self.names:
-            where += f" ({', '.join(self.names)})"
+            more = self.samples is not None and len(self.names) < self.samples[1] - self.samples[0]
+            where += f" ({', '.join([*self.names, *(['...'] if more else [])])})"
         return f"{where}: {self.what}"
 
 

@@ -12,6 +12,8 @@ COMMANDS = {
     "convert": ("packer.cli.convert", "Pack images, point clouds or HDF5 files into a dataset."),
     "plan": ("packer.cli.plan", "Say what convert would make, before anything is written."),
     "info": ("packer.cli.info", "Say what a packed dataset holds."),
+    "verify": ("packer.cli.verify", "Check every byte of a packed dataset, and say what is damaged."),
+    "repair": ("packer.cli.repair", "Make what is damaged again."),
     "codecs": ("packer.cli.codecs", "Try every codec on a sample of the sources."),
     "stats": ("packer.cli.stats", "Say what the values of each field and channel lie between."),
     "export": ("packer.cli.export", "Write a packed dataset as PNG, PLY or HDF5 files again."),

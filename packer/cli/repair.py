@@ -1,0 +1,76 @@
+"""`packer repair`: what is damaged is made again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from packer.cli.logs import is_quiet, log_options
+from packer.cli.options import source_options
+from packer.cli.tables import counted
+from packer.format.manifest import SHARD_FOLDER
+
+if TYPE_CHECKING:
+    from packer.convert import ConvertOptions
+    from packer.format.manifest import ShardEntry
+    from packer.repair import RepairReport
+
+_log = logging.getLogger(__name__)
+
+
+@click.command()
+@click.argument("dataset", type=click.Path(path_type=Path))
+@click.argument("sources", nargs=-1, metavar="[[FIELD=]SOURCE...]")
+@source_options
+@log_options
+def repair(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> None:
+    """Make what is damaged in the packed dataset DATASET again, and leave the rest as it is.
+
+    Shards are packed again from the SOURCEs; give those, and the options, that the dataset was made with. A lost
+    manifest or table of names is made from the shards, without any source.
+
+    \b
+    $ packer repair div2k.packed
+    $ packer repair div2k.packed lr=DIV2K/LR_x4 hr=DIV2K/HR
+    """
+    report = _repaired(dataset, sources, options)
+    if not is_quiet():
+        click.echo("\n".join(_lines(report)) or f"{dataset}: nothing is damaged")
+
+
+def _repaired(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> RepairReport:
+    from packer import repair as repairing
+    from packer.cli.progress import progress
+    from packer.convert import open_source
+
+    source = open_source(list(sources), options, []) if sources else None
+    with ExitStack() as shows:
+        checking = shows.enter_context(progress("checking", "bytes"))
+        packing = progress("packing")
+
+        def damaged(shards: Sequence[ShardEntry]) -> None:
+            shows.close()  # one bar at a time
+            shows.enter_context(packing)
+            packing.start(sum(shard.samples for shard in shards))
+            _log.info("%s damaged; packing again", counted(len(shards), "shard"))
+
+        checking.start(sum(path.stat().st_size for path in (dataset / SHARD_FOLDER).glob("*.lmdb")))
+        return repairing.repair(dataset, source, packing.advance, checking.advance, damaged)
+
+
+def _lines(report: RepairReport) -> list[str]:
+    """What was made again, a line each."""
+    made = []
+    if report.manifest:
+        made.append("manifest.json: made again from the shards")
+    if report.names:
+        made.append("names.lmdb: made again from the shards")
+    for file in report.shards:
+        other = "; its bytes differ from before, every sample is the same" if file in report.changed else ""
+        made.append(f"{file}: packed again{other}")
+    return made
