@@ -1,0 +1,111 @@
+"""Comparing with the sources: every value and every name, to the bit."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pytest
+from PIL import Image
+
+from packer.against import compare, same_bits
+from packer.convert import ConvertOptions, convert, open_source
+from packer.errors import UsageError
+
+
+def source_of(sources, **options):
+    return open_source(list(sources), ConvertOptions(**options), [])
+
+
+def test_a_dataset_is_what_its_sources_are(pairs, clouds, rows, tmp_path):
+    """Nothing differs after a conversion, over several shards, and progress tells of every sample."""
+    for number, made in enumerate((pairs, clouds, rows)):
+        folder = convert(made.sources, tmp_path / str(number), workers=0, shard_size=4096).path
+        told = []
+        source = source_of(made.sources)
+        assert compare(folder, source, lambda samples, nbytes, told=told: told.append((samples, nbytes))) == []
+        assert sum(samples for samples, _ in told) == len(source)
+
+
+def test_a_changed_pixel_is_named(pairs, tmp_path):
+    """One pixel of one picture: shard, field, number and name of that sample alone."""
+    folder = convert(pairs.sources, tmp_path / "out", workers=0, shard_size=4096, codec="lr=none,hr=zstd").path
+    picture = pairs.hr[8].copy()
+    picture[3, 4, 1] ^= 1
+    Image.fromarray(picture).save(pairs.folder / "hr" / "008.png")
+    (damage,) = compare(folder, source_of(pairs.sources))
+    assert str(damage) == "shards/00001.lmdb, field 'hr', sample 8 (008): differs from the source"
+
+
+def test_a_changed_number_without_a_name(rows, tmp_path):
+    """The sign of a zero counts; samples without names are told by number."""
+    with h5py.File(rows.path, "a") as file:
+        file["x"][123] = 0.0
+    folder = convert(rows.sources, tmp_path / "out", workers=0).path
+    with h5py.File(rows.path, "a") as file:
+        file["x"][123, 1] = -0.0
+    (damage,) = compare(folder, source_of(rows.sources))
+    assert str(damage) == "shards/00000.lmdb, field 'x', sample 123: differs from the source"
+
+
+def test_changed_names_and_shapes(clouds, tmp_path):
+    """A file that was renamed, and a cloud with another number of points."""
+    folder = convert(clouds.sources, tmp_path / "out", workers=0).path
+    (clouds.folder / "c4.ply").rename(clouds.folder / "c5.ply")
+    (damage,) = compare(folder, source_of(clouds.sources))
+    assert damage.what == "names differ from the source"
+    (clouds.folder / "c5.ply").rename(clouds.folder / "c4.ply")
+    (clouds.folder / "c2.ply").write_bytes((clouds.folder / "c1.ply").read_bytes())
+    damages = compare(folder, source_of(clouds.sources))
+    assert {(d.field, d.samples, d.names) for d in damages} == {(f, (2, 3), ("c2",)) for f in ("xyz", "rgb")}
+
+
+def test_samples_left_out_are_left_out_again(clouds, tmp_path):
+    """A dataset made with bad files skipped compares equal to sources in which they still are."""
+    bad = clouds.folder / "c3.ply"
+    bad.write_text(bad.read_text()[:-20])
+    folder = convert(clouds.sources, tmp_path / "out", workers=0, on_error="skip").path
+    assert compare(folder, source_of(clouds.sources, on_error="skip")) == []
+
+
+def test_damage_is_told_and_the_rest_compared(pairs, tmp_path):
+    """A shard that is missing is one damage; the others are compared all the same."""
+    folder = convert(pairs.sources, tmp_path / "out", workers=0, shard_size=4096).path
+    (folder / "shards" / "00000.lmdb").unlink()
+    Image.fromarray(pairs.hr[0]).save(pairs.folder / "hr" / "011.png")
+    damages = compare(folder, source_of(pairs.sources))
+    assert [damage.file for damage in damages] == ["shards/00000.lmdb", "shards/00001.lmdb"]
+    assert damages[1].names == ("011",)
+
+
+def test_other_sources_are_refused(pairs, clouds, rows, new_pairs, tmp_path):
+    """Other fields, another number of samples, or names where there were none."""
+    folder = convert(pairs.sources, tmp_path / "out", workers=0).path
+    with pytest.raises(UsageError, match="is not in the source"):
+        compare(folder, source_of(clouds.sources))
+    with pytest.raises(UsageError, match="'lr' differs"):
+        compare(folder, source_of(pairs.sources, source=_gray()))
+    with pytest.raises(UsageError, match="the source has 7 samples, the dataset was made from 12"):
+        compare(folder, source_of(new_pairs(tmp_path / "fewer", 7, 6, 5).sources))
+    unnamed = convert([{"lr": a, "hr": b} for a, b in zip(pairs.lr, pairs.hr, strict=True)], tmp_path / "b").path
+    with pytest.raises(UsageError):
+        compare(unnamed, source_of(pairs.sources))
+
+
+def test_same_bits():
+    """NaN equals itself, zeros of two signs do not; shape and dtype count; text is its UTF-8."""
+    nan = np.array([np.nan])
+    assert same_bits(nan, nan.copy())
+    assert not same_bits(np.array([0.0]), np.array([-0.0]))
+    assert not same_bits(np.zeros((2, 1)), np.zeros((1, 2)))
+    assert not same_bits(np.zeros(2, np.int32), np.zeros(2, np.uint32))
+    assert same_bits(np.frombuffer("ä".encode(), np.uint8), "ä")
+    grid = np.arange(6).reshape(2, 3)
+    assert same_bits(grid, np.asfortranarray(grid))
+    assert not same_bits(grid, np.ascontiguousarray(grid[:, ::-1]))
+    assert same_bits(np.float64(3).reshape(()), np.float64(3).reshape(()))
+
+
+def _gray():
+    from packer.sources.opening import SourceOptions
+
+    return SourceOptions(mode="gray")

@@ -1,0 +1,186 @@
+"""Verifying: a good dataset is good, and nothing that differs from what was written passes."""
+
+from __future__ import annotations
+
+import random
+import shutil
+
+import numpy as np
+import pytest
+
+from packer.errors import DatasetError, ManifestError, PackerError
+from packer.verify import Damage, verify
+from packer.writer import DatasetWriter
+from readers import PackedDataset
+
+#: Single bits flipped, each in a dataset that is otherwise good.
+FLIPS = 3000
+
+
+@pytest.fixture
+def mixed(tmp_path):
+    """A small dataset of every way to store a column, with names s00 to s19, in two shards."""
+    rng = np.random.default_rng(0)
+    codec = "raw=none,photo=zstd,cloud=bitshuffle,label=none,caption=lz4"
+    with DatasetWriter(tmp_path / "mixed", codec=codec, shard_size=8000) as writer:
+        for n in range(20):
+            steps = np.arange(8 + n)[:, None, None]
+            sample = {
+                "raw": rng.integers(0, 256, (6, 5, 3), dtype=np.uint8),
+                "photo": (steps * 3 + rng.integers(0, 3, (8 + n, 6, 3))).astype(np.uint8),
+                "cloud": np.round(rng.normal(size=(20 + n, 3)), 1).astype(np.float32),
+                "label": np.int64(n),
+                "caption": "word " * n,
+            }
+            writer.add(sample, f"s{n:02}")
+    assert len(list((tmp_path / "mixed" / "shards").iterdir())) == 2
+    return tmp_path / "mixed"
+
+
+def flip(path, bit):
+    """Flips one bit of a file, in place."""
+    with path.open("r+b", buffering=0) as file:
+        file.seek(bit // 8)
+        byte = file.read(1)[0]
+        file.seek(bit // 8)
+        file.write(bytes([byte ^ 1 << bit % 8]))
+
+
+def is_found(folder):
+    """Whether verifying tells of damage; any error that is not meant fails the test."""
+    try:
+        return bool(verify(folder).damages)
+    except PackerError:
+        return True
+
+
+def test_a_good_dataset_has_no_damage(mixed):
+    """Every file is counted, every byte but those of the manifest is checked, and nothing is found."""
+    told = []
+    report = verify(mixed, lambda samples, nbytes: told.append((samples, nbytes)))
+    assert report.damages == ()
+    assert report.files == len([path for path in mixed.rglob("*") if path.is_file()]) == 4
+    assert report.bytes == sum(path.stat().st_size for path in mixed.rglob("*.lmdb"))
+    assert sum(nbytes for _, nbytes in told) == sum(p.stat().st_size for p in (mixed / "shards").iterdir())
+    assert report.frames == 10
+
+
+def test_thousands_of_flipped_bits_are_all_found(mixed):
+    """Whichever bit of whichever file differs, it is found; and put back, all is good."""
+    chance = random.Random(0)
+    files = sorted(path for path in mixed.rglob("*") if path.is_file())
+    assert len(files) >= 3
+    sizes = [path.stat().st_size for path in files]
+    missed = []
+    for path in chance.choices(files, sizes, k=FLIPS):
+        bit = chance.randrange(8 * path.stat().st_size)
+        flip(path, bit)
+        if not is_found(mixed):
+            missed.append((path.name, bit))
+        flip(path, bit)
+    assert missed == []
+    assert verify(mixed).damages == ()
+
+
+def test_a_flipped_bit_is_named(mixed):
+    """Shard, field, sample number and sample name of the frame that holds it."""
+    shard = mixed / "shards" / "00001.lmdb"
+    raw = PackedDataset(mixed)["s17"]["raw"].numpy().tobytes()
+    flip(shard, 8 * shard.read_bytes().index(raw) + 100)
+    (damage,) = verify(mixed).damages
+    assert (damage.file, damage.field) == ("shards/00001.lmdb", "raw")
+    assert damage.samples is not None
+    assert damage.samples[0] <= 17 < damage.samples[1]
+    assert damage.names == tuple(f"s{n:02}" for n in range(*damage.samples))[:5]
+    text = str(damage)
+    for word in ("shards/00001.lmdb", "field 'raw'", f"samples {damage.samples[0]} to {damage.samples[1] - 1}", "s1"):
+        assert word in text
+    assert "checksum" in text
+    assert verify(mixed).damaged_shards == ("shards/00001.lmdb",)
+
+
+def test_one_sample_a_frame_is_named_alone(tmp_path):
+    """Where a frame is one sample, the damage is that sample, with its name."""
+    rng = np.random.default_rng(1)
+    values = rng.integers(0, 2**32, (4, 30_000), dtype=np.uint32)
+    with DatasetWriter(tmp_path / "out", codec="none") as writer:
+        for n, value in enumerate(values):
+            writer.add({"x": value}, f"n{n}")
+    shard = tmp_path / "out" / "shards" / "00000.lmdb"
+    flip(shard, 8 * shard.read_bytes().index(values[2].tobytes()) + 5)
+    (damage,) = verify(tmp_path / "out").damages
+    assert str(damage) == "shards/00000.lmdb, field 'x', sample 2 (n2): the checksum of frame 2 is wrong"
+
+
+@pytest.mark.parametrize("file", ["shards/00000.lmdb", "shards/00001.lmdb", "names.lmdb"])
+@pytest.mark.parametrize("change", ["cut", "longer", "emptied", "removed", "folder", "zeroed", "shifted"])
+def test_files_that_are_not_what_they_were(mixed, file, change):
+    """Cut short, longer, empty, gone, no file, full of zeros, or moved by a byte: that file is named, no other."""
+    path = mixed / file
+    data = path.read_bytes()
+    path.unlink()
+    if change == "folder":
+        path.mkdir()
+    elif change != "removed":
+        changed = {
+            "cut": data[:-1],
+            "longer": data + b"x",
+            "emptied": b"",
+            "zeroed": bytes(len(data)),
+            "shifted": b"x" + data[:-1],
+        }
+        path.write_bytes(changed[change])
+    damages = verify(mixed).damages
+    assert {damage.file for damage in damages} == {file}
+    assert all(str(damage).startswith(file) and str(mixed) not in str(damage) for damage in damages)
+
+
+def test_swapped_shards(mixed):
+    """Two good shards in each other's place are both found."""
+    first, second = (mixed / "shards" / f"0000{n}.lmdb" for n in range(2))
+    first.rename(mixed / "moved")
+    second.rename(first)
+    (mixed / "moved").rename(second)
+    assert verify(mixed).damaged_shards == ("shards/00000.lmdb", "shards/00001.lmdb")
+
+
+def test_a_shard_of_another_dataset(mixed, tmp_path):
+    """A good shard of the same schema and size with other values is found by its digest."""
+    twins = []
+    for number in range(2):
+        with DatasetWriter(tmp_path / f"twin{number}", codec="none") as writer:
+            for n in range(10):
+                writer.add({"x": np.full(100, n + number)})
+        twins.append(tmp_path / f"twin{number}" / "shards" / "00000.lmdb")
+    shutil.copy(twins[1], twins[0])
+    (damage,) = verify(tmp_path / "twin0").damages
+    assert "digest" in damage.what
+
+
+def test_a_file_that_nobody_knows(mixed):
+    """What lies between the shards and does not belong there is told."""
+    (mixed / "shards" / "00009.lmdb").write_bytes(b"")
+    (damage,) = verify(mixed).damages
+    assert damage.file == "shards/00009.lmdb"
+    assert "does not know" in damage.what
+
+
+def test_what_is_no_dataset(mixed, tmp_path):
+    """A lost or changed manifest, and a folder without one, is an error and not a report."""
+    with pytest.raises(DatasetError, match="does not exist"):
+        verify(tmp_path / "nothing")
+    manifest = mixed / "manifest.json"
+    text = manifest.read_text()
+    manifest.write_text(text.replace('"samples": 20', '"samples": 21'))
+    with pytest.raises(ManifestError):
+        verify(mixed)
+    manifest.unlink()
+    with pytest.raises(DatasetError, match="no manifest"):
+        verify(mixed)
+
+
+def test_long_lists_of_names_are_cut():
+    """Five names at most, with dots where there are more samples."""
+    names = tuple("abcde")
+    assert "(a, b, c, d, e, ...)" in str(Damage("f", "w", "x", (0, 9), names))
+    assert "(a, b, c, d, e)" in str(Damage("f", "w", "x", (0, 5), names))
