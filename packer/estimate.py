@@ -18,6 +18,7 @@ from packer.format.shard_writer import PAGE
 from packer.format.sizes import slack_pages
 from packer.plan import Plan
 from packer.prepare import Prepared, look_at
+from packer.sources.limits import Limits
 
 #: Samples are taken from this many places, and no more than this many raw bytes.
 PLACES = 64
@@ -60,15 +61,19 @@ class Estimate:
     exact: bool
 
 
-def estimate(prepared: Prepared) -> Estimate:
-    """The size of what packing `prepared` makes. Reads some samples where the plan is not exact already."""
+def estimate(prepared: Prepared, limits: Limits | None = None) -> Estimate:
+    """The size of what packing `prepared` makes. Reads some samples where the plan is not exact already.
+
+    Args:
+        limits: what reading a sample may take, in a process of its own; None: in this one, unguarded.
+    """
     plan, source = prepared.plan, prepared.source
     names = names_bytes([name.encode() for name in source.names]) if source.names is not None else 0
     if plan.exact:
         whole = {name: FieldEstimate(raw, raw, raw, raw) for name, raw in plan.raw_bytes.items()}
         size = plan.file_bytes + names
         return Estimate(whole, names, size, size, size, True)
-    samples = look_at(source, PLACES, MOST_BYTES)
+    samples = look_at(source, PLACES, MOST_BYTES, limits)
     fields = {f.name: _field(prepared, f, samples.get(f.name, [])) for f in plan.fields}
     # The plan takes every frame to be raw; what is more in it than the data are indexes and ends of pages.
     rest = plan.file_bytes - _spare(plan) - sum(plan.raw_bytes.values()) + names

@@ -30,7 +30,9 @@ _log = logging.getLogger(__name__)
 @click.argument("out", type=click.Path(path_type=Path))
 @conversion_options
 @click.option(
-    "--workers", type=click.IntRange(min=0), help="Processes; 0 packs in this one.  [default: as many as processors]"
+    "--workers",
+    type=click.IntRange(min=0),
+    help="Processes; 0 packs in this one, without limits for reading.  [default: as many as processors]",
 )
 @click.option("--scheduler", metavar="ADDRESS", help="Pack on a Dask cluster, as in tcp://host:8786.")
 @click.option("--overwrite", is_flag=True, help="Replace a dataset that is there, once the new one is done.")

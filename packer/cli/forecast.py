@@ -13,7 +13,7 @@ import msgspec
 from packer.cli.summary import shape_text
 from packer.cli.tables import listing, table, terminal_width
 from packer.cli.units import size_text
-from packer.convert import ConvertOptions, check_apart, open_source
+from packer.convert import ConvertOptions, check_apart, guard, open_source
 from packer.estimate import Estimate, estimate
 from packer.format.codecs import codec_name
 from packer.prepare import Prepared, prepare
@@ -46,8 +46,9 @@ def forecast(sources: Sequence[str], options: ConvertOptions, out: Path) -> Fore
     rejected: list[Rejected] = []
     source = open_source(list(sources), options, rejected)
     check_apart(list(sources), out)
-    prepared = prepare(source, options.codec, options.shard_size)
-    return Forecast(prepared, estimate(prepared), tuple(rejected), shutil.disk_usage(_existing(out)).free)
+    limits = guard(options, in_memory=False)
+    prepared = prepare(source, options.codec, options.shard_size, limits)
+    return Forecast(prepared, estimate(prepared, limits), tuple(rejected), shutil.disk_usage(_existing(out)).free)
 
 
 def forecast_lines(found: Forecast) -> list[str]:

@@ -71,6 +71,22 @@ _BAD = (
         show_default=True,
         help="Stop at the first bad file or sample, or leave it out and list it in rejected.jsonl.",
     ),
+    click.option(
+        "--read-timeout",
+        type=click.FloatRange(min=0),
+        default=600.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="A sample whose reading takes longer is bad; 0 for no limit.",
+    ),
+    click.option(
+        "--read-memory",
+        type=size,
+        default="8GiB",
+        show_default=True,
+        metavar="SIZE",
+        help="A sample whose reading takes more memory is bad; 0 for no limit.",
+    ),
 )
 
 
@@ -83,17 +99,15 @@ def conversion_options(command: Command) -> Command:
     """Adds what sources and packing are told; the command gets it as `options`, a ConvertOptions."""
 
     @functools.wraps(command)
-    def with_options(
-        codec: Sequence[str], shard_size: int | None, map_size: int | None, on_error: str, **given: Any
-    ) -> Any:
+    def with_options(codec: Sequence[str], shard_size: int | None, map_size: int | None, **given: Any) -> Any:
         from packer.convert import ConvertOptions
 
         options = ConvertOptions(
             codec=",".join(codec) or "auto",
             shard_size=shard_size,
             map_limit=map_size,
-            on_error=on_error,
             source=_source_options(given),
+            **_bad_options(given),
         )
         return command(options=options, **given)
 
@@ -106,15 +120,24 @@ def source_options(command: Command) -> Command:
     """Adds what sources alone are told; the command gets it as `options`, a ConvertOptions."""
 
     @functools.wraps(command)
-    def with_options(on_error: str, **given: Any) -> Any:
+    def with_options(**given: Any) -> Any:
         from packer.convert import ConvertOptions
 
-        options = ConvertOptions(on_error=on_error, source=_source_options(given))
+        options = ConvertOptions(source=_source_options(given), **_bad_options(given))
         return command(options=options, **given)
 
     for option in reversed((*_BAD, *_SOURCE)):
         option(with_options)
     return with_options
+
+
+def _bad_options(given: dict[str, Any]) -> dict[str, Any]:
+    """Takes what is bad, and what then, out of `given`."""
+    return {
+        "on_error": given.pop("on_error"),
+        "read_seconds": given.pop("read_timeout") or None,
+        "read_bytes": given.pop("read_memory") or None,
+    }
 
 
 def _source_options(given: dict[str, Any]) -> SourceOptions:
