@@ -18,20 +18,21 @@ from packer.format.names import Names
 from packer.format.schema import Field
 from readers.batch import Batch, item_of
 from readers.crop import Crop
+from readers.epoch import Epoch
 from readers.field_reader import FieldReader
 from readers.fixed import Allocate
 from readers.indexing import Numbers, is_single, sample_number, sample_numbers
 from readers.opened import Opened, describe, open_names
+from readers.parts import Parts
 from readers.points import PointSample
 from readers.region import read_region
 from readers.rows import SampleRows
-from readers.view import Epoch, View
 from readers.views import Views
 
 Transform = Callable[[Any], Any]
 
 #: Attributes that follow from the path and are not pickled.
-_FOUND_BY_PATH = ("manifest", "fields", "_opened", "_names", "_view", "_readers")
+_FOUND_BY_PATH = ("manifest", "fields", "_opened", "_names", "_parts", "_readers")
 
 
 class PackedDataset(Dataset[Any]):
@@ -92,7 +93,7 @@ class PackedDataset(Dataset[Any]):
         self.fields: dict[str, Field] = _choose(self.manifest.fields, self._chosen, self.path)
         self._opened: Opened | None = None
         self._names: Names | None = None
-        self._view: View | None = None
+        self._parts: Parts | None = None
         self._readers: tuple[int, dict[str, FieldReader]] = (-1, {})
 
     def __len__(self) -> int:
@@ -118,11 +119,11 @@ class PackedDataset(Dataset[Any]):
         """What reads each field: whole samples, or crops and subsets as they are in the present epoch."""
         if self._epoch is None:
             return self.opened.readers
-        if self._view is None:
-            self._view = View(self.opened, self.crop, self.sample_points, partial(describe, self.path, self.manifest))
+        if self._parts is None:
+            self._parts = Parts(self.opened, self.crop, self.sample_points, partial(describe, self.path, self.manifest))
         epoch = self._epoch.number
         if self._readers[0] != epoch:
-            self._readers = (epoch, self._view.at(epoch))
+            self._readers = (epoch, self._parts.at(epoch))
         return self._readers[1]
 
     def set_epoch(self, epoch: int) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
-
 from packer.errors import UsageError
 from readers.crop import Crop
 from readers.crop_reader import CropReader, Placing, draws_of
@@ -16,7 +14,7 @@ from readers.rows import SampleRows
 from readers.varied import Varied
 
 
-class View:
+class Parts:
     """Makes the readers of one epoch.
 
     Args:
@@ -54,25 +52,6 @@ class View:
             for name in self._tied:
                 readers[name] = PointsReader(self._rows[name], first, subset, self._describe)
         return readers
-
-
-class Epoch:
-    """The number of the present epoch, in memory that worker processes share: those that stay see it change."""
-
-    def __init__(self) -> None:
-        self._number = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
-
-    @property
-    def number(self) -> int:
-        return int(self._number)
-
-    @number.setter
-    def number(self, value: int) -> None:
-        self._number.fill_(value)
-
-    def __setstate__(self, state: dict[str, torch.Tensor]) -> None:
-        # A copy by pickle or deepcopy has memory of its own; within DataLoader's workers it is shared already.
-        self._number = state["_number"].share_memory_()  # type: ignore[no-untyped-call]
 
 
 def _tied(opened: Opened, points: PointSample) -> list[str]:
