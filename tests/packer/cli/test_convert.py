@@ -144,12 +144,11 @@ def test_a_scheduler_needs_its_package(refused, pairs, tmp_path, monkeypatch):
     assert not (tmp_path / "out").exists()
 
 
-def test_limits_of_reading(packer, rows, tmp_path):
+def test_limits_of_reading(packer, rows, tmp_path, monkeypatch):
     """--read-timeout and --read-memory reach the conversion; 0 is no limit."""
     told = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("packer.convert.convert", lambda sources, out, options, **hooks: told.append(options) or 1 / 0)
-        packer("convert", rows.path, tmp_path / "out", "--read-timeout", "1.5", "--read-memory", "1GiB")
-        packer("convert", rows.path, tmp_path / "out", "--read-timeout", "0", "--read-memory", "0")
-        packer("convert", rows.path, tmp_path / "out")
+    monkeypatch.setattr("packer.convert.convert", lambda sources, out, options, **hooks: told.append(options) or 1 / 0)
+    packer("convert", rows.path, tmp_path / "out", "--read-timeout", "1.5", "--read-memory", "1GiB")
+    packer("convert", rows.path, tmp_path / "out", "--read-timeout", "0", "--read-memory", "0")
+    packer("convert", rows.path, tmp_path / "out")
     assert [(o.read_seconds, o.read_bytes) for o in told] == [(1.5, 2**30), (None, None), (600, 2**33)]
