@@ -6,7 +6,8 @@ append("rows.packed", "other.packed")
 The new samples are packed beside the dataset first, into `.NAME.appending`; killed there, the same call goes on.
 Then their shards are linked into the dataset, a table of all names is written under a new name, and one rename
 puts the new manifest in place: before it the dataset is the old one, behind it the new one. The table of names
-that the old manifest leads to stays until the next call, for readers that are open.
+that the old manifest leads to stays until the next call, for readers that are open. `.NAME.appended` tells the same
+call, killed while it tidied up, that all is done.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 
 import filelock
 import msgspec
+import xxhash
 
 from packer.convert import ConvertOptions, check_apart, convert, open_source
 from packer.errors import UsageError, WriteError
@@ -81,18 +83,28 @@ def append(
     rejected: list[Rejected] = []
     with _locked(folder):
         source = _open(sources, options, rejected, held)
-        work = beside(folder, "appending")
+        work, note = beside(folder, "appending"), beside(folder, "appended")
         joined, added = held, len(source)
-        if not _is_done(work, held, source):
+        if not _is_done(note, held, source):
+            note.unlink(missing_ok=True)
             check_names([(str(folder), read_names(folder, held)), ("the source", source.names)])
             if (work / MANIFEST).exists():
                 shutil.rmtree(work)  # packed by an earlier call that was killed; its source may have changed since
             # Of another call that was killed nothing is kept: overwrite.
             rejected += convert(source, work, options, overwrite=True).rejected
-            joined = _take_in(folder, held, work, rejected)
+            joined = _take_in(folder, held, work, source, rejected)
             added = joined.samples - held.samples
-        shutil.rmtree(work)
+        shutil.rmtree(work, ignore_errors=True)
+        note.unlink(missing_ok=True)
     return AppendReport(folder, joined, added, tuple(rejected), time.perf_counter() - began)
+
+
+class _Note(msgspec.Struct, frozen=True):
+    """What was appended: the dataset's manifest behind it, and origin and number of the samples."""
+
+    manifest: str
+    origin: dict[str, Any]
+    samples: int
 
 
 def _open(sources: Any, options: ConvertOptions, rejected: list[Rejected], held: Manifest) -> Source:
@@ -111,17 +123,26 @@ def _is_packed(place: Any) -> bool:
     return isinstance(place, (str, os.PathLike)) and (Path(place) / MANIFEST).exists()
 
 
-def _is_done(work: Path, held: Manifest, source: Source) -> bool:
-    """Whether these samples are in the dataset already, by a call that was killed before it tidied up."""
-    if not (work / MANIFEST).exists():
+def _is_done(note: Path, held: Manifest, source: Source) -> bool:
+    """Whether a call that was killed while it tidied up has put these samples into the dataset."""
+    try:
+        found = msgspec.json.decode(note.read_bytes(), type=_Note)
+    except (OSError, msgspec.DecodeError):
         return False
-    packed = manifests.read(work)
-    digests = {shard.digest for shard in held.shards}
-    same = packed.origin == msgspec.json.decode(msgspec.json.encode({"kind": source.kind, **source.provenance()}))
-    return same and packed.samples == len(source) and digests.issuperset(shard.digest for shard in packed.shards)
+    return found.manifest == _digest(held) and (found.origin, found.samples) == (_origin(source), len(source))
 
 
-def _take_in(folder: Path, held: Manifest, work: Path, rejected: list[Rejected]) -> Manifest:
+def _digest(manifest: Manifest) -> str:
+    return xxhash.xxh3_128_hexdigest(manifests.encode(manifest))
+
+
+def _origin(source: Source) -> dict[str, Any]:
+    """What the manifest will say of a source, as it is read back."""
+    origin: dict[str, Any] = msgspec.json.decode(msgspec.json.encode({"kind": source.kind, **source.provenance()}))
+    return origin
+
+
+def _take_in(folder: Path, held: Manifest, work: Path, source: Source, rejected: list[Rejected]) -> Manifest:
     """Links the shards of the dataset in `work` into the one in `folder`, and swaps the manifest.
 
     Raises:
@@ -145,6 +166,8 @@ def _take_in(folder: Path, held: Manifest, work: Path, rejected: list[Rejected])
         if rejected:
             with (folder / REJECTED).open("ab") as file:
                 file.write(msgspec.json.Encoder().encode_lines(rejected))
+        note = _Note(_digest(joined), _origin(source), len(source))
+        beside(folder, "appended").write_bytes(msgspec.json.encode(note))
         manifests.write(folder, joined)
         sync_folder(folder)
         _remove_tables(folder, held.names, joined.names)

@@ -1,0 +1,77 @@
+"""`packer export`, `append`, `merge` and `repack` on the command line."""
+
+from __future__ import annotations
+
+import pytest
+from PIL import Image
+
+from packer.format import manifest as manifests
+from packer.format.codecs import codec_name
+from packer.verify import verify
+
+
+@pytest.fixture
+def dataset(packer, pairs, tmp_path):
+    """The pairs, packed."""
+    packer("convert", *pairs.sources, tmp_path / "d", "--workers", 0)
+    return tmp_path / "d"
+
+
+def run(packer, *arguments):
+    result = packer(*arguments)
+    assert result.exit_code == 0, result.stderr
+    return result
+
+
+def test_export_writes_files_and_says_how_many(packer, dataset, pairs, tmp_path):
+    """Pictures in folders of their fields; one line on stdout; --fields and --to choose."""
+    result = run(packer, "export", dataset, tmp_path / "out")
+    assert "12 samples in 24 files of png" in result.stdout
+    with Image.open(tmp_path / "out" / "hr" / f"{pairs.names[0]}.png") as image:
+        assert image.size == (10, 12)
+    run(packer, "export", dataset, tmp_path / "lr", "--fields", "lr", "--quiet")
+    assert [p.name for p in (tmp_path / "lr").iterdir()] == ["lr"]
+    run(packer, "export", dataset, tmp_path / "h5", "--to", "hdf5")
+    assert [p.name for p in (tmp_path / "h5").iterdir()] == ["d.h5"]
+
+
+def test_export_refuses_a_folder_in_use(refused, dataset, tmp_path):
+    """Exit status 2, and the option that would write there."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").touch()
+    refused(2, ["export", dataset, tmp_path / "out"], "is not empty", "--overwrite")
+    refused(1, ["export", tmp_path / "none", tmp_path / "new"], "does not exist")
+
+
+def test_append_adds_files(packer, refused, dataset, new_pairs, pairs, tmp_path):
+    """New pairs come behind the others; the same ones again are refused by name."""
+    more = new_pairs(tmp_path / "more", 3, 6, 5)
+    for path in list((tmp_path / "more").rglob("*.png")):
+        path.rename(path.with_name(f"z{path.name}"))
+    result = run(packer, "append", dataset, *more.sources, "--workers", 0)
+    assert "3 samples more, 15 samples in all" in result.stdout
+    assert not verify(dataset).damages
+    refused(2, ["append", dataset, *pairs.sources], "is there already")
+
+
+def test_merge_joins_datasets(packer, refused, dataset, new_pairs, tmp_path):
+    """Two datasets become one; the same one twice is refused."""
+    more = new_pairs(tmp_path / "more", 3, 6, 5)
+    for path in list((tmp_path / "more").rglob("*.png")):
+        path.rename(path.with_name(f"z{path.name}"))
+    packer("convert", *more.sources, tmp_path / "e", "--workers", 0)
+    result = run(packer, "merge", dataset, tmp_path / "e", tmp_path / "m")
+    assert "15 samples in 2 shards" in result.stdout
+    assert manifests.read(tmp_path / "m").samples == 15
+    refused(2, ["merge", dataset, dataset, tmp_path / "n"], "is there already")
+
+
+def test_repack_changes_codec_and_order(packer, dataset, tmp_path):
+    """The codec of one field, the shard size and a seed."""
+    result = run(
+        packer, "repack", dataset, tmp_path / "r", "--codec", "hr=zstd", "--shard-size", "4KiB", "--shuffle", 3
+    )
+    assert "12 samples in 2 shards" in result.stdout
+    found = manifests.read(tmp_path / "r")
+    assert {field.name: codec_name(field.codec) for field in found.fields}["hr"] == "zstd"
+    assert found.origin["shuffled"] == 3

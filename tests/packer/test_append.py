@@ -1,0 +1,232 @@
+"""Samples behind those of a dataset: what fits, what readers see, and what a kill leaves."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+from packer import append as appending
+from packer.append import append
+from packer.convert import convert
+from packer.errors import DatasetError, UsageError
+from packer.format import manifest as manifests
+from packer.sources.opening import SourceOptions
+from packer.verify import verify
+from packer.writer import DatasetWriter
+from readers import PackedDataset
+
+
+def write(folder, prefix, count, seed=0, codec="auto", **extra):
+    """A dataset of named samples with a fixed, a ragged and a text field."""
+    rng = np.random.default_rng(seed)
+    with DatasetWriter(folder, shard_size=4096, codec=codec) as writer:
+        for n in range(count):
+            sample = {"x": rng.normal(size=600), "r": rng.integers(0, 9, (n % 4, 2)), "t": f"{prefix} {n}"}
+            writer.add(sample | extra, name=f"{prefix}{n}")
+    return folder
+
+
+@pytest.fixture
+def two(tmp_path):
+    """Two datasets, a of 9 samples and b of 5."""
+    return write(tmp_path / "a", "a", 9), write(tmp_path / "b", "b", 5, seed=1)
+
+
+def test_samples_come_behind_those_before(two, contents):
+    """Old and new samples are read by name and number, and nothing is damaged or left over."""
+    a, b = two
+    before, more = contents(a)[1], contents(b)[1]
+    shards = manifests.read(a).shards
+    report = append(a, b, workers=0)
+    assert (report.added, report.manifest.samples) == (5, 14)
+    assert list(contents(a)[1].items()) == list((before | more).items())
+    assert report.manifest.shards[: len(shards)] == shards
+    assert not verify(a).damages
+    assert [p.name for p in a.parent.iterdir() if p.name.startswith(".")] == []
+
+
+def test_pictures_of_another_size_are_refused(tmp_path, new_pairs):
+    """A field of one shape takes no sample of another; the message shows both."""
+    convert(new_pairs(tmp_path / "p", 4, 6, 5).sources, tmp_path / "d", workers=0, codec="zstd")
+    words = r"field 'lr' is image uint8 \[8, 9, 3\] in the source and image uint8 \[6, 5, 3\]"
+    with pytest.raises(UsageError, match=words):
+        append(tmp_path / "d", new_pairs(tmp_path / "q", 3, 8, 9).sources, workers=0)
+
+
+def test_pictures_of_one_size_fit_where_sizes_differ(tmp_path, new_pairs, contents):
+    """What is ragged in the dataset may have one shape in the source; codec and frames are the dataset's."""
+    for name, count, height in (("p", 2, 6), ("q", 3, 8), ("r", 4, 10)):
+        new_pairs(tmp_path / name, count, height, 5)
+        for path in list((tmp_path / name).rglob("*.png")):
+            path.rename(path.with_name(f"{name}{path.name}"))
+    for field in ("lr", "hr"):
+        shutil.copytree(tmp_path / "q" / field, tmp_path / "p" / field, dirs_exist_ok=True)
+
+    def sources(name):
+        return [f"lr={tmp_path}/{name}/lr", f"hr={tmp_path}/{name}/hr"]
+
+    convert(sources("p"), tmp_path / "d", workers=0, codec="zstd")
+    convert(sources("r"), tmp_path / "e", workers=0)
+    fields = manifests.read(tmp_path / "d").fields
+    before = contents(tmp_path / "d")[1]
+    report = append(tmp_path / "d", sources("r"), workers=0)
+    assert report.manifest.fields == fields
+    assert contents(tmp_path / "d")[1] == before | contents(tmp_path / "e")[1]
+    assert not verify(tmp_path / "d").damages
+
+
+def test_clouds_of_other_sizes_fit(tmp_path, clouds, contents):
+    """A ragged field takes samples of any length, and their headers are kept beside those before."""
+    convert(str(clouds.folder), tmp_path / "d", workers=0)
+    (tmp_path / "more").mkdir()
+    shutil.copy(clouds.folder / "c3.ply", tmp_path / "more" / "new.ply")
+    append(tmp_path / "d", str(tmp_path / "more"), workers=0)
+    found = PackedDataset(tmp_path / "d")
+    assert np.array_equal(found["new"]["xyz"].numpy(), clouds.xyz[3])
+    kinds = [part["origin"]["kind"] for part in manifests.read(tmp_path / "d").origin["parts"]]
+    assert kinds == ["ply", "ply"]
+
+
+def test_samples_made_in_python_are_appended(tmp_path):
+    """A sequence of dicts goes behind a dataset without names; what does not fit is named."""
+    convert([{"x": np.arange(3.0)}] * 4, tmp_path / "d")
+    assert append(tmp_path / "d", [{"x": np.ones(3)}]).manifest.samples == 5
+    assert PackedDataset(tmp_path / "d")[4]["x"].tolist() == [1, 1, 1]
+    with pytest.raises(Exception, match=r"field 'x' is float64 \(4,\), float64 \(3\) is expected"):
+        append(tmp_path / "d", [{"x": np.ones(4)}])
+    assert len(PackedDataset(tmp_path / "d")) == 5
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [({"y": np.zeros(2)}, "it has a field 'y'"), ({"x": np.zeros(600, "f4")}, "array float32 .* and array float64")],
+)
+def test_another_schema_is_refused(tmp_path, two, extra, words):
+    """The difference is named, and the dataset is as it was."""
+    other = write(tmp_path / "c", "c", 2, **extra)
+    before = manifests.read(two[0])
+    with pytest.raises(UsageError, match=rf"does not fit the dataset.*{words}"):
+        append(two[0], other, workers=0)
+    assert manifests.read(two[0]) == before
+
+
+def test_names_stay_unique(two):
+    """A name that is there already is told before anything is packed."""
+    a, b = two
+    append(a, b, workers=0)
+    before = sorted(p.name for p in a.rglob("*"))
+    with pytest.raises(UsageError, match="has a sample named 'b0', which is there already"):
+        append(a, b, workers=0)
+    assert sorted(p.name for p in a.rglob("*")) == before
+
+
+def test_names_are_not_lost(tmp_path, two):
+    """A dataset with names takes no samples without, nor the other way round."""
+    samples = [{"x": np.zeros(600), "r": np.zeros((1, 2), int), "t": "a"}]
+    with pytest.raises(UsageError, match="have names, those of the source have none"):
+        append(two[0], samples)
+    convert(samples * 5 + [{"x": np.zeros(600), "r": np.zeros((2, 2), int), "t": "a"}], tmp_path / "bare")
+    with pytest.raises(UsageError, match="samples of the source have names"):
+        append(tmp_path / "bare", two[1])
+
+
+def test_options_without_meaning_are_refused(two):
+    """The codec is the dataset's: asking for another one is a mistake."""
+    with pytest.raises(UsageError, match="have no meaning for append"):
+        append(two[0], two[1], codec="zstd")
+    with pytest.raises(DatasetError, match="does not exist"):
+        append(two[0].parent / "none", two[1])
+    with pytest.raises(UsageError, match="lies within the source"):
+        append(two[0], two[0])
+
+
+def test_open_readers_go_on_with_what_they_had(two):
+    """A dataset opened before reads its samples and names behind two appends... one of which it saw none of."""
+    a, b = two
+    opened, late = PackedDataset(a), PackedDataset(a)
+    first = opened["a3"]["x"].tolist()
+    append(a, b, workers=0)
+    assert len(opened) == len(late) == 9
+    assert opened["a3"]["x"].tolist() == late["a3"]["x"].tolist() == first
+    assert "b0" not in opened.names
+    assert "b0" in PackedDataset(a).names
+
+
+def test_old_tables_of_names_go_with_the_next_append(tmp_path, two):
+    """Of the tables of names two are kept: the one in use and the one before it."""
+    a, b = two
+    append(a, b, workers=0)
+    append(a, write(tmp_path / "c", "c", 1), workers=0)
+    append(a, write(tmp_path / "d", "d", 1), workers=0)
+    assert len(list(a.glob("names*.lmdb"))) == 2
+    assert not verify(a).damages
+    assert convert([{"x": np.zeros(2)}], a, overwrite=True).samples == 1
+
+
+def test_two_at_once_are_refused(two):
+    """The second call is told so, and harms nothing."""
+    with appending._locked(two[0]), pytest.raises(UsageError, match=r"appended to .* already"):
+        append(two[0], two[1])
+    assert append(two[0], two[1], workers=0).added == 5
+
+
+def killed_at(a, b, step):
+    """Appends in this process, and dies without a word at a call of the file system's."""
+    calls = [0]
+
+    def counted(function):
+        def run(*args, **kwargs):
+            calls[0] += 1
+            if calls[0] == step:
+                os._exit(9)
+            return function(*args, **kwargs)
+
+        return run
+
+    for name in ("replace", "rename", "unlink", "link", "mkdir", "rmdir", "fsync"):
+        setattr(os, name, counted(getattr(os, name)))
+    append(a, b, workers=0)
+
+
+def test_a_kill_leaves_the_old_or_the_new_dataset(tmp_path, two, contents):
+    """Killed at any of its steps: readers see all old samples or all, and the same call finishes the job."""
+    a, b = two
+    old, more = contents(a), contents(b)[1]
+    new = (old[0], old[1] | more)
+    context = multiprocessing.get_context("fork")
+    seen = set()
+    for step in range(1, 200):
+        work = tmp_path / f"try{step}"
+        shutil.copytree(a, work)
+        child = context.Process(target=killed_at, args=(work, b, step))
+        child.start()
+        child.join()
+        assert contents(work) in (old, new)
+        assert not verify(work).damages
+        seen.add(contents(work) == new)
+        if child.exitcode == 0:
+            break
+        if contents(work) == old or list(tmp_path.glob(f".try{step}.append*")):
+            assert append(work, b, workers=0).added == 5
+        assert contents(work) == new
+        assert not verify(work).damages
+        assert not list(tmp_path.glob(".try*"))
+        shutil.rmtree(work)
+    assert child.exitcode == 0
+    assert seen == {False, True}
+
+
+def test_left_out_samples_are_listed(tmp_path, clouds):
+    """Bad files are left out where that is asked for, and noted beside those of the conversion."""
+    convert(str(clouds.folder), tmp_path / "d", workers=0)
+    (tmp_path / "more").mkdir()
+    for name in ("n1", "n2"):
+        shutil.copy(clouds.folder / "c3.ply", tmp_path / "more" / f"{name}.ply")
+    (tmp_path / "more" / "n3.ply").write_text("nothing")
+    report = append(tmp_path / "d", str(tmp_path / "more"), workers=0, on_error="skip", source=SourceOptions())
+    assert (report.added, len(report.rejected)) == (2, 1)
+    assert "n3.ply" in (tmp_path / "d" / "rejected.jsonl").read_text()

@@ -1,0 +1,162 @@
+"""Several datasets as one, without packing anew."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from packer import joining
+from packer.convert import convert
+from packer.errors import DamagedError, UsageError
+from packer.export import export
+from packer.format import manifest as manifests
+from packer.merge import merge
+from packer.repack import repack
+from packer.verify import verify
+from packer.writer import DatasetWriter
+
+
+def write(folder, prefix, count, codec="lz4", width=600):
+    """A dataset of named samples in several shards."""
+    rng = np.random.default_rng(len(prefix))
+    with DatasetWriter(folder, shard_size=8192, codec=codec) as writer:
+        for n in range(count):
+            writer.add({"x": rng.integers(0, 9, width), "y": np.float32(n)}, name=f"{prefix}{n}")
+    return folder
+
+
+@pytest.fixture
+def two(tmp_path):
+    """Two datasets of one schema, of 9 and 5 samples."""
+    return write(tmp_path / "a", "a", 9), write(tmp_path / "b", "bb", 5)
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_samples_stand_one_behind_another(tmp_path, two, contents, monkeypatch, linked):
+    """All samples of the first, then all of the second; shards are the same bytes, linked where that can be."""
+    if not linked:
+        monkeypatch.setattr("pathlib.Path.hardlink_to", lambda *_: (_ for _ in ()).throw(OSError("no links here")))
+    a, b = two
+    manifest = merge(two, tmp_path / "m")
+    assert manifest.samples == 14
+    assert list(contents(tmp_path / "m")[1].items()) == [*contents(a)[1].items(), *contents(b)[1].items()]
+    entries = [*manifests.read(a).shards, *manifests.read(b).shards]
+    assert [e.digest for e in manifest.shards] == [e.digest for e in entries]
+    assert not verify(tmp_path / "m").damages
+    shared = (tmp_path / "m" / manifest.shards[0].file).samefile(a / entries[0].file)
+    assert shared == linked
+
+
+def test_totals_are_those_of_both(tmp_path, two):
+    """The manifest adds up bytes and samples, and says where each part came from."""
+    a, b = (manifests.read(folder) for folder in two)
+    found = merge(two, tmp_path / "m")
+    assert found.columns["x"].raw == a.columns["x"].raw + b.columns["x"].raw == 14 * 600 * 8
+    assert found.columns["x"].stored == a.columns["x"].stored + b.columns["x"].stored
+    assert [part["samples"] for part in found.origin["parts"]] == [9, 5]
+    assert found == manifests.read(tmp_path / "m")
+
+
+def test_merged_datasets_merge_again(tmp_path, two, contents):
+    """Numbers of shards are new in every dataset, and parts of parts are parts."""
+    merge(two, tmp_path / "m")
+    c = write(tmp_path / "c", "ccc", 3)
+    found = merge([c, tmp_path / "m"], tmp_path / "n")
+    assert [part["samples"] for part in found.origin["parts"]] == [3, 9, 5]
+    assert list(contents(tmp_path / "n")[1]) == [*contents(c)[1], *contents(tmp_path / "m")[1]]
+    assert not verify(tmp_path / "n").damages
+
+
+def test_swapped_shards_are_found(tmp_path, two):
+    """Though numbers in headers are not looked at, two shards that changed places are damage."""
+    merge(two, tmp_path / "m")
+    first, second = (tmp_path / "m" / e.file for e in manifests.read(tmp_path / "m").shards[:2])
+    first.rename(tmp_path / "x")
+    second.rename(first)
+    (tmp_path / "x").rename(second)
+    assert len(verify(tmp_path / "m").damaged_shards) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"codec": "zstd"}, "field 'x' is stored with another codec; `packer append` packs"),
+        ({"width": 601}, r"field 'x' is array int64 \[601\], array int64 \[600\] is expected"),
+        ({"prefix": "a"}, "has a sample named 'a0', which is there already"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(tmp_path, two, change, words):
+    """The difference is named, and nothing is made."""
+    other = write(tmp_path / "c", **{"prefix": "c", "count": 2, **change})
+    with pytest.raises(UsageError, match=words):
+        merge([two[0], other], tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
+def test_fields_and_names_must_agree(tmp_path, two):
+    """Other fields, or samples without names, cannot stand beside."""
+    convert([{"z": np.zeros(3)}], tmp_path / "z")
+    with pytest.raises(UsageError, match="has the fields z, where x, y are expected"):
+        merge([two[0], tmp_path / "z"], tmp_path / "m")
+    bare = [{"x": np.zeros(600, int), "y": np.float32(1)}]
+    convert(bare, tmp_path / "bare", codec="lz4")
+    with pytest.raises(UsageError, match=r"have names, those of .*bare have none"):
+        merge([two[0], tmp_path / "bare"], tmp_path / "m")
+
+
+def test_the_output_is_no_input(tmp_path, two):
+    """A dataset is not merged into itself, nor over another one without being asked."""
+    with pytest.raises(UsageError, match="is one of the datasets to merge"):
+        merge(two, two[0])
+    with pytest.raises(UsageError, match="two datasets or more"):
+        merge(two[:1], tmp_path / "m")
+    merge(two, tmp_path / "m")
+    with pytest.raises(UsageError, match="use --overwrite"):
+        merge(two, tmp_path / "m")
+    assert merge(two[::-1], tmp_path / "m", overwrite=True).samples == 14
+    assert not verify(tmp_path / "m").damages
+
+
+def test_a_shard_cut_short_is_not_taken(tmp_path, two):
+    """A missing or shorter shard is damage, found before anything is published."""
+    path = two[1] / manifests.read(two[1]).shards[-1].file
+    path.write_bytes(path.read_bytes()[:-4096])
+    with pytest.raises(DamagedError, match="expected"):
+        merge(two, tmp_path / "m")
+    assert not (tmp_path / "m" / "manifest.json").exists()
+
+
+def test_merged_and_shuffled_clouds_keep_their_headers(tmp_path, clouds, contents):
+    """Each sample of a merged set, in whatever order, is exported under the header of its own file."""
+    convert(str(clouds.folder), tmp_path / "text", workers=0)
+    (tmp_path / "big").mkdir()
+    for n in range(5):
+        data = _big_endian(clouds.folder / f"c{n}.ply")
+        data.write(tmp_path / "big" / f"d{n}.ply")
+    convert(str(tmp_path / "big"), tmp_path / "binary", workers=0)
+    merge([tmp_path / "text", tmp_path / "binary"], tmp_path / "m")
+    repack(tmp_path / "m", tmp_path / "s", seed=1, workers=0)
+    export(tmp_path / "s", tmp_path / "out")
+    for n in range(5):
+        assert b"format ascii" in (tmp_path / f"out/c{n}.ply").read_bytes()[:40]
+        assert (tmp_path / f"out/d{n}.ply").read_bytes() == (tmp_path / f"big/d{n}.ply").read_bytes()
+
+
+def _big_endian(path):
+    from plyfile import PlyData
+
+    data = PlyData.read(path)
+    data.text, data.byte_order = False, ">"
+    return data
+
+
+def test_check_alike_names_frames(two):
+    """Fields that differ in nothing but the size of frames are told apart too."""
+    import msgspec
+
+    from packer.format.schema import FrameRule
+
+    fields = manifests.read(two[0]).fields
+    other = (msgspec.structs.replace(fields[0], frame=FrameRule(samples=7)), *fields[1:])
+    with pytest.raises(UsageError, match="frames of another size"):
+        joining.check_alike(fields, other, "b")

@@ -1,0 +1,167 @@
+"""A dataset packed again: another codec, size of shards, or order."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+from packer.convert import ConvertOptions, convert
+from packer.errors import DamagedError, UsageError
+from packer.format import manifest as manifests
+from packer.format.codecs import codec_name
+from packer.format.schema import FieldSpec
+from packer.repack import repack
+from packer.sources.packed import open_packed, shuffled_order
+from packer.verify import verify
+from packer.writer import DatasetWriter
+
+CODECS = ("none", "lz4", "rowdelta+zstd")
+
+
+def write(folder, count=60, named=True):
+    """A dataset of every kind of field, in several shards: raw, coded, ragged, text, empty, in bands of rows."""
+    rng = np.random.default_rng(0)
+    specs = [
+        FieldSpec(name="raw", dtype="float32", shape=(3,)),
+        FieldSpec(name="scalar", dtype="bool"),
+        FieldSpec(name="image", dtype="uint8", kind="image", shape=(None, 5, 3)),
+        FieldSpec(name="square", dtype="uint16", kind="image", shape=(8, 8, 1)),
+        FieldSpec(name="cloud", dtype="float64", shape=(None, 3)),
+        FieldSpec(name="text", dtype="uint8", kind="text", shape=(None,)),
+        FieldSpec(name="empty", dtype="int8", shape=(0, 2)),
+    ]
+    codec = "none,image=rowdelta+zstd,square=lz4,cloud=bitshuffle"
+    with DatasetWriter(folder, fields=specs, codec=codec, shard_size=10_000) as writer:
+        for n in range(count):
+            sample = {
+                "raw": rng.normal(size=3).astype("f4"),
+                "scalar": np.array(n % 3 == 0),
+                "image": np.full((n % 7, 5, 3), n, np.uint8),
+                "square": np.full((8, 8, 1), n * 300, np.uint16),
+                "cloud": rng.normal(size=(n % 5, 3)),
+                "text": "ü" * (n % 4),
+                "empty": np.zeros((0, 2), np.int8),
+            }
+            writer.add(sample, name=f"s{n}" if named else None)
+    return folder
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+@pytest.mark.parametrize("codec", [None, "none", "raw=zstd,image=none"])
+def test_values_names_and_kinds_stay(tmp_path, contents, codec, seed):
+    """Whatever the codec, the size of shards and the order: every sample is what it was, under its name."""
+    write(tmp_path / "d")
+    repack(tmp_path / "d", tmp_path / "r", codec=codec, seed=seed, shard_size=5000, workers=0)
+    one, two = contents(tmp_path / "d"), contents(tmp_path / "r")
+    assert one == two  # dicts: the order does not count here
+    assert (list(one[1]) == list(two[1])) == (seed is None)
+    assert not verify(tmp_path / "r").damages
+
+
+def test_fields_that_are_not_named_keep_their_codec(tmp_path):
+    """`--codec raw=zstd` changes that field alone; a codec without a field changes all."""
+    write(tmp_path / "d")
+
+    def names(folder):
+        return {field.name: codec_name(field.codec) for field in manifests.read(folder).fields}
+
+    repack(tmp_path / "d", tmp_path / "r", codec="raw=zstd", workers=0)
+    assert names(tmp_path / "r") == names(tmp_path / "d") | {"raw": "zstd"}
+    repack(tmp_path / "d", tmp_path / "s", codec="lz4", workers=0)
+    assert set(names(tmp_path / "s").values()) == {"lz4"}
+
+
+def test_a_seed_gives_one_order_for_ever(tmp_path):
+    """The order is a permutation that depends on the seed and the number of samples alone."""
+    assert shuffled_order(10, 7).tolist() == [6, 3, 4, 9, 0, 2, 8, 7, 5, 1]
+    assert sorted(shuffled_order(1000, 3).tolist()) == list(range(1000))
+    assert shuffled_order(1000, 3).tolist() != shuffled_order(1000, 4).tolist()
+    with pytest.raises(UsageError, match="seed is -1"):
+        repack(write(tmp_path / "d"), tmp_path / "r", seed=-1)
+
+
+def test_workers_change_nothing(tmp_path, files_of):
+    """The bytes are the same whatever the number of workers, as of any conversion."""
+    write(tmp_path / "d")
+    repack(tmp_path / "d", tmp_path / "one", seed=3, shard_size=5000, workers=0)
+    repack(tmp_path / "d", tmp_path / "two", seed=3, shard_size=5000, workers=2)
+    assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
+
+
+def test_the_origin_stays(tmp_path, clouds):
+    """What is known of the source files is known of the dataset packed again."""
+    convert(str(clouds.folder), tmp_path / "d", workers=0)
+    repack(tmp_path / "d", tmp_path / "r", workers=0)
+    assert manifests.read(tmp_path / "r").origin == manifests.read(tmp_path / "d").origin
+    repack(tmp_path / "d", tmp_path / "s", seed=1, workers=0)
+    found = manifests.read(tmp_path / "s").origin
+    assert (found["kind"], found["origin"]) == ("ply", manifests.read(tmp_path / "d").origin)
+
+
+@pytest.mark.parametrize("seed", [None, 2])
+def test_damage_is_not_packed_anew(tmp_path, seed):
+    """A flipped bit would get a right checksum: it is found, and nothing is published."""
+    write(tmp_path / "d")
+    entry = manifests.read(tmp_path / "d").shards[0]
+    path = tmp_path / "d" / entry.file
+    data = bytearray(path.read_bytes())
+    raw = open_packed(tmp_path / "d").part(0, 3).read()
+    data[data.index(next(raw)["raw"][1].tobytes()) + 1] ^= 16
+    raw.close()
+    path.write_bytes(data)
+    with pytest.raises(DamagedError, match=r"field 'raw', samples .* checksum is wrong"):
+        repack(tmp_path / "d", tmp_path / "r", seed=seed, workers=0)
+    assert not (tmp_path / "r" / "manifest.json").exists()
+
+
+def test_a_dataset_is_packed_again_in_its_place(tmp_path, contents):
+    """With overwrite the dataset itself is replaced, once the new one is done."""
+    write(tmp_path / "d")
+    before = contents(tmp_path / "d")
+    repack(tmp_path / "d", tmp_path / "d", ConvertOptions(overwrite=True), codec="zstd", workers=0)
+    assert contents(tmp_path / "d") == before
+    assert not verify(tmp_path / "d").damages
+
+
+def test_parts_are_small_and_give_their_samples(tmp_path):
+    """A part pickles without the others' names and order, and its blocks are those samples."""
+    write(tmp_path / "d", 60)
+    source = open_packed(tmp_path / "d", seed=5)
+    part = pickle.loads(pickle.dumps(source.part(20, 33)))
+    assert len(pickle.dumps(source.part(0, 1))) < len(pickle.dumps(source)) - 400
+    whole = [value for block in source.read() for value in block["raw"].tolist()]
+    found = [value for block in part.read() for value in block["raw"].tolist()]
+    assert found == whole[20:33]
+    assert list(part.names) == list(source.names[20:33])
+    for field in ("image", "cloud", "text", "raw"):
+        assert source.shapes(field)[20:33].tolist() == part.shapes(field).tolist()
+
+
+def test_blocks_stay_small(tmp_path):
+    """Samples are read some at a time, in blocks of at most 8 MiB."""
+    with DatasetWriter(tmp_path / "d", shard_size=2**24) as writer:
+        for n in range(40):
+            writer.add({"x": np.full(2**18, n, np.int32), "y": np.zeros(2**17 + n, np.int8)})
+    blocks = list(open_packed(tmp_path / "d").read())
+    assert max(block["x"].nbytes + sum(y.nbytes for y in block["y"]) for block in blocks) <= 8 * 2**20
+    assert [int(x[0]) for block in blocks for x in block["x"]] == list(range(40))
+    assert all(len(block["x"]) == len(block["y"]) for block in blocks)
+
+
+def test_samples_in_bands_of_rows_come_back(tmp_path, contents):
+    """Large samples, cut into frames of rows, raw and coded, fixed and ragged."""
+    rng = np.random.default_rng(0)
+    samples = [
+        {"a": rng.integers(0, 3, (900, 1600), np.uint8), "b": rng.integers(0, 3, (900 + n, 1600), np.uint8)}
+        for n in range(3)
+    ]
+    for codec in ("none", "zstd"):
+        with DatasetWriter(tmp_path / codec, codec=codec) as writer:
+            for sample in samples:
+                writer.add(sample)
+        assert {field.frame.samples for field in manifests.read(tmp_path / codec).fields} == {None}
+        repack(tmp_path / codec, tmp_path / f"{codec}.again", seed=1, codec="lz4", workers=0)
+        a, b = contents(tmp_path / codec)[1], contents(tmp_path / f"{codec}.again")[1]
+        assert [a[n] for n in shuffled_order(3, 1).tolist()] == list(b.values())
