@@ -208,7 +208,8 @@ class PackedDataset(Dataset[Any]):
         number = sample_number(index, len(self), self._numbers_of)
         reader = self.opened.readers[field]
         if rows is None and columns is None:
-            return item_of(as_images(reader.field, reader.read(reader.locate(np.array([number])))), 0, 1)
+            whole = as_images(reader.field, reader.read(reader.locate(np.array([number]))))
+            return item_of({field: whole}, 0, 1)[field]
         region = read_region(SampleRows(reader, self.opened.memory), number, rows, columns)
         return region.permute(2, 0, 1) if reader.field.kind == "image" else region
 
