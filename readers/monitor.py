@@ -128,6 +128,8 @@ class DataTimeMonitor(Generic[Batch]):
             if len(waits) >= every:
                 self._report()
             yield batch
+            # The loader may use its memory again, once nobody holds it.
+            del batch
             asked = perf_counter()
         if waits:
             self._report()

@@ -87,8 +87,8 @@ def _select(window: torch.Tensor, index: torch.Tensor, out: torch.Tensor | None)
 
 
 def _alone(window: torch.Tensor, index: torch.Tensor, out: torch.Tensor | None, threads: int) -> torch.Tensor:
-    torch.set_num_threads(1)
     try:
+        torch.set_num_threads(1)
         return _select(window, index, out)
     finally:
         torch.set_num_threads(threads)

@@ -5,7 +5,9 @@ import pickle
 import subprocess
 import sys
 import time
+import weakref
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -244,3 +246,20 @@ def test_costs_little():
     cost = min(seconds(DataTimeMonitor(items, log=str)) - seconds(items) for _ in range(10))
     # Half as much here; the rest is for a busy machine.
     assert cost / len(items) < 1.5e-6
+
+
+def test_a_batch_is_not_held_while_the_next_is_made():
+    """The memory of a batch that the loop has let go of is free when the loader makes the next one."""
+    alive = []
+
+    def batches():
+        for _ in range(3):
+            assert all(batch() is None for batch in alive)
+            array = np.zeros(3)
+            alive.append(weakref.ref(array))
+            yield array
+            del array
+
+    steps = iter(DataTimeMonitor(batches(), log=lambda line: None))
+    for _ in range(3):
+        next(steps)
