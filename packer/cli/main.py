@@ -16,6 +16,7 @@ COMMANDS = {
     "repair": ("packer.cli.repair", "Make what is damaged again."),
     "codecs": ("packer.cli.codecs", "Try every codec on a sample of the sources."),
     "stats": ("packer.cli.stats", "Say what the values of each field and channel lie between."),
+    "doctor": ("packer.cli.doctor", "Say which settings suit this machine, and what will hurt."),
     "export": ("packer.cli.export", "Write a packed dataset as PNG, PLY or HDF5 files again."),
     "append": ("packer.cli.append", "Pack more samples behind those of a dataset."),
     "merge": ("packer.cli.merge", "Make one dataset of several, without packing anew."),

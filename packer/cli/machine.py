@@ -1,0 +1,130 @@
+"""What a machine offers to a training program: memory, shared memory, processors, file system, GPU."""
+
+from __future__ import annotations
+
+import multiprocessing
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+#: File systems that are reached over a network, by the names Linux gives them.
+_NETWORK = re.compile(
+    r"(nfs\d?|cifs|smb\d?|smbfs|9p|afs|ceph|lustre|gpfs|beegfs\w*|glusterfs|orangefs|wekafs|virtiofs|panfs"
+    r"|fuse\.(?!fuse-overlayfs|ntfs|exfat|portal|gvfsd|bindfs|mergerfs|lxcfs).*)"
+)
+_MOUNTS = Path("/proc/self/mounts")
+_MEMORY = Path("/proc/meminfo")
+_SHARED = Path("/dev/shm")
+#: The memory that a container may use, and what it uses; of cgroups in version 2 and in version 1.
+_LIMITS = (
+    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
+    (
+        Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+        Path("/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class FileSystem:
+    """Where a folder lies: the mount point, its kind as Linux names it, and whether that is over a network."""
+
+    mount: str
+    kind: str
+
+    @property
+    def is_network(self) -> bool:
+        return _NETWORK.fullmatch(self.kind) is not None
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What was found; None where it cannot be told on this system.
+
+    Attributes:
+        memory, free: bytes in all, and those that programs and the page cache may still take; of the container where
+            that has less than the machine.
+        shared, shared_free: bytes of /dev/shm.
+        processors: those that this process may use.
+        start_method: how multiprocessing makes processes.
+        open_files: how many files a process may have open.
+        cuda: name of the GPU that torch would use; None where it finds none.
+    """
+
+    file_system: FileSystem | None
+    memory: int | None
+    free: int | None
+    shared: int | None
+    shared_free: int | None
+    processors: int
+    start_method: str
+    open_files: int | None
+    cuda: str | None
+
+
+def machine_of(folder: Path) -> Machine:
+    """The machine, as it is for a dataset in `folder`."""
+    from packer.convert import processors
+
+    memory, free = _memory()
+    shared = shutil.disk_usage(_SHARED) if _SHARED.is_dir() else None
+    return Machine(
+        file_system=file_system(folder),
+        memory=memory,
+        free=free,
+        shared=shared.total if shared else None,
+        shared_free=shared.free if shared else None,
+        processors=processors(),
+        start_method=multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0],
+        open_files=_open_files(),
+        cuda=_cuda(),
+    )
+
+
+def file_system(folder: Path, mounts: Path = _MOUNTS) -> FileSystem | None:
+    """The file system of `folder`, from the table of mounts; None where there is no such table."""
+    try:
+        lines = mounts.read_text().splitlines()
+    except OSError:
+        return None
+    place = folder.resolve()
+    found = None
+    for line in lines:
+        _, mount, kind, *_ = line.split()
+        mount = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), mount)  # blanks are written as \040
+        # The last of two that are mounted at one place hides the other.
+        if place.is_relative_to(mount) and (found is None or len(mount) >= len(found.mount)):
+            found = FileSystem(mount, kind)
+    return found
+
+
+def _memory() -> tuple[int | None, int | None]:
+    """Bytes of memory in all, and free for programs and the page cache."""
+    try:
+        lines = dict(line.split(":", 1) for line in _MEMORY.read_text().splitlines())
+        total, free = (int(lines[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
+    except (OSError, KeyError, ValueError):
+        return None, None
+    for limit, used in _LIMITS:
+        try:
+            most = int(limit.read_text())
+            if most < total:
+                return most, min(free, most - int(used.read_text()))
+        except (OSError, ValueError):  # no such file, or the word `max`
+            continue
+    return total, free
+
+
+def _open_files() -> int | None:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def _cuda() -> str | None:
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
