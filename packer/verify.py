@@ -16,7 +16,7 @@ import xxhash
 from packer.errors import DamagedError, PackerError
 from packer.format import manifest as manifests
 from packer.format.column import Column
-from packer.format.manifest import SHARD_FOLDER, FileEntry, Manifest, ShardEntry
+from packer.format.manifest import SHARD_FOLDER, UNFINISHED, FileEntry, Manifest, ShardEntry
 from packer.format.names import Names
 from packer.format.shard import Shard
 from packer.output import beside
@@ -95,8 +95,8 @@ class _Checker:
             self._add(entry, _within(str(error), self.folder))
 
     def check_strangers(self) -> None:
-        """Finds files that the manifest does not know; those of an append that is not finished are no damage."""
-        if beside(self.folder, "appending").exists():
+        """Finds files that the manifest does not know; those of an append, or of a tidying, to go on are no damage."""
+        if beside(self.folder, "appending").exists() or (self.folder / UNFINISHED).exists():
             return
         known = {entry.file for entry in self.manifest.shards}
         folder = self.folder / SHARD_FOLDER

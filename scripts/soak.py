@@ -1,0 +1,70 @@
+"""Runs for long what the tests run for seconds: conversions killed at random, plans of random datasets.
+
+.venv/bin/python scripts/soak.py kill --count 200
+.venv/bin/python scripts/soak.py plan --count 300
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from soaking import kills, plans
+
+
+def main() -> None:
+    """Runs one of the two; stops at the first fault with its seed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["kill", "plan"])
+    parser.add_argument("--count", type=int, help="how many; 200 kills, 300 plans by default")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        if arguments.what == "kill":
+            found = soak_kills(Path(folder), arguments.count or 200, arguments.seed)
+        else:
+            found = soak_plans(Path(folder), arguments.count or 300, arguments.seed)
+    for what, count in sorted(found.items()):
+        print(f"{count:6}  {what}")
+    print(f"all as it should be, in {time.perf_counter() - began:.0f} s")
+
+
+def soak_kills(folder: Path, count: int, seed: int) -> Counter[str]:
+    """Kills `count` conversions; returns how often what was killed, and what was left."""
+    rng = random.Random(seed)
+    jobs = []
+    for replaces in (False, True):
+        (folder / str(replaces)).mkdir()
+        jobs.append(kills.new_job(folder / str(replaces), replaces))
+    found: Counter[str] = Counter()
+    seconds = {id(job): kills.seconds_of(job) for job in jobs}
+    for number in range(count):
+        job, whom = jobs[number % 2], kills.WHOM[number // 2 % 3]
+        kills.reset(job)
+        kills.kill_after(job, rng.uniform(0, seconds[id(job)]), whom, rng)
+        kills.check_left(job)
+        left = kills.what_is_left(job)
+        kills.check_going_on(job, workers=rng.choice([0, 2]))
+        found[f"{'new' if job.old is None else 'replacing'}, {whom} killed, left: {left}"] += 1
+    return found
+
+
+def soak_plans(folder: Path, count: int, seed: int) -> Counter[str]:
+    """Compares `count` plans with what was made; returns how many files of how many shards."""
+    found: Counter[str] = Counter()
+    for number in range(seed, seed + count):
+        shards = plans.check_plan(folder / str(number), number)
+        found[f"of {'1 shard' if shards == 1 else '2 to 9 shards' if shards < 10 else '10 shards and more'}"] += 1
+    return found
+
+
+if __name__ == "__main__":
+    main()

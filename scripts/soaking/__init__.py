@@ -1,0 +1,1 @@
+"""Long runs of what the tests try a few times."""

@@ -1,0 +1,120 @@
+"""Random datasets whose planned sizes are compared with the files that are made of them, to the byte."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.convert import convert
+from packer.estimate import estimate
+from packer.format.manifest import NAMES_FILE
+from packer.format.schema import FieldSpec
+from packer.prepare import Prepared
+from packer.sources.base import Block, Source
+
+_DTYPES = ("uint8", "int16", "float32", "float64")
+_BLOCK_BYTES = 2**20
+
+
+class RandomSource(Source):
+    """A dataset that a seed describes: fields, shapes, names; its values are made while they are read.
+
+    One to four fields, fixed or ragged, of up to some megabytes a sample; from one sample to tens of thousands.
+    """
+
+    kind = "random"
+
+    def __init__(self, seed: int, most_bytes: int) -> None:
+        rng = np.random.default_rng(seed)
+        # By their logarithm, so that there are as many datasets of a few large samples as of many small ones.
+        count = int(2 ** rng.uniform(0, 15))
+        numbers = max(1, int(2 ** rng.uniform(0, np.log2(most_bytes / 8 / count))))
+        self.fields = tuple(_field(rng, n, numbers) for n in range(int(rng.integers(1, 5))))
+        self._shapes = {spec.name: _shapes(rng, spec, count, numbers) for spec in self.fields if spec.is_ragged}
+        self.names = _names(rng, count) if rng.integers(0, 2) else None
+        self._start, self._stop = 0, count
+
+    def __len__(self) -> int:
+        return self._stop - self._start
+
+    def shapes(self, field: str) -> NDArray[np.int64] | None:
+        found = self._shapes.get(field)
+        return None if found is None else found[self._start : self._stop]
+
+    def part(self, start: int, stop: int) -> Source:
+        part = object.__new__(RandomSource)
+        part.fields, part._shapes = self.fields, self._shapes
+        part.names = None if self.names is None else self.names[start:stop]
+        part._start, part._stop = self._start + start, self._start + stop
+        return part
+
+    def files(self) -> list[str]:
+        return []
+
+    def read(self) -> Iterator[Block]:
+        each = sum(spec.fixed_bytes for spec in self.fields if not spec.is_ragged) + 1
+        step = max(1, _BLOCK_BYTES // each)
+        for start in range(self._start, self._stop, step):
+            stop = min(start + step, self._stop)
+            yield {spec.name: self._values(spec, start, stop) for spec in self.fields}
+
+    def _values(self, spec: FieldSpec, start: int, stop: int) -> Any:
+        if not spec.is_ragged:
+            return np.full((stop - start, *_fixed(spec)), start % 100, spec.dtype)
+        return [np.full(shape, start % 100, spec.dtype) for shape in self._shapes[spec.name][start:stop].tolist()]
+
+
+def _fixed(spec: FieldSpec) -> tuple[int, ...]:
+    return tuple(n or 0 for n in spec.shape)
+
+
+def _field(rng: np.random.Generator, number: int, numbers: int) -> FieldSpec:
+    """A field of about `numbers` numbers a sample, in up to three axes."""
+    shape: list[int | None] = []
+    for _ in range(int(rng.integers(0, 3))):
+        length = int(2 ** rng.uniform(0, np.log2(max(2, numbers))))
+        numbers = max(1, numbers // length)
+        shape.append(length)
+    if rng.integers(0, 3):
+        shape.append(None if rng.integers(0, 2) else numbers)
+    return FieldSpec(name=f"f{number}", dtype=str(rng.choice(_DTYPES)), shape=tuple(shape))
+
+
+def _shapes(rng: np.random.Generator, spec: FieldSpec, count: int, numbers: int) -> NDArray[np.int64]:
+    most = max(2, 2 * numbers // max(1, int(np.prod([n for n in spec.shape if n is not None]))))
+    return np.stack([rng.integers(0, most, count) if n is None else np.full(count, n) for n in spec.shape], axis=1)
+
+
+def _names(rng: np.random.Generator, count: int) -> list[str]:
+    return [f"{'x' * int(extra)}{number}" for number, extra in enumerate(rng.integers(0, 60, count))]
+
+
+def check_plan(out: Path, seed: int, most_bytes: int = 150 * 10**6) -> int:
+    """Makes the dataset of a seed without codecs, compares its files with the plan, and removes it.
+
+    Args:
+        most_bytes: raw bytes of a field, about.
+
+    Returns:
+        the number of shards.
+    """
+    rng = np.random.default_rng((seed, 1))
+    told: list[Prepared] = []
+    shard_size = int(2 ** rng.uniform(12, np.log2(most_bytes)))
+    source = RandomSource(seed, most_bytes)
+    report = convert(source, out, codec="none", shard_size=shard_size, workers=0, planned=told.append)
+    (prepared,) = told
+    planned = [shard.file_bytes for shard in prepared.plan.shards]
+    made = [shard.bytes for shard in report.manifest.shards]
+    assert prepared.plan.exact, f"seed {seed}: the plan does not claim to be exact"
+    assert planned == made, f"seed {seed}: planned {planned}, made {made}"
+    on_disk = {p.name: p.stat().st_size for p in out.rglob("*.lmdb")}
+    assert sum(on_disk.values()) == estimate(prepared).file_bytes, f"seed {seed}: {on_disk}"
+    assert (NAMES_FILE in on_disk) == (source.names is not None)
+    shutil.rmtree(out)
+    return len(made)
