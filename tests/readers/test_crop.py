@@ -1,0 +1,333 @@
+"""Crops: where they lie, what they hold, that partners agree, and that only the bands they touch are decoded."""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader
+
+from packer.errors import UsageError
+from packer.format.codecs import NAMED
+from packer.format.schema import Field, FrameRule
+from readers import Crop, Loader, PackedDataset, touched
+from readers.crop_reader import orient
+
+CODECS = ("none", "lz4", "bitshuffle", "zstd", "rowdelta+zstd")
+
+
+def _grid(height: int, width: int, sample: int) -> NDArray[np.uint16]:
+    """A picture whose pixels hold their own row and column, and the number of the sample."""
+    rows, columns = np.mgrid[:height, :width]
+    return np.stack([rows, columns, np.full_like(rows, sample)], axis=2).astype(np.uint16)
+
+
+def _field(name: str, codec: str, shape: tuple[int | None, ...], rule: FrameRule) -> Field:
+    return Field(name=name, dtype="uint16", kind="image", shape=shape, codec=NAMED[codec], frame=rule)
+
+
+def _pairs(
+    pack: Any,
+    folder: Path,
+    sizes: Sequence[tuple[int, int]],
+    codec: str = "none",
+    rule: FrameRule = FrameRule(rows=3),  # noqa: B008  # frozen
+    named: bool = False,
+) -> Path:
+    """Pairs: `lr` of `sizes`, `hr` of 4 times that, and a label; of fixed shape where all sizes agree."""
+    shape = sizes[0] if len(set(sizes)) == 1 else (None, None)
+    double = (shape[0] and 4 * shape[0], shape[1] and 4 * shape[1])
+    fields = [
+        _field("lr", codec, (*shape, 3), rule),
+        _field("hr", codec, (*double, 3), rule),
+        Field(name="label", dtype="int64"),
+    ]
+    samples = [
+        {"lr": _grid(h, w, i), "hr": _grid(4 * h, 4 * w, i), "label": np.int64(i)} for i, (h, w) in enumerate(sizes)
+    ]
+    names = [f"p/{i}" for i in range(len(sizes))] if named else None
+    half = len(sizes) // 2
+    path: Path = pack(folder / "p", fields, [samples[:half], samples[half:]], names)
+    return path
+
+
+SIZES = [(9, 7), (4, 4), (6, 20), (13, 5), (4, 9), (30, 31), (8, 8)]
+
+
+def _crop(**changes: Any) -> Crop:
+    return Crop(**{"size": 16, "of": "hr", "aligned": {"lr": 4}, **changes})
+
+
+def _hwc(batch: torch.Tensor) -> NDArray[np.uint16]:
+    return batch.permute(0, 2, 3, 1).numpy()
+
+
+def _corners(batch: torch.Tensor) -> NDArray[np.uint16]:
+    """Least row and column of each crop of `_grid`."""
+    return _hwc(batch)[..., :2].min(axis=(1, 2))
+
+
+@settings(max_examples=80)
+@given(
+    codec=st.sampled_from(CODECS),
+    rule=st.sampled_from([FrameRule(rows=1), FrameRule(rows=5), FrameRule(samples=1), FrameRule(samples=3)]),
+    fixed=st.booleans(),
+    asked=st.lists(st.integers(0, len(SIZES) - 1), max_size=9),
+    seed=st.integers(0, 99),
+    turns=st.booleans(),
+)
+def test_pairs_are_cropped_at_one_place(
+    pack: Any, codec: str, rule: FrameRule, fixed: bool, asked: list[int], seed: int, turns: bool
+) -> None:
+    """A crop is a piece of its sample as it lies there, and `lr` is the same piece of a picture a fourth as large."""
+    with tempfile.TemporaryDirectory() as folder:
+        sizes = [(8, 9)] * len(SIZES) if fixed else SIZES
+        path = _pairs(pack, Path(folder), sizes, codec, rule)
+        ds = PackedDataset(path, crop=_crop(seed=seed, turns=turns, flips=turns))
+        batch = ds[asked]
+        hr, lr = _hwc(batch["hr"]), _hwc(batch["lr"])
+        assert hr.shape == (len(asked), 16, 16, 3)
+        assert lr.shape == (len(asked), 4, 4, 3)
+        assert batch["label"].tolist() == asked
+        # Whatever way they are turned: each pixel of lr names the block of hr that lies where it does.
+        assert np.array_equal(hr[:, ::4, ::4, :2] // 4, lr[..., :2])
+        for crop, number in zip(hr, asked, strict=True):
+            top, left = crop[..., :2].min(axis=(0, 1)).tolist()
+            assert top % 4 == left % 4 == 0
+            wanted = _grid(4 * sizes[number][0], 4 * sizes[number][1], number)[top : top + 16, left : left + 16]
+            if turns:
+                assert np.array_equal(np.unique(crop.reshape(-1, 3), axis=0), wanted.reshape(-1, 3))
+            else:
+                assert np.array_equal(crop, wanted)
+
+
+def test_a_crop_depends_on_seed_epoch_and_sample_alone(pack: Any, tmp_path: Path) -> None:
+    """In any batch, any order, by name, in a copy and one by one, a sample is cropped at the same place."""
+    path = _pairs(pack, tmp_path, SIZES, named=True)
+    ds = PackedDataset(path, crop=_crop(seed=5, flips=True, turns=True))
+    ds.set_epoch(2)
+    whole = ds[:]["hr"]
+    numbers = [6, 0, 3, 3]
+    assert torch.equal(ds[numbers]["hr"], whole[numbers])
+    assert all(torch.equal(ds[f"p/{i}"]["hr"], whole[i]) for i in range(len(SIZES)))
+    assert torch.equal(pickle.loads(pickle.dumps(ds))[:]["hr"], whole)
+    ds.set_epoch(3)
+    assert not torch.equal(ds[:]["hr"], whole)
+    other = PackedDataset(path, crop=_crop(seed=6, flips=True, turns=True))
+    other.set_epoch(2)
+    assert not torch.equal(other[:]["hr"], whole)
+    ds.set_epoch(2)
+    assert torch.equal(ds[:]["hr"], whole)
+
+
+def test_every_place_and_orientation_is_as_likely(pack: Any, tmp_path: Path) -> None:
+    """All places on whole pixels of `lr`, the last ones among them, and all eight ways to lay a square."""
+    path = _pairs(pack, tmp_path, [(6, 5)])
+    ds = PackedDataset(path, crop=_crop(flips=True, turns=True))
+    found: dict[tuple[int, ...], int] = {}
+    epochs = 6 * 8 * 60
+    for epoch in range(epochs):
+        ds.set_epoch(epoch)
+        crop = _hwc(ds[[0]]["lr"])[0, ..., :2].astype(int)
+        step = (crop[0, 1] - crop[0, 0], crop[1, 0] - crop[0, 0])
+        key = (*crop.min(axis=(0, 1)).tolist(), *step[0].tolist(), *step[1].tolist())
+        found[key] = found.get(key, 0) + 1
+    assert len(found) == 3 * 2 * 8
+    assert max(abs(count - 60) for count in found.values()) < 6 * 60**0.5
+
+
+def test_flips_alone_and_turns_alone() -> None:
+    """Quarter turns go against the clock; from 4 on the turned square is mirrored left to right."""
+    square = np.array([[1, 2], [3, 4]])
+    crops = np.repeat(square[None], 8, axis=0)
+    orient(crops, np.arange(8))
+    turned = [[[1, 2], [3, 4]], [[2, 4], [1, 3]], [[4, 3], [2, 1]], [[3, 1], [4, 2]]]
+    assert crops.tolist() == turned + [[row[::-1] for row in square] for square in turned]
+
+
+def test_flips_are_left_to_right(pack: Any, tmp_path: Path) -> None:
+    """Without turns, rows stay in order, columns run either way, and crops need not be square."""
+    ds = PackedDataset(_pairs(pack, tmp_path, SIZES), crop=_crop(size=(8, 16), flips=True))
+    ways = set()
+    for epoch in range(9):
+        ds.set_epoch(epoch)
+        crops = _hwc(ds[:]["hr"]).astype(int)
+        assert crops.shape[1:3] == (8, 16)
+        assert (np.diff(crops[..., 0], axis=1) == 1).all()
+        ways |= set(np.diff(crops[..., 1], axis=2).ravel().tolist())
+    assert ways == {-1, 1}
+
+
+def test_given_places(pack: Any, tmp_path: Path) -> None:
+    """The middle, one place for all, or one place a sample."""
+    path = _pairs(pack, tmp_path, SIZES)
+    middle = [(4 * ((4 * h - 16) // 2 // 4), 4 * ((4 * w - 16) // 2 // 4)) for h, w in SIZES]
+    assert _corners(PackedDataset(path, crop=_crop(at="center"))[:]["hr"]).tolist() == [list(p) for p in middle]
+    assert (_corners(PackedDataset(path, crop=_crop(at=(0, 0)))[:]["hr"]) == 0).all()
+    last = [[4 * h - 16, 4 * w - 16] for h, w in SIZES]
+    ds = PackedDataset(path, crop=_crop(at=last))
+    assert _corners(ds[[5, 0]]["hr"]).tolist() == [last[5], last[0]]
+    ds.set_epoch(1)
+    assert _corners(ds[[5, 0]]["hr"]).tolist() == [last[5], last[0]]
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("codec", ["none", "rowdelta+zstd"])
+def test_loader_gives_each_epoch_its_crops(pack: Any, tmp_path: Path, codec: str, threads: int) -> None:
+    """Loader's epochs are those of `set_epoch`, whatever the threads and wherever an epoch is resumed."""
+    path = _pairs(pack, tmp_path, SIZES, codec)
+    loader = Loader(PackedDataset(path, crop=_crop()), 2, shuffle=True, threads=threads)
+    plain = PackedDataset(path, crop=_crop())
+    seen = []
+    for epoch in range(3):
+        plain.set_epoch(epoch)
+        batches = list(loader)
+        for batch in batches:
+            assert batch["hr"].is_contiguous(memory_format=torch.channels_last)
+            assert torch.equal(batch["hr"], plain[batch["label"]]["hr"])
+            assert torch.equal(batch["lr"], plain[batch["label"]]["lr"])
+        seen.append(plain[:]["hr"])
+    assert not torch.equal(seen[0], seen[1])
+    epoch_2 = [batch["hr"] for batch in batches]
+    resumed = Loader(PackedDataset(path, crop=_crop()), 2, shuffle=True, threads=threads)
+    resumed.load_state_dict({"epoch": 2, "done": 4, "samples": len(SIZES)})
+    assert all(torch.equal(a["hr"], b) for a, b in zip(resumed, epoch_2[2:], strict=True))
+
+
+def test_two_loaders_of_one_dataset_do_not_disturb_each_other(pack: Any, tmp_path: Path) -> None:
+    """An epoch keeps its crops to its end, though another loader or the caller sets another one meanwhile."""
+    ds = PackedDataset(_pairs(pack, tmp_path, SIZES), crop=_crop())
+    wanted = [batch["hr"] for batch in Loader(ds, 1)]
+    found = []
+    for batch in Loader(ds, 1):
+        found.append(batch["hr"])
+        ds.set_epoch(77)
+    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+
+
+def test_workers_that_stay_see_the_epoch_change(pack: Any, tmp_path: Path) -> None:
+    """DataLoader's workers crop as the process that owns them says, epoch after epoch."""
+    path = _pairs(pack, tmp_path, SIZES, "zstd")
+    ds, plain = PackedDataset(path, crop=_crop()), PackedDataset(path, crop=_crop())
+    loader = DataLoader(ds, batch_size=3, num_workers=2, persistent_workers=True)
+    try:
+        for epoch in (0, 4):
+            ds.set_epoch(epoch)
+            plain.set_epoch(epoch)
+            found = torch.cat([batch["hr"] for batch in loader])
+            assert torch.equal(found, plain[:]["hr"])
+    finally:
+        loader._iterator._shutdown_workers()  # type: ignore[union-attr]
+
+
+def test_only_the_bands_of_crops_are_decoded(pack: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """16 rows at row 4 lie in the bands of rows 0 to 19: four of five rows each for `hr`, and rows 1 to 4 of `lr`."""
+    sizes: list[int] = []
+    decode = touched.FrameCodec.decode
+
+    def counted(self: Any, stored: memoryview, nbytes: int) -> Any:
+        sizes.append(nbytes)
+        return decode(self, stored, nbytes)
+
+    monkeypatch.setattr(touched.FrameCodec, "decode", counted)
+    path = _pairs(pack, tmp_path, [(40, 9), (40, 8)], "rowdelta+zstd", FrameRule(rows=5))
+    ds = PackedDataset(path, crop=_crop(at=(4, 8)))
+    assert _corners(ds[[1, 0]]["hr"]).tolist() == [[4, 8], [4, 8]]
+    row = {"hr": (36 + 32) * 6, "lr": (9 + 8) * 6}
+    assert sum(sizes) == 4 * 5 * row["hr"] + 5 * row["lr"]
+    assert len(sizes) == 2 * 4 + 2
+    located = ds.readers["hr"].locate(np.array([0, 1]))
+    whole = ds.opened.readers["hr"]
+    assert (ds.readers["hr"].spans(located)[:, 1] < whole.spans(whole.locate(np.array([0, 1])))[:, 1]).all()
+
+
+def test_an_array_of_two_axes_is_cropped_too(pack: Any, tmp_path: Path) -> None:
+    """Masks and grids stay in the order of their axes; a field aligned at scale 1 has the same place."""
+    fields = [
+        Field(name="hr", dtype="uint16", kind="image", shape=(None, None, 3)),
+        Field(name="mask", dtype="float64", shape=(None, None), codec=NAMED["zstd"], frame=FrameRule(rows=2)),
+    ]
+    samples = [{"hr": _grid(h, w, 0), "mask": _grid(h, w, 0)[..., 1] / 3} for h, w in SIZES]
+    ds = PackedDataset(
+        pack(tmp_path / "p", fields, [samples]), crop=Crop(size=3, of="hr", aligned={"mask": 1}, turns=True)
+    )
+    batch = ds[:]
+    assert batch["mask"].shape == (len(SIZES), 3, 3)
+    assert torch.equal(batch["mask"], batch["hr"][:, 1].double() / 3)
+
+
+def test_a_sample_that_does_not_fit_is_named(pack: Any, tmp_path: Path) -> None:
+    """Too small for a crop, or not of a whole ratio: the error says which sample, which sizes, and what is expected."""
+    path = _pairs(pack, tmp_path, SIZES, named=True)
+    ds = PackedDataset(path, crop=_crop(size=20))
+    assert ds[[0, 2]]["hr"].shape == (2, 3, 20, 20)
+    with pytest.raises(UsageError, match=r"sample 4 \('p/4'\): field 'hr' has 16 x 36 pixels, less than .* 20 x 20"):
+        _ = ds[[0, 4, 1]]
+    with pytest.raises(UsageError, match=r"sample 1 \('p/1'\)"):
+        list(Loader(ds, 2))
+    field = [_field(name, "none", (None, None, 3), FrameRule(samples=1)) for name in ("lr", "hr")]
+    odd = [{"lr": _grid(9, 9, 0), "hr": _grid(36, 36, 0)}, {"lr": _grid(9, 9, 0), "hr": _grid(36, 37, 0)}]
+    ds = PackedDataset(pack(tmp_path / "odd", field, [odd]), crop=_crop())
+    assert ds[0]["lr"].shape == (3, 4, 4)
+    with pytest.raises(UsageError, match=r"sample 1: field 'lr' has 9 x 9 pixels and 'hr' 36 x 37; exactly 4 times"):
+        _ = ds[1]
+
+
+@pytest.mark.parametrize("at", [(-4, 0), (4, 100), (2, 0), (0, 21)])
+def test_a_place_outside_or_between_is_refused(pack: Any, tmp_path: Path, at: tuple[int, int]) -> None:
+    """A crop begins within its sample, on whole pixels of every field."""
+    ds = PackedDataset(_pairs(pack, tmp_path, SIZES), crop=_crop(at=at))
+    with pytest.raises(UsageError, match=r"sample 0: no crop can begin at .* rows 0 to 20 .* multiples of 4"):
+        _ = ds[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"size": 18}, "18 x 18 pixels cannot be divided by 4"),
+        ({"size": 0}, "one pixel or more"),
+        ({"size": (8, 16), "turns": True}, "turns need squares"),
+        ({"aligned": {"lr": 0}}, "the scale of 'lr' is 0"),
+        ({"aligned": {"lr": 0.5}}, r"the scale of 'lr' is 0\.5"),
+        ({"aligned": {"hr": 1}}, "leave it out of aligned"),
+        ({"seed": -1}, "seed -1"),
+        ({"at": "middle"}, "at 'middle'"),
+        ({"at": (0.5, 1)}, "of int"),
+        ({"at": [1, 2, 3]}, "of int"),
+    ],
+)
+def test_crops_that_cannot_be_are_refused_at_once(changes: dict[str, Any], message: str) -> None:
+    """Before any dataset is looked at."""
+    with pytest.raises(UsageError, match=message):
+        _crop(**changes)
+
+
+def test_fields_that_cannot_be_cropped_are_refused_at_once(packed: Path) -> None:
+    """When the dataset is made, not when the first batch is read."""
+    for crop, message in (
+        (Crop(size=2, of="hr"), "no field 'hr' is read; there are x"),
+        (Crop(size=2, of="lr", aligned={"caption": 1}), "'caption' is text"),
+        (Crop(size=2, of="x"), r"'x' is array of shape \[5\]"),
+        (Crop(size=2, of="lr", at=[[0, 0]]), "1 places for 60 samples"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            PackedDataset(packed, crop=crop)
+    with pytest.raises(UsageError, match="no field 'lr' is read; there are x"):
+        PackedDataset(packed, fields=["x"], crop=Crop(size=2, of="lr"))
+
+
+def test_an_epoch_is_a_number_from_0_on(packed: Path) -> None:
+    """With or without crops; without, it changes nothing."""
+    ds = PackedDataset(packed)
+    ds.set_epoch(3)
+    with pytest.raises(UsageError, match="epoch -1"):
+        ds.set_epoch(-1)

@@ -1,0 +1,95 @@
+"""Random words by seed, epoch and sample, and the numbers and permutations made of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packer.errors import UsageError
+from readers.draws import ROUNDS, Draws, below, permuted
+
+WORDS = 2 * ROUNDS + 1
+#: Six standard deviations: a fair source fails one run in a billion.
+SURE = 6
+
+
+def _words(samples: int, seed: int = 0) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
+    return Draws(seed, 0, 2, WORDS).words(np.arange(samples))
+
+
+def test_the_words_are_those_of_splitmix64() -> None:
+    """A stream that begins at 0 gives the generator's published first words, and the same by place."""
+    draws = Draws(0, 0, 1, 4)
+    vars(draws)["_start"] = np.uint64(0)
+    first = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F, 0xF88BB8A8724C81EC]
+    assert draws.words(np.array([0])).tolist() == [first]
+    both = draws.words(np.array([1, 0]))
+    assert both[1].tolist() == first
+    assert both[0, 0] == 0x1B39896A51A8749B
+
+
+def test_where_streams_begin_never_changes() -> None:
+    """The same crops and points come with every version: these numbers are fixed."""
+    assert Draws(3, 7, 1, 1).words(np.array([0, 5])).tolist() == [[15659029395687940193], [11311602797336052764]]
+    assert permuted(_words(2), np.array([10, 3]), 5).tolist() == [[9, 6, 2, 8, 5], [0, 1, 2, 0, 1]]
+
+
+def test_words_depend_on_seed_epoch_purpose_and_sample() -> None:
+    """A change of any one of them changes every word."""
+    found = [Draws(*key, 4).words(np.arange(100)) for key in ((0, 0, 1), (1, 0, 1), (0, 1, 1), (0, 0, 2))]
+    assert len(np.unique(np.stack(found))) == 1600
+
+
+@pytest.mark.parametrize("end", [1, 2, 3, 10, 1000])
+def test_numbers_below_an_end_are_equally_likely(end: int) -> None:
+    """Each of them comes about as often as any other, and none at or behind the end."""
+    words = Draws(0, 0, 1, 1).words(np.arange(100_000))
+    counts = np.bincount(below(words[:, 0], np.full(100_000, end)), minlength=end)
+    assert len(counts) == end
+    mean = 100_000 / end
+    assert (np.abs(counts - mean) <= SURE * np.sqrt(mean)).all()
+
+
+@given(ends=st.lists(st.integers(1, 2**32), min_size=1, max_size=9), first=st.integers(1, 300), seed=st.integers(0, 99))
+def test_a_permutation_repeats_nothing_before_its_end(ends: list[int], first: int, seed: int) -> None:
+    """Numbers lie below their end and differ; where more are asked for than there are, they come evenly often."""
+    found = permuted(_words(len(ends), seed), np.array(ends), first)
+    assert found.shape == (len(ends), first)
+    for row, end in zip(found, ends, strict=True):
+        assert row.min() >= 0
+        assert row.max() < end
+        times = np.unique(row, return_counts=True)[1]
+        assert len(times) == min(first, end)
+        assert times.max() == -(-first // end)
+        assert times.min() >= first // end
+
+
+@pytest.mark.parametrize("end", [2, 3, 7, 10, 100])
+def test_every_number_is_as_likely_at_every_place(end: int) -> None:
+    """Over many samples, each number stands at each place of the permutation about equally often."""
+    samples = 50_000
+    found = permuted(_words(samples), np.full(samples, end), end)
+    for place in found.T:
+        counts = np.bincount(place, minlength=end)
+        assert (np.abs(counts - samples / end) <= SURE * np.sqrt(samples / end)).all()
+
+
+def test_pairs_are_as_likely_as_any_other() -> None:
+    """Which two numbers come first says nothing of how near they are."""
+    samples, end = 100_000, 20
+    found = permuted(_words(samples), np.full(samples, end), 2)
+    counts = np.bincount(found[:, 0] * end + found[:, 1], minlength=end * end).reshape(end, end)
+    off = counts[~np.eye(end, dtype=bool)]
+    mean = samples / len(off)
+    assert (np.diag(counts) == 0).all()
+    assert (np.abs(off - mean) <= 1.5 * SURE * np.sqrt(mean)).all()
+
+
+def test_what_cannot_seed_is_refused() -> None:
+    """Negative seeds and epochs."""
+    with pytest.raises(UsageError, match="seed -1"):
+        Draws(-1, 0, 1, 1)
+    with pytest.raises(UsageError, match="epoch -1"):
+        Draws(0, -1, 1, 1)
