@@ -1,0 +1,194 @@
+"""Subsets of points: so many of every cloud, the same of every field, chosen by seed, epoch and sample."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from packer.errors import UsageError
+from packer.format.codecs import NAMED
+from packer.format.schema import Field, FrameRule
+from readers import Crop, Loader, PackedDataset, PointSample, Ragged, touched
+
+LENGTHS = [50, 7, 1, 300, 16, 17, 33]
+
+
+def _cloud(points: int, sample: int) -> dict[str, Any]:
+    """Points that hold their sample and their own number, in every field."""
+    number = np.arange(points)
+    xyz = np.stack([np.full(points, sample), number, number % 7], axis=1).astype(np.float32)
+    return {
+        "rgb": np.stack([number % 256, number // 256, np.full(points, sample)], axis=1).astype(np.uint8),
+        "xyz": xyz,
+        "weight": number.astype(np.int64),
+        "faces": np.zeros((sample, 3), np.int32),
+        "label": np.int64(sample),
+    }
+
+
+def _packed(
+    pack: Any, folder: Path, lengths: Sequence[int] = LENGTHS, codec: str = "none", rule: FrameRule | None = None
+) -> Path:
+    frame = {"codec": NAMED[codec], "frame": rule or FrameRule(samples=1)}
+    fields = [
+        Field(name="rgb", dtype="uint8", shape=(None, 3), **frame),
+        Field(name="xyz", dtype="float32", shape=(None, 3), **frame),
+        Field(name="weight", dtype="int64", shape=(None,), **frame),
+        Field(name="faces", dtype="int32", shape=(None, 3)),
+        Field(name="label", dtype="int64"),
+    ]
+    samples = [_cloud(length, i) for i, length in enumerate(lengths)]
+    half = len(samples) // 2
+    path: Path = pack(folder / "p", fields, [samples[:half], samples[half:]])
+    return path
+
+
+@settings(max_examples=60)
+@given(
+    codec=st.sampled_from(["none", "lz4", "bitshuffle", "zstd"]),
+    rule=st.sampled_from([FrameRule(samples=1), FrameRule(samples=4), FrameRule(rows=5), FrameRule(rows=1)]),
+    count=st.integers(1, 40),
+    asked=st.lists(st.integers(0, len(LENGTHS) - 1), max_size=9),
+)
+def test_all_fields_give_the_same_points(pack: Any, codec: str, rule: FrameRule, count: int, asked: list[int]) -> None:
+    """Points of the sample asked for, none twice unless there are too few, and then each as often as any other."""
+    with tempfile.TemporaryDirectory() as folder:
+        ds = PackedDataset(_packed(pack, Path(folder), LENGTHS, codec, rule), sample_points=count)
+        batch = ds[asked]
+        xyz, rgb, weight = batch["xyz"], batch["rgb"], batch["weight"]
+        assert (xyz.shape, rgb.shape, weight.shape) == ((len(asked), count, 3),) * 2 + ((len(asked), count),)
+        assert (xyz.dtype, rgb.dtype, weight.dtype) == (torch.float32, torch.uint8, torch.int64)
+        assert torch.equal(xyz[..., 1].long(), weight)
+        assert torch.equal(rgb[..., 0] + 256 * rgb[..., 1].long(), weight)
+        assert torch.equal(xyz[..., 2].long(), weight % 7)
+        for i, number in enumerate(asked):
+            assert (xyz[i, :, 0] == number).all()
+            times = weight[i].unique(return_counts=True)[1]
+            assert weight[i].max() < LENGTHS[number]
+            assert len(times) == min(count, LENGTHS[number])
+            assert times.max() - times.min() <= 1
+
+
+def test_other_fields_stay_as_they_are(pack: Any, tmp_path: Path) -> None:
+    """Labels, and lists of another length than the cloud, are not sampled."""
+    ds = PackedDataset(_packed(pack, tmp_path), sample_points=4)
+    batch = ds[[3, 1]]
+    assert batch["label"].tolist() == [3, 1]
+    assert isinstance(batch["faces"], Ragged)
+    assert batch["faces"].lengths.tolist() == [3, 1]
+    assert ds[3]["xyz"].shape == (4, 3)
+    assert ds[[]]["xyz"].shape == (0, 4, 3)
+
+
+def test_the_choice_depends_on_seed_epoch_and_sample_alone(pack: Any, tmp_path: Path) -> None:
+    """In any batch and any order a sample gives the same points, and other ones in another epoch."""
+    path = _packed(pack, tmp_path)
+    ds = PackedDataset(path, sample_points=PointSample(12, seed=1))
+    whole = ds[:]["xyz"]
+    assert torch.equal(ds[[5, 0, 0]]["xyz"], whole[[5, 0, 0]])
+    assert torch.equal(PackedDataset(path, fields="xyz", sample_points=PointSample(12, seed=1))[:]["xyz"], whole)
+    assert not torch.equal(PackedDataset(path, sample_points=12)[:]["xyz"], whole)
+    ds.set_epoch(1)
+    assert not torch.equal(ds[:]["xyz"], whole)
+    ds.set_epoch(0)
+    assert torch.equal(ds[:]["xyz"], whole)
+
+
+def test_loader_and_workers_give_each_epoch_its_points(pack: Any, tmp_path: Path) -> None:
+    """Loader's epochs, inline and by threads, and those of DataLoader's workers, are those of `set_epoch`."""
+    path = _packed(pack, tmp_path, LENGTHS, "zstd", FrameRule(rows=5))
+    plain = PackedDataset(path, fields=["xyz", "label"], sample_points=9)
+    for threads in (0, 2):
+        loader = Loader(PackedDataset(path, sample_points=9), 3, shuffle=True, threads=threads)
+        for epoch in range(2):
+            plain.set_epoch(epoch)
+            for batch in loader:
+                assert torch.equal(batch["xyz"], plain[batch["label"]]["xyz"])
+    ds = PackedDataset(path, sample_points=9)
+    ds.set_epoch(1)
+    batches = DataLoader(ds, batch_size=4, num_workers=1)
+    assert torch.equal(torch.cat([batch["xyz"] for batch in batches]), plain[:]["xyz"])
+
+
+def test_every_point_is_as_likely(pack: Any, tmp_path: Path) -> None:
+    """Over many epochs each point of a cloud is chosen about equally often."""
+    ds = PackedDataset(_packed(pack, tmp_path, [0, 40]), fields="weight", sample_points=10)
+    counts = np.zeros(40)
+    for epoch in range(800):
+        ds.set_epoch(epoch)
+        counts[ds[1]["weight"].numpy()] += 1
+    assert np.abs(counts - 200).max() < 6 * (200 * 0.75) ** 0.5
+
+
+def test_only_frames_with_chosen_points_are_decoded(pack: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a cloud in bands of rows, those without a chosen point are left alone, and none is decoded twice."""
+    sizes: list[int] = []
+    decode = touched.FrameCodec.decode
+
+    def counted(self: Any, stored: memoryview, nbytes: int) -> Any:
+        sizes.append(nbytes)
+        return decode(self, stored, nbytes)
+
+    monkeypatch.setattr(touched.FrameCodec, "decode", counted)
+    path = _packed(pack, tmp_path, [10, 2000], "zstd", FrameRule(rows=10))
+    ds = PackedDataset(path, fields="weight", sample_points=30)
+    bands = len((ds[1]["weight"] // 10).unique())
+    assert sizes == [80] * bands
+    assert bands <= 30
+
+
+def test_clouds_that_cannot_be_sampled_are_named(pack: Any, tmp_path: Path) -> None:
+    """An empty cloud, and fields named together that have not one row a point."""
+    path = _packed(pack, tmp_path, [5, 0, 6])
+    ds = PackedDataset(path, fields=["xyz", "rgb"], sample_points=4)
+    assert ds[[0, 2]]["xyz"].shape == (2, 4, 3)
+    with pytest.raises(UsageError, match="sample 1: field 'xyz' has no points to choose 4 from"):
+        _ = ds[[2, 1]]
+    ds = PackedDataset(path, sample_points=PointSample(4, fields=["xyz", "faces"]))
+    with pytest.raises(UsageError, match="sample 2: field 'faces' has 2 rows and 'xyz' 6"):
+        _ = ds[2]
+
+
+def test_fixed_clouds_are_sampled_where_they_are_named(packed: Path, samples: list[dict[str, Any]]) -> None:
+    """A field of fixed shape has points only if the user says so."""
+    ds = PackedDataset(packed, fields=["x"], sample_points=PointSample(3, fields=["x"]))
+    found = ds[[4, 5]]["x"]
+    assert found.shape == (2, 3)
+    assert np.isin(found[0], samples[4]["x"]).all()
+    with pytest.raises(UsageError, match="no field that is read is ragged in its first axis alone"):
+        PackedDataset(packed, fields=["x"], sample_points=3)
+
+
+def test_what_cannot_be_sampled_is_refused_at_once(packed: Path) -> None:
+    """Wrong counts, seeds and fields, and a field that would be cropped too."""
+    for count in (0, -1, True):
+        with pytest.raises(UsageError, match="a whole number from 1 on"):
+            PackedDataset(packed, sample_points=count)
+    with pytest.raises(UsageError, match="seed -1"):
+        PointSample(3, seed=-1)
+    with pytest.raises(UsageError, match="no field 'abc' is read"):
+        PackedDataset(packed, sample_points=PointSample(3, fields=["abc"]))
+    for name in ("caption", "picture", "label"):
+        with pytest.raises(UsageError, match=f"'{name}' does not hold one row of fixed shape a point"):
+            PackedDataset(packed, sample_points=PointSample(3, fields=[name]))
+
+
+def test_crops_and_points_of_one_dataset(pack: Any, tmp_path: Path) -> None:
+    """Each for fields of their own; together for one field they are refused."""
+    fields = [Field(name="xyz", dtype="float32", shape=(None, 3)), Field(name="map", dtype="uint8", shape=(None, None))]
+    samples = [{"xyz": np.ones((5 + i, 3), np.float32), "map": np.ones((4, 5 + i), np.uint8)} for i in range(3)]
+    path = pack(tmp_path / "p", fields, [samples])
+    batch = PackedDataset(path, crop=Crop(size=4, of="map"), sample_points=7)[:]
+    assert batch["xyz"].shape == (3, 7, 3)
+    assert batch["map"].shape == (3, 4, 4)
+    with pytest.raises(UsageError, match="do not go together for one field"):
+        _ = PackedDataset(path, crop=Crop(size=2, of="xyz"), sample_points=7)[0]
