@@ -239,10 +239,10 @@ def _check_only_ours(path: Path) -> None:
         raise UsageError(f"{path} is not empty: it holds {foreign[0]}; name a folder that does not exist yet")
     if held & {MANIFEST, UNFINISHED, UNFINISHED + ".partial"}:
         return
-    if held - {LOCK, SHARD_FOLDER}:
-        raise UsageError(f"{path} is not empty and not an unfinished conversion; name a folder that does not exist yet")
     if SHARD_FOLDER in held and any((path / SHARD_FOLDER).iterdir()):
         raise UsageError(f"{path} holds shards and no manifest; `packer repair` makes it again, or name another folder")
+    if held - {LOCK, SHARD_FOLDER}:
+        raise UsageError(f"{path} is not empty and not an unfinished conversion; name a folder that does not exist yet")
 
 
 def _empty(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -94,7 +95,8 @@ def write_shard(task: ShardTask, progress: Progress | None = None, over: Over | 
         rejected = _write(task, partial, progress, over)
         publish(task.path, partial, rejected)
     except BaseException:  # Ctrl-C too, which may come before the writer looks after its file
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
         raise
     return report_of(task.path, task.fields)
 
@@ -102,7 +104,8 @@ def write_shard(task: ShardTask, progress: Progress | None = None, over: Over | 
 def remove_partial(path: Path) -> None:
     """Removes what processes that were stopped left of the shard `path`."""
     for partial in path.parent.glob(f"{path.name}.*.partial"):
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 def _new_partial(path: Path) -> Path:

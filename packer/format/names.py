@@ -17,7 +17,7 @@ from packer.errors import DamagedError, MissingNameError, SourceError
 from packer.format import pages
 from packer.format.manifest import FileEntry
 from packer.format.page_replay import PageReplay
-from packer.format.shard_writer import LmdbAppender
+from packer.format.shard_writer import LmdbAppender, clear_errors
 
 #: Keys of the two directions: `#` and the number, 8 bytes big-endian; `=` and the name, UTF-8.
 _BY_NUMBER = b"#"
@@ -32,20 +32,22 @@ def write_names(path: Path, names: Sequence[bytes]) -> None:
 
     Raises:
         SourceError: two samples have one name, or a name is too long.
+        WriteError: the file cannot be written.
     """
     ordered = sorted(range(len(names)), key=names.__getitem__)
     _check(names, ordered)
-    # The appender commits now and then, which costs a few pages more than the one commit replayed for this.
-    appender = LmdbAppender(path, pages.map_size(names_bytes(names)) + 64 * 4096)
-    try:
-        for number, name in enumerate(names):
-            appender.put(_KEY.pack(_BY_NUMBER, number), name)
-        for number in ordered:
-            appender.put(_BY_NAME + names[number], _VALUE.pack(number))
-        appender.finish()
-    except BaseException:
-        appender.abort()
-        raise
+    with clear_errors(path):
+        # The appender commits now and then, which costs a few pages more than the one commit replayed for this.
+        appender = LmdbAppender(path, pages.map_size(names_bytes(names)) + 64 * 4096)
+        try:
+            for number, name in enumerate(names):
+                appender.put(_KEY.pack(_BY_NUMBER, number), name)
+            for number in ordered:
+                appender.put(_BY_NAME + names[number], _VALUE.pack(number))
+            appender.finish()
+        except BaseException:
+            appender.abort()
+            raise
 
 
 def names_bytes(names: Sequence[bytes]) -> int:

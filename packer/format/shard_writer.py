@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -63,9 +66,13 @@ class LmdbAppender:
         self._map_size = map_size if map_limit is None else min(map_size, map_limit)
         # lib_version 0: an environment variable can make other versions the default, which readers
         # of the 0.9 format cannot open. lock=False: nobody else knows the temporary name.
-        self._env = lmdb.open(
-            str(path), subdir=False, lib_version=0, lock=False, sync=False, metasync=False, map_size=self._map_size
-        )
+        try:
+            self._env = lmdb.open(
+                str(path), subdir=False, lib_version=0, lock=False, sync=False, metasync=False, map_size=self._map_size
+            )
+        except lmdb.Error:
+            self._remove()
+            raise
         self._txn = self._env.begin(write=True)
         self._batch: list[tuple[bytes, Buffer]] = []
         self._batch_bytes = 0
@@ -104,7 +111,11 @@ class LmdbAppender:
         """Closes and removes the file."""
         self._txn.abort()
         self._env.close()
-        self.path.unlink(missing_ok=True)
+        self._remove()
+
+    def _remove(self) -> None:
+        with contextlib.suppress(OSError):  # whatever led here is what should be told
+            self.path.unlink(missing_ok=True)
 
     def _put(self, key: bytes, value: Buffer) -> None:
         if not self._txn.put(key, value, append=True):
@@ -169,10 +180,8 @@ class ShardWriter:
         self._origin = dict(origin or {})
         self._names: list[bytes] = []
         self._n_chunks = 0
-        try:
+        with clear_errors(path):
             self._file = LmdbAppender(path, map_size, map_limit)
-        except (OSError, lmdb.Error) as error:
-            raise WriteError(f"{path}: cannot be written: {error}") from None
         self.columns = [ColumnWriter(field, self._put_chunk, chunk_bytes) for field in self._fields]
 
     @property
@@ -198,7 +207,7 @@ class ShardWriter:
 
     def finish(self) -> None:
         """Writes the index arrays, the header and the names, and waits until all is on the disk."""
-        with _clear_errors(self.path):
+        with clear_errors(self.path):
             self._put_index()
             self._file.finish()
 
@@ -240,13 +249,13 @@ class ShardWriter:
             raise UsageError(
                 f"{self.path.name} would need more than {MAX_CHUNKS:,} chunks; take a smaller --shard-size"
             )
-        with _clear_errors(self.path):
+        with clear_errors(self.path):
             self._file.put(chunk_key(number), chunk)
         self._n_chunks += 1
         return number
 
 
-class _clear_errors:  # noqa: N801  # reads as a statement
+class clear_errors:  # noqa: N801  # reads as a statement
     """Turns what LMDB and the system raise while writing into a WriteError that names the file."""
 
     def __init__(self, path: Path) -> None:
@@ -258,8 +267,15 @@ class _clear_errors:  # noqa: N801  # reads as a statement
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if isinstance(error, (lmdb.Error, OSError)):
             raise WriteError(
-                f"{self._path}: {error}; free some space or choose another folder, then run again"
+                f"{self._path}: {self._reason(error)}; free some space or choose another folder, then run again"
             ) from None
+
+    def _reason(self, error: BaseException) -> str:
+        """The words of LMDB or the system; LMDB calls it an input/output error when the disk took but a part."""
+        with contextlib.suppress(OSError):
+            if "Input/output error" in str(error) and shutil.disk_usage(self._path.parent).free < COMMIT_BYTES:
+                return os.strerror(errno.ENOSPC)
+        return str(error)
 
 
 def sync_folder(folder: Path) -> None:

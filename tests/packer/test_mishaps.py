@@ -1,0 +1,182 @@
+"""What goes wrong around a conversion: full disks, files that go, rights that are lost. An error, then it goes on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import packer
+from packer.convert import ConvertOptions, convert
+from packer.errors import SourceError, UsageError, WriteError
+from readers import PackedDataset
+
+OPTIONS = ConvertOptions(codec="none", shard_size=16384, workers=0)
+is_root = hasattr(os, "geteuid") and os.geteuid() == 0
+
+
+@pytest.fixture
+def job(new_pairs, tmp_path):
+    """Forty pairs in several shards: `sources`, `folder`, `out`, and `wanted`, a dataset made without mishaps."""
+    pairs = new_pairs(tmp_path / "pairs", 40, 10, 10)
+    wanted = tmp_path / "wanted"
+    convert(pairs.sources, wanted, OPTIONS)
+    return SimpleNamespace(sources=pairs.sources, folder=pairs.folder, out=tmp_path / "out", wanted=wanted)
+
+
+def midway(out, action):
+    """A progress hook that acts once, when the second shard is done."""
+    done = []
+
+    def hook(samples, nbytes):
+        if not done and (out / "shards" / "00001.lmdb").exists():
+            done.append(True)
+            action()
+
+    return hook
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A function that mounts a file system of some KiB at the folder it returns; a further call resizes it."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = []
+
+    def resize(kib):
+        options = ["-o", f"{'remount,' if mounted else ''}size={kib}k"]
+        if subprocess.run(["mount", "-t", "tmpfs", *options, "none", place], capture_output=True).returncode:
+            pytest.skip("no file system can be mounted here")
+        mounted.append(kib)
+        return place
+
+    yield resize
+    if mounted:
+        subprocess.run(["umount", place], check=True)
+
+
+@pytest.mark.skipif(not is_root, reason="mounting needs root")
+def test_a_full_disk(small_disk, job, files_of):
+    """Whatever the disk is too small for, the error says so, no half file stays, and with room it goes on."""
+    messages = set()
+    needed = sum(map(len, files_of(job.wanted).values())) // 1024
+    for kib in [8, 16, *range(32, needed, 24), needed - 8]:
+        out = small_disk(kib) / "out"
+        for workers in (0, 2):
+            with pytest.raises(WriteError, match="No space left on device") as caught:
+                convert(job.sources, out, OPTIONS, workers=workers)
+            messages.add(str(caught.value).split("/out/")[-1][:12])
+            assert not list(out.rglob("*.lmdb*.partial"))
+            assert not (out / "manifest.json").exists()
+    assert len(messages) > 3, messages
+    small_disk(4 * needed)
+    assert convert(job.sources, out, OPTIONS).kept_shards > 2
+    assert files_of(out) == files_of(job.wanted)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_source_that_goes(job, files_of, workers):
+    """A file that is gone when it is to be read is named; back in its place, the conversion goes on."""
+    path, away = job.folder / "hr" / "037.png", job.folder / "away"
+    options = {"workers": workers, "progress": midway(job.out, lambda: path.rename(away))}
+    if workers:
+        options["planned"] = lambda prepared: path.rename(away)
+        options["progress"] = None
+    with pytest.raises(SourceError, match=r"037\.png: "):
+        convert(job.sources, job.out, OPTIONS, **options)
+    away.rename(path)
+    convert(job.sources, job.out, OPTIONS)
+    assert files_of(job.out) == files_of(job.wanted)
+
+
+def test_a_source_that_changes(job):
+    """A file that has another size when it is read than when the plan was made is an error, not a wrong picture."""
+    path = job.folder / "hr" / "037.png"
+    bigger = np.zeros((5, 5, 3), np.uint8)
+
+    def change():
+        from PIL import Image
+
+        Image.fromarray(bigger).save(path)
+
+    with pytest.raises(SourceError, match=r"037\.png: "):
+        convert(job.sources, job.out, OPTIONS, progress=midway(job.out, change))
+
+
+@pytest.mark.skipif(not is_root, reason="root alone can become somebody without rights")
+def test_rights_that_are_lost(job, files_of):
+    """A folder that may no longer be written to is named; with rights again the conversion goes on."""
+    try:
+        with pytest.raises((WriteError, SourceError), match=r"[Pp]ermission denied"):
+            convert(job.sources, job.out, OPTIONS, progress=midway(job.out, lambda: os.seteuid(65534)))
+    finally:
+        os.seteuid(0)
+    assert convert(job.sources, job.out, OPTIONS).kept_shards >= 2
+    assert files_of(job.out) == files_of(job.wanted)
+
+
+def test_an_output_folder_that_goes(job, files_of):
+    """A folder that somebody removes meanwhile is a clear error; the next run begins anew."""
+    with pytest.raises(WriteError, match="out"):
+        convert(job.sources, job.out, OPTIONS, progress=midway(job.out, lambda: shutil.rmtree(job.out)))
+    convert(job.sources, job.out, OPTIONS)
+    assert files_of(job.out) == files_of(job.wanted)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_two_conversions_into_one_folder(job, files_of, overwrite):
+    """The second is refused at once while the first runs, which is not disturbed; replacing a dataset too."""
+    if overwrite:
+        convert(job.sources, job.out, OPTIONS, codec="lz4")
+    refused = []
+
+    def second():
+        with pytest.raises(UsageError, match=r"another conversion into .* is running") as caught:
+            convert(job.sources, job.out, OPTIONS, overwrite=overwrite)
+        refused.append(caught.value)
+
+    def hook(samples, nbytes):
+        if not refused:
+            second()
+
+    convert(job.sources, job.out, OPTIONS, overwrite=overwrite, progress=hook)
+    assert refused
+    assert files_of(job.out) == files_of(job.wanted)
+
+
+def test_another_version_is_refused(job, monkeypatch):
+    """What another version of packer began is not gone on with."""
+
+    def stop():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        convert(job.sources, job.out, OPTIONS, progress=midway(job.out, stop))
+    monkeypatch.setattr(packer, "__version__", "99.0")
+    with pytest.raises(UsageError, match=r"the version of packer was .* and is now 99\.0"):
+        convert(job.sources, job.out, OPTIONS)
+    monkeypatch.undo()
+    path = job.folder / "lr" / "003.png"
+    held = path.stat()
+    os.utime(path, ns=(held.st_atime_ns, held.st_mtime_ns + 1))
+    with pytest.raises(UsageError, match=r"003\.png has changed"):
+        convert(job.sources, job.out, OPTIONS)
+    os.utime(path, ns=(held.st_atime_ns, held.st_mtime_ns))
+    assert convert(job.sources, job.out, OPTIONS).kept_shards >= 2
+
+
+def test_shards_without_their_note_are_nobodys(job):
+    """Shards that lie in a folder without manifest and note are never taken for one's own."""
+    (job.wanted / "manifest.json").unlink()
+    with pytest.raises(UsageError, match="repair"):
+        convert(job.sources, job.wanted, OPTIONS)
+    beside = job.out.with_name(".out.replacing")
+    convert(job.sources, job.out, OPTIONS, codec="lz4")
+    job.wanted.rename(beside)
+    report = convert(job.sources, job.out, OPTIONS, overwrite=True)
+    assert report.kept_shards == 0
+    assert len(PackedDataset(job.out)) == 40
