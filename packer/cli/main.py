@@ -15,6 +15,7 @@ COMMANDS = {
     "verify": ("packer.cli.verify", "Check every byte of a packed dataset, and say what is damaged."),
     "repair": ("packer.cli.repair", "Make what is damaged again."),
     "codecs": ("packer.cli.codecs", "Try every codec on a sample of the sources."),
+    "show": ("packer.cli.show", "Draw some samples as a contact sheet."),
     "stats": ("packer.cli.stats", "Say what the values of each field and channel lie between."),
     "doctor": ("packer.cli.doctor", "Say which settings suit this machine, and what will hurt."),
     "export": ("packer.cli.export", "Write a packed dataset as PNG, PLY or HDF5 files again."),
