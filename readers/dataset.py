@@ -17,6 +17,7 @@ from packer.format import manifest as manifests
 from packer.format.names import Names
 from packer.format.schema import Field
 from readers.batch import Batch, item_of
+from readers.checking import CheckedReader, Checker, checked
 from readers.crop import Crop
 from readers.epoch import Epoch
 from readers.field_reader import FieldReader
@@ -56,6 +57,8 @@ class PackedDataset(Dataset[Any]):
         transform: called once on what is handed out: the dict of one sample, or that of a whole batch.
         crop: reads crops of one size from pictures of different sizes; see `Crop`.
         sample_points: reads so many points of every cloud, chosen at random; see `PointSample`.
+        verify: compares every frame with its checksum before it is decoded or copied; a wrong one is a `DamagedError`
+            that names field and sample. Without it damage may give an error, or wrong values of the right shape.
 
     Crops and subsets of points change with the epoch. `Loader` says which one it is; with DataLoader, call
     `set_epoch(epoch)` before each loop: workers see it, also those that stay between epochs.
@@ -74,6 +77,7 @@ class PackedDataset(Dataset[Any]):
         transform: Transform | None = None,
         crop: Crop | None = None,
         sample_points: int | PointSample | None = None,
+        verify: bool = False,
     ) -> None:
         # Absolute, since shards are opened late: the program may have changed its folder by then.
         self.path = Path(path).absolute()
@@ -81,6 +85,7 @@ class PackedDataset(Dataset[Any]):
         self._chosen = (fields,) if isinstance(fields, str) else None if fields is None else tuple(fields)
         self.crop = crop
         self.sample_points = PointSample(sample_points) if isinstance(sample_points, int) else sample_points
+        self.verify = verify
         self._epoch = Epoch() if crop or sample_points is not None else None
         self._read_manifest()
         if crop:
@@ -117,14 +122,22 @@ class PackedDataset(Dataset[Any]):
     @property
     def readers(self) -> Mapping[str, FieldReader]:
         """What reads each field: whole samples, or crops and subsets as they are in the present epoch."""
-        if self._epoch is None:
+        if self._epoch is None and not self.verify:
             return self.opened.readers
-        if self._parts is None:
-            self._parts = Parts(self.opened, self.crop, self.sample_points, partial(describe, self.path, self.manifest))
-        epoch = self._epoch.number
+        epoch = self._epoch.number if self._epoch else 0
         if self._readers[0] != epoch:
-            self._readers = (epoch, self._parts.at(epoch))
+            self._readers = (epoch, self._readers_at(epoch))
         return self._readers[1]
+
+    def _readers_at(self, epoch: int) -> dict[str, FieldReader]:
+        if self._parts is None:
+            self._parts = Parts(self.opened, self.crop, self.sample_points, self._describe)
+        readers = self._parts.at(epoch)
+        return checked(readers, self.opened.places, self._describe) if self.verify else readers
+
+    @property
+    def _describe(self) -> Callable[[int], str]:
+        return partial(describe, self.path, self.manifest)
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch, from 0, whose crops and subsets of points are read from now on."""
@@ -207,10 +220,12 @@ class PackedDataset(Dataset[Any]):
             raise UsageError(f"{self.path}: no field {field!r} is read; there are {', '.join(self.fields)}")
         number = sample_number(index, len(self), self._numbers_of)
         reader = self.opened.readers[field]
+        checker = Checker(self.opened.places[field], self._describe) if self.verify else None
         if rows is None and columns is None:
-            whole = as_images(reader.field, reader.read(reader.locate(np.array([number]))))
+            whole_reader = CheckedReader(reader, checker) if checker else reader
+            whole = as_images(reader.field, whole_reader.read(whole_reader.locate(np.array([number]))))
             return item_of({field: whole}, 0, 1)[field]
-        region = read_region(SampleRows(reader, self.opened.memory), number, rows, columns)
+        region = read_region(SampleRows(reader, self.opened.memory), number, rows, columns, checker)
         return region.permute(2, 0, 1) if reader.field.kind == "image" else region
 
     def __getstate__(self) -> dict[str, Any]:
@@ -286,6 +301,8 @@ def _choose(fields: Sequence[Field], chosen: Sequence[str] | None, path: Path) -
     by_name = {field.name: field for field in fields}
     if chosen is None:
         return by_name
+    if not chosen:
+        raise UsageError(f"no field is named; {path} has {', '.join(by_name)}")
     for name in chosen:
         if name not in by_name:
             raise UsageError(f"{path} has no field {name!r}; it has {', '.join(by_name)}")

@@ -6,6 +6,7 @@ once: `locate` turns sample numbers into places, `read` copies or decodes what l
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from packer.errors import DamagedError
 from packer.format import rowdelta
 from packer.format.codecs import FrameCodec, lz4_frame
+from readers.frame_cache import FrameCache
 from readers.places import Numbers, Places
 from readers.take import take
 
@@ -123,6 +125,7 @@ class FixedCoded:
         self._bands = -(-self._shape[0] // rule.rows) if rule.rows is not None else 1
         self._band_bytes = self._row if rule.rows is None else rule.rows * (self._row // max(self._shape[0], 1))
         self._rows = places.memory.window(torch.uint8, self._row)
+        self._process = os.getpid()
         self._lock = threading.Lock()
         self._cache = FrameCache(self._per_frame * self._row, slots)
 
@@ -218,6 +221,10 @@ class FixedCoded:
     def _read_decoded(self, located: Numbers, out: torch.Tensor) -> None:
         """Decodes each frame that is not in a slot once, then gathers rows; for as many samples as there is room."""
         at_once = max(1, CACHE_BYTES // (2 * self._per_frame * self._row))
+        if self._process != os.getpid():
+            # When this process was forked, a thread of the parent may have held the lock and been at work on the slots.
+            self._process, self._lock = os.getpid(), threading.Lock()
+            self._cache = FrameCache(self._per_frame * self._row, 0)
         with self._lock:
             for first in range(0, len(located), at_once):
                 some = located[first : first + at_once]
@@ -231,62 +238,6 @@ class FixedCoded:
             self._codec.decode_into(self._memory.bytes[start:end], slot[: held * self._row])
 
         return decode
-
-
-class FrameCache:
-    """A ring of decoded frames of one size: the newest frame takes the slot of the oldest.
-
-    Args:
-        frame_bytes: raw bytes of a full frame.
-        slots: how many frames to keep at least; grows to what one batch needs.
-    """
-
-    def __init__(self, frame_bytes: int, slots: int) -> None:
-        self._frame_bytes = frame_bytes
-        self._next = 0
-        self._held: dict[int, int] = {}  # address of a frame -> slot
-        self._owner: list[int] = []  # slot -> address of its frame
-        self.slots = torch.empty(0, dtype=torch.uint8)
-        self.grow(slots)
-
-    def grow(self, slots: int) -> None:
-        """Makes room for at least `slots` frames; forgets all held ones if more are needed than there are."""
-        if slots <= len(self._owner):
-            return
-        self._owner = [-1] * slots
-        self._held = {}
-        self._next = 0
-        self.slots = torch.empty(slots * self._frame_bytes, dtype=torch.uint8)
-
-    def fill(self, frames: Numbers, decode: Callable[[int, NDArray[np.uint8]], None]) -> Numbers:
-        """Slot of each frame, (n,), after decoding those that are in none.
-
-        Args:
-            frames: address of each frame, (n,); the same frame may come several times.
-            decode: decodes the frame of item i into a slot.
-        """
-        wanted, item, inverse = np.unique(frames, return_index=True, return_inverse=True)
-        self.grow(2 * len(wanted))
-        found = [self._held.get(frame, -1) for frame in wanted.tolist()]
-        in_use = set(found)
-        target = self.slots.numpy().reshape(len(self._owner), self._frame_bytes)
-        for i, slot in enumerate(found):
-            if slot < 0:
-                found[i] = slot = self._take(in_use)
-                decode(int(item[i]), target[slot])
-                self._owner[slot] = int(wanted[i])
-                self._held[int(wanted[i])] = slot
-        return np.array(found, np.int64)[inverse]
-
-    def _take(self, in_use: set[int]) -> int:
-        """The oldest slot that the present batch does not use; forgets its frame."""
-        while self._next in in_use:
-            self._next = (self._next + 1) % len(self._owner)
-        slot = self._next
-        self._held.pop(self._owner[slot], None)
-        self._owner[slot] = -1
-        self._next = (slot + 1) % len(self._owner)
-        return slot
 
 
 def _repeated(shape: tuple[int, ...], count: int) -> Numbers:

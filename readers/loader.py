@@ -14,29 +14,26 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
 from packer.errors import UsageError
-from readers.block_order import WINDOW, BlockShuffled
+from readers.block_order import BlockShuffled
 from readers.dataset import PackedDataset
+from readers.dataset_order import block_samples, describe, order_of
 from readers.device import ahead, device_of
 from readers.fixed import FixedCoded
-from readers.order import Given, Order, Sequential, Shuffled
+from readers.order import Given
 from readers.places import Numbers
 from readers.pool import Pool
 from readers.sampler_order import SamplerOrder
 from readers.share import Share
 from readers.stream import RUN_BYTES, Stream
+from readers.varied import Varied
 
-#: Bytes of decoded frames that a block shuffle may hold; the window is made smaller where it would hold more.
-WINDOW_BYTES = 64 * 2**20
 #: Frames of at least this many raw bytes are worth a thread where their codec is a heavy one: two threads then
 #: decode 1.5 to 1.8 times as fast as one, while short calls only fight for the interpreter.
 THREAD_BYTES = 32 * 2**10
-#: A block is so many times as long as a frame that crosses its edge and so may be decoded twice: a tenth of them.
-BLOCK_FRAMES = 10
 
 
 class Loader:
@@ -91,7 +88,7 @@ class Loader:
             raise UsageError("as_numpy and device do not go together: numpy arrays lie in the computer's memory")
         self.dataset = dataset
         self.device = None if device is None else device_of(device)
-        self.order = _order(dataset, shuffle, seed, sampler, window)
+        self.order = order_of(dataset, shuffle, seed, sampler, window)
         self.share = Share(batch_size, *_rank(rank, world_size), drop_last)
         self.threads = _threads(threads, dataset)
         if prefetch < 1:
@@ -123,18 +120,27 @@ class Loader:
         self._done = 0
         self._resumed = True
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self) -> dict[str, Any]:
         """Where the loader stands: epoch, and how many samples of the common order were handed out on all ranks."""
-        return {"epoch": self.epoch, "done": self._done, "samples": len(self.order)}
+        return {
+            "epoch": self.epoch,
+            "done": self._done,
+            "samples": len(self.order),
+            "order": describe(self.order),
+        }
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on behind the last batch handed out before `state_dict()`, at once; with any batch size and any ranks.
 
         Raises:
-            UsageError: the state is of another dataset or sampler.
+            UsageError: the state is of another dataset, sampler, shuffle or seed.
         """
         if state["samples"] != len(self.order):
             raise UsageError(f"the state is of {state['samples']} samples; this loader reads {len(self.order)}")
+        if state.get("order", describe(self.order)) != describe(self.order):
+            raise UsageError(
+                f"the state is of another order ({state['order']}); this loader's is {describe(self.order)}"
+            )
         self.share.steps(len(self.order), state["done"])
         self.epoch = state["epoch"]
         self._done = state["done"]
@@ -197,11 +203,13 @@ class Loader:
         """
         if not isinstance(self.order, BlockShuffled) or not len(self.dataset):
             return
-        block, shards = _block_samples(self.dataset), len(self.dataset.manifest.shards)
+        block, shards = block_samples(self.dataset), len(self.dataset.manifest.shards)
         window = min(self.order.window + block, len(self.dataset))
         row = max(sum(field.fixed_bytes for field in self.dataset.fields.values()), 1)
         at_once = max(self.batch_size, RUN_BYTES // row)
         for reader in self.dataset.opened.readers.values():
+            if isinstance(reader, Varied):
+                reader.keep(window + 2 * at_once)
             if isinstance(reader, FixedCoded):
                 frame = reader.field.frame.samples or 1
                 frames = -(-window // frame) + 1 + window * shards // len(self.dataset)
@@ -209,51 +217,6 @@ class Loader:
                 touched = min(at_once, 2 * frames)
                 # The cache itself asks for twice what one call touches.
                 reader.keep(frame * max(frames + (1 + self.threads) * touched, 2 * touched))
-
-
-def _order(
-    dataset: PackedDataset, shuffle: bool | str, seed: int, sampler: Iterable[int] | None, window: int | None
-) -> Order:
-    if window is not None and shuffle != "block":
-        raise UsageError("window is for shuffle='block'; nothing else has one")
-    if sampler is not None:
-        if shuffle:
-            raise UsageError("shuffle and sampler do not go together: the sampler gives the order")
-        if isinstance(sampler, (list, tuple, np.ndarray, range, torch.Tensor)):
-            return Given(np.asarray(sampler))
-        return SamplerOrder(sampler, seed)
-    if shuffle == "block":
-        return BlockShuffled(_block_edges(dataset), _window(dataset) if window is None else window, seed)
-    if shuffle not in (True, False):
-        raise UsageError(f"shuffle {shuffle!r}: True, False or 'block' is expected")
-    return Shuffled(len(dataset), seed) if shuffle else Sequential(len(dataset))
-
-
-def _block_samples(dataset: PackedDataset) -> int:
-    """Samples of a block: some of the longest frames, so many that few frames of other fields cross its edges."""
-    fields = dataset.fields.values()
-    # An uncompressed frame is not read as a whole: only where there is no other does it say what lies together.
-    frames = [f.frame.samples or 1 for f in fields if f.codec] or [f.frame.samples or 1 for f in fields]
-    longest = block = max(frames, default=1)
-    while any(block % frame and block < BLOCK_FRAMES * frame for frame in frames):
-        block += longest
-    return block
-
-
-def _block_edges(dataset: PackedDataset) -> Numbers:
-    """First sample of every block, and the number of samples; a block lies in one shard."""
-    block = _block_samples(dataset)
-    edges = []
-    first = 0
-    for shard in dataset.manifest.shards:
-        edges.append(np.arange(first, first + shard.samples, block, dtype=np.int64))
-        first += shard.samples
-    return np.concatenate([*edges, [first]])
-
-
-def _window(dataset: PackedDataset) -> int:
-    coded = sum(f.fixed_bytes for f in dataset.fields.values() if f.codec and not f.is_ragged and f.frame.samples != 1)
-    return max(1, min(WINDOW, WINDOW_BYTES // max(coded, 1)))
 
 
 def _rank(rank: int | None, world_size: int | None) -> tuple[int, int]:

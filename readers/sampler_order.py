@@ -36,7 +36,7 @@ class SamplerOrder:
                 "expected, of which each rank then takes its share (rank=0, world_size=1 takes all of it)"
             )
         self._sampler = sampler
-        self._seed = seed
+        self.seed = seed
 
     def __len__(self) -> int:
         return len(self._sampler)  # type: ignore[arg-type]  # torch's Sampler has a length where it can know it
@@ -51,7 +51,7 @@ class SamplerOrder:
         if set_epoch is not None:
             set_epoch(epoch)
         own = getattr(self._sampler, "generator", None)
-        word = int(random_bits(self._seed, epoch).random_raw())
+        word = int(random_bits(self.seed, epoch).random_raw())
         # The seed that the user gave the sampler's own generator keeps its meaning.
         seeds = {torch.default_generator: word}
         if isinstance(own, torch.Generator):

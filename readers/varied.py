@@ -21,6 +21,7 @@ from packer.format.codecs import FrameCodec
 from packer.format.limits import MAX_CHUNK_BYTES
 from packer.format.schema import MAX_AXIS
 from readers.fixed import TORCH_DTYPES, Allocate, damaged, fresh
+from readers.frame_cache import FrameStore
 from readers.places import Numbers, Places
 from readers.ragged import Ragged
 
@@ -44,8 +45,17 @@ class Varied:
         self._shapes_at = places.array_at("shapes")
         rule = self.field.frame
         self._per_frame = rule.samples
+        self._kept = FrameStore()
         self._frames_at = places.array_at("sample_frames") if rule.rows is not None else None
         self._offsets_at = None if self._raw else places.array_at("frame_offsets")
+
+    def keep(self, samples: int) -> None:
+        """Makes room for the decoded frames of about `samples` samples, where frames hold several."""
+        if self._per_frame is not None and self._per_frame > 1:
+            total = sum(int(index.arrays["sample_offsets"][-1]) for index in self._places.indexes)
+            mean = total / max(int(self._places.first[-1]), 1)
+            # Half as much again, and a frame's worth, for frames that are larger than the mean.
+            self._kept.limit = max(self._kept.limit, int(1.5 * mean * (samples + self._per_frame)))
 
     def locate(self, numbers: Numbers) -> Numbers:
         """Places and shapes of samples, (n, 7 + ragged axes).
@@ -160,9 +170,13 @@ class Varied:
             self._codec.decode_into(stored, out)
         else:
             if last[0] != at:
-                frame = np.empty(row[_FRAME_RAW], np.uint8)
-                self._codec.decode_into(stored, frame)
-                last = (at, frame)
+
+                def decoded() -> NDArray[np.uint8]:
+                    frame = np.empty(row[_FRAME_RAW], np.uint8)
+                    self._codec.decode_into(stored, frame)
+                    return frame
+
+                last = (at, self._kept.get(at, decoded))
             out[...] = last[1][row[_BEFORE] : row[_BEFORE] + len(out)]
         if self._codec.rowdelta:
             rowdelta.accumulate(out.view(self.field.np_dtype).reshape(1, *self._shape(row)))

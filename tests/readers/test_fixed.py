@@ -20,7 +20,8 @@ from packer.format.codecs import NAMED
 from packer.format.limits import CHUNK_BYTES
 from packer.format.schema import DTYPES, ROWDELTA_DTYPES, Field, FrameRule
 from readers import PackedDataset, fixed
-from readers.fixed import FixedCoded, FrameCache, undo_rows
+from readers.fixed import FixedCoded, undo_rows
+from readers.frame_cache import FrameCache
 from readers.places import Finder
 
 CODECS = ("none", "lz4", "zstd", "bitshuffle")

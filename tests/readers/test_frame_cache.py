@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from readers.fixed import FrameCache
+from readers.frame_cache import FrameCache, FrameStore
 
 batches = st.lists(st.lists(st.integers(0, 12), max_size=20), max_size=20)
 
@@ -79,3 +79,30 @@ def test_growing_keeps_room_for_two_batches():
     cache.grow(50)
     cache.grow(5)
     assert len(cache.slots) == 50 * 8
+
+
+def test_kept_frames_are_decoded_once_and_the_oldest_go_first():
+    """A store holds no more bytes than its limit, and gives back what it holds without decoding."""
+    store = FrameStore()
+    store.limit = 100
+    decoded = []
+
+    def get(address):
+        def decode():
+            decoded.append(address)
+            return np.full(30, address, np.uint8)
+
+        return store.get(address, decode)
+
+    for address in (1, 2, 3, 1, 4, 1, 2):
+        assert get(address)[0] == address
+    assert decoded == [1, 2, 3, 4, 2]
+
+
+def test_a_store_without_room_keeps_nothing():
+    """Unless a block shuffle asks for it, no memory is held between batches."""
+    store = FrameStore()
+    calls = []
+    for _ in range(2):
+        store.get(7, lambda: calls.append(7) or np.zeros(5, np.uint8))
+    assert calls == [7, 7]

@@ -20,6 +20,11 @@ def take(loader, steps):
     return numbers
 
 
+def place(loader):
+    """The saved state without the description of the order."""
+    return {name: value for name, value in loader.state_dict().items() if name != "order"}
+
+
 def rest(loader):
     """Sample numbers of a whole loop."""
     return [number for batch in loader for number in batch["y"].tolist()]
@@ -68,7 +73,7 @@ def test_resumed_with_another_world_size(rows):
     """What is left of the common order is shared among as many ranks as there are now; nothing is lost or repeated."""
     dataset = PackedDataset(rows)
     expected = rest(Loader(dataset, 10, seed=2, shuffle=True))
-    got, state = [], Loader(dataset, 10).state_dict()
+    got, state = [], Loader(dataset, 10, seed=2, shuffle=True).state_dict()
     for world_size, batch_size, steps in ((2, 10, 7), (4, 15, 4), (1, 31, 3), (3, 8, 10**6)):
         loaders = [
             reload(state, dataset, batch_size, shuffle=True, rank=rank, world_size=world_size)
@@ -84,16 +89,16 @@ def test_resumed_with_another_world_size(rows):
             iterator.close()
     assert got[:1000] == expected
     assert len(got) - 1000 < 3
-    assert state == {"epoch": 1, "done": 0, "samples": 1000}
+    assert {**state, "order": None} == {"order": None, "epoch": 1, "done": 0, "samples": 1000}
 
 
 def test_state_counts_what_was_handed_out(rows):
     """What threads have read ahead is not counted as done."""
     loader = Loader(PackedDataset(rows), 10, threads=2, prefetch=8)
-    assert loader.state_dict() == {"epoch": 0, "done": 0, "samples": 1000}
+    assert place(loader) == {"epoch": 0, "done": 0, "samples": 1000}
     for step, _ in enumerate(loader, 1):
         done = {"epoch": 0, "done": 10 * step} if step < 100 else {"epoch": 1, "done": 0}
-        assert loader.state_dict() == {**done, "samples": 1000}
+        assert place(loader) == {**done, "samples": 1000}
 
 
 def test_state_after_the_last_batch_is_the_next_epoch(rows):
@@ -151,7 +156,16 @@ def test_iterators_that_were_never_asked_change_nothing(rows):
     iter(loader)
     assert rest(loader) == list(range(600, 1000))
     iter(loader)
-    assert loader.state_dict() == {"epoch": 4, "done": 0, "samples": 1000}
+    assert place(loader) == {"epoch": 4, "done": 0, "samples": 1000}
+
+
+def test_state_of_another_order_is_refused(rows):
+    """Another seed or shuffle would go on with samples that were seen already, and leave others out."""
+    state = Loader(PackedDataset(rows), 8, shuffle=True, seed=1).state_dict()
+    for other in ({"shuffle": True, "seed": 2}, {"shuffle": "block", "seed": 1}, {}):
+        with pytest.raises(UsageError, match="another order"):
+            Loader(PackedDataset(rows), 8, **other).load_state_dict(state)
+    Loader(PackedDataset(rows), 16, shuffle=True, seed=1, threads=1).load_state_dict(state)
 
 
 def test_state_of_another_dataset_is_refused(rows, packed):
@@ -172,7 +186,7 @@ def test_empty_epochs_end_and_advance(rows, threads):
     assert len(loader) == 0
     for epoch in range(1, 4):
         assert list(loader) == []
-        assert loader.state_dict() == {"epoch": epoch, "done": 0, "samples": 1000}
+        assert place(loader) == {"epoch": epoch, "done": 0, "samples": 1000}
     resumed = Loader(dataset, 64, drop_last=True, threads=threads)
     resumed.load_state_dict({"epoch": 5, "done": 990, "samples": 1000})
     assert list(resumed) == []

@@ -1,0 +1,77 @@
+"""The order in which a loader reads a dataset, from what its caller asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+
+from packer.errors import UsageError
+from readers.block_order import WINDOW, BlockShuffled
+from readers.dataset import PackedDataset
+from readers.order import Given, Order, Sequential, Shuffled
+from readers.places import Numbers
+from readers.sampler_order import SamplerOrder
+
+#: Bytes of decoded frames that a block shuffle may hold; the window is made smaller where it would hold more.
+WINDOW_BYTES = 64 * 2**20
+#: A block is so many times as long as a frame that crosses its edge and so may be decoded twice: a tenth of them.
+BLOCK_FRAMES = 10
+
+
+def order_of(
+    dataset: PackedDataset, shuffle: bool | str, seed: int, sampler: Iterable[int] | None, window: int | None
+) -> Order:
+    """The order that a loader's arguments ask for.
+
+    Raises:
+        UsageError: they cannot be, or do not go together.
+    """
+    if window is not None and shuffle != "block":
+        raise UsageError("window is for shuffle='block'; nothing else has one")
+    if sampler is not None:
+        if shuffle:
+            raise UsageError("shuffle and sampler do not go together: the sampler gives the order")
+        if isinstance(sampler, (list, tuple, np.ndarray, range, torch.Tensor)):
+            return Given(np.asarray(sampler))
+        return SamplerOrder(sampler, seed)
+    if shuffle == "block":
+        return BlockShuffled(_block_edges(dataset), _window(dataset) if window is None else window, seed)
+    if shuffle not in (True, False):
+        raise UsageError(f"shuffle {shuffle!r}: True, False or 'block' is expected")
+    return Shuffled(len(dataset), seed) if shuffle else Sequential(len(dataset))
+
+
+def block_samples(dataset: PackedDataset) -> int:
+    """Samples of a block: some of the longest frames, so many that few frames of other fields cross its edges."""
+    fields = dataset.fields.values()
+    # An uncompressed frame is not read as a whole: only where there is no other does it say what lies together.
+    frames = [f.frame.samples or 1 for f in fields if f.codec] or [f.frame.samples or 1 for f in fields]
+    longest = block = max(frames, default=1)
+    while any(block % frame and block < BLOCK_FRAMES * frame for frame in frames):
+        block += longest
+    return block
+
+
+def _block_edges(dataset: PackedDataset) -> Numbers:
+    """First sample of every block, and the number of samples; a block lies in one shard."""
+    block = block_samples(dataset)
+    edges = []
+    first = 0
+    for shard in dataset.manifest.shards:
+        edges.append(np.arange(first, first + shard.samples, block, dtype=np.int64))
+        first += shard.samples
+    return np.concatenate([*edges, [first]])
+
+
+def _window(dataset: PackedDataset) -> int:
+    coded = sum(f.fixed_bytes for f in dataset.fields.values() if f.codec and not f.is_ragged and f.frame.samples != 1)
+    return max(1, min(WINDOW, WINDOW_BYTES // max(coded, 1)))
+
+
+def describe(order: Order) -> str:
+    """What an order depends on, for a saved state: one of another kind, seed or window goes on with other samples."""
+    seed = getattr(order, "seed", None)
+    window = getattr(order, "window", None)
+    return f"{type(order).__name__}, seed {seed}, window {window}"

@@ -1,0 +1,106 @@
+"""Decoded frames that are kept, so that samples of one frame need not decode it again and again."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from readers.places import Numbers
+
+
+class FrameCache:
+    """A ring of decoded frames of one size: the newest frame takes the slot of the oldest.
+
+    Args:
+        frame_bytes: raw bytes of a full frame.
+        slots: how many frames to keep at least; grows to what one batch needs.
+    """
+
+    def __init__(self, frame_bytes: int, slots: int) -> None:
+        self._frame_bytes = frame_bytes
+        self._next = 0
+        self._held: dict[int, int] = {}  # address of a frame -> slot
+        self._owner: list[int] = []  # slot -> address of its frame
+        self.slots = torch.empty(0, dtype=torch.uint8)
+        self.grow(slots)
+
+    def grow(self, slots: int) -> None:
+        """Makes room for at least `slots` frames; forgets all held ones if more are needed than there are."""
+        if slots <= len(self._owner):
+            return
+        self._owner = [-1] * slots
+        self._held = {}
+        self._next = 0
+        self.slots = torch.empty(slots * self._frame_bytes, dtype=torch.uint8)
+
+    def fill(self, frames: Numbers, decode: Callable[[int, NDArray[np.uint8]], None]) -> Numbers:
+        """Slot of each frame, (n,), after decoding those that are in none.
+
+        Args:
+            frames: address of each frame, (n,); the same frame may come several times.
+            decode: decodes the frame of item i into a slot.
+        """
+        wanted, item, inverse = np.unique(frames, return_index=True, return_inverse=True)
+        self.grow(2 * len(wanted))
+        found = [self._held.get(frame, -1) for frame in wanted.tolist()]
+        in_use = set(found)
+        target = self.slots.numpy().reshape(len(self._owner), self._frame_bytes)
+        for i, slot in enumerate(found):
+            if slot < 0:
+                found[i] = slot = self._take(in_use)
+                decode(int(item[i]), target[slot])
+                self._owner[slot] = int(wanted[i])
+                self._held[int(wanted[i])] = slot
+        return np.array(found, np.int64)[inverse]
+
+    def _take(self, in_use: set[int]) -> int:
+        """The oldest slot that the present batch does not use; forgets its frame."""
+        while self._next in in_use:
+            self._next = (self._next + 1) % len(self._owner)
+        slot = self._next
+        self._held.pop(self._owner[slot], None)
+        self._owner[slot] = -1
+        self._next = (slot + 1) % len(self._owner)
+        return slot
+
+
+class FrameStore:
+    """Decoded frames of different sizes, by address; the one not used for longest goes first.
+
+    Attributes:
+        limit: bytes of frames to keep; 0 keeps none.
+    """
+
+    def __init__(self) -> None:
+        self.limit = 0
+        self._frames: OrderedDict[int, NDArray[np.uint8]] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[type[FrameStore], tuple[Any, ...]]:
+        return FrameStore, ()
+
+    def get(self, address: int, decode: Callable[[], NDArray[np.uint8]]) -> NDArray[np.uint8]:
+        """The frame at an address, decoded only where it is not kept. It is not to be written to."""
+        if not self.limit:
+            return decode()
+        with self._lock:
+            frame = self._frames.get(address)
+            if frame is not None:
+                self._frames.move_to_end(address)
+                return frame
+        # Without the lock: another thread may decode another frame meanwhile, or, rarely, this one too.
+        frame = decode()
+        with self._lock:
+            if address not in self._frames:
+                self._frames[address] = frame
+                self._bytes += frame.nbytes
+            while self._bytes > self.limit:
+                self._bytes -= self._frames.popitem(last=False)[1].nbytes
+        return frame
