@@ -23,7 +23,7 @@ from readers.epoch import Epoch
 from readers.field_reader import FieldReader
 from readers.fixed import Allocate
 from readers.indexing import Numbers, is_single, sample_number, sample_numbers
-from readers.opened import Opened, describe, open_names
+from readers.opened import Opened, describe, in_words, open_names
 from readers.parts import Parts
 from readers.points import PointSample
 from readers.region import read_region
@@ -131,13 +131,14 @@ class PackedDataset(Dataset[Any]):
 
     def _readers_at(self, epoch: int) -> dict[str, FieldReader]:
         if self._parts is None:
-            self._parts = Parts(self.opened, self.crop, self.sample_points, self._describe)
+            self._parts = Parts(self.opened, self.crop, self.sample_points, partial(describe, self.path, self.manifest))
         readers = self._parts.at(epoch)
-        return checked(readers, self.opened.places, self._describe) if self.verify else readers
+        return checked(readers, self.opened, self._in_words) if self.verify else readers
 
     @property
-    def _describe(self) -> Callable[[int], str]:
-        return partial(describe, self.path, self.manifest)
+    def _in_words(self) -> Callable[[int], str]:
+        # Not a method: its readers would hold the dataset, which holds them, and files would stay open for a while.
+        return partial(in_words, self.path, self.manifest)
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch, from 0, whose crops and subsets of points are read from now on."""
@@ -220,7 +221,7 @@ class PackedDataset(Dataset[Any]):
             raise UsageError(f"{self.path}: no field {field!r} is read; there are {', '.join(self.fields)}")
         number = sample_number(index, len(self), self._numbers_of)
         reader = self.opened.readers[field]
-        checker = Checker(self.opened.places[field], self._describe) if self.verify else None
+        checker = Checker(self.opened, field, self._in_words) if self.verify else None
         if rows is None and columns is None:
             whole_reader = CheckedReader(reader, checker) if checker else reader
             whole = as_images(reader.field, whole_reader.read(whole_reader.locate(np.array([number]))))

@@ -28,6 +28,9 @@ _NAMES_LOCK = threading.Lock()
 class Opened:
     """The maps of all shards and one reader a field.
 
+    Attributes:
+        places: by field, where its samples lie.
+
     Args:
         folder: the packed dataset.
         manifest: what it holds.
@@ -46,12 +49,11 @@ class Opened:
             weakref.finalize(self, shard.close)
             self.shards.append(shard)
         self.memory = Memory(self.shards)
-        self.readers: dict[str, FieldReader] = {}
+        self.places: dict[str, Places] = {}
         for number, field in enumerate(manifest.fields):
             if field.name in fields:
-                places = self._places(number, field, [entry.samples for entry in entries])
-                self.readers[field.name] = _reader(places)
-        self.readers = {name: self.readers[name] for name in fields}
+                self.places[field.name] = self._places(number, field, [entry.samples for entry in entries])
+        self.readers: dict[str, FieldReader] = {name: _reader(self.places[name]) for name in fields}
         self.advisor = Advisor(self.memory, [shard.fd for shard in self.shards])
 
     def _places(self, number: int, field: Field, samples: Sequence[int]) -> Places:
@@ -80,10 +82,17 @@ def open_names(folder: Path, manifest: Manifest) -> Names:
 
 
 def describe(folder: Path, manifest: Manifest, number: int) -> str:
-    """A sample in words, for messages: its number, and its name where it has one."""
-    if manifest.names is None:
-        return f"{folder}: sample {number}"
-    return f"{folder}: sample {number} ({open_names(folder, manifest).name(number)!r})"
+    """The dataset and a sample of it in words, for messages."""
+    return f"{folder}: {in_words(folder, manifest, number)}"
+
+
+def in_words(folder: Path, manifest: Manifest, number: int) -> str:
+    """A sample in words: its number, and its name where it has one that can be read."""
+    try:
+        name = open_names(folder, manifest).name(number)
+    except DatasetError:
+        return f"sample {number}"
+    return f"sample {number} ({name!r})"
 
 
 def _reader(places: Places) -> FieldReader:

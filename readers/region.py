@@ -7,15 +7,19 @@ import torch
 
 from packer.errors import UsageError
 from packer.format.schema import Field
+from readers.checking import Checker
 from readers.fixed import TORCH_DTYPES
 from readers.rows import SampleRows, Wanted
 
 
-def read_region(source: SampleRows, number: int, rows: slice | None, columns: slice | None) -> torch.Tensor:
+def read_region(
+    source: SampleRows, number: int, rows: slice | None, columns: slice | None, checker: Checker | None = None
+) -> torch.Tensor:
     """Rows `rows` (first axis) and columns `columns` (second axis) of sample `number`, in the order of its axes.
 
     Only the frames that hold these rows are read. Slices are those of Python, cut off at the sample's edges; they may
-    step, and what lies between the steps is read where the steps are of columns.
+    step, and what lies between the steps is read where the steps are of columns. With a `checker` the frames are
+    compared with their checksums first.
 
     Raises:
         UsageError: the field is text or has no such axes, or a slice is none that a tensor takes.
@@ -29,6 +33,9 @@ def read_region(source: SampleRows, number: int, rows: slice | None, columns: sl
     first, stop, step = (columns or slice(None)).indices(shape[1] if len(shape) > 1 else 1)
     stop = max(first, stop)
     cell = field.itemsize * int(np.prod(shape[2:], dtype=np.int64))
+    if checker and len(wanted_rows):
+        spans = source.spans(located, wanted_rows[:1], wanted_rows[-1:])
+        checker.check(np.array([number], np.int64), spans)
     wanted = Wanted(wanted_rows[None], np.array([first * cell]), (stop - first) * cell)
     flat = source.read(located, wanted).view(-1).view(TORCH_DTYPES[field.dtype])
     if len(shape) == 1:

@@ -110,17 +110,23 @@ class ColumnIndex:
         Raises:
             ValueError: the index is damaged: a frame does not lie within its chunk.
         """
-        frames = np.arange(first, last, dtype=np.int64)
+        return self.spans_of(np.arange(first, last, dtype=np.int64))
+
+    def spans_of(self, frames: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Start and end in the file of frames by number, (frames, 2).
+
+        Raises:
+            ValueError: the index is damaged: a frame does not lie within its chunk.
+        """
         table = self.arrays["chunks"].astype(np.int64)
         chunk = table[:, 1].searchsorted(frames, side="right")
         before = np.concatenate([[0], table[:-1, 2]])[: len(table)]
         if self.field.codec:
-            stored = self.arrays["frame_offsets"][first : last + 1].astype(np.int64)
-            spans = np.stack([stored[:-1], stored[1:]], axis=1)
+            stored = self.arrays["frame_offsets"]
+            spans = np.stack([stored[frames], stored[frames + 1]], axis=1).astype(np.int64)
         elif self.field.frame.samples is not None:
-            edges = np.minimum(np.arange(first, last + 1) * self.field.frame.samples, self.samples)
-            offsets = self._raw_offsets(edges)
-            spans = np.stack([offsets[:-1], offsets[1:]], axis=1)
+            held = np.stack([frames, frames + 1], axis=1) * self.field.frame.samples
+            spans = self._raw_offsets(np.minimum(held, self.samples))
         else:
             spans = self._raw_bands(frames)
         if len(frames):
@@ -141,9 +147,9 @@ class ColumnIndex:
         """Start and end of frames of rows in the column's raw bytes, (frames, 2)."""
         rows = self.field.frame.rows or 1
         if self.field.is_ragged:
-            first_frame = self.arrays["sample_frames"].astype(np.int64)
-            sample = first_frame.searchsorted(frames, side="right") - 1
-            row = (frames - first_frame[sample]) * rows
+            first_frame = self.arrays["sample_frames"]
+            sample = first_frame.searchsorted(frames.astype(np.uint64), side="right") - 1
+            row = (frames - first_frame[sample].astype(np.int64)) * rows
         else:
             per_sample = -(-(self.field.shape[0] or 0) // rows)
             sample = frames // per_sample

@@ -1,0 +1,166 @@
+"""Compares frames with their checksums before anything is decoded or copied from them.
+
+A checked reader stands in front of another and asks it for nothing but where its bytes lie; what is read there, whole
+samples, crops or subsets of points, makes no difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from packer.errors import DamagedError
+from packer.format.column_index import ColumnIndex
+from packer.format.schema import Field
+from readers.field_reader import FieldReader
+from readers.fixed import Allocate
+from readers.opened import Opened
+from readers.places import Numbers
+
+#: Samples that one message names.
+SHOWN = 5
+
+
+class Checker:
+    """Checks the frames of one field.
+
+    Args:
+        field: its name.
+        in_words: gives a sample in words, by its number.
+    """
+
+    def __init__(self, opened: Opened, field: str, in_words: Callable[[int], str]) -> None:
+        self._places = opened.places[field]
+        self._shards = opened.shards
+        self._in_words = in_words
+
+    def check(self, numbers: Numbers, spans: Numbers) -> None:
+        """Compares the frames that samples `numbers` (n,) touch at `spans`, address and size each (n, 2).
+
+        Raises:
+            DamagedError: a checksum is wrong; the message names the field and the samples.
+        """
+        found, item = np.unique(numbers, return_index=True)
+        shards = self._places.shard_of(found)
+        for shard in np.unique(shards).tolist():
+            mine = shards == shard
+            self._check_shard(shard, found[mine], spans[item[mine]])
+
+    def _check_shard(self, shard: int, numbers: Numbers, spans: Numbers) -> None:
+        index = self._places.indexes[shard]
+        first, last = _frames_of(index, numbers - self._places.first[shard])
+        counts = last - first
+        # Frames hold whole samples, or belong to one: a sound index does not name more than there are.
+        shared = index.field.frame.samples is not None
+        if (first < 0).any() or (counts < 0).any() or (last > index.frames).any():
+            raise self._places.damaged()
+        if not shared and int(counts.sum()) > index.frames:
+            raise self._places.damaged()
+        sample = np.arange(len(numbers)).repeat(counts)
+        frame = np.arange(len(sample)) - (counts.cumsum() - counts - first).repeat(counts)
+        edges = self._edges(shard, index, frame)
+        ends = spans.sum(axis=1)
+        self._check_covered(counts, edges, spans[:, 0], ends)
+        touched = (edges[:, 0] < ends[sample]) & (edges[:, 1] > spans[sample, 0])
+        wrong = self._wrong(index, frame[touched], edges[touched])
+        if wrong.any():
+            raise self._error(shard, numbers[np.unique(sample[touched][wrong])])
+
+    def _edges(self, shard: int, index: ColumnIndex, frame: Numbers) -> Numbers:
+        """Addresses at which frames (f,) begin and end, (f, 2)."""
+        try:
+            spans = index.spans_of(frame)
+        except (ValueError, IndexError):
+            raise self._places.damaged() from None
+        spans += self._places.memory.starts[shard]
+        return spans
+
+    def _check_covered(self, counts: Numbers, edges: Numbers, starts: Numbers, ends: Numbers) -> None:
+        """Raises DamagedError where the bytes of a sample reach beyond its frames, and so would not be checked."""
+        some = ends > starts
+        behind = counts.cumsum()[some]
+        if (counts[some] == 0).any():
+            raise self._places.damaged()
+        first = behind - counts[some]
+        if (edges[first, 0] > starts[some]).any() or (edges[behind - 1, 1] < ends[some]).any():
+            raise self._places.damaged()
+
+    def _wrong(self, index: ColumnIndex, frame: Numbers, edges: Numbers) -> NDArray[np.bool_]:
+        """Whether the checksum of each frame (f,) is wrong; each is worked out once."""
+        unique, at, inverse = np.unique(frame, return_index=True, return_inverse=True)
+        memory, digest = self._places.memory.bytes, xxhash.xxh3_64_intdigest
+        found = [digest(memory[start:end]) for start, end in edges[at].tolist()]
+        wrong: NDArray[np.bool_] = np.array(found, np.uint64) != index.arrays["checksums"][unique]
+        return wrong[inverse]
+
+    def _error(self, shard: int, numbers: Numbers) -> DamagedError:
+        named = ", ".join(self._in_words(number) for number in numbers[:SHOWN].tolist())
+        more = f" and {len(numbers) - SHOWN} more of this batch" if len(numbers) > SHOWN else ""
+        return DamagedError(
+            f"{self._shards[shard].path}: field {self._places.field.name!r}, {named}{more}: the bytes do not have "
+            "their checksum; `packer verify` tells what else is damaged, `packer repair` packs the shard again"
+        )
+
+
+class CheckedReader:
+    """Another reader, whose frames are checked before it reads them; same values, same memory.
+
+    Args:
+        reader: of whole samples, crops or subsets of points.
+        checker: of its field.
+    """
+
+    def __init__(self, reader: FieldReader, checker: Checker) -> None:
+        self._reader = reader
+        self._checker = checker
+        # Raw fields of one shape have one number a sample instead of a row.
+        self._flat = reader.locate(np.zeros(0, np.int64)).ndim == 1
+
+    @property
+    def field(self) -> Field:
+        return self._reader.field
+
+    def locate(self, numbers: Numbers) -> Numbers:
+        """Places as the reader has them, and the numbers of their samples, (n, m + 1)."""
+        places = self._reader.locate(numbers)
+        return np.concatenate([places.reshape(len(numbers), -1 if len(numbers) else 1), numbers[:, None]], axis=1)
+
+    def spans(self, located: Numbers) -> Numbers:
+        """Address and size of the bytes that `read` will touch, (n, 2)."""
+        return self._reader.spans(self._places(located))
+
+    def read(self, located: Numbers, allocate: Allocate | None = None) -> Any:
+        """The values of the samples, once all their frames have been found right.
+
+        Raises:
+            DamagedError: a frame has a wrong checksum, or cannot be decoded.
+        """
+        self._checker.check(located[:, -1], self.spans(located))
+        return self._reader.read(self._places(located), allocate)
+
+    def _places(self, located: Numbers) -> Numbers:
+        return located[:, 0].copy() if self._flat else located[:, :-1]
+
+
+def checked(
+    readers: Mapping[str, FieldReader], opened: Opened, in_words: Callable[[int], str]
+) -> dict[str, FieldReader]:
+    """The readers by field, each checked."""
+    return {name: CheckedReader(reader, Checker(opened, name, in_words)) for name, reader in readers.items()}
+
+
+def _frames_of(index: ColumnIndex, local: Numbers) -> tuple[Numbers, Numbers]:
+    """Number of the first frame of samples of a shard (n,), and of the one behind their last."""
+    rule = index.field.frame
+    if rule.samples is not None:
+        frame = local // rule.samples
+        return frame, frame + 1
+    if index.field.is_ragged:
+        ends = index.arrays["sample_frames"]
+        return ends[local].astype(np.int64), ends[local + 1].astype(np.int64)
+    per_sample = -(-(index.field.shape[0] or 0) // (rule.rows or 1))
+    return local * per_sample, (local + 1) * per_sample
