@@ -24,6 +24,8 @@ class Sizes:
         hdf5_rows: of 33 float32 in an HDF5 file.
         png_copies: how often the large PNG files are converted in one measurement.
         planned: PNG pairs that are planned.
+        pictures: large ones, of which crops are read.
+        picture: rows and columns of such a picture.
     """
 
     rows: int = 2_000_000
@@ -44,6 +46,8 @@ class Sizes:
     hdf5_rows: int = 600_000
     png_copies: int = 3
     planned: int = 30_000
+    pictures: int = 6
+    picture: tuple[int, int] = (1356, 2040)
 
 
 QUICK = Sizes()
@@ -61,6 +65,7 @@ FULL = Sizes(
     hdf5_rows=2_000_000,
     png_copies=5,
     planned=100_000,
+    pictures=36,
 )
 #: For the tests of the benchmark itself.
 TINY = Sizes(
@@ -82,4 +87,6 @@ TINY = Sizes(
     hdf5_rows=1_000,
     png_copies=1,
     planned=50,
+    pictures=2,
+    picture=(800, 500),
 )
