@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.cli.showing.clouds import cloud_colours, drawn_points
 from packer.cli.showing.pixels import pixels, real
 from packer.cli.showing.samples import Sample
 from packer.cli.showing.views import View
 from packer.cli.tables import counted, printable, shortened
 
-#: Points drawn of one cloud: more take seconds and hide each other.
-_MOST_POINTS = 20_000
 #: A cloud is drawn from these two sides: degrees around its third axis.
 SIDES = (-60, 30)
 _RAISED = 25
@@ -41,21 +40,19 @@ def draw_flat(axes: Any, view: View, sample: Sample) -> None:
 
 def draw_cloud(axes: Any, view: View, sample: Sample, side: int) -> None:
     """Draws a cloud as it is seen from `side` and a little from above, at one scale."""
-    all_points = real(sample.values[view.field])[:, :3].astype(np.float64)
-    kept = np.flatnonzero(np.isfinite(all_points).all(axis=1))
-    # Evenly spread numbers: the same points whenever it is drawn.
-    kept = kept[np.linspace(0, len(kept) - 1, min(len(kept), _MOST_POINTS)).astype(np.int64)] if len(kept) else kept
-    points = all_points[kept]
+    kept, points = drawn_points(view, sample)
     across, up, towards = (points @ axis for axis in _view_axes(side))
     order = np.argsort(towards, kind="stable")  # what is near is drawn over what is far
     axes.set_axis_off()
     axes.set_aspect("equal", adjustable="datalim")
     if len(points):
         size = np.clip(4000 / len(points), 0.5, 12)
-        colours = _colours(view, sample, kept, points)[order]
+        colours = cloud_colours(view, sample, kept, points)[order]
         axes.scatter(across[order], up[order], s=size, c=colours, linewidths=0)
     also = f" with {', '.join(view.others)}" if view.others else ""
-    axes.set_title(shortened(f"{view.field}  {counted(len(all_points), 'point')}{also}", 40), pad=2, **_SMALL)
+    axes.set_title(
+        shortened(f"{view.field}  {counted(len(sample.values[view.field]), 'point')}{also}", 40), pad=2, **_SMALL
+    )
 
 
 def value_text(values: Any) -> str:
@@ -95,18 +92,6 @@ def _draw_text(axes: Any, text: str) -> None:
     lines = [line for part in text.splitlines() for line in textwrap.wrap(printable(part), _TEXT_WIDTH) or [""]]
     shown = lines[:_TEXT_LINES] + (["..."] if len(lines) > _TEXT_LINES else [])
     axes.text(0, 1, "\n".join(shown), va="top", transform=axes.transAxes, **_SMALL)
-
-
-def _colours(view: View, sample: Sample, kept: NDArray[np.int64], points: NDArray[np.float64]) -> Any:
-    """(n, 3) within 0 to 1 where there are colours; else a number for each point."""
-    if view.colour is None:
-        return points[:, 2]
-    values = real(sample.values[view.colour])[kept]
-    if values.ndim == 1:
-        return np.nan_to_num(values.astype(np.float64))
-    whole = values.dtype.kind in "ui"
-    top = np.iinfo(values.dtype).max if whole else max(1.0, float(np.nanmax(values, initial=0)))
-    return np.nan_to_num(values[:, :3].astype(np.float64) / top).clip(0, 1)
 
 
 def _view_axes(side: int) -> NDArray[np.float64]:
