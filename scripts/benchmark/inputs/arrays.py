@@ -17,6 +17,8 @@ COLUMNS = 33
 COLD_BYTES = 48_000
 #: A walk of this step looks like a slowly changing measurement: bitshuffle gains a few percent on it.
 _STEP = 0.01
+#: Metres. Points of a scanner lie on no grid; with this, bitshuffle makes them 1.3 times smaller, without it 2.5.
+_NOISE = np.float32(0.05)
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -58,7 +60,8 @@ def clouds(store: Store, n: int) -> Arrays:
         offsets = np.concatenate([[0], np.cumsum(rng.integers(500, 20_001, n))])
         xyz, rgb = terrain()
         at = np.arange(offsets[-1]) % len(xyz)
-        return {"xyz": xyz[at], "rgb": rgb[at], "offsets": offsets}
+        noise = rng.standard_normal((len(at), 3), dtype=np.float32) * _NOISE
+        return {"xyz": xyz[at] + noise, "rgb": rgb[at], "offsets": offsets}
 
     return _kept(store, f"clouds-{n}", make)
 

@@ -36,7 +36,7 @@ class Sizes:
     lmdb: int = 4_000
     clouds: int = 1_000
     cold: int = 8_000
-    cold_reads: int = 1_000
+    cold_reads: int = 500
     tiny_rows: int = 10_000_000
     order: int = 10_000_000
     loaded: int = 20_000

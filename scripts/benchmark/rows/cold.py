@@ -28,6 +28,7 @@ class _Cold:
         self._files = files
         self._least = least_bytes
         self._before = 0
+        self.read = 0
         self.warm = False
 
     def prepare(self) -> None:
@@ -36,10 +37,12 @@ class _Cold:
         self._before = disk_bytes()
 
     def after(self) -> None:
-        self.warm |= disk_bytes() - self._before < self._least
+        self.read = disk_bytes() - self._before
+        self.warm |= self.read < self._least
 
-    def note(self, name: str) -> tuple[str, ...]:
-        return (f"{name} was not wholly cold",) if self.warm else ()
+    def note(self, name: str) -> str:
+        """What one measurement read from the disk, and whether the files were cold before it."""
+        return f"{name} read {self.read / 2**20:.0f} MB{', not wholly cold' if self.warm else ''}"
 
 
 @row("cold, random samples of 48 kB, none, Loader", against="np.memmap fancy indexing, cold", at_least=4)
@@ -53,7 +56,8 @@ def cold_against_memmap(bench: Bench) -> Figures:
         _side("Loader", ours, lambda: _read_packed(path, chosen)),
         _side("np.memmap", theirs, lambda: _read_mapped(array, chosen)),
     )
-    return replace(figures, notes=(*figures.notes, *ours.note("Loader"), *theirs.note("np.memmap")))
+    wanted = f"{len(chosen) * arrays.COLD_BYTES / 2**20:.0f} MB wanted"
+    return replace(figures, notes=(wanted, ours.note("Loader"), theirs.note("np.memmap")))
 
 
 def _side(name: str, cold: _Cold, read: Callable[[], int]) -> Side:

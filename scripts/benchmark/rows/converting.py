@@ -20,6 +20,8 @@ from benchmark.row import Figures, row
 from packer.convert import convert
 
 LARGE = 192
+#: Enough shards for two workers in a quick run too; by themselves they would be of 64 MiB at least.
+SHARD_BYTES = 8 * 2**20
 
 
 def _convert_side(bench: Bench, sources: Sequence[str], workers: int, inputs: Path, codec: str = "auto") -> Side:
@@ -28,7 +30,7 @@ def _convert_side(bench: Bench, sources: Sequence[str], workers: int, inputs: Pa
     out = bench.scratch("out.packed")
 
     def run() -> int:
-        return convert(list(sources), out, codec=codec, workers=workers).samples
+        return convert(list(sources), out, codec=codec, workers=workers, shard_size=SHARD_BYTES).samples
 
     def prepare_out() -> None:
         bench.scratch(out.name)
