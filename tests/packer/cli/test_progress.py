@@ -109,3 +109,24 @@ def test_what_suits_stderr(terminal, monkeypatch):
     assert type(progress.progress()) is LineProgress
     logs.set_up("quiet")
     assert type(progress.progress()) is Progress
+
+
+def test_lines_of_bytes(clock, capsys):
+    """Where bytes are what is counted, they stand in the line, and the share is theirs."""
+    lines = LineProgress("checking", "bytes")
+    lines.start(10**7)
+    for _ in range(5):
+        clock.seconds += 1
+        lines.advance(0, 10**6)
+    assert capsys.readouterr().err == "packer: 5.00 MB of 10.0 MB (50%), 1.00 MB/s, 5.0 s left\n"
+
+
+def test_a_bar_of_bytes(clock, terminal):
+    """The bar says what is being done, and its share is that of the bytes."""
+    screen = terminal()
+    with progress.progress("checking", "bytes") as bar:
+        bar.start(10**7)
+        clock.seconds += 1
+        bar.advance(0, 4 * 10**6)
+    assert "checking" in screen.getvalue()
+    assert "40%" in screen.getvalue()
