@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
 from packer.format import rowdelta
-from packer.format.codecs import Buffer, FrameCodec
+from packer.format.chunks import ChunkBuffers, Chunks, PutChunk
+from packer.format.codecs import FrameCodec
 from packer.format.layout import index_arrays
-from packer.format.limits import CHUNK_BYTES, MAX_CHUNK_BYTES
+from packer.format.limits import CHUNK_BYTES
 from packer.format.schema import Field
-
-#: Stores a chunk and returns the number under which it is found.
-PutChunk = Callable[[Buffer], int]
 
 
 class ColumnWriter:
@@ -28,15 +25,22 @@ class ColumnWriter:
         field: schema of the column.
         put_chunk: called with each chunk when it is full.
         chunk_bytes: a chunk takes frames up to this size; a larger sample gets its own.
+        buffers: memory that the chunks of several columns share.
     """
 
-    def __init__(self, field: Field, put_chunk: PutChunk, chunk_bytes: int = CHUNK_BYTES) -> None:
+    def __init__(
+        self,
+        field: Field,
+        put_chunk: PutChunk,
+        chunk_bytes: int = CHUNK_BYTES,
+        buffers: ChunkBuffers | None = None,
+    ) -> None:
         self.field = field
         self.samples = 0
         self.raw_bytes = 0
         self._dtype = field.np_dtype
         self._codec = FrameCodec(field.codec, self._dtype)
-        self._chunks = _Chunks(put_chunk, chunk_bytes)
+        self._chunks = Chunks(put_chunk, chunk_bytes, buffers or ChunkBuffers())
         self._waiting: list[NDArray[Any]] = []  # samples, or runs of fixed samples, of the frame not yet full
         self._n_waiting = 0
         # array("Q"): 8 bytes a number where a list takes 40; a shard may hold ten million samples.
@@ -160,57 +164,6 @@ class ColumnWriter:
 
     def _differenced(self, samples: NDArray[Any]) -> NDArray[Any]:
         return rowdelta.difference(samples) if self._codec.rowdelta else samples
-
-
-class _Chunks:
-    """Frames joined into chunks, and the arrays that tell where each frame went."""
-
-    def __init__(self, put: PutChunk, limit: int) -> None:
-        self.checksums = array("Q")
-        self.offsets = array("Q", [0])  # ends of the frames in the column's stored bytes
-        self.table: list[tuple[int, int, int]] = []  # chunk number, frames up to its end, stored bytes likewise
-        self._put = put
-        self._limit = limit
-        self._buffer = bytearray()
-
-    def append(self, frames: list[Buffer]) -> None:
-        """Adds frames that must lie in one chunk."""
-        size = sum(map(len, frames))
-        self._make_room(size)
-        for frame in frames:
-            self._note(frame)
-            self._buffer += frame
-
-    def append_rows(self, frames: NDArray[np.uint8]) -> None:
-        """Adds frames of one size (m, bytes), as many at a time as the chunk has room for."""
-        size = frames.shape[1]
-        at = 0
-        while at < len(frames):
-            self._make_room(size)
-            fit = max(1, (self._limit - len(self._buffer)) // size) if size else len(frames)
-            some = frames[at : at + fit]
-            for frame in some:
-                self._note(frame.data)
-            self._buffer += some.reshape(-1).data
-            at += len(some)
-
-    def flush(self) -> None:
-        """Stores the chunk that is being filled."""
-        if len(self.checksums) == (self.table[-1][1] if self.table else 0):
-            return
-        number = self._put(self._buffer)
-        self.table.append((number, len(self.checksums), self.offsets[-1]))
-        self._buffer = bytearray()
-
-    def _make_room(self, size: int) -> None:
-        if size > MAX_CHUNK_BYTES:
-            raise UsageError(f"a sample takes {size:,} bytes; {MAX_CHUNK_BYTES:,} is the most, split it into several")
-        if self._buffer and len(self._buffer) + size > self._limit:
-            self.flush()
-
-    def _note(self, frame: Buffer) -> None:
-        self.checksums.append(xxhash.xxh3_64_intdigest(frame))
-        self.offsets.append(self.offsets[-1] + len(frame))
 
 
 def _offsets(sizes: array[int]) -> NDArray[np.uint64]:

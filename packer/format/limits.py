@@ -13,3 +13,12 @@ BAND_SAMPLE_BYTES = 2**20
 BAND_BYTES = 64 * 2**10
 #: LMDB's largest value is 4 GiB - 1; a sample lies in one chunk, so this bounds a sample too.
 MAX_CHUNK_BYTES = 2**32 - 4096 - 16
+
+#: Bytes that the columns of one shard hold between them while it is written, each in a chunk that is being filled.
+_FILLING_BYTES = 64 * 2**20
+_LEAST_PAGES = 16
+
+
+def chunk_bytes(fields: int) -> int:
+    """Target size of a chunk in a dataset of so many fields: smaller for three and more, so that memory is bounded."""
+    return min(CHUNK_BYTES, max(_LEAST_PAGES, _FILLING_BYTES // 4096 // max(fields, 1)) * 4096 - 16)

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from packer.errors import UsageError, WriteError
+from packer.format.chunks import ChunkBuffers
 from packer.format.codecs import Buffer
 from packer.format.column_writer import ColumnWriter
 from packer.format.layout import (
@@ -77,16 +78,21 @@ class LmdbAppender:
         self._batch: list[tuple[bytes, Buffer]] = []
         self._batch_bytes = 0
 
-    def put(self, key: bytes, value: Buffer) -> None:
-        """Appends a value; `key` must be greater than all before it. The value must not change until the commit."""
+    def put(self, key: bytes, value: Buffer) -> bool:
+        """Appends a value; `key` must be greater than all before it. The value must not change until the commit.
+
+        Returns whether it was committed, with all before it.
+        """
         self._batch.append((key, value))
         self._batch_bytes += len(value)
         try:
             self._put(key, value)
         except lmdb.MapFullError:
             self._replay()
-        if self._batch_bytes >= COMMIT_BYTES:
-            self.commit()
+        if self._batch_bytes < COMMIT_BYTES:
+            return False
+        self.commit()
+        return True
 
     def commit(self) -> None:
         """Commits what was put."""
@@ -182,7 +188,8 @@ class ShardWriter:
         self._n_chunks = 0
         with clear_errors(path):
             self._file = LmdbAppender(path, map_size, map_limit)
-        self.columns = [ColumnWriter(field, self._put_chunk, chunk_bytes) for field in self._fields]
+        self._buffers = ChunkBuffers()
+        self.columns = [ColumnWriter(field, self._put_chunk, chunk_bytes, self._buffers) for field in self._fields]
 
     @property
     def growths(self) -> int:
@@ -250,7 +257,8 @@ class ShardWriter:
                 f"{self.path.name} would need more than {MAX_CHUNKS:,} chunks; take a smaller --shard-size"
             )
         with clear_errors(self.path):
-            self._file.put(chunk_key(number), chunk)
+            if self._file.put(chunk_key(number), chunk):
+                self._buffers.committed()
         self._n_chunks += 1
         return number
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.format.layout import HEADER, NAME_BYTES, NAME_OFFSETS, chunk_key, column_key, index_arrays
-from packer.format.limits import CHUNK_BYTES
+from packer.format.limits import CHUNK_BYTES, chunk_bytes
 from packer.format.page_replay import PageReplay
 from packer.format.pages import PAGE_SIZE
 from packer.format.schema import Field
@@ -97,7 +97,8 @@ def shard_bytes(
         shapes: full shapes (samples, axes) of every ragged field.
         name_bytes: bytes of all names together; None where samples have no names.
     """
-    columns = [column_sizes(field, samples, shapes.get(field.name)) for field in fields]
+    limit = chunk_bytes(len(fields))
+    columns = [column_sizes(field, samples, shapes.get(field.name), limit) for field in fields]
     stored = sorted(
         (when, number, size)
         for number, column in enumerate(columns)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from packer.errors import DamagedError, UsageError
-from packer.format import column_writer
+from packer.format import chunks
 from packer.format.codecs import NAMED, Buffer, Config, parse_codec
 from packer.format.column import Column
 from packer.format.column_writer import ColumnWriter
@@ -238,7 +238,7 @@ def test_another_dtype_or_shape_is_refused(shape: tuple[int | None, ...], values
 @pytest.mark.parametrize("shape", [(200,), (None,)])
 def test_a_sample_too_large_for_any_chunk_is_refused(shape: tuple[int | None], monkeypatch: Any) -> None:
     """LMDB's largest value bounds a sample; the message says so."""
-    monkeypatch.setattr(column_writer, "MAX_CHUNK_BYTES", 100)
+    monkeypatch.setattr(chunks, "MAX_CHUNK_BYTES", 100)
     with pytest.raises(UsageError, match="most"):
         Stored(make_field("uint8", shape, samples=1)).writer.add([np.zeros(200, np.uint8)])
 
