@@ -1,0 +1,174 @@
+"""Reading with checksums: a flipped bit is found before it is handed out, and its samples are named."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import xxhash
+from torch.utils.data import DataLoader
+
+from packer.errors import DamagedError
+from packer.format import manifest as manifests
+from packer.format.codecs import NAMED
+from packer.format.schema import Field, FrameRule
+from packer.format.shard import Shard
+from readers import Crop, Loader, PackedDataset
+from readers.checking import CheckedReader
+
+FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+KINDS = ["x", "label", "lr", "depth", "xyz", "picture", "caption"]
+
+
+def flip(folder: Path, field: str, sample: int) -> list[int]:
+    """Flips a bit in the middle of the first frame of a sample; returns the numbers of all samples that it holds."""
+    manifest = manifests.read(folder)
+    number, first = [f.name for f in manifest.fields].index(field), 0
+    for entry in manifest.shards:
+        if sample < first + entry.samples:
+            break
+        first += entry.samples
+    with Shard(folder / entry.file) as shard:
+        index = shard.index(number, manifest.fields[number], entry.samples)
+        frame = index.frame_range(sample - first, sample - first + 1)[0]
+        start, end = index.frame_span(frame)
+        held = [first + n for n in range(*index.sample_range(frame))]
+        del index
+    with (folder / entry.file).open("r+b") as file:
+        file.seek((start + end) // 2)
+        byte = file.read(1)[0]
+        file.seek((start + end) // 2)
+        file.write(bytes([byte ^ 16]))
+    return held
+
+
+@pytest.fixture
+def copy(packed, tmp_path):
+    """A copy of the dataset `packed`, to be damaged."""
+    return Path(shutil.copytree(packed, tmp_path / "packed"))
+
+
+def same(left, right):
+    """Whether two samples are equal."""
+    if isinstance(left, dict):
+        return all(same(left[name], right[name]) for name in right)
+    return torch.equal(left, right) if isinstance(left, torch.Tensor) else left == right
+
+
+@pytest.mark.parametrize("field", KINDS)
+def test_a_flipped_bit_is_found_and_its_sample_named(copy, packed, field):
+    """Field, number and name of the sample are in the message; samples of other frames read as before."""
+    held = flip(copy, field, 31)
+    dataset, sound = PackedDataset(copy, verify=True), PackedDataset(packed)
+    for index in (31, [2, 31], "a/31"):
+        with pytest.raises(DamagedError, match=rf"field '{field}', sample 31 \('a/31'\): .*checksum"):
+            dataset[index]
+    others = [n for n in range(60) if n not in held]
+    for number in others[:3] + others[-3:]:
+        assert same(dataset[number], sound[number])
+    left = PackedDataset(copy, [f for f in KINDS if f != field], verify=True)[31]
+    assert all(same(left[name], sound[31][name]) for name in KINDS if name != field)
+
+
+def test_all_samples_of_the_batch_in_a_wrong_frame_are_named(copy):
+    """Samples that share the frame are named as far as the batch asks for them, five at most."""
+    held = flip(copy, "label", 31)
+    asked = held[:3]
+    with pytest.raises(DamagedError) as error:
+        PackedDataset(copy, verify=True)[asked]
+    assert all(f"sample {n} ('a/{n}')" in str(error.value) for n in asked)
+    with pytest.raises(DamagedError, match=f"field 'label', sample .* and {len(held) - 5} more of this batch: "):
+        PackedDataset(copy, verify=True)[held]
+
+
+def test_sound_data_reads_the_same(packed):
+    """Checked or not: the same values, in batches, by Loader, and by crops."""
+    checked, plain = PackedDataset(packed, verify=True), PackedDataset(packed)
+    numbers = [59, 0, 31, 31, 7]
+    assert same(checked[numbers[0]], plain[numbers[0]])
+    for a, b in zip(Loader(checked, 7, shuffle=True), Loader(plain, 7, shuffle=True), strict=True):
+        assert same(a["x"], b["x"])
+        assert same(a["depth"], b["depth"])
+        assert all(map(same, a["picture"], b["picture"]))
+        assert same(a["xyz"].values, b["xyz"].values)
+        assert a["caption"] == b["caption"]
+    crop = Crop(size=3, of="lr")
+    assert same(
+        PackedDataset(packed, ["lr"], crop=crop, verify=True)[numbers],
+        PackedDataset(packed, ["lr"], crop=crop)[numbers],
+    )
+    points = {"fields": ["xyz"], "sample_points": 2}
+    assert same(PackedDataset(packed, **points, verify=True)[[1, 2, 3]], PackedDataset(packed, **points)[[1, 2, 3]])
+
+
+@FORK
+def test_loader_and_workers_find_it_too(copy):
+    """Loader, with threads too, and the processes of a DataLoader raise the same error."""
+    assert flip(copy, "lr", 23)[:2] == [22, 23]
+    dataset = PackedDataset(copy, ["lr"], verify=True)
+    for threads in (0, 2):
+        with pytest.raises(DamagedError, match=r"field 'lr', sample 22 \('a/22'\), sample 23 \('a/23'\): "):
+            list(Loader(dataset, 8, threads=threads))
+    workers = iter(DataLoader(dataset, batch_size=8, num_workers=2, multiprocessing_context="fork"))
+    with pytest.raises(DamagedError, match=r"field 'lr', sample 22 \('a/22'\), sample 23 \('a/23'\): "):
+        list(workers)
+    workers._shutdown_workers()  # the error's traceback holds on to them
+
+
+def test_pickling_keeps_the_choice(copy):
+    """A dataset that checks still does on the other side of a pickle."""
+    flip(copy, "x", 31)
+    dataset = pickle.loads(pickle.dumps(PackedDataset(copy, verify=True)))
+    assert dataset.verify
+    with pytest.raises(DamagedError, match="sample 31"):
+        dataset[31]
+
+
+@pytest.fixture(params=["none", "lz4", "rowdelta+zstd"])
+def banded(request, pack, tmp_path):
+    """Six pictures of 12 rows in bands of 4 rows, of fixed and of ragged shape."""
+    codec, rule = NAMED[request.param], FrameRule(rows=4)
+    fields = (
+        Field(name="hr", dtype="uint8", kind="image", shape=(12, 9, 3), codec=codec, frame=rule),
+        Field(name="big", dtype="uint8", kind="image", shape=(None, None, 3), codec=codec, frame=rule),
+    )
+    rng = np.random.default_rng(5)
+    samples = [{f.name: rng.integers(0, 3, (12, 9, 3), np.uint8) for f in fields} for _ in range(6)]
+    return pack(tmp_path / "banded", fields, [samples[:2], samples[2:]])
+
+
+@pytest.mark.parametrize("field", ["hr", "big"])
+def test_parts_of_samples_check_the_frames_they_touch(banded, field):
+    """A region and a crop fail where they touch the wrong band of rows, and read where they do not."""
+    flip(banded, field, 3)  # in the first of its three bands
+    dataset = PackedDataset(banded, verify=True)
+    with pytest.raises(DamagedError, match=f"field '{field}', sample 3: "):
+        dataset[3]
+    with pytest.raises(DamagedError, match=f"field '{field}', sample 3: "):
+        dataset.read(3, field)
+    with pytest.raises(DamagedError, match=f"field '{field}', sample 3: "):
+        dataset.read(3, field, rows=slice(3, 6))
+    sound = PackedDataset(banded).read(3, field, rows=slice(4, 12))
+    assert torch.equal(dataset.read(3, field, rows=slice(4, 12)), sound)
+    at = {"size": 4, "of": field}
+    for row in (3, 4):
+        crops = PackedDataset(banded, [field], crop=Crop(**at, at=(row, 0)), verify=True)
+        if row == 3:
+            with pytest.raises(DamagedError, match=f"field '{field}', sample 3: "):
+                crops[[2, 3]]
+        else:
+            assert crops[[2, 3]][field].shape == (2, 3, 4, 4)
+
+
+def test_off_it_computes_no_checksum(packed, monkeypatch):
+    """Without verify no checksum is worked out, and no reader stands between."""
+    monkeypatch.setattr(xxhash, "xxh3_64_intdigest", lambda data: pytest.fail("a checksum was worked out"))
+    dataset = PackedDataset(packed)
+    assert len(dataset[:]["x"]) == 60
+    assert dataset.readers is dataset.opened.readers
+    assert not any(isinstance(reader, CheckedReader) for reader in dataset.readers.values())
