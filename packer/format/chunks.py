@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from packer.errors import UsageError
 from packer.format.codecs import Buffer
-from packer.format.limits import MAX_CHUNK_BYTES
+from packer.format.limits import CHUNK_BYTES, MAX_CHUNK_BYTES
 
 #: Stores a chunk and returns the number under which it is found. The chunk does not change until the next commit.
 PutChunk = Callable[[memoryview], int]
@@ -21,7 +21,7 @@ class ChunkBuffers:
     """Memory for chunks. Fresh memory is mapped page by page, which takes longer than filling it."""
 
     #: Free buffers that are kept: as many as chunks are stored between two commits, and one.
-    KEEP = 3
+    KEEP = 2
 
     def __init__(self) -> None:
         self._free: list[NDArray[np.uint8]] = []
@@ -40,7 +40,9 @@ class ChunkBuffers:
 
     def committed(self) -> None:
         """What was stored so far is on its way to the disk."""
-        self._free = (self._free + self._stored)[-self.KEEP :]
+        # Those of single samples that are larger than chunks get differ in size, and may have gigabytes.
+        usual = [buffer for buffer in self._stored if len(buffer) <= CHUNK_BYTES]
+        self._free = (self._free + usual)[-self.KEEP :]
         self._stored = []
 
 

@@ -69,8 +69,7 @@ class ColumnWriter:
 
     def finish(self) -> dict[str, NDArray[np.uint64]]:
         """Writes what is still waiting; returns the index arrays by name, in the order of their keys."""
-        self._close_frame()
-        self._chunks.flush()
+        self.flush()
         arrays = {
             "checksums": np.array(self._chunks.checksums, "<u8"),
             "chunks": np.array(self._chunks.table, "<u8"),
@@ -80,6 +79,11 @@ class ColumnWriter:
             "shapes": np.array(self._shapes, "<u8"),
         }
         return {name: arrays[name] for name in index_arrays(self.field)}
+
+    def flush(self) -> None:
+        """Writes what is still waiting; nothing can be added behind it."""
+        self._close_frame()
+        self._chunks.flush()
 
     def _check(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         """Bytes of another dtype would be read back as other numbers."""

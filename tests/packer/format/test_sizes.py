@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -122,7 +121,7 @@ def test_several_chunks_and_commits_are_exact_too(seed: int, monkeypatch: pytest
     """With small limits in both places, the chunks of several columns come in the predicted order."""
     monkeypatch.setattr(sizes, "COMMIT_BYTES", 150_000)
     monkeypatch.setattr(shard_writer, "COMMIT_BYTES", 150_000)
-    monkeypatch.setattr(sizes, "column_sizes", functools.partial(column_sizes, limit=40_000))
+    monkeypatch.setattr(sizes, "chunk_bytes", lambda fields: 40_000)
     rng = np.random.default_rng(seed)
     fields = [
         Field(name="a", dtype="uint8", shape=(900,), frame=FrameRule(samples=7)),
