@@ -52,14 +52,15 @@ class Crop:
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
+        sizes = self.size if isinstance(self.size, tuple) else (self.size, self.size)
+        if len(sizes) != 2 or not all(isinstance(n, int) and n >= 1 for n in sizes):
+            raise UsageError(f"crop: size {self.size!r}: pixels, or (height, width), from 1 on are expected")
         height, width = self.shape
         for name, scale in self.aligned.items():
             if not isinstance(scale, int) or scale < 1:
                 raise UsageError(f"crop: the scale of {name!r} is {scale!r}; a whole number from 1 on is expected")
             if height % scale or width % scale:
                 raise UsageError(f"crop: {height} x {width} pixels cannot be divided by {scale}, the scale of {name!r}")
-        if height < 1 or width < 1:
-            raise UsageError(f"crop: size {self.size}: one pixel or more is expected")
         if self.turns and height != width:
             raise UsageError(f"crop: turns need squares, not {height} x {width} pixels")
         if self.of in self.aligned:
@@ -69,7 +70,7 @@ class Crop:
     @property
     def shape(self) -> tuple[int, int]:
         """Height and width of a crop of `of`."""
-        return (self.size, self.size) if isinstance(self.size, int) else (self.size[0], self.size[1])
+        return (self.size, self.size) if isinstance(self.size, int) else self.size
 
     @property
     def step(self) -> int:

@@ -24,7 +24,7 @@ from readers.field_reader import FieldReader
 from readers.fixed import Allocate
 from readers.indexing import Numbers, is_single, sample_number, sample_numbers
 from readers.opened import Opened, describe, in_words, open_names
-from readers.parts import Parts
+from readers.parts import Parts, check_parts
 from readers.points import PointSample
 from readers.region import read_region
 from readers.rows import SampleRows
@@ -86,12 +86,9 @@ class PackedDataset(Dataset[Any]):
         self.crop = crop
         self.sample_points = PointSample(sample_points) if isinstance(sample_points, int) else sample_points
         self.verify = verify
-        self._epoch = Epoch() if crop or sample_points is not None else None
+        self._epoch = None if crop is None and sample_points is None else Epoch()
         self._read_manifest()
-        if crop:
-            crop.check(self.fields, len(self))
-        if self.sample_points:
-            self.sample_points.candidates(self.fields)
+        check_parts(self.crop, self.sample_points, self.fields, len(self))
 
     def _read_manifest(self) -> None:
         self.manifest = manifests.read(self.path)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from packer.errors import UsageError
+from packer.format.schema import Field
 from readers.crop import Crop
 from readers.crop_reader import CropReader, Placing, draws_of
 from readers.field_reader import FieldReader
@@ -52,6 +53,18 @@ class Parts:
             for name in self._tied:
                 readers[name] = PointsReader(self._rows[name], first, subset, self._describe)
         return readers
+
+
+def check_parts(crop: Crop | None, points: PointSample | None, fields: Mapping[str, Field], samples: int) -> None:
+    """Raises UsageError where a dataset cannot be read like this, as far as its schema tells."""
+    if crop is not None:
+        if not isinstance(crop, Crop):
+            raise UsageError(f'crop {crop!r}: a readers.Crop is expected, such as Crop(size=64, of="hr")')
+        crop.check(fields, samples)
+    if points is not None:
+        if not isinstance(points, PointSample):
+            raise UsageError(f"sample_points {points!r}: a number of points or a readers.PointSample is expected")
+        points.candidates(fields)
 
 
 def _tied(opened: Opened, points: PointSample) -> list[str]:

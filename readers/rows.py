@@ -121,9 +121,11 @@ class SampleRows:
         frames = Decoder(reader, self._memory, self._codec).frames(located, touched)
         if not self._codec.rowdelta:
             places = list(touched.places())
+            records = _records(out)
             for number, frame in frames:
-                place, at = places[number], starts[number]
-                out[place] = frame[touched.row[place], at : at + wanted.length]
+                place = places[number]
+                part = _columns(frame, starts[number], wanted.length)
+                records[place] = _records(part.take(touched.row[place], axis=0))
             return
         # Undone for all frames at once, and for the columns that are wanted: 64 of 2040 pixels are a thirtieth.
         depth = int(touched.row.max()) + 1
@@ -142,6 +144,17 @@ class SampleRows:
     def _whole(self, located: Numbers) -> Numbers:
         """Places as the reader of whole samples has them."""
         return located.reshape(-1) if isinstance(self._reader, FixedRaw) else located
+
+
+def _columns(frame: NDArray[np.uint8], start: int, length: int) -> NDArray[np.uint8]:
+    """Columns `start` to `start + length` of the rows of a frame, without gaps."""
+    return frame if length == frame.shape[1] else np.ascontiguousarray(frame[:, start : start + length])
+
+
+def _records(rows: NDArray[np.uint8]) -> NDArray[np.void]:
+    """Rows (n, length) as n items, which numpy puts in other places twice as fast."""
+    flat: NDArray[np.void] = rows.view(f"V{rows.shape[1]}").reshape(-1)
+    return flat
 
 
 def _unit(records: Numbers, length: int) -> torch.dtype:

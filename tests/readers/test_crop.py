@@ -294,7 +294,9 @@ def test_a_place_outside_or_between_is_refused(pack: Any, tmp_path: Path, at: tu
     ("changes", "message"),
     [
         ({"size": 18}, "18 x 18 pixels cannot be divided by 4"),
-        ({"size": 0}, "one pixel or more"),
+        ({"size": 0}, "size 0: pixels"),
+        ({"size": 64.0}, r"size 64\.0: pixels"),
+        ({"size": (8,)}, "from 1 on"),
         ({"size": (8, 16), "turns": True}, "turns need squares"),
         ({"aligned": {"lr": 0}}, "the scale of 'lr' is 0"),
         ({"aligned": {"lr": 0.5}}, r"the scale of 'lr' is 0\.5"),
@@ -321,6 +323,8 @@ def test_fields_that_cannot_be_cropped_are_refused_at_once(packed: Path) -> None
     ):
         with pytest.raises(UsageError, match=message):
             PackedDataset(packed, crop=crop)
+    with pytest.raises(UsageError, match=r"crop 64: a readers\.Crop is expected"):
+        PackedDataset(packed, crop=64)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="no field 'lr' is read; there are x"):
         PackedDataset(packed, fields=["x"], crop=Crop(size=2, of="lr"))
 

@@ -173,6 +173,8 @@ def test_what_cannot_be_sampled_is_refused_at_once(packed: Path) -> None:
     for count in (0, -1, True):
         with pytest.raises(UsageError, match="a whole number from 1 on"):
             PackedDataset(packed, sample_points=count)
+    with pytest.raises(UsageError, match="a number of points or"):
+        PackedDataset(packed, sample_points=10.5)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="seed -1"):
         PointSample(3, seed=-1)
     with pytest.raises(UsageError, match="no field 'abc' is read"):
