@@ -20,7 +20,7 @@ from readers.varied import Varied
 
 FieldReader = FixedRaw | FixedCoded | Varied
 
-#: Open name tables by (device, inode): py-lmdb refuses a file that its process has open already.
+#: Open name tables by (device, inode): datasets of one process share one, and what it has learned of its tree.
 _NAMES: weakref.WeakValueDictionary[tuple[int, int], Names] = weakref.WeakValueDictionary()
 _NAMES_LOCK = threading.Lock()
 
@@ -64,7 +64,7 @@ class Opened:
 def open_names(folder: Path, manifest: Manifest) -> Names:
     """The table of names, shared by all datasets of this process on one file.
 
-    It may be used across a fork: it is a read-only map without locks, with one transaction for all look-ups.
+    It may be used across a fork: it is a read-only map without locks.
 
     Raises:
         DatasetError: the samples have no names.
@@ -77,7 +77,7 @@ def open_names(folder: Path, manifest: Manifest) -> Names:
     with _NAMES_LOCK:
         found = _NAMES.get(key)
         if found is None:
-            found = _NAMES[key] = Names(path, manifest.names)
+            found = _NAMES[key] = Names(path, manifest.names, manifest.samples)
         return found
 
 

@@ -20,10 +20,10 @@ MIN_PAGE_SIZE = 512
 MAX_PAGE_SIZE = 65536
 
 # Page header: page number, padding, flags, end of the slots, start of the nodes.
-_HEADER = struct.Struct("<QHHHH")
+HEADER = struct.Struct("<QHHHH")
 # Node header of a leaf: size of the value, flags, size of the key; the key and the value follow. A branch
 # page has the same 8 bytes, but the first 6 of them are the number of the child page.
-_NODE = struct.Struct("<IHH")
+NODE = struct.Struct("<IHH")
 _PAGE_NUMBER = struct.Struct("<Q")
 # Meta page: header; magic, version, address, map size; the tree of free pages and the main tree, each with
 # padding (the page size, in the first), flags, depth, branch, leaf and overflow pages, entries and root;
@@ -35,13 +35,13 @@ HEAD_BYTES = MAX_PAGE_SIZE + _META.size
 
 _MAGIC = 0xBEEFC0DE
 _VERSION = 1
-_NO_PAGE = 2**64 - 1
-_META_PAGES = 2
+NO_PAGE = 2**64 - 1
+META_PAGES = 2
 # LMDB's own cursors hold no more levels than this.
 _MAX_DEPTH = 32
 
-_BRANCH = 1
-_LEAF = 2
+BRANCH = 1
+LEAF = 2
 _META_FLAG = 8
 _ON_OVERFLOW_PAGES = 1
 
@@ -54,7 +54,7 @@ class Value(NamedTuple):
     size: int
 
 
-class _Meta(NamedTuple):
+class Meta(NamedTuple):
     """What one meta page says of the file and of its main tree."""
 
     page_size: int
@@ -67,7 +67,7 @@ class _Meta(NamedTuple):
     root: int
 
 
-class _File(NamedTuple):
+class TreeFile(NamedTuple):
     """A mapped file whose size has been found right."""
 
     buffer: memoryview
@@ -96,7 +96,7 @@ def check_size(head: bytes, file_size: int, path: str) -> int:
     Raises:
         DamagedError: not an LMDB file, or smaller than its newest meta page says.
     """
-    return _newest_meta(memoryview(head), file_size, path).page_size
+    return newest_meta(memoryview(head), file_size, path).page_size
 
 
 def walk(buffer: memoryview, page_size: int, path: str) -> list[Value]:
@@ -110,12 +110,12 @@ def walk(buffer: memoryview, page_size: int, path: str) -> list[Value]:
     Raises:
         DamagedError: the tree is not a sound one.
     """
-    meta = _newest_meta(buffer[: page_size + _META.size], len(buffer), path)
+    meta = newest_meta(buffer[: page_size + _META.size], len(buffer), path)
     if meta.page_size != page_size:
         raise _damaged(path, f"its page size is {meta.page_size}, {page_size} was expected")
-    if meta.root == _NO_PAGE and meta.depth == meta.entries == 0:
+    if meta.root == NO_PAGE and meta.depth == meta.entries == 0:
         return []
-    file = _File(buffer, page_size, meta.pages, path)
+    file = TreeFile(buffer, page_size, meta.pages, path)
     values: list[Value] = []
     for number in _leaves(file, meta):
         _read_leaf(file, number, values)
@@ -124,7 +124,7 @@ def walk(buffer: memoryview, page_size: int, path: str) -> list[Value]:
     return values
 
 
-def _newest_meta(head: memoryview, file_size: int, path: str) -> _Meta:
+def newest_meta(head: memoryview, file_size: int, path: str) -> Meta:
     """The meta page of the last transaction; both are checked, as LMDB does."""
     first = _read_meta(head, 0, 0, path)
     second = _read_meta(head, first.page_size, 1, path)
@@ -137,7 +137,7 @@ def _newest_meta(head: memoryview, file_size: int, path: str) -> _Meta:
     return meta
 
 
-def _read_meta(head: memoryview, offset: int, number: int, path: str) -> _Meta:
+def _read_meta(head: memoryview, offset: int, number: int, path: str) -> Meta:
     if len(head) < offset + _META.size:
         raise _damaged(path, f"it ends within meta page {number}")
     page, _, flags, _, _, magic, version, _, _, *rest = _META.unpack_from(head, offset)
@@ -147,18 +147,18 @@ def _read_meta(head: memoryview, offset: int, number: int, path: str) -> _Meta:
     _, main_flags, depth, branch_pages, leaf_pages, _, entries, root, last_page, transaction = rest[8:]
     if not MIN_PAGE_SIZE <= page_size <= MAX_PAGE_SIZE or page_size & (page_size - 1):
         raise _damaged(path, f"meta page {number} gives a page size of {page_size} bytes")
-    if main_flags or depth > _MAX_DEPTH or (depth == 0) != (root == _NO_PAGE):
+    if main_flags or depth > _MAX_DEPTH or (depth == 0) != (root == NO_PAGE):
         raise _damaged(path, f"meta page {number} describes no plain database")
-    return _Meta(page_size, last_page + 1, transaction, depth, branch_pages, leaf_pages, entries, root)
+    return Meta(page_size, last_page + 1, transaction, depth, branch_pages, leaf_pages, entries, root)
 
 
-def _leaves(file: _File, meta: _Meta) -> list[int]:
+def _leaves(file: TreeFile, meta: Meta) -> list[int]:
     """Numbers of the leaf pages from left to right.
 
     The tree is descended level by level, not page by page: no recursion, and pages come out in key order.
     The counts on the meta page end a descent that goes in circles.
     """
-    if meta.branch_pages + meta.leaf_pages > file.pages - _META_PAGES:
+    if meta.branch_pages + meta.leaf_pages > file.pages - META_PAGES:
         raise _damaged(file.path, "its B-tree has more pages than the file")
     level, branches = [meta.root], 0
     for _ in range(meta.depth - 1):
@@ -174,41 +174,41 @@ def _leaves(file: _File, meta: _Meta) -> list[int]:
     return level
 
 
-def _read_page(file: _File, number: int, kind: int) -> tuple[bytes, tuple[int, ...]]:
+def read_page(file: TreeFile, number: int, kind: int) -> tuple[bytes, tuple[int, ...]]:
     """A copy of a page, and the offsets in it where its nodes start, found to have a whole node header each.
 
     The copy is what is checked and then used: nothing that happens to the file meanwhile can come between.
     """
-    if not _META_PAGES <= number < file.pages:
+    if not META_PAGES <= number < file.pages:
         raise file.damaged(number, "is not a page of the file")
     start = number * file.page_size
     page = bytes(file.buffer[start : start + file.page_size])
-    said, _, flags, slots_end, nodes_start = _HEADER.unpack_from(page)
+    said, _, flags, slots_end, nodes_start = HEADER.unpack_from(page)
     if said != number or flags != kind:
         raise file.damaged(number, "has a header that belongs elsewhere")
-    if not _HEADER.size < slots_end <= nodes_start <= file.page_size or slots_end & 1:
+    if not HEADER.size < slots_end <= nodes_start <= file.page_size or slots_end & 1:
         raise file.damaged(number, "has no room for its entries")
-    slots = struct.unpack_from(f"<{(slots_end - _HEADER.size) // 2}H", page, _HEADER.size)
-    if min(slots) < nodes_start or max(slots) > file.page_size - _NODE.size:
+    slots = struct.unpack_from(f"<{(slots_end - HEADER.size) // 2}H", page, HEADER.size)
+    if min(slots) < nodes_start or max(slots) > file.page_size - NODE.size:
         raise file.damaged(number, "has an entry outside itself")
     return page, slots
 
 
-def _read_branch(file: _File, number: int) -> list[int]:
+def _read_branch(file: TreeFile, number: int) -> list[int]:
     """Numbers of the children; the keys between them are not needed where all leaves are read."""
-    page, slots = _read_page(file, number, _BRANCH)
-    nodes = (_NODE.unpack_from(page, slot) for slot in slots)
+    page, slots = read_page(file, number, BRANCH)
+    nodes = (NODE.unpack_from(page, slot) for slot in slots)
     return [low | high << 32 for low, high, _ in nodes]
 
 
-def _read_leaf(file: _File, number: int, values: list[Value]) -> None:
+def _read_leaf(file: TreeFile, number: int, values: list[Value]) -> None:
     """Adds the values of a leaf page to `values`, after those of the pages to its left."""
-    page, slots = _read_page(file, number, _LEAF)
+    page, slots = read_page(file, number, LEAF)
     start = number * file.page_size
     # No key of LMDB is empty, so every first key is above this one.
     last = values[-1].key if values else b""
     # Bound once: this loop is what opening a hundred shards spends its time on.
-    unpack, node_size, page_size = _NODE.unpack_from, _NODE.size, file.page_size
+    unpack, node_size, page_size = NODE.unpack_from, NODE.size, file.page_size
     for slot in slots:
         size, flags, key_size = unpack(page, slot)
         key_start = slot + node_size
@@ -228,12 +228,12 @@ def _read_leaf(file: _File, number: int, values: list[Value]) -> None:
         values.append(Value(key, offset, size))
 
 
-def _overflow_offset(file: _File, number: int, page: bytes, at: int, size: int) -> int:
+def _overflow_offset(file: TreeFile, number: int, page: bytes, at: int, size: int) -> int:
     """Offset of a value that has pages of its own: one header, then all of its bytes in one piece."""
     if at + _PAGE_NUMBER.size > len(page):
         raise file.damaged(number, "has an entry that leaves it")
     (first,) = _PAGE_NUMBER.unpack_from(page, at)
-    offset: int = first * file.page_size + _HEADER.size
-    if first < _META_PAGES or offset + size > file.pages * file.page_size:
+    offset: int = first * file.page_size + HEADER.size
+    if first < META_PAGES or offset + size > file.pages * file.page_size:
         raise file.damaged(number, "has a value outside the file")
     return offset

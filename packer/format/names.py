@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import os
+import mmap
 import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import lmdb
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import DamagedError, MissingNameError, SourceError
 from packer.format import pages
+from packer.format.key_search import KeySearch
 from packer.format.manifest import FileEntry
 from packer.format.page_replay import PageReplay
 from packer.format.shard_writer import LmdbAppender, clear_errors
@@ -77,64 +77,64 @@ def _name_key(name: str) -> bytes:
 
 
 class Names:
-    """Looks names up. One instance a file and process: py-lmdb refuses to open a file twice.
+    """Looks names up in a map of the file, opened once a file and process; it may be used across a fork.
 
     Args:
         path: names.lmdb.
         entry: its size as the manifest says it.
+        samples: how many samples the dataset holds; None where numbers need not be checked against it.
 
     Raises:
-        DamagedError: the file is missing or has another size.
+        DamagedError: the file is missing, has another size, or is no LMDB file.
     """
 
-    def __init__(self, path: Path, entry: FileEntry) -> None:
+    def __init__(self, path: Path, entry: FileEntry, samples: int | None = None) -> None:
         self.path = path
+        self._samples = samples
         held = path.stat().st_size if path.is_file() else -1
         if held != entry.bytes:
             problem = "missing" if held < 0 else f"{held:,} bytes, {entry.bytes:,} expected"
             raise DamagedError(f"{path}: {problem}; run `packer repair`")
         try:
-            self._env = lmdb.open(
-                str(path), subdir=False, readonly=True, lock=False, readahead=False, max_dbs=0, lib_version=0
-            )
-            self._txn = self._env.begin(buffers=False)
-        except lmdb.Error as error:
-            raise DamagedError(f"{path}: {error}; run `packer repair`") from None
-        self.pid = os.getpid()
+            with path.open("rb") as file:
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:  # ValueError: nothing in it
+            raise DamagedError(f"{path}: it cannot be mapped: {error}; run `packer repair`") from None
+        self._search = KeySearch(memoryview(self._map), str(path))
 
     def numbers(self, names: Sequence[str]) -> NDArray[np.int64]:
         """Number of each sample named.
 
         Raises:
             MissingNameError: no sample has one of the names.
+            DamagedError: the file is damaged.
         """
-        get = self._txn.get
-        keys = [_name_key(name) for name in names]
-        # LMDB raises for keys longer than a name can be.
-        found = [get(key) if len(key) <= 1 + MAX_NAME else None for key in keys]
+        found = [self._search.get(_name_key(name)) for name in names]
         if None in found:
             raise MissingNameError(f"no sample is named {names[found.index(None)]!r}")
         return self._decode(found)
 
     def contains(self, name: str) -> bool:
         """Whether a sample has this name."""
-        key = _name_key(name)
-        return len(key) <= 1 + MAX_NAME and self._txn.get(key) is not None
+        return self._search.get(_name_key(name)) is not None
 
     def name(self, number: int) -> str:
         """Name of a sample."""
-        value = self._txn.get(_KEY.pack(_BY_NUMBER, number))
+        value = self._search.get(_KEY.pack(_BY_NUMBER, number))
         if value is None:
             raise DamagedError(f"{self.path}: sample {number} has no name; run `packer repair`")
-        text: str = value.decode("utf-8", "replace")
-        return text
+        return value.decode("utf-8", "replace")
 
     def close(self) -> None:
-        self._txn.abort()
-        self._env.close()
+        """Gives the map back; nothing can be looked up any more."""
+        self._search.close()
+        self._map.close()
 
     def _decode(self, values: list[Any]) -> NDArray[np.int64]:
         joined = b"".join(values)
         if len(joined) != 8 * len(values):
             raise DamagedError(f"{self.path}: a number is not 8 bytes; run `packer repair`")
-        return np.frombuffer(joined, "<u8").astype(np.int64)
+        numbers = np.frombuffer(joined, "<u8")
+        if self._samples is not None and len(numbers) and int(numbers.max()) >= self._samples:
+            raise DamagedError(f"{self.path}: sample {numbers.max()} of {self._samples} is named; run `packer repair`")
+        return numbers.astype(np.int64)
