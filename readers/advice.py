@@ -8,6 +8,9 @@ already costs a microsecond for nothing, so advice is given only while the proce
 from __future__ import annotations
 
 import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import numpy as np
 
@@ -20,9 +23,14 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
+Run = TypeVar("Run")
+
 #: Most kernels read no more than their read-ahead, 128 KiB where nobody set it, for one call, and drop the rest:
 #: of 64 MiB asked for at once, one with large requests still read 8. All pieces together cost no more than one.
 PIECE_BYTES = 128 * 2**10
+#: How far ahead to ask while reading is cold, at most, and at first.
+COLD_BYTES = 8 * 2**20
+FIRST_BYTES = 2**20
 #: Stretches with a smaller gap than this between them are asked for as one: a call costs as much as the gap.
 GAP_BYTES = 16 * 2**10
 
@@ -40,6 +48,37 @@ class Advisor:
         self._files = files
         self._blocks = _blocks_read()
         self.works = hasattr(os, "posix_fadvise") and resource is not None
+
+    def ahead(self, runs: Iterator[Run], spans: Callable[[Run], Numbers]) -> Iterator[Run]:
+        """The same runs, each handed over when it is to be read; cold ones are asked for up to `COLD_BYTES` earlier.
+
+        The first is asked for in any case: a page that is missing makes the kernel read all around it, 8 MiB where
+        it is set for large files, for a record of 48 kB.
+
+        Args:
+            spans: gives address and size of the bytes of a run, (n, 2).
+        """
+        waiting: deque[tuple[Run, int]] = deque()
+        ahead = reach = 0
+        cold = self.works
+        for run in runs:
+            if cold:
+                wanted = spans(run)
+                self.ask(wanted)
+                waiting.append((run, int(wanted[:, 1].sum())))
+                ahead += waiting[-1][1]
+            else:
+                waiting.append((run, 0))
+            while waiting and (ahead > reach or not cold):
+                due, nbytes = waiting.popleft()
+                ahead -= nbytes
+                yield due
+                del due
+                cold = self.works and self.is_cold()
+                # Not far at first, or the first batch would be long in coming.
+                reach = min(2 * reach + FIRST_BYTES, COLD_BYTES) if cold else 0
+        while waiting:
+            yield waiting.popleft()[0]
 
     def is_cold(self) -> bool:
         """Whether anything came from the disk since the last call; the advice itself counts as reading."""

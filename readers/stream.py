@@ -24,8 +24,6 @@ from readers.pool import LEAST_BYTES, Pool
 
 #: Samples located at once; their places take half a megabyte a field.
 GROUP_SAMPLES = 8192
-#: While reading is cold, a group has no more bytes than this, so that advice is not too far ahead.
-COLD_BYTES = 32 * 2**20
 
 #: Batches of few bytes are read several at a time, up to this many bytes, which fit a processor's cache, and then
 #: split: for 100 rows of 140 bytes the calls of a batch cost three times as much as its copying.
@@ -135,19 +133,23 @@ def _one_by_one(batches: list[Any]) -> Iterator[Any]:
 def _runs(
     by_name: Mapping[str, FieldReader], advisor: Advisor, numbers: Iterator[Numbers], run_bytes: int
 ) -> Iterator[Run]:
-    """The batches, located a group at a time; one group is located, and asked for, ahead."""
+    """The batches, located a group at a time, and asked for ahead of time where they come from the disk."""
     readers = list(by_name.values())
-    group = _Group(readers)
-    # The first groups are small, so that the first batch comes at once and cold files are noticed early.
-    size, cold = 1, False
-    while (following := group.located(numbers, size)) is not None:
-        if cold:
-            advisor.ask(following.spans())
+
+    def spans(run: Run) -> Numbers:
+        return np.concatenate([r.spans(places) for r, places in zip(readers, run.places, strict=True)])
+
+    return advisor.ahead(_located(readers, numbers, run_bytes), spans)
+
+
+def _located(readers: Sequence[FieldReader], numbers: Iterator[Numbers], run_bytes: int) -> Iterator[Run]:
+    group: _Group | None = _Group(readers)
+    # The first groups are small, so that the first batch comes at once.
+    size = 1
+    while group is not None:
         yield from group.runs(run_bytes)
-        cold = advisor.is_cold()
-        group = following
-        size = min(2 * size, GROUP_SAMPLES) if not cold else group.samples_for(COLD_BYTES)
-    yield from group.runs(run_bytes)
+        group = group.located(numbers, size)
+        size = min(2 * size, GROUP_SAMPLES)
 
 
 class _Group:
@@ -179,15 +181,6 @@ class _Group:
             end = start + sum(sizes)
             yield Run([places[start:end] for places in self._places], sizes)
             start = end
-
-    def spans(self) -> Numbers:
-        """Address and size of all bytes to be read, (n, 2)."""
-        return np.concatenate([r.spans(p) for r, p in zip(self._readers, self._places, strict=True)])
-
-    def samples_for(self, nbytes: int) -> int:
-        """How many samples like these have about `nbytes` bytes."""
-        total = int(self.spans()[:, 1].sum())
-        return max(1, sum(self._sizes) * nbytes // max(total, 1))
 
     def _batches_at_once(self, run_bytes: int) -> int:
         if any(reader.field.is_ragged for reader in self._readers):
