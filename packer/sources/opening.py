@@ -13,16 +13,16 @@ from packer.errors import SourceError, UsageError
 from packer.format.schema import check_field_name
 from packer.sources.base import OnBad, Source, stop
 from packer.sources.limits import Limits
-from packer.sources.suffixes import KIND_OF
+from packer.sources.suffixes import KIND_OF, is_basicsr
 
 #: Files looked at in a folder before its kind is settled; a folder of millions need not be walked twice.
 LOOK_AT = 10_000
 
 
 _CONCERNS = {
-    **dict.fromkeys(("pick", "skip", "axis", "samples"), "hdf5"),
-    **dict.fromkeys(("mode", "palette", "max_pixels"), "images"),
-    **dict.fromkeys(("fields", "cast"), "ply"),
+    **dict.fromkeys(("pick", "skip", "axis", "samples"), ("hdf5",)),
+    **dict.fromkeys(("mode", "palette", "max_pixels"), ("images", "basicsr")),
+    **dict.fromkeys(("fields", "cast"), ("ply",)),
 }
 
 
@@ -87,13 +87,12 @@ def open_sources(
 
 def _open(kind: str, named: Mapping[str, str], options: SourceOptions, on_bad: OnBad, limits: Limits | None) -> Source:
     """Opens sources of one kind. Each kind is imported only when it is met: `packer --help` needs none."""
-    if kind == "images":
-        from packer.sources.image_modes import MAX_PIXELS
-        from packer.sources.images import open_images
+    if kind in ("images", "basicsr"):
+        return _open_pictures(kind, named, options, on_bad)
+    if kind == "npy":
+        from packer.sources.npy import open_npy
 
-        inputs = {name or "image": path for name, path in named.items()}
-        limit = MAX_PIXELS if options.max_pixels is None else options.max_pixels
-        return open_images(inputs, on_bad=on_bad, mode=options.mode, palette=options.palette, max_pixels=limit)
+        return open_npy(named)
     if len(named) > 1:
         raise UsageError(f"one {kind} source at a time; name a folder or a quoted glob to take several files")
     name, path = next(iter(named.items()))
@@ -116,15 +115,26 @@ def _open(kind: str, named: Mapping[str, str], options: SourceOptions, on_bad: O
     )
 
 
+def _open_pictures(kind: str, named: Mapping[str, str], options: SourceOptions, on_bad: OnBad) -> Source:
+    from packer.sources.basicsr import open_basicsr
+    from packer.sources.image_modes import MAX_PIXELS
+    from packer.sources.images import open_images
+
+    inputs = {name or "image": path for name, path in named.items()}
+    limit = MAX_PIXELS if options.max_pixels is None else options.max_pixels
+    opened = open_images if kind == "images" else open_basicsr
+    return opened(inputs, on_bad=on_bad, mode=options.mode, palette=options.palette, max_pixels=limit)
+
+
 def _check_concern(options: SourceOptions, kind: str) -> None:
     """Refuses an option that the source would not listen to."""
     for option in fields(options):
         given = getattr(options, option.name)
         usual = option.default if option.default is not MISSING else {}
         concerned = _CONCERNS[option.name]
-        if given != usual and concerned != kind:
+        if given != usual and kind not in concerned:
             flag = "--field" if option.name == "pick" else f"--{option.name.replace('_', '-')}"
-            raise UsageError(f"{flag} is for sources of {concerned}, and this one holds {kind}; leave it out")
+            raise UsageError(f"{flag} is for sources of {concerned[0]}, and this one holds {kind}; leave it out")
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -142,8 +152,10 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _kind(path: str) -> str:
-    """`images`, `ply` or `hdf5`, by the suffixes of the files that `path` names."""
+    """`images`, `ply`, `hdf5` or `npy`, by the suffixes of the files that `path` names; `basicsr` by what it holds."""
     place = Path(path)
+    if is_basicsr(place):
+        return "basicsr"
     if place.is_dir():
         return _kind_of_folder(place)
     if place.is_file():
