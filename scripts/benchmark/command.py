@@ -71,12 +71,17 @@ def measure(bench: Bench, wanted: Sequence[Row]) -> Results:
 
 
 def surroundings(bench: Bench) -> str:
-    """What the figures depend on: processors and their load, threads, speed of copying, where the inputs are."""
-    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+    """What the figures depend on: processors and their load, threads, speed of copying, the inputs."""
+    sizes, processors, load = bench.sizes, os.cpu_count() or 1, os.getloadavg()
+    busy = "\nThe machine is busy: sides that use several threads or processes come out too slow." * (
+        load[0] > processors / 2
+    )
     return (
-        f"{os.cpu_count()} processors, load average {load}; torch {torch.__version__}, "
-        f"{torch.get_num_threads()} threads; memcpy {_memcpy_rate() / 1e9:.1f} GB/s; inputs in {bench.store.folder}\n"
-        "Ratios are medians over rounds of the ratio within a round. Every side makes its own random order."
+        f"{processors} processors, load average {', '.join(f'{value:.1f}' for value in load)}; "
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads; memcpy {_memcpy_rate() / 1e9:.1f} GB/s\n"
+        f"{sizes.rows:,} rows, {sizes.small_pairs:,} pairs of 16/64 px, {sizes.large_pairs:,} of 48/192 px, "
+        f"{sizes.clouds:,} clouds, in {bench.store.folder}\n"
+        f"Ratios are medians over rounds of the ratio within a round. Every side makes its own random order.{busy}"
     )
 
 

@@ -5,12 +5,15 @@ A ratio is the median of the ratios of the rounds, not the ratio of the medians.
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from benchmark.checksum import checksum
 from benchmark.page_cache import disk_bytes, warm
@@ -56,6 +59,17 @@ class Side:
     may_read: bool = False
 
 
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Takes one of torch's threads for as long as it lasts."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 @dataclass
 class _Measured:
     side: Side
@@ -99,7 +113,8 @@ def epochs(
         return samples
 
     def check() -> None:
-        found = sum(checksum(batch) for batch in batches())
+        with one_thread():  # sums of small batches gain nothing from more, and lose much on a busy machine
+            found = sum(checksum(batch) for batch in batches())
         if expected is not None and found != expected:
             raise WrongContentError(f"{name}: an epoch sums up to {found}, the source to {expected}")
 

@@ -28,8 +28,8 @@ class Sizes:
         picture: rows and columns of such a picture.
     """
 
-    rows: int = 2_000_000
-    small_pairs: int = 20_000
+    rows: int = 1_000_000
+    small_pairs: int = 10_000
     large_pairs: int = 1_500
     small_files: int = 500
     large_files: int = 200
@@ -39,19 +39,21 @@ class Sizes:
     cold_reads: int = 500
     tiny_rows: int = 10_000_000
     order: int = 10_000_000
-    loaded: int = 20_000
-    text_points: int = 60_000
+    loaded: int = 10_000
+    text_points: int = 40_000
     ply_files: int = 500
     ply_points: int = 10_000
     hdf5_rows: int = 600_000
-    png_copies: int = 3
-    planned: int = 30_000
+    png_copies: int = 2
+    planned: int = 20_000
     pictures: int = 6
     picture: tuple[int, int] = (1356, 2040)
 
 
 QUICK = Sizes()
 FULL = Sizes(
+    rows=2_000_000,
+    small_pairs=20_000,
     large_pairs=5_000,
     small_files=2_000,
     large_files=1_000,

@@ -20,17 +20,19 @@ from benchmark.row import Figures, row
 from packer.convert import convert
 
 LARGE = 192
-#: Enough shards for two workers in a quick run too; by themselves they would be of 64 MiB at least.
-SHARD_BYTES = 8 * 2**20
+#: Enough shards for two workers in a quick run too: by themselves they would be of 64 MiB at least. What is only
+#: copied goes into few, since each is synced for itself.
+DECODED_SHARD, COPIED_SHARD = 8 * 2**20, 40 * 2**20
 
 
 def _convert_side(bench: Bench, sources: Sequence[str], workers: int, inputs: Path, codec: str = "auto") -> Side:
     """A conversion from beginning to end, its processes and syncing the output included."""
 
     out = bench.scratch("out.packed")
+    shard_size = COPIED_SHARD if codec == "none" else DECODED_SHARD
 
     def run() -> int:
-        return convert(list(sources), out, codec=codec, workers=workers, shard_size=SHARD_BYTES).samples
+        return convert(list(sources), out, codec=codec, workers=workers, shard_size=shard_size).samples
 
     def prepare_out() -> None:
         bench.scratch(out.name)
