@@ -1,7 +1,7 @@
 """Looks single keys up in an LMDB file, without the C library: that one believes every number in the file's pages.
 
 Branch pages are few, and are read once; leaf pages are searched where they lie. As in `btree.py`, every number is
-checked before it is used. 1,000,000 names: 6 us a look-up, where the C library takes 2.
+checked before it is used. 1,000,000 names: 7 us a look-up, where the C library takes 1.3.
 """
 
 from __future__ import annotations

@@ -81,6 +81,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise ValueError(f"the shards hold {sum(s.samples for s in self.shards)} samples, not {self.samples}")
         if len({shard.file for shard in self.shards}) != len(self.shards):
             raise ValueError("two shards have one file")
+        least = sum(_index_bytes(field) for field in self.fields)
+        for shard in self.shards:
+            if shard.samples * least > shard.bytes:
+                raise ValueError(f"{shard.file} cannot hold {shard.samples} samples in {shard.bytes} bytes")
         if set(self.columns) != set(names):
             raise ValueError("columns and fields have different names")
         if not isinstance(self.stats, msgspec.UnsetType):
@@ -97,6 +101,16 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def file_bytes(self) -> int:
         """Bytes of all files but the manifest."""
         return sum(shard.bytes for shard in self.shards) + (self.names.bytes if self.names else 0)
+
+
+def _index_bytes(field: Field) -> float:
+    """Bytes that a sample takes in its shard at least: raw values, sizes and shapes of its own, a part of a checksum.
+
+    Numbers of samples are checked by it, before anything is allocated for them.
+    """
+    size = 0 if field.codec or field.is_ragged else field.fixed_bytes
+    size += 8 * (1 + len(field.ragged_axes)) if field.is_ragged else 0
+    return size + 8 / (field.frame.samples or 1) * (field.frame.rows is None)
 
 
 def encode(manifest: Manifest) -> bytes:

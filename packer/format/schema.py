@@ -36,6 +36,8 @@ MAX_AXIS = 2**48
 #: Bytes of one sample with every ragged or empty axis counted as 1: nothing larger is ever asked for.
 MAX_SAMPLE_BYTES = 2**48
 MAX_STAGES = 8
+#: Raw bytes of a compressed frame of several samples of one shape: a thousand times what is written.
+MAX_SHARED_FRAME = 2**24
 ROWDELTA_DTYPES = ("uint8", "uint16")
 
 Axis = Annotated[int, msgspec.Meta(ge=0, le=MAX_AXIS)] | None
@@ -127,6 +129,11 @@ class Field(FieldSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
         super().__post_init__()
         if self.frame.rows is not None and not self.shape:
             raise ValueError(f"field {self.name!r}: a scalar has no rows to be framed by")
+        together = self.frame.samples or 1
+        if self.codec and together > 1 and not self.is_ragged and together * self.fixed_bytes > MAX_SHARED_FRAME:
+            raise ValueError(
+                f"field {self.name!r}: frames of {together} samples are larger than {MAX_SHARED_FRAME} bytes"
+            )
         for number, config in enumerate(self.codec):
             if not isinstance(config.get("id"), str):
                 raise ValueError(f"field {self.name!r}: codec {number} has no id")

@@ -1,0 +1,257 @@
+"""Datasets with every kind of field and codec, and random damage to them: bytes, lengths, pages, manifests."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from packer.format import btree
+from packer.format import manifest as manifests
+from packer.format.codecs import NAMED, Config
+from packer.format.manifest import MANIFEST, NAMES_FILE, ColumnTotals, FileEntry, Manifest
+from packer.format.names import write_names
+from packer.format.pages import PAGE_SIZE
+from packer.format.schema import Field, FrameRule
+from packer.format.shard_writer import ShardWriter
+from packer.tasks import report_of, shard_path
+
+SAMPLES = 14
+_SHARD_SAMPLES = 9
+_ZLIB: tuple[Config, ...] = ({"id": "shuffle", "elementsize": 2}, {"id": "zlib", "level": 1})
+
+#: Of one shape, ragged in one axis and in two, text; frames of one sample, of several, and of rows; every codec.
+FIELDS = (
+    Field(name="row", dtype="float32", shape=(5,), frame=FrameRule(samples=4)),
+    Field(name="label", dtype="int64", frame=FrameRule(samples=100)),
+    Field(name="lr", dtype="uint8", kind="image", shape=(6, 5, 3), codec=NAMED["lz4"], frame=FrameRule(samples=1)),
+    Field(name="count", dtype="int32", shape=(40,), codec=NAMED["lz4hc"], frame=FrameRule(samples=3)),
+    Field(name="hr", dtype="uint8", kind="image", shape=(9, 8, 3), codec=NAMED["zstd"], frame=FrameRule(rows=4)),
+    Field(name="bare", dtype="uint16", kind="image", shape=(6, 4, 1), frame=FrameRule(rows=4)),
+    Field(
+        name="depth",
+        dtype="uint16",
+        kind="image",
+        shape=(8, 7, 1),
+        codec=NAMED["rowdelta+zstd"],
+        frame=FrameRule(samples=2),
+    ),
+    Field(name="xyz", dtype="float32", shape=(None, 3), codec=NAMED["bitshuffle"], frame=FrameRule(samples=2)),
+    Field(name="points", dtype="float32", shape=(None, 3), codec=NAMED["shuffle+zstd"], frame=FrameRule(rows=16)),
+    Field(name="tags", dtype="int16", shape=(None,), codec=_ZLIB, frame=FrameRule(samples=3)),
+    Field(name="raw", dtype="float64", shape=(None, 2), frame=FrameRule(samples=4)),
+    Field(name="picture", dtype="uint8", kind="image", shape=(None, None, 3), frame=FrameRule(rows=4)),
+    Field(name="caption", dtype="uint8", kind="text", shape=(None,), codec=NAMED["lz4"], frame=FrameRule(samples=5)),
+)
+
+#: Numbers that arithmetic is likely to trip over; sums of some are 0 in 64 bits.
+HOSTILE = (0, 1, 2, 7, 255, 2**16 - 1, 2**31, 2**32 - 1, 2**32, 2**40, 2**53, 2**61, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
+_PATHS = (
+    "/etc/passwd",
+    "../other/shards/00000.lmdb",
+    "shards/../../x",
+    "/dev/zero",
+    "shards",
+    ".",
+    "",
+    "a\0b",
+    "\ud800",
+)
+
+
+def make_dataset(folder: Path) -> Path:
+    """Packs `SAMPLES` samples of `FIELDS` into two shards, with names."""
+    rng = np.random.default_rng(3)
+    samples = [_sample(rng, number) for number in range(SAMPLES)]
+    names = [f"n/{number}" for number in range(SAMPLES)]
+    (folder / manifests.SHARD_FOLDER).mkdir(parents=True)
+    reports = []
+    for number, start in enumerate(range(0, SAMPLES, _SHARD_SAMPLES)):
+        path = shard_path(folder, number)
+        with ShardWriter(path, number, FIELDS, map_size=2**22, named=True, chunk_bytes=3000) as writer:
+            for n in range(start, min(start + _SHARD_SAMPLES, SAMPLES)):
+                block = {f.name: [samples[n][f.name]] if f.is_ragged else samples[n][f.name][None] for f in FIELDS}
+                writer.add(block, 1, [names[n]])
+        reports.append(report_of(path, FIELDS))
+    write_names(folder / NAMES_FILE, [name.encode() for name in names])
+    manifest = Manifest(
+        tool="soak",
+        samples=SAMPLES,
+        fields=FIELDS,
+        shards=tuple(report.entry for report in reports),
+        names=_entry(folder, NAMES_FILE),
+        columns={field.name: ColumnTotals(raw=0, stored=0) for field in FIELDS},
+        origin={"kind": "soak"},
+    )
+    manifests.write(folder, manifest)
+    return folder
+
+
+def _sample(rng: np.random.Generator, number: int) -> dict[str, Any]:
+    sample: dict[str, Any] = {}
+    for field in FIELDS:
+        lengths = iter((number % 5 * 9, number % 3 + 1))
+        shape = tuple(next(lengths) if n is None else n for n in field.shape)
+        sample[field.name] = rng.integers(0, 4, shape).astype(field.dtype)
+    return sample | {"caption": f"sample {number} \N{SNOWMAN} " * (number % 4)}
+
+
+def _entry(folder: Path, file: str) -> FileEntry:
+    path = folder / file
+    return FileEntry(file=file, bytes=path.stat().st_size, digest=manifests.file_digest(path))
+
+
+def mutate(template: Path, folder: Path, seed: int) -> str:
+    """Copies the dataset `template` to `folder` and damages it as `seed` says; returns what was done, in a word."""
+    rng = random.Random(seed)
+    shutil.copytree(template, folder)
+    kind = rng.choice(list(KINDS))
+    if kind == "manifest":
+        _mutate_manifest(folder, rng)
+        return kind
+    path = folder / rng.choice([NAMES_FILE, *["shards/00000.lmdb", "shards/00001.lmdb"] * 3])
+    data = bytearray(path.read_bytes())
+    for _ in range(rng.choice([1, 1, 2, 5, 20])):
+        KINDS[kind](data, rng)
+    path.write_bytes(data)
+    if rng.random() < 0.9:
+        # Else readers would see at once that the size is wrong, and the digest would tell `verify`.
+        document = json.loads((folder / MANIFEST).read_bytes())
+        for entry in (document["names"], *document["shards"]):
+            entry.update(bytes=len((folder / entry["file"]).read_bytes()))
+            entry.update(digest=manifests.file_digest(folder / entry["file"]))
+        seal(folder, document)
+    return f"{kind} of {path.name}"
+
+
+def _bytes(data: bytearray, rng: random.Random) -> None:
+    """A run of random bytes, anywhere."""
+    at = rng.randrange(len(data) or 1)
+    run = rng.randbytes(rng.choice([1, 1, 4, 64]))
+    data[at : at + len(run)] = run
+
+
+def _length(data: bytearray, rng: random.Random) -> None:
+    """A file that is too short or too long."""
+    if rng.random() < 0.8:
+        del data[rng.choice([rng.randrange(len(data) + 1), len(data) // PAGE_SIZE // 2 * PAGE_SIZE]) :]
+    else:
+        data += rng.randbytes(rng.choice([1, PAGE_SIZE]))
+
+
+def _index(data: bytearray, rng: random.Random) -> None:
+    """A lie in an index array: one or several of its numbers."""
+    values = [v for v in _values(data) if v.key.startswith((b"column/", b"names/")) and v.size >= 8]
+    if not values:
+        return _pages(data, rng)
+    value = rng.choice(values)
+    at = value.offset + rng.randrange(value.size // 8) * 8
+    known = int.from_bytes(data[at : at + 8], "little")
+    number = rng.choice([*HOSTILE, known + 1, known - 1, known * 2, known + 2**63, rng.getrandbits(64)])
+    data[at : at + 8] = (number % 2**64).to_bytes(8, "little")
+    return None
+
+
+def _pages(data: bytearray, rng: random.Random) -> None:
+    """A lie in a page of the B-tree: its meta pages, the pages of its tree, or any."""
+    tree = [n for n in range(2, len(data) // PAGE_SIZE) if data[n * PAGE_SIZE + 10] in (1, 2)]
+    page = rng.choice([0, 1, *(tree or [0]) * 3])
+    size = rng.choice([1, 2, 4, 8])
+    # Headers, slots and meta data lie in front; nodes behind.
+    at = rng.randrange(0, 160, 2) if rng.random() < 0.5 else rng.randrange(0, PAGE_SIZE, 2)
+    at += page * PAGE_SIZE
+    number = rng.choice([*HOSTILE, rng.getrandbits(64), rng.randrange(2 * len(data) // PAGE_SIZE + 1)])
+    data[at : at + size] = (number % 2 ** (8 * size)).to_bytes(size, "little")
+
+
+def _frames(data: bytearray, rng: random.Random) -> None:
+    """Damage within frames: their headers, which codecs believe, and their bytes."""
+    chunks = [v for v in _values(data) if v.key.startswith(b"chunk/") and v.size]
+    if not chunks:
+        return _bytes(data, rng)
+    chunk = rng.choice(chunks)
+    at = chunk.offset + min(rng.choice([0, 1, 4, 8, rng.randrange(chunk.size)]), chunk.size - 1)
+    run = rng.choice([b"\xff" * 4, b"\0" * 4, b"\x7f\xff\xff\xff", rng.randbytes(rng.randint(1, 16))])
+    run = run[: chunk.offset + chunk.size - at]
+    data[at : at + len(run)] = run
+    return None
+
+
+def _values(data: bytearray) -> list[btree.Value]:
+    """Values of a file that an earlier step may have damaged."""
+    try:
+        return btree.walk(memoryview(bytes(data)), PAGE_SIZE, "")
+    except Exception:
+        return []
+
+
+#: Each damages the bytes of a file; a manifest has its own.
+KINDS: dict[str, Callable[[bytearray, random.Random], None]] = {
+    "bytes": _bytes,
+    "length": _length,
+    "index": _index,
+    "pages": _pages,
+    "frames": _frames,
+    "manifest": _bytes,
+}
+
+
+def _mutate_manifest(folder: Path, rng: random.Random) -> None:
+    """Random bytes, or a right digest over wrong content."""
+    path = folder / MANIFEST
+    if rng.random() < 0.2:
+        data = bytearray(path.read_bytes())
+        rng.choice([_bytes, _length])(data, rng)
+        path.write_bytes(data)
+        return
+    document = json.loads(path.read_bytes())
+    for _ in range(rng.choice([1, 1, 2, 4])):
+        # An earlier lie may have taken away what the next one is about.
+        with contextlib.suppress(TypeError, KeyError, IndexError, AttributeError):
+            _lie(document, rng)
+    seal(folder, document)
+
+
+def _lie(document: Any, rng: random.Random) -> None:
+    """Changes one thing in a document, and what goes with it so that it is not found out at once."""
+    if rng.random() < 0.3:
+        shard = rng.choice(document["shards"])
+        shard["samples"] = rng.choice([*HOSTILE, SAMPLES, 10**6, 10**9, 2**40])
+        document["samples"] = sum(s["samples"] for s in document["shards"])
+        return
+    if rng.random() < 0.2:
+        rng.choice([*document["shards"], document["names"]])["file"] = rng.choice(_PATHS)
+        return
+    if rng.random() < 0.3:
+        field = rng.choice(document["fields"])
+        field["shape"] = [rng.choice([None, 0, 1, 3, 2**20, 2**40]) for _ in range(rng.randint(0, 4))]
+        return
+    place: Any = document
+    while True:
+        key = rng.choice(list(place) if isinstance(place, dict) else range(len(place)))
+        if not isinstance(place[key], (dict, list)) or not place[key] or rng.random() < 0.1:
+            break
+        place = place[key]
+    place[key] = rng.choice([*HOSTILE, -1, 0.5, None, True, "", "x", *_PATHS, [], {}, [None] * 40, _deep(rng)])
+
+
+def _deep(rng: random.Random) -> Any:
+    value: Any = 0
+    for _ in range(rng.choice([10, 100, 900])):
+        value = [value] if rng.random() < 0.5 else {"id": value}
+    return value
+
+
+def seal(folder: Path, document: dict[str, Any]) -> None:
+    """Writes a document as a manifest whose digest is right, whatever the rest of it is."""
+    document.pop("digest", None)
+    body = json.dumps(document, indent=1).encode()[:-2]
+    digest = xxhash.xxh3_128_hexdigest(body + b"\n}")
+    (folder / MANIFEST).write_bytes(body + f',\n "digest": "{digest}"\n}}\n'.encode())
