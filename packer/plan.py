@@ -95,7 +95,7 @@ def field_sizes(source: Source) -> dict[str, FieldSizes]:
         elif shapes is not None:
             sizes[spec.name] = FieldSizes(shapes, shapes.prod(axis=1, dtype=np.int64) * spec.itemsize, True)
         else:
-            sizes[spec.name] = FieldSizes(None, np.full(len(source), spec.fixed_bytes, np.int64), True)
+            sizes[spec.name] = FieldSizes(None, _same(spec.fixed_bytes, len(source)), True)
     return sizes
 
 
@@ -133,20 +133,32 @@ def plan_shards(
 ) -> list[ShardPlan]:
     """The shards that begin with the samples `starts`, and the size of each file."""
     stops = [*starts[1:], len(source)]
-    ends = np.concatenate([[0], np.cumsum(_total(sizes))])
+    total = _total(sizes)
     name_ends = _name_ends(source)
     shards = []
     for number, (start, stop) in enumerate(zip(starts, stops, strict=True)):
         shapes = {f.name: _shapes(f, sizes[f.name], start, stop) for f in fields if f.is_ragged}
         name_bytes = None if name_ends is None else int(name_ends[stop] - name_ends[start])
         size = shard_bytes(number, fields, stop - start, shapes, name_bytes, origin)
-        shards.append(ShardPlan(number, start, stop, int(ends[stop] - ends[start]), size))
+        shards.append(ShardPlan(number, start, stop, int(total[start:stop].sum()), size))
     return shards
 
 
 def _total(sizes: Mapping[str, FieldSizes]) -> NDArray[np.int64]:
     """Bytes of every sample, all fields together, (n,)."""
-    return np.asarray(np.stack([s.bytes for s in sizes.values()]).sum(axis=0))
+    each = [s.bytes for s in sizes.values()]
+    fixed = sum(int(nbytes[0]) for nbytes in each if _is_same(nbytes))
+    ragged = [nbytes for nbytes in each if not _is_same(nbytes)]
+    return np.asarray(sum(ragged[1:], ragged[0] + fixed)) if ragged else _same(fixed, len(each[0]))
+
+
+def _same(value: int, count: int) -> NDArray[np.int64]:
+    """One value `count` times, in the memory of one: a hundred million rows take none here."""
+    return np.broadcast_to(np.int64(value), (count,))
+
+
+def _is_same(values: NDArray[np.int64]) -> bool:
+    return values.strides == (0,)
 
 
 def cut(sizes: NDArray[np.int64], shard_size: int | None) -> list[int]:
@@ -157,9 +169,11 @@ def cut(sizes: NDArray[np.int64], shard_size: int | None) -> list[int]:
     if shard_size < 4096:
         raise UsageError(f"--shard-size {shard_size} is too small; 4 KiB is the least, 1GiB is usual")
     count = min(max(1, -(-total // shard_size)), len(sizes))
-    ends = np.cumsum(sizes)
     wanted = [total * k // count for k in range(1, count)]
-    starts = [0, *(np.searchsorted(ends, wanted, side="left") + 1).tolist()]
+    if _is_same(sizes):
+        starts = [0, *(-(-nbytes // int(sizes[0])) for nbytes in wanted)]
+    else:
+        starts = [0, *(np.searchsorted(np.cumsum(sizes), wanted, side="left") + 1).tolist()]
     return sorted({start for start in starts if start < len(sizes)})
 
 

@@ -49,20 +49,30 @@ def sample_bytes(field: Field, samples: int, shapes: NDArray[np.int64] | None) -
 
 def column_sizes(field: Field, samples: int, shapes: NDArray[np.int64] | None, limit: int = CHUNK_BYTES) -> ColumnSizes:
     """Chunks of the column of `field` with its frames raw; mirrors `ColumnWriter`."""
-    sizes = sample_bytes(field, samples, shapes)
     rule = field.frame
     if rule.samples is not None:
         step = rule.samples
-        groups = np.add.reduceat(sizes, np.arange(0, samples, step)) if samples else sizes
+        groups = _frames(field, samples, shapes, step)
         frames = len(groups)
     else:
         step = 1
         rows = shapes[:, 0] if shapes is not None else np.full(samples, field.shape[0] or 0)
-        groups = sizes
+        groups = sample_bytes(field, samples, shapes)
         frames = int((-(-rows // (rule.rows or 1))).sum())
     chunks, firsts = _fill(groups, limit, frames)
     after = [min(first * step, samples) for first in firsts[1:]] + [_AT_FINISH]
     return ColumnSizes(chunks, after[: len(chunks)], frames, samples + 1)
+
+
+def _frames(field: Field, samples: int, shapes: NDArray[np.int64] | None, step: int) -> NDArray[np.int64]:
+    """Bytes of every frame of `step` samples; with no array of all samples where they are all alike."""
+    if field.is_ragged:
+        sizes = sample_bytes(field, samples, shapes)
+        return np.add.reduceat(sizes, np.arange(0, samples, step)) if samples else sizes
+    frames = np.full(-(-samples // step), step * field.fixed_bytes, np.int64)
+    if samples % step:
+        frames[-1] = samples % step * field.fixed_bytes
+    return frames
 
 
 def _fill(groups: NDArray[np.int64], limit: int, frames: int) -> tuple[list[int], list[int]]:
