@@ -229,8 +229,9 @@ def test_workers_that_stay_see_the_epoch_change(pack: Any, tmp_path: Path) -> No
         loader._iterator._shutdown_workers()  # type: ignore[union-attr]
 
 
-def test_only_the_bands_of_crops_are_decoded(pack: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """16 rows at row 4 lie in the bands of rows 0 to 19: four of five rows each for `hr`, and rows 1 to 4 of `lr`."""
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Raw bytes of each frame that is decoded."""
     sizes: list[int] = []
     decode = touched.FrameCodec.decode
 
@@ -239,15 +240,27 @@ def test_only_the_bands_of_crops_are_decoded(pack: Any, tmp_path: Path, monkeypa
         return decode(self, stored, nbytes)
 
     monkeypatch.setattr(touched.FrameCodec, "decode", counted)
+    return sizes
+
+
+def test_only_the_bands_of_crops_are_decoded(pack: Any, tmp_path: Path, decoded: list[int]) -> None:
+    """16 rows at row 4 lie in the bands of rows 0 to 19: four of five rows each for `hr`, and rows 1 to 4 of `lr`."""
     path = _pairs(pack, tmp_path, [(40, 9), (40, 8)], "rowdelta+zstd", FrameRule(rows=5))
     ds = PackedDataset(path, crop=_crop(at=(4, 8)))
     assert _corners(ds[[1, 0]]["hr"]).tolist() == [[4, 8], [4, 8]]
     row = {"hr": (36 + 32) * 6, "lr": (9 + 8) * 6}
-    assert sum(sizes) == 4 * 5 * row["hr"] + 5 * row["lr"]
-    assert len(sizes) == 2 * 4 + 2
+    assert sum(decoded) == 4 * 5 * row["hr"] + 5 * row["lr"]
+    assert len(decoded) == 2 * 4 + 2
     located = ds.readers["hr"].locate(np.array([0, 1]))
     whole = ds.opened.readers["hr"]
     assert (ds.readers["hr"].spans(located)[:, 1] < whole.spans(whole.locate(np.array([0, 1])))[:, 1]).all()
+
+
+def test_a_frame_that_samples_share_is_decoded_once_a_batch(pack: Any, tmp_path: Path, decoded: list[int]) -> None:
+    """Small pictures lie several in a frame: crops of three of them, one twice, take one decoding a field."""
+    ds = PackedDataset(_pairs(pack, tmp_path, SIZES, "zstd", FrameRule(samples=3)), crop=_crop())
+    assert ds[[2, 0, 1, 0]]["hr"][:, 2, 0, 0].tolist() == [2, 0, 1, 0]
+    assert len(decoded) == 2
 
 
 def test_an_array_of_two_axes_is_cropped_too(pack: Any, tmp_path: Path) -> None:
