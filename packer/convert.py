@@ -32,7 +32,7 @@ from packer.sources.base import Source
 from packer.sources.limits import Limits
 from packer.sources.opening import SourceOptions, open_sources
 from packer.sources.samples import SampleSource
-from packer.tasks import Progress, Rejected, ShardReport, ShardTask, report_of, write_shard
+from packer.tasks import Progress, Rejected, ShardReport, ShardTask, remove_partial, report_of, write_shard
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,6 +276,7 @@ def _run_executor(tasks: Sequence[ShardTask], executor: Executor, progress: Prog
             except Exception as error:
                 number = futures[future].number
                 raise WriteError(f"shard {number} was not packed: {type(error).__name__}: {error}") from error
+            remove_partial(futures[future].path)  # of a worker that was lost, so that another did its work
             progress(report.entry.samples, report.raw_bytes)
             yield report
     finally:

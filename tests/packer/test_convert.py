@@ -255,3 +255,17 @@ def test_paths_of_every_kind(clouds, tmp_path):
 def test_processors_are_counted():
     """There is at least one, and no more than the process may use."""
     assert processors() >= 1
+
+
+def test_what_a_lost_worker_left_is_tidied_up(tmp_path):
+    """An executor that gives a shard to another worker leaves the first one's half-written file behind: it goes."""
+
+    class Loses(ThreadPoolExecutor):
+        def submit(self, function, task):
+            task.path.with_name(f"{task.path.name}.0badcafe.partial").write_bytes(b"half")
+            return super().submit(function, task)
+
+    with Loses(2) as pool:
+        convert(Squares(200), tmp_path / "out", executor=pool, shard_size=4096)
+    assert not list((tmp_path / "out").rglob("*.partial"))
+    check(tmp_path / "out", 200)
