@@ -17,7 +17,8 @@ from packer.format import pages
 from packer.format.key_search import KeySearch
 from packer.format.manifest import FileEntry
 from packer.format.page_replay import PageReplay
-from packer.format.shard_writer import LmdbAppender, clear_errors
+from packer.format.shard_writer import LmdbAppender
+from packer.format.write_errors import clear_errors
 
 #: Keys of the two directions: `#` and the number, 8 bytes big-endian; `=` and the name, UTF-8.
 _BY_NUMBER = b"#"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import shutil
 from array import array
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import UsageError, WriteError
+from packer.errors import UsageError
 from packer.format import limits
 from packer.format.chunks import ChunkBuffers
 from packer.format.codecs import Buffer
@@ -33,6 +31,7 @@ from packer.format.layout import (
     column_key,
 )
 from packer.format.schema import Field
+from packer.format.write_errors import clear_errors
 
 #: Stored bytes between two commits: one full chunk. Until then they lie in memory twice, as LMDB's dirty pages and
 #: here for a replay. Larger commits are no faster (4 MB: 1,094 MB/s, 64 MB: 712 to 1,132).
@@ -272,29 +271,6 @@ class ShardWriter:
 def _bytes(values: NDArray[np.uint64]) -> Buffer:
     """The bytes of an array, not copied: a shard of ten million samples has index arrays of 80 MB."""
     return values.reshape(-1).view(np.uint8).data if values.size else b""
-
-
-class clear_errors:  # noqa: N801  # reads as a statement
-    """Turns what LMDB and the system raise while writing into a WriteError that names the file."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if isinstance(error, (lmdb.Error, OSError)):
-            raise WriteError(
-                f"{self._path}: {self._reason(error)}; free some space or choose another folder, then run again"
-            ) from None
-
-    def _reason(self, error: BaseException) -> str:
-        """The words of LMDB or the system; LMDB calls it an input/output error when the disk took but a part."""
-        with contextlib.suppress(OSError):
-            if "Input/output error" in str(error) and shutil.disk_usage(self._path.parent).free < COMMIT_BYTES:
-                return os.strerror(errno.ENOSPC)
-        return str(error)
 
 
 def sync_folder(folder: Path) -> None:
