@@ -142,9 +142,9 @@ def _check_batch(batch: dict[str, Any], dataset: PackedDataset, count: int) -> N
 
 
 def _one_by_one(dataset: PackedDataset) -> None:
-    """Every sample alone, also of those behind one that cannot be read."""
+    """Every third sample alone, also of those behind one that cannot be read."""
     wrong = None
-    for number in range(min(len(dataset), _MOST_READ)):
+    for number in range(0, min(len(dataset), _MOST_READ), 3):
         try:
             dataset[number]
         except PackerError as error:

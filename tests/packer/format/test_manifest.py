@@ -295,3 +295,20 @@ def test_the_digest_of_a_file(tmp_path: Path) -> None:
     data = bytes(range(256)) * 9000
     (tmp_path / "a").write_bytes(data)
     assert manifests.file_digest(tmp_path / "a") == xxhash.xxh3_128_hexdigest(data)
+
+
+@pytest.mark.parametrize("samples", [10**6, 2**53])
+def test_more_samples_than_a_shard_has_room_for_are_refused(samples: int) -> None:
+    """Each takes some bytes at least, if only of an index: what it says is allocated for nobody."""
+    members = document()
+    members["shards"][0]["samples"], members["samples"] = samples, samples + 2
+    with pytest.raises(ManifestError, match=f"00000.lmdb cannot hold {samples} samples in 8192 bytes"):
+        manifests.decode(signed(members), "m")
+
+
+def test_shared_frames_have_a_size_that_can_be_allocated() -> None:
+    """A compressed frame of several samples of one shape is bounded; a raw one is not decoded, and needs no bound."""
+    large = {"name": "x", "dtype": "uint8", "shape": (2**10,), "frame": FrameRule(samples=2**14 + 1)}
+    Field(**large)
+    with pytest.raises(ValueError, match="frames of 16385 samples are larger"):
+        Field(**large, codec=({"id": "lz4"},))

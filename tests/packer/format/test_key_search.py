@@ -1,0 +1,66 @@
+"""Looking keys up without the LMDB library: the same answers, and errors where that one crashes."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from packer.errors import DamagedError
+from packer.format.key_search import KeySearch
+from packer.format.manifest import FileEntry
+from packer.format.names import Names, write_names
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of 3,000 names, three levels deep."""
+    path = tmp_path_factory.mktemp("names") / "names.lmdb"
+    write_names(path, [f"{'long/' * 20}{number}".encode() for number in range(3000)])
+    return path
+
+
+def test_the_same_as_lmdb(table: Path) -> None:
+    """Every key of the file has the value that LMDB gives; keys between them have none."""
+    search = KeySearch(memoryview(table.read_bytes()), "names")
+    with lmdb.open(str(table), subdir=False, readonly=True, lock=False, lib_version=0) as env, env.begin() as txn:
+        held = dict(txn.cursor())
+    assert len(held) == 6000
+    assert {key: search.get(key) for key in held} == held
+    assert all(search.get(key) is None for key in (b"", b"\0", b"=", b"\xff" * 600, *(k + b"x" for k in held)))
+
+
+def test_an_empty_table_holds_no_key(tmp_path: Path) -> None:
+    """A file without a tree answers None."""
+    write_names(tmp_path / "names", [])
+    assert KeySearch(memoryview((tmp_path / "names").read_bytes()), "names").get(b"=a") is None
+
+
+def test_damaged_pages_are_errors(table: Path) -> None:
+    """Of 300 tables with hostile numbers in their pages each look-up gives a value, none, or a DamagedError."""
+    sound, rng, refused = table.read_bytes(), random.Random(1), 0
+    for _ in range(300):
+        data = bytearray(sound)
+        for _ in range(20):
+            at = rng.randrange(0, len(data), 2)
+            at = at if rng.random() < 0.3 else at // 4096 * 4096 + at % 64
+            data[at : at + 2] = rng.choice([b"\0\0", b"\xff\xff", b"\xff\x0f", rng.randbytes(2)])
+        try:
+            search = KeySearch(memoryview(bytes(data)), "names")
+            for number in range(0, 3000, 100):
+                search.get(b"=" + b"long/" * 20 + str(number).encode())
+        except DamagedError:
+            refused += 1
+    assert refused > 50
+
+
+def test_a_name_of_no_sample_is_damage(table: Path) -> None:
+    """A number that the dataset has no sample of is not handed on to those who read samples by it."""
+    entry = FileEntry(file="names.lmdb", bytes=table.stat().st_size, digest="0" * 32)
+    names = Names(table, entry, samples=2000)
+    assert names.numbers(["long/" * 20 + "1999"]).tolist() == [1999]
+    with pytest.raises(DamagedError, match="sample 2000 of 2000"):
+        names.numbers(["long/" * 20 + "2000"])
+    names.close()
