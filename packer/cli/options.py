@@ -26,6 +26,12 @@ _SOURCE = (
     ),
     click.option("--max-pixels", type=click.IntRange(min=1), help="Images: refuse larger ones."),
     click.option(
+        "--patch", type=click.IntRange(min=1), help="Images: cut squares of so many pixels of the largest field."
+    ),
+    click.option(
+        "--stride", type=click.IntRange(min=1), help="Images: pixels from one square to the next.  [default: --patch]"
+    ),
+    click.option(
         "--fields",
         default="same",
         show_default=True,
@@ -152,6 +158,8 @@ def _source_options(given: dict[str, Any]) -> SourceOptions:
         mode=given.pop("mode"),
         palette=given.pop("palette"),
         max_pixels=given.pop("max_pixels"),
+        patch=given.pop("patch"),
+        stride=given.pop("stride"),
         fields=given.pop("fields"),
         cast=_pairs("--cast", "FIELD=DTYPE", given.pop("cast")),
     )

@@ -112,8 +112,11 @@ class _Headers:
         if self._unlisted:
             sentences.append(f"{self.folder}: {self._unlisted} keys are not in meta_info.txt, and are packed too")
         if self._misjudged:
-            much = f"{len(self._misjudged)} pictures (such as {self._misjudged[0]})"
-            sentences.append(f"{self.folder}: {much} have another size than in meta_info.txt; their own is taken")
+            count = len(self._misjudged)
+            much = f"{count} {'picture has' if count == 1 else 'pictures have'} another size"
+            sentences.append(
+                f"{self.folder}: {much} (such as {self._misjudged[0]}) than in meta_info.txt; their own is taken"
+            )
         return sentences
 
     def header(self, file: BinaryIO, path: str) -> ImageHeader:

@@ -21,7 +21,7 @@ LOOK_AT = 10_000
 
 _CONCERNS = {
     **dict.fromkeys(("pick", "skip", "axis", "samples"), ("hdf5",)),
-    **dict.fromkeys(("mode", "palette", "max_pixels"), ("images", "basicsr")),
+    **dict.fromkeys(("mode", "palette", "max_pixels", "patch", "stride"), ("images", "basicsr")),
     **dict.fromkeys(("fields", "cast"), ("ply",)),
 }
 
@@ -38,6 +38,8 @@ class SourceOptions:
         mode: images: `gray`, `rgb` or `rgba`; None keeps what the files hold.
         palette: images: `colour` or `index`.
         max_pixels: images: larger ones are refused; None for the source's own limit.
+        patch: images: cuts squares of so many pixels of the largest field; None packs pictures whole.
+        stride: images: pixels from one square to the next; None for `patch`.
         fields: PLY: `same`, `common`, `all`, or names with commas.
         cast: PLY: field name to dtype.
     """
@@ -49,6 +51,8 @@ class SourceOptions:
     mode: str | None = None
     palette: str = "colour"
     max_pixels: int | None = None
+    patch: int | None = None
+    stride: int | None = None
     fields: str = "same"
     cast: Mapping[str, str] = field(default_factory=dict)
 
@@ -123,7 +127,17 @@ def _open_pictures(kind: str, named: Mapping[str, str], options: SourceOptions, 
     inputs = {name or "image": path for name, path in named.items()}
     limit = MAX_PIXELS if options.max_pixels is None else options.max_pixels
     opened = open_images if kind == "images" else open_basicsr
-    return opened(inputs, on_bad=on_bad, mode=options.mode, palette=options.palette, max_pixels=limit)
+    source = opened(inputs, on_bad=on_bad, mode=options.mode, palette=options.palette, max_pixels=limit)
+    if options.patch is None:
+        if options.stride is not None:
+            raise UsageError("--stride says how far apart squares lie; give their size with --patch")
+        return source
+    from packer.sources.patches import cut
+
+    stride = options.patch if options.stride is None else options.stride
+    if min(options.patch, stride) < 1:
+        raise UsageError(f"--patch {options.patch} --stride {stride}: 1 or more is expected")
+    return cut(source, options.patch, stride)
 
 
 def _check_concern(options: SourceOptions, kind: str) -> None:
