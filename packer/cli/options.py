@@ -32,6 +32,9 @@ _SOURCE = (
         "--stride", type=click.IntRange(min=1), help="Images: pixels from one square to the next.  [default: --patch]"
     ),
     click.option(
+        "--downscale", type=click.IntRange(min=2), help="Images: make a field lr, so many times as small, by bicubic."
+    ),
+    click.option(
         "--fields",
         default="same",
         show_default=True,
@@ -160,6 +163,7 @@ def _source_options(given: dict[str, Any]) -> SourceOptions:
         max_pixels=given.pop("max_pixels"),
         patch=given.pop("patch"),
         stride=given.pop("stride"),
+        downscale=given.pop("downscale"),
         fields=given.pop("fields"),
         cast=_pairs("--cast", "FIELD=DTYPE", given.pop("cast")),
     )

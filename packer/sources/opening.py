@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
 
 from packer.errors import SourceError, UsageError
 from packer.format.schema import check_field_name
@@ -15,13 +16,17 @@ from packer.sources.base import OnBad, Source, stop
 from packer.sources.limits import Limits
 from packer.sources.suffixes import KIND_OF, is_basicsr
 
+if TYPE_CHECKING:
+    from packer.sources.downscaled import DownscaledSource
+    from packer.sources.images import ImageSource
+
 #: Files looked at in a folder before its kind is settled; a folder of millions need not be walked twice.
 LOOK_AT = 10_000
 
 
 _CONCERNS = {
     **dict.fromkeys(("pick", "skip", "axis", "samples"), ("hdf5",)),
-    **dict.fromkeys(("mode", "palette", "max_pixels", "patch", "stride"), ("images", "basicsr")),
+    **dict.fromkeys(("mode", "palette", "max_pixels", "patch", "stride", "downscale"), ("images", "basicsr")),
     **dict.fromkeys(("fields", "cast"), ("ply",)),
 }
 
@@ -40,6 +45,7 @@ class SourceOptions:
         max_pixels: images: larger ones are refused; None for the source's own limit.
         patch: images: cuts squares of so many pixels of the largest field; None packs pictures whole.
         stride: images: pixels from one square to the next; None for `patch`.
+        downscale: images: makes a field `lr` so many times as small as the one field.
         fields: PLY: `same`, `common`, `all`, or names with commas.
         cast: PLY: field name to dtype.
     """
@@ -53,6 +59,7 @@ class SourceOptions:
     max_pixels: int | None = None
     patch: int | None = None
     stride: int | None = None
+    downscale: int | None = None
     fields: str = "same"
     cast: Mapping[str, str] = field(default_factory=dict)
 
@@ -128,6 +135,18 @@ def _open_pictures(kind: str, named: Mapping[str, str], options: SourceOptions, 
     limit = MAX_PIXELS if options.max_pixels is None else options.max_pixels
     opened = open_images if kind == "images" else open_basicsr
     source = opened(inputs, on_bad=on_bad, mode=options.mode, palette=options.palette, max_pixels=limit)
+    return _cut(_downscaled(source, options), options)
+
+
+def _downscaled(source: ImageSource, options: SourceOptions) -> ImageSource | DownscaledSource:
+    if options.downscale is None:
+        return source
+    from packer.sources.downscaled import DownscaledSource
+
+    return DownscaledSource(source, options.downscale)
+
+
+def _cut(source: ImageSource | DownscaledSource, options: SourceOptions) -> Source:
     if options.patch is None:
         if options.stride is not None:
             raise UsageError("--stride says how far apart squares lie; give their size with --patch")

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
 from packer.sources.base import Block, Source
+from packer.sources.downscaled import DownscaledSource
 from packer.sources.images import BLOCK_BYTES, ImageSource
 
 
-def cut(source: ImageSource, size: int, stride: int) -> PatchSource:
+def cut(source: ImageSource | DownscaledSource, size: int, stride: int) -> PatchSource:
     """The squares of all pictures of `source`; size and stride in pixels of its largest field.
 
     Raises:
@@ -37,7 +38,7 @@ def cut(source: ImageSource, size: int, stride: int) -> PatchSource:
     return PatchSource(source, grid, scales, (size, stride), 0, int(grid.prod(axis=1).sum()))
 
 
-def _scales(source: ImageSource) -> tuple[str, dict[str, int]]:
+def _scales(source: ImageSource | DownscaledSource) -> tuple[str, dict[str, int]]:
     """The largest field, and how many times as small as it each field is."""
     largest = max(source.sizes, key=lambda name: int(source.sizes[name].sum(dtype=np.int64)))
     scales = {}
@@ -66,7 +67,7 @@ class PatchSource(Source):
         square: side of a square and distance to the next, in pixels of the largest field.
     """
 
-    source: ImageSource
+    source: ImageSource | DownscaledSource
     grid: NDArray[np.int64]
     scales: dict[str, int]
     square: tuple[int, int]
