@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from packer.errors import UsageError
 from packer.format import rowdelta
 from packer.format.codecs import NAMED, Config, FrameCodec, check_fits
-from packer.format.limits import BAND_BYTES, BAND_SAMPLE_BYTES, FRAME_BYTES, RAW_FRAME_BYTES
+from packer.format.limits import BAND_BYTES, BAND_SAMPLE_BYTES, FRAME_BYTES, LZ4_FRAME_BYTES, RAW_FRAME_BYTES
 from packer.format.schema import Field, FieldSpec, FrameRule
 
 #: Smaller records of fixed shape stay raw under `auto`: to read one at random would mean decoding 16 KiB.
@@ -45,6 +45,8 @@ def frame_rule(spec: FieldSpec, codec: Sequence[Config], extent: Extent) -> Fram
     if banded and spec.shape and spec.kind != "text":
         return FrameRule(rows=max(1, int(BAND_BYTES / max(extent.row, 1))))
     target = FRAME_BYTES if codec else RAW_FRAME_BYTES
+    if codec and codec[0]["id"] in ("lz4", "lz4hc"):
+        target = LZ4_FRAME_BYTES
     return FrameRule(samples=max(1, min(int(target / max(extent.mean, 1)), 2**16)))
 
 

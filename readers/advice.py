@@ -7,14 +7,17 @@ already costs a microsecond for nothing, so advice is given only while the proce
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
 
 from packer.format.pages import PAGE_SIZE
+from packer.format.shard import Shard
 from readers.memory import Memory
 from readers.places import Numbers
 
@@ -40,12 +43,12 @@ class Advisor:
 
     Args:
         memory: the mapped shards.
-        files: descriptor of each shard's file, in the order of `memory`.
+        shards: the open shards, in the order of `memory`.
     """
 
-    def __init__(self, memory: Memory, files: list[int]) -> None:
+    def __init__(self, memory: Memory, shards: Sequence[Shard]) -> None:
         self._memory = memory
-        self._files = files
+        self._shards = shards
         self._blocks = _blocks_read()
         self.works = hasattr(os, "posix_fadvise") and resource is not None
 
@@ -58,6 +61,13 @@ class Advisor:
         Args:
             spans: gives address and size of the bytes of a run, (n, 2).
         """
+        self._read_around(False)
+        try:
+            yield from self._ahead(runs, spans)
+        finally:
+            self._read_around(True)
+
+    def _ahead(self, runs: Iterator[Run], spans: Callable[[Run], Numbers]) -> Iterator[Run]:
         waiting: deque[tuple[Run, int]] = deque()
         ahead = reach = 0
         cold = self.works
@@ -80,6 +90,14 @@ class Advisor:
         while waiting:
             yield waiting.popleft()[0]
 
+    def _read_around(self, wanted: bool) -> None:
+        """Whether a missing page makes the kernel read what lies around it: not while all that is read is asked for."""
+        if not self.works:
+            return
+        for shard in self._shards:
+            with contextlib.suppress(OSError, ValueError):  # a hint; and the map may have been closed meanwhile
+                shard.map.madvise(mmap.MADV_NORMAL if wanted else mmap.MADV_RANDOM)
+
     def is_cold(self) -> bool:
         """Whether anything came from the disk since the last call; the advice itself counts as reading."""
         before, self._blocks = self._blocks, _blocks_read()
@@ -93,7 +111,7 @@ class Advisor:
             return
         for shard, offset, length in self._pieces(wanted).tolist():
             try:
-                os.posix_fadvise(self._files[shard], offset, length, os.POSIX_FADV_WILLNEED)
+                os.posix_fadvise(self._shards[shard].fd, offset, length, os.POSIX_FADV_WILLNEED)
             except OSError:  # a file system that takes no advice
                 self.works = False
                 return

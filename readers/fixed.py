@@ -20,7 +20,10 @@ from packer.format import rowdelta
 from packer.format.codecs import FrameCodec, lz4_frame
 from readers.frame_cache import FrameCache
 from readers.places import Numbers, Places
-from readers.take import take
+from readers.take import TEAM_BYTES, take
+
+#: Records of at least this many bytes are gathered by numpy, as long as they are few.
+NUMPY_RECORD = 512
 
 #: Gives `n` bytes of writable memory as a uint8 tensor (n,).
 Allocate = Callable[[int], torch.Tensor]
@@ -65,7 +68,9 @@ class FixedRaw:
         self._at = at // self._unit.itemsize
         self._length = self._row // self._unit.itemsize
         flat = self._shape == () and self._length == 1
+        self._flat = flat
         self._window = places.memory.window(self._unit, None if flat else self._length)
+        self._array: NDArray[Any] = self._window.numpy()
         #: Whether gathered records have the shape of the batch already.
         self._in_shape = flat or len(self._shape) == 1
 
@@ -91,7 +96,7 @@ class FixedRaw:
         if not self._row or not len(located):
             return torch.empty((len(located), *self._shape), dtype=self._dtype)
         if allocate is None:
-            out = take(self._window, located)
+            out = self._gathered(located)
         else:
             out = allocate(len(located) * self._row).view(self._unit)
             if self._window.dim() > 1:
@@ -100,6 +105,19 @@ class FixedRaw:
         if self._unit is not self._dtype:
             out = out.view(self._dtype)
         return out if self._in_shape else out.view(len(located), *self._shape)
+
+    def _gathered(self, located: Numbers) -> torch.Tensor:
+        """The records in new memory, by numpy where that is quicker.
+
+        Scalars: 2 us for 100 against 4. Records of 768 bytes: 3 us for 8 against 7, since torch would have to be
+        kept from spreading so little over its threads. Short rows are torch's: 8 us for 100 of 132 bytes against 10.
+        """
+        if self._flat:
+            return torch.from_numpy(self._array.take(located))
+        if self._row >= NUMPY_RECORD and len(located) * self._row < TEAM_BYTES:
+            # Not `take`: of records that overlap numpy would first copy them all.
+            return torch.from_numpy(self._array[located])
+        return take(self._window, located)
 
 
 class FixedCoded:

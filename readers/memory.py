@@ -27,6 +27,7 @@ class Memory:
     Attributes:
         starts: address of the first byte of each shard, (shards,) int64.
         bytes: the whole window; slice it only at addresses that an index gives.
+        array: the same as an array, for slices that numpy joins.
     """
 
     def __init__(self, shards: Sequence[Shard]) -> None:
@@ -39,6 +40,9 @@ class Memory:
         window = np.asarray(_Span(base, span))
         self.bytes: memoryview = window.data.toreadonly()
         self._flat = torch.from_numpy(window)
+        window = window.view()
+        window.flags.writeable = False
+        self.array: NDArray[np.uint8] = window
         self._words: dict[int, torch.Tensor] = {}
 
     def window(self, dtype: torch.dtype, length: int | None) -> torch.Tensor:

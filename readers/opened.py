@@ -54,7 +54,7 @@ class Opened:
             if field.name in fields:
                 self.places[field.name] = self._places(number, field, [entry.samples for entry in entries])
         self.readers: dict[str, FieldReader] = {name: _reader(self.places[name]) for name in fields}
-        self.advisor = Advisor(self.memory, [shard.fd for shard in self.shards])
+        self.advisor = Advisor(self.memory, self.shards)
 
     def _places(self, number: int, field: Field, samples: Sequence[int]) -> Places:
         indexes = [shard.index(number, field, count) for shard, count in zip(self.shards, samples, strict=True)]

@@ -15,8 +15,6 @@ import torch
 
 #: Smaller batches come from the system's allocator, which reuses small memory well by itself.
 LEAST_BYTES = 2**20
-#: Sizes are rounded up to a multiple of this, so that batches of ragged samples find each other's memory.
-STEP_BYTES = 2**20
 #: Free buffers that are kept, where the caller does not say.
 KEEP = 6
 
@@ -49,7 +47,7 @@ class Pool:
             return torch.empty(nbytes, dtype=torch.uint8, pin_memory=self.pinned)
         memory = self._fitting(nbytes)
         if memory is None:
-            memory = torch.empty(-(-nbytes // STEP_BYTES) * STEP_BYTES, dtype=torch.uint8)
+            memory = torch.empty(_rounded(nbytes), dtype=torch.uint8)
         array = memory.numpy()[:nbytes]
         # numpy keeps `memory` alive through the view's base; the view itself is what dies with the storage.
         weakref.finalize(array, _give_back, weakref.ref(self), memory).atexit = False
@@ -60,16 +58,22 @@ class Pool:
         self._free.append(memory)
 
     def _fitting(self, nbytes: int) -> torch.Tensor | None:
-        """A free buffer that is large enough and no more than a quarter too large; None if there is none."""
+        """A free buffer that is large enough and not twice too large; None if there is none."""
         for _ in range(len(self._free)):
             try:
                 memory = self._free.pop()
             except IndexError:  # another thread was faster
                 return None
-            if nbytes <= len(memory) <= nbytes + nbytes // 4 + STEP_BYTES:
+            if nbytes <= len(memory) <= 2 * nbytes:
                 return memory
             self._free.appendleft(memory)
         return None
+
+
+def _rounded(nbytes: int) -> int:
+    """Up to the next quarter of a power of two, so that batches of ragged samples find each other's memory."""
+    step = 1 << max(nbytes.bit_length() - 3, 12)
+    return -(-nbytes // step) * step
 
 
 def _give_back(pool: Callable[[], Pool | None], memory: Any) -> None:

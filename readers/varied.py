@@ -145,10 +145,10 @@ class Varied:
 
     def _fill(self, located: Numbers, ends: Numbers, flat: NDArray[np.uint8]) -> None:
         if self._raw:
-            memory = self._memory.bytes
+            memory = self._memory.array
             spans = zip(located[:, _ADDRESS].tolist(), located[:, _STORED].tolist(), strict=True)
             # One copy a sample, by the system's memcpy: slices of the map, joined into place.
-            parts = [np.frombuffer(memory[at : at + size], np.uint8) for at, size in spans if size]
+            parts = [memory[at : at + size] for at, size in spans if size]
             if parts:
                 np.concatenate(parts, out=flat)
             return

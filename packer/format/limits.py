@@ -5,6 +5,8 @@
 CHUNK_BYTES = 32 * 2**20 - 16
 #: Small samples share a compressed frame of about this size: below it codecs gain little.
 FRAME_BYTES = 16 * 2**10
+#: With LZ4 they share less: it gains little from more, and its users want single samples quickly.
+LZ4_FRAME_BYTES = 4 * 2**10
 #: Uncompressed frames only carry a checksum: 64 KiB costs 0.01% of space.
 RAW_FRAME_BYTES = 64 * 2**10
 #: Larger samples are stored in bands of rows, so that a crop decodes only the bands it touches.

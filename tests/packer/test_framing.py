@@ -104,7 +104,8 @@ def test_the_choice_depends_on_the_data_alone() -> None:
     ("spec", "codec", "extent", "rule"),
     [
         (RECORD, "none", Extent(4096, 4096, 4), FrameRule(samples=16)),
-        (RECORD, "lz4", Extent(4096, 4096, 4), FrameRule(samples=4)),
+        (RECORD, "zstd", Extent(4096, 4096, 4), FrameRule(samples=4)),
+        (RECORD, "lz4", Extent(1000, 1000, 4), FrameRule(samples=4)),
         (FieldSpec(name="x", dtype="int64"), "none", Extent(8, 8, 8), FrameRule(samples=8192)),
         (CLOUD, "lz4", Extent(20_000, 900_000, 12), FrameRule(samples=1)),
         (IMAGE, "zstd", Extent(3e6, 3e6, 6000), FrameRule(rows=10)),

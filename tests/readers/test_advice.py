@@ -28,7 +28,7 @@ def calls(monkeypatch):
 def advisor_of(starts):
     """An advisor of pretended maps at these addresses; the descriptor of map i is 10 + i."""
     memory = SimpleNamespace(starts=np.array(starts, np.int64))
-    return Advisor(memory, [10 + i for i in range(len(starts))])
+    return Advisor(memory, [SimpleNamespace(fd=10 + i) for i in range(len(starts))])
 
 
 def spans(*pairs):
