@@ -36,7 +36,7 @@ from packer.joining import check_names, joined_manifest, take_shard
 from packer.output import LOCK, REJECTED, beside
 from packer.sources.base import Source
 from packer.sources.fitted import FittedSource
-from packer.sources.packed import open_packed, read_names
+from packer.sources.packed.source import open_packed, read_names
 from packer.sources.samples import SampleSource
 from packer.tasks import Rejected, shard_path
 

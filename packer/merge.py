@@ -17,7 +17,7 @@ from packer.format.manifest import NAMES_FILE, Manifest, ShardEntry
 from packer.format.shard_writer import sync_folder
 from packer.joining import check_alike, check_names, joined_manifest, take_shard
 from packer.output import OutputFolder, State
-from packer.sources.packed import read_names
+from packer.sources.packed.source import read_names
 from packer.tasks import Progress, shard_path
 
 

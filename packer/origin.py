@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.sources.packed import shuffled_order
+from packer.sources.packed.source import shuffled_order
 
 Origin = dict[str, Any]
 #: Origins nest no deeper in any dataset that was made by a person; a manifest may have been made by anyone.

@@ -16,7 +16,7 @@ from packer.convert import ConvertOptions, Report, convert
 from packer.errors import UsageError
 from packer.format import manifest as manifests
 from packer.framing import OTHERS, codec_texts
-from packer.sources.packed import open_packed
+from packer.sources.packed.source import open_packed
 
 
 def repack(

@@ -21,7 +21,7 @@ from packer.format.manifest import Manifest
 from packer.format.schema import FieldSpec
 from packer.format.statistics import FieldStats
 from packer.moments import PIECE, Moments, moments
-from packer.sources.packed import PackedSource
+from packer.sources.packed.source import PackedSource
 from packer.tasks import Progress
 
 #: A last axis that is longer is no list of channels.

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from packer.errors import UsageError, WriteError
 from packer.export.files import Files
 from packer.sources.base import Block
-from packer.sources.packed import PackedSource, open_packed
+from packer.sources.packed.source import PackedSource, open_packed
 from packer.tasks import Progress
 
 #: The kinds of files, and the module and class that write them; imported when they are used.

@@ -12,7 +12,7 @@ from packer.export.hdf5_groups import GroupsFile
 from packer.export.hdf5_layout import Segment, segments
 from packer.export.hdf5_rows import RowsFile
 from packer.sources.base import Block
-from packer.sources.packed import PackedSource
+from packer.sources.packed.source import PackedSource
 
 _SUFFIX = ".h5"
 

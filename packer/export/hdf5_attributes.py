@@ -1,4 +1,4 @@
-"""Attributes out of the JSON values that `packer.sources.hdf5_attributes` made of them."""
+"""Attributes out of the JSON values that `packer.sources.hdf5.attributes` made of them."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import h5py
 from packer.errors import UsageError
 from packer.export.hdf5_attributes import write_attributes
 from packer.export.hdf5_layout import Segment
-from packer.sources.packed import PackedSource
+from packer.sources.packed.source import PackedSource
 
 
 class GroupsFile:

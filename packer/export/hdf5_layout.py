@@ -13,13 +13,13 @@ import numpy as np
 from packer.errors import UsageError
 from packer.export.files import checked
 from packer.origin import Leaf, leaves
-from packer.sources.packed import PackedSource
+from packer.sources.packed.source import PackedSource
 
 _DEFAULT = "default.h5"
 
 
 class Described(msgspec.Struct, frozen=True):
-    """What `packer.sources.hdf5` keeps of a file: attributes by path, single values by path, enums by field."""
+    """What `packer.sources.hdf5.source` keeps of a file: attributes by path, single values by path, enums by field."""
 
     name: str = _DEFAULT
     samples: int = 0

@@ -18,7 +18,7 @@ from packer.errors import UsageError
 from packer.export.hdf5_attributes import value, write_attributes
 from packer.export.hdf5_layout import Segment
 from packer.format.schema import FieldSpec
-from packer.sources.packed import PackedSource
+from packer.sources.packed.source import PackedSource
 
 
 class _Rows(Protocol):

@@ -14,7 +14,7 @@ from packer.export.files import Files, sample_names
 from packer.export.ply_headers import TYPE_NAMES, Element, Header, Headers, Property
 from packer.export.ply_rows import Column, binary_rows, text_rows
 from packer.sources.base import Block
-from packer.sources.packed import PackedSource
+from packer.sources.packed.source import PackedSource
 
 
 class PlyWriter:

@@ -10,8 +10,8 @@ import msgspec
 from packer.errors import UsageError
 from packer.format.schema import FieldSpec
 from packer.origin import leaves
-from packer.sources.packed import PackedSource
-from packer.sources.ply_fields import GROUPS
+from packer.sources.packed.source import PackedSource
+from packer.sources.ply.fields import GROUPS
 
 #: PLY's names of the dtypes it has.
 TYPE_NAMES = {
@@ -65,7 +65,7 @@ class _Options(msgspec.Struct, frozen=True):
 
 
 class _Origin(msgspec.Struct, frozen=True):
-    """What `packer.sources.ply_origin` keeps of a set of files."""
+    """What `packer.sources.ply.origin` keeps of a set of files."""
 
     headers: tuple[Header, ...]
     header_of: dict[str, int] = {}

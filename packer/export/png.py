@@ -14,7 +14,7 @@ from packer.errors import UsageError
 from packer.export.files import Files, sample_names
 from packer.format.schema import FieldSpec
 from packer.sources.base import Block
-from packer.sources.packed import PackedSource
+from packer.sources.packed.source import PackedSource
 
 #: Pillow's modes and PNG's colour types, by channels.
 _MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}

@@ -17,8 +17,8 @@ from packer.sources.limits import Limits
 from packer.sources.suffixes import KIND_OF, is_basicsr
 
 if TYPE_CHECKING:
-    from packer.sources.downscaled import DownscaledSource
-    from packer.sources.images import ImageSource
+    from packer.sources.images.downscaled import DownscaledSource
+    from packer.sources.images.source import ImageSource
 
 #: Files looked at in a folder before its kind is settled; a folder of millions need not be walked twice.
 LOOK_AT = 10_000
@@ -101,18 +101,18 @@ def _open(kind: str, named: Mapping[str, str], options: SourceOptions, on_bad: O
     if kind in ("images", "basicsr"):
         return _open_pictures(kind, named, options, on_bad)
     if kind == "npy":
-        from packer.sources.npy import open_npy
+        from packer.sources.npy.source import open_npy
 
         return open_npy(named)
     if len(named) > 1:
         raise UsageError(f"one {kind} source at a time; name a folder or a quoted glob to take several files")
     name, path = next(iter(named.items()))
     if kind == "ply":
-        from packer.sources.ply import open_ply
+        from packer.sources.ply.source import open_ply
 
         _refuse_name(name, kind)
         return open_ply(path, on_bad=on_bad, fields=_fields(options.fields), cast=options.cast)
-    from packer.sources.hdf5 import open_hdf5
+    from packer.sources.hdf5.source import open_hdf5
 
     _refuse_name(name, kind)
     return open_hdf5(
@@ -127,9 +127,9 @@ def _open(kind: str, named: Mapping[str, str], options: SourceOptions, on_bad: O
 
 
 def _open_pictures(kind: str, named: Mapping[str, str], options: SourceOptions, on_bad: OnBad) -> Source:
-    from packer.sources.basicsr import open_basicsr
-    from packer.sources.image_modes import MAX_PIXELS
-    from packer.sources.images import open_images
+    from packer.sources.images.basicsr import open_basicsr
+    from packer.sources.images.modes import MAX_PIXELS
+    from packer.sources.images.source import open_images
 
     inputs = {name or "image": path for name, path in named.items()}
     limit = MAX_PIXELS if options.max_pixels is None else options.max_pixels
@@ -141,7 +141,7 @@ def _open_pictures(kind: str, named: Mapping[str, str], options: SourceOptions, 
 def _downscaled(source: ImageSource, options: SourceOptions) -> ImageSource | DownscaledSource:
     if options.downscale is None:
         return source
-    from packer.sources.downscaled import DownscaledSource
+    from packer.sources.images.downscaled import DownscaledSource
 
     return DownscaledSource(source, options.downscale)
 
@@ -151,7 +151,7 @@ def _cut(source: ImageSource | DownscaledSource, options: SourceOptions) -> Sour
         if options.stride is not None:
             raise UsageError("--stride says how far apart squares lie; give their size with --patch")
         return source
-    from packer.sources.patches import cut
+    from packer.sources.images.patches import cut
 
     stride = options.patch if options.stride is None else options.stride
     if min(options.patch, stride) < 1:

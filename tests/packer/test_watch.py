@@ -16,9 +16,9 @@ import pytest
 from packer.convert import ConvertOptions, convert
 from packer.errors import SourceError, UsageError, WriteError
 from packer.format.schema import FieldSpec
-from packer.sources import hdf5
 from packer.sources.apart import each
 from packer.sources.base import Source
+from packer.sources.hdf5 import source as hdf5
 from packer.sources.limits import Limits
 from packer.sources.opening import SourceOptions
 from readers import PackedDataset

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from packer.errors import UsageError
 from packer.format.manifest import Manifest
 from packer.format.names import Names
-from packer.sources.packed import PackedSource
+from packer.sources.packed.source import PackedSource
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from packer.convert import convert
 from packer.errors import UsageError
 from packer.export import export
 from packer.sources.opening import SourceOptions
-from packer.sources.ply_header import read_header
+from packer.sources.ply.header import read_header
 from readers import PackedDataset
 
 #: plyfile reads an empty list as numpy warns of.

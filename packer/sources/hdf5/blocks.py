@@ -1,0 +1,178 @@
+"""Turns rows of an open HDF5 file into blocks of samples of bounded size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import SourceError
+from packer.sources.base import Block
+from packer.sources.hdf5.dataset import dataset_at
+from packer.sources.hdf5.file import faults_named
+from packer.sources.hdf5.rows import DatasetRows, row_bytes
+from packer.sources.hdf5.types import Column, swaps_are_forgotten
+
+BLOCK_BYTES = 8 * 2**20
+#: Rows held because they share chunks with rows asked for, over all datasets of a file; at most twice that.
+_HELD_BYTES = 32 * 2**20
+#: What a str costs beside its characters.
+_STR_BYTES = 64
+#: Variable-length rows are read so many at once at first, and at most; how long they are is seen only then.
+_FIRST_RUN, _LONGEST_RUN = 16, 1024
+
+
+class FileBlocks:
+    """Blocks of samples start..stop of one open file.
+
+    Args:
+        file: the open file.
+        path: its path as the user gave it.
+        columns: the fields.
+        axis: number of the sample axis.
+        start: first sample.
+        stop: behind the last one.
+    """
+
+    def __init__(self, file: h5py.File, path: str, columns: Sequence[Column], axis: int, start: int, stop: int) -> None:
+        self._path = path
+        self._columns = columns
+        self._start, self._stop = start, stop
+        with faults_named(path, "opening the datasets"):
+            names = dict.fromkeys(c.dataset for c in columns)
+            datasets = {name: _opened(file, path, name, axis, stop) for name in names}
+            self._rows = _readers(datasets, axis, stop)
+        self._is_variable = any(d.dtype.hasobject for d in datasets.values())
+        self._run = self._fixed_run()
+
+    def _fixed_run(self) -> int:
+        """Samples a block, a multiple of the longest chunk that fits."""
+        sample = sum(rows.row_bytes for rows in self._rows.values())
+        sample += sum(_STR_BYTES for c in self._columns if c.spec.kind == "text")
+        run = max(1, BLOCK_BYTES // max(1, sample))
+        chunks = [rows.run for rows in self._rows.values() if rows.is_chunked and rows.run <= run]
+        longest = max(chunks, default=1)
+        return run // longest * longest
+
+    def __iter__(self) -> Iterator[Block]:
+        """
+        Raises:
+            SourceError: with the number of the bad sample, counted from `start`, behind all blocks before it.
+        """
+        run = min(_FIRST_RUN, self._run) if self._is_variable else self._run
+        first = self._start
+        while first < self._stop:
+            last = min(self._stop, (first // run + 1) * run)
+            try:
+                block = self._block(first, last)
+            except SourceError as error:
+                good = self._last_good(first, last)
+                if good > first:
+                    yield self._block(first, good)
+                raise SourceError(error.reason, self._path, good - self._start) from error
+            if not self._is_variable:
+                yield block
+            else:
+                sizes = _sample_bytes(block, last - first)
+                yield from _cut(block, sizes)
+                fitting = BLOCK_BYTES // max(1, int(sizes.mean()))
+                run = max(1, min(run * 4, fitting, self._run, _LONGEST_RUN))
+            first = last
+
+    def _block(self, first: int, last: int) -> Block:
+        with faults_named(self._path, f"reading rows {first:,} to {last - 1:,}"):
+            values = {name: rows.take(first, last) for name, rows in self._rows.items()}
+            return {c.spec.name: field_values(values[c.dataset], c, self._path) for c in self._columns}
+
+    def _last_good(self, first: int, last: int) -> int:
+        """Number of the first sample that cannot be read, given that first..last cannot."""
+        good, bad, step = first, last, 1
+        while bad - good > 1:
+            # Doubling from the front: a caller who goes on behind a bad row most often meets the next bad one.
+            middle = min(good + step, (good + bad) // 2)
+            try:
+                self._block(good, middle)
+                good, step = middle, step * 2
+            except SourceError:
+                bad = middle
+        return good
+
+
+def _opened(file: h5py.File, path: str, name: str, axis: int, stop: int) -> h5py.Dataset:
+    dataset, _storage = dataset_at(file, path, name, stop)
+    if dataset.shape[axis] < stop:
+        raise SourceError(f"dataset {name} has {dataset.shape[axis]:,} rows now: the file has changed", path)
+    return dataset
+
+
+def _readers(datasets: dict[str, h5py.Dataset], axis: int, stop: int) -> dict[str, DatasetRows]:
+    sizes = [row_bytes(d, axis) for d in datasets.values()]
+    total = max(1, sum(sizes))
+    # By size, but enough for each that the few large chunks of small rows (labels) are decoded once.
+    shares = [max(_HELD_BYTES * n // total, _HELD_BYTES // len(sizes)) for n in sizes]
+    return {
+        name: DatasetRows(dataset, axis, stop, share)
+        for (name, dataset), share in zip(datasets.items(), shares, strict=True)
+    }
+
+
+def field_values(values: NDArray[Any], column: Column, path: str) -> NDArray[Any] | list[NDArray[Any]] | list[str]:
+    """The field's values for m samples out of the dataset's, in the form that a block holds.
+
+    Raises:
+        SourceError: text is not UTF-8, a bool is neither 0 nor 1.
+    """
+    for member in column.members:
+        values = values[member]
+    spec = column.spec
+    if spec.kind == "text":
+        return _texts(values, column, path)
+    native = spec.np_dtype.newbyteorder("=")
+    if spec.is_ragged:
+        base = np.dtype(h5py.check_vlen_dtype(values.dtype))
+        if swaps_are_forgotten() and not base.isnative:
+            return [row.view(base).astype(native) for row in values]
+        return [np.ascontiguousarray(row, dtype=native) for row in values]
+    if native == np.bool_:
+        _check_bools(values, column, path)
+    if values.shape[1:] != spec.shape or values.dtype.newbyteorder("=").name != spec.dtype:
+        raise SourceError(f"field {spec.name} is {values.dtype} {values.shape[1:]} now: the file has changed", path)
+    # The view sheds h5py's notes on the dtype (enum names).
+    return np.ascontiguousarray(values.astype(native, copy=False)).view(native)
+
+
+def _texts(values: NDArray[Any], column: Column, path: str) -> list[str]:
+    try:
+        return [text.decode() for text in values.tolist()]
+    except UnicodeDecodeError as error:
+        raise SourceError(f"field {column.spec.name}: text that is not UTF-8 ({error.object[:40]!r})", path) from error
+
+
+def _check_bools(values: NDArray[Any], column: Column, path: str) -> None:
+    numbers = np.ascontiguousarray(values).view(np.uint8)
+    if numbers.size and numbers.max() > 1:
+        raise SourceError(f"field {column.spec.name}: the number {numbers.max()} where a bool is 0 or 1", path)
+
+
+def _sample_bytes(block: Block, count: int) -> NDArray[np.int64]:
+    """Bytes of each sample in memory."""
+    sizes = np.ones(count, np.int64)
+    for values in block.values():
+        if isinstance(values, np.ndarray):
+            sizes += values.nbytes // max(1, count)
+        else:
+            sizes += [len(v) + _STR_BYTES if isinstance(v, str) else v.nbytes for v in values]
+    return sizes
+
+
+def _cut(block: Block, sizes: NDArray[np.int64]) -> Iterator[Block]:
+    """The block in pieces of at most BLOCK_BYTES, or of one sample."""
+    ends = np.cumsum(sizes)
+    first, before = 0, 0
+    while first < len(ends):
+        last = max(first + 1, int(np.searchsorted(ends, before + BLOCK_BYTES, "right")))
+        yield {name: values[first:last] for name, values in block.items()}
+        first, before = last, int(ends[last - 1])

@@ -1,0 +1,145 @@
+"""Chooses which datasets of a file become fields, or says why none can."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from packer.errors import SourceError, UsageError
+from packer.format.schema import FieldSpec, check_field_name
+from packer.sources.hdf5.family import KERAS_REFUSAL, advice
+from packer.sources.hdf5.listing import Listed
+from packer.sources.hdf5.types import Column
+
+_MAX_LINES = 200
+
+
+def check_request(fields: Mapping[str, str] | None) -> None:
+    """Raises UsageError where a wanted field name cannot be one."""
+    for name, path in (fields or {}).items():
+        try:
+            check_field_name(name)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        if not path.strip("/"):
+            raise UsageError(f"field {name!r}: the path of a dataset is expected, not {path!r}")
+
+
+def chosen(
+    entries: Sequence[Listed],
+    fields: Mapping[str, str] | None,
+    skip: Collection[str],
+    kind: str | None,
+    path: str,
+) -> dict[str, Listed]:
+    """The datasets to pack, by field name: those in `fields`, or else all that are not skipped.
+
+    Args:
+        entries: everything the file holds.
+        fields: path of the dataset for each field wanted; None takes all.
+        skip: paths or field names to leave out; a group stands for all below it.
+        kind: the family of the file.
+        path: the file, for messages.
+
+    Raises:
+        SourceError: a wanted one is missing or cannot be stored, or the sample axes differ.
+    """
+    if fields:
+        wanted = {}
+        for name, where in fields.items():
+            wanted.update(_picked(entries, name, where, path))
+    else:
+        wanted = _all(entries, skip, kind, path)
+    _check_names(wanted, path)
+    _check_axis(entries, wanted, kind, path)
+    return wanted
+
+
+def columns(wanted: Mapping[str, Listed]) -> tuple[Column, ...]:
+    """The columns of chosen datasets, in order."""
+    found = []
+    for name, entry in wanted.items():
+        if entry.leaf is not None:
+            leaf = entry.leaf
+            spec = FieldSpec(name=name, dtype=leaf.dtype, kind=leaf.kind, shape=leaf.shape)
+            found.append(Column(spec, entry.dataset, entry.members))
+    return tuple(found)
+
+
+def is_skipped(entry: Listed, skip: Collection[str]) -> bool:
+    """Is the entry, or a group above it, named in `skip` by path or field name?"""
+    dotted = f".{entry.name}."
+    return any(dotted.startswith(f".{name.strip('/').replace('/', '.')}.") for name in skip)
+
+
+def _picked(entries: Sequence[Listed], name: str, where: str, path: str) -> dict[str, Listed]:
+    steps = "/" + where.strip("/")
+    hits = [e for e in entries if e.path == steps or e.dataset == steps]
+    if not hits:
+        raise SourceError(f"has no dataset {steps} for field {name}; {_listing(entries)}", path)
+    for entry in hits:
+        if entry.leaf is None:
+            raise SourceError(f"field {name}: {entry.path} {entry.problem or entry.aside}", path)
+    if len(hits) == 1 and hits[0].path == steps:
+        return {name: hits[0]}
+    return {".".join((name, *entry.members)): entry for entry in hits}
+
+
+def _all(entries: Sequence[Listed], skip: Collection[str], kind: str | None, path: str) -> dict[str, Listed]:
+    if kind == "keras":
+        raise SourceError(KERAS_REFUSAL, path)
+    left = [e for e in entries if not e.aside and not is_skipped(e, skip)]
+    wanted: dict[str, Listed] = {}
+    for entry in left:
+        twin = wanted.setdefault(entry.name, entry)
+        if twin is not entry:
+            raise SourceError(
+                f"{twin.path} and {entry.path} would both be the field {entry.name}: pick with --field NAME=/path",
+                path,
+            )
+    bad = [e for e in left if e.problem]
+    if bad and len(bad) < len(left):
+        _refuse_bad(bad, kind, path)
+    if bad:
+        raise SourceError(
+            f"holds nothing that can be packed: {'; '.join(f'{e.path} {e.problem}' for e in bad[:5])}", path
+        )
+    return wanted
+
+
+def _refuse_bad(bad: list[Listed], kind: str | None, path: str) -> None:
+    what = "; ".join(f"{e.path} {e.problem}" for e in bad[:5])
+    more = f"; and {len(bad) - 5:,} more" if len(bad) > 5 else ""
+    skips = " ".join(f"--skip {e.name}" for e in bad[:5])
+    raise SourceError(
+        f"{what}{more}. Leave out with {skips}, or pick fields with --field NAME=/path.{advice(kind)}", path
+    )
+
+
+def _check_names(wanted: Mapping[str, Listed], path: str) -> None:
+    name = ""
+    try:
+        for name in wanted:
+            check_field_name(name)
+    except ValueError as error:
+        raise SourceError(f"{wanted[name].path}: {error}; name it with --field NAME=/path", path) from None
+
+
+def _check_axis(entries: Sequence[Listed], wanted: Mapping[str, Listed], kind: str | None, path: str) -> None:
+    if not wanted:
+        reason = "holds no dataset with a sample axis" if entries else "holds no datasets"
+        raise SourceError(f"{reason}{'; ' + _listing(entries) if entries else ''}", path)
+    lengths = sorted({e.samples or 0 for e in wanted.values()})
+    if len(lengths) > 1:
+        numbers = ", ".join(f"{n:,}" for n in lengths)
+        raise SourceError(
+            f"the datasets have no common sample axis (lengths {numbers}): "
+            f"pick those that belong together with --field NAME=/path, or leave some out with --skip FIELD."
+            f"{advice(kind)} {_listing(entries)}",
+            path,
+        )
+
+
+def _listing(entries: Sequence[Listed]) -> str:
+    lines = [f"  {e.path}  {e.looks}" + (f"  ({e.problem or e.aside})" if e.leaf is None else "") for e in entries]
+    more = [f"  and {len(lines) - _MAX_LINES:,} more"] if len(lines) > _MAX_LINES else []
+    return "it holds:\n" + "\n".join(lines[:_MAX_LINES] + more)

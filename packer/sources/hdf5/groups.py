@@ -1,0 +1,122 @@
+"""Finds samples that are one group each, and what their datasets have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import h5py
+import msgspec
+import numpy as np
+from natsort import natsorted
+from numpy.typing import NDArray
+
+from packer.errors import SourceError
+from packer.sources.base import OnBad
+from packer.sources.hdf5.attributes import attributes
+from packer.sources.hdf5.choice import chosen, columns
+from packer.sources.hdf5.dataset import dataset_at
+from packer.sources.hdf5.differences import difference
+from packer.sources.hdf5.file import faults_named, opened
+from packer.sources.hdf5.listing import inventory
+from packer.sources.hdf5.scan import Request
+from packer.sources.hdf5.types import Column
+
+
+@dataclass(frozen=True)
+class GroupSample:
+    """One sample: a group of a file.
+
+    Attributes:
+        path: the file.
+        group: path of the group, with a leading slash.
+        columns: its fields, with the shapes that they have in this sample.
+        files: further files that are read for it.
+        attributes: attributes of the group as JSON values.
+    """
+
+    path: str
+    group: str
+    columns: tuple[Column, ...]
+    files: tuple[str, ...]
+    attributes: dict[str, object]
+
+
+def group_samples(path: str, base: str, request: Request, on_bad: OnBad) -> Iterator[GroupSample]:
+    """The samples of one file in natural order of their names.
+
+    Args:
+        path: the file.
+        base: path of the group whose groups are the samples.
+        request: `fields` and `skip` are relative to a sample's group.
+        on_bad: told of each sample that cannot be packed; where it returns, the sample is left out.
+
+    Raises:
+        SourceError: the file cannot be read, or has no groups below `base`.
+    """
+    with opened(path) as file:
+        with faults_named(path, "listing the groups"):
+            top = file.get(f"/{base.strip('/')}")
+            if not isinstance(top, h5py.Group):
+                raise SourceError(f"has no group /{base.strip('/')} for --samples", path)
+            names = [name for name in natsorted(top) if top.get(name, getclass=True) is h5py.Group]
+        if not names:
+            raise SourceError(f"group {top.name} holds no groups that could be samples", path)
+        for name in names:
+            try:
+                with faults_named(path, f"listing group {name}"):
+                    sample = _sample(file, path, f"{top.name.rstrip('/')}/{name}", request)
+            except SourceError as error:
+                on_bad(error)
+                continue
+            yield sample
+
+
+def _sample(file: h5py.File, path: str, group: str, request: Request) -> GroupSample:
+    held = inventory(file[group], path, None)
+    try:
+        wanted = chosen(held.entries, request.fields, request.skip, None, path)
+    except SourceError as error:
+        raise SourceError(f"group {group} {error.reason}", path) from error
+    files = [home for name, home in held.homes.items() if name in {e.dataset for e in wanted.values()}]
+    for name in dict.fromkeys(entry.dataset for entry in wanted.values()):
+        files.extend(dataset_at(file, path, group + name, 1)[1].files)
+    return GroupSample(path, group, columns(wanted), tuple(dict.fromkeys(files)), attributes(file[group]))
+
+
+def common_columns(samples: list[GroupSample], on_bad: OnBad) -> tuple[tuple[Column, ...], list[GroupSample]]:
+    """The fields of all samples, axes that differ as None, and the samples that have these fields.
+
+    A sample whose fields, dtypes or numbers of axes differ from the first one's is told to `on_bad`.
+    """
+    first = samples[0]
+    loose = [_loose(c) for c in first.columns]
+    kept = []
+    for sample in samples:
+        how = difference(loose, [_loose(c) for c in sample.columns])
+        if how:
+            on_bad(SourceError(f"group {sample.group} does not fit group {first.group}: {how}", sample.path))
+        else:
+            kept.append(sample)
+    merged = []
+    for column in first.columns:
+        shapes = sample_shapes(kept, column.spec.name)
+        fixed = (shapes == shapes[0]).all(axis=0) if column.spec.kind == "array" else np.zeros(1, bool)
+        axes = tuple(n if same else None for n, same in zip(column.spec.shape, fixed.tolist(), strict=True))
+        merged.append(_shaped(column, axes))
+    return tuple(merged), kept
+
+
+def sample_shapes(samples: list[GroupSample], field: str) -> NDArray[np.int64]:
+    """Shape of a field in every sample, (n, axes); -1 where only reading tells."""
+    found = [next(c.spec.shape for c in s.columns if c.spec.name == field) for s in samples]
+    return np.array([[-1 if n is None else n for n in shape] for shape in found], np.int64).reshape(len(samples), -1)
+
+
+def _loose(column: Column) -> Column:
+    """The column with every axis ragged: what samples have in common."""
+    return _shaped(column, (None,) * len(column.spec.shape))
+
+
+def _shaped(column: Column, shape: tuple[int | None, ...]) -> Column:
+    return Column(msgspec.structs.replace(column.spec, shape=shape), column.dataset, column.members)

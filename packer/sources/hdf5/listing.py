@@ -1,0 +1,146 @@
+"""Lists the datasets of a file with the fields they can become, from headers alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import h5py
+import numpy as np
+
+from packer.format.schema import MAX_AXES, MAX_AXIS
+from packer.sources.hdf5.family import is_matlab_empty, is_placeholder
+from packer.sources.hdf5.file import plain
+from packer.sources.hdf5.types import Leaf, leaves
+from packer.sources.hdf5.walk import Found, walk
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A dataset, or a member of a compound one, and what it can become.
+
+    Attributes:
+        dataset: path of the dataset, with a leading slash.
+        members: compound members that lead to the values.
+        looks: shape and dtype for people, such as `(10, 3) float32`.
+        leaf: what the field is; None where `problem` or `aside` is set.
+        samples: length along the sample axis; None where the whole dataset is one sample's value.
+        problem: why it cannot be a field, as a phrase that follows the path.
+        aside: why it is left out without harm, as a phrase that follows the path.
+    """
+
+    dataset: str
+    members: tuple[str, ...] = ()
+    looks: str = ""
+    leaf: Leaf | None = None
+    samples: int | None = None
+    problem: str | None = None
+    aside: str | None = None
+
+    @property
+    def path(self) -> str:
+        return "/".join((self.dataset, *self.members))
+
+    @property
+    def name(self) -> str:
+        """The field name it gets by itself: the path with dots for slashes."""
+        return self.path[1:].replace("/", ".")
+
+
+@dataclass
+class Inventory:
+    """All that a file holds.
+
+    Attributes:
+        entries: datasets, their members, and dead links.
+        paths: paths of all groups and datasets that can be opened.
+        homes: file of each dataset that lies in another one, by path.
+    """
+
+    entries: list[Listed] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    homes: dict[str, str] = field(default_factory=dict)
+
+
+def inventory(root: h5py.Group, path: str, axis: int | None) -> Inventory:
+    """What lies below `root`, in the file `path`; `axis` as for `listed`."""
+    held = Inventory()
+    for found in walk(root):
+        held.entries += listed(found, axis)
+        if found.thing is not None:
+            held.paths.append(found.path)
+            home = str(found.thing.file.filename)
+            if home != path:
+                held.homes[found.path] = home
+    return held
+
+
+def listed(found: Found, axis: int | None) -> list[Listed]:
+    """What a dataset or a dead link can become; nothing for groups.
+
+    Args:
+        found: what the walk met.
+        axis: number of the sample axis, from the end where negative; None where the whole dataset is
+            the value of one sample.
+    """
+    if found.thing is None:
+        return [Listed(found.path, problem=found.problem)]
+    if not isinstance(found.thing, h5py.Dataset):
+        return []
+    try:
+        shape, dtype = found.thing.shape, found.thing.dtype
+    except (TypeError, ValueError, RuntimeError, OSError, NotImplementedError) as error:
+        return [Listed(found.path, problem=f"has a datatype that cannot be read ({plain(error)})")]
+    entry = Listed(found.path, looks="no values" if shape is None else f"{_axes(shape)} {type_name(dtype)}")
+    entry = replace(entry, problem=_problem(found.thing, shape), aside=_aside(found.thing, shape, axis))
+    if entry.problem or entry.aside:
+        return [entry]
+    return _fields(entry, dtype, shape, axis)
+
+
+def _problem(dataset: h5py.Dataset, shape: tuple[int, ...] | None) -> str | None:
+    if shape is None:
+        return "is empty: it has no values and no shape"
+    if is_matlab_empty(dataset):
+        return "is an empty MATLAB array: the numbers in it are its axes, not values"
+    if len(shape) > MAX_AXES or max(shape, default=0) > MAX_AXIS:
+        return f"has shape {_axes(shape)}: at most {MAX_AXES} axes of at most {MAX_AXIS:,} can be stored"
+    return None
+
+
+def _aside(dataset: h5py.Dataset, shape: tuple[int, ...] | None, axis: int | None) -> str | None:
+    if shape == () and axis is not None:
+        return "is a single value: kept with the attributes"
+    return "is a NetCDF dimension without values" if is_placeholder(dataset) else None
+
+
+def _fields(entry: Listed, dtype: np.dtype[Any], shape: tuple[int, ...], axis: int | None) -> list[Listed]:
+    samples, rest = None, shape
+    if axis is not None:
+        number = axis if axis >= 0 else len(shape) + axis
+        if not 0 <= number < len(shape):
+            return [replace(entry, problem=f"has no axis {axis}; --axis -1 takes the last axis of every dataset")]
+        samples, rest = shape[number], shape[:number] + shape[number + 1 :]
+    found = [
+        replace(entry, members=leaf.members, leaf=None if leaf.problem else leaf, samples=samples, problem=leaf.problem)
+        for leaf in leaves(dtype, rest)
+    ]
+    return found or [replace(entry, problem="is a compound without members")]
+
+
+def type_name(dtype: np.dtype[Any]) -> str:
+    """A datatype in a word or two, for people."""
+    if dtype.names:
+        return f"compound of {len(dtype.names)}"
+    if h5py.check_string_dtype(dtype) is not None:
+        return "text"
+    if h5py.check_ref_dtype(dtype) is not None:
+        return "references"
+    base = h5py.check_vlen_dtype(dtype)
+    if base is not None:
+        return f"arrays of {base}"
+    return f"{dtype}" if dtype.subdtype is None else f"{dtype.subdtype[0]} {_axes(dtype.subdtype[1])}"
+
+
+def _axes(shape: tuple[int, ...]) -> str:
+    return str(tuple(int(n) for n in shape))

@@ -1,0 +1,117 @@
+"""Scans one HDF5 file: its fields, its samples, and what the manifest keeps of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import h5py
+
+from packer.sources.hdf5.attributes import attributes, json_value
+from packer.sources.hdf5.choice import chosen, columns, is_skipped
+from packer.sources.hdf5.dataset import dataset_at
+from packer.sources.hdf5.family import advice, family
+from packer.sources.hdf5.file import faults_named, opened
+from packer.sources.hdf5.listing import Inventory, Listed, inventory
+from packer.sources.hdf5.types import Column
+
+#: Objects whose attributes are kept: the manifest is read by people.
+_MAX_DESCRIBED = 500
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of every file.
+
+    Attributes:
+        fields: path of the dataset for each field wanted; empty takes all.
+        skip: paths or field names to leave out.
+        axis: number of the sample axis, from the end where negative.
+    """
+
+    fields: Mapping[str, str] = field(default_factory=dict)
+    skip: Collection[str] = ()
+    axis: int = 0
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What one file holds.
+
+    Attributes:
+        path: the file.
+        columns: its fields.
+        samples: number of samples.
+        files: further files that are read for it.
+        origin: attributes, single values and enum names as JSON values.
+        notes: sentences for the plan.
+        useless: entries of the request's `skip` that fit nothing here.
+    """
+
+    path: str
+    columns: tuple[Column, ...]
+    samples: int
+    files: tuple[str, ...]
+    origin: dict[str, Any]
+    notes: tuple[str, ...]
+    useless: tuple[str, ...]
+
+
+def scanned(path: str, request: Request) -> Scan:
+    """The fields of one file, from its headers, with every file and size they stand on checked.
+
+    Raises:
+        SourceError: no HDF5 file, no common sample axis, or a dataset that cannot be stored or read.
+    """
+    with opened(path) as file, faults_named(path, "listing the file"):
+        kind = family(file)
+        held = inventory(file, path, request.axis)
+        entries = held.entries
+        wanted = chosen(entries, request.fields, request.skip, kind, path)
+        samples = next(iter(wanted.values())).samples or 0
+        files, notes = _storage(file, path, wanted.values(), samples)
+        files = [*(held.homes[e.dataset] for e in wanted.values() if e.dataset in held.homes), *files]
+        if not request.fields:
+            notes += _asides(entries, request.skip)
+        if kind == "matlab":
+            notes.append(f"{Path(path).name}:{advice(kind)}")
+        origin = _origin(file, held, wanted)
+        useless = tuple(name for name in request.skip if not any(is_skipped(e, [name]) for e in entries))
+        return Scan(path, columns(wanted), samples, tuple(dict.fromkeys(files)), origin, tuple(notes), useless)
+
+
+def _storage(file: h5py.File, path: str, wanted: Iterable[Listed], samples: int) -> tuple[list[str], list[str]]:
+    """Further files, and notes on values never written, of all datasets wanted."""
+    files: list[str] = []
+    notes: list[str] = []
+    for name in dict.fromkeys(entry.dataset for entry in wanted):
+        _dataset, storage = dataset_at(file, path, name, samples)
+        files.extend(storage.files)
+        notes.extend([f"{Path(path).name}: {storage.note}"] if storage.note else [])
+    return files, notes
+
+
+def _asides(entries: list[Listed], skip: Collection[str]) -> list[str]:
+    notes = [f"{entry.path} {entry.aside}" for entry in entries if entry.aside and not is_skipped(entry, skip)]
+    return notes if len(notes) <= 10 else [*notes[:10], f"{len(notes) - 10} more datasets left out like these"]
+
+
+def _origin(file: h5py.File, held: Inventory, wanted: Mapping[str, Listed]) -> dict[str, Any]:
+    """Attributes by path, single values by path, enum names and numbers by field."""
+    described = {path: attributes(file[path]) for path in ("/", *held.paths[:_MAX_DESCRIBED])}
+    singles = [e.dataset for e in held.entries if e.aside and e.looks.startswith("()")]
+    values = {path: _single(file[path]) for path in singles[:_MAX_DESCRIBED]}
+    enums = {name: entry.leaf.enum for name, entry in wanted.items() if entry.leaf and entry.leaf.enum}
+    parts = {"attributes": {k: v for k, v in described.items() if v}, "values": values, "enums": enums}
+    return {name: part for name, part in parts.items() if part}
+
+
+def _single(dataset: h5py.Dataset) -> Any:
+    # A value beside the samples must not cost the data, whatever it is.
+    try:
+        value = dataset[()]
+    except Exception as error:
+        return {"summary": f"cannot be read: {type(error).__name__}"}
+    return json_value(value)

@@ -1,0 +1,217 @@
+"""Samples out of HDF5 files: rows of datasets, or one group each; of one file or of several in a row."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import SourceError, UsageError
+from packer.sources.apart import each
+from packer.sources.base import Block, OnBad, Source, stop
+from packer.sources.hdf5.blocks import FileBlocks
+from packer.sources.hdf5.choice import check_request
+from packer.sources.hdf5.differences import difference
+from packer.sources.hdf5.file import opened
+from packer.sources.hdf5.group_source import HDF5GroupSource
+from packer.sources.hdf5.groups import GroupSample, common_columns, group_samples
+from packer.sources.hdf5.paths import hdf5_paths
+from packer.sources.hdf5.scan import Request, Scan, scanned
+from packer.sources.hdf5.types import Column
+from packer.sources.limits import Limits
+
+
+def open_hdf5(
+    path: str,
+    *,
+    fields: Mapping[str, str] | None = None,
+    skip: Collection[str] = (),
+    on_bad: OnBad = stop,
+    axis: int = 0,
+    samples: str = "rows",
+    limits: Limits | None = None,
+) -> Source:
+    """The samples of an HDF5 file, or of all files of a folder or glob, one file after another.
+
+    Args:
+        path: a file, a folder, or a glob such as `train_*.h5`.
+        fields: `{"NAME": "/path"}` picks datasets; None takes all that share the sample axis.
+        skip: fields, paths or groups to leave out.
+        on_bad: told of each file (or group) that cannot be used; where it returns, that is left out.
+        axis: number of the sample axis, from the end where negative.
+        samples: `rows`: along an axis of the datasets; `groups` or `groups:/path`: every group there is
+            one sample, and paths in `fields` and `skip` start from it.
+        limits: what the headers of one file may take, in a process of its own: files exist that crash the library,
+            or of which it makes gigabytes. None: in this process.
+
+    Raises:
+        UsageError: a field name in `fields` cannot be one, `skip` fits nothing, `samples` is another word.
+        SourceError: no usable file, no common sample axis, or data that cannot be stored.
+    """
+    check_request(fields)
+    request = Request(dict(fields or {}), tuple(skip), axis)
+    how, _colon, base = samples.partition(":")
+    if how not in ("rows", "groups") or (how == "rows" and base):
+        raise UsageError(f"--samples {samples}: rows, groups or groups:/path is expected")
+    if how == "groups":
+        return _open_groups(path, base, request, on_bad, limits)
+    return _open_rows(path, request, on_bad, limits)
+
+
+def _open_rows(path: str, request: Request, on_bad: OnBad, limits: Limits | None) -> HDF5Source:
+    scans: list[Scan] = []
+    files = hdf5_paths(path)
+    for file, scan in zip(files, each(partial(scanned, request=request), files, limits), strict=True):
+        try:
+            scans.append(_fitting(scan, scans, file))
+        except SourceError as error:
+            on_bad(error)
+    if not scans:
+        raise SourceError("no file is left that can be packed", path)
+    useless = set(request.skip).intersection(*(scan.useless for scan in scans))
+    if useless:
+        raise UsageError(f"--skip {min(useless)}: {path} has no such dataset or group")
+    return HDF5Source(scans, request)
+
+
+def _open_groups(path: str, base: str, request: Request, on_bad: OnBad, limits: Limits | None) -> HDF5GroupSource:
+    if request.axis:
+        raise UsageError(f"--axis {request.axis} has no meaning where every group is one sample")
+    found: list[GroupSample] = []
+    files = hdf5_paths(path)
+    for file, groups in zip(files, each(partial(_groups, base=base, request=request), files, limits), strict=True):
+        for group in [groups] if isinstance(groups, SourceError) else groups:
+            if isinstance(group, SourceError):
+                on_bad(_of_file(group, file))
+            else:
+                found.append(group)
+    if not found:
+        raise SourceError("no group is left that can be packed", path)
+    columns, kept = common_columns(found, on_bad)
+    options = {"fields": dict(request.fields), "skip": list(request.skip), "samples": f"groups:/{base.strip('/')}"}
+    return HDF5GroupSource(columns, kept, options)
+
+
+def _groups(path: str, base: str, request: Request) -> list[GroupSample | SourceError]:
+    """The samples of one file, and the errors of those that cannot be packed."""
+    found: list[GroupSample | SourceError] = []
+    try:
+        found.extend(group_samples(path, base, request, found.append))
+    except SourceError as error:
+        found.append(error)
+    return found
+
+
+def _fitting(scan: Scan | SourceError, others: Sequence[Scan], file: str) -> Scan:
+    """The scan of a file; raises SourceError where it has none, or does not fit the others."""
+    if isinstance(scan, SourceError):
+        raise _of_file(scan, file)
+    if others:
+        _check_alike(others[0], scan)
+    return scan
+
+
+def _of_file(error: SourceError, file: str) -> SourceError:
+    return error if error.path else SourceError(error.reason, file)
+
+
+def _check_alike(first: Scan, scan: Scan) -> None:
+    how = difference(first.columns, scan.columns)
+    if how:
+        raise SourceError(
+            f"does not fit {Path(first.path).name}: {how}; pack it by itself, or pick common fields", scan.path
+        )
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows start..stop of one file."""
+
+    path: str
+    start: int
+    stop: int
+
+
+class HDF5Source(Source):
+    """Rows of datasets; made by `open_hdf5`."""
+
+    kind = "hdf5"
+    names = None
+
+    def __init__(self, scans: Sequence[Scan], request: Request) -> None:
+        self._columns: tuple[Column, ...] = scans[0].columns
+        self.fields = tuple(c.spec for c in self._columns)
+        self._axis = request.axis
+        self._rows = tuple(_Rows(s.path, 0, s.samples) for s in scans)
+        self._files = list(dict.fromkeys(name for s in scans for name in (s.path, *s.files)))
+        self._origin = _provenance(scans, request)
+        self._notes = [note for s in scans for note in s.notes]
+
+    def __len__(self) -> int:
+        return sum(rows.stop - rows.start for rows in self._rows)
+
+    def shapes(self, field: str) -> NDArray[np.int64] | None:
+        """None: HDF5 tells how long a variable-length value is only when it is read."""
+        return None
+
+    def part(self, start: int, stop: int) -> HDF5Source:
+        part = object.__new__(HDF5Source)
+        part._columns, part.fields, part._axis = self._columns, self.fields, self._axis
+        part._rows = tuple(_overlaps(self._rows, start, stop))
+        part._files = [rows.path for rows in part._rows]
+        part._origin, part._notes = {}, []
+        return part
+
+    def read(self) -> Iterator[Block]:
+        before = 0
+        for rows in self._rows:
+            with opened(rows.path) as file:
+                blocks = FileBlocks(file, rows.path, self._columns, self._axis, rows.start, rows.stop)
+                try:
+                    yield from blocks
+                except SourceError as error:
+                    sample = None if error.sample is None else error.sample + before
+                    raise SourceError(error.reason, error.path, sample) from error
+            before += rows.stop - rows.start
+
+    def files(self) -> list[str]:
+        return list(self._files)
+
+    def provenance(self) -> dict[str, Any]:
+        return self._origin
+
+    def notes(self) -> list[str]:
+        return list(self._notes)
+
+
+def _overlaps(rows: Sequence[_Rows], start: int, stop: int) -> Iterator[_Rows]:
+    """What samples start..stop are of files laid one behind another."""
+    before = 0
+    for run in rows:
+        first = max(start - before, 0) + run.start
+        last = min(stop - before + run.start, run.stop)
+        if first < last:
+            yield _Rows(run.path, first, last)
+        before += run.stop - run.start
+
+
+def _provenance(scans: Sequence[Scan], request: Request) -> dict[str, Any]:
+    """The request, and of every file its name, samples and what differs from the first one's attributes."""
+    files: list[dict[str, Any]] = []
+    for scan in scans:
+        file: dict[str, Any] = {"name": _text(Path(scan.path).name), "samples": scan.samples}
+        if scan is scans[0] or scan.origin != scans[0].origin:
+            file.update(scan.origin)
+        files.append(file)
+    options = {"fields": dict(request.fields), "skip": list(request.skip), "axis": request.axis}
+    return {"options": options, "files": files}
+
+
+def _text(name: str) -> str:
+    """A file name as text; bytes that are none (UTF-8) show as escapes, since JSON cannot hold them."""
+    return name.encode(errors="backslashreplace").decode()

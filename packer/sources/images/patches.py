@@ -1,0 +1,160 @@
+"""Sub-images: the pictures of every sample cut into squares, partners at the same places.
+
+A square of `size` pixels is cut every `stride` pixels out of the largest field; a field that is n times as small gives
+squares of size / n pixels. What is left over at the right and bottom edge is not packed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from packer.errors import SourceError, UsageError
+from packer.sources.base import Block, Source
+from packer.sources.images.downscaled import DownscaledSource
+from packer.sources.images.source import BLOCK_BYTES, ImageSource
+
+
+def cut(source: ImageSource | DownscaledSource, size: int, stride: int) -> PatchSource:
+    """The squares of all pictures of `source`; size and stride in pixels of its largest field.
+
+    Raises:
+        UsageError: `size` or `stride` is no whole number of pixels of some field.
+        SourceError: the fields of a sample are in no whole ratio, or no picture is as large as a square.
+    """
+    largest, scales = _scales(source)
+    for name, scale in scales.items():
+        if size % scale or stride % scale:
+            asked = f"--patch {size} --stride {stride}"
+            raise UsageError(f"{asked}: field {name!r} is {scale} times as small, so multiples of {scale} are expected")
+    grid = np.maximum((source.sizes[largest].astype(np.int64) - size) // stride + 1, 0)
+    if not grid.prod(axis=1).any():
+        raise SourceError(f"no picture of field {largest!r} has {size} x {size} pixels; give a smaller --patch")
+    return PatchSource(source, grid, scales, (size, stride), 0, int(grid.prod(axis=1).sum()))
+
+
+def _scales(source: ImageSource | DownscaledSource) -> tuple[str, dict[str, int]]:
+    """The largest field, and how many times as small as it each field is."""
+    largest = max(source.sizes, key=lambda name: int(source.sizes[name].sum(dtype=np.int64)))
+    scales = {}
+    for name, sizes in source.sizes.items():
+        scale = int(source.sizes[largest][0, 0] // sizes[0, 0])
+        odd = np.flatnonzero((source.sizes[largest] != sizes * scale).any(axis=1))
+        if len(odd):
+            fault = f"{largest!r} is not {scale} times as large as {name!r}, as in the first sample"
+            reason = (
+                f"sample {source.names[odd[0]]!r}: {fault}; squares would not lie at the same places: mend the pair"
+            )
+            raise SourceError(reason)
+        scales[name] = scale
+    return largest, scales
+
+
+@dataclass(eq=False)
+class PatchSource(Source):
+    """The squares start..stop of the pictures of `source`, picture by picture, row by row.
+
+    A square is named `NAME_r_c`: the picture, its row and its column of squares, counted from 0.
+
+    Attributes:
+        grid: (pictures, 2) int64: rows and columns of squares of every picture.
+        scales: by field, how many times as small as the largest one it is.
+        square: side of a square and distance to the next, in pixels of the largest field.
+    """
+
+    source: ImageSource | DownscaledSource
+    grid: NDArray[np.int64]
+    scales: dict[str, int]
+    square: tuple[int, int]
+    start: int
+    stop: int
+
+    def __post_init__(self) -> None:
+        self.kind = self.source.kind
+        # Number of the first square of every picture, and one behind the last.
+        self._firsts = np.concatenate([[0], np.cumsum(self.grid.prod(axis=1))])
+        sides = {name: self.square[0] // scale for name, scale in self.scales.items()}
+        self.fields = tuple(
+            type(spec)(name=spec.name, dtype=spec.dtype, kind="image", shape=(sides[spec.name],) * 2 + spec.shape[2:])
+            for spec in self.source.fields
+        )
+        self.names = [
+            f"{name}_{number // columns}_{number % columns}"
+            for picture, (name, columns) in enumerate(zip(self.source.names, self.grid[:, 1].tolist(), strict=True))
+            for number in range(*self._within(picture))
+        ]
+
+    def _within(self, picture: int) -> tuple[int, int]:
+        """The squares of a picture that belong here, counted from its first one."""
+        first, last = map(int, self._firsts[picture : picture + 2])
+        return max(self.start - first, 0), max(min(self.stop, last) - first, 0)
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def shapes(self, field: str) -> NDArray[np.int64] | None:
+        return None
+
+    def part(self, start: int, stop: int) -> PatchSource:
+        low, high = self.start + start, self.start + stop
+        first = int(np.searchsorted(self._firsts, low, "right")) - 1
+        last = max(int(np.searchsorted(self._firsts, high, "left")), first)
+        before = int(self._firsts[first])
+        pictures = self.source.part(first, last)
+        return replace(self, source=pictures, grid=self.grid[first:last], start=low - before, stop=high - before)
+
+    def read(self) -> Iterator[Block]:
+        at = 0
+        while at < len(self.source):
+            try:
+                yield from self._read_from(at)
+                return
+            except SourceError as error:
+                if error.sample is None:
+                    raise
+                picture = at + error.sample
+                if self.grid[picture].all():
+                    square = max(int(self._firsts[picture]) - self.start, 0)
+                    raise SourceError(error.reason, error.path, square) from error
+                # No square comes from it, so what is wrong with it harms none.
+                at = picture + 1
+
+    def _read_from(self, picture: int) -> Iterator[Block]:
+        for block in self.source.part(picture, len(self.source)).read():
+            images = cast(dict[str, list[NDArray[Any]]], block)
+            for sample in zip(*images.values(), strict=True):
+                if self.grid[picture].all():
+                    yield from self._squares(dict(zip(images, sample, strict=True)), picture)
+                picture += 1
+
+    def _squares(self, sample: dict[str, NDArray[Any]], picture: int) -> Iterator[Block]:
+        start, stop = self._within(picture)
+        nbytes = sum(spec.fixed_bytes for spec in self.fields)
+        most = max(1, BLOCK_BYTES // nbytes)
+        windows = {name: self._windows(image, self.scales[name]) for name, image in sample.items()}
+        columns = int(self.grid[picture, 1])
+        for low in range(start, stop, most):
+            rows, across = np.divmod(np.arange(low, min(low + most, stop)), columns)
+            yield {name: window[rows, across] for name, window in windows.items()}
+
+    def _windows(self, image: NDArray[Any], scale: int) -> NDArray[Any]:
+        """All squares of an image as a view, (rows, columns, side, side, C)."""
+        side, step = (pixels // scale for pixels in self.square)
+        windows = sliding_window_view(image, (side, side), axis=(0, 1))[::step, ::step]
+        return windows.transpose(0, 1, 3, 4, 2)
+
+    def files(self) -> list[str]:
+        return self.source.files()
+
+    def provenance(self) -> dict[str, Any]:
+        return {**self.source.provenance(), "patch": self.square[0], "stride": self.square[1]}
+
+    def notes(self) -> list[str]:
+        cut = f"{len(self):,} squares of {self.square[0]} pixels are cut from {len(self.source):,} pictures"
+        small = int((self.grid.prod(axis=1) == 0).sum())
+        return [*self.source.notes(), cut + (f"; {small:,} are smaller than that and left out" if small else "")]

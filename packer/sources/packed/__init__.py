@@ -1,0 +1,1 @@
+"""Packed datasets as sources: to pack again, to append, to export."""

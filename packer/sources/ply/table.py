@@ -1,0 +1,111 @@
+"""One element of a PLY file in memory, whatever its body was: columns of numbers, and columns of lists."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import SourceError
+from packer.sources.ply.header import Element
+
+
+class ListColumn(NamedTuple):
+    """The lists of a property: `values` (t,) one list after another, `sizes` (rows,) int64 how long each is."""
+
+    values: NDArray[Any]
+    sizes: NDArray[np.int64]
+
+
+@dataclass
+class Table:
+    """The rows of an element, by property number: numbers (rows,), perhaps strided and byte-swapped, or lists.
+
+    `records` holds the rows of a binary body as they stand in the file, as a structured array.
+    """
+
+    element: Element
+    numbers: dict[int, NDArray[Any]] = field(default_factory=dict)
+    lists: dict[int, ListColumn] = field(default_factory=dict)
+    records: NDArray[Any] | None = None
+
+    def joined(self, properties: Sequence[int]) -> NDArray[Any]:
+        """Columns of one dtype side by side: (rows, len(properties)); without a copy where rows hold nothing else."""
+        columns = [self.numbers[i] for i in properties]
+        if self.records is not None and _adjacent(self.records, properties):
+            return _piece_of(self.records, properties[0], len(properties))
+        return np.stack(columns, axis=1)
+
+
+def _adjacent(records: NDArray[Any], properties: Sequence[int]) -> bool:
+    """Whether properties of one type follow each other within a record."""
+    fields = [_record_field(records, i) for i in properties]
+    dtype, start = fields[0]
+    return all(field == (dtype, start + k * dtype.itemsize) for k, field in enumerate(fields))
+
+
+def _piece_of(records: NDArray[Any], first: int, count: int) -> NDArray[Any]:
+    """`count` adjacent properties of every record, (rows, count).
+
+    They are copied as one piece of bytes a row, three times as fast as column by column.
+    """
+    dtype, start = _record_field(records, first)
+    width, whole = count * dtype.itemsize, records.dtype.itemsize
+    piece = np.dtype({"names": ["piece"], "formats": [f"V{width}"], "offsets": [start], "itemsize": whole})
+    column = records.view(piece)["piece"]
+    return np.ascontiguousarray(column).view(dtype).reshape(len(records), count)
+
+
+def _record_field(records: NDArray[Any], prop: int) -> tuple[np.dtype[Any], int]:
+    """Dtype and offset of a property within a record."""
+    fields: Any = records.dtype.fields
+    dtype, offset = fields[number_name(prop)][:2]
+    return dtype, offset
+
+
+def number_name(prop: int) -> str:
+    """What the value of a property is called in `Table.records`."""
+    return f"v{prop}"
+
+
+def convert(values: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """`values` as native, aligned, C-contiguous `dtype`.
+
+    Floats may be rounded to a shorter float; nothing else may be lost.
+
+    Raises:
+        DoesNotFitError: a value is outside the dtype's range, or is not whole where an integer is asked for.
+    """
+    target = np.dtype(dtype)
+    if values.dtype.newbyteorder("=") == target:
+        # Behind another element values may lie at odd addresses.
+        return np.require(values, target, ["C_CONTIGUOUS", "ALIGNED"])
+    with np.errstate(over="ignore", invalid="ignore"):
+        result = np.ascontiguousarray(values.astype(target))
+    if target.kind != "f":
+        bad = result != values
+    elif np.isinf(result).any():
+        bad = np.isinf(result) & ~np.isinf(values)
+    else:
+        return result
+    if bad.any():
+        index = tuple(int(i[0]) for i in np.nonzero(bad))
+        raise DoesNotFitError(values[index].item(), index)
+    return result
+
+
+class DoesNotFitError(Exception):
+    """`value`, at `index` of the array, cannot be represented in the dtype asked for."""
+
+    def __init__(self, value: float, index: tuple[int, ...]) -> None:
+        super().__init__(value, index)
+        self.value, self.index = value, index
+
+
+def row_error(path: str, element: Element, row: int, reason: str, prop: int | None = None) -> SourceError:
+    """A SourceError that names element, row (from 0) and property."""
+    name = "" if prop is None else f", property {element.properties[prop].name}"
+    return SourceError(f"element {element.name}, row {row}{name}: {reason}", path)

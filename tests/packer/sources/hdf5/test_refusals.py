@@ -1,0 +1,283 @@
+"""What cannot be packed from HDF5 is refused in a sentence that names the file, the dataset and the remedy."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from packer.errors import SourceError
+from packer.sources.hdf5.source import open_hdf5
+
+FOREIGN = {
+    "empty": (b"", "is empty: 0 bytes"),
+    "lfs": (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n", "git lfs pull"),
+    "netcdf3": (b"CDF\x01" + bytes(100), "NetCDF-3"),
+    "hdf4": (b"\x0e\x03\x13\x01" + bytes(100), "HDF4"),
+    "matlab5": (b"MATLAB 5.0 MAT-file, Platform: GLNXA64" + bytes(600), "old MATLAB file"),
+    "matlab73": (b"MATLAB 7.3 MAT-file, Platform: GLNXA64" + bytes(600), "HDF5 part is missing"),
+    "html": (b"<!DOCTYPE html><html>", "web page"),
+    "zeros": (bytes(5000), "all zero"),
+    "other": (b"hello, world, this is text", "not an HDF5 file"),
+    "stub": (b"\x89HDF\r\n", "cut short"),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_other_formats_are_recognised(tmp_path: Path, name: str) -> None:
+    """A file that is no HDF5 is named for what it is."""
+    content, words = FOREIGN[name]
+    path = tmp_path / "x.h5"
+    path.write_bytes(content)
+    with pytest.raises(SourceError, match=words) as caught:
+        open_hdf5(str(path))
+    assert caught.value.path == str(path)
+
+
+def test_a_truncated_file_is_said_to_be_cut_short(tmp_path: Path) -> None:
+    """Both sizes are in the sentence."""
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(10_000)
+    whole = path.stat().st_size
+    os.truncate(path, 40_000)
+    with pytest.raises(SourceError, match=f"is cut short: it holds 40,000 bytes, its header says {whole:,}"):
+        open_hdf5(str(path))
+
+
+def test_missing_files_and_empty_folders(tmp_path: Path) -> None:
+    """A path, a pattern or a folder without a file says so."""
+    for path, words in (
+        (tmp_path / "no.h5", "does not exist"),
+        (tmp_path / "*.h5", "no file fits"),
+        (tmp_path, "folder"),
+    ):
+        with pytest.raises(SourceError, match=words):
+            open_hdf5(str(path))
+
+
+def test_types_that_cannot_be_stored_are_named_and_can_be_skipped(tmp_path: Path) -> None:
+    """Opaque values, references, empty dataspaces and wide floats: the dataset, the reason, the option."""
+    path = str(tmp_path / "x.h5")
+    with h5py.File(path, "w") as file:
+        file["good"] = np.arange(3)
+        file["opaque"] = np.zeros(3, "V5")
+        file["ref"] = np.array([file["good"].ref] * 3, h5py.ref_dtype)
+        file["none"] = h5py.Empty("f4")
+        file["wide"] = np.zeros(3, np.longdouble)
+    with pytest.raises(SourceError) as caught:
+        open_hdf5(path)
+    for words in (
+        "/opaque holds opaque",
+        "/ref holds references",
+        "/none is empty",
+        "/wide has dtype",
+        "--skip opaque",
+    ):
+        assert words in str(caught.value)
+    assert [f.name for f in open_hdf5(path, skip=["opaque", "ref", "none", "wide"]).fields] == ["good"]
+    assert [f.name for f in open_hdf5(path, fields={"g": "/good"}).fields] == ["g"]
+    with pytest.raises(SourceError, match="field o: /opaque holds opaque"):
+        open_hdf5(path, fields={"o": "/opaque"})
+
+
+@pytest.mark.parametrize("shape", [(2 * 10**18,), (10**6, 10**12), (2**47, 0), (3, 2**60)], ids=str)
+def test_declared_sizes_are_not_believed(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    """A file of a few kB that claims 2e18 values is refused before any is read."""
+    path = str(tmp_path / "x.h5")
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", shape, "f4", maxshape=[None] * len(shape), chunks=(100,) * len(shape))
+    with pytest.raises(SourceError, match=r"not believed|at most"):
+        open_hdf5(path)
+
+
+def test_never_written_values_are_the_fill_value_and_noted(tmp_path: Path) -> None:
+    """As HDF5 has it, but the plan says so."""
+    path = str(tmp_path / "x.h5")
+    with h5py.File(path, "w") as file:
+        file.create_dataset("none", (10, 2), "f4", fillvalue=7)
+        part = file.create_dataset("part", (10, 2), "f4", chunks=(2, 2), fillvalue=5)
+        part[:4] = 1
+    source = open_hdf5(path)
+    block = next(iter(source.read()))
+    assert np.all(block["none"] == 7)
+    assert np.asarray(block["part"])[:, 0].tolist() == [1] * 4 + [5] * 6
+    assert any("/none was never written" in note for note in source.notes())
+    assert any("/part: 3 of 5 chunks were never written" in note for note in source.notes())
+
+
+def _virtual(tmp_path: Path) -> str:
+    with h5py.File(tmp_path / "src.h5", "w") as file:
+        file["d"] = np.arange(10)
+    layout = h5py.VirtualLayout((10,), "i8")
+    layout[:] = h5py.VirtualSource("src.h5", "d", (10,))
+    with h5py.File(tmp_path / "vds.h5", "w") as file:
+        file.create_virtual_dataset("v", layout)
+    return str(tmp_path / "vds.h5")
+
+
+def test_virtual_datasets_need_their_sources(tmp_path: Path) -> None:
+    """A source file, a source dataset or rows that are missing are errors, never zeros."""
+    path = _virtual(tmp_path)
+    source = open_hdf5(path)
+    assert np.asarray(next(iter(source.read()))["v"]).tolist() == list(range(10))
+    assert source.files() == [path, str(tmp_path / "src.h5")]
+    with h5py.File(tmp_path / "src.h5", "w") as file:
+        file["d"] = np.arange(4)
+    with pytest.raises(SourceError, match="too small"):
+        open_hdf5(path)
+    with h5py.File(tmp_path / "src.h5", "w") as file:
+        file["other"] = np.arange(10)
+    with pytest.raises(SourceError, match=r"source dataset d of file src\.h5 does not exist"):
+        open_hdf5(path)
+    (tmp_path / "src.h5").unlink()
+    with pytest.raises(SourceError, match=r"source file src\.h5 does not exist"):
+        open_hdf5(path)
+
+
+def test_a_virtual_source_that_vanishes_before_reading_is_an_error(tmp_path: Path) -> None:
+    """Sources are checked again by the process that reads."""
+    source = open_hdf5(_virtual(tmp_path))
+    (tmp_path / "src.h5").unlink()
+    with pytest.raises(SourceError, match="does not exist"):
+        list(source.read())
+
+
+def test_external_raw_files_need_to_be_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are found beside the HDF5 file from any folder; missing or short ones are errors."""
+    monkeypatch.chdir(tmp_path)
+    with h5py.File("x.h5", "w") as file:
+        file.create_dataset("x", data=np.arange(10), external=[("raw.bin", 0, 80)])
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    source = open_hdf5(str(tmp_path / "x.h5"))
+    assert np.asarray(next(iter(source.read()))["x"]).tolist() == list(range(10))
+    assert str(tmp_path / "raw.bin") in source.files()
+    os.truncate(tmp_path / "raw.bin", 40)
+    with pytest.raises(SourceError, match="cut short: it has 40 bytes, 80 are expected"):
+        open_hdf5(str(tmp_path / "x.h5"))
+    (tmp_path / "raw.bin").unlink()
+    with pytest.raises(SourceError, match=r"raw\.bin, which does not exist"):
+        open_hdf5(str(tmp_path / "x.h5"))
+
+
+def test_links_are_followed_once_and_dead_ones_named(tmp_path: Path) -> None:
+    """External links give fields; a second link to one dataset gives none; a dead link is an error."""
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["d"] = np.arange(3)
+    path = str(tmp_path / "x.h5")
+    with h5py.File(path, "w") as file:
+        file["here"] = np.arange(3)
+        file["alias"] = h5py.SoftLink("/here")
+        file["loop/up"] = file["/"]
+        file["there"] = h5py.ExternalLink("other.h5", "/d")
+    source = open_hdf5(path)
+    assert [f.name for f in source.fields] == ["here", "there"]
+    assert source.files() == [path, str(tmp_path / "other.h5")]
+    (tmp_path / "other.h5").unlink()
+    with pytest.raises(SourceError, match=r"/there is a link to /d of file other\.h5, which does not exist"):
+        open_hdf5(path)
+
+
+def test_a_corrupt_chunk_names_the_first_bad_sample(tmp_path: Path) -> None:
+    """All samples before it are yielded, and reading goes on behind it."""
+    path = tmp_path / "x.h5"
+    array = np.random.default_rng(0).integers(0, 255, (1000, 20), np.uint8)
+    with h5py.File(path, "w") as file:
+        data = file.create_dataset("x", data=array, chunks=(10, 20), fletcher32=True)
+        where = data.id.get_chunk_info(50).byte_offset
+    raw = bytearray(path.read_bytes())
+    raw[where + 3] ^= 0x10
+    path.write_bytes(raw)
+    source = open_hdf5(str(path)).part(100, 1000)
+    good = []
+    with pytest.raises(SourceError, match="reading rows") as caught:
+        good.extend(np.asarray(block["x"]) for block in source.read())
+    assert caught.value.sample == 400
+    assert np.array_equal(np.concatenate(good), array[100:500])
+    rest = np.concatenate([np.asarray(block["x"]) for block in source.part(410, 900).read()])
+    assert np.array_equal(rest, array[510:])
+
+
+def test_text_that_is_not_utf8_names_its_sample(tmp_path: Path) -> None:
+    """Bytes are never guessed at."""
+    path = str(tmp_path / "x.h5")
+    with h5py.File(path, "w") as file:
+        file["t"] = np.array([b"a", b"b", b"\xff\xfe", b"c"])
+    with pytest.raises(SourceError, match="field t: text that is not UTF-8") as caught:
+        list(open_hdf5(path).read())
+    assert caught.value.sample == 2
+
+
+def test_keras_weights_are_refused_with_the_reason(tmp_path: Path) -> None:
+    """Also where all layers happen to share a length; picking works all the same."""
+    path = str(tmp_path / "x.h5")
+    with h5py.File(path, "w") as file:
+        file.attrs["keras_version"] = "2.0"
+        file["model_weights/a/kernel:0"] = np.zeros((4, 4))
+    with pytest.raises(SourceError, match="weights of a Keras model, which have no sample axis"):
+        open_hdf5(path)
+    assert len(open_hdf5(path, fields={"w": "/model_weights/a/kernel:0"})) == 4
+
+
+def test_a_file_that_changes_after_planning_is_an_error(tmp_path: Path) -> None:
+    """Another shape or dtype is found out when it is read."""
+    path = str(tmp_path / "x.h5")
+    for changed in (np.zeros((5, 3), "f4"), np.zeros((5, 2), "i4"), np.zeros((4, 2), "f4"), np.zeros((5, 2), "f8")):
+        with h5py.File(path, "w") as file:
+            file["x"] = np.zeros((5, 2), "f4")
+        source = open_hdf5(path)
+        with h5py.File(path, "w") as file:
+            file["x"] = changed
+        with pytest.raises(SourceError, match="changed"):
+            list(source.read())
+
+
+def test_a_filter_without_plugin_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sentence has the plug-in's name and the line that installs it."""
+    path = str(tmp_path / "x.h5")
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=np.arange(100), chunks=(10,), compression="lzf")
+    monkeypatch.setattr(h5py.h5z, "filter_avail", lambda number: False)
+    with pytest.raises(SourceError, match=r"dataset /x cannot be read.*filter 32000"):
+        open_hdf5(path)
+
+
+def test_plugin_filters_work_where_installed(tmp_path: Path) -> None:
+    """hdf5plugin is imported by itself when its filters are met."""
+    plugin = pytest.importorskip("hdf5plugin")
+    path = str(tmp_path / "x.h5")
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=np.arange(100), chunks=(10,), **plugin.Zstd())
+    assert np.asarray(next(iter(open_hdf5(path).read()))["x"]).tolist() == list(range(100))
+
+
+def test_a_file_being_written_is_refused(tmp_path: Path) -> None:
+    """Half-written data of another process is not packed."""
+    path = str(tmp_path / "x.h5")
+    code = f"import h5py; f = h5py.File({path!r}, 'w'); f['x'] = 1; f.flush(); print(); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        with pytest.raises(SourceError, match=r"is being written by another program"):
+            open_hdf5(path)
+        writer.communicate(b"\n", timeout=20)
+
+
+def test_names_that_are_not_utf8_are_named(tmp_path: Path) -> None:
+    """A dataset of such a name is refused, an attribute of such a name is kept."""
+    path = str(tmp_path / "x.h5")
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(3)
+        file["x"].attrs[b"\xff"] = 1
+    assert open_hdf5(path).provenance()["files"][0]["attributes"] == {"/x": {"\\xff": 1}}
+    with h5py.File(path, "r+") as file:
+        file[b"\xfe"] = np.arange(3)
+    with pytest.raises(SourceError, match=r"/\\xfe has a name that is not UTF-8"):
+        open_hdf5(path)

@@ -1,0 +1,320 @@
+"""Rows of HDF5 files come out as h5py gives them, in blocks of bounded size."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from packer.errors import SourceError, UsageError
+from packer.format.schema import DTYPES
+from packer.sources.base import Source
+from packer.sources.hdf5.blocks import BLOCK_BYTES
+from packer.sources.hdf5.rows import DatasetRows
+from packer.sources.hdf5.source import open_hdf5
+
+SAMPLES = Path(__file__).parents[5] / "shared" / "data"
+SAMPLE_FILES = sorted(
+    p
+    for folder in ("h5_ml", "h5_features", "h5_science", "h5_bad")
+    for p in (SAMPLES / folder).rglob("*")
+    if p.is_file()
+)
+#: Files that must pack, so that refusing everything cannot pass.
+PACKED = {
+    "array_dset.h5", "autzen.h5", "bool_dset.h5", "chunked.hdf5", "compound.h5", "dset_gzip.h5", "enum_dset.h5",
+    "fixed_string_dset.h5", "h5ex_d_chunk.h5", "issue1152.nc", "issue671.nc", "sample_data.h5", "sample_data_2_gzip.h5",
+    "scalar.h5", "simple.mat", "solver_data.h5", "test_compressed_chunked_datasets_earliest.hdf5", "vlen_dset.h5",
+    "vlen_string_dset.h5",
+}  # fmt: skip
+
+
+def everything(source: Source) -> dict[str, Any]:
+    """All samples of a source, by field; also checks what the contract says of every block."""
+    found: dict[str, list[Any]] = {spec.name: [] for spec in source.fields}
+    for block in source.read():
+        assert list(block) == list(found)
+        assert len({len(values) for values in block.values()}) == 1
+        for spec in source.fields:
+            values = block[spec.name]
+            if isinstance(values, np.ndarray):
+                assert values.dtype == np.dtype(spec.dtype)
+                assert values.dtype.isnative
+                assert values.dtype.metadata is None
+                assert values.flags.c_contiguous
+                assert values.shape[1:] == spec.shape
+            found[spec.name].append(values)
+    joined: dict[str, Any] = {}
+    for spec in source.fields:
+        if spec.is_ragged:
+            joined[spec.name] = [v for values in found[spec.name] for v in values]
+        else:
+            joined[spec.name] = np.concatenate(found[spec.name] or [np.empty((0, *spec.shape), spec.dtype)])
+    return joined
+
+
+def same(values: Any, expected: Any) -> None:
+    """Bit for bit, whatever the byte order."""
+    expected = np.asarray(expected)
+    assert values.shape == expected.shape
+    assert values.tobytes() == expected.astype(expected.dtype.newbyteorder("=")).tobytes()
+
+
+def test_every_numeric_dataset_at_any_depth_is_a_field(tmp_path: Path) -> None:
+    """Names are paths with dots for slashes, values are h5py's."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.arange(12, dtype=">i4").reshape(6, 2)
+        file["deep/er/y"] = np.linspace(0, 1, 6)
+        file["deep/flag"] = np.arange(6) % 2 == 0
+    source = open_hdf5(str(tmp_path / "a.h5"))
+    assert len(source) == 6
+    assert source.names is None
+    found = everything(source)
+    assert list(found) == ["deep.er.y", "deep.flag", "x"] or set(found) == {"deep.er.y", "deep.flag", "x"}
+    same(found["x"], np.arange(12, dtype="i4").reshape(6, 2))
+    same(found["deep.er.y"], np.linspace(0, 1, 6))
+    same(found["deep.flag"], np.arange(6) % 2 == 0)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_array_in_any_layout_comes_out(tmp_path: Path, data: st.DataObject) -> None:
+    """All dtypes and byte orders, with and without chunks and filters, any axis, any part."""
+    dtype = np.dtype(data.draw(st.sampled_from(DTYPES))).newbyteorder(data.draw(st.sampled_from("<>")))
+    array = data.draw(hnp.arrays(dtype, hnp.array_shapes(min_dims=1, max_dims=4, min_side=1, max_side=7)))
+    layout: dict[str, Any] = data.draw(
+        st.sampled_from([{}, {"chunks": True}, {"compression": "gzip", "shuffle": True}, {"compression": "lzf"}])
+    )
+    if layout:
+        layout["chunks"] = tuple(data.draw(st.integers(1, n)) for n in array.shape)
+    axis = data.draw(st.integers(-array.ndim, array.ndim - 1))
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=array, **layout)
+    source = open_hdf5(path, axis=axis)
+    expected = np.moveaxis(array, axis, 0)
+    same(everything(source)["x"], expected)
+    start = data.draw(st.integers(0, len(source)))
+    stop = data.draw(st.integers(start, len(source)))
+    part = pickle.loads(pickle.dumps(source.part(start, stop)))
+    assert len(part) == stop - start
+    same(everything(part)["x"], expected[start:stop])
+
+
+@pytest.mark.parametrize("path", SAMPLE_FILES, ids=lambda p: p.name)
+def test_real_files_pack_or_say_why(path: Path) -> None:
+    """Every real file comes out as h5py gives it, or is refused in a sentence that names it."""
+    try:
+        source = open_hdf5(str(path))
+    except SourceError as error:
+        if path.name in PACKED or not str(error).startswith(f"{path}: "):
+            raise
+        return
+    assert path.name in PACKED
+    found = everything(source)
+    with h5py.File(path) as file:
+        for column in source._columns:  # type: ignore[attr-defined]
+            _same_as_h5py(found[column.spec.name], file[column.dataset][...], column.members)
+
+
+def _same_as_h5py(values: Any, expected: Any, members: tuple[str, ...]) -> None:
+    for member in members:
+        expected = expected[member]
+    if isinstance(values, np.ndarray):
+        same(values, expected)
+        return
+    assert len(values) == len(expected)
+    for value, wanted in zip(values, expected, strict=True):
+        if isinstance(value, str):
+            assert value == wanted.decode()
+        else:
+            same(value, wanted)
+
+
+def test_several_files_are_one_dataset(tmp_path: Path) -> None:
+    """Files of a glob follow one another in natural order; parts reach over their borders."""
+    for number in (1, 2, 10):
+        with h5py.File(tmp_path / f"train_{number}.h5", "w") as file:
+            file["x"] = np.full((5, 2), number)
+    for path in (str(tmp_path / "train_*.h5"), str(tmp_path)):
+        source = open_hdf5(path)
+        assert everything(source)["x"][:, 0].tolist() == [1] * 5 + [2] * 5 + [10] * 5
+        assert everything(source.part(4, 11))["x"][:, 0].tolist() == [1] + [2] * 5 + [10]
+        assert source.part(4, 11).part(1, 3).files() == [str(tmp_path / "train_2.h5")]
+        assert len(source.files()) == 3
+
+
+def test_a_file_that_differs_is_told_to_on_bad(tmp_path: Path) -> None:
+    """The sentence names both files and the field; where on_bad returns, the rest is packed."""
+    for name, dtype in (("a", "f4"), ("b", "f8"), ("c", "f4")):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["x"] = np.ones((3, 2), dtype)
+    (tmp_path / "d.h5").write_bytes(b"")
+    with pytest.raises(SourceError, match=r"b\.h5: does not fit a\.h5: field x is float64 \(2\).*, not float32"):
+        open_hdf5(str(tmp_path))
+    bad: list[SourceError] = []
+    source = open_hdf5(str(tmp_path), on_bad=bad.append)
+    assert len(source) == 6
+    assert [Path(e.path or "").name for e in bad] == ["b.h5", "d.h5"]
+
+
+def test_no_common_axis_lists_all_and_picking_helps(tmp_path: Path) -> None:
+    """The error lists every dataset with its shape; `fields` picks, `skip` leaves out."""
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        file["g/x"] = np.arange(8).reshape(4, 2)
+        file["g/y"] = np.arange(4)
+        file["z"] = np.arange(7)
+    with pytest.raises(SourceError, match=r"no common sample axis") as caught:
+        open_hdf5(path)
+    for text in ("/g/x  (4, 2) int64", "/g/y  (4,) int64", "/z  (7,) int64", "--field NAME=/path"):
+        assert text in str(caught.value)
+    assert set(everything(open_hdf5(path, fields={"a": "/g/x"}))) == {"a"}
+    assert set(everything(open_hdf5(path, skip=["z"]))) == {"g.x", "g.y"}
+    assert set(everything(open_hdf5(path, skip=["/g"]))) == {"z"}
+    with pytest.raises(SourceError, match="has no dataset /nope for field a"):
+        open_hdf5(path, fields={"a": "nope"})
+    with pytest.raises(UsageError, match="--skip zz"):
+        open_hdf5(path, skip=["z", "zz"])
+    with pytest.raises(UsageError, match="field name"):
+        open_hdf5(path, fields={"a/b": "/g/x"})
+
+
+def test_text_ragged_and_compound(tmp_path: Path) -> None:
+    """Strings become text, variable lengths ragged, each member of a compound a field."""
+    path = str(tmp_path / "a.h5")
+    table = np.zeros(3, [("n", ">i2"), ("pos", "<f4", (3,)), ("in", [("name", "S4"), ("ok", "?")])])
+    table["n"], table["in"]["name"] = [1, 2, 3], [b"a", "é".encode(), b""]
+    with h5py.File(path, "w") as file:
+        file["fixed"] = np.array([b"ab", b"", b"abc"])
+        file.create_dataset("vlen", data=["a", "ü" * 50, ""], dtype=h5py.string_dtype())
+        ragged = file.create_dataset("ragged", 3, h5py.vlen_dtype(np.dtype(">u2")))
+        ragged[0], ragged[2] = [1, 2, 3], [4]
+        file["table"] = table
+    source = open_hdf5(path)
+    found = everything(source)
+    assert found["fixed"] == ["ab", "", "abc"]
+    assert found["vlen"] == ["a", "ü" * 50, ""]
+    assert [v.tolist() for v in found["ragged"]] == [[1, 2, 3], [], [4]]
+    assert {v.dtype for v in found["ragged"]} == {np.dtype("u2")}
+    same(found["table.n"], table["n"])
+    same(found["table.pos"], table["pos"])
+    assert found["table.in.name"] == ["a", "é", ""]
+    assert source.shapes("ragged") is None
+    assert set(everything(open_hdf5(path, fields={"t": "/table"}))) == {"t.n", "t.pos", "t.in.name", "t.in.ok"}
+    assert set(everything(open_hdf5(path, fields={"t": "/table/in/ok"}))) == {"t"}
+
+
+def test_enum_names_attributes_and_single_values_are_kept(tmp_path: Path) -> None:
+    """Provenance gives names, attributes and scalars back as JSON."""
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        file.create_dataset("e", data=[1, 2], dtype=h5py.enum_dtype({"cat": 1, "dog": 2}, "u1"))
+        file["version"] = 3
+        file.attrs["author"] = "me"
+        file["e"].attrs["scale"] = np.float32([0.5, np.nan])
+    source = open_hdf5(path)
+    same(everything(source)["e"], np.array([1, 2], "u1"))
+    kept = source.provenance()["files"][0]
+    assert kept["enums"] == {"e": {"cat": 1, "dog": 2}}
+    assert kept["values"] == {"/version": 3}
+    assert kept["attributes"]["/"] == {"author": "me"}
+    assert kept["attributes"]["/e"]["scale"] == {"dtype": "<f4", "value": [0.5, "nan"]}
+    assert any("/version is a single value" in note for note in source.notes())
+
+
+@pytest.mark.parametrize("chunks", [None, (1, 500), (100, 500), (3000, 50)], ids=str)
+def test_blocks_are_bounded_and_follow_chunks(tmp_path: Path, chunks: tuple[int, int] | None) -> None:
+    """No block is over 8 MiB, few are small, and the values are all there."""
+    path = str(tmp_path / "a.h5")
+    array = np.arange(9_000 * 500, dtype="f4").reshape(9_000, 500)
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=array, chunks=chunks)
+        file["label"] = np.arange(9_000)
+    source = open_hdf5(path)
+    sizes = [sum(v.nbytes for v in block.values()) for block in source.read()]  # type: ignore[union-attr]
+    assert max(sizes) <= BLOCK_BYTES
+    assert len(sizes) <= 4
+    same(everything(source)["x"], array)
+
+
+def test_variable_lengths_are_bounded(tmp_path: Path) -> None:
+    """Long variable-length rows are cut into blocks of at most 8 MiB or one row."""
+    path = str(tmp_path / "a.h5")
+    lengths = [10, 3_000_000, 0, *([200_000] * 60)]
+    with h5py.File(path, "w") as file:
+        ragged = file.create_dataset("x", len(lengths), h5py.vlen_dtype(np.dtype("u1")))
+        for i, n in enumerate(lengths):
+            ragged[i] = np.full(n, i, "u1")
+    blocks = [block["x"] for block in open_hdf5(path).read()]
+    assert all(len(b) == 1 or sum(map(len, b)) <= BLOCK_BYTES for b in blocks)
+    assert [len(row) for b in blocks for row in b] == lengths
+    assert all((row == i).all() for i, row in enumerate(row for b in blocks for row in b))
+
+
+def test_reading_warns_of_nothing_and_leaves_no_file_open(tmp_path: Path) -> None:
+    """Files can be written again while a source of them exists."""
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        file["x"] = np.zeros((5, 2), "f4")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        source = open_hdf5(path)
+        reading = source.read()
+        next(reading)
+        reading.close()  # type: ignore[attr-defined]
+    with h5py.File(path, "r+") as file:
+        file["x"][0] = 1
+
+
+def test_bfloat16_becomes_float32(tmp_path: Path) -> None:
+    """Every value of the narrow type fits the wider one exactly."""
+    path = str(tmp_path / "a.h5")
+    narrow = h5py.h5t.IEEE_F32LE.copy()
+    narrow.set_fields(15, 7, 8, 0, 7)
+    narrow.set_size(2)
+    narrow.set_ebias(127)
+    values = np.array([1.5, -3.0, 2.0**100, np.inf], "f4")
+    with h5py.File(path, "w") as file:
+        dataset = h5py.h5d.create(file.id, b"x", narrow, h5py.h5s.create_simple((4,)))
+        dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, values)
+        assert dataset.get_storage_size() == 8
+    same(everything(open_hdf5(path))["x"], values)
+
+
+def test_a_user_block_is_no_obstacle(tmp_path: Path) -> None:
+    """MATLAB 7.3 files have 512 bytes of their own in front."""
+    path = str(tmp_path / "a.mat")
+    with h5py.File(path, "w", userblock_size=512) as file:
+        file["x"] = np.arange(6).reshape(2, 3)
+        file["x"].attrs["MATLAB_class"] = np.bytes_("double")
+    source = open_hdf5(path, axis=-1)
+    same(everything(source)["x"], np.arange(6).reshape(2, 3).T)
+    assert any("MATLAB's in reverse" in note for note in source.notes())
+
+
+def test_a_giant_chunk_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks shorter than the rows held for a block are read in one call each."""
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=np.zeros((60_000, 100), "f4"), chunks=(40_000, 100), compression="lzf")
+    reads = []
+    read = DatasetRows._read
+
+    def counted(rows: DatasetRows, start: int, stop: int) -> Any:
+        reads.append((start, stop))
+        return read(rows, start, stop)
+
+    monkeypatch.setattr(DatasetRows, "_read", counted)
+    blocks = [len(block["x"]) for block in open_hdf5(path).read()]
+    assert sum(blocks) == 60_000
+    assert max(blocks) <= BLOCK_BYTES // 400
+    assert reads == [(0, 40_000), (40_000, 60_000)]

@@ -1,0 +1,179 @@
+"""LMDB folders of PNG pictures, as BasicSR makes them: what is paired, read and refused."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import zlib
+from pathlib import Path
+
+import lmdb
+import numpy as np
+import pytest
+from PIL import Image
+
+from packer.against import compare
+from packer.convert import convert
+from packer.errors import SourceError, UsageError
+from packer.format.schema import FieldSpec
+from packer.sources.images.basicsr import open_basicsr
+from packer.sources.images.basicsr_file import places
+from packer.sources.opening import SourceOptions, open_sources
+
+
+def encoded(seed=0, height=4, width=5, **options):
+    """A random RGB picture, and its PNG."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "png", **options)
+    return pixels, file.getvalue()
+
+
+def make(folder, values, listed=None):
+    """An LMDB folder with `values` by key, and a list of sizes, 4 x 5 unless `listed` has the lines."""
+    with lmdb.open(str(folder), map_size=2**24) as env, env.begin(write=True) as txn:
+        for key, value in values.items():
+            txn.put(key.encode() if isinstance(key, str) else key, value)
+    lines = [f"{key}.png (4,5,3) 1" for key in values] if listed is None else listed
+    (folder / "meta_info.txt").write_text("".join(f"{line}\n" for line in lines))
+    return str(folder)
+
+
+def read(source):
+    blocks = list(source.read())
+    return {spec.name: [image for block in blocks for image in block[spec.name]] for spec in source.fields}
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    """Two pairs whose keys of lr end in x2."""
+    small = make(tmp_path / "lr.lmdb", {f"{n}x2": encoded(n)[1] for n in (2, 10)})
+    large = make(
+        tmp_path / "hr.lmdb", {str(n): encoded(n, 8, 10)[1] for n in (2, 10)}, [f"{n}.png (8,10,3) 1" for n in (2, 10)]
+    )
+    return {"lr": small, "hr": large}
+
+
+@pytest.mark.parametrize(
+    ("owner", "note"),
+    [
+        ("XPixelGroup+BasicSR", "lq.lmdb: 1 picture has another size (such as comic) than in meta_info.txt"),
+        ("xinntao+Real-ESRGAN", "lq.lmdb: 2 pictures have another size (such as baboon) than in meta_info.txt"),
+    ],
+)
+def test_real_folders_become_pairs(shared_data, owner, note):
+    """The pictures are those that py-lmdb and Pillow give; a list that names a wrong size is said."""
+    folder = shared_data / "lmdb_reference" / owner / "tests" / "data"
+    source = open_sources([f"lq={folder}/lq.lmdb", f"gt={folder}/gt.lmdb"])
+    assert list(source.names) == ["baboon", "comic"]
+    assert [spec.shape for spec in source.fields] == [(None, None, 3)] * 2
+    assert "gt is 4 times as large as lq in every sample" in source.notes()
+    assert any(note in said for said in source.notes())
+    images = read(source)
+    for field in ("lq", "gt"):
+        with lmdb.open(f"{folder}/{field}.lmdb", readonly=True, lock=False) as env, env.begin() as txn:
+            for name, image in zip(source.names, images[field], strict=True):
+                with Image.open(io.BytesIO(txn.get(name.encode()))) as picture:
+                    np.testing.assert_array_equal(image, np.asarray(picture))
+
+
+def test_keys_are_paired_as_names_of_files_are(pairs):
+    """Markers are taken off, samples come in natural order, parts read what the whole does."""
+    source = open_basicsr(pairs)
+    assert source.names == ["2", "10"]
+    assert source.fields[0] == FieldSpec(name="lr", dtype="uint8", kind="image", shape=(4, 5, 3))
+    assert [source.files()[0], source.files()[1]] == [f"{pairs['lr']}/data.mdb", f"{pairs['hr']}/data.mdb"]
+    part = pickle.loads(pickle.dumps(source.part(1, 2)))
+    assert part.names == ["10"]
+    for some in (read(source)["hr"][1], read(part)["hr"][0]):
+        np.testing.assert_array_equal(some, encoded(10, 8, 10)[0])
+
+
+def test_it_is_packed_and_verified(pairs, tmp_path):
+    """A conversion of LMDB folders holds what the folders hold, by its own comparison too."""
+    sources = [f"{field}={folder}" for field, folder in pairs.items()]
+    convert(sources, tmp_path / "out.packed", workers=0)
+    assert compare(tmp_path / "out.packed", open_sources(sources)) == []
+
+
+def test_options_of_images_are_heard(pairs):
+    """--mode converts, and options of other sources are refused."""
+    source = open_sources([f"x={pairs['hr']}"], SourceOptions(mode="gray"))
+    assert read(source)["x"][0].shape == (8, 10, 1)
+    with pytest.raises(UsageError, match="--axis is for sources of hdf5, and this one holds basicsr"):
+        open_sources([f"x={pairs['hr']}"], SourceOptions(axis=1))
+
+
+def test_a_header_behind_much_else_is_found(tmp_path):
+    """Text of more than 64 KiB before the pixels is no hindrance."""
+    pixels, data = encoded()
+    chunk = b"tEXt" + bytes(100_000)
+    long = data[:33] + len(chunk[4:]).to_bytes(4, "big") + chunk + zlib.crc32(chunk).to_bytes(4, "big") + data[33:]
+    (image,) = read(open_basicsr({"x": make(tmp_path / "a.lmdb", {"a": long})}))["x"]
+    np.testing.assert_array_equal(image, pixels)
+
+
+def test_a_picture_that_changed_is_refused(tmp_path):
+    """Pixels of another size than the header had when it was read are an error that names the key."""
+    folder = make(tmp_path / "a.lmdb", {"a": encoded()[1]})
+    source = open_basicsr({"x": folder})
+    source.sizes["x"] += 1
+    with pytest.raises(SourceError, match=r"a\.lmdb/a\.png: is not what it was"):
+        read(source)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (b"", r"is empty \(0 bytes\)"),
+        (b"\xff\xd8\xff\xe0 a JPEG", "holds JPEG data under the name of a PNG"),
+        (encoded()[1][:40], "cut short"),
+        (bytes(100), "is no PNG: it begins with zeros"),
+    ],
+)
+def test_bad_values(tmp_path, value, reason):
+    """A value that is no PNG is named by its key, and left out where that is asked for."""
+    folder = make(tmp_path / "a.lmdb", {"a": value, "b": encoded()[1]})
+    with pytest.raises(SourceError, match=rf"a\.lmdb/a\.png: .*{reason}"):
+        open_basicsr({"x": folder})
+    bad = []
+    assert open_basicsr({"x": folder}, on_bad=bad.append).names == ["b"]
+    assert len(bad) == 1
+
+
+def test_a_wrong_checksum_is_found_when_pixels_are_read(tmp_path):
+    """A flipped bit in a value is an error with the number of the sample."""
+    data = bytearray(encoded()[1])
+    data[-20] ^= 1
+    source = open_basicsr({"x": make(tmp_path / "a.lmdb", {"a": encoded()[1], "b": bytes(data)})})
+    with pytest.raises(SourceError, match="wrong checksum") as caught:
+        read(source)
+    assert caught.value.sample == 1
+
+
+def test_keys_without_partner_and_lists_that_lie(pairs, tmp_path):
+    """An orphan, a listed key that is not there, and a line that is none, are each named; unlisted keys are packed."""
+    one = make(tmp_path / "one.lmdb", {"2": encoded()[1]})
+    with pytest.raises(SourceError, match=r"hr\.lmdb/10\.png: field 'hr' has this file"):
+        open_basicsr({"lr": one, "hr": pairs["hr"]})
+    missing = make(tmp_path / "missing.lmdb", {"a": encoded()[1]}, ["a.png (4,5,3) 1", "b.png (4,5,3) 1"])
+    with pytest.raises(SourceError, match=r"missing\.lmdb/b: is listed"):
+        open_basicsr({"x": missing})
+    odd = make(tmp_path / "odd.lmdb", {"a": encoded()[1]}, ["a.png (4,5,3) 1", "", "b.png"])
+    with pytest.raises(SourceError, match=r"meta_info\.txt: line 3 is 'b\.png'"):
+        open_basicsr({"x": odd})
+    more = open_basicsr({"x": make(tmp_path / "more.lmdb", {"a": encoded()[1], "b": encoded()[1]}, [])})
+    assert "2 keys are not in meta_info.txt" in more.notes()[0]
+
+
+def test_damaged_files(tmp_path):
+    """A data file that is cut short, is none of LMDB's, or has a key that is no text, is an error with its path."""
+    folder = make(tmp_path / "a.lmdb", {f"{n}": encoded(n)[1] * 100 for n in range(20)})
+    data = Path(folder, "data.mdb")
+    whole = data.read_bytes()
+    for bad in (whole[: len(whole) // 2], whole[:100], b"", bytes(len(whole))):
+        data.write_bytes(bad)
+        with pytest.raises(SourceError, match=r"a\.lmdb/data\.mdb: .*damaged"):
+            places(folder)
+    with pytest.raises(SourceError, match="no text"):
+        places(make(tmp_path / "b.lmdb", {b"\xff": b"x"}, []))

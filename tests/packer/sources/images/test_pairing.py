@@ -1,0 +1,139 @@
+"""Partners by name: markers, orphans, doubles and order."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from packer.sources.images.pairing import Marker, find_markers, pair, stem
+
+NUMBERS = [f"{i:04}" for i in range(1, 121)]
+
+
+def png(names):
+    return [f"{name}.png" for name in names]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "names"),
+    [
+        ({"lr": "{}x4", "hr": "{}"}, "{}"),
+        ({"lr": "{}", "hr": "{}"}, "{}"),
+        ({"lr": "img{}_LR", "hr": "img{}_HR"}, "img{}"),
+        ({"lr": "img{}_LRBI_x4", "hr": "img{}_HR_x4"}, "img{}"),
+        ({"lr": "{}_x2", "hr": "{}_x4"}, "{}"),
+        ({"lr": "LR_{}", "hr": "HR_{}"}, "{}"),
+        ({"lr": "LR_{}x4", "hr": "HR_{}"}, "{}"),
+        ({"lr": "X4/{}x4", "hr": "{}"}, "{}"),
+        ({"lr": "lr/{}", "hr": "hr/{}"}, "{}"),
+        ({"lr": "{}/lr/im", "hr": "{}/hr/im"}, "{}/im"),
+        ({"x2": "{}x2", "x4": "{}x4", "hr": "{}"}, "{}"),
+        ({"a": "{}_A", "b": "{}_B", "c": "{}_BB"}, "{}"),
+        ({"a": "{}_A", "b": "{}_B", "c": "{}"}, "{}"),
+        ({"lr": "v1/{}.part_lr", "hr": "v1/{}.part_hr"}, "v1/{}.part"),
+        ({"left": "{}_L_cam", "right": "{}_R_cam"}, "{}"),
+    ],
+)
+@pytest.mark.parametrize("count", [2, 120])
+def test_markers_of_every_form_are_found(patterns, names, count):
+    """Markers at either end, at both, and in folders are found, for few files and for many."""
+    files = {field: png(pattern.format(number) for number in NUMBERS[:count]) for field, pattern in patterns.items()}
+    paired = pair(files)
+    assert paired.names == [names.format(number) for number in NUMBERS[:count]]
+    assert paired.files == files
+    assert not any(paired.orphans.values())
+    assert not paired.doubles
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "name"),
+    [
+        ("babyx2", "baby", "baby"),
+        ("img_LR", "img_HR", "img"),
+        ("a_smallx2", "a_small", "a_small"),
+        ("babyx2", "babyx4", "baby"),
+    ],
+)
+def test_one_pair_is_enough_to_find_a_marker(low, high, name):
+    """A single pair has the shortest markers that make its names agree."""
+    assert pair({"lr": png([low]), "hr": png([high])}).names == [name]
+
+
+def test_stray_files_do_not_hide_a_marker():
+    """Files without a partner are orphans; the others still pair by their marker."""
+    files = {"lr": png([f"{n}x4" for n in NUMBERS[1:]] + ["stray"]), "hr": png(NUMBERS[:-1])}
+    paired = pair(files)
+    assert paired.names == NUMBERS[1:-1]
+    assert paired.orphans == {"lr": [f"{NUMBERS[-1]}x4.png", "stray.png"], "hr": [f"{NUMBERS[0]}.png"]}
+
+
+def test_names_that_agree_are_left_alone():
+    """No marker is taken off where names agree as they are, whatever they share."""
+    files = {"lr": png(["a_x4", "b_x4"]), "hr": png(["a_x4", "b_x4"])}
+    assert pair(files).names == ["a_x4", "b_x4"]
+
+
+def test_numbers_are_no_markers():
+    """Names that differ in a digit are different samples, not partners."""
+    paired = pair({"a": png(["0001", "0002"]), "b": png(["1001", "1002"])})
+    assert paired.names == []
+    assert paired.orphans == {"a": png(["0001", "0002"]), "b": png(["1001", "1002"])}
+
+
+def test_two_files_of_one_name_are_told():
+    """A second file of the same name and field is reported with the first and left out."""
+    paired = pair({"x": ["a.jpg", "a.png", "b.png"]})
+    assert paired.doubles == [("x", "a.jpg", "a.png", "a")]
+    assert paired.files == {"x": ["a.jpg", "b.png"]}
+
+
+def test_samples_stand_in_natural_order():
+    """Numbers in names count as numbers, and the order does not depend on the order of the files."""
+    files = png(["b/1", "a10", "a2", "a1", "a01"])
+    expected = ["a01", "a1", "a2", "a10", "b/1"]
+    assert pair({"x": files}).names == expected
+    assert pair({"x": files[::-1]}).names == expected
+
+
+def test_one_field_keeps_its_names():
+    """A field without partners has no marker, even where all its names share an end."""
+    assert pair({"x": png(["a_x4", "b_x4"])}).names == ["a_x4", "b_x4"]
+
+
+def test_stem_takes_the_last_suffix_alone():
+    """Dots in folders and inside names stay."""
+    assert [stem("a.b/c.d.png"), stem("a.b/c")] == ["a.b/c.d", "a.b/c"]
+
+
+def test_a_marker_strips_what_it_says_and_nothing_less():
+    """A path without the marker, or with nothing besides it, has no name."""
+    marker = Marker("X4/", "lr/", "LR_", "x4")
+    assert marker.name_of("X4/a/lr/LR_1x4") == "a/1"
+    assert [marker.name_of(path) for path in ("X4/a/lr/LR_1", "a/lr/LR_1x4", "X4/a/LR_1x4", "X4/lr/LR_x4")] == [
+        None
+    ] * 4
+    assert str(marker) == "begin with the folder 'X4/' and lie in a folder 'lr/' and begin with 'LR_' and end in 'x4'"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    names=st.sets(st.from_regex(r"[a-c]{1,3}[0-9]{1,3}", fullmatch=True), min_size=3, max_size=30),
+    low=st.sampled_from(["_LR", "x4", "_x4", "-small", ""]),
+    high=st.sampled_from(["_HR", "", "_GT"]),
+)
+def test_pairing_finds_all_partners(names, low, high):
+    """Whatever the names, two markers that whole fields share leave no orphan, and partners stay together."""
+    assume(low != high)
+    files = {"lr": sorted(png(name + low for name in names)), "hr": sorted(png(name + high for name in names))}
+    paired = pair(files)
+    assert not any(paired.orphans.values())
+    pairs = zip(paired.files["lr"], paired.files["hr"], strict=True)
+    assert {(a.removesuffix(f"{low}.png"), b.removesuffix(f"{high}.png")) for a, b in pairs} == {(n, n) for n in names}
+
+
+def test_many_names_have_the_marker_of_few():
+    """Only a spread of names votes, so that the number of files hardly matters."""
+    many = [f"{i:06}" for i in range(20_000)]
+    markers = find_markers({"lr": [f"{n}x4" for n in many], "hr": many})
+    assert markers == {"lr": Marker(suffix="x4"), "hr": Marker()}

@@ -1,0 +1,145 @@
+"""Pictures cut into squares: where they lie, what they are called, how parts and bad pictures are read."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from packer.against import compare
+from packer.convert import ConvertOptions, convert
+from packer.errors import SourceError, UsageError
+from packer.sources.images import patches
+from packer.sources.opening import SourceOptions, open_sources
+
+SIZES = {"a": (20, 28), "b": (8, 8), "c": (17, 9), "d": (4, 40)}
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    """lr and hr, twice as large, of several sizes, one of them smaller than a square."""
+    rng = np.random.default_rng(0)
+    for field, scale in (("lr", 1), ("hr", 2)):
+        (tmp_path / field).mkdir()
+        for name, (height, width) in SIZES.items():
+            pixels = rng.integers(0, 256, (height * scale, width * scale, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / field / f"{name}.png")
+    return [f"lr={tmp_path}/lr", f"hr={tmp_path}/hr"]
+
+
+def open_cut(pairs, patch=16, stride=None):
+    return open_sources(pairs, SourceOptions(patch=patch, stride=stride))
+
+
+def read(source):
+    blocks = list(source.read())
+    return {spec.name: np.concatenate([block[spec.name] for block in blocks]) for spec in source.fields}
+
+
+def pixels(pairs, field, name):
+    folder = dict(text.split("=") for text in pairs)[field]
+    with Image.open(Path(folder) / f"{name}.png") as picture:
+        return np.asarray(picture)
+
+
+@pytest.mark.parametrize("stride", [16, 8, 20])
+def test_squares_are_the_pixels_at_their_places(pairs, stride):
+    """Square r, c begins at r and c strides; its partner shows the same place; small pictures give none."""
+    source = open_cut(pairs, 16, stride)
+    assert [spec.shape for spec in source.fields] == [(8, 8, 3), (16, 16, 3)]
+    values = read(source)
+    expected = [
+        f"{name}_{r}_{c}"
+        for name, (height, width) in SIZES.items()
+        for r in range((2 * height - 16) // stride + 1)
+        for c in range((2 * width - 16) // stride + 1)
+    ]
+    assert source.names == expected
+    assert len(source) == len(values["hr"])
+    for i, label in enumerate(source.names):
+        name, r, c = label.split("_")
+        for field, scale in (("hr", 1), ("lr", 2)):
+            y, x, side = int(r) * stride // scale, int(c) * stride // scale, 16 // scale
+            np.testing.assert_array_equal(values[field][i], pixels(pairs, field, name)[y : y + side, x : x + side])
+
+
+def test_every_part_reads_its_own_squares(pairs, monkeypatch):
+    """Parts of parts, also within one picture, and blocks of two squares, give what the whole gives."""
+    source = open_cut(pairs, 16, 8)
+    whole = read(source)
+    monkeypatch.setattr(patches, "BLOCK_BYTES", 2000)
+    for start in range(0, len(source), 3):
+        for stop in range(start + 1, len(source) + 1, 4):
+            part = pickle.loads(pickle.dumps(source.part(0, stop).part(start, stop)))
+            assert part.names == source.names[start:stop]
+            np.testing.assert_array_equal(read(part)["lr"], whole["lr"][start:stop])
+    assert len(list(source.read())) > len(source) // 3
+
+
+def test_it_is_packed_with_the_same_bytes(pairs, tmp_path):
+    """A conversion into squares holds what the source gives."""
+    options = ConvertOptions(source=SourceOptions(patch=16, stride=8), workers=0)
+    convert(pairs, tmp_path / "out.packed", options)
+    assert compare(tmp_path / "out.packed", open_cut(pairs, 16, 8)) == []
+
+
+def test_a_bad_picture_is_numbered_by_its_first_square(pairs):
+    """The error says which square cannot be read; blocks before hold all squares before."""
+    folder = Path(pairs[1].partition("=")[2])
+    source = open_cut(pairs)
+    data = bytearray((folder / "c.png").read_bytes())
+    data[-20] ^= 1
+    (folder / "c.png").write_bytes(data)
+    got = []
+    with pytest.raises(SourceError, match="wrong checksum") as caught:
+        got.extend(len(block["hr"]) for block in source.read())
+    assert sum(got) == caught.value.sample == source.names.index("c_0_0")
+
+
+def test_a_bad_picture_without_squares_harms_none(pairs):
+    """What is wrong with the pixels of a picture that is too small for a square is no matter."""
+    path = Path(pairs[1].partition("=")[2]) / "d.png"
+    source = open_cut(pairs)
+    whole = read(source)
+    path.write_bytes(path.read_bytes()[:-20])
+    np.testing.assert_array_equal(read(source)["hr"], whole["hr"])
+
+
+def test_bad_squares_are_left_out(pairs, tmp_path):
+    """With on_error="skip" all squares of a bad picture are rejected, and no other."""
+    path = Path(pairs[1].partition("=")[2]) / "b.png"
+    data = bytearray(path.read_bytes())
+    data[-20] ^= 1
+    path.write_bytes(data)
+    options = ConvertOptions(source=SourceOptions(patch=8), workers=0, on_error="skip")
+    report = convert(pairs, tmp_path / "out.packed", options)
+    names = list(open_cut(pairs, 8).names)
+    assert len(report.rejected) == sum(name.startswith("b_") for name in names) == 4
+    assert report.samples == len(names) - 4
+
+
+@pytest.mark.parametrize(
+    ("patch", "stride", "error", "reason"),
+    [
+        (15, None, UsageError, "field 'lr' is 2 times as small, so multiples of 2 are expected"),
+        (16, 7, UsageError, "multiples of 2 are expected"),
+        (0, None, UsageError, "1 or more is expected"),
+        (None, 8, UsageError, "give their size with --patch"),
+        (400, None, SourceError, "no picture of field 'hr' has 400 x 400 pixels"),
+    ],
+)
+def test_squares_that_cannot_be(pairs, patch, stride, error, reason):
+    """Each is refused with what was expected."""
+    with pytest.raises(error, match=reason):
+        open_cut(pairs, patch, stride)
+
+
+def test_pairs_in_another_ratio(pairs):
+    """A pair whose sizes are in another ratio than the first one's is named."""
+    folder = Path(pairs[0].partition("=")[2])
+    Image.new("RGB", (8, 9)).save(folder / "b.png")
+    with pytest.raises(SourceError, match="sample 'b': 'hr' is not 2 times as large as 'lr'"):
+        open_cut(pairs)

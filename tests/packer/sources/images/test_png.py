@@ -1,0 +1,243 @@
+"""PNG files: structure checks and pixels, against an encoder written here and the files of PngSuite."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from packer.errors import SourceError
+from packer.sources.images import png, png_pixels
+
+SHARED = Path(__file__).parents[5] / "shared" / "data"
+KINDS = [(colour, depth) for colour, depths in png.DEPTHS.items() for depth in depths]
+# First row, first column, row step and column step of the seven passes of an interlaced PNG.
+PASSES = [(0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1)]
+
+
+def chunk(kind: bytes, data: bytes = b"") -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def pack_row(row: np.ndarray, depth: int) -> bytes:
+    if depth == 16:
+        return row.astype(">u2").tobytes()
+    bits = np.unpackbits(row.astype(np.uint8).reshape(-1, 1), axis=1)[:, 8 - depth :]
+    return np.packbits(bits.ravel()).tobytes()
+
+
+def predict(kind: int, left: int, up: int, corner: int) -> int:
+    """What the five row filters of PNG take off a byte."""
+    if kind == 4:
+        guess = left + up - corner
+        return min((left, up, corner), key=lambda byte: abs(guess - byte))
+    return (0, left, up, (left + up) // 2)[kind]
+
+
+def filter_row(kind: int, row: bytes, above: bytes, step: int) -> bytes:
+    padded, above = bytes(step) + row, bytes(step) + above
+    out = [byte - predict(kind, padded[i], above[i + step], above[i]) & 255 for i, byte in enumerate(row)]
+    return bytes([kind, *out])
+
+
+def filter_rows(image: np.ndarray, depth: int, kinds: list[int]) -> bytes:
+    if 0 in image.shape:
+        return b""
+    rows = [pack_row(row.ravel(), depth) for row in image]
+    step = max(1, image.shape[2] * depth // 8)
+    above = [bytes(len(rows[0])), *rows]
+    return b"".join(filter_row(kinds[i % len(kinds)], row, above[i], step) for i, row in enumerate(rows))
+
+
+def encode(values, colour, depth, *, kinds=(0,), interlaced=False, before=b"", after=b"") -> bytes:
+    """A PNG of (H, W, C) values as they are numbered in the file."""
+    height, width = values.shape[:2]
+    passes = [values[r::rs, c::cs] for r, c, rs, cs in PASSES] if interlaced else [values]
+    data = zlib.compress(b"".join(filter_rows(part, depth, list(kinds)) for part in passes))
+    ihdr = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, interlaced))
+    half = len(data) // 2
+    pixels = chunk(b"IDAT", data[:half]) + chunk(b"IDAT", data[half:])
+    return png.SIGNATURE + ihdr + before + pixels + chunk(b"IEND") + after
+
+
+def palette_of(count: int) -> bytes:
+    return chunk(b"PLTE", bytes(range(3 * count % 256)) if count < 86 else bytes(i % 251 for i in range(3 * count)))
+
+
+def decode(data: bytes, **options: bool) -> np.ndarray:
+    return png_pixels.decode(png.check(data, "x.png"), "x.png", **options)
+
+
+def small(colour: int = png.RGB, depth: int = 8, **options) -> bytes:
+    shape = (3, 4, png.SAMPLES[colour])
+    values = np.random.default_rng(1).integers(0, 2 ** min(depth, 3), shape, dtype=np.uint16)
+    return encode(values, colour, depth, **options)
+
+
+def huge() -> bytes:
+    """A small file that asks for 500 MB."""
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 13000, 13000, 8, png.RGB, 0, 0, 0))
+    return png.SIGNATURE + head + chunk(b"IDAT", zlib.compress(bytes(9000))) + chunk(b"IEND")
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    kind=st.sampled_from(KINDS),
+    height=st.integers(1, 11),
+    width=st.integers(1, 11),
+    filters=st.lists(st.integers(0, 4), min_size=1, max_size=5),
+    interlaced=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_every_kind_keeps_every_bit(kind, height, width, filters, interlaced, seed):
+    """Every colour type, depth, filter and interlacing comes back as it was, 16 bits included."""
+    colour, depth = kind
+    values = np.random.default_rng(seed).integers(0, 2**depth, (height, width, png.SAMPLES[colour]), dtype=np.uint16)
+    before = palette_of(2**depth) if colour == png.PALETTE else b""
+    data = encode(values, colour, depth, kinds=filters, interlaced=interlaced, before=before)
+    image = decode(data, as_index=True)
+    scale = 255 // (2**depth - 1) if colour == png.GRAY and depth < 8 else 1
+    assert image.dtype == (np.uint16 if depth == 16 else np.uint8)
+    assert image.flags.c_contiguous
+    np.testing.assert_array_equal(image, values * scale)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4, 8])
+def test_few_bits_of_gray_are_what_pillow_makes_of_them(depth):
+    """Gray of fewer than 8 bits is scaled as Pillow's conversion to "L" scales it."""
+    data = small(png.GRAY, depth)
+    expected = np.asarray(Image.open(io.BytesIO(data)).convert("L"))
+    np.testing.assert_array_equal(decode(data)[:, :, 0], expected)
+
+
+def test_palette_gives_colours_with_alpha_where_there_is_transparency():
+    """Palette pictures come out as RGB, as RGBA with tRNS (full alpha behind its end), or as indices."""
+    values = np.array([[[0], [1], [2]]])
+    plain = encode(values, png.PALETTE, 8, before=palette_of(3))
+    clear = encode(values, png.PALETTE, 8, before=palette_of(3) + chunk(b"tRNS", b"\x00\x80"))
+    assert decode(plain).tolist() == [[[0, 1, 2], [3, 4, 5], [6, 7, 8]]]
+    assert decode(clear).tolist() == [[[0, 1, 2, 0], [3, 4, 5, 128], [6, 7, 8, 255]]]
+    assert decode(clear, as_index=True).tolist() == [[[0], [1], [2]]]
+
+
+@pytest.mark.parametrize("path", sorted(SHARED.glob("png_odd/*/png/*.png")), ids=lambda path: path.name)
+def test_pngsuite_files_equal_pillow(path):
+    """PngSuite files equal Pillow's decoding; where Pillow gives 8 of 16 bits, those are the high ones."""
+    image = decode(path.read_bytes())
+    picture = Image.open(path)
+    if picture.mode == "P":
+        picture = picture.convert("RGBA" if "transparency" in picture.info else "RGB")
+    expected = np.asarray(picture.convert("L") if picture.mode == "1" else picture)
+    if path.stem == "basn4a16":  # Pillow opens gray with alpha of 16 bits as 8-bit RGBA.
+        expected = expected[:, :, [0, 3]]
+    high = image >> 8 if image.dtype == np.uint16 and expected.dtype == np.uint8 else image
+    np.testing.assert_array_equal(high.squeeze(), expected)
+
+
+def test_pngsuite_16_bit_colour_has_its_known_values():
+    """basn2c16 holds ramps of all 16 bits: 31 even steps from full to none."""
+    path = next(SHARED.glob("png_odd/*/png/basn2c16.png"), None)
+    if path is None:
+        pytest.skip("the sample files are not here")
+    image = decode(path.read_bytes())
+    assert image[0, :4, 0].tolist() == [65535, 63421, 61307, 59193]
+    assert image.dtype == np.uint16
+
+
+@pytest.mark.parametrize("path", sorted(SHARED.glob("png_bad/*/png/*.png")), ids=lambda path: path.name)
+def test_pngsuite_bad_files_are_refused(path):
+    """The corrupt files of PngSuite are errors."""
+    with pytest.raises(SourceError):
+        png.check(path.read_bytes(), path.name)
+
+
+@pytest.mark.parametrize("colour", [png.RGB, png.PALETTE])
+def test_any_changed_byte_is_found(colour):
+    """A PNG with any one byte changed is refused: nothing in it goes unchecked."""
+    data = bytearray(small(colour, 8, before=palette_of(8) + chunk(b"tEXt", b"a\0b")))
+    for position in range(len(data)):
+        data[position] ^= 0x20
+        with pytest.raises(SourceError, match=r"^x\.png: "):
+            decode(bytes(data))
+        data[position] ^= 0x20
+    decode(bytes(data))
+
+
+def test_a_file_cut_anywhere_is_found():
+    """A PNG cut short at any byte is refused."""
+    data = small()
+    for length in range(len(data)):
+        with pytest.raises(SourceError):
+            png.check(data[:length], "x.png")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (small(after=b"more"), "4 bytes of data stand behind IEND"),
+        (small(before=chunk(b"acTL", bytes(8))), "animated"),
+        (small(before=chunk(b"ABCD")), "chunk b'ABCD' at byte 33"),
+        (small(png.PALETTE), "palette of 0 bytes"),
+        (small(png.PALETTE, before=palette_of(2)), "colour number 7 is used, but the palette has 2"),
+        (small(before=chunk(b"PLTE", bytes(4))), "palette of 4 bytes"),
+        (small(before=palette_of(2) + palette_of(2)), "PLTE chunk stands where"),
+        (small(before=chunk(b"IDAT") + chunk(b"tEXt", b"a\0b")), "IDAT chunk stands where"),
+        (encode(np.zeros((3, 4, 3)), png.RGB, 8)[:33] + chunk(b"IEND"), "no IDAT"),
+        (encode(np.zeros((3, 4, 3)), png.RGB, 8, kinds=[2]).replace(b"x\x9c", b"x\x9d"), "wrong checksum"),
+        (huge(), r"\d+ bytes of data cannot hold 13000 x 13000 pixels"),
+        (small()[:33] + chunk(b"IDAT", zlib.compress(bytes(12))) + chunk(b"IEND"), "cannot be decoded"),
+        (small()[:33] + chunk(b"IDAT", zlib.compress(b"\x09" * 39)) + chunk(b"IEND"), "cannot be decoded"),
+        (b"\xff\xd8\xff\xe0 a JPEG, and long enough to hold a header", "signature"),
+    ],
+)
+def test_damage_is_said(data, message):
+    """The error of a damaged PNG names what is wrong."""
+    with pytest.raises(SourceError, match=message):
+        decode(data)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ((0, 4, 8, 2, 0, 0, 0), "0 x 4 pixels"),
+        ((4, 2**31, 8, 2, 0, 0, 0), "pixels, which PNG does not allow"),
+        ((4, 4, 3, 0, 0, 0, 0), "colour type 0 with 3 bits"),
+        ((4, 4, 16, 3, 0, 0, 0), "colour type 3 with 16 bits"),
+        ((4, 4, 8, 5, 0, 0, 0), "colour type 5"),
+        ((4, 4, 8, 2, 0, 0, 2), "interlace 2"),
+        ((4, 4, 8, 2, 1, 0, 0), "compression 1"),
+    ],
+)
+def test_header_values_that_png_does_not_know_are_refused(fields, message):
+    """IHDR is believed only where PNG allows what it says."""
+    head = png.SIGNATURE + chunk(b"IHDR", struct.pack(">IIBBBBB", *fields))
+    with pytest.raises(SourceError, match=message):
+        png.parse_ihdr(head, "x.png")
+
+
+def test_a_header_needs_no_pixels():
+    """The header is read from the bytes in front of the pixels, also where they are many."""
+    for extra in (b"", chunk(b"iCCP", bytes(5000)) + chunk(b"tRNS", bytes(6))):
+        data = small(before=extra)
+        file = io.BytesIO(data[: data.index(b"IDAT") + 4])
+        header = png.read_header(file, file.read(png.HEAD_BYTES), "x.png")
+        assert header == png.PngHeader(4, 3, 8, png.RGB, False, transparent=bool(extra))
+
+
+def test_a_header_without_pixels_behind_it_is_refused():
+    """A file that ends before its pixels, or says it is animated, is found by its header alone."""
+    for data, message in (
+        (small()[:33], "cut short"),
+        (small()[:33] + chunk(b"IEND"), "no IDAT"),
+        (small(before=chunk(b"acTL", bytes(8))), "animated"),
+    ):
+        file = io.BytesIO(data)
+        with pytest.raises(SourceError, match=message):
+            png.read_header(file, file.read(png.HEAD_BYTES), "x.png")

@@ -1,0 +1,218 @@
+"""Pictures that cannot be packed: every error says which file, why, and what to do."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from packer.errors import SourceError, UsageError
+from packer.sources.images.source import open_images
+
+
+def picture(height=4, width=5, channels=3, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (height, width, channels), dtype=np.uint8)
+
+
+def save(path, image=None, **options):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image = picture() if image is None else image
+    Image.fromarray(image.squeeze()).save(path, **options)
+    return image
+
+
+def read(source):
+    """All samples, by field one list of arrays."""
+    blocks = list(source.read())
+    return {spec.name: [image for block in blocks for image in block[spec.name]] for spec in source.fields}
+
+
+def collect():
+    """A place for the errors of bad files, and the `on_bad` that skips."""
+    errors: list[SourceError] = []
+    return errors, errors.append
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    """Three pairs of one size: lr/<n>x2.png and hr/<n>.png."""
+    for number in (1, 2, 10):
+        save(tmp_path / "lr" / f"{number}x2.png", picture(seed=number))
+        save(tmp_path / "hr" / f"{number}.png", picture(8, 10, seed=number + 100))
+    return tmp_path
+
+
+def open_pairs(pairs, **options):
+    return open_images({"lr": str(pairs / "lr"), "hr": str(pairs / "hr")}, **options)
+
+
+def test_a_tiff_whose_bits_pillow_would_drop_is_refused(tmp_path):
+    """TIFF colour of 16 bits, which Pillow opens as 8, is an error rather than a loss."""
+    tags = [(256, 3, 1, 1), (257, 3, 1, 1), (258, 3, 3, 110), (262, 3, 1, 2), (273, 4, 1, 116), (277, 3, 1, 3)]
+    tags += [(278, 3, 1, 1), (279, 4, 1, 6)]
+    entries = b"".join(struct.pack("<HHII", *tag) for tag in tags)
+    directory = struct.pack("<H", len(tags)) + entries + struct.pack("<I", 0)
+    (tmp_path / "a.tif").write_bytes(
+        b"II*\0" + struct.pack("<I", 8) + directory + struct.pack("<6H", *[16] * 3, 1, 2, 3)
+    )
+    with pytest.raises(SourceError, match="16-bit RGB, which cannot be read without loss"):
+        open_images({"x": str(tmp_path)})
+
+
+def test_images_of_one_field_are_of_one_kind(tmp_path):
+    """Gray among RGB is an error that counts both, names one of each and says what to do."""
+    for number in range(3):
+        save(tmp_path / f"{number}.png")
+    save(tmp_path / "odd.png", picture(channels=1))
+    with pytest.raises(
+        SourceError, match=r"3 RGB uint8 \(such as .\.png\), 1 gray uint8 \(such as odd.png\); .*--mode"
+    ):
+        open_images({"x": str(tmp_path)})
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.png", b"", r"a\.png: is empty"),
+        ("a.png", b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "git-LFS pointer"),
+        ("a.png", b"\xff\xd8\xff\xe0rest of a JPEG", "holds JPEG data under the name of a PNG"),
+        ("a.jpg", b"\x89PNG\r\n\x1a\n", "holds PNG data under the name of a JPEG"),
+        ("a.png", bytes(100), "begins with zeros"),
+        ("a.png", b"<!DOCTYPE html>", "holds HTML data"),
+        ("a.png", b"\x89PNG\n\x1a\n and so on", "signature it begins with was changed"),
+        ("a.jpg", b"\xff\xd8\xff" + bytes(50), "damaged or of a kind of JPEG"),
+        ("a.tif", b"II*\0" + bytes(50), "damaged or of a kind of TIFF"),
+        ("a.npy", b"\x93NUMPY", r"a\.npy: is not an image .* but lies among images"),
+    ],
+)
+def test_bad_files_are_named_with_the_reason(tmp_path, name, content, message):
+    """A file that is not what its name says stops with its name and the reason, or is skipped."""
+    save(tmp_path / "good.png")
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(SourceError, match=message) as caught:
+        open_images({"x": str(tmp_path)})
+    assert caught.value.path == f"{tmp_path}/{name}"
+    errors, skip = collect()
+    assert open_images({"x": str(tmp_path)}, on_bad=skip).names == ["good"]
+    assert len(errors) == 1
+
+
+@pytest.mark.parametrize("suffix", ["png", "gif", "webp", "tif"])
+def test_animations_are_refused(tmp_path, suffix):
+    """Files of several pictures are refused rather than cut to their first."""
+    frames = [Image.fromarray(picture(seed=seed)) for seed in range(3)]
+    frames[0].save(tmp_path / f"a.{suffix}", save_all=True, append_images=frames[1:])
+    with pytest.raises(SourceError, match="animat"):
+        open_images({"x": str(tmp_path)})
+
+
+@pytest.mark.parametrize("suffix", ["png", "jpg"])
+def test_too_many_pixels_are_refused_by_the_header(tmp_path, suffix):
+    """The limit of pixels is an error that says how to raise it."""
+    save(tmp_path / f"a.{suffix}")
+    with pytest.raises(SourceError, match="4 pixels, more than the limit of 19; raise it with --max-pixels 20"):
+        open_images({"x": str(tmp_path)}, max_pixels=19)
+    assert len(open_images({"x": str(tmp_path)}, max_pixels=20)) == 1
+
+
+def test_a_bad_file_leaves_its_sample_out_of_every_field(pairs):
+    """Skipping drops the partners of a bad file too, so that fields stay in step."""
+    (pairs / "lr" / "2x2.png").write_bytes(b"")
+    errors, skip = collect()
+    source = open_pairs(pairs, on_bad=skip)
+    assert source.names == ["1", "10"]
+    assert len(source.files()) == 4
+    assert [error.path for error in errors] == [f"{pairs}/lr/2x2.png"]
+
+
+def test_orphans_are_listed(pairs):
+    """The first error of missing partners lists them all; skipped, each is told by itself."""
+    save(pairs / "hr" / "11.png")
+    (pairs / "hr" / "2.png").unlink()
+    with pytest.raises(SourceError, match=r"2 files have no partner \(lr: 2x2.png; hr: 11.png\)"):
+        open_pairs(pairs)
+    errors, skip = collect()
+    assert open_pairs(pairs, on_bad=skip).names == ["1", "10"]
+    assert [error.path for error in errors] == [f"{pairs}/lr/2x2.png", f"{pairs}/hr/11.png"]
+
+
+def test_two_files_of_one_name_are_an_error_that_names_both(tmp_path):
+    """a.png and a.bmp cannot both be sample a."""
+    save(tmp_path / "a.png")
+    save(tmp_path / "a.bmp")
+    with pytest.raises(SourceError, match=r"a\.png: this file and a\.bmp would both be sample 'a'"):
+        open_images({"x": str(tmp_path)})
+
+
+def test_nothing_to_pack_is_said(tmp_path):
+    """Missing and empty folders, patterns that match nothing and no partners at all have their errors."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.txt").write_text("")
+    for text, message in (
+        ("empty", "no image for field 'x'"),
+        ("text", r"1 \.txt there"),
+        ("*.png", "no image"),
+        ("nothing", "no such file or folder"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            open_images({"x": str(tmp_path / text)})
+    save(tmp_path / "a" / "1.png")
+    save(tmp_path / "b" / "2.png")
+    with pytest.raises(SourceError, match="no sample is left"):
+        open_images({"x": str(tmp_path / "a"), "y": str(tmp_path / "b")}, on_bad=lambda error: None)
+
+
+def test_wrong_options_are_refused(tmp_path):
+    """Unknown modes, impossible limits, no input and bad field names are errors of use."""
+    save(tmp_path / "a.png")
+    for inputs, options in (
+        ({"x": str(tmp_path)}, {"mode": "cmyk"}),
+        ({"x": str(tmp_path)}, {"palette": "colors"}),
+        ({"x": str(tmp_path)}, {"palette": "index", "mode": "rgb"}),
+        ({"x": str(tmp_path)}, {"max_pixels": 0}),
+        ({"a/b": str(tmp_path)}, {}),
+        ({}, {}),
+    ):
+        with pytest.raises(UsageError):
+            open_images(inputs, **options)
+
+
+def test_reading_stops_at_damage_with_the_number_of_the_sample(pairs):
+    """Samples before a damaged one are yielded; the error says which one, so that reading can go on behind it."""
+    damaged = pairs / "hr" / "2.png"
+    data = bytearray(damaged.read_bytes())
+    data[-20] ^= 1
+    damaged.write_bytes(data)
+    source, blocks = open_pairs(pairs), []
+    with pytest.raises(SourceError, match=r"IDAT at byte \d+ has a wrong checksum") as caught:
+        blocks.extend(source.read())
+    assert (caught.value.sample, caught.value.path) == (1, str(damaged))
+    assert [len(block["lr"]) for block in blocks] == [1]
+    assert len(read(source.part(2, 3))["hr"]) == 1
+
+
+def test_a_file_that_changed_since_its_header_was_read_is_an_error(pairs):
+    """A picture of another size, or one that has gone, is not packed in silence."""
+    source = open_pairs(pairs)
+    save(pairs / "lr" / "1x2.png", picture(9, 9))
+    with pytest.raises(SourceError, match="was 4 x 5 x 3 uint8 when its header was read, and is 9 x 9 x 3"):
+        list(source.read())
+    (pairs / "lr" / "1x2.png").unlink()
+    with pytest.raises(SourceError, match="cannot be read: No such file"):
+        list(source.read())
+
+
+@pytest.mark.skipif(os.name == "nt", reason="named pipes are of POSIX")
+def test_what_is_no_regular_file_is_never_opened(tmp_path):
+    """A pipe or a broken link under the name of an image is an error, not a wait for ever."""
+    save(tmp_path / "good.png")
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "link.png").symlink_to(tmp_path / "gone.png")
+    errors, skip = collect()
+    assert open_images({"x": str(tmp_path)}, on_bad=skip).names == ["good"]
+    assert [Path(error.path or "").name for error in errors] == ["link.png", "pipe.png"]

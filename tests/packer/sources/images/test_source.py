@@ -1,0 +1,281 @@
+"""Pictures in folders as a source: what is found, refused, left out and read."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from packer.format.schema import FieldSpec
+from packer.sources.images.checks import check_duplicates
+from packer.sources.images.source import BLOCK_BYTES, open_images
+
+SHARED = Path(__file__).parents[5] / "shared" / "data"
+SET5 = SHARED / "png_pairs" / "JingyunLiang+SwinIR" / "testsets" / "Set5"
+KINDS = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
+
+
+def picture(height=4, width=5, channels=3, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (height, width, channels), dtype=np.uint8)
+
+
+def save(path, image=None, **options):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image = picture() if image is None else image
+    Image.fromarray(image.squeeze()).save(path, **options)
+    return image
+
+
+def read(source):
+    """All samples, by field one list of arrays."""
+    blocks = list(source.read())
+    return {spec.name: [image for block in blocks for image in block[spec.name]] for spec in source.fields}
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    """Three pairs of one size: lr/<n>x2.png and hr/<n>.png."""
+    for number in (1, 2, 10):
+        save(tmp_path / "lr" / f"{number}x2.png", picture(seed=number))
+        save(tmp_path / "hr" / f"{number}.png", picture(8, 10, seed=number + 100))
+    return tmp_path
+
+
+def open_pairs(pairs, **options):
+    return open_images({"lr": str(pairs / "lr"), "hr": str(pairs / "hr")}, **options)
+
+
+def test_pairs_become_samples_with_the_names_of_both(pairs):
+    """Partners make a sample named without the marker, in natural order, with the pixels of the files."""
+    source = open_pairs(pairs)
+    assert source.names == ["1", "2", "10"]
+    assert source.fields == (
+        FieldSpec(name="lr", dtype="uint8", kind="image", shape=(4, 5, 3)),
+        FieldSpec(name="hr", dtype="uint8", kind="image", shape=(8, 10, 3)),
+    )
+    (block,) = source.read()
+    assert block["lr"].shape == (3, 4, 5, 3)
+    np.testing.assert_array_equal(block["hr"], [picture(8, 10, seed=n + 100) for n in (1, 2, 10)])
+    assert source.files()[:2] == [f"{pairs}/lr/1x2.png", f"{pairs}/hr/1.png"]
+
+
+def test_the_plan_is_told_markers_and_ratio(pairs):
+    """Notes say which marker was found, how the sizes relate and what was left out; origin has no path."""
+    (pairs / "lr" / "readme.txt").write_text("about")
+    (pairs / "lr" / ".hidden").write_text("")
+    source = open_pairs(pairs)
+    assert source.notes() == [
+        "field lr: left out 1 .txt, 1 hidden",
+        "field lr: the names end in 'x2'; samples are named without it",
+        "hr is 2 times as large as lr in every sample",
+    ]
+    assert source.provenance()["markers"] == {"lr": {"suffix": "x2"}, "hr": {}}
+    assert str(pairs) not in json.dumps(source.provenance())
+
+
+def test_sizes_that_differ_make_ragged_axes(tmp_path):
+    """Only the axes that differ are ragged; blocks hold lists then, and shapes are known beforehand."""
+    images = [save(tmp_path / f"{i}.png", picture(4, 5 + i, seed=i)) for i in range(3)]
+    source = open_images({"x": str(tmp_path)})
+    assert source.fields[0].shape == (4, None, 3)
+    assert source.shapes("x").tolist() == [[4, 5, 3], [4, 6, 3], [4, 7, 3]]
+    for got, expected in zip(read(source)["x"], images, strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "channels"),
+    [(suffix, channels) for suffix in ("png", "tif") for channels in (1, 2, 3, 4)]
+    + [("webp", 3), ("webp", 4), ("bmp", 1), ("bmp", 3), ("jpg", 1), ("jpg", 3)],
+)
+def test_every_format_equals_pillow(tmp_path, suffix, channels):
+    """Each format gives what Pillow gives, with its channels; gray has one."""
+    path = tmp_path / f"a.{suffix}"
+    save(path, picture(channels=channels))
+    with Image.open(path) as image:
+        expected = np.asarray(image).reshape(4, 5, channels)
+    (got,) = read(open_images({"x": str(path)}))["x"]
+    np.testing.assert_array_equal(got, expected)
+
+
+def test_exif_rotation_is_not_applied(tmp_path):
+    """Pixels of a JPEG stay where the file has them, whatever its orientation tag says."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    save(tmp_path / "a.jpg", exif=exif)
+    assert open_images({"x": str(tmp_path)}).fields[0].shape == (4, 5, 3)
+
+
+def test_16_bits_stay_16_bits_also_beside_8(tmp_path):
+    """A pair may mix 8-bit colour with 16-bit depth; the plan says so."""
+    depth = np.arange(20, dtype=np.uint16).reshape(4, 5) * 3000
+    save(tmp_path / "rgb" / "a.png")
+    save(tmp_path / "depth" / "a.png", depth)
+    source = open_images({"rgb": str(tmp_path / "rgb"), "depth": str(tmp_path / "depth")})
+    np.testing.assert_array_equal(read(source)["depth"][0][:, :, 0], depth)
+    assert "bit depths differ: rgb is uint8, depth is uint16" in source.notes()
+
+
+@pytest.mark.parametrize("suffix", ["tif", "png"])
+def test_depth_maps_keep_their_dtype(tmp_path, suffix):
+    """Gray of 16 bits, and float TIFF, come out in the dtype of the file."""
+    values = np.linspace(0, 1, 20, dtype=np.float32).reshape(4, 5)
+    values = values if suffix == "tif" else (values * 65535).astype(np.uint16)
+    save(tmp_path / f"a.{suffix}", values)
+    (got,) = read(open_images({"x": str(tmp_path)}))["x"]
+    assert got.dtype == values.dtype
+    np.testing.assert_array_equal(got[:, :, 0], values)
+
+
+@pytest.mark.parametrize(("mode", "channels"), [("gray", 1), ("rgb", 3), ("rgba", 4)])
+@pytest.mark.parametrize("bits", [8, 16])
+def test_modes_convert_on_purpose(tmp_path, mode, channels, bits):
+    """A mode makes all images alike, as Pillow converts them; 16 bits give the same at a finer step."""
+    for number, kind in KINDS.items():
+        image = picture(channels=number, seed=number)
+        if bits == 8:
+            save(tmp_path / f"{kind}.png", image)
+        else:
+            write_png16(tmp_path / f"{kind}.png", image.astype(np.uint16) * 257)
+    source = open_images({"x": str(tmp_path)}, mode=mode)
+    assert source.fields[0].shape == (4, 5, channels)
+    numbers = {kind: number for number, kind in KINDS.items()}
+    for name, got in zip(source.names, read(source)["x"], strict=True):
+        original = Image.fromarray(picture(channels=numbers[name], seed=numbers[name]).squeeze())
+        expected = np.asarray(original.convert("L" if mode == "gray" else mode.upper())).reshape(4, 5, channels)
+        near = got if bits == 8 else np.rint(got / 257)
+        assert np.abs(near.astype(int) - expected).max() <= (bits == 16)
+
+
+def write_png16(path, image):
+    height, width, channels = image.shape
+    colour = {1: 0, 2: 4, 3: 2, 4: 6}[channels]
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in image)
+    parts = [(b"IHDR", struct.pack(">IIBBBBB", width, height, 16, colour, 0, 0, 0))]
+    parts += [(b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
+    body = b"".join(struct.pack(">I", len(d)) + k + d + struct.pack(">I", zlib.crc32(k + d)) for k, d in parts)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + body)
+
+
+def test_palette_pictures_give_colours_or_indices(tmp_path):
+    """Palette pictures are RGB by default and numbers of colours on request."""
+    coloured = Image.fromarray(picture()).quantize(8)
+    coloured.save(tmp_path / "a.png")
+    (colours,) = read(open_images({"x": str(tmp_path)}))["x"]
+    (indices,) = read(open_images({"x": str(tmp_path)}, palette="index"))["x"]
+    np.testing.assert_array_equal(colours, np.asarray(coloured.convert("RGB")))
+    np.testing.assert_array_equal(indices[:, :, 0], np.asarray(coloured))
+
+
+def test_changes_on_the_way_are_said(tmp_path):
+    """Gray of 1 bit becomes 8 bits and a transparent colour loses its mark: both stand in the notes."""
+    save(tmp_path / "mask" / "a.png", np.eye(4, dtype=bool))
+    Image.fromarray(picture()).save(tmp_path / "key.png", transparency=(1, 2, 3))
+    mask = open_images({"x": str(tmp_path / "mask")})
+    np.testing.assert_array_equal(read(mask)["x"][0][:, :, 0], np.eye(4) * 255)
+    assert "1 file: gray of 1, 2 or 4 bits" in mask.notes()[0]
+    assert "tRNS" in open_images({"x": str(tmp_path / "key.png")}).notes()[0]
+
+
+def test_globs_share_one_folder(tmp_path):
+    """Two patterns pair within one folder; the wider one leaves to the narrower what that one names."""
+    for name in ("a", "b"):
+        save(tmp_path / f"{name}.png", picture(8, 10))
+        save(tmp_path / f"{name}x2.png", picture())
+    source = open_images({"lr": str(tmp_path / "*x2.png"), "hr": str(tmp_path / "*.png")})
+    assert source.names == ["a", "b"]
+    assert [Path(file).name for file in source.files()] == ["ax2.png", "a.png", "bx2.png", "b.png"]
+    assert source.notes()[0] == "field hr: 2 files belong to lr and are left to it"
+
+
+def test_folders_are_searched_to_any_depth_and_globs_count_from_their_fixed_part(tmp_path):
+    """Names are relative paths with slashes, from the folder or from what stands before the first wildcard."""
+    for name in ("b/c/x", "a", "b/x"):
+        save(tmp_path / "in" / f"{name}.png")
+    assert open_images({"x": str(tmp_path / "in")}).names == ["a", "b/c/x", "b/x"]
+    assert open_images({"x": str(tmp_path / "*" / "b" / "*.png")}).names == ["in/b/x"]
+    assert open_images({"x": str(tmp_path / "**" / "x.png")}).names == ["in/b/c/x", "in/b/x"]
+
+
+def test_a_relative_folder_works_from_where_one_stands(tmp_path, monkeypatch):
+    """Relative inputs, also the current folder, are read where they are."""
+    image = save(tmp_path / "a.png")
+    monkeypatch.chdir(tmp_path)
+    for text in (".", "a.png", "*.png", "./"):
+        np.testing.assert_array_equal(read(open_images({"x": text}))["x"][0], image)
+
+
+def test_folders_that_link_in_a_circle_end(tmp_path):
+    """A link to a folder above is not followed; a link to another folder is."""
+    save(tmp_path / "in" / "a.png")
+    save(tmp_path / "out" / "b.png")
+    (tmp_path / "in" / "up").symlink_to(tmp_path / "in")
+    (tmp_path / "in" / "more").symlink_to(tmp_path / "out")
+    assert open_images({"x": str(tmp_path / "in")}).names == ["a", "more/b"]
+
+
+def test_opening_decodes_nothing(pairs):
+    """Damaged pixels are not seen before reading: headers alone make the plan."""
+    for path in (pairs / "lr").iterdir():
+        path.write_bytes(path.read_bytes()[:60])
+    assert len(open_pairs(pairs)) == 3
+
+
+def test_parts_are_small_and_the_same(pairs):
+    """Parts, pickled too, give the samples of the whole, and carry nothing of the others."""
+    source = open_pairs(pairs)
+    whole = read(source)
+    for start in range(3):
+        part = pickle.loads(pickle.dumps(source.part(start, start + 1)))
+        assert part.names == source.names[start : start + 1]
+        assert part.fields == source.fields
+        assert len(pickle.dumps(part)) < 2000
+        np.testing.assert_array_equal(read(part)["hr"][0], whole["hr"][start])
+
+
+def test_blocks_are_bounded(tmp_path):
+    """A block holds at most 8 MiB, or one sample."""
+    side = 1200
+    for number in range(4):
+        save(tmp_path / f"{number}.bmp", np.full((side, side, 3), number, np.uint8))
+    blocks = [block["x"] for block in open_images({"x": str(tmp_path)}).read()]
+    assert [len(block) for block in blocks] == [1, 1, 1, 1]
+    assert blocks[0].nbytes * 2 > BLOCK_BYTES
+    assert [int(block[0, 0, 0, 0]) for block in blocks] == [0, 1, 2, 3]
+
+
+def test_pairs_out_of_ratio_are_named(pairs):
+    """The plan names samples whose sizes do not keep the usual ratio."""
+    save(pairs / "hr" / "10.png", picture(8, 11))
+    assert open_pairs(pairs).notes()[-1] == (
+        "hr is 2 times as large as lr, but not in 1 of 3 samples: 10 (lr 4 x 5, hr 8 x 11); check these"
+    )
+
+
+def test_copies_are_found(pairs):
+    """Files of one field with the same bytes are named as copies."""
+    paths = [str(pairs / "hr" / f"{number}.png") for number in (1, 2, 10)]
+    assert check_duplicates(["1", "2", "10"], {"hr": paths}) == []
+    Path(paths[2]).write_bytes(Path(paths[0]).read_bytes())
+    assert check_duplicates(["1", "2", "10"], {"hr": paths}) == [
+        "field hr: 2 files are copies of one another: 1 = 10; check these"
+    ]
+
+
+@pytest.mark.skipif(not SET5.exists(), reason="the sample files are not here")
+@pytest.mark.parametrize("scale", [2, 3, 4, 8])
+def test_set5_equals_pillow(scale):
+    """Real pairs of pictures of different sizes pair by their marker and equal Pillow's decoding."""
+    source = open_images({"lr": str(SET5 / "LR_bicubic" / f"X{scale}"), "hr": str(SET5 / "HR")})
+    assert source.names == ["baby", "bird", "butterfly", "head", "woman"]
+    images = read(source)
+    expected = [np.asarray(Image.open(path)) for path in source.files()]
+    for number in range(5):
+        np.testing.assert_array_equal(images["lr"][number], expected[2 * number])
+        np.testing.assert_array_equal(images["hr"][number], expected[2 * number + 1])

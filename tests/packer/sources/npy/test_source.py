@@ -1,0 +1,208 @@
+"""Arrays of .npy and .npz files as rows: what is read, and what is refused."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import zipfile
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from packer.against import compare
+from packer.convert import convert
+from packer.errors import SourceError, UsageError
+from packer.format.schema import FieldSpec
+from packer.sources.npy import source as npy
+from packer.sources.npy.source import open_npy
+from packer.sources.opening import open_sources
+
+X = np.arange(60, dtype=np.float32).reshape(10, 2, 3)
+Y = np.arange(10, dtype=np.int64)
+
+
+def read(source):
+    blocks = list(source.read())
+    return {spec.name: np.concatenate([block[spec.name] for block in blocks]) for spec in source.fields}
+
+
+def save(path, array):
+    np.save(path, array)
+    return str(path)
+
+
+def header_of(array):
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()[: -array.nbytes]
+
+
+def test_a_folder_of_arrays(tmp_path):
+    """Files are fields, rows are samples, and a part reads its own rows."""
+    save(tmp_path / "x.npy", X)
+    save(tmp_path / "y.npy", Y)
+    source = open_sources([str(tmp_path)])
+    assert source.fields == (
+        FieldSpec(name="x", dtype="float32", shape=(2, 3)),
+        FieldSpec(name="y", dtype="int64", shape=()),
+    )
+    assert (source.kind, source.names, len(source)) == ("npy", None, 10)
+    values = read(pickle.loads(pickle.dumps(source.part(2, 9).part(1, 4))))
+    np.testing.assert_array_equal(values["x"], X[3:6])
+    np.testing.assert_array_equal(values["y"], Y[3:6])
+    assert source.files() == [f"{tmp_path}/x.npy", f"{tmp_path}/y.npy"]
+
+
+@pytest.mark.parametrize("savez", [np.savez, np.savez_compressed])
+def test_members_of_an_npz(tmp_path, savez, monkeypatch):
+    """Members are fields, stored or deflated, in runs of few rows too; what is no array is left out, and said."""
+    savez(tmp_path / "rows.npz", x=X, y=Y, f=np.asfortranarray(X[:, 0]), big=Y.astype(">u2"))
+    with zipfile.ZipFile(tmp_path / "rows.npz", "a") as archive:
+        archive.writestr("readme.txt", "about")
+    monkeypatch.setattr(npy, "BLOCK_BYTES", 150)
+    source = open_sources([str(tmp_path / "rows.npz")])
+    assert [spec.name for spec in source.fields] == ["x", "y", "f", "big"]
+    assert any("readme.txt is no array" in note for note in source.notes())
+    assert any("field big: big-endian" in note for note in source.notes())
+    assert len(list(source.read())) > 3
+    for start, stop in ((0, 10), (4, 9)):
+        values = read(source.part(start, stop))
+        for name, array in {"x": X, "y": Y, "f": X[:, 0], "big": Y.astype("u2")}.items():
+            np.testing.assert_array_equal(values[name], array[start:stop])
+            assert values[name].dtype == array.dtype.newbyteorder("=")
+
+
+def test_named_files_are_packed(tmp_path):
+    """FIELD=FILE names an array; what is packed is what the files hold, by the comparison of packer too."""
+    sources = [f"image={save(tmp_path / 'a.npy', X)}", f"label={save(tmp_path / 'b.npy', Y)}"]
+    convert(sources, tmp_path / "out.packed", workers=0)
+    assert compare(tmp_path / "out.packed", open_sources(sources)) == []
+    np.save(tmp_path / "b.npy", Y + (Y == 7))
+    (damage,) = compare(tmp_path / "out.packed", open_sources(sources))
+    assert "label" in str(damage)
+
+
+DTYPES = st.one_of(
+    hnp.boolean_dtypes(),
+    hnp.integer_dtypes(endianness="?"),
+    hnp.unsigned_integer_dtypes(endianness="?"),
+    hnp.floating_dtypes(endianness="?", sizes=(16, 32, 64)),
+    hnp.complex_number_dtypes(endianness="?", sizes=(64, 128)),
+)
+
+
+@given(
+    array=hnp.arrays(DTYPES, hnp.array_shapes(min_dims=1, max_dims=4, max_side=5)),
+    is_fortran=st.booleans(),
+    way=st.sampled_from(["npy", "npz", "deflated"]),
+)
+def test_every_plain_array_comes_back(tmp_path_factory, array, is_fortran, way):
+    """Whatever the dtype, byte order, order of axes and container, rows are the same to the bit, native and C."""
+    folder = tmp_path_factory.mktemp("npy")
+    kept = np.asfortranarray(array) if is_fortran else array
+    if way == "npy":
+        save(folder / "x.npy", kept)
+    else:
+        (np.savez if way == "npz" else np.savez_compressed)(folder / "x.npz", x=kept)
+    (block,) = open_sources([str(folder)]).read()
+    assert block["x"].flags.c_contiguous
+    assert block["x"].flags.aligned
+    assert block["x"].dtype == array.dtype.newbyteorder("=")
+    assert block["x"].tobytes() == array.astype(array.dtype.newbyteorder("=")).tobytes()
+
+
+def test_rows_without_bytes(tmp_path):
+    """Rows of shape (0,) are counted and packed."""
+    source = open_npy({"x": save(tmp_path / "x.npy", np.empty((7, 0), np.float32))})
+    assert read(source)["x"].shape == (7, 0)
+
+
+@pytest.mark.parametrize(
+    ("array", "reason"),
+    [
+        (np.array([{}, []], object), "holds Python objects, which only pickle can read"),
+        (np.zeros(3, [("a", "i4"), ("b", "f4")]), r"has several members a row \(a, b\)"),
+        (np.float32(3), "is 0-d"),
+        (np.zeros((0, 3)), r"has shape \(0, 3\): there is no row"),
+        (np.array(["a", "bc"]), "has dtype <U2, which cannot be packed"),
+        (np.zeros(2, "datetime64[s]"), "has dtype .*, which cannot be packed"),
+        (np.zeros(2, np.longdouble), "has dtype .*, which cannot be packed"),
+    ],
+    ids=["objects", "members", "0-d", "empty", "text", "dates", "long"],
+)
+@pytest.mark.parametrize("container", ["npy", "npz"])
+def test_arrays_that_cannot_be_packed(tmp_path, array, reason, container):
+    """Each is refused with its path and the reason, and no pickle is loaded."""
+    if container == "npy":
+        np.save(tmp_path / "x.npy", array, allow_pickle=True)
+        where = r"x\.npy: "
+    else:
+        np.savez(tmp_path / "rows.npz", x=array)
+        where = r"rows\.npz\[x\]: "
+    with pytest.raises(SourceError, match=where + reason):
+        open_sources([str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "is no .npy array"),
+        (b"\x93NUMPY\x01\x00", "is no .npy array"),
+        (b"\x93NUMPY\x09\x00" + bytes(200), "is no .npy array|version 9"),
+        (header_of(X), "240 bytes by its header .* and 0 in the file: it is cut short"),
+        (header_of(X) + X.tobytes()[:-1], "and 239 in the file: it is cut short"),
+        (header_of(X) + X.tobytes() + b"\0", "and 241 in the file: something else stands behind the array"),
+        (header_of(X).replace(b"(10, 2, 3)", b"(-1, 2, 3)") + X.tobytes(), r"has shape \(-1, 2, 3\) in its header"),
+        (header_of(X).replace(b"(10, 2, 3)", b"(99**99,) ") + X.tobytes(), "is no .npy array"),
+        (header_of(X).replace(b"'<f4'", b"'<f9'") + X.tobytes(), "is no .npy array"),
+        (header_of(X).replace(b"{", b"[") + X.tobytes(), "is no .npy array"),
+    ],
+)
+def test_damaged_npy(tmp_path, data, reason):
+    """A header that is none, and one that says more or less than there is, are errors before anything is read."""
+    (tmp_path / "x.npy").write_bytes(data)
+    with pytest.raises(SourceError, match=rf"x\.npy: .*({reason})"):
+        open_npy({"x": str(tmp_path / "x.npy")})
+
+
+def test_a_file_cut_short_later(tmp_path):
+    """One that became shorter between opening and reading is an error, not a crash."""
+    source = open_npy({"x": save(tmp_path / "x.npy", X)})
+    (tmp_path / "x.npy").write_bytes((tmp_path / "x.npy").read_bytes()[:-9])
+    with pytest.raises(SourceError, match="has become shorter"):
+        read(source)
+
+
+@pytest.mark.parametrize("savez", [np.savez, np.savez_compressed])
+def test_damaged_npz(tmp_path, savez):
+    """A flipped bit is found by the member's checksum, a file cut short by its missing end."""
+    path = tmp_path / "rows.npz"
+    savez(path, x=np.random.default_rng(0).random((500, 4)))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:5000] + bytes([whole[5000] ^ 4]) + whole[5001:])
+    with pytest.raises(SourceError, match=r"rows\.npz: is damaged"):
+        read(open_npy({"": str(path)}))
+    path.write_bytes(whole[:5000])
+    with pytest.raises(SourceError, match=r"rows\.npz: is damaged"):
+        open_npy({"": str(path)})
+
+
+def test_arrays_that_do_not_go_together(tmp_path):
+    """Other lengths, a name for several arrays, one name twice, and no file at all are each said."""
+    (tmp_path / "a").mkdir()
+    x, y = save(tmp_path / "x.npy", X), save(tmp_path / "a" / "y.npy", Y[:9])
+    with pytest.raises(SourceError, match="x has 10, y has 9"):
+        open_npy({"x": x, "y": y})
+    save(tmp_path / "a" / "x.npy", X)
+    with pytest.raises(UsageError, match=r"z=.*: there are 2 arrays \(x, y\)"):
+        open_npy({"z": str(tmp_path / "a")})
+    with pytest.raises(UsageError, match="are both called 'x'"):
+        open_npy({"": str(tmp_path / "**" / "x.npy")})
+    with pytest.raises(UsageError, match=r"there is no \.npy or \.npz file"):
+        open_npy({"": str(tmp_path / "none*.npy")})
+    np.savez(tmp_path / "empty.npz")
+    with pytest.raises(SourceError, match=r"empty\.npz: holds no array"):
+        open_npy({"": str(tmp_path / "empty.npz")})

@@ -1,0 +1,97 @@
+"""PLY headers: what they declare, where the body begins, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from packer.errors import SourceError
+from packer.sources.ply.header import Element, Property, parse_header, read_header
+
+HEADER = (
+    b"ply",
+    b"format binary_little_endian 1.0",
+    b"comment made by hand",
+    b"obj_info  two  blanks ",
+    b"element vertex 2",
+    b"property float32 x",
+    b"property list uchar int ids",
+    b"end_header",
+)
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
+@pytest.mark.parametrize("body", [b"\n\r\n123", b"\r123", b"", b"x"])
+def test_body_start(end: bytes, body: bytes) -> None:
+    """Exactly one line end of the header's own kind belongs to the header, whatever the body begins with."""
+    if end == b"\n" or not body.startswith(b"\n") or end == b"\r":
+        data = end.join(HEADER) + end
+        assert parse_header(data + body, "a.ply").body == len(data)
+
+
+def test_everything_declared_is_kept() -> None:
+    """Format, elements, types in either naming style, comments and obj_info come out as written."""
+    header = parse_header(b"\n".join(HEADER) + b"\n", "a.ply")
+    assert header.format == "binary_little_endian"
+    assert header.elements == (Element("vertex", 2, (Property("x", "float32"), Property("ids", "int32", "uint8"))),)
+    assert header.comments == ("made by hand",)
+    assert header.obj_info == (" two  blanks",)
+
+
+def test_stray_lines_are_kept_apart() -> None:
+    """A line with an unknown first word, or an empty one, changes nothing that is declared."""
+    plain = parse_header(b"\n".join(HEADER) + b"\n", "a.ply")
+    lines = [*HEADER[:4], b"", b"TextureFile wood.png", *HEADER[4:]]
+    stray = parse_header(b"\n".join(lines) + b"\n", "a.ply")
+    assert stray.elements == plain.elements
+    assert stray.stray == ("TextureFile wood.png",)
+
+
+def test_old_comments() -> None:
+    """A Latin-1 comment does not stop the reader."""
+    data = b"\n".join([*HEADER[:2], b"comment caf\xe9", *HEADER[2:]]) + b"\n"
+    assert parse_header(data, "a.ply").comments[0] == "café"
+
+
+def test_header_longer_than_the_first_read(tmp_path) -> None:
+    """A header of any length up to the limit is read whole, its end across a read boundary too."""
+    for pad in range(4060, 4100):
+        path = tmp_path / "a.ply"
+        comment = b"comment " + b"x" * (pad - 200)
+        data = b"\r\n".join([*HEADER[:2], comment, *HEADER[2:]]) + b"\r\n"
+        path.write_bytes(data + b"\n\n\n")
+        assert read_header(str(path)).body == len(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "0 bytes"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "git-LFS"),
+        (b"\x89PNG\r\n\x1a\n", "not a PLY"),
+        (b"ply", "not a PLY"),
+        (b"plyx\n", "not a PLY"),
+        (b"ply x\n", "line 1"),
+        (b"ply\nformat ascii 1.0\nelement vertex 0\n", "end_header"),
+        (b"ply\nelement vertex 0\nend_header\n", "format"),
+        (b"ply\nformat ascii 2.0\n", "line 2: format"),
+        (b"ply\nformat ascii 1.0\nformat ascii 1.0\n", "second format"),
+        (b"ply\nformat ascii 1.0\nelement vertex -1\n", "COUNT"),
+        (b"ply\nformat ascii 1.0\nelement vertex 1e3\n", "COUNT"),
+        (b"ply\nformat ascii 1.0\nelement vertex \xc2\xb2\n", "COUNT"),
+        (b"ply\nformat ascii 1.0\nelement vertex 99999999999999999999\n", "rows"),
+        (b"ply\nformat ascii 1.0\nelement vertex " + b"9" * 5000 + b"\n", "COUNT"),
+        (b"ply\nformat ascii 1.0\nelement vertex 1\nelement vertex 1\n", "second element"),
+        (b"ply\nformat ascii 1.0\nproperty float x\n", "before the first element"),
+        (b"ply\nformat ascii 1.0\nElemnt vertex 1\n", "element seems to be meant"),
+        (b"ply\nformat ascii 1.0\nelement vertex 1\nproperty half x\n", "'half' is not known"),
+        (b"ply\nformat ascii 1.0\nelement vertex 1\nproperty list float int x\n", "integer"),
+        (b"ply\nformat ascii 1.0\nelement vertex 1\nproperty float x y\n", "property TYPE NAME"),
+        (b"ply\nformat ascii 1.0\nelement vertex 1\nend_header\n1\n", "no properties"),
+        (b"ply\nformat ascii 1.0\nelement vertex 1\n" + b"property int a\n" * 5000, "more than 4096"),
+    ],
+)
+def test_wrong_headers_are_refused(data: bytes, reason: str) -> None:
+    """A wrong header is an error that names the file and what is wrong."""
+    with pytest.raises(SourceError, match=reason) as caught:
+        parse_header(data, "bad.ply")
+    assert caught.value.path == "bad.ply"

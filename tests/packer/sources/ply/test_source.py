@@ -1,0 +1,363 @@
+"""Sets of PLY files as a source: fields, shapes, names, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plyfile import PlyData, PlyElement
+
+from packer.errors import PackerError, SourceError, UsageError
+from packer.sources.ply.source import PlySource, open_ply
+
+SHARED = Path(__file__).parents[5] / "shared" / "data"
+FILES = sorted(SHARED.glob("ply_*/**/*.ply"))
+
+
+def vertices(count: int, spec: str = "x:f4 y:f4 z:f4") -> PlyElement:
+    """A vertex element of random values; `spec` names properties and types."""
+    rng = np.random.default_rng(count)
+    types = [tuple(word.split(":")) for word in spec.split()]
+    data = np.empty(count, types)
+    for name, _ in types:
+        data[name] = rng.integers(0, 100, count)
+    return PlyElement.describe(data, "vertex")
+
+
+def faces(*rows: list[int], name: str = "vertex_indices", element: str = "face", dtype: str = "i4") -> PlyElement:
+    data = np.empty(len(rows), [(name, "O")])
+    for i, row in enumerate(rows):
+        data[name][i] = np.array(row, dtype)
+    return PlyElement.describe(data, element, len_types={name: "u1"}, val_types={name: dtype})
+
+
+def write(path: Path, *elements: PlyElement, text: bool = False, order: str = "<", **kept) -> dict:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    PlyData(elements, text=text, byte_order=order, **kept).write(str(path))
+    return {e.name: e.data for e in elements}
+
+
+def samples(source: PlySource) -> list[dict]:
+    """All samples, after a check that they are what `fields` and `shapes` announce."""
+    found = []
+    for i, block in enumerate(source.read()):
+        sample = {name: arrays[0] for name, arrays in block.items()}
+        assert list(sample) == [f.name for f in source.fields]
+        for field in source.fields:
+            array = sample[field.name]
+            assert array.dtype == np.dtype(field.dtype)
+            assert array.dtype.isnative
+            assert array.flags.c_contiguous
+            assert array.flags.aligned
+            assert tuple(source.shapes(field.name)[i]) == array.shape
+            assert field.shape[0] is None
+            assert field.shape[1:] == array.shape[1:]
+        found.append(sample)
+    assert len(found) == len(source)
+    return found
+
+
+def specs(source: PlySource) -> dict[str, tuple[str, tuple[int | None, ...]]]:
+    return {f.name: (f.dtype, f.shape) for f in source.fields}
+
+
+@pytest.mark.skipif(not FILES, reason="no sample files here")
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+def test_sample_files_pack_alone(path: Path) -> None:
+    """Every sample file gives points, and faces where it has some, equal to plyfile's."""
+    expected = PlyData.read(str(path))
+    (sample,) = samples(open_ply(str(path)))
+    xyz = np.stack([expected["vertex"][c] for c in "xyz"], axis=1)
+    assert sample["xyz"].tobytes() == xyz.astype(sample["xyz"].dtype).tobytes()
+    if "face" in expected:
+        corners = expected["face"].data[expected["face"].properties[0].name]
+        assert sample["face"].ravel().tolist() == [int(c) for row in corners for c in row]
+        if "face_size" in sample:
+            assert sample["face_size"].tolist() == [len(row) for row in corners]
+
+
+@pytest.mark.parametrize(("text", "order"), [(True, "="), (False, "<"), (False, ">")])
+def test_field_names(tmp_path, text: bool, order: str) -> None:
+    """Groups become one field each whatever their place; all else keeps its name; alpha makes rgba."""
+    spec = "red:u1 green:u1 blue:u1 alpha:u1 w:f8 nx:f4 ny:f4 nz:f4 z:f4 x:f4 y:f4"
+    expected = write(tmp_path / "a.ply", vertices(5, spec), text=text, order=order)["vertex"]
+    source = open_ply(str(tmp_path))
+    assert specs(source) == {
+        "xyz": ("float32", (None, 3)),
+        "normal": ("float32", (None, 3)),
+        "rgba": ("uint8", (None, 4)),
+        "w": ("float64", (None,)),
+    }
+    (sample,) = samples(source)
+    for field, members in (("xyz", "x y z"), ("normal", "nx ny nz"), ("rgba", "red green blue alpha")):
+        assert sample[field].tolist() == np.stack([expected[m] for m in members.split()], axis=1).tolist()
+    assert sample["w"].tolist() == expected["w"].tolist()
+
+
+def test_groups_of_several_types_stay_apart(tmp_path) -> None:
+    """x, y, z of different types are fields of their own, unless cast says what xyz shall be."""
+    write(tmp_path / "a.ply", vertices(3, "x:f4 y:f4 z:f8 red:u1 green:u1 blue:u1 alpha:f4"))
+    assert list(specs(open_ply(str(tmp_path)))) == ["rgb", "x", "y", "z", "alpha"]
+    source = open_ply(str(tmp_path), cast={"xyz": "float64"})
+    assert specs(source)["xyz"] == ("float64", (None, 3))
+    samples(source)
+
+
+def test_repeated_properties_are_numbered(tmp_path) -> None:
+    """A property that repeats is kept under a numbered name."""
+    head = "ply\nformat ascii 1.0\nelement vertex 1\n" + "".join(f"property int {p}\n" for p in "xyzaxaa")
+    (tmp_path / "a.ply").write_text(head + "end_header\n1 2 3 4 5 6 7\n")
+    (sample,) = samples(open_ply(str(tmp_path)))
+    assert {k: v.tolist() for k, v in sample.items()} == {
+        "xyz": [[1, 2, 3]],
+        "a": [4],
+        "x": [5],
+        "a_2": [6],
+        "a_3": [7],
+    }
+
+
+@pytest.mark.parametrize("text", [True, False])
+def test_faces(tmp_path, text: bool) -> None:
+    """Faces are (m, 3) only if every face of the whole set is a triangle; names and types of indices may differ."""
+    write(tmp_path / "a.ply", vertices(4), faces([0, 1, 2], [1, 2, 3]), text=text)
+    write(tmp_path / "b.ply", faces([0, 1, 2], name="vertex_index", dtype="u4"), vertices(4), text=text)
+    write(tmp_path / "c.ply", vertices(4), faces(), text=text)
+    source = open_ply(str(tmp_path))
+    assert specs(source)["face"] == ("int32", (None, 3))
+    assert [s["face"].tolist() for s in samples(source)] == [[[0, 1, 2], [1, 2, 3]], [[0, 1, 2]], []]
+    write(tmp_path / "d.ply", vertices(4), faces([0, 1, 2, 3], [2, 1]), text=text)
+    source = open_ply(str(tmp_path))
+    assert specs(source)["face"] == specs(source)["face_size"] == ("int32", (None,))
+    last = samples(source)[-1]
+    assert (last["face"].tolist(), last["face_size"].tolist()) == ([0, 1, 2, 3, 2, 1], [4, 2])
+
+
+def test_quads_alone_are_no_table(tmp_path) -> None:
+    """Faces that are all quads are given as corners and sizes too."""
+    write(tmp_path / "a.ply", vertices(4), faces([0, 1, 2, 3]))
+    assert specs(open_ply(str(tmp_path)))["face"] == ("int32", (None,))
+
+
+def test_lists_elsewhere(tmp_path) -> None:
+    """Lists that all have one length become a table; others entries and sizes; elements prefix their fields."""
+    write(tmp_path / "a.ply", vertices(2), faces([1, 2], [3, 4], element="edge", name="ends", dtype="u2"))
+    write(tmp_path / "b.ply", vertices(2), faces([5, 6], element="edge", name="ends", dtype="u2"))
+    assert specs(open_ply(str(tmp_path)))["edge_ends"] == ("uint16", (None, 2))
+    write(tmp_path / "c.ply", vertices(2), faces([5], element="edge", name="ends", dtype="u2"))
+    source = open_ply(str(tmp_path))
+    assert specs(source)["edge_ends"] == ("uint16", (None,))
+    assert samples(source)[0]["edge_ends_size"].tolist() == [2, 2]
+
+
+def test_indices_beyond_int32(tmp_path) -> None:
+    """A corner number that int32 cannot hold is an error with its row, not another number."""
+    write(tmp_path / "a.ply", vertices(4), faces([0, 1, 2], [0, 1, 2**31], dtype="u4"))
+    with pytest.raises(
+        SourceError, match=r"element face, row 1, property vertex_indices: 2.14748e.09 does not fit int32"
+    ):
+        samples(open_ply(str(tmp_path)))
+
+
+def test_order_and_names(tmp_path) -> None:
+    """Samples come in natural order, named by the path below the folder without suffix; hidden files are left out."""
+    for name in ("b/10.ply", "b/9.PLY", "a 1.x.ply", "._junk.ply", ".hidden/c.ply", "b/readme.txt"):
+        write(tmp_path / name, vertices(1))
+    source = open_ply(str(tmp_path))
+    assert source.names == ["a 1.x", "b/9", "b/10"]
+    assert source.files() == [str(tmp_path / n) for n in ("a 1.x.ply", "b/9.PLY", "b/10.ply")]
+    assert "2 hidden files" in source.notes()[0]
+    assert open_ply(str(tmp_path / "*" / "*.ply")).names == ["b/10"]
+    assert open_ply(str(tmp_path / "**" / "*.ply")).names == ["a 1.x", "b/10"]
+    assert open_ply(str(tmp_path / "b" / "10.ply")).names == ["10"]
+
+
+def test_no_files(tmp_path) -> None:
+    """A folder without PLY files is an error; so is a path where nothing is."""
+    with pytest.raises(SourceError, match=r"no \.ply file"):
+        open_ply(str(tmp_path))
+    with pytest.raises(SourceError, match=r"no \.ply file"):
+        open_ply(str(tmp_path / "*.ply"))
+    with pytest.raises(UsageError, match="no such file"):
+        open_ply(str(tmp_path / "nowhere"))
+
+
+def test_two_files_of_one_name(tmp_path) -> None:
+    """Two files that would be one sample are an error that names both."""
+    write(tmp_path / "a.ply", vertices(1))
+    write(tmp_path / "a.PLY", vertices(1))
+    with pytest.raises(SourceError, match=r"a\.PLY|a\.ply"):
+        open_ply(str(tmp_path))
+
+
+def test_no_vertices_declared(tmp_path) -> None:
+    """A file without a vertex element is refused; one with no rows of it is an empty cloud."""
+    write(tmp_path / "a.ply", faces([0, 1, 2]))
+    with pytest.raises(SourceError, match="no vertex element"):
+        open_ply(str(tmp_path))
+    write(tmp_path / "a.ply", vertices(0), text=True)
+    assert samples(open_ply(str(tmp_path)))[0]["xyz"].shape == (0, 3)
+
+
+def mixed_set(folder: Path) -> str:
+    write(folder / "1.ply", vertices(2))
+    write(folder / "2.ply", vertices(3, "x:f4 y:f4 z:f4 red:u1 green:u1 blue:u1"), text=True)
+    write(folder / "3.ply", vertices(4, "z:f4 y:f4 x:f4 red:u1 green:u1 blue:u1"), order=">")
+    return str(folder)
+
+
+def test_files_that_differ(tmp_path) -> None:
+    """A file whose fields are not the first one's is named, with the difference."""
+    folder = mixed_set(tmp_path)
+    with pytest.raises(SourceError, match=r"2\.ply: its fields differ from those of .*1\.ply: rgb is extra"):
+        open_ply(folder)
+    write(tmp_path / "2.ply", vertices(3, "x:f8 y:f8 z:f8"))
+    with pytest.raises(SourceError, match="xyz is float64 x 3 where float32 x 3 is expected"):
+        open_ply(folder)
+    errors: list[SourceError] = []
+    assert open_ply(folder, on_bad=errors.append).names == ["1"]
+    assert [Path(str(e.path)).name for e in errors] == ["2.ply", "3.ply"]
+
+
+def test_choice_of_fields(tmp_path) -> None:
+    """`common`, `all` and names choose fields; with `all`, a field that a file lacks has no rows there."""
+    folder = mixed_set(tmp_path)
+    source = open_ply(folder, fields="common")
+    assert list(specs(source)) == ["xyz"]
+    assert [len(s["xyz"]) for s in samples(source)] == [2, 3, 4]
+    source = open_ply(folder, fields="all")
+    assert list(specs(source)) == ["xyz", "rgb"]
+    assert [(len(s["xyz"]), len(s["rgb"])) for s in samples(source)] == [(2, 0), (3, 3), (4, 4)]
+    assert list(specs(open_ply(folder, fields=["xyz"]))) == ["xyz"]
+    with pytest.raises(UsageError, match="has no field rgb; it has xyz"):
+        open_ply(folder, fields=["rgb"])
+    with pytest.raises(UsageError, match="fields='some' is not known"):
+        open_ply(folder, fields="some")
+
+
+def test_cast(tmp_path) -> None:
+    """A cast unites types; a value its new type cannot hold is an error, as is a field that is not there."""
+    write(tmp_path / "1.ply", vertices(2, "x:f8 y:f8 z:f8 a:u2"))
+    write(tmp_path / "2.ply", vertices(2, "x:f4 y:f4 z:f4 a:u1"))
+    source = open_ply(str(tmp_path), cast={"xyz": "float32", "a": "uint8"})
+    assert specs(source) == {"xyz": ("float32", (None, 3)), "a": ("uint8", (None,))}
+    samples(source)
+    head = "ply\nformat ascii 1.0\nelement vertex 2\nproperty ushort a\nend_header\n"
+    (tmp_path / "3.ply").write_text(head + "255\n256\n")
+    with pytest.raises(SourceError, match="row 1, property a: 256 does not fit uint8"):
+        samples(open_ply(str(tmp_path / "3.ply"), cast={"a": "uint8"}))
+    with pytest.raises(UsageError, match="no field b"):
+        open_ply(str(tmp_path / "3.ply"), cast={"b": "uint8"})
+    with pytest.raises(UsageError, match="numeric dtype"):
+        open_ply(str(tmp_path / "3.ply"), cast={"a": "half"})
+
+
+def test_bad_files_are_reported_and_skipped(tmp_path) -> None:
+    """`on_bad` hears of each bad header, the rest is packed; with no good file left there is an error."""
+    write(tmp_path / "good.ply", vertices(2))
+    (tmp_path / "empty.ply").write_bytes(b"")
+    (tmp_path / "cut.ply").write_bytes((tmp_path / "good.ply").read_bytes()[:-1])
+    errors: list[SourceError] = []
+    assert open_ply(str(tmp_path), on_bad=errors.append).names == ["good"]
+    assert sorted(Path(str(e.path)).name for e in errors) == ["cut.ply", "empty.ply"]
+    (tmp_path / "good.ply").unlink()
+    with pytest.raises(SourceError, match="none of its files"):
+        open_ply(str(tmp_path), on_bad=errors.append)
+
+
+def test_bad_body_names_the_sample(tmp_path) -> None:
+    """A body found bad while reading gives its sample number within the part; samples before it are out."""
+    head = "ply\nformat ascii 1.0\nelement vertex 1\nproperty uchar a\nend_header\n"
+    for i, value in enumerate(["1", "2", "300", "4"]):
+        (tmp_path / f"{i}.ply").write_text(head + f"{value}\n")
+    blocks = open_ply(str(tmp_path)).part(1, 4).read()
+    assert next(blocks)["a"][0].tolist() == [2]
+    with pytest.raises(SourceError, match=r"2\.ply: element vertex, row 0, property a: 300") as caught:
+        next(blocks)
+    assert caught.value.sample == 1
+
+
+def test_parts(tmp_path) -> None:
+    """A part holds its own samples alone, with the fields of the whole, and survives pickling small."""
+    for i in range(6):
+        write(tmp_path / f"{i}.ply", vertices(i), faces([0, 1, 2], *([[0, 1, 2, 3]] if i == 5 else [])))
+    whole = open_ply(str(tmp_path))
+    part = pickle.loads(pickle.dumps(whole.part(2, 4)))
+    assert part.fields == whole.fields
+    assert part.names == ["2", "3"]
+    for found, expected in zip(samples(part), samples(whole)[2:4], strict=True):
+        assert all(found[k].tolist() == expected[k].tolist() for k in expected)
+    assert len(pickle.dumps(whole.part(2, 4))) < 5000
+
+
+@pytest.mark.parametrize("text", [True, False])
+def test_changed_file(tmp_path, text: bool) -> None:
+    """A file that is no longer what the plan was made from is an error."""
+    path = tmp_path / "a.ply"
+    write(path, vertices(2), faces([0, 1, 2]), text=text)
+    source = open_ply(str(path))
+    for changed in ([vertices(3), faces([0, 1, 2])], [vertices(2), faces([0, 1, 2, 3])], [vertices(2)]):
+        write(path, *changed, text=text)
+        with pytest.raises(SourceError, match="has changed"):
+            samples(source)
+
+
+def test_origin_is_kept(tmp_path) -> None:
+    """Formats, comments, obj_info, property types and order are kept as JSON, with no path in them."""
+    write(tmp_path / "1.ply", vertices(2, "z:f4 y:f4 x:f4"), comments=["one"], obj_info=["by hand"])
+    write(tmp_path / "2.ply", vertices(2, "z:f4 y:f4 x:f4"), comments=["two"], text=True)
+    write(tmp_path / "3.ply", vertices(5, "z:f4 y:f4 x:f4"), comments=["one"], obj_info=["by hand"])
+    origin = open_ply(str(tmp_path)).provenance()
+    assert json.loads(json.dumps(origin)) == origin
+    assert str(tmp_path) not in json.dumps(origin)
+    first, second = origin["headers"]
+    assert (first["format"], first["comments"], first["obj_info"]) == ("binary_little_endian", ["one"], ["by hand"])
+    assert (second["format"], second["comments"]) == ("ascii", ["two"])
+    assert origin["header_of"] == {"2": 1}
+    assert first["elements"][0]["properties"][0] == {
+        "name": "z",
+        "type": "float32",
+        "count_type": None,
+        "field": "xyz",
+    }
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    text=st.booleans(),
+    flips=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=4),
+    cut=st.integers(0, 9),
+)
+def test_damage_gives_an_error_or_samples(tmp_path_factory, text: bool, flips: list[tuple[int, int]], cut: int) -> None:
+    """A file with bytes changed or cut off packs or is refused; nothing else comes of it."""
+    path = tmp_path_factory.getbasetemp() / "damaged.ply"
+    write(path, vertices(3, "x:f4 y:f4 z:f4 a:u1"), faces([0, 1, 2], [0, 1]), text=text)
+    damaged = bytearray(path.read_bytes())
+    for place, value in flips:
+        damaged[place % len(damaged)] = value
+    path.write_bytes(bytes(damaged[: len(damaged) - cut]))
+    with suppress(PackerError):
+        samples(open_ply(str(path)))
+
+
+def test_names_no_field_can_have(tmp_path) -> None:
+    """A property whose name cannot be a field's is a clear error."""
+    head = "ply\nformat ascii 1.0\nelement vertex 1\nproperty uchar a/b\nend_header\n1\n"
+    (tmp_path / "a.ply").write_text(head)
+    with pytest.raises(PackerError, match="a/b"):
+        open_ply(str(tmp_path))
+
+
+def test_stray_lines_are_noted(tmp_path) -> None:
+    """A header line that means nothing is passed over and mentioned in the notes."""
+    head = "ply\nformat ascii 1.0\nTextureFile wood.png\nelement vertex 1\nproperty uchar a\nend_header\n1"
+    (tmp_path / "a.ply").write_text(head)
+    source = open_ply(str(tmp_path))
+    assert samples(source)[0]["a"].tolist() == [1]
+    assert "TextureFile" in source.notes()[0]
