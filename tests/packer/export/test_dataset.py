@@ -96,7 +96,7 @@ def test_damage_is_not_exported(tmp_path, codec, to):
     data = bytearray(path.read_bytes())
     data[data.index(image[0].tobytes()) + 3] ^= 4
     path.write_bytes(data)
-    with pytest.raises(DamagedError, match="field 'a', samples 0 to [03] of the shard: the checksum is wrong"):
+    with pytest.raises(DamagedError, match=r"field 'a', samples 0 to [03] of the shard: the checksum is wrong"):
         export(tmp_path / "d", tmp_path / "out", to=to)
     assert not [p for p in (tmp_path / "out").rglob("*") if p.is_file()]
 
