@@ -28,7 +28,7 @@ from readers.places import Numbers
 from readers.pool import Pool
 from readers.sampler_order import SamplerOrder
 from readers.share import Share
-from readers.stream import RUN_BYTES, Stream
+from readers.stream import Stream, bytes_at_once
 from readers.varied import Varied
 
 #: Frames of at least this many raw bytes are worth a thread where their codec is a heavy one: two threads then
@@ -206,7 +206,7 @@ class Loader:
         block, shards = block_samples(self.dataset), len(self.dataset.manifest.shards)
         window = min(self.order.window + block, len(self.dataset))
         row = max(sum(field.fixed_bytes for field in self.dataset.fields.values()), 1)
-        at_once = max(self.batch_size, RUN_BYTES // row)
+        at_once = max(self.batch_size, bytes_at_once(row) // row)
         for reader in self.dataset.opened.readers.values():
             if isinstance(reader, Varied):
                 reader.keep(window + 2 * at_once)
