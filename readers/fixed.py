@@ -20,10 +20,7 @@ from packer.format import rowdelta
 from packer.format.codecs import FrameCodec, lz4_frame
 from readers.frame_cache import FrameCache
 from readers.places import Numbers, Places
-from readers.take import TEAM_BYTES, take
-
-#: Records of at least this many bytes are gathered by numpy, as long as they are few.
-NUMPY_RECORD = 512
+from readers.take import take
 
 #: Gives `n` bytes of writable memory as a uint8 tensor (n,).
 Allocate = Callable[[int], torch.Tensor]
@@ -60,19 +57,14 @@ class FixedRaw:
         # span_at holds for offsets within a shard; fold the shard's first sample in, once a chunk.
         chunk_shard = np.repeat(np.arange(len(places.indexes)), [len(i.chunk_at) for i in places.indexes])
         at = places.span_at - places.first[chunk_shard] * self._row
-        # Elements are addressed, not bytes: torch then makes the final tensor itself, which saves 5 us a batch.
+        # Elements are addressed, not bytes: many are copied by torch, which is slow for single bytes.
         # Only a chunk small enough to lie within a page of the B-tree may be out of step; then bytes it is.
         self._unit = _GATHERED.get(self._dtype, self._dtype)
         if (at % self._dtype.itemsize).any():
             self._unit = torch.uint8
         self._at = at // self._unit.itemsize
         self._length = self._row // self._unit.itemsize
-        flat = self._shape == () and self._length == 1
-        self._flat = flat
-        self._window = places.memory.window(self._unit, None if flat else self._length)
-        self._array: NDArray[Any] = self._window.numpy()
-        #: Whether gathered records have the shape of the batch already.
-        self._in_shape = flat or len(self._shape) == 1
+        self._window = places.memory.window(self._unit, self.field.np_dtype, self._shape) if self._row else None
 
     def locate(self, numbers: Numbers) -> Numbers:
         """Address of each sample, in elements, (n,)."""
@@ -93,31 +85,9 @@ class FixedRaw:
 
     def read(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
         """The samples, (n, *shape), in new memory or in what `allocate` gives."""
-        if not self._row or not len(located):
+        if self._window is None or not len(located):
             return torch.empty((len(located), *self._shape), dtype=self._dtype)
-        if allocate is None:
-            out = self._gathered(located)
-        else:
-            out = allocate(len(located) * self._row).view(self._unit)
-            if self._window.dim() > 1:
-                out = out.view(len(located), self._length)
-            take(self._window, located, out)
-        if self._unit is not self._dtype:
-            out = out.view(self._dtype)
-        return out if self._in_shape else out.view(len(located), *self._shape)
-
-    def _gathered(self, located: Numbers) -> torch.Tensor:
-        """The records in new memory, by numpy where that is quicker.
-
-        Scalars: 2 us for 100 against 4. Records of 768 bytes: 3 us for 8 against 7, since torch would have to be
-        kept from spreading so little over its threads. Short rows are torch's: 8 us for 100 of 132 bytes against 10.
-        """
-        if self._flat:
-            return torch.from_numpy(self._array.take(located))
-        if self._row >= NUMPY_RECORD and len(located) * self._row < TEAM_BYTES:
-            # Not `take`: of records that overlap numpy would first copy them all.
-            return torch.from_numpy(self._array[located])
-        return take(self._window, located)
+        return self._window.tensor(located, allocate and allocate(len(located) * self._row))
 
 
 class FixedCoded:
@@ -142,7 +112,7 @@ class FixedCoded:
         #: Frames of one sample.
         self._bands = -(-self._shape[0] // rule.rows) if rule.rows is not None else 1
         self._band_bytes = self._row if rule.rows is None else rule.rows * (self._row // max(self._shape[0], 1))
-        self._rows = places.memory.window(torch.uint8, self._row)
+        self._rows = places.memory.window(torch.uint8, np.uint8, (max(self._row, 1),))
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._cache = FrameCache(self._per_frame * self._row, slots)
@@ -224,10 +194,10 @@ class FixedCoded:
         if not raw.any():
             self._read_decoded(located, out)
         elif raw.all():
-            take(self._rows, start + inside * self._row, out)
+            self._rows.tensor(start + inside * self._row, out)
         else:
             kept = np.flatnonzero(raw)
-            rows = take(self._rows, (start + inside * self._row)[kept])
+            rows = self._rows.tensor((start + inside * self._row)[kept])
             coded = np.flatnonzero(~raw)
             decoded = torch.empty((len(coded), self._row), dtype=torch.uint8)
             self._read_decoded(located[coded], decoded)

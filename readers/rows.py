@@ -18,9 +18,9 @@ from packer.format.codecs import FrameCodec
 from readers.fixed import Allocate, FixedCoded, FixedRaw, damaged, fresh
 from readers.memory import Memory
 from readers.places import Numbers
-from readers.take import take
 from readers.touched import Decoder, Touched
 from readers.varied import Varied
+from readers.window import Window
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class SampleRows:
         self._reader = reader
         self._memory = memory
         self._codec = FrameCodec(self.field.codec, self.field.np_dtype)
-        self._windows: dict[tuple[torch.dtype, int], torch.Tensor] = {}
+        self._windows: dict[tuple[torch.dtype, int], Window] = {}
 
     def locate(self, numbers: Numbers) -> Numbers:
         """Places of samples (n,), (n, m)."""
@@ -87,7 +87,7 @@ class SampleRows:
         if not n * k * wanted.length:
             return torch.empty((n, k, wanted.length), dtype=torch.uint8)
         if isinstance(self._reader, FixedRaw) or not self.field.codec:
-            return self._gathered(located, wanted, allocate).view(torch.uint8).view(n, k, wanted.length)
+            return self._gathered(located, wanted, allocate).view(n, k, wanted.length)
         out = (allocate or fresh)(n * k * wanted.length)
         try:
             self._decode(self._reader, located, wanted, out.numpy().reshape(n * k, wanted.length))
@@ -101,17 +101,14 @@ class SampleRows:
         records = (wanted.rows * self._row_bytes(located)[:, None] + starts[:, None]).reshape(-1)
         unit = _unit(records, wanted.length)
         records //= unit.itemsize
-        window = self._window(unit, wanted.length // unit.itemsize)
-        if allocate is None:
-            return take(window, records)
-        out = allocate(len(records) * wanted.length).view(unit).view(len(records), -1)
-        return take(window, records, out)
+        out = allocate and allocate(len(records) * wanted.length)
+        return self._window(unit, wanted.length).tensor(records, out)
 
-    def _window(self, unit: torch.dtype, length: int) -> torch.Tensor:
+    def _window(self, unit: torch.dtype, length: int) -> Window:
         key = (unit, length)
         window = self._windows.get(key)
         if window is None:
-            window = self._memory.window(unit, length)
+            window = self._memory.window(unit, np.uint8, (length,))
             self._windows = {key: window}  # the last one: regions of all sizes may be asked for
         return window
 

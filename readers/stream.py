@@ -21,6 +21,7 @@ from readers.dataset import PackedDataset, as_images
 from readers.field_reader import FieldReader
 from readers.places import Numbers
 from readers.pool import LEAST_BYTES, Pool
+from readers.take import settle
 
 #: Samples located at once; their places take half a megabyte a field.
 GROUP_SAMPLES = 8192
@@ -112,6 +113,7 @@ class Stream:
             return [self._finished(batch) for batch in read(run)]
 
         waiting: deque[Future[list[Any]]] = deque()
+        settle()
         threads = ThreadPoolExecutor(self.threads, THREAD_NAME)
         try:
             for run in runs:

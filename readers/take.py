@@ -92,3 +92,12 @@ def _alone(window: torch.Tensor, index: torch.Tensor, out: torch.Tensor | None, 
         return _select(window, index, out)
     finally:
         torch.set_num_threads(threads)
+
+
+def settle() -> None:
+    """Readies torch for several threads; to be called before they are started.
+
+    A process that was forked makes itself a new pool of threads when it first asks for one, and torch 2.13 fails with
+    "Invalid thread pool!" where two threads ask at once: 246 of 300 children with four threads did.
+    """
+    torch.set_num_threads(torch.get_num_threads())

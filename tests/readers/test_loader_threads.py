@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 import traceback
+from functools import partial
 
 import numpy as np
 import pytest
@@ -257,3 +258,21 @@ def test_loader_works_in_a_forked_child(rows, threads):
     queue.join_thread()
     got += [n for batch in in_use for n in batch["y"].tolist()]
     assert got == expected
+
+
+def _meet(barrier, batch):
+    """Sends the threads that read a loader's first batches into torch at the same time."""
+    if 0 <= batch["y"][0] < 200:
+        barrier.wait(30)
+    return {"y": torch.index_select(batch["y"], 0, torch.arange(50))}
+
+
+def test_threads_of_a_forked_child_find_torch_ready(rows):
+    """Several threads of a forked child may be the first to ask torch for threads, all at once."""
+    torch.index_select(torch.zeros(100, 1000), 0, torch.arange(100))  # the parent's threads, which stay behind
+    for _ in range(8):
+        dataset = PackedDataset(rows, transform=partial(_meet, threading.Barrier(4)))
+        child = multiprocessing.get_context("fork").Process(target=list, args=(Loader(dataset, 50, threads=4),))
+        child.start()
+        child.join(60)
+        assert child.exitcode == 0

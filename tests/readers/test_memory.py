@@ -21,7 +21,7 @@ from packer.format.codecs import NAMED
 from packer.format.schema import Field, FrameRule
 from packer.format.shard import Shard
 from readers import PackedDataset, Ragged
-from readers.memory import Memory, take
+from readers.memory import Memory
 
 
 @pytest.fixture
@@ -64,21 +64,6 @@ def test_no_shard_is_a_window_of_nothing() -> None:
     memory = Memory([])
     assert len(memory.bytes) == 0
     assert memory.words(np.zeros(0, np.int64), 2).shape == (0, 2)
-
-
-@pytest.mark.parametrize("rows_asked", [1, 3, 5000])
-def test_take_copies_into_new_memory_or_what_is_given(rows_asked: int) -> None:
-    """The same rows either way, whether torch would use threads for so many or not, and never a view."""
-    window = torch.arange(4000).view(400, 10)
-    rows = np.random.default_rng(0).integers(0, 400, rows_asked)
-    wanted = window.numpy()[rows]
-    found = take(window, rows)
-    assert np.array_equal(found.numpy(), wanted)
-    given = torch.empty(rows_asked, 10, dtype=torch.int64)
-    assert take(window, rows, given) is given
-    assert np.array_equal(given.numpy(), wanted)
-    found.zero_()
-    assert window[1, 1] == 11
 
 
 def test_readers_keep_the_maps_alive(rows: Path) -> None:

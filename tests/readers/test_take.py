@@ -16,9 +16,12 @@ def test_records_are_copied_in_the_order_asked(rows: int) -> None:
     window = torch.arange(4000 * 300, dtype=torch.float32).view(4000, 300)
     records = np.random.default_rng(0).integers(0, 4000, rows)
     out = torch.empty(rows, 300)
-    take(window, records, out)
+    assert take(window, records, out) is out
     assert torch.equal(out, window[records])
-    assert torch.equal(take(window, records), out)
+    found = take(window, records)
+    assert torch.equal(found, out)
+    found.fill_(-1)
+    assert torch.equal(out, window[records])
 
 
 def test_the_number_of_threads_is_put_back() -> None:

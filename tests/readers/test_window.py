@@ -1,0 +1,61 @@
+"""Records are copied out of overlapping windows, by numpy or by torch, to the same result."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from readers import window as windows
+from readers.window import Window
+
+UNITS = [torch.uint8, torch.bool, torch.float16, torch.int32, torch.float64, torch.complex128]
+
+
+@pytest.mark.parametrize("held", [0, 2**18])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 5)])
+@pytest.mark.parametrize("unit", UNITS)
+def test_records_begin_at_every_element(
+    monkeypatch: pytest.MonkeyPatch, unit: torch.dtype, shape: tuple[int, ...], held: int
+) -> None:
+    """Overlapping records come whole, in order and more than once, as copies; in new memory and in the caller's."""
+    monkeypatch.setattr(windows, "HELD_BYTES", held)
+    elements = torch.arange(400).to(unit)
+    values = elements.numpy().copy()
+    window = Window(elements, values.dtype, shape)
+    size = int(np.prod(shape))
+    records = np.array([7, 0, 400 - size, 7, 8])
+    wanted = np.stack([values[at : at + size].reshape(shape) for at in records])
+    assert np.array_equal(window.array(records), wanted)
+    found = window.tensor(records)
+    assert found.dtype == unit
+    assert np.array_equal(found.numpy(), wanted)
+    memory = torch.empty(wanted.nbytes, dtype=torch.uint8)
+    given = window.tensor(records, memory)
+    assert given.data_ptr() == memory.data_ptr()
+    assert np.array_equal(given.numpy(), wanted)
+    found.zero_()
+    assert np.array_equal(elements.numpy(), values)
+
+
+@pytest.mark.parametrize("held", [0, 2**18])
+def test_records_may_be_made_of_other_elements(monkeypatch: pytest.MonkeyPatch, held: int) -> None:
+    """Values of 8 bytes begin at odd bytes; unsigned ones of 2 are addressed as signed ones."""
+    monkeypatch.setattr(windows, "HELD_BYTES", held)
+    memory = torch.arange(200, dtype=torch.uint8)
+    found = Window(memory, np.float64, (2,)).tensor(np.array([3, 100]))
+    assert found.numpy().tobytes() == memory[3:19].numpy().tobytes() + memory[100:116].numpy().tobytes()
+    large = np.array([65_535, 1, 40_000], np.uint16)
+    found = Window(torch.from_numpy(large.view(np.int16)), np.uint16, (2,)).tensor(np.array([0, 1]))
+    assert found.dtype == torch.uint16
+    assert found.tolist() == [[65_535, 1], [1, 40_000]]
+
+
+@pytest.mark.parametrize("held", [0, 2**18])
+def test_no_record_outside_is_copied(monkeypatch: pytest.MonkeyPatch, held: int) -> None:
+    """The record behind the last one that fits is refused."""
+    monkeypatch.setattr(windows, "HELD_BYTES", held)
+    window = Window(torch.zeros(10), np.float32, (3,))
+    assert window.tensor(np.array([7])).shape == (1, 3)
+    with pytest.raises(IndexError):
+        window.tensor(np.array([8]))
