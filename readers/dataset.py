@@ -20,7 +20,7 @@ from readers.batch import Batch, item_of
 from readers.checking import CheckedReader, Checker, checked
 from readers.crop import Crop
 from readers.epoch import Epoch
-from readers.field_reader import FieldReader
+from readers.field_reader import FieldReader, locate_all
 from readers.fixed import Allocate
 from readers.indexing import Numbers, is_single, sample_number, sample_numbers
 from readers.opened import Opened, describe, in_words, open_names
@@ -193,8 +193,9 @@ class PackedDataset(Dataset[Any]):
         # Shared memory within a worker process of DataLoader, where a batch would else be copied once more.
         memory = allocate or (_shared if in_worker else None)
         out = {}
-        for name, reader in self.readers.items():
-            values = as_images(reader.field, reader.read(reader.locate(numbers), memory))
+        readers = self.readers
+        for (name, reader), places in zip(readers.items(), locate_all(readers.values(), numbers), strict=True):
+            values = as_images(reader.field, reader.read(places, memory))
             if in_worker and isinstance(values, list) and reader.field.kind != "text":
                 values = Views(values)
             out[name] = values

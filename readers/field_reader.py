@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from packer.format.schema import Field
-from readers.fixed import Allocate
+from readers.fixed import Allocate, FixedRaw
 from readers.places import Numbers
 
 
@@ -27,3 +28,17 @@ class FieldReader(Protocol):
 
     def read(self, located: Numbers, allocate: Allocate | None = None) -> Any:
         """The values of the samples, in new memory or in what `allocate` gives."""
+
+
+def locate_all(readers: Iterable[FieldReader], numbers: Numbers) -> list[Numbers]:
+    """Places of samples (n,) in several fields of one open dataset; those of uncompressed fields are found together."""
+    found = []
+    addresses: Numbers | None = None
+    for reader in readers:
+        if isinstance(reader, FixedRaw):
+            if addresses is None:
+                addresses = reader.addresses.of_all(numbers)
+            found.append(addresses[reader.row])
+        else:
+            found.append(reader.locate(numbers))
+    return found

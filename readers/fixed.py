@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from packer.errors import DamagedError
 from packer.format import rowdelta
 from packer.format.codecs import FrameCodec, lz4_frame
+from readers.addresses import Addresses
 from readers.frame_cache import FrameCache
 from readers.places import Numbers, Places
 from readers.take import take
@@ -46,7 +47,15 @@ def fresh(nbytes: int) -> torch.Tensor:
 
 
 class FixedRaw:
-    """An uncompressed field of fixed shape: one gather a batch, no work a sample."""
+    """An uncompressed field of fixed shape: one gather a batch, no work a sample.
+
+    Args:
+        places: where its samples lie.
+
+    Attributes:
+        row: number of the field in `addresses`.
+        addresses: of this field alone, or of all fields that `join` has joined.
+    """
 
     def __init__(self, places: Places) -> None:
         self.field = places.field
@@ -65,15 +74,19 @@ class FixedRaw:
         self._at = at // self._unit.itemsize
         self._length = self._row // self._unit.itemsize
         self._window = places.memory.window(self._unit, self.field.np_dtype, self._shape) if self._row else None
+        self.row = 0
+        self.addresses = Addresses([places], [self._at], [self._length])
+
+    @staticmethod
+    def join(readers: Sequence[FixedRaw]) -> None:
+        """Lets the readers of one dataset look addresses up together."""
+        joined = Addresses([r._places for r in readers], [r._at for r in readers], [r._length for r in readers])
+        for row, reader in enumerate(readers):
+            reader.row, reader.addresses = row, joined
 
     def locate(self, numbers: Numbers) -> Numbers:
         """Address of each sample, in elements, (n,)."""
-        addresses = numbers * self._length
-        if len(self._at) > 1:
-            addresses += self._at.take(self._places.chunk_of(numbers))
-        elif len(self._at):
-            addresses += self._at[0]
-        return addresses
+        return self.addresses.of(self.row, numbers)
 
     def spans(self, located: Numbers) -> Numbers:
         """Address and size in bytes of what `read` will touch, (n, 2)."""

@@ -54,6 +54,7 @@ class Opened:
             if field.name in fields:
                 self.places[field.name] = self._places(number, field, [entry.samples for entry in entries])
         self.readers: dict[str, FieldReader] = {name: _reader(self.places[name]) for name in fields}
+        FixedRaw.join([reader for reader in self.readers.values() if isinstance(reader, FixedRaw)])
         self.advisor = Advisor(self.memory, self.shards)
 
     def _places(self, number: int, field: Field, samples: Sequence[int]) -> Places:

@@ -22,6 +22,7 @@ class Places:
         field: the schema of the field.
         indexes: index of the field's column in each shard.
         first: number of the first sample of each shard and the number behind the last, (shards + 1,).
+        ends: number of the sample behind each chunk, over all shards, (chunks,).
         span_at: address of byte 0 of the column's stored bytes, as seen from each chunk, (chunks,).
     """
 
@@ -35,8 +36,9 @@ class Places:
         self.span_at: Address = joined[:, 0]
         self._low: Address = joined[:, 1]
         self._high: Address = joined[:, 2]
+        self.ends: Numbers = joined[:, 3]
         # The last chunk takes every number behind it too: samples of no bytes may have no chunk at all.
-        self._finder = Finder(joined[:-1, 3])
+        self._finder = Finder(self.ends[:-1])
 
     def shard_of(self, numbers: Numbers) -> Numbers:
         """Shard of each sample."""
@@ -85,6 +87,9 @@ class Finder:
 
     Args:
         ends: where each stretch but the last ends, ascending, (stretches - 1,).
+
+    Attributes:
+        starts: where each stretch starts, (stretches,).
     """
 
     #: Fewer numbers are searched for: six calls take longer than the search.
@@ -94,6 +99,7 @@ class Finder:
 
     def __init__(self, ends: Numbers) -> None:
         self._ends = ends
+        self.starts: Numbers = np.concatenate([[0], ends])
         shortest = int(np.diff(ends, prepend=0).min()) if len(ends) else 0
         self._shift = max(shortest.bit_length() - 1, 0)
         buckets = (int(ends[-1]) >> self._shift) + 2 if len(ends) else 0
@@ -106,10 +112,15 @@ class Finder:
     def find(self, numbers: Numbers) -> Numbers:
         """Stretch of each number, (n,)."""
         if self._table is None or len(numbers) < self.LEAST:
-            return self._ends.searchsorted(numbers, side="right")
+            return self._ends.searchsorted(numbers, "right")
         found = self._table.take(numbers >> self._shift, mode="clip")
         found += numbers >= self._padded.take(found)
         return found
+
+
+def common_finder(fields: Sequence[Places]) -> Finder:
+    """Finds stretches of samples within which no field begins a chunk: one search serves them all."""
+    return Finder(np.unique(np.concatenate([np.zeros(0, np.int64), *(places.ends[:-1] for places in fields)])))
 
 
 def _chunk_table(first: int, start: int, index: ColumnIndex) -> Numbers:

@@ -18,7 +18,7 @@ import torch
 
 from readers.advice import Advisor
 from readers.dataset import PackedDataset, as_images
-from readers.field_reader import FieldReader
+from readers.field_reader import FieldReader, locate_all
 from readers.places import Numbers
 from readers.pool import LEAST_BYTES, Pool
 from readers.take import settle
@@ -28,11 +28,11 @@ GROUP_SAMPLES = 8192
 
 #: Batches of few bytes are read several at a time, up to this many bytes, which fit a processor's cache, and then
 #: split: for 100 rows of 140 bytes the calls of a batch cost three times as much as its copying.
-RUN_BYTES = 192 * 2**10
+RUN_BYTES = 512 * 2**10
 #: Where samples are large the calls weigh more than the cache: pairs of 13 kB in batches of 8 take 28 us so, and 39 in
 #: runs of 512 KiB; rows of 140 bytes 28 us in runs of 192 KiB, and 34 in those.
 LARGE_SAMPLE = 4096
-LARGE_RUN_BYTES = 2**20
+LARGE_RUN_BYTES = 2**21
 
 #: Names of the reading threads begin with this.
 THREAD_NAME = "packed-reader"
@@ -170,7 +170,7 @@ class _Group:
         self._readers = readers
         self._sizes = [len(batch) for batch in batches]
         joined = np.concatenate(batches) if batches else np.zeros(0, np.int64)
-        self._places = [reader.locate(joined) for reader in readers] if batches else []
+        self._places = locate_all(readers, joined) if batches else []
 
     def located(self, numbers: Iterator[Numbers], samples: int) -> _Group | None:
         """The next group, of about `samples` samples and at least one batch; None at the end."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 #: Elements from which torch spreads an index_select over its threads (its GRAIN_SIZE).
 TORCH_GRAIN = 32768
 #: Bytes from which several threads are worth a try.
-TEAM_BYTES = 2**20
+TEAM_BYTES = 2**18
 #: The process that this module was imported in.
 _PROCESS = os.getpid()
 #: Calls between two tries of the slower way: at first, and at most. Each try that fails doubles the distance.

@@ -44,6 +44,6 @@ class Window:
     def tensor(self, records: NDArray[np.int64], out: torch.Tensor | None = None) -> torch.Tensor:
         """The same as a tensor, in new memory or in `out`, uint8 of as many bytes."""
         if out is None and len(records) * self._nbytes < HELD_BYTES:
-            return torch.from_numpy(self.array(records))
+            return torch.from_numpy(self._items[records].view(self._item))
         rows = None if out is None else out.view(self._rows.dtype).view(len(records), -1)
         return take(self._rows, records, rows).view(self._dtype).view(len(records), *self._shape)
