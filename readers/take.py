@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -26,28 +27,52 @@ FIRST_TRY, LAST_TRY = 8, 512
 
 
 def take(window: torch.Tensor, records: NDArray[np.int64], out: torch.Tensor | None = None) -> torch.Tensor:
-    """Copies `records` (n,) of a window (records, length) into `out` (n, length), or into a new tensor.
-
-    Several threads are used when the main thread asks only: any other would start a team of its own. In a process
-    that was forked they are not: the team stayed behind, and OpenMP would wait for it for ever.
-    """
-    index = torch.from_numpy(records)
+    """Copies `records` (n,) of a window (records, length) into `out` (n, length), or into a new tensor."""
     elements = len(records) * (window.shape[1] if window.dim() > 1 else 1)
     # torch takes one thread for so little by itself, and the calls around it cost 0.7 us.
-    threads = torch.get_num_threads() if elements >= TORCH_GRAIN else 1
-    if threads == 1:
-        return _select(window, index, out)
+    if elements < TORCH_GRAIN or torch.get_num_threads() == 1:
+        return together(window, records, out)
     nbytes = elements * window.itemsize
-    if nbytes < TEAM_BYTES or threading.current_thread() is not threading.main_thread() or os.getpid() != _PROCESS:
-        return _alone(window, index, out, threads)
+    return quicker(nbytes, lambda: together(window, records, out), lambda: alone(window, records, out))
+
+
+def together(window: torch.Tensor, records: NDArray[np.int64], out: torch.Tensor | None = None) -> torch.Tensor:
+    """The same with as many threads as torch likes."""
+    index = torch.from_numpy(records)
+    return torch.index_select(window, 0, index) if out is None else torch.index_select(window, 0, index, out=out)
+
+
+def alone(window: torch.Tensor, records: NDArray[np.int64], out: torch.Tensor | None = None) -> torch.Tensor:
+    """The same with one thread."""
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        return together(window, records, out)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def quicker(nbytes: int, several: Callable[[], torch.Tensor], one: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """Does whichever of two was quicker lately for about so many bytes: with several threads, or with one.
+
+    Several are used when the main thread asks only: any other would start a team of its own. In a process
+    that was forked they are not: the team stayed behind, and OpenMP would wait for it for ever.
+    """
+    if nbytes < TEAM_BYTES or not in_main_thread() or os.getpid() != _PROCESS:
+        return one()
     team = _TEAMS.get(nbytes.bit_length())
     if team is None:
         team = _TEAMS[nbytes.bit_length()] = Team()
-    together = team.together()
+    is_several = team.together()
     began = time.perf_counter()
-    result = _select(window, index, out) if together else _alone(window, index, out, threads)
-    team.note(together, (time.perf_counter() - began) / nbytes)
+    result = several() if is_several else one()
+    team.note(is_several, (time.perf_counter() - began) / nbytes)
     return result
+
+
+def in_main_thread() -> bool:
+    """Whether it is the main thread that asks."""
+    return threading.current_thread() is threading.main_thread()
 
 
 class Team:
@@ -80,18 +105,6 @@ class Team:
 
 #: By the number of bits of the gather's size.
 _TEAMS: dict[int, Team] = {}
-
-
-def _select(window: torch.Tensor, index: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-    return torch.index_select(window, 0, index) if out is None else torch.index_select(window, 0, index, out=out)
-
-
-def _alone(window: torch.Tensor, index: torch.Tensor, out: torch.Tensor | None, threads: int) -> torch.Tensor:
-    try:
-        torch.set_num_threads(1)
-        return _select(window, index, out)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def settle() -> None:

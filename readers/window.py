@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
 
-from readers.take import take
+from readers.take import alone, in_main_thread, quicker, take, together
 
 #: Fewer bytes are copied by numpy, which keeps the interpreter's lock meanwhile: 25 us at most. torch lets go of it,
 #: and may wait for milliseconds to have it back while another thread is at work.
@@ -43,7 +43,18 @@ class Window:
 
     def tensor(self, records: NDArray[np.int64], out: torch.Tensor | None = None) -> torch.Tensor:
         """The same as a tensor, in new memory or in `out`, uint8 of as many bytes."""
-        if out is None and len(records) * self._nbytes < HELD_BYTES:
+        if out is not None:
+            return self._shaped(take(self._rows, records, out.view(self._rows.dtype).view(len(records), -1)))
+        nbytes = len(records) * self._nbytes
+        if nbytes < HELD_BYTES:
             return torch.from_numpy(self._items[records].view(self._item))
-        rows = None if out is None else out.view(self._rows.dtype).view(len(records), -1)
-        return take(self._rows, records, rows).view(self._dtype).view(len(records), *self._shape)
+        if not in_main_thread():
+            return self._shaped(alone(self._rows, records))
+        return quicker(
+            nbytes,
+            lambda: self._shaped(together(self._rows, records)),
+            lambda: torch.from_numpy(self.array(records)),
+        )
+
+    def _shaped(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows.view(self._dtype).view(len(rows), *self._shape)
