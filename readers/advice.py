@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
@@ -34,6 +35,8 @@ PIECE_BYTES = 128 * 2**10
 #: How far ahead to ask while reading is cold, at most, and at first.
 COLD_BYTES = 8 * 2**20
 FIRST_BYTES = 2**20
+#: While reading is warm, how often to look whether it still is: looking takes 2 to 4 us.
+CHECK_SECONDS = 1e-3
 #: Stretches with a smaller gap than this between them are asked for as one: a call costs as much as the gap.
 GAP_BYTES = 16 * 2**10
 
@@ -71,6 +74,7 @@ class Advisor:
         waiting: deque[tuple[Run, int]] = deque()
         ahead = reach = 0
         cold = self.works
+        checked = time.monotonic()
         for run in runs:
             if cold:
                 wanted = spans(run)
@@ -84,7 +88,10 @@ class Advisor:
                 ahead -= nbytes
                 yield due
                 del due
-                cold = self.works and self.is_cold()
+                now = time.monotonic()
+                if cold or now >= checked + CHECK_SECONDS:
+                    checked = now
+                    cold = self.works and self.is_cold()
                 # Not far at first, or the first batch would be long in coming.
                 reach = min(2 * reach + FIRST_BYTES, COLD_BYTES) if cold else 0
         while waiting:

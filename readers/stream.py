@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,20 +26,21 @@ from readers.take import settle
 #: Samples located at once; their places take half a megabyte a field.
 GROUP_SAMPLES = 8192
 
-#: Batches of few bytes are read several at a time, up to this many bytes, which fit a processor's cache, and then
-#: split: for 100 rows of 140 bytes the calls of a batch cost three times as much as its copying.
+#: Batches of few bytes are read several at a time, up to this many bytes, and then split: for 100 rows of 140 bytes the
+#: calls of a batch cost three times as much as its copying. They take 13 us so, 14.5 in runs of 192 KiB.
 RUN_BYTES = 512 * 2**10
-#: Where samples are large the calls weigh more than the cache: pairs of 13 kB in batches of 8 take 28 us so, and 39 in
-#: runs of 512 KiB; rows of 140 bytes 28 us in runs of 192 KiB, and 34 in those.
+#: Where samples are large the calls weigh more than the cache: pairs of 13 kB in batches of 8 take 17 us so, and 23 in
+#: runs of 512 KiB.
 LARGE_SAMPLE = 4096
 LARGE_RUN_BYTES = 2**21
+#: And where they are larger still, batches are read one by one: 8 pairs of 118 kB take 92 us so, 107 in those runs.
+HUGE_SAMPLE = 2**16
 
 #: Names of the reading threads begin with this.
 THREAD_NAME = "packed-reader"
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """Some batches that are read by one call a field: places of their samples by field, and samples of each."""
 
     places: list[Numbers]
@@ -74,21 +75,17 @@ class Stream:
         return self._ahead(read, runs) if self.threads else self._inline(read, runs)
 
     def _reader(self, by_name: Mapping[str, FieldReader]) -> Callable[[Run], list[Any]]:
-        readers = list(by_name.items())
         names = list(by_name)
-        pool = self.pool
-        row_bytes = {name: 0 if r.field.is_ragged else r.field.fixed_bytes for name, r in readers}
+        read_each = [_values(reader, self.pool) for reader in by_name.values()]
 
         def read(run: Run) -> list[Any]:
-            columns = []
-            for (name, reader), places in zip(readers, run.places, strict=True):
-                large = pool.pinned or reader.field.is_ragged or len(places) * row_bytes[name] >= LEAST_BYTES
-                values = as_images(reader.field, reader.read(places, pool.allocate if large else None))
-                # Not `split`: its parts share one version counter, so that writing to one batch would fail the
-                # backward pass of another.
-                parts = torch.unsafe_split_with_sizes
-                columns.append([values] if len(run.sizes) == 1 else parts(values, run.sizes))
-            return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+            columns = [values(places) for values, places in zip(read_each, run.places, strict=True)]
+            if len(run.sizes) == 1:
+                return [dict(zip(names, columns, strict=True))]
+            # Not `split`: its parts share one version counter, so that writing to one batch would fail the
+            # backward pass of another.
+            parts = [torch.unsafe_split_with_sizes(values, run.sizes) for values in columns]
+            return [dict(zip(names, values, strict=True)) for values in zip(*parts, strict=True)]
 
         return read
 
@@ -130,8 +127,23 @@ class Stream:
 
 
 def bytes_at_once(sample: int) -> int:
-    """Bytes that are read by one call where samples of fixed shape have `sample` bytes each."""
-    return RUN_BYTES if sample < LARGE_SAMPLE else LARGE_RUN_BYTES
+    """Bytes that are read by one call where samples of fixed shape have `sample` bytes each; at least one batch is."""
+    if sample < LARGE_SAMPLE:
+        return RUN_BYTES
+    return LARGE_RUN_BYTES if sample < HUGE_SAMPLE else 0
+
+
+def _values(reader: FieldReader, pool: Pool) -> Callable[[Numbers], Any]:
+    """What reads samples by their places; into memory of the pool, where there is enough to read."""
+    field = reader.field
+    row_bytes = field.fixed_bytes
+    always = pool.pinned or field.is_ragged
+
+    def values(places: Numbers) -> Any:
+        large = always or len(places) * row_bytes >= LEAST_BYTES
+        return as_images(field, reader.read(places, pool.allocate if large else None))
+
+    return values
 
 
 def _one_by_one(batches: list[Any]) -> Iterator[Any]:
