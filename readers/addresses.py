@@ -28,12 +28,13 @@ class Addresses:
         for row, places, known in zip(self._at, fields, at, strict=True):
             if len(known):  # samples of no bytes may have no chunk
                 row[:] = known[places.chunk_of(starts)]
+        self._several = len(starts) > 1
         self._lengths = np.array(lengths, np.int64)[:, None]
 
     def of_all(self, numbers: Numbers) -> Numbers:
         """Address of each sample in each field, in elements, (fields, n)."""
         addresses: Numbers = numbers * self._lengths
-        if self._at.shape[1] > 1:
+        if self._several:
             addresses += self._at.take(self._finder.find(numbers), 1)
         else:
             addresses += self._at

@@ -194,8 +194,9 @@ class PackedDataset(Dataset[Any]):
         memory = allocate or (_shared if in_worker else None)
         out = {}
         readers = self.readers
-        for (name, reader), places in zip(readers.items(), locate_all(readers.values(), numbers), strict=True):
-            values = as_images(reader.field, reader.read(places, memory))
+        located = iter(locate_all(readers.values(), numbers))
+        for name, reader in readers.items():
+            values = as_images(reader.field, reader.read(next(located), memory))
             if in_worker and isinstance(values, list) and reader.field.kind != "text":
                 values = Views(values)
             out[name] = values

@@ -32,13 +32,13 @@ class FieldReader(Protocol):
 
 def locate_all(readers: Iterable[FieldReader], numbers: Numbers) -> list[Numbers]:
     """Places of samples (n,) in several fields of one open dataset; those of uncompressed fields are found together."""
-    found = []
     addresses: Numbers | None = None
+    found = []
     for reader in readers:
-        if isinstance(reader, FixedRaw):
-            if addresses is None:
-                addresses = reader.addresses.of_all(numbers)
-            found.append(addresses[reader.row])
-        else:
+        if type(reader) is not FixedRaw:
             found.append(reader.locate(numbers))
+            continue
+        if addresses is None:
+            addresses = reader.addresses.of_all(numbers)
+        found.append(addresses[reader.row])
     return found

@@ -73,7 +73,7 @@ class FixedRaw:
             self._unit = torch.uint8
         self._at = at // self._unit.itemsize
         self._length = self._row // self._unit.itemsize
-        self._window = places.memory.window(self._unit, self.field.np_dtype, self._shape) if self._row else None
+        self._window = places.memory.window(self._unit, self.field.np_dtype, self._shape)
         self.row = 0
         self.addresses = Addresses([places], [self._at], [self._length])
 
@@ -98,9 +98,9 @@ class FixedRaw:
 
     def read(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
         """The samples, (n, *shape), in new memory or in what `allocate` gives."""
-        if self._window is None or not len(located):
-            return torch.empty((len(located), *self._shape), dtype=self._dtype)
-        return self._window.tensor(located, allocate and allocate(len(located) * self._row))
+        if allocate is None:
+            return self._window.tensor(located)
+        return self._window.tensor(located, allocate(len(located) * self._row))
 
 
 class FixedCoded:

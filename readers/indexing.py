@@ -50,7 +50,10 @@ def sample_numbers(index: Any, samples: int, look_up: LookUp) -> Numbers:
         TypeError: anything else.
     """
     if isinstance(index, torch.Tensor):
-        return _from_array(index.numpy(force=True), samples, look_up)
+        array: NDArray[Any] = index.numpy(force=True)
+        # The usual index is not asked what else it might be.
+        usual = array.dtype == np.int64 and array.ndim == 1
+        return _within(array, samples) if usual else _from_array(array, samples, look_up)
     if isinstance(index, slice):
         return np.arange(*index.indices(samples), dtype=np.int64)
     if isinstance(index, range):

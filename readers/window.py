@@ -21,7 +21,7 @@ class Window:
     Args:
         elements: the memory, (n,); writable as far as torch can see, and never to be handed out.
         dtype: that of a record's values.
-        shape: that of a record. It has at least one byte, and a whole number of elements.
+        shape: that of a record, which has a whole number of elements.
     """
 
     def __init__(self, elements: torch.Tensor, dtype: DTypeLike, shape: tuple[int, ...]) -> None:
@@ -29,9 +29,9 @@ class Window:
         self._shape = shape
         self._dtype = torch.from_numpy(np.empty(0, dtype)).dtype
         self._nbytes = self._item.itemsize
-        length = self._nbytes // elements.itemsize
-        records = max(len(elements) - length + 1, 0)
-        self._rows = elements.as_strided((records, length), (1, 1))
+        self._length = self._nbytes // elements.itemsize
+        records = max(len(elements) - self._length + 1, 0)
+        self._rows = elements.as_strided((records, self._length), (1, 1))
         # To numpy each record is one opaque item, and a gather one memcpy an item. With what makes it a batch again
         # 100 of 132 bytes take 2.5 us so, 4.5 as rows of elements, and 5 by torch.
         opaque = np.dtype((np.void, self._nbytes))
@@ -43,11 +43,11 @@ class Window:
 
     def tensor(self, records: NDArray[np.int64], out: torch.Tensor | None = None) -> torch.Tensor:
         """The same as a tensor, in new memory or in `out`, uint8 of as many bytes."""
-        if out is not None:
-            return self._shaped(take(self._rows, records, out.view(self._rows.dtype).view(len(records), -1)))
         nbytes = len(records) * self._nbytes
-        if nbytes < HELD_BYTES:
+        if nbytes < HELD_BYTES and out is None:
             return torch.from_numpy(self._items[records].view(self._item))
+        if out is not None:
+            return self._shaped(take(self._rows, records, out.view(self._rows.dtype).view(len(records), self._length)))
         if not in_main_thread():
             return self._shaped(alone(self._rows, records))
         return quicker(
