@@ -42,6 +42,11 @@ _SOURCE = (
         help="PLY: what to take where files differ in their fields.",
     ),
     click.option("--cast", multiple=True, metavar="FIELD=DTYPE", help="PLY: convert a field, as in xyz=float32."),
+    click.option(
+        "--triangulate",
+        is_flag=True,
+        help="PLY: make polygons into triangles, a fan from the first corner of each face.",
+    ),
     click.option("--field", multiple=True, metavar="NAME=/PATH", help="HDF5: take this dataset, under this name."),
     click.option("--skip", multiple=True, metavar="FIELD", help="HDF5: leave out a field, dataset or group."),
     click.option(
@@ -166,6 +171,7 @@ def _source_options(given: dict[str, Any]) -> SourceOptions:
         downscale=given.pop("downscale"),
         fields=given.pop("fields"),
         cast=_pairs("--cast", "FIELD=DTYPE", given.pop("cast")),
+        triangulate=given.pop("triangulate"),
     )
 
 

@@ -27,7 +27,7 @@ LOOK_AT = 10_000
 _CONCERNS = {
     **dict.fromkeys(("pick", "skip", "axis", "samples"), ("hdf5",)),
     **dict.fromkeys(("mode", "palette", "max_pixels", "patch", "stride", "downscale"), ("images", "basicsr")),
-    **dict.fromkeys(("fields", "cast"), ("ply",)),
+    **dict.fromkeys(("fields", "cast", "triangulate"), ("ply",)),
 }
 
 
@@ -48,6 +48,7 @@ class SourceOptions:
         downscale: images: makes a field `lr` so many times as small as the one field.
         fields: PLY: `same`, `common`, `all`, or names with commas.
         cast: PLY: field name to dtype.
+        triangulate: PLY: makes polygons into triangles.
     """
 
     pick: Mapping[str, str] = field(default_factory=dict)
@@ -62,6 +63,7 @@ class SourceOptions:
     downscale: int | None = None
     fields: str = "same"
     cast: Mapping[str, str] = field(default_factory=dict)
+    triangulate: bool = False
 
 
 def open_sources(
@@ -111,7 +113,8 @@ def _open(kind: str, named: Mapping[str, str], options: SourceOptions, on_bad: O
         from packer.sources.ply.source import open_ply
 
         _refuse_name(name, kind)
-        return open_ply(path, on_bad=on_bad, fields=_fields(options.fields), cast=options.cast)
+        chosen = _fields(options.fields)
+        return open_ply(path, on_bad=on_bad, fields=chosen, cast=options.cast, triangulate=options.triangulate)
     from packer.sources.hdf5.source import open_hdf5
 
     _refuse_name(name, kind)

@@ -11,9 +11,14 @@ from numpy.typing import NDArray
 from packer.errors import SourceError
 from packer.sources.ply.ascii import check_line_count, read_ascii
 from packer.sources.ply.binary import Order, least_bytes, read_binary
+from packer.sources.ply.fields import Rule
 from packer.sources.ply.header import Element, Header
 from packer.sources.ply.table import Table, row_error
 from packer.sources.ply.text import count_rows
+from packer.sources.ply.triangles import triangulated_sizes
+
+#: Length of every list, int64 (rows,), by element name and property number.
+Sizes = dict[str, dict[int, NDArray[np.int64]]]
 
 
 class Extent(NamedTuple):
@@ -53,25 +58,24 @@ def check_size(header: Header, size: int, path: str) -> None:
         raise SourceError(f"{_declared(header)} need {least} bytes behind the header, {body} are there", path)
 
 
-def measure_lists(header: Header, path: str) -> dict[tuple[str, int], Extent]:
+def measure_lists(header: Header, path: str, corners: Rule | None = None) -> dict[tuple[str, int], Extent]:
     """How long the lists of a file are, by element name and property number.
+
+    With `corners`, the faces whose corner numbers these are count as the triangles that they become.
 
     A file without lists is not read. A binary file is read from its first element with lists on; of a text
     file only blanks and line ends are looked at, unless a row has several lists.
 
     Raises:
-        SourceError: the body is not what the header declares.
+        SourceError: the body is not what the header declares; a face has no triangle.
     """
     if not header.has_lists:
-        return {
-            (e.name, i): Extent(0, -1) for e in header.elements for i, p in enumerate(e.properties) if p.count_dtype
-        }
-    if header.format == "ascii":
-        return _measure_ascii(header, path)
-    first = next(i for i, e in enumerate(header.elements) if e.has_lists)
-    start = header.body + sum(least_bytes(e) for e in header.elements[:first])
-    tables = read_binary(header.elements[first:], read_from(path, start), _order(header), path)
-    return _extents(tables)
+        return {(e.name, i): Extent(0, -1) for e in header.elements for i in _lists_of(e)}
+    sizes = _sizes_ascii(header, path) if header.format == "ascii" else _sizes_binary(header, path)
+    if corners is not None and corners.element in sizes:
+        element = next(e for e in header.elements if e.name == corners.element)
+        sizes[element.name] = triangulated_sizes(element, corners.properties[0], sizes[element.name], path)
+    return {(name, i): _extent(lengths) for name, lists in sizes.items() for i, lengths in lists.items()}
 
 
 def read_from(path: str, start: int) -> bytes:
@@ -84,25 +88,32 @@ def read_from(path: str, start: int) -> bytes:
         raise SourceError(f"cannot be read: {error.strerror}", path) from error
 
 
-def _measure_ascii(header: Header, path: str) -> dict[tuple[str, int], Extent]:
+def _sizes_binary(header: Header, path: str) -> Sizes:
+    first = next(i for i, e in enumerate(header.elements) if e.has_lists)
+    start = header.body + sum(least_bytes(e) for e in header.elements[:first])
+    return _sizes(read_binary(header.elements[first:], read_from(path, start), _order(header), path))
+
+
+def _sizes_ascii(header: Header, path: str) -> Sizes:
     body = read_from(path, header.body)
     if any(sum(p.count_dtype is not None for p in e.properties) > 1 for e in header.elements):
-        return _extents(read_ascii(header.elements, body, path))
+        return _sizes(read_ascii(header.elements, body, path))
     lines = count_rows(body)
     check_line_count(header.elements, len(lines), path)
-    extents, line = {}, 0
+    found: Sizes = {}
+    line = 0
     for element in header.elements:
         for i in _lists_of(element):
             sizes = lines[line : line + element.count] - len(element.properties)
             if (sizes < 0).any():
                 raise row_error(path, element, int(np.argmax(sizes < 0)), "the line holds too few values")
-            extents[element.name, i] = _extent(sizes)
+            found.setdefault(element.name, {})[i] = sizes
         line += element.count
-    return extents
+    return found
 
 
-def _extents(tables: list[Table]) -> dict[tuple[str, int], Extent]:
-    return {(t.element.name, i): _extent(t.lists[i].sizes) for t in tables for i in t.lists}
+def _sizes(tables: list[Table]) -> Sizes:
+    return {t.element.name: {i: lists.sizes for i, lists in t.lists.items()} for t in tables}
 
 
 def _extent(sizes: NDArray[np.int64]) -> Extent:

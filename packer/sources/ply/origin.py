@@ -13,7 +13,7 @@ from packer.sources.ply.set import Choice, Member
 MAX_HEADERS = 1000
 
 
-def origin_of(members: Sequence[Member], fields: Choice, cast: Mapping[str, str]) -> dict[str, Any]:
+def origin_of(members: Sequence[Member], fields: Choice, cast: Mapping[str, str], triangulate: bool) -> dict[str, Any]:
     """The headers of a set, as JSON values.
 
     `headers` holds each different header once (the first is that of the first sample): format, comments,
@@ -31,7 +31,9 @@ def origin_of(members: Sequence[Member], fields: Choice, cast: Mapping[str, str]
             headers.append(_described(member))
         if numbers.get(key):
             header_of[member.name] = numbers[key]
-    options = {"fields": fields if isinstance(fields, str) else list(fields), "cast": dict(cast)}
+    options: dict[str, Any] = {"fields": fields if isinstance(fields, str) else list(fields), "cast": dict(cast)}
+    if triangulate:
+        options["triangulate"] = True
     return {"options": options, "headers": headers, "header_of": header_of}
 
 

@@ -15,6 +15,7 @@ from packer.sources.base import OnBad
 from packer.sources.ply.body import Extent
 from packer.sources.ply.fields import Rule
 from packer.sources.ply.header import Header
+from packer.sources.ply.triangles import corners_of
 
 #: Which fields are packed: those of every file, which must agree (`same`); those that all files have; those
 #: that any file has, empty where a file has none; or those named.
@@ -26,17 +27,24 @@ Part = Literal["numbers", "table", "entries", "sizes"]
 
 @dataclass(frozen=True)
 class Member:
-    """One file of a set, as its header (and the lengths of its lists) describe it."""
+    """One file of a set, as its header (and the lengths of its lists) describe it.
+
+    With `triangles`, `lists` tells of the triangles that its faces become.
+    """
 
     path: str
     name: str
     header: Header
     rules: Mapping[str, Rule]
     lists: Mapping[tuple[str, int], Extent]
+    triangles: bool = False
 
     def rows(self, field: str) -> int:
         """Rows of the element that a field comes from; 0 where the file lacks it."""
         rule = self.rules.get(field)
+        corners = corners_of(self.rules) if self.triangles else None
+        if rule and corners and rule.element == corners.element:
+            return self.extent(corners.field).total // 3
         return next(e.count for e in self.header.elements if e.name == rule.element) if rule else 0
 
     def extent(self, field: str) -> Extent:

@@ -25,6 +25,7 @@ from packer.sources.ply.header import Property, read_header
 from packer.sources.ply.origin import origin_of
 from packer.sources.ply.set import Choice, Column, Member, agreeing, columns_of, first_axes
 from packer.sources.ply.table import DoesNotFitError, Table, convert, row_error
+from packer.sources.ply.triangles import corners_of, triangulated
 
 #: The rules of files with the same elements are made once and shared: sets have many files of few kinds.
 Kinds = dict[tuple[tuple[str, tuple[Property, ...]], ...], Mapping[str, Rule]]
@@ -36,6 +37,7 @@ def open_ply(
     on_bad: OnBad = stop,
     fields: Choice = "same",
     cast: Mapping[str, str] | None = None,
+    triangulate: bool = False,
 ) -> PlySource:
     """The PLY files of a folder (and all below it), one file, or a glob, in natural order of their names.
 
@@ -46,16 +48,18 @@ def open_ply(
             any has, with no rows where a file has none; or names, which every file must have.
         cast: dtypes to convert fields to, as `{"xyz": "float32"}`. A float may be rounded; a value outside
             the range of its new dtype is an error.
+        triangulate: makes polygons into triangles, so that `face` is (m, 3): a fan from the first corner of each
+            face, in order; what else a face has is repeated for each triangle. See `triangles`.
 
     Raises:
-        UsageError: nothing is at `path`, or `fields` or `cast` names what is not there.
+        UsageError: nothing is at `path`, or `fields`, `cast` or `triangulate` asks for what is not there.
         SourceError: no file is good; or whatever `on_bad` raises.
     """
     casts = dict(cast or {})
     _check_cast(casts)
     _check_choice(fields)
     found = find_files(path)
-    members = _open_members(found.paths, found.names, casts, on_bad)
+    members = _open_members(found.paths, found.names, casts, triangulate, on_bad)
     if members:
         members, rules = agreeing(members, fields, on_bad)
     if not members:
@@ -63,6 +67,8 @@ def open_ply(
     unknown = [name for name in casts if name not in rules]
     if unknown:
         raise UsageError(f"cast: there is no field {', '.join(unknown)}; there are {', '.join(rules)}")
+    if triangulate and corners_of(rules) is None:
+        raise UsageError(f"--triangulate: there is no field face; there are {', '.join(rules)}; leave it out")
     columns = columns_of(members, rules)
     hidden = [f"{found.hidden} hidden files left out"] if found.hidden else []
     return PlySource(
@@ -71,8 +77,9 @@ def open_ply(
         columns=tuple(columns),
         axes=first_axes(members, columns),
         cast=casts,
-        origin=origin_of(members, fields, casts),
+        origin=origin_of(members, fields, casts, triangulate),
         remarks=tuple(hidden + _remarks(members)),
+        triangulate=triangulate,
     )
 
 
@@ -87,7 +94,9 @@ def _check_choice(fields: Choice) -> None:
         raise UsageError(f"fields={fields!r} is not known; same, common, all or a list of names are")
 
 
-def _open_members(paths: Sequence[str], names: Sequence[str], cast: Mapping[str, str], on_bad: OnBad) -> list[Member]:
+def _open_members(
+    paths: Sequence[str], names: Sequence[str], cast: Mapping[str, str], triangulate: bool, on_bad: OnBad
+) -> list[Member]:
     """The files with a good header and a name of their own."""
     members: dict[str, Member] = {}
     kinds: Kinds = {}
@@ -99,9 +108,10 @@ def _open_members(paths: Sequence[str], names: Sequence[str], cast: Mapping[str,
             reason = f"has the same sample name, {name}, as {members[name].path}; rename one of them"
             on_bad(SourceError(reason, path))
             continue
-        member = _open_member(path, name, cast, kinds, on_bad)
-        if member is not None:
-            members[name] = member
+        try:
+            members[name] = _open_member(path, name, cast, kinds, triangulate)
+        except SourceError as error:
+            on_bad(error)
     return list(members.values())
 
 
@@ -114,17 +124,15 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def _open_member(path: str, name: str, cast: Mapping[str, str], kinds: Kinds, on_bad: OnBad) -> Member | None:
-    try:
-        header = read_header(path)
-        check_size(header, Path(path).stat().st_size, path)
-        kind = tuple((e.name, e.properties) for e in header.elements)
-        if kind not in kinds:
-            kinds[kind] = rules_of(header.elements, cast, path)
-        return Member(path, name, header, kinds[kind], measure_lists(header, path))
-    except SourceError as error:
-        on_bad(error)
-        return None
+def _open_member(path: str, name: str, cast: Mapping[str, str], kinds: Kinds, triangulate: bool) -> Member:
+    header = read_header(path)
+    check_size(header, Path(path).stat().st_size, path)
+    kind = tuple((e.name, e.properties) for e in header.elements)
+    if kind not in kinds:
+        kinds[kind] = rules_of(header.elements, cast, path)
+    rules = kinds[kind]
+    lists = measure_lists(header, path, corners_of(rules) if triangulate else None)
+    return Member(path, name, header, rules, lists, triangulate)
 
 
 def _remarks(members: Sequence[Member]) -> list[str]:
@@ -147,6 +155,7 @@ class PlySource(Source):
     cast: dict[str, str]
     origin: dict[str, Any] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
+    triangulate: bool = False
 
     fields: tuple[FieldSpec, ...] = field(init=False)
     kind = "ply"
@@ -167,7 +176,9 @@ class PlySource(Source):
     def part(self, start: int, stop: int) -> PlySource:
         within = slice(start, stop)
         axes = {key: lengths[within] for key, lengths in self.axes.items()}
-        return PlySource(self.paths[within], self.names[within], self.columns, axes, self.cast)
+        return PlySource(
+            self.paths[within], self.names[within], self.columns, axes, self.cast, triangulate=self.triangulate
+        )
 
     def files(self) -> list[str]:
         return list(self.paths)
@@ -194,6 +205,9 @@ class PlySource(Source):
         check_size(header, header.body + len(body), path)
         rules = rules_of(header.elements, self.cast, path)
         tables = read_tables(header, body, path)
+        corners = corners_of(rules) if self.triangulate else None
+        if corners is not None:
+            tables[corners.element] = triangulated(tables[corners.element], corners.properties[0], path)
         sample = {c.spec.name: _array(c, rules.get(c.rule.field), tables, path) for c in self.columns}
         for column in self.columns:
             array = sample[column.spec.name]
@@ -218,6 +232,8 @@ def _array(column: Column, rule: Rule | None, tables: Mapping[str, Table], path:
         prop = rule.properties[error.index[1] if len(error.index) > 1 else 0]
         if column.part in ("entries", "table"):
             row = int(np.searchsorted(np.cumsum(table.lists[prop].sizes), row, side="right"))
+        if table.rows is not None:
+            row = int(table.rows[row])
         raise row_error(path, table.element, row, f"{error.value:g} does not fit {rule.dtype}", prop) from None
 
 

@@ -24,13 +24,15 @@ class ListColumn(NamedTuple):
 class Table:
     """The rows of an element, by property number: numbers (rows,), perhaps strided and byte-swapped, or lists.
 
-    `records` holds the rows of a binary body as they stand in the file, as a structured array.
+    `records` holds the rows of a binary body as they stand in the file, as a structured array. `rows` holds the
+    row of the file that each row was made from, (rows,), where it is not the same.
     """
 
     element: Element
     numbers: dict[int, NDArray[Any]] = field(default_factory=dict)
     lists: dict[int, ListColumn] = field(default_factory=dict)
     records: NDArray[Any] | None = None
+    rows: NDArray[np.int64] | None = None
 
     def joined(self, properties: Sequence[int]) -> NDArray[Any]:
         """Columns of one dtype side by side: (rows, len(properties)); without a copy where rows hold nothing else."""

@@ -152,3 +152,14 @@ def test_limits_of_reading(packer, rows, tmp_path, monkeypatch):
     packer("convert", rows.path, tmp_path / "out", "--read-timeout", "0", "--read-memory", "0")
     packer("convert", rows.path, tmp_path / "out")
     assert [(o.read_seconds, o.read_bytes) for o in told] == [(1.5, 2**30), (None, None), (600, 2**33)]
+
+
+def test_polygons_become_triangles(packer, tmp_path):
+    """--triangulate reaches the clouds, in convert and in plan alike."""
+    head = "ply\nformat ascii 1.0\nelement vertex 1\nproperty float x\nelement face 1\n"
+    path = tmp_path / "a.ply"
+    path.write_text(head + "property list uchar int vertex_indices\nend_header\n0\n5 0 1 2 3 4\n")
+    assert packer("convert", path, tmp_path / "out", "--triangulate", "--workers", 0).exit_code == 0
+    assert PackedDataset(tmp_path / "out")[0]["face"].tolist() == [[0, 1, 2], [0, 2, 3], [0, 3, 4]]
+    plan = json.loads(packer("plan", path, "--triangulate", "--json").stdout)
+    assert {f["name"]: f["shape"] for f in plan["fields"]}["face"] == [None, 3]
