@@ -1,4 +1,7 @@
-"""The body of a text PLY file as tables: one line a row."""
+"""The body of a text PLY file as tables: one line a row.
+
+`nan` and `inf` are values of float properties, as for plyfile; in an integer property they are errors.
+"""
 
 from __future__ import annotations
 
