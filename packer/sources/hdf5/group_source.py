@@ -41,9 +41,9 @@ class HDF5GroupSource(Source):
         described = {name: s.attributes for name, s in zip(self._names, samples, strict=True) if s.attributes}
         kept = dict(list(described.items())[:_MAX_DESCRIBED])
         self._origin = {"options": options, "attributes": kept}
-        self._notes = (
-            [f"attributes of {len(described) - len(kept):,} groups left out"] if len(kept) < len(described) else []
-        )
+        self._notes = list(dict.fromkeys(note for s in samples for note in s.notes))
+        if len(kept) < len(described):
+            self._notes.append(f"attributes of {len(described) - len(kept):,} groups left out")
 
     def __len__(self) -> int:
         return len(self._places)

@@ -19,7 +19,7 @@ from packer.sources.hdf5.dataset import dataset_at
 from packer.sources.hdf5.differences import difference
 from packer.sources.hdf5.file import faults_named, opened
 from packer.sources.hdf5.listing import inventory
-from packer.sources.hdf5.scan import Request
+from packer.sources.hdf5.scan import Request, conversions
 from packer.sources.hdf5.types import Column
 
 
@@ -33,6 +33,7 @@ class GroupSample:
         columns: its fields, with the shapes that they have in this sample.
         files: further files that are read for it.
         attributes: attributes of the group as JSON values.
+        notes: sentences for the plan.
     """
 
     path: str
@@ -40,6 +41,7 @@ class GroupSample:
     columns: tuple[Column, ...]
     files: tuple[str, ...]
     attributes: dict[str, object]
+    notes: tuple[str, ...] = ()
 
 
 def group_samples(path: str, base: str, request: Request, on_bad: OnBad) -> Iterator[GroupSample]:
@@ -81,7 +83,8 @@ def _sample(file: h5py.File, path: str, group: str, request: Request) -> GroupSa
     files = [home for name, home in held.homes.items() if name in {e.dataset for e in wanted.values()}]
     for name in dict.fromkeys(entry.dataset for entry in wanted.values()):
         files.extend(dataset_at(file, path, group + name, 1)[1].files)
-    return GroupSample(path, group, columns(wanted), tuple(dict.fromkeys(files)), attributes(file[group]))
+    notes = tuple(conversions(wanted.values()))
+    return GroupSample(path, group, columns(wanted), tuple(dict.fromkeys(files)), attributes(file[group]), notes)
 
 
 def common_columns(samples: list[GroupSample], on_bad: OnBad) -> tuple[tuple[Column, ...], list[GroupSample]]:

@@ -11,6 +11,7 @@ import numpy as np
 from packer.format.schema import MAX_AXES, MAX_AXIS
 from packer.sources.hdf5.family import is_matlab_empty, is_placeholder
 from packer.sources.hdf5.file import plain
+from packer.sources.hdf5.floats import misread, widened
 from packer.sources.hdf5.types import Leaf, leaves
 from packer.sources.hdf5.walk import Found, walk
 
@@ -27,6 +28,7 @@ class Listed:
         samples: length along the sample axis; None where the whole dataset is one sample's value.
         problem: why it cannot be a field, as a phrase that follows the path.
         aside: why it is left out without harm, as a phrase that follows the path.
+        note: what is not stored as it is in the file, as a phrase that follows the path.
     """
 
     dataset: str
@@ -36,6 +38,7 @@ class Listed:
     samples: int | None = None
     problem: str | None = None
     aside: str | None = None
+    note: str | None = None
 
     @property
     def path(self) -> str:
@@ -88,11 +91,13 @@ def listed(found: Found, axis: int | None) -> list[Listed]:
     if not isinstance(found.thing, h5py.Dataset):
         return []
     try:
-        shape, dtype = found.thing.shape, found.thing.dtype
+        shape, dtype, type_ = found.thing.shape, found.thing.dtype, found.thing.id.get_type()
+        wrong, note = misread(type_), widened(type_)
     except (TypeError, ValueError, RuntimeError, OSError, NotImplementedError) as error:
         return [Listed(found.path, problem=f"has a datatype that cannot be read ({plain(error)})")]
     entry = Listed(found.path, looks="no values" if shape is None else f"{_axes(shape)} {type_name(dtype)}")
-    entry = replace(entry, problem=_problem(found.thing, shape), aside=_aside(found.thing, shape, axis))
+    problem = _problem(found.thing, shape) or wrong
+    entry = replace(entry, problem=problem, aside=_aside(found.thing, shape, axis), note=note)
     if entry.problem or entry.aside:
         return [entry]
     return _fields(entry, dtype, shape, axis)

@@ -73,6 +73,7 @@ def scanned(path: str, request: Request) -> Scan:
         samples = next(iter(wanted.values())).samples or 0
         files, notes = _storage(file, path, wanted.values(), samples)
         files = [*(held.homes[e.dataset] for e in wanted.values() if e.dataset in held.homes), *files]
+        notes += [f"{Path(path).name}: {note}" for note in conversions(wanted.values())]
         if not request.fields:
             notes += _asides(entries, request.skip)
         if kind == "matlab":
@@ -91,6 +92,11 @@ def _storage(file: h5py.File, path: str, wanted: Iterable[Listed], samples: int)
         files.extend(storage.files)
         notes.extend([f"{Path(path).name}: {storage.note}"] if storage.note else [])
     return files, notes
+
+
+def conversions(wanted: Iterable[Listed]) -> list[str]:
+    """What is not stored as it is in the file, for each dataset."""
+    return [f"dataset {name} {note}" for name, note in {e.dataset: e.note for e in wanted}.items() if note]
 
 
 def _asides(entries: list[Listed], skip: Collection[str]) -> list[str]:

@@ -71,7 +71,7 @@ def leaves(dtype: np.dtype[Any], shape: tuple[int, ...], members: tuple[str, ...
 def _leaf(dtype: np.dtype[Any], shape: tuple[int, ...], members: tuple[str, ...]) -> Leaf:
     if h5py.check_string_dtype(dtype) is not None:
         if shape:
-            return Leaf(members, f"holds strings of shape {shape} a sample, one string a sample is expected")
+            return Leaf(members, f"holds strings of shape {shape} a sample, where one string can be stored")
         return Leaf(members, dtype="uint8", kind="text", shape=(None,))
     if h5py.check_ref_dtype(dtype) is not None:
         return Leaf(members, "holds references to other objects")
@@ -90,7 +90,7 @@ def _vlen_leaf(base: np.dtype[Any], shape: tuple[int, ...], members: tuple[str, 
     if base.hasobject or base.names or inner not in DTYPES:
         return Leaf(members, f"holds variable-length arrays of {base}, which cannot be stored")
     if shape:
-        return Leaf(members, f"holds variable-length arrays of shape {shape} a sample, one a sample is expected")
+        return Leaf(members, f"holds variable-length arrays of shape {shape} a sample, where one can be stored")
     return Leaf(members, dtype=inner, shape=(None,))
 
 

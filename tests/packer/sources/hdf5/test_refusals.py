@@ -86,6 +86,26 @@ def test_types_that_cannot_be_stored_are_named_and_can_be_skipped(tmp_path: Path
         open_hdf5(path, fields={"o": "/opaque"})
 
 
+def test_several_texts_or_lists_a_sample_are_named_and_can_be_skipped(tmp_path: Path) -> None:
+    """A table of strings or of variable-length arrays is refused with the option that leaves it out."""
+    path = str(tmp_path / "x.h5")
+    with h5py.File(path, "w") as file:
+        file["good"] = np.arange(3)
+        file["words"] = np.full((3, 2), "a", h5py.string_dtype())
+        file["fixed"] = np.full((3, 2), b"a")
+        file.create_dataset("lists", (3, 4), h5py.vlen_dtype("i4"))
+    with pytest.raises(SourceError) as caught:
+        open_hdf5(path)
+    for words in (
+        "/words holds strings of shape (2,) a sample, where one string can be stored",
+        "/fixed holds strings of shape (2,) a sample",
+        "/lists holds variable-length arrays of shape (4,) a sample, where one can be stored",
+        "Leave out with --skip fixed --skip lists --skip words",
+    ):
+        assert words in str(caught.value)
+    assert [f.name for f in open_hdf5(path, skip=["words", "fixed", "lists"]).fields] == ["good"]
+
+
 @pytest.mark.parametrize("shape", [(2 * 10**18,), (10**6, 10**12), (2**47, 0), (3, 2**60)], ids=str)
 def test_declared_sizes_are_not_believed(tmp_path: Path, shape: tuple[int, ...]) -> None:
     """A file of a few kB that claims 2e18 values is refused before any is read."""

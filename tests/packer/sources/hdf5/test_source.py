@@ -275,21 +275,6 @@ def test_reading_warns_of_nothing_and_leaves_no_file_open(tmp_path: Path) -> Non
         file["x"][0] = 1
 
 
-def test_bfloat16_becomes_float32(tmp_path: Path) -> None:
-    """Every value of the narrow type fits the wider one exactly."""
-    path = str(tmp_path / "a.h5")
-    narrow = h5py.h5t.IEEE_F32LE.copy()
-    narrow.set_fields(15, 7, 8, 0, 7)
-    narrow.set_size(2)
-    narrow.set_ebias(127)
-    values = np.array([1.5, -3.0, 2.0**100, np.inf], "f4")
-    with h5py.File(path, "w") as file:
-        dataset = h5py.h5d.create(file.id, b"x", narrow, h5py.h5s.create_simple((4,)))
-        dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, values)
-        assert dataset.get_storage_size() == 8
-    same(everything(open_hdf5(path))["x"], values)
-
-
 def test_a_user_block_is_no_obstacle(tmp_path: Path) -> None:
     """MATLAB 7.3 files have 512 bytes of their own in front."""
     path = str(tmp_path / "a.mat")
