@@ -1,0 +1,158 @@
+"""Where the time of a batch goes, taken apart while nothing overlaps: one thread or one process reads at a time.
+
+A Loader with one thread waits for it, and a DataLoader with one worker that reads one batch ahead waits for it, so the
+time of a batch is the sum of its parts.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from packer.cli.benching.passes import Clock, Passes, timed
+from packer.cli.benching.probes import DECODING, FETCHING, GATHERING, OWN, READING, ProbedDataset
+from packer.cli.benching.results import Split
+from packer.cli.benching.settings import DATALOADER, Setting
+from packer.cli.benching.subject import Subject
+from packer.cli.benching.ways import Way, open_way
+from readers.places import Numbers
+
+WARM, COLD = "warm", "cold"
+#: Passes that the time is shared out to.
+_ROUNDS = 3
+#: Batches of a pass at most, and what is thought of a batch before it has been measured, in seconds.
+_MOST_BATCHES = 2000
+_FIRST_GUESS = 1e-3
+#: Copies to a device that are timed.
+_COPIES = 5
+
+#: Copies a batch to a device and waits for it.
+Copy = Callable[[Any], None]
+
+
+def device_copy() -> Copy | None:
+    """The copy to the GPU that torch would use; None where it finds none."""
+    import torch
+
+    from readers import to_device
+
+    if not torch.cuda.is_available():
+        return None
+
+    def copy(batch: Any) -> None:
+        to_device(batch, "cuda")
+        torch.cuda.synchronize()
+
+    copy_empty = torch.zeros(1)
+    copy(copy_empty)  # the first one sets everything up
+    return copy
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """Splits of settings; `copy` is None where there is no device."""
+
+    subject: Subject
+    clock: Clock
+    copy: Copy | None = None
+
+    def warm(self, settings: Sequence[Setting], seconds: float) -> list[Split]:
+        """Splits over samples that are in memory."""
+        with ExitStack() as stack:
+            datasets = [self._open() for _ in settings]
+            ways = {
+                setting: stack.enter_context(self._way(setting, dataset))
+                for setting, dataset in zip(settings, datasets, strict=True)
+            }
+            by_setting = dict(zip(settings, datasets, strict=True))
+
+            def split(one: Passes, batches: int) -> Split:
+                dataset, way = by_setting[one.setting], ways[one.setting]
+                numbers = self.subject.draws.numbers("full", batches * one.setting.batch_size)
+                if not one.rates:
+                    timed(way, numbers)
+                self.subject.warm_files()
+                self.subject.warm_samples(dataset, numbers)
+                return self._split(one, way, dataset, numbers, WARM)
+
+            return self._rounds(settings, seconds, split)
+
+    def cold(self, settings: Sequence[Setting], seconds: float) -> list[Split]:
+        """Splits over samples that lie on the disk."""
+
+        def split(one: Passes, batches: int) -> Split:
+            count = min(batches * one.setting.batch_size, self.subject.samples)
+            numbers = self.subject.draws.numbers("full", count)
+            dataset = self._open()
+            with self._way(one.setting, dataset) as way:
+                timed(way, self.subject.first(one.setting.batch_size))
+                self.subject.cool()
+                return self._split(one, way, dataset, numbers, COLD)
+
+        return self._rounds(settings, seconds, split)
+
+    def _open(self) -> ProbedDataset:
+        return ProbedDataset(self.subject.path, self.subject.fields)
+
+    def _way(self, setting: Setting, dataset: ProbedDataset) -> Way:
+        return open_way(setting, dataset, ahead=1, pin_memory=self.copy is not None)
+
+    def _rounds(
+        self, settings: Sequence[Setting], seconds: float, split: Callable[[Passes, int], Split]
+    ) -> list[Split]:
+        """The median of each setting's splits, some rounds of them."""
+        end = self.clock.gone + seconds
+        found: dict[Setting, list[Split]] = {setting: [] for setting in settings}
+        known = [Passes(setting, _FIRST_GUESS) for setting in settings]
+        rounds = 0
+        while not rounds or (self.clock.gone < end and rounds < _ROUNDS):
+            share = max(end - self.clock.gone, 0.0) / (_ROUNDS - rounds) / len(found)
+            for one in known:
+                if one.failure or (rounds and self.clock.gone >= end) or self.clock.is_over:
+                    continue
+                with one.guarded():
+                    found[one.setting].append(split(one, min(one.batches_in(share / 2), _MOST_BATCHES)))
+            rounds += 1
+        return [median_split(splits) for splits in found.values() if splits]
+
+    def _split(self, one: Passes, way: Way, dataset: ProbedDataset, numbers: Numbers, state: str) -> Split:
+        last: deque[Any] = deque(maxlen=1)
+        before = list(dataset.seconds)
+        one.run(way, numbers, last.append)
+        total = [(after - start) / one.batches for after, start in zip(dataset.seconds, before, strict=True)]
+        self.clock.tell(round(len(numbers) * self.subject.sample_bytes))
+        return split_of(one.setting, state, one.batch_seconds, total, self._copying(last[0]))
+
+    def _copying(self, batch: Any) -> float | None:
+        if self.copy is None:
+            return None
+        return median(_seconds(self.copy, batch) for _ in range(_COPIES))
+
+
+def split_of(setting: Setting, state: str, wall: float, taken: Sequence[float], copying: float | None) -> Split:
+    """The split of a batch that took `wall` seconds, of which the probes have taken down `taken`."""
+    parts = [taken[READING], taken[DECODING], taken[GATHERING]]
+    batch = wall - taken[OWN]
+    handing_over = 0.0
+    if setting.workers:
+        # What a thread does beside its reading cannot be told from waiting for it.
+        handing_over = wall - taken[FETCHING] if setting.way == DATALOADER else batch - sum(parts)
+    rest = batch - sum(parts) - handing_over
+    return Split(setting, state, batch, parts[0], parts[1], parts[2], handing_over, rest, copying)
+
+
+def median_split(splits: Sequence[Split]) -> Split:
+    """The one of the splits whose batch took the middle time: its parts add up, as medians of parts would not."""
+    ranked = sorted(splits, key=lambda split: split.batch)
+    return ranked[(len(ranked) - 1) // 2]
+
+
+def _seconds(call: Callable[[Any], None], argument: Any) -> float:
+    began = perf_counter()
+    call(argument)
+    return perf_counter() - began
