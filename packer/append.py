@@ -28,12 +28,12 @@ import xxhash
 
 from packer.convert import ConvertOptions, check_apart, convert, open_source
 from packer.errors import UsageError, WriteError
-from packer.finish import write_table
+from packer.finish import write_rejected, write_table
 from packer.format import manifest as manifests
 from packer.format.manifest import MANIFEST, SHARD_FOLDER, FileEntry, Manifest
 from packer.format.shard_writer import sync_folder
-from packer.joining import check_names, joined_manifest, take_shard
-from packer.output import LOCK, REJECTED, beside
+from packer.joining import check_names, joined_manifest, moved, take_shard
+from packer.output import LOCK, beside
 from packer.sources.base import Source
 from packer.sources.fitted import FittedSource
 from packer.sources.packed.source import open_packed, read_names
@@ -91,7 +91,7 @@ def append(
             if (work / MANIFEST).exists():
                 shutil.rmtree(work)  # packed by an earlier call that was killed; its source may have changed since
             # Of another call that was killed nothing is kept: overwrite.
-            rejected += convert(source, work, options, overwrite=True).rejected
+            rejected += moved(convert(source, work, options, overwrite=True).rejected, _next_number(held))
             joined = _take_in(folder, held, work, source, rejected)
             added = joined.samples - held.samples
         shutil.rmtree(work, ignore_errors=True)
@@ -152,6 +152,7 @@ def _take_in(folder: Path, held: Manifest, work: Path, source: Source, rejected:
     more = manifests.read(work)
     names = check_names([(str(folder), read_names(folder, held)), ("the source", read_names(work, more))])
     number = _next_number(held)
+    _remove_shards(folder, number)
     entries = list(held.shards)
     for entry in more.shards:
         entries.append(take_shard(work, entry, shard_path(folder, number + len(entries) - len(held.shards))))
@@ -164,8 +165,7 @@ def _take_in(folder: Path, held: Manifest, work: Path, source: Source, rejected:
         if manifests.read(folder) != held:
             raise UsageError(f"{folder} was changed while samples were packed for it; append again")
         if rejected:
-            with (folder / REJECTED).open("ab") as file:
-                file.write(msgspec.json.Encoder().encode_lines(rejected))
+            write_rejected(folder, rejected, "ab")
         note = _Note(_digest(joined), _origin(source), len(source))
         beside(folder, "appended").write_bytes(msgspec.json.encode(note))
         manifests.write(folder, joined)
@@ -180,6 +180,20 @@ def _next_number(held: Manifest) -> int:
     """A number that no shard of the dataset has, and no table of names that a reader may have open."""
     found = [re.fullmatch(r"(\d+)\.lmdb", Path(entry.file).name) for entry in held.shards]
     return max([len(held.shards), *(int(match[1]) + 1 for match in found if match)])
+
+
+def _remove_shards(folder: Path, number: int) -> None:
+    """Removes the shards from `number` on, which a call that was killed has linked and nobody published.
+
+    Raises:
+        WriteError: they cannot be removed.
+    """
+    for path in (folder / SHARD_FOLDER).glob("*.lmdb"):
+        if path.stem.isdecimal() and int(path.stem) >= number:
+            try:
+                path.unlink()
+            except OSError as error:
+                raise WriteError(f"{path}: cannot be removed: {error.strerror}") from None
 
 
 def _remove_tables(folder: Path, *kept: FileEntry | None) -> None:

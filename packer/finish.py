@@ -28,12 +28,14 @@ class Made:
     Attributes:
         named: whether samples have names.
         planned_bytes: bytes of all shards as planned; None where there was no plan.
+        table: file of the table of names.
     """
 
     fields: tuple[Field, ...]
     origin: dict[str, Any]
     named: bool
     planned_bytes: int | None = None
+    table: str = NAMES_FILE
 
 
 def finish(
@@ -51,7 +53,7 @@ def finish(
         raise SourceError(f"{folder.path} would hold no sample: {reason}")
     try:
         if rejected:
-            (folder.work / REJECTED).write_bytes(msgspec.json.Encoder().encode_lines(rejected))
+            write_rejected(folder.work, rejected)
         manifest = write_manifest(folder.work, made, reports)
         folder.publish()
     except OSError as error:
@@ -70,7 +72,7 @@ def write_manifest(folder: Path, made: Made, reports: Sequence[ShardReport]) -> 
         samples=sum(report.entry.samples for report in reports),
         fields=made.fields,
         shards=tuple(report.entry for report in reports),
-        names=write_table(folder, NAMES_FILE, _names(folder, reports)) if made.named else None,
+        names=write_table(folder, made.table, _names(folder, reports)) if made.named else None,
         columns={field.name: _total(field.name, reports) for field in made.fields},
         origin=made.origin,
         planned_bytes=made.planned_bytes,
@@ -90,6 +92,20 @@ def write_table(folder: Path, file: str, names: Sequence[bytes]) -> FileEntry:
     write_names(partial, names)
     path = partial.replace(folder / file)
     return FileEntry(file=file, bytes=path.stat().st_size, digest=manifests.file_digest(path))
+
+
+def write_rejected(folder: Path, rejected: Sequence[Rejected], mode: str = "wb") -> None:
+    """Lists samples that were left out of the dataset in `folder`; mode `ab` goes on with the list that is there."""
+    with (folder / REJECTED).open(mode) as file:
+        file.write(msgspec.json.Encoder().encode_lines(rejected))
+
+
+def read_rejected(folder: Path) -> list[Rejected]:
+    """The samples that were left out of the dataset in `folder`; none where there is no list that can be read."""
+    try:
+        return msgspec.json.Decoder(Rejected).decode_lines((folder / REJECTED).read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return []
 
 
 def _names(folder: Path, reports: Sequence[ShardReport]) -> list[bytes]:

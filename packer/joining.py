@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,6 +15,7 @@ from packer.format.manifest import ColumnTotals, FileEntry, Manifest, ShardEntry
 from packer.format.schema import Field
 from packer.origin import joined
 from packer.sources.fitted import described
+from packer.tasks import Rejected
 
 
 def take_shard(folder: Path, entry: ShardEntry, target: Path) -> ShardEntry:
@@ -105,6 +106,11 @@ def check_names(sets: Sequence[tuple[str, Sequence[str] | None]]) -> list[str] |
             raise UsageError(f"{where} has a sample named {min(twice)!r}, which is there already; names must differ")
         seen.update(names or ())
     return None if held is None else [name for _, names in sets for name in names or ()]
+
+
+def moved(rejected: Iterable[Rejected], shards: int) -> list[Rejected]:
+    """Samples that were left out of a dataset whose shards now stand behind so many others."""
+    return [bad if bad.shard is None else msgspec.structs.replace(bad, shard=bad.shard + shards) for bad in rejected]
 
 
 def _total(field: str, manifests: Sequence[Manifest]) -> ColumnTotals:

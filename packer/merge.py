@@ -11,14 +11,14 @@ from pathlib import Path
 
 import packer
 from packer.errors import UsageError, WriteError
-from packer.finish import write_table
+from packer.finish import read_rejected, write_rejected, write_table
 from packer.format import manifest as manifests
 from packer.format.manifest import NAMES_FILE, Manifest, ShardEntry
 from packer.format.shard_writer import sync_folder
-from packer.joining import check_alike, check_names, joined_manifest, take_shard
+from packer.joining import check_alike, check_names, joined_manifest, moved, take_shard
 from packer.output import OutputFolder, State
 from packer.sources.packed.source import read_names
-from packer.tasks import Progress, shard_path
+from packer.tasks import Progress, Rejected, shard_path
 
 
 def merge(
@@ -57,7 +57,9 @@ def merge(
     with OutputFolder(path, _state(held), overwrite) as output:
         work = output.work
         entries: list[ShardEntry] = []
+        rejected: list[Rejected] = []
         for folder, manifest in zip(folders, held, strict=True):
+            rejected += moved(read_rejected(folder), len(entries))
             for entry in manifest.shards:
                 entries.append(take_shard(folder, entry, shard_path(work, len(entries))))
                 if progress:
@@ -66,6 +68,8 @@ def merge(
             sync_folder(output.shards)
             table = None if names is None else write_table(work, NAMES_FILE, [name.encode() for name in names])
             manifest = joined_manifest(held, entries, table)
+            if rejected:
+                write_rejected(work, rejected)
             manifests.write(work, manifest)
             sync_folder(work)
             output.publish()

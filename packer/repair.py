@@ -15,10 +15,10 @@ from packer.against import check_same_schema, same_bits
 from packer.errors import DamagedError, DatasetError, ManifestError, SourceError, UnfinishedError
 from packer.finish import Made, write_manifest
 from packer.format import manifest as manifests
-from packer.format.manifest import MANIFEST, SHARD_FOLDER, UNFINISHED, Manifest, ShardEntry
+from packer.format.manifest import NAMES_FILE, SHARD_FOLDER, Manifest, ShardEntry
 from packer.format.shard import Shard
-from packer.format.shard_writer import ShardHeader
 from packer.plan import ShardPlan, field_sizes, plan_shards
+from packer.rebuild import rebuild_manifest
 from packer.sources.base import Source
 from packer.tasks import Progress, ShardTask, report_of, write_shard
 from packer.verify import verify
@@ -96,31 +96,6 @@ def repair(
     return RepairReport(rebuilt, names, tuple(entry.file for entry in bad), tuple(changed))
 
 
-def rebuild_manifest(folder: Path) -> Manifest:
-    """Makes manifest.json again from the headers of the shards, and writes it.
-
-    Raises:
-        DatasetError: a shard is missing or damaged, or they do not belong together.
-    """
-    if (folder / UNFINISHED).exists():
-        raise UnfinishedError(f"{folder} is unfinished; run the same `packer convert` again to go on")
-    headers: list[tuple[int, Path, ShardHeader]] = []
-    for path in sorted((folder / SHARD_FOLDER).glob("*.lmdb")):
-        with Shard(path) as shard:
-            header = shard.header()
-        headers.append((header.shard, path, header))
-    headers.sort(key=lambda item: item[0])
-    if not headers or [number for number, *_ in headers] != list(range(len(headers))):
-        raise DatasetError(f"{folder}: the shards are not all there, so the manifest cannot be made from them")
-    first = headers[0][2]
-    if any((h.fields, h.named, h.origin) != (first.fields, first.named, first.origin) for *_, h in headers):
-        raise DatasetError(f"{folder}: the shards do not belong together, so the manifest cannot be made from them")
-    reports = [report_of(path, first.fields) for _, path, _ in headers]
-    made = Made(first.fields, first.origin, first.named)
-    (folder / MANIFEST).unlink(missing_ok=True)
-    return write_manifest(folder, made, reports)
-
-
 def _planned(manifest: Manifest, source: Source) -> list[ShardPlan]:
     """The plan of the conversion; the size of the map stands in a shard's file, so it has to be the same."""
     edges = itertools.accumulate((entry.samples + entry.rejected for entry in manifest.shards), initial=0)
@@ -181,7 +156,8 @@ def _check_samples(old: Path, new: Path, manifest: Manifest, entry: ShardEntry) 
 
 def _publish(folder: Path, manifest: Manifest, entries: Sequence[ShardEntry]) -> None:
     """Writes names and manifest anew for shards that have changed."""
-    made = Made(manifest.fields, manifest.origin, manifest.names is not None, manifest.planned_bytes)
+    table = manifest.names.file if manifest.names else NAMES_FILE
+    made = Made(manifest.fields, manifest.origin, manifest.names is not None, manifest.planned_bytes, table)
     reports = [report_of(folder / entry.file, manifest.fields) for entry in entries]
     kept = [msgspec.structs.replace(report, entry=entry) for report, entry in zip(reports, entries, strict=True)]
     new = write_manifest(folder, made, kept)

@@ -25,17 +25,20 @@ Progress = Callable[[int, int], None]
 Over = Callable[[Iterator[Block], int], Iterator[Block]]
 
 
-class Rejected(msgspec.Struct, frozen=True):
-    """A sample that was left out: the file at fault and the reason."""
+class Rejected(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A sample that was left out: the file at fault, the reason, and the shard in which it would stand.
+
+    Files that were found bad before anything was planned belong to no shard.
+    """
 
     file: str
     reason: str
+    shard: int | None = None
 
     @classmethod
     def of(cls, error: SourceError, kind: str = "") -> Rejected:
         """What is noted of an error; names that are not text (UTF-8) show as escapes, since JSON cannot hold them."""
-        file, reason = error.path or kind, error.reason
-        return cls(*(text.encode(errors="backslashreplace").decode() for text in (file, reason)))
+        return cls(_text(error.path or kind), _text(error.reason))
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,7 @@ def _write(task: ShardTask, partial: Path, progress: Progress | None, over: Over
             writer.add(block, count(block), names)
             if progress:
                 progress(count(block), writer.raw_bytes - before)
-    return rejected
+    return [msgspec.structs.replace(bad, shard=task.number) for bad in rejected]
 
 
 def read_blocks(
@@ -222,6 +225,10 @@ def report_of(path: Path, fields: Sequence[Field]) -> ShardReport:
 
 def _rejected_path(path: Path) -> Path:
     return path.with_suffix(".rejected.jsonl")
+
+
+def _text(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()
 
 
 def count(block: Block) -> int:

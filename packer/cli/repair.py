@@ -39,6 +39,8 @@ def repair(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> 
     $ packer repair div2k.packed lr=DIV2K/LR_x4 hr=DIV2K/HR
     """
     report = _repaired(dataset, sources, options)
+    if report.manifest:
+        _log.warning("statistics that the manifest may have kept are gone; `packer stats --save` keeps them again")
     if not is_quiet():
         click.echo("\n".join(_lines(report)) or f"{dataset}: nothing is damaged")
 
