@@ -23,6 +23,7 @@ from packer.framing import choose_codec, measured_ratio, sample_frames
 from packer.plan import field_sizes
 from packer.prepare import look_at
 from packer.sources.base import Source
+from packer.sources.limits import Limits
 
 #: Speeds are measured on this many raw bytes of a field: more than processors cache, and a second for the slowest.
 _TIMED_BYTES = 8 * 2**20
@@ -65,15 +66,18 @@ class FieldReport:
     auto: str
 
 
-def codec_report(source: Source) -> Iterator[FieldReport]:
+def codec_report(source: Source, limits: Limits | None = None) -> Iterator[FieldReport]:
     """Tries every named codec on some samples of each field of `source`, field by field.
+
+    Args:
+        limits: what reading a sample may take, in a process of its own; None: in this one, unguarded.
 
     Raises:
         SourceError: there is no sample, or none that can be read.
     """
     if not len(source):
         raise SourceError("there is no sample to look at")
-    found = look_at(source)
+    found = look_at(source, limits=limits)
     if not any(found.values()):
         raise SourceError("none of the samples looked at can be read; `packer convert` says why")
     sizes = field_sizes(source)

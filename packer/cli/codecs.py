@@ -30,7 +30,8 @@ def codecs(sources: tuple[str, ...], options: ConvertOptions, as_json: bool) -> 
     """
     from packer.cli.codec_table import codec_lines, json_text
     from packer.codec_report import codec_report
-    from packer.convert import open_source
+    from packer.convert import guard, open_source
 
-    found = list(codec_report(open_source(list(sources), options, [])))
+    source = open_source(list(sources), options, [])
+    found = list(codec_report(source, guard(options, in_memory=False)))
     click.echo(json_text(found) if as_json else "\n".join(codec_lines(found)))

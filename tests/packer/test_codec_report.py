@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
+import os
+import signal
+
 import numpy as np
 import pytest
 
@@ -11,6 +15,8 @@ from packer.convert import ConvertOptions, convert, open_source
 from packer.errors import SourceError
 from packer.format import manifest as manifests
 from packer.format.codecs import NAMED, codec_name
+from packer.sources.limits import Limits
+from packer.sources.samples import SampleSource
 
 
 @pytest.fixture(autouse=True)
@@ -81,6 +87,30 @@ def test_shares_add_up_and_empty_fields_have_no_trials():
     assert sum(field.share for field in found.values()) == pytest.approx(1)
     assert found["empty"].trials == found["text"].trials == ()
     assert found["empty"].auto == "none"
+
+
+class Trap(SampleSource):
+    """Samples of which some crash the process that reads them, by number in the whole."""
+
+    bad = range(10)
+
+    def part(self, start, stop):
+        return Trap(self._items, self.fields, self._start + start, self._start + stop)
+
+    def read(self):
+        if any(number in self.bad for number in range(self._start, self._stop)):
+            faulthandler.disable()  # pytest's own, which would fill the screen
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return super().read()
+
+
+def test_samples_that_crash_are_passed_over(monkeypatch):
+    """Within limits a sample that crashes its reader takes nothing down, and the others are looked at."""
+    found = list(codec_report(Trap(samples()), Limits()))
+    assert {field.samples for field in found} == {8}  # half of the 16 places looked at
+    monkeypatch.setattr(Trap, "bad", range(20))
+    with pytest.raises(SourceError, match="none of the samples"):
+        list(codec_report(Trap(samples()), Limits()))
 
 
 def test_a_source_that_cannot_be_read_is_an_error(clouds):

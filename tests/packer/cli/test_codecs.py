@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
+import os
+import signal
 
 import pytest
 
 from packer import codec_report
 from packer.format.codecs import NAMED
+from packer.sources.ply.source import PlySource
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +41,19 @@ def test_json(packer, clouds):
         for trial in field["trials"]:
             assert trial["ratio"] > 0
             assert trial["decode"] > 0
+
+
+def test_a_source_that_crashes(packer, clouds, monkeypatch):
+    """A file that crashes its reader is an error with a sentence, and takes the command down no more than others do."""
+
+    def crash(self):
+        faulthandler.disable()  # pytest's own, which would fill the screen
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    monkeypatch.setattr(PlySource, "read", crash)
+    result = packer("codecs", *clouds.sources)
+    assert result.exit_code == 1
+    assert "none of the samples looked at can be read; `packer convert` says why" in result.stderr
 
 
 def test_refusals(refused, tmp_path):
