@@ -24,6 +24,7 @@ from packer.sources.images import basicsr_file as lmdb_file
 from packer.sources.images import png, png_pixels
 from packer.sources.images.basicsr_file import Place
 from packer.sources.images.content import check_content
+from packer.sources.images.copies import Stored
 from packer.sources.images.files import Found
 from packer.sources.images.formats import ImageHeader, png_image
 from packer.sources.images.modes import MAX_PIXELS, ImageOptions, convert_mode
@@ -181,6 +182,16 @@ class LmdbImageSource(ImageSource):
 
     def files(self) -> list[str]:
         return [f"{self.folders[spec.name]}/{LMDB_DATA}" for spec in self.fields]
+
+    def _stored(self, spec: FieldSpec) -> Stored:
+        folder, places = self.folders[spec.name], self.places[spec.name]
+
+        def read(number: int, offset: int, size: int) -> bytes:
+            place = Place(int(places[number, 0]) + offset, int(places[number, 1]) - offset)
+            with lmdb_file.opened(folder) as file:
+                return lmdb_file.value(file, place, self._path(spec.name, number), size)
+
+        return Stored(places[:, 1].tolist(), read)
 
     def _image(self, spec: FieldSpec, number: int) -> NDArray[Any]:
         path = self._path(spec.name, number)

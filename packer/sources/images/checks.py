@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
-
-from packer.errors import SourceError
 
 #: Samples that a sentence names; the rest is counted.
 NAMED = 3
@@ -49,46 +45,3 @@ def check_dtypes(dtypes: Mapping[str, str]) -> list[str]:
     if len(set(dtypes.values())) < 2:
         return []
     return ["bit depths differ: " + ", ".join(f"{field} is {dtype}" for field, dtype in dtypes.items())]
-
-
-def check_duplicates(names: Sequence[str], files: Mapping[str, Sequence[str]]) -> list[str]:
-    """Files of one field with the same bytes. Reads only files that have the size of another.
-
-    Raises:
-        SourceError: a file has gone or cannot be read.
-    """
-    sentences = []
-    for field, paths in files.items():
-        groups = [[names[i] for i in group] for group in _same(paths)]
-        some = "; ".join(" = ".join(group[:NAMED]) for group in groups[:NAMED])
-        more = f" and {len(groups) - NAMED} more groups" if len(groups) > NAMED else ""
-        if groups:
-            count = sum(map(len, groups))
-            sentences.append(f"field {field}: {count} files are copies of one another: {some}{more}; check these")
-    return sentences
-
-
-def _same(paths: Sequence[str]) -> list[list[int]]:
-    """Numbers of the paths that hold the same bytes, in groups of two and more."""
-    by_size: dict[int, list[int]] = {}
-    by_content: dict[tuple[int, bytes], list[int]] = {}
-    for number, path in enumerate(paths):
-        by_size.setdefault(_size(path), []).append(number)
-    for size, group in by_size.items():
-        for number in group if len(group) > 1 else ():
-            by_content.setdefault((size, _digest(paths[number])), []).append(number)
-    return [group for group in by_content.values() if len(group) > 1]
-
-
-def _size(path: str) -> int:
-    try:
-        return Path(path).stat().st_size
-    except OSError as error:
-        raise SourceError(f"cannot be read: {error.strerror or error}", path) from error
-
-
-def _digest(path: str) -> bytes:
-    try:
-        return xxhash.xxh3_128_digest(Path(path).read_bytes())
-    except OSError as error:
-        raise SourceError(f"cannot be read: {error.strerror or error}", path) from error

@@ -157,4 +157,30 @@ class PatchSource(Source):
     def notes(self) -> list[str]:
         cut = f"{len(self):,} squares of {self.square[0]} pixels are cut from {len(self.source):,} pictures"
         small = int((self.grid.prod(axis=1) == 0).sum())
-        return [*self.source.notes(), cut + (f"; {small:,} are smaller than that and left out" if small else "")]
+        cut += f"; {small:,} are smaller than that and left out" if small else ""
+        return [*self.source.notes(), cut, *self._lost()]
+
+    def _lost(self) -> list[str]:
+        """Which pixels of the pictures that are cut lie in no square."""
+        largest = min(self.scales, key=lambda name: self.scales[name])
+        cut = self.grid.all(axis=1)
+        sides, grid = self.source.sizes[largest].astype(np.int64)[cut], self.grid[cut]
+        side, step = self.square
+        spanned = (grid - 1) * step + side
+        within = grid * min(side, step) + max(side - step, 0)
+        total, lost = int(sides.prod(1).sum()), int((sides.prod(1) - within.prod(1)).sum())
+        if not lost:
+            return []
+        where = ["at the right and bottom edges"] if (spanned < sides).any() else []
+        where += ["between squares"] if step > side and (grid > 1).any() else []
+        share = f"{lost:,} of {total:,} pixels of field {largest} lie in no square, {' and '.join(where)}"
+        return [f"{share}; {self._advice(sides)}"]
+
+    def _advice(self, sides: NDArray[np.int64]) -> str:
+        """The largest stride under which nothing is lost, where there is one at least half as large as the side."""
+        side, step = self.square
+        scale = max(self.scales.values())
+        left = np.unique(sides - side)
+        fitting = (n for n in range(min(step, side), side // 2 - 1, -1) if n and n % scale == 0)
+        found = next((n for n in fitting if not (left % n).any()), None)
+        return "a smaller --stride leaves fewer" if found is None else f"--stride {found} leaves none"

@@ -18,6 +18,7 @@ from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
 from packer.sources.base import Block, OnBad, Source, stop
 from packer.sources.images.checks import check_dtypes, check_sizes
+from packer.sources.images.copies import Stored, copies, files_stored
 from packer.sources.images.files import find, join
 from packer.sources.images.formats import read_image
 from packer.sources.images.modes import MAX_PIXELS, ImageOptions
@@ -100,6 +101,7 @@ class ImageSource(Source):
     options: ImageOptions
     origin: dict[str, Any]
     remarks: list[str] = field(default_factory=list)
+    _found: list[str] | None = field(default=None, init=False, repr=False)
 
     kind = "images"
 
@@ -141,7 +143,16 @@ class ImageSource(Source):
 
     def notes(self) -> list[str]:
         dtypes = {spec.name: spec.dtype for spec in self.fields}
-        return [*self.remarks, *check_sizes(self.names, self.sizes), *check_dtypes(dtypes)]
+        return [*self.remarks, *check_sizes(self.names, self.sizes), *check_dtypes(dtypes), *self._copies()]
+
+    def _copies(self) -> list[str]:
+        """Sentences on pictures that are there twice; looked for once."""
+        if self._found is None:
+            self._found = [said for spec in self.fields for said in copies(self.names, spec.name, self._stored(spec))]
+        return self._found
+
+    def _stored(self, spec: FieldSpec) -> Stored:
+        return files_stored([self._path(spec.name, number) for number in range(len(self))])
 
     def _path(self, name: str, number: int) -> str:
         return join(self.folders[name], self.paths[name][number])

@@ -143,3 +143,45 @@ def test_pairs_in_another_ratio(pairs):
     Image.new("RGB", (8, 9)).save(folder / "b.png")
     with pytest.raises(SourceError, match="sample 'b': 'hr' is not 2 times as large as 'lr'"):
         open_cut(pairs)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "patch", "stride", "said"),
+    [
+        ([(32, 64)], 16, 16, None),
+        ([(32, 64)], 16, 8, None),
+        ([(35, 64)], 16, 16, "192 of 2,240 pixels of field hr lie in no square, at the right and bottom edges; "),
+        ([(40, 64)], 16, 16, "512 of 2,560 pixels of field hr lie in no square, at the right and bottom edges; "),
+        ([(40, 64)], 16, 24, "1,024 of 2,560 pixels of field hr lie in no square, between squares; "),
+        ([(40, 65)], 16, 24, "1,064 of 2,600 pixels of field hr lie in no square, at the right and bottom edges and "),
+        ([(33, 33), (8, 8)], 16, 16, "65 of 1,089 pixels"),
+    ],
+)
+def test_pixels_in_no_square_are_counted(tmp_path, sizes, patch, stride, said):
+    """The plan says in one line how many pixels no square holds, as a mask of all squares counts them."""
+    (tmp_path / "hr").mkdir()
+    lost = 0
+    for number, (height, width) in enumerate(sizes):
+        Image.new("L", (width, height), number).save(tmp_path / "hr" / f"{number}.png")
+        mask = np.zeros((height, width), bool)
+        for r in range(0, height - patch + 1, stride):
+            for c in range(0, width - patch + 1, stride):
+                mask[r : r + patch, c : c + patch] = True
+        lost += int((~mask).sum()) * bool(mask.any())
+    notes = [note for note in open_cut([f"hr={tmp_path}/hr"], patch, stride).notes() if "no square" in note]
+    assert notes == [] if said is None else notes[0].startswith(said)
+    assert bool(lost) == bool(notes)
+    if notes:
+        assert notes[0].startswith(f"{lost:,} of ")
+
+
+def test_a_stride_that_fits_is_named(tmp_path):
+    """The largest stride under which nothing is lost is given, where it is not below half a square."""
+    (tmp_path / "hr").mkdir()
+    for name, size in (("a", (40, 64)), ("b", (52, 16))):
+        Image.new("L", size).save(tmp_path / "hr" / f"{name}.png")
+    source = open_cut([f"hr={tmp_path}/hr"], 16, 16)
+    assert source.notes()[-1].endswith("; --stride 12 leaves none")
+    assert "no square" not in open_cut([f"hr={tmp_path}/hr"], 16, 12).notes()[-1]
+    Image.new("L", (53, 16)).save(tmp_path / "hr" / "c.png")
+    assert open_cut([f"hr={tmp_path}/hr"], 16, 16).notes()[-1].endswith("; a smaller --stride leaves fewer")

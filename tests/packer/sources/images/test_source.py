@@ -13,7 +13,6 @@ import pytest
 from PIL import Image
 
 from packer.format.schema import FieldSpec
-from packer.sources.images.checks import check_duplicates
 from packer.sources.images.source import BLOCK_BYTES, open_images
 
 SHARED = Path(__file__).parents[5] / "shared" / "data"
@@ -256,16 +255,6 @@ def test_pairs_out_of_ratio_are_named(pairs):
     assert open_pairs(pairs).notes()[-1] == (
         "hr is 2 times as large as lr, but not in 1 of 3 samples: 10 (lr 4 x 5, hr 8 x 11); check these"
     )
-
-
-def test_copies_are_found(pairs):
-    """Files of one field with the same bytes are named as copies."""
-    paths = [str(pairs / "hr" / f"{number}.png") for number in (1, 2, 10)]
-    assert check_duplicates(["1", "2", "10"], {"hr": paths}) == []
-    Path(paths[2]).write_bytes(Path(paths[0]).read_bytes())
-    assert check_duplicates(["1", "2", "10"], {"hr": paths}) == [
-        "field hr: 2 files are copies of one another: 1 = 10; check these"
-    ]
 
 
 @pytest.mark.skipif(not SET5.exists(), reason="the sample files are not here")
