@@ -37,7 +37,8 @@ class Memory:
         base = int(at.min()) if len(at) else 0
         span = int(ends.max()) - base if len(at) else 0
         self.starts: Address = at - base
-        window = np.asarray(_Span(base, span))
+        # numpy 2.2 makes no array of what begins at address 0.
+        window = np.asarray(_Span(base, span)) if span else np.empty(0, np.uint8)
         self.bytes: memoryview = window.data.toreadonly()
         self._flat = torch.from_numpy(window)
         window = window.view()
