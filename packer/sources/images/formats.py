@@ -12,10 +12,9 @@ from packer.sources.images import pillow as image_pillow
 from packer.sources.images import png, png_pixels
 from packer.sources.images.content import check_content
 from packer.sources.images.files import FORMATS
-from packer.sources.images.modes import CHANNELS, ImageOptions, convert_mode
+from packer.sources.images.modes import CHANNELS, FEW_BITS, ImageOptions, convert_mode
 
 #: What is changed or lost on the way, said in the plan.
-FEW_BITS = "gray of 1, 2 or 4 bits is stored as 8 bits, 0 for black and 255 for white"
 COLOUR_KEY = "one colour is marked as transparent (tRNS): the pixels keep that colour, the mark is not kept"
 
 
@@ -46,7 +45,8 @@ def read_header(path: str, options: ImageOptions) -> ImageHeader:
     except OSError as error:
         raise _unreadable(error, path) from error
     _check_mode(layout.dtype, path, options)
-    return ImageHeader(height, width, CHANNELS[options.mode] if options.mode else layout.channels, layout.dtype)
+    channels = CHANNELS[options.mode] if options.mode else layout.channels
+    return ImageHeader(height, width, channels, layout.dtype, layout.note)
 
 
 def read_image(path: str, options: ImageOptions) -> NDArray[Any]:

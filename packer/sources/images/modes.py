@@ -17,6 +17,9 @@ from packer.errors import SourceError, UsageError
 #: Channels of an image after conversion to a mode.
 CHANNELS = {"gray": 1, "rgb": 3, "rgba": 4}
 
+#: Said in the plan of files that hold such gray.
+FEW_BITS = "gray of 1, 2 or 4 bits is stored as 8 bits, 0 for black and 255 for white"
+
 #: Pillow's own limit: a picture with more pixels is more likely made to fill the memory than to be looked at.
 MAX_PIXELS = 178_956_970
 

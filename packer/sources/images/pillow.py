@@ -2,8 +2,9 @@
 
 The reader of the expected format is called by itself, not `Image.open`: no other format is tried on the
 bytes, and Pillow's process-wide pixel limit, a warning first and then an error, gives way to `max_pixels`.
-EXIF rotation is not applied: pixels stay where the file has them, as partners and labels count on it.
-(The orientation tag of a TIFF is applied by Pillow itself, to size and pixels alike.)
+Pixels are those of `np.asarray(Image.open(path))`. So the orientation tag of JPEG and WebP is not applied: pixels stay
+where the file has them, as partners and labels count on it. That of a TIFF is, by Pillow itself, to size and pixels
+alike, and colours that a TIFF holds multiplied by their alpha are divided by it. The plan says so of each.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from PIL import BmpImagePlugin, GifImagePlugin, Image, JpegImagePlugin, TiffImag
 
 from packer.errors import PackerError, SourceError
 from packer.sources.images.modes import ImageOptions
+from packer.sources.images.pillow_notes import changes
 
 _READERS: dict[str, Any] = {
     "JPEG": JpegImagePlugin.JpegImageFile,
@@ -34,11 +36,12 @@ _UNSIGNED, _SIGNED = 1, 2
 
 
 class Layout(NamedTuple):
-    """How a picture is taken in: the Pillow mode it is converted to first, its channels and its dtype."""
+    """How a picture is taken in: the Pillow mode it is converted to first, channels, dtype, and what the plan says."""
 
     mode: str
     channels: int
     dtype: str
+    note: str = ""
 
 
 _LAYOUTS = {
@@ -62,7 +65,8 @@ def read_size(path: str, kind: str, options: ImageOptions) -> tuple[int, int, La
         SourceError: the header is damaged, or the picture is one that cannot be taken in without loss.
     """
     with _opened(path, path, kind, options) as image:
-        return image.height, image.width, _layout(image, path, options)
+        layout = _layout(image, path, options)
+        return image.height, image.width, layout._replace(note="; ".join(changes(image)))
 
 
 def decode(data: bytes, path: str, kind: str, options: ImageOptions) -> NDArray[Any]:

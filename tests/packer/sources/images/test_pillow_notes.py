@@ -1,0 +1,108 @@
+"""TIFF and EXIF: pixels are those that Pillow gives, and the plan says what was changed or not applied."""
+
+from __future__ import annotations
+
+import io
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from packer.sources.images import pillow_notes
+from packer.sources.images.modes import FEW_BITS
+from packer.sources.images.source import ImageSource, open_images
+
+COLOURS = np.random.default_rng(0).integers(0, 256, (3, 4, 4), dtype=np.uint8)
+
+
+def tiff(pixels: np.ndarray, bits: int = 8, **tags: list[int]) -> bytes:
+    """A little-endian TIFF of one strip; `tags` are further shorts by `t<number>`."""
+    height, width, *more = pixels.shape
+    samples = more[0] if more else 1
+    data = np.packbits(pixels, axis=1).tobytes() if bits == 1 else pixels.tobytes()
+    entries = {256: [width], 257: [height], 258: [bits] * samples, 259: [1], 262: [2 if samples > 2 else 1]}
+    entries |= {273: [8], 277: [samples], 278: [height], 279: [len(data)]}
+    entries |= {int(tag[1:]): values for tag, values in tags.items()}
+    file = bytearray(b"II*\0" + struct.pack("<I", 0) + data + bytes(len(data) % 2))
+    directory = struct.pack("<H", len(entries))
+    for tag, values in sorted(entries.items()):
+        packed = struct.pack(f"<{len(values)}H", *values)
+        if len(packed) > 4:
+            place = struct.pack("<I", len(file))
+            file += packed
+            packed = place
+        directory += struct.pack("<HHI", tag, 3, len(values)) + packed.ljust(4, b"\0")
+    file[4:8] = struct.pack("<I", len(file))
+    return bytes(file + directory + bytes(4))
+
+
+def opened(folder: Path, name: str, data: bytes) -> ImageSource:
+    """The source of one file, after a check that its pixels are those of `np.asarray(Image.open(...))`."""
+    (folder / name).write_bytes(data)
+    source = open_images({"x": str(folder / name)})
+    (block,) = source.read()
+    with Image.open(io.BytesIO(data)) as picture:
+        expected = np.asarray(picture.convert("L") if picture.mode == "1" else picture)
+    np.testing.assert_array_equal(np.squeeze(block["x"][0]), np.squeeze(expected))
+    return source
+
+
+def test_a_plain_tiff_needs_no_word(tmp_path) -> None:
+    """RGB, and RGBA with an alpha of its own, come without a note; an orientation of 1 says nothing."""
+    assert opened(tmp_path, "a.tif", tiff(COLOURS[:, :, :3])).notes() == []
+    assert opened(tmp_path, "b.tif", tiff(COLOURS, t338=[2], t274=[1])).notes() == []
+
+
+@pytest.mark.parametrize("orientation", range(2, 9))
+def test_the_orientation_of_a_tiff_is_applied_and_said(tmp_path, orientation: int) -> None:
+    """Pillow turns a TIFF as its tag says, also its sides."""
+    source = opened(tmp_path, "a.tif", tiff(COLOURS[:, :, :3], t274=[orientation]))
+    assert source.fields[0].shape == ((3, 4, 3) if orientation < 5 else (4, 3, 3))
+    assert source.notes() == [f"field x, 1 file: {pillow_notes.TURNED}"]
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".webp"])
+def test_the_orientation_of_other_files_is_not_applied_and_said(tmp_path, suffix: str) -> None:
+    """Pixels stay where a JPEG or WebP has them, whatever its tag says."""
+    exif = Image.Exif()
+    exif[274] = 6
+    file = io.BytesIO()
+    Image.fromarray(COLOURS[:, :, :3]).save(file, Image.registered_extensions()[suffix], exif=exif)
+    source = opened(tmp_path, f"a{suffix}", file.getvalue())
+    assert source.fields[0].shape == (3, 4, 3)
+    assert source.notes() == [f"field x, 1 file: {pillow_notes.NOT_TURNED}"]
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
+@pytest.mark.parametrize("exif", [b"Exif\0\0II*\0\xff\xff\xff\xff", b"Exif\0\0neither", b"Exif\0\0II*\0\x08"])
+def test_damaged_exif_harms_no_pixel(tmp_path, exif: bytes) -> None:
+    """What cannot be read beside the pixels is passed over."""
+    file = io.BytesIO()
+    Image.fromarray(COLOURS[:, :, :3]).save(file, "JPEG", exif=exif)
+    assert opened(tmp_path, "a.jpg", file.getvalue()).notes() == []
+
+
+def test_associated_alpha_is_said(tmp_path) -> None:
+    """Colours multiplied by their alpha come out divided by it, as Pillow gives them."""
+    pixels = COLOURS.copy()
+    pixels[..., :3] = pixels[..., :3].astype(int) * pixels[..., 3:] // 255
+    source = opened(tmp_path, "a.tif", tiff(pixels, t338=[1]))
+    assert source.fields[0].shape == (3, 4, 4)
+    assert source.notes() == [f"field x, 1 file: {pillow_notes.DIVIDED}"]
+
+
+def test_samples_that_pillow_drops_are_said(tmp_path) -> None:
+    """A fourth sample that the file does not call alpha is not read, and that is no secret."""
+    source = opened(tmp_path, "a.tif", tiff(COLOURS, t338=[0]))
+    assert source.fields[0].shape == (3, 4, 3)
+    assert source.notes() == [
+        "field x, 1 file: 1 of the 4 samples of every pixel are not kept, as Pillow does not read them"
+    ]
+
+
+def test_gray_of_one_bit_is_said(tmp_path) -> None:
+    """As for PNG, 1 bit becomes 0 and 255."""
+    source = opened(tmp_path, "a.tif", tiff((COLOURS[:, :, 0] > 99).astype(np.uint8), bits=1))
+    assert source.notes() == [f"field x, 1 file: {FEW_BITS}"]
