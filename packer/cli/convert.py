@@ -43,8 +43,9 @@ def convert(
 ) -> None:
     """Pack images, point clouds or HDF5 files into the dataset OUT.
 
-    A SOURCE is a folder, a file, or a quoted pattern such as 'clouds/*.ply'. Images of several fields are paired by
-    name: give FIELD=SOURCE for each. Stopped halfway? Run the same command again: finished shards are kept.
+    A SOURCE is a folder, a file, or a quoted pattern such as 'clouds/*.ply'; LMDB folders of BasicSR, .npy and .npz
+    are sources too. Images of several fields are paired by name: give FIELD=SOURCE for each. Stopped halfway? Run
+    the same command again: finished shards are kept.
 
     \b
     $ packer convert lr=DIV2K/LR_x4 hr=DIV2K/HR div2k.packed
