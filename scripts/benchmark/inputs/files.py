@@ -44,9 +44,9 @@ def linked_pairs(store: Store, pairs: Path, copies: int) -> Path:
     return store.made(f"{pairs.name.partition('@')[2]}-x{copies}", make)
 
 
-def ply_text(store: Store, points: int) -> Path:
-    """A folder of two text PLY files of `points` points each: float x y z, uchar red green blue."""
-    return store.made(f"ply-text-{points}", partial(_write_clouds, 2, points, "ascii"))
+def ply_text(store: Store, files: int, points: int) -> Path:
+    """A folder of text PLY files of `points` points each: float x y z, uchar red green blue."""
+    return store.made(f"ply-text-{files}-{points}", partial(_write_clouds, files, points, "ascii"))
 
 
 def ply_binary(store: Store, files: int, points: int) -> Path:

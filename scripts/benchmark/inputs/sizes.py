@@ -19,7 +19,7 @@ class Sizes:
         tiny_rows: opened in 100 shards.
         order: numbers of an epoch's order.
         loaded: samples that a DataLoader over single samples reads in one measurement.
-        text_points: of each text PLY file.
+        text_files, text_points: text PLY files, and points of each.
         ply_files, ply_points: binary PLY files, and points of each.
         hdf5_rows: of 33 float32 in an HDF5 file.
         png_copies: how often the large PNG files are converted in one measurement.
@@ -40,7 +40,8 @@ class Sizes:
     tiny_rows: int = 10_000_000
     order: int = 10_000_000
     loaded: int = 10_000
-    text_points: int = 40_000
+    text_files: int = 24
+    text_points: int = 5_000
     ply_files: int = 500
     ply_points: int = 10_000
     hdf5_rows: int = 600_000
@@ -62,7 +63,8 @@ FULL = Sizes(
     cold=40_000,
     cold_reads=5_000,
     loaded=100_000,
-    text_points=100_000,
+    text_files=100,
+    text_points=10_000,
     ply_files=2_000,
     hdf5_rows=2_000_000,
     png_copies=5,
@@ -83,6 +85,7 @@ TINY = Sizes(
     tiny_rows=10_000,
     order=10_000,
     loaded=200,
+    text_files=2,
     text_points=200,
     ply_files=4,
     ply_points=100,

@@ -72,7 +72,7 @@ def two_workers(bench: Bench) -> Figures:
 @row("text PLY -> packed, in one process", against="plyfile reading alone", at_least=8)
 def text_ply(bench: Bench) -> Figures:
     """Numbers out of text."""
-    folder = files.ply_text(bench.store, bench.sizes.text_points)
+    folder = files.ply_text(bench.store, bench.sizes.text_files, bench.sizes.text_points)
     paths = files_of(folder)
     ours = _convert_side(bench, [str(folder)], 0, folder)
     return bench.race(ours, Side("plyfile", lambda: _read_ply(paths), paths))

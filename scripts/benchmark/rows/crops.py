@@ -23,7 +23,7 @@ from readers import Crop, Loader, PackedDataset
 
 BATCH = 16
 #: Crops of an epoch, where a batch takes a fraction of a millisecond; the others read so many a picture.
-CROPS, EACH = 1600, 8
+CROPS, EACH = 1600, 3
 
 
 def _packed(bench: Bench, codec: str) -> Path:
