@@ -8,6 +8,7 @@
         ├── ManifestError       manifest.json is wrong; says the place in it
         ├── UnfinishedError     there is no manifest yet; says how far it got
         ├── DamagedError        a file has the wrong size, a broken tree or a wrong checksum
+        ├── RemoteError         a file behind a URL cannot be had: no connection, no access, no answer
         ├── MissingNameError    no sample has this name (also a KeyError)
         └── SampleIndexError    the number is outside the dataset (also an IndexError)
 
@@ -70,6 +71,10 @@ class UnfinishedError(DatasetError):
 
 class DamagedError(DatasetError):
     """A file of the dataset is not what it was when it was written."""
+
+
+class RemoteError(DatasetError):
+    """A file behind a URL cannot be read or written."""
 
 
 class MissingNameError(DatasetError, KeyError):

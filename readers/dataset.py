@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -53,13 +54,19 @@ class PackedDataset(Dataset[Any]):
     All tensors are the caller's own and writable.
 
     Args:
-        path: folder of the packed dataset.
+        path: folder of the packed dataset, or its URL as fsspec takes it, such as `s3://bucket/set`. Of a URL the
+            manifest is read at once, the names when the first is asked for, and all shards (whole, eight at a time,
+            checked by digest) when the first sample is; they stay in the cache.
         fields: names of the fields to read, in order, or the name of one; all by default. The others are not touched.
         transform: called once on what is handed out: the dict of one sample, or that of a whole batch.
         crop: reads crops of one size from pictures of different sizes; see `Crop`.
         sample_points: reads so many points of every cloud, chosen at random; see `PointSample`.
         verify: compares every frame with its checksum before it is decoded or copied; a wrong one is a `DamagedError`
             that names field and sample. Without it damage may give an error, or wrong values of the right shape.
+        cache: folder that what is behind a URL is fetched into, by one process for all; by default `lmdb-packer` in
+            the user's folder of caches.
+        cache_bytes: what the datasets in it may take: the least recently used files that no process has open are
+            removed. None for no limit.
 
     Crops and subsets of points change with the epoch. `Loader` says which one it is; with DataLoader, call
     `set_epoch(epoch)` before each loop: workers see it, also those that stay between epochs.
@@ -68,6 +75,7 @@ class PackedDataset(Dataset[Any]):
         UnfinishedError: the conversion was not finished.
         ManifestError: the manifest is wrong.
         DatasetError: there is no packed dataset.
+        RemoteError: a file behind a URL cannot be had; also when the first sample is read.
         UsageError: no field of a name in `fields`, or none that can be cropped or sampled like this.
     """
 
@@ -79,9 +87,12 @@ class PackedDataset(Dataset[Any]):
         crop: Crop | None = None,
         sample_points: int | PointSample | None = None,
         verify: bool = False,
+        cache: str | os.PathLike[str] | None = None,
+        cache_bytes: int | None = None,
     ) -> None:
+        self._mirror = _mirror(path, cache, cache_bytes)
         # Absolute, since shards are opened late: the program may have changed its folder by then.
-        self.path = Path(path).absolute()
+        self.path = Path(path).absolute() if self._mirror is None else self._mirror.folder
         self.transform = transform
         self._chosen = (fields,) if isinstance(fields, str) else None if fields is None else tuple(fields)
         self.crop = crop
@@ -92,7 +103,7 @@ class PackedDataset(Dataset[Any]):
         check_parts(self.crop, self.sample_points, self.fields, len(self))
 
     def _read_manifest(self) -> None:
-        self.manifest = manifests.read(self.path)
+        self.manifest = manifests.read(self.path) if self._mirror is None else self._mirror.manifest()
         self.fields: dict[str, Field] = _choose(self.manifest.fields, self._chosen, self.path)
         self._opened: Opened | None = None
         self._names: Names | None = None
@@ -103,7 +114,8 @@ class PackedDataset(Dataset[Any]):
         return self.manifest.samples
 
     def __repr__(self) -> str:
-        return f"PackedDataset({str(self.path)!r}: {len(self):,} samples of {', '.join(self.fields)})"
+        place = str(self.path) if self._mirror is None else self._mirror.url
+        return f"PackedDataset({place!r}: {len(self):,} samples of {', '.join(self.fields)})"
 
     @property
     def names(self) -> SampleNames | None:
@@ -114,7 +126,8 @@ class PackedDataset(Dataset[Any]):
     def opened(self) -> Opened:
         """The mapped shards; opened by the first call in each process that needs them."""
         if self._opened is None:
-            self._opened = Opened(self.path, self.manifest, list(self.fields))
+            lease = None if self._mirror is None else self._mirror.fetch_shards(self.manifest)
+            self._opened = Opened(self.path, self.manifest, list(self.fields), lease)
         return self._opened
 
     @property
@@ -153,7 +166,9 @@ class PackedDataset(Dataset[Any]):
             DatasetError: the samples have no names.
         """
         if self._names is None:
+            lease = None if self._mirror is None else self._mirror.fetch_names(self.manifest)
             self._names = open_names(self.path, self.manifest)
+            del lease  # only now: a table that is mapped stays, whatever becomes of its file
         return self._names
 
     def __getitem__(self, index: Any) -> Any:
@@ -242,6 +257,16 @@ class PackedDataset(Dataset[Any]):
 
     def _transformed(self, value: Any) -> Any:
         return value if self.transform is None else self.transform(value)
+
+
+def _mirror(path: str | os.PathLike[str], cache: str | os.PathLike[str] | None, cache_bytes: int | None) -> Any:
+    """The `packer.remote.mirror.Mirror` of a URL; None for a folder."""
+    if not (isinstance(path, str) and "://" in path):
+        if cache is not None or cache_bytes is not None:
+            raise UsageError(f"{path} is a folder: cache and cache_bytes are for datasets behind a URL")
+        return None
+    # By its name: what fetches is no part of reading, and is loaded where there is something to fetch.
+    return importlib.import_module("packer.remote.mirror").Mirror.open(path, cache, cache_bytes)
 
 
 def as_images(field: Field, value: Any) -> Any:

@@ -35,12 +35,14 @@ class Opened:
         folder: the packed dataset.
         manifest: what it holds.
         fields: names of the fields to open, in order.
+        lease: held as long as this is: it keeps a cache from removing the files.
 
     Raises:
         DamagedError: a shard is missing, cut short, or its index is broken.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, fields: Sequence[str]) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, fields: Sequence[str], lease: object = None) -> None:
+        self._lease = lease
         entries = [entry for entry in manifest.shards if entry.samples]
         self.shards: list[Shard] = []
         for entry in entries:

@@ -1,0 +1,98 @@
+"""One file of a dataset from behind a URL into the cache: whole, checked by digest, and fetched by one process alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import filelock
+import xxhash
+
+from packer.errors import DamagedError, DatasetError
+from packer.format.manifest import FileEntry
+from packer.remote.folder import RemoteFolder
+
+PARTIAL = ".partial"
+LOCK = ".lock"
+#: Files under way at one time: a server answers many at once faster than one.
+STREAMS = 8
+
+
+def fetch_all(remote: RemoteFolder, entries: Iterable[FileEntry], folder: Path) -> None:
+    """Fetches into `folder` what is not there yet.
+
+    Raises:
+        DamagedError: a file is missing behind the URL, or is not what the manifest says.
+        RemoteError: it cannot be had.
+        DatasetError: the cache cannot be written.
+    """
+    missing = [entry for entry in entries if not is_whole(folder, entry)]
+    if not missing:
+        return
+    with ThreadPoolExecutor(min(STREAMS, len(missing))) as pool:
+        futures = [pool.submit(fetch, remote, entry, folder) for entry in missing]
+        try:
+            for future in futures:
+                future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def fetch(remote: RemoteFolder, entry: FileEntry, folder: Path) -> None:
+    """Fetches one file, unless it is there. Another process that is at it is waited for.
+
+    Raises:
+        As `fetch_all`.
+    """
+    target = folder / entry.file
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(beside(target, LOCK)):
+            if not is_whole(folder, entry):
+                _fetch(remote, entry, target)
+    except FileNotFoundError as error:
+        if error.filename is not None and str(error.filename).startswith(str(folder)):
+            raise DatasetError(f"{folder}: it was removed while files were fetched into it; try again") from None
+        raise DamagedError(f"{remote.url_of(entry.file)}: the file is missing; upload the dataset again") from None
+    except OSError as error:
+        raise DatasetError(f"{target}: the cache cannot be written: {error.strerror}") from None
+
+
+def is_whole(folder: Path, entry: FileEntry) -> bool:
+    """Whether a file has been fetched; files get their name when they are whole, and the size is checked as well."""
+    try:
+        return (folder / entry.file).stat().st_size == entry.bytes
+    except OSError:
+        return False
+
+
+def beside(target: Path, what: str) -> Path:
+    """The temporary file, or the lock, of a file that is fetched."""
+    return target.with_name(f".{target.name}{what}")
+
+
+def _fetch(remote: RemoteFolder, entry: FileEntry, target: Path) -> None:
+    partial = beside(target, PARTIAL)
+    # Twice, where need be: bytes can be wrong because of the way, or of a replacement while they were read.
+    if not any(_write(remote, entry, partial) == entry.digest for _ in range(2)):
+        raise DamagedError(
+            f"{remote.url_of(entry.file)}: its bytes do not have the digest that the manifest says ({entry.digest}); "
+            "the file was damaged or replaced: upload the dataset again"
+        )
+    partial.replace(target)
+
+
+def _write(remote: RemoteFolder, entry: FileEntry, partial: Path) -> str:
+    """Writes what comes to `partial`, down to the disk; returns the digest."""
+    digest = xxhash.xxh3_128()
+    # Not truncated first: its size is what the cache has set aside for it.
+    with os.fdopen(os.open(partial, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666), "wb") as file:
+        for block in remote.blocks(entry.file, entry.bytes):
+            digest.update(block)
+            file.write(block)
+        file.truncate()
+        file.flush()
+        os.fsync(file.fileno())
+    return digest.hexdigest()
