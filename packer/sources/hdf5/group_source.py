@@ -40,7 +40,7 @@ class HDF5GroupSource(Source):
         self._shapes = {name: sample_shapes(list(samples), name) for name in ragged}
         described = {name: s.attributes for name, s in zip(self._names, samples, strict=True) if s.attributes}
         kept = dict(list(described.items())[:_MAX_DESCRIBED])
-        self._origin = {"options": options, "attributes": kept}
+        self._origin = {"options": options, "attributes": kept, **_types(self._names, samples)}
         self._notes = list(dict.fromkeys(note for s in samples for note in s.notes))
         if len(kept) < len(described):
             self._notes.append(f"attributes of {len(described) - len(kept):,} groups left out")
@@ -109,6 +109,14 @@ class HDF5GroupSource(Source):
 
     def notes(self) -> list[str]:
         return list(self._notes)
+
+
+def _types(names: Sequence[str], samples: Sequence[GroupSample]) -> dict[str, Any]:
+    """Unusual datatypes: those of the first group as `datasets`, and of groups that differ as `others`, by name."""
+    first = samples[0].datasets
+    others = {name: s.datasets for name, s in zip(names, samples, strict=True) if s.datasets != first}
+    kept = {"datasets": first, "others": dict(list(others.items())[:_MAX_DESCRIBED])}
+    return {name: part for name, part in kept.items() if part}
 
 
 def _boxed(dataset: h5py.Dataset) -> NDArray[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import h5py
 import msgspec
@@ -20,6 +20,7 @@ from packer.sources.hdf5.differences import difference
 from packer.sources.hdf5.file import faults_named, opened
 from packer.sources.hdf5.listing import inventory
 from packer.sources.hdf5.scan import Request, conversions
+from packer.sources.hdf5.stored_types import stored_types
 from packer.sources.hdf5.types import Column
 
 
@@ -34,6 +35,7 @@ class GroupSample:
         files: further files that are read for it.
         attributes: attributes of the group as JSON values.
         notes: sentences for the plan.
+        datasets: datatypes that are not usual, by path within the group.
     """
 
     path: str
@@ -42,6 +44,7 @@ class GroupSample:
     files: tuple[str, ...]
     attributes: dict[str, object]
     notes: tuple[str, ...] = ()
+    datasets: dict[str, dict[str, object]] = field(default_factory=dict)
 
 
 def group_samples(path: str, base: str, request: Request, on_bad: OnBad) -> Iterator[GroupSample]:
@@ -84,7 +87,9 @@ def _sample(file: h5py.File, path: str, group: str, request: Request) -> GroupSa
     for name in dict.fromkeys(entry.dataset for entry in wanted.values()):
         files.extend(dataset_at(file, path, group + name, 1)[1].files)
     notes = tuple(conversions(wanted.values()))
-    return GroupSample(path, group, columns(wanted), tuple(dict.fromkeys(files)), attributes(file[group]), notes)
+    fields, homes = columns(wanted), tuple(dict.fromkeys(files))
+    types = stored_types(file[group], fields, enums_are_kept=False)
+    return GroupSample(path, group, fields, homes, attributes(file[group]), notes, types)
 
 
 def common_columns(samples: list[GroupSample], on_bad: OnBad) -> tuple[tuple[Column, ...], list[GroupSample]]:

@@ -15,6 +15,7 @@ from packer.sources.hdf5.dataset import dataset_at
 from packer.sources.hdf5.family import advice, family
 from packer.sources.hdf5.file import faults_named, opened
 from packer.sources.hdf5.listing import Inventory, Listed, inventory
+from packer.sources.hdf5.stored_types import stored_types
 from packer.sources.hdf5.types import Column
 
 #: Objects whose attributes are kept: the manifest is read by people.
@@ -45,7 +46,7 @@ class Scan:
         columns: its fields.
         samples: number of samples.
         files: further files that are read for it.
-        origin: attributes, single values and enum names as JSON values.
+        origin: attributes, single values, enum names and unusual datatypes as JSON values.
         notes: sentences for the plan.
         useless: entries of the request's `skip` that fit nothing here.
     """
@@ -79,6 +80,8 @@ def scanned(path: str, request: Request) -> Scan:
         if kind == "matlab":
             notes.append(f"{Path(path).name}:{advice(kind)}")
         origin = _origin(file, held, wanted)
+        types = stored_types(file, columns(wanted), enums_are_kept=True)
+        origin |= {"datasets": types} if types else {}
         useless = tuple(name for name in request.skip if not any(is_skipped(e, [name]) for e in entries))
         return Scan(path, columns(wanted), samples, tuple(dict.fromkeys(files)), origin, tuple(notes), useless)
 
