@@ -24,6 +24,9 @@ DEPTHS = {GRAY: (1, 2, 4, 8, 16), RGB: (8, 16), PALETTE: (1, 2, 4, 8), GRAY_ALPH
 #: Values that one pixel has in the file.
 SAMPLES = {GRAY: 1, RGB: 3, PALETTE: 1, GRAY_ALPHA: 2, RGBA: 4}
 
+#: Bytes of the one transparent colour (tRNS) of pictures without alpha or palette.
+_KEY_BYTES = {GRAY: 2, RGB: 6}
+
 #: Bytes read of a file to see its header: the signature and IHDR are 33, most files reach IDAT within this.
 HEAD_BYTES = 1024
 
@@ -141,9 +144,15 @@ def check(data: bytes, path: str) -> Png:
     if (header.colour == PALETTE and not 0 < len(palette) <= 768) or len(palette) % 3:
         reason = f"damaged PNG: a palette of {len(palette)} bytes, 3 to 768 in threes are expected; get it again"
         raise SourceError(reason, path)
+    alpha = bytes(single.get(b"tRNS", b""))
+    if b"tRNS" in single and len(alpha) < _KEY_BYTES.get(header.colour, 0):
+        reason = (
+            f"damaged PNG: a tRNS chunk of {len(alpha)} bytes, {_KEY_BYTES[header.colour]} are expected; get it again"
+        )
+        raise SourceError(reason, path)
     joined = pixels[0] if len(pixels) == 1 else b"".join(pixels)
     header = header._replace(transparent=b"tRNS" in single)
-    return Png(header, palette, bytes(single.get(b"tRNS", b"")), joined)
+    return Png(header, palette, alpha, joined)
 
 
 def _chunks(data: bytes, path: str) -> Iterator[tuple[bytes, memoryview]]:

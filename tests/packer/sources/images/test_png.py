@@ -187,6 +187,8 @@ def test_a_file_cut_anywhere_is_found():
         (small(png.PALETTE), "palette of 0 bytes"),
         (small(png.PALETTE, before=palette_of(2)), "colour number 7 is used, but the palette has 2"),
         (small(before=chunk(b"PLTE", bytes(4))), "palette of 4 bytes"),
+        (small(before=chunk(b"tRNS", bytes(5))), "tRNS chunk of 5 bytes, 6 are expected"),
+        (small(png.GRAY, before=chunk(b"tRNS", bytes(1))), "tRNS chunk of 1 bytes, 2 are expected"),
         (small(before=palette_of(2) + palette_of(2)), "PLTE chunk stands where"),
         (small(before=chunk(b"IDAT") + chunk(b"tEXt", b"a\0b")), "IDAT chunk stands where"),
         (encode(np.zeros((3, 4, 3)), png.RGB, 8)[:33] + chunk(b"IEND"), "no IDAT"),
