@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 _DESCRIPTORS = Path("/proc/self/fd")
-_GRACE = 1.0  # seconds for threads and workers that have been told to stop
+_GRACE = 10.0  # seconds for threads and workers that have been told to stop
 
 # No deadline and no complaint about slowness: on a busy machine both fail good code.
 settings.register_profile("local", deadline=None, suppress_health_check=[HealthCheck.too_slow])
