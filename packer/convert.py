@@ -28,6 +28,9 @@ from packer.framing import codec_texts
 from packer.output import REJECTED, OutputFolder, State, source_files
 from packer.prepare import Prepared, prepare
 from packer.processes import run_processes
+from packer.remote.output import RemoteOutput
+from packer.remote.sources import local_input
+from packer.remote.urls import is_url
 from packer.sources.base import Source
 from packer.sources.limits import Limits
 from packer.sources.opening import SourceOptions, open_sources
@@ -90,12 +93,13 @@ class Report:
     """What a conversion made.
 
     Attributes:
+        path: the folder, or the URL as it was given.
         source_bytes: size of all source files; 0 for samples in memory.
         kept_shards: shards that an earlier run of the same conversion had finished.
         seconds: how long it took.
     """
 
-    path: Path
+    path: Path | str
     manifest: Manifest
     rejected: tuple[Rejected, ...]
     source_bytes: int
@@ -127,8 +131,9 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
 
     Args:
         sources: a path, a list of paths or `FIELD=PATH` as on the command line, a `Source`, or a sequence of
-            dicts of arrays (a list, a torch Dataset).
-        out: folder of the dataset; must not exist yet, or be unfinished from the same call.
+            dicts of arrays (a list, a torch Dataset). URLs as fsspec takes them are fetched into the cache first.
+        out: folder of the dataset; must not exist yet, or be unfinished from the same call. Or a URL, as text: the
+            dataset is packed in the cache and uploaded, its manifest last.
         options: how to convert.
         changes: single options by name, over those in `options`.
 
@@ -137,9 +142,20 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
         SourceError: a source file is bad, and `on_error` is `stop`.
         WriteError: the output cannot be written.
     """
-    began = time.perf_counter()
     options = replace(options or ConvertOptions(), **changes)
-    path = Path(out)
+    if not is_url(out):
+        return _pack(sources, Path(out), options)[0]
+    began = time.perf_counter()
+    with RemoteOutput(out, options.overwrite) as staged:
+        # What another conversion left in the cache is no dataset that anybody would miss.
+        report, state = _pack(sources, staged.folder, replace(options, overwrite=True))
+        staged.upload(state)
+    return replace(report, path=staged.url, seconds=time.perf_counter() - began)
+
+
+def _pack(sources: Any, path: Path, options: ConvertOptions) -> tuple[Report, State]:
+    """Packs `sources` into the folder `path`; also gives what would go on with it."""
+    began = time.perf_counter()
     rejected: list[Rejected] = []
     source = open_source(sources, options, rejected)
     check_apart(sources, path)
@@ -148,10 +164,11 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
     if options.planned:
         options.planned(prepared)
     files = _listed(source)
-    with OutputFolder(path, _state(prepared, options, files), options.overwrite) as folder:
+    state = _state(prepared, options, files)
+    with OutputFolder(path, state, options.overwrite) as folder:
         if folder.is_published:
             folder.publish()
-            return _published(path, files, began)
+            return _published(path, files, began), state
         tasks = _tasks(prepared, options, folder.work)
         kept = [report_of(task.path, task.fields) for task in tasks if task.path.exists()]
         if kept and options.resumed:
@@ -164,7 +181,7 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
         made = Made(plan.fields, prepared.origin, source.names is not None, plan.file_bytes)
         manifest = finish(folder, made, reports, rejected)
     seconds = time.perf_counter() - began
-    return Report(path, manifest, tuple(rejected), sum(size for _, size, _ in files), len(kept), seconds)
+    return Report(path, manifest, tuple(rejected), sum(size for _, size, _ in files), len(kept), seconds), state
 
 
 def _published(path: Path, files: list[tuple[str, int, int]], began: float) -> Report:
@@ -188,6 +205,7 @@ def open_source(sources: Any, options: ConvertOptions, rejected: list[Rejected])
         return sources
     inputs = _inputs(sources)
     if inputs is not None:
+        inputs = [local_input(text) for text in inputs]
         return open_sources(inputs, options.source, on_bad, guard(options, in_memory=False))
     if not hasattr(sources, "__len__") or not hasattr(sources, "__getitem__"):
         raise UsageError(f"cannot pack a {type(sources).__name__}; paths or a sequence of dicts are expected")

@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 @click.command()
 @sources_argument
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path())
 @conversion_options
 @click.option(
     "--workers",
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 @click.option("--dry-run", is_flag=True, help="Say what would be made, as `packer plan` does, and make nothing.")
 @log_options
 def convert(
-    sources: tuple[str, ...], out: Path, options: ConvertOptions, scheduler: str | None, dry_run: bool, **running: Any
+    sources: tuple[str, ...], out: str, options: ConvertOptions, scheduler: str | None, dry_run: bool, **running: Any
 ) -> None:
     """Pack images, point clouds or HDF5 files into the dataset OUT.
 
@@ -56,7 +56,7 @@ def convert(
     if dry_run:
         from packer.cli.plan import show_plan
 
-        show_plan(sources, options, out, as_json=False)
+        show_plan(sources, options, _place(out), as_json=False)
         return
     with _advice_on_resuming():
         if scheduler is None:
@@ -73,7 +73,15 @@ def convert(
         click.echo("\n".join(summary(report)))
 
 
-def _convert(sources: tuple[str, ...], out: Path, options: ConvertOptions) -> Report:
+def _place(out: str) -> Path:
+    """The folder that is packed into: for a URL one of the cache, from where it is uploaded."""
+    from packer.remote.cache import default_cache
+    from packer.remote.urls import is_url
+
+    return default_cache() / "outputs" / "out" if is_url(out) else Path(out)
+
+
+def _convert(sources: tuple[str, ...], out: str, options: ConvertOptions) -> Report:
     from packer import convert as conversion
     from packer.cli.progress import progress
 
@@ -126,5 +134,5 @@ def _say_rejected(report: Report) -> None:
     if count:
         what = f"{counted(count, 'sample')} {'was' if count == 1 else 'were'}"
         first = report.rejected[0]
-        path = report.path / "rejected.jsonl"
+        path = f"{report.path}/rejected.jsonl"
         _log.warning("%s left out, listed in %s; the first: %s: %s", what, path, first.file, first.reason)

@@ -1,4 +1,4 @@
-"""One file of a dataset from behind a URL into the cache: whole, checked by digest, and fetched by one process alone."""
+"""A file of a dataset from behind a URL into the cache: whole, checked by digest, fetched by one process for all."""
 
 from __future__ import annotations
 

@@ -13,6 +13,8 @@ from packer.remote.patience import attempted
 
 #: Bytes asked for at once: a cut connection costs no more than this.
 BLOCK_BYTES = 16 * 2**20
+#: Servers that have no folders: making one makes a bucket.
+_WITHOUT_FOLDERS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss", "http", "https")
 #: What tells one version of a file from another, by kind of server; the first that there is counts.
 _TAGS = ("ETag", "etag", "md5Hash", "content_md5", "checksum", "generation", "mtime", "LastModified", "last_modified")
 
@@ -84,7 +86,10 @@ class RemoteFolder:
                 found = self._fs.find(self._root, detail=True)
             return found
 
-        found = attempted(self.url_of(pattern), listing)
+        try:
+            found = attempted(self.url_of(pattern), listing)
+        except FileNotFoundError as error:
+            raise RemoteError(f"{self.url}: there is no such bucket or folder: {patience.in_words(error)}") from None
         named = {path: info for path, info in found.items() if info["type"] == "file" and not path.endswith("/")}
         return {self._name(path): _found(info) for path, info in named.items()}
 
@@ -97,7 +102,8 @@ class RemoteFolder:
         path, size = self._path(name), file.stat().st_size
 
         def put() -> Found:
-            self._fs.makedirs(self._fs._parent(path), exist_ok=True)
+            if not self.url.startswith(tuple(f"{kind}://" for kind in _WITHOUT_FOLDERS)):
+                self._fs.makedirs(self._fs._parent(path), exist_ok=True)
             self._fs.put_file(str(file), path)
             self._fs.invalidate_cache()
             found = _found(self._info(path))
@@ -105,7 +111,10 @@ class RemoteFolder:
                 raise OSError(f"{found.size:,} bytes arrived, {size:,} were sent")
             return found
 
-        return attempted(self.url_of(name), put)
+        try:
+            return attempted(self.url_of(name), put)
+        except FileNotFoundError as error:
+            raise RemoteError(f"{self.url}: there is no such bucket or folder: {patience.in_words(error)}") from None
 
     def remove(self, name: str) -> None:
         """Removes a file, if there is one.

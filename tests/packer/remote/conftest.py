@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import re
@@ -19,10 +20,10 @@ import fsspec
 import numpy as np
 import pytest
 
-from packer.convert import convert
 from packer.format import manifest as manifests
 from packer.remote import patience
 from packer.remote.patience import Patience
+from packer.writer import DatasetWriter
 
 Fault = Callable[["Handler", int, list[tuple[str, str]], bytes], None]
 
@@ -32,6 +33,7 @@ class Proxy(ThreadingHTTPServer):
 
     Attributes:
         asked: method and path of every request, in order.
+        halfway: set when an answer stalls; it goes on when `go_on` is set.
         faults: by the end of a path, what its next GETs (or PUTs) are answered with, in turn; None passes one on.
     """
 
@@ -45,6 +47,7 @@ class Proxy(ThreadingHTTPServer):
 
     def clear(self) -> None:
         self.asked: list[tuple[str, str]] = []
+        self.halfway, self.go_on = threading.Event(), threading.Event()
         self.faults: dict[tuple[str, str], list[Fault | None]] = {}
 
     def plan(self, end: str, *faults: Fault | None, method: str = "GET") -> None:
@@ -90,7 +93,7 @@ class Handler(BaseHTTPRequestHandler):
         for name, value in headers:
             if name.lower() not in ("connection", "content-length", "transfer-encoding", "date", "server"):
                 self.send_header(name, value)
-        kept = dict((name.lower(), value) for name, value in headers)
+        kept = {name.lower(): value for name, value in headers}
         self.send_header("Content-Length", kept.get("content-length", "0") if self.command == "HEAD" else str(size))
         self.send_header("Connection", "close")  # no thread is left waiting for another request
         self.end_headers()
@@ -123,10 +126,8 @@ def slow(handler: Handler, status: int, headers: list[tuple[str, str]], data: by
     handler.wfile.write(data[: len(data) // 2])
     handler.wfile.flush()
     time.sleep(0.6)
-    try:
+    with contextlib.suppress(OSError):
         handler.wfile.write(data[len(data) // 2 :])
-    except OSError:
-        pass
 
 
 def corrupt(handler: Handler, status: int, headers: list[tuple[str, str]], data: bytes) -> None:
@@ -134,6 +135,15 @@ def corrupt(handler: Handler, status: int, headers: list[tuple[str, str]], data:
     middle = len(data) // 2
     kept = [(name, value) for name, value in headers if "checksum" not in name.lower()]
     handler.pass_on(status, kept, data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :])
+
+
+def stall(handler: Handler, status: int, headers: list[tuple[str, str]], data: bytes) -> None:
+    """Half the bytes come, and then nothing for long."""
+    handler.begin(status, headers, len(data))
+    handler.wfile.write(data[: len(data) // 2])
+    handler.wfile.flush()
+    handler.server.halfway.set()
+    handler.server.go_on.wait(20)
 
 
 @pytest.fixture(scope="session")
@@ -180,13 +190,15 @@ def _settings(_server: Proxy, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture
 def s3(_server: Proxy, _settings: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The server: `proxy`, `fs` to look into the bucket with, and `url`, of an empty folder of the test's own."""
+    """The server: `proxy`, `faults` to plan, `fs` to look into the bucket, and `url`, an empty folder of the test's."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
     monkeypatch.setattr(patience, "PATIENCE", Patience(attempts=3, pause=0.01, seconds=5.0))
     _server.clear()
     fs = fsspec.filesystem("s3")
     fs.invalidate_cache()
-    yield SimpleNamespace(proxy=_server, fs=fs, url=f"s3://bucket/{tmp_path.name}")
+    faults = SimpleNamespace(cut=cut, busy=busy, slow=slow, corrupt=corrupt, stall=stall)
+    yield SimpleNamespace(proxy=_server, fs=fs, url=f"s3://bucket/{tmp_path.name}", faults=faults)
+    _server.go_on.set()
     _server.clear()
 
 
@@ -200,11 +212,9 @@ def samples() -> list[dict[str, Any]]:
 @pytest.fixture
 def packed(samples: list[dict[str, Any]], tmp_path: Path) -> Path:
     """The samples as a packed dataset of four shards with names."""
-    from packer.sources.samples import SampleSource
-
-    named = {f"n{i:02}": sample for i, sample in enumerate(samples)}
-    del named, SampleSource
-    convert(samples, tmp_path / "packed", shard_size=16 * 2056, codec="none")
+    with DatasetWriter(tmp_path / "packed", codec="none", shard_size=16 * 2056) as writer:
+        for number, sample in enumerate(samples):
+            writer.add(sample, name=f"n{number:02}")
     assert len(manifests.read(tmp_path / "packed").shards) == 4
     return tmp_path / "packed"
 

@@ -1,16 +1,226 @@
-"""A dataset in a bucket, read through the cache."""
+"""A dataset in a bucket, read through the cache, over a network that fails."""
 
 from __future__ import annotations
 
+import pickle
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
 import numpy as np
+import pytest
+from torch.utils.data import DataLoader
+
+from packer.errors import DamagedError, DatasetError, RemoteError, UsageError
+from packer.format import manifest as manifests
+from packer.remote import patience
+from packer.remote.mirror import Mirror
+from packer.remote.patience import Patience
+from packer.writer import DatasetWriter
 from readers import PackedDataset
+
+_OPEN = """
+import sys
+from packer.remote.mirror import Mirror
+mirror = Mirror.open(sys.argv[1], sys.argv[2])
+print("ready", flush=True)
+sys.stdin.readline()
+mirror.fetch(mirror.manifest())
+"""
+_SHARD = "shards/00001.lmdb"
+
+
+def whole_files(cache: Path) -> list[str]:
+    """Names of the data files in the cache that are not temporary."""
+    return sorted(path.name for path in (cache / "datasets").rglob("*.lmdb") if not path.name.startswith("."))
+
+
+def opener(dataset: str, cache: Path) -> subprocess.Popen[str]:
+    """A process that opens the dataset, says so, and fetches all of it when it is sent a line."""
+    return subprocess.Popen(
+        [sys.executable, "-c", _OPEN, dataset, str(cache)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def assert_holds(ds: PackedDataset, samples: list[dict[str, Any]]) -> None:
+    assert np.array_equal(ds[:]["x"], np.stack([sample["x"] for sample in samples]))
 
 
 def test_what_is_read_is_what_was_packed(dataset, s3, samples, tmp_path) -> None:
-    """Every value comes as it was packed, and every file is fetched once."""
+    """Nothing but the manifest is fetched before it is needed, and no file twice."""
     ds = PackedDataset(dataset, cache=tmp_path / "cache")
     assert s3.proxy.gets(".lmdb") == 0
-    assert np.array_equal(ds[:]["x"], np.stack([sample["x"] for sample in samples]))
-    again = PackedDataset(dataset, cache=tmp_path / "cache")
-    assert again[7]["label"] == 7
+    assert ds.name_table is not None
+    assert (s3.proxy.gets("names.lmdb"), s3.proxy.gets(_SHARD)) == (1, 0)
+    assert_holds(ds, samples)
+    again = PackedDataset(dataset + "/", cache=tmp_path / "cache")
+    assert again["n07"]["label"] == 7
+    assert repr(again).startswith(f"PackedDataset('{dataset}")
     assert [s3.proxy.gets(f"shards/{n:05}.lmdb") for n in range(4)] == [1, 1, 1, 1]
+    assert s3.proxy.gets("names.lmdb") == 1
+
+
+@pytest.mark.parametrize("fault", ["cut", "busy", "slow", "corrupt"])
+def test_a_failure_that_passes_is_not_seen(dataset, s3, samples, tmp_path, monkeypatch, fault) -> None:
+    """A cut connection, a 503, a slow answer and a flipped bit cost another request, and no value."""
+    monkeypatch.setattr(patience, "PATIENCE", Patience(attempts=3, pause=0.01, seconds=0.3))
+    s3.proxy.plan(_SHARD, getattr(s3.faults, fault))
+    s3.proxy.plan("manifest.json", s3.faults.busy)
+    assert_holds(PackedDataset(dataset, cache=tmp_path / "cache"), samples)
+    assert s3.proxy.gets(_SHARD) == 2
+
+
+@pytest.mark.parametrize("fault", ["cut", "busy"])
+def test_a_failure_that_lasts_is_an_error(dataset, s3, samples, tmp_path, fault) -> None:
+    """After a bounded number of attempts the error names the file; nothing of it is kept, and later all goes well."""
+    ds = PackedDataset(dataset, cache=tmp_path / "cache")
+    s3.proxy.plan(_SHARD, *[getattr(s3.faults, fault)] * 3)
+    with pytest.raises(RemoteError, match=f"{dataset}/{_SHARD}: it failed 3 times"):
+        ds[0]
+    assert s3.proxy.gets(_SHARD) == 3
+    assert "00001.lmdb" not in whole_files(tmp_path / "cache")
+    assert_holds(ds, samples)
+
+
+def test_a_wrong_byte_is_found_by_the_digest(dataset, s3, tmp_path) -> None:
+    """A file that comes wrong twice is damaged behind its URL; nothing of it is kept."""
+    s3.proxy.plan(_SHARD, s3.faults.corrupt, s3.faults.corrupt)
+    with pytest.raises(DamagedError, match=f"{dataset}/{_SHARD}: its bytes do not have the digest"):
+        PackedDataset(dataset, cache=tmp_path / "cache")[0]
+    assert "00001.lmdb" not in whole_files(tmp_path / "cache")
+
+
+def test_what_is_not_there(dataset, s3, tmp_path) -> None:
+    """No manifest is no dataset; a shard that is gone or cut short is damage, found without reading on for ever."""
+    with pytest.raises(DatasetError, match=r"is not a packed dataset: it has no manifest\.json"):
+        PackedDataset(f"{dataset}/shards", cache=tmp_path / "cache")
+    ds = PackedDataset(dataset, cache=tmp_path / "cache")
+    path = dataset.removeprefix("s3://") + f"/{_SHARD}"
+    data = s3.fs.cat_file(path)
+    s3.fs.pipe_file(path, data[:-1])
+    with pytest.raises(RemoteError, match=r"bytes came, [\d,]+ are expected"):
+        ds[0]
+    s3.fs.rm_file(path)
+    with pytest.raises(DamagedError, match=f"{dataset}/{_SHARD}: the file is missing"):
+        ds[0]
+
+
+def test_processes_fetch_a_file_once_for_all(dataset, s3, samples, tmp_path) -> None:
+    """Two processes that need the dataset at one time ask for each of its files once."""
+    s3.proxy.plan(_SHARD, s3.faults.slow)  # so that the other gets there while it is fetched
+    processes = [opener(dataset, tmp_path / "cache") for _ in range(2)]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        process.communicate("go\n", timeout=30)
+        assert process.returncode == 0
+    assert [s3.proxy.gets(f"shards/{n:05}.lmdb") for n in range(4)] == [1, 1, 1, 1]
+    assert_holds(PackedDataset(dataset, cache=tmp_path / "cache"), samples)
+
+
+def test_killed_while_it_fetches(dataset, s3, samples, tmp_path) -> None:
+    """What a kill leaves does not look whole, holds nobody up, and is fetched again."""
+    s3.proxy.plan(_SHARD, s3.faults.stall)
+    process = opener(dataset, tmp_path / "cache")
+    assert process.stdin is not None
+    process.stdin.write("go\n")
+    process.stdin.flush()
+    assert s3.proxy.halfway.wait(20)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert "00001.lmdb" not in whole_files(tmp_path / "cache")
+    assert_holds(PackedDataset(dataset, cache=tmp_path / "cache"), samples)
+
+
+def test_a_dataset_that_was_replaced_gets_another_folder(dataset, s3, samples, tmp_path) -> None:
+    """Files of two versions never meet: whoever opened the old one keeps it, or is told."""
+    cache = tmp_path / "cache"
+    old, late = PackedDataset(dataset, cache=cache), PackedDataset(dataset, cache=tmp_path / "other")
+    assert_holds(old, samples)
+    turned = samples[::-1]
+    with DatasetWriter(tmp_path / "new", codec="none", shard_size=16 * 2056) as writer:
+        for sample in turned:
+            writer.add(sample)
+    s3.fs.put(str(tmp_path / "new") + "/", dataset, recursive=True)
+    new = PackedDataset(dataset, cache=cache)
+    assert new.path != old.path
+    assert_holds(new, turned)
+    assert_holds(pickle.loads(pickle.dumps(old)), samples)
+    with pytest.raises(DamagedError, match="the file was damaged or replaced"):
+        late[0]
+    (late.path / "manifest.json").unlink()
+    with pytest.raises(DatasetError, match="the dataset was replaced since it was opened"):
+        pickle.loads(pickle.dumps(late))
+
+
+def test_workers_fetch_for_themselves(dataset, s3, samples, tmp_path) -> None:
+    """A worker process, forked by a parent that has fetched nothing but the manifest, fetches what it reads."""
+    ds = PackedDataset(dataset, cache=tmp_path / "cache")
+    batches = iter(DataLoader(ds, batch_size=16, num_workers=2, multiprocessing_context="fork"))
+    found = np.concatenate([batch["label"] for batch in batches])
+    batches._shutdown_workers()  # type: ignore[attr-defined]
+    assert found.tolist() == list(range(64))
+    assert s3.proxy.gets(_SHARD) == 1
+
+
+def test_the_least_recently_used_files_go(dataset, s3, packed, samples, tmp_path) -> None:
+    """Where the limit is reached, files that no dataset has open are removed, the ones used longest ago first."""
+    urls = [dataset, f"{s3.url}/second", f"{s3.url}/third"]
+    for url in urls[1:]:
+        s3.fs.put(str(packed) + "/", url, recursive=True)
+    size = sum(shard.bytes for shard in manifests.read(packed).shards)
+    cache, limit = tmp_path / "cache", int(2.5 * size)
+    for url in [*urls[:2], urls[0], urls[2]]:
+        assert_holds(PackedDataset(url, cache=cache, cache_bytes=limit), samples)
+        assert sum(path.stat().st_size for path in (cache / "datasets").rglob("*.lmdb")) <= limit
+    left = {url: len(list(cache.glob(f"datasets/{url.rpartition('/')[2]}-*/shards/0*.lmdb"))) for url in urls}
+    assert (left[dataset], left[urls[2]]) == (4, 4)
+    assert 0 < left[urls[1]] < 4
+
+
+def test_what_is_open_is_not_removed(dataset, s3, packed, samples, tmp_path) -> None:
+    """Where open datasets take the room, another is refused; when they are gone, it is not."""
+    s3.fs.put(str(packed) + "/", f"{s3.url}/second", recursive=True)
+    room = {"cache": tmp_path / "cache", "cache_bytes": int(1.5 * manifests.read(packed).file_bytes)}
+    first, second = PackedDataset(dataset, **room), PackedDataset(f"{s3.url}/second", **room)
+    assert_holds(first, samples)
+    with pytest.raises(DatasetError, match="open datasets take too much"):
+        second[0]
+    assert (first.path / _SHARD).exists()
+    shards = first.path / "shards"
+    del first
+    assert_holds(second, samples)
+    assert len(list(shards.glob("0*.lmdb"))) < 4
+
+
+def test_a_dataset_larger_than_the_cache_is_refused(dataset, s3, tmp_path) -> None:
+    """It is known before anything is fetched."""
+    ds = PackedDataset(dataset, cache=tmp_path / "cache", cache_bytes=1000)
+    with pytest.raises(UsageError, match="may hold 1,000"):
+        ds[0]
+    assert s3.proxy.gets(".lmdb") == 0
+
+
+def test_options_of_the_cache_belong_to_urls(packed, tmp_path) -> None:
+    """A cache for a folder on this machine is a mistake."""
+    with pytest.raises(UsageError, match="cache_bytes are for datasets behind a URL"):
+        PackedDataset(packed, cache=tmp_path)
+    with pytest.raises(UsageError, match="0 or more"):
+        PackedDataset("memory://set", cache=tmp_path, cache_bytes=-1)
+
+
+def test_without_the_package_for_a_url(tmp_path, monkeypatch) -> None:
+    """The error says what to install; a kind of URL that there is not is named."""
+    monkeypatch.setitem(sys.modules, "adlfs", None)
+    with pytest.raises(UsageError, match=r"pip install 'lmdb-packer\[fsspec\]'"):
+        Mirror.open("abfs://bucket/set", tmp_path)
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)
+    with pytest.raises(UsageError, match=r"pip install 'lmdb-packer\[s3\]'"):
+        Mirror.open("s3://bucket/set", tmp_path)
+    monkeypatch.undo()
+    with pytest.raises(UsageError, match="nonsense"):
+        Mirror.open("nonsense://bucket/set", tmp_path)

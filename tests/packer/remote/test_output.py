@@ -1,0 +1,116 @@
+"""A dataset made for a bucket: packed in the cache, uploaded, its manifest last."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from packer.cli.main import main
+from packer.convert import convert
+from packer.errors import UsageError, WriteError
+from readers import PackedDataset
+
+
+@pytest.fixture
+def held(s3, tmp_path):
+    """A function that gives all files behind the URL of the test: path below it to bytes."""
+
+    def files():
+        s3.fs.invalidate_cache()
+        root = s3.url.removeprefix("s3://") + "/set/"
+        return {path.removeprefix(root): s3.fs.cat_file(path) for path in s3.fs.find(root)}
+
+    return files
+
+
+def test_the_bucket_gets_what_a_folder_gets(rows, s3, held, tmp_path, files_of) -> None:
+    """The same bytes as packed into a folder; the manifest comes last, and nothing stays in the cache."""
+    convert(rows.sources, tmp_path / "here", workers=0, shard_size=4096)
+    report = convert(rows.sources, f"{s3.url}/set", workers=0, shard_size=4096)
+    assert held() == files_of(tmp_path / "here")
+    assert report.path == f"{s3.url}/set"
+    assert [path for method, path in s3.proxy.asked if method == "PUT"][-1].endswith("set/manifest.json")
+    assert not list((tmp_path / "user").rglob("*.lmdb"))
+    assert np.array_equal(PackedDataset(f"{s3.url}/set")[:]["x"], rows.x)
+
+
+def test_a_dataset_is_replaced_only_when_asked(rows, s3, held, tmp_path, files_of) -> None:
+    """Another dataset there needs overwrite; then nothing of the old one is left, and its manifest went first."""
+    convert(rows.sources, f"{s3.url}/set", workers=0, shard_size=4096)
+    before = held()
+    with pytest.raises(UsageError, match="is a packed dataset already; use --overwrite"):
+        convert(rows.sources, f"{s3.url}/set", workers=0)
+    assert held() == before
+    s3.proxy.clear()
+    convert(rows.sources, f"{s3.url}/set", workers=0, overwrite=True)
+    convert(rows.sources, tmp_path / "here", workers=0)
+    assert held() == files_of(tmp_path / "here")
+    written = [(method, path.rpartition("/")[2]) for method, path in s3.proxy.asked if method in ("PUT", "DELETE")]
+    assert written[0] == ("DELETE", "manifest.json")
+    assert written.index(("PUT", "manifest.json")) > written.index(("PUT", "00000.lmdb"))
+
+
+def test_an_interrupted_upload_is_finished_by_the_same_command(rows, s3, held, tmp_path, files_of) -> None:
+    """Until the manifest is there, there is no dataset; what is uploaded already is not sent again."""
+    s3.proxy.plan("set/manifest.json", *[s3.faults.busy] * 3, method="PUT")
+    with pytest.raises(WriteError, match=r"set/manifest\.json: it failed 3 times.*the same command goes on"):
+        convert(rows.sources, f"{s3.url}/set", workers=0, shard_size=4096)
+    assert "manifest.json" not in held()
+    shards = s3.proxy.puts(".lmdb")
+    packed = []
+    convert(rows.sources, f"{s3.url}/set", workers=0, shard_size=4096, progress=lambda *done: packed.append(done))
+    convert(rows.sources, tmp_path / "here", workers=0, shard_size=4096)
+    assert held() == files_of(tmp_path / "here")
+    assert s3.proxy.puts(".lmdb") == shards
+    assert not packed
+
+
+def test_another_command_begins_anew(rows, s3, held, tmp_path, files_of) -> None:
+    """What another conversion left half uploaded is not mixed with this one, and does not stay."""
+    s3.proxy.plan("00001.lmdb", *[s3.faults.busy] * 3, method="PUT")
+    with pytest.raises(WriteError):
+        convert(rows.sources, f"{s3.url}/set", workers=0, shard_size=4096)
+    convert(rows.sources, f"{s3.url}/set", workers=0, codec="zstd")
+    convert(rows.sources, tmp_path / "here", workers=0, codec="zstd")
+    assert held() == files_of(tmp_path / "here")
+
+
+def test_failures_that_pass_do_not_matter(rows, s3, held, tmp_path, files_of) -> None:
+    """A 503 and a cut connection cost another request."""
+    s3.proxy.plan("00000.lmdb", s3.faults.busy, s3.faults.cut, method="PUT")
+    convert(rows.sources, f"{s3.url}/set", workers=0)
+    convert(rows.sources, tmp_path / "here", workers=0)
+    assert held() == files_of(tmp_path / "here")
+
+
+def test_nothing_of_anybody_else_is_touched(rows, s3, held) -> None:
+    """A place that holds other files is refused, as is a bucket that does not exist, before anything is packed."""
+    s3.fs.pipe_file(f"{s3.url}/set/thesis.txt", b"years of work")
+    for overwrite in (False, True):
+        with pytest.raises(UsageError, match=r"is not empty: it holds thesis\.txt"):
+            convert(rows.sources, f"{s3.url}/set", workers=0, overwrite=overwrite)
+    assert held() == {"thesis.txt": b"years of work"}
+    with pytest.raises(WriteError, match="no-such-bucket"):
+        convert(rows.sources, "s3://no-such-bucket/set", workers=0)
+
+
+def test_the_command_takes_urls(rows, s3, held) -> None:
+    """`packer convert` reads from one URL and writes to another; a dry run writes nothing."""
+    s3.fs.put(str(rows.path), f"{s3.url}/rows.h5")
+    command = ["convert", f"{s3.url}/rows.h5", f"{s3.url}/set", "--workers", "0"]
+    result = CliRunner().invoke(main, [*command, "--dry-run"], standalone_mode=False)
+    assert (result.exception, held()) == (None, {})
+    result = CliRunner().invoke(main, command, standalone_mode=False)
+    assert result.exception is None
+    assert f"{s3.url}/set: 400 samples in 1 shard" in result.output
+    assert "manifest.json" in held()
+
+
+def test_the_same_kind_of_place_on_this_machine(rows, tmp_path, files_of, monkeypatch) -> None:
+    """A URL of files needs no server: folders are made as they are needed."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    convert([f"file://{rows.path}"], f"file://{tmp_path}/there/set", workers=0)
+    convert(rows.sources, tmp_path / "here", workers=0)
+    assert files_of(tmp_path / "there" / "set") == files_of(tmp_path / "here")
+    assert len(PackedDataset(f"file://{tmp_path}/there/set")) == 400
