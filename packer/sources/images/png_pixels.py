@@ -17,6 +17,7 @@ from PIL import Image
 
 from packer.errors import SourceError
 from packer.sources.images.png import GRAY, GRAY_ALPHA, PALETTE, RGB, RGBA, SAMPLES, Png
+from packer.sources.images.png_lines import check_lines
 
 #: Deflate makes data at most 1032 times smaller.
 _MOST_INFLATED = 1032
@@ -56,6 +57,10 @@ def decode(png: Png, path: str, *, as_index: bool = False) -> NDArray[Any]:
     mode, layouts = _LAYOUTS[header.colour, header.depth]
     planes = [_inflate(png, mode, layout, path) for layout in layouts]
     image = planes[0] if len(planes) == 1 else planes[0].astype(np.uint16) << 8 | planes[1]
+    # Lines that are missing come out as 0. To inflate the data of every picture twice would take half as long again, so
+    # this is done where the last line is 0 alone; the lines of interlaced pictures come in another order.
+    if header.interlaced or not image[-1].any():
+        check_lines(png, path)
     if image.dtype == bool:
         image = image.astype(np.uint8) * np.uint8(255)
     if (header.colour, header.depth) == (GRAY_ALPHA, 16):

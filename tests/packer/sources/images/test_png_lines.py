@@ -1,0 +1,67 @@
+"""A PNG whose data end before its last scan line is refused, with right checksums too; never filled up with zeros."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from packer.errors import SourceError
+from packer.sources.images import png, png_pixels
+from packer.sources.images.png_lines import line_bytes
+
+KINDS = [(colour, depth) for colour, depths in png.DEPTHS.items() for depth in depths]
+
+
+def chunk(kind: bytes, data: bytes = b"") -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def with_lines(header: png.PngHeader, lines: bytes, pieces: int = 1) -> bytes:
+    """A PNG with these bytes of scan lines, in several IDAT chunks."""
+    width, height, depth, colour, interlaced, _ = header
+    data = zlib.compress(lines)
+    step = -(-len(data) // pieces)
+    pixels = b"".join(chunk(b"IDAT", data[at : at + step]) for at in range(0, len(data), step))
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, interlaced))
+    palette = chunk(b"PLTE", bytes(range(256)) * 3) if colour == png.PALETTE else b""
+    return png.SIGNATURE + head + palette + pixels + chunk(b"IEND")
+
+
+@pytest.mark.parametrize("interlaced", [False, True])
+@pytest.mark.parametrize(("colour", "depth"), KINDS)
+def test_missing_lines_are_never_zeros(colour: int, depth: int, interlaced: bool) -> None:
+    """Of all lengths up to that of the picture, whole lines or not, only the whole picture decodes."""
+    for width, height in ((5, 6), (1, 1), (9, 2)):
+        header = png.PngHeader(width, height, depth, colour, interlaced)
+        most = line_bytes(header)
+        for fill in (b"\0", b"\1"):
+            for length in range(most):
+                with pytest.raises(SourceError, match=r"x\.png: damaged PNG: "):
+                    png_pixels.decode(png.check(with_lines(header, fill * length, 3), "x.png"), "x.png")
+        data = with_lines(header, bytes(most), 3)
+        image = png_pixels.decode(png.check(data, "x.png"), "x.png")
+        assert image.shape[:2] == (height, width)
+        with Image.open(io.BytesIO(data)) as picture:
+            assert (picture.height, picture.width) == image.shape[:2]
+            picture.load()
+
+
+def test_the_message_counts() -> None:
+    """How many bytes there are and how many the size in the header takes."""
+    header = png.PngHeader(4, 3, 8, png.RGB, False)
+    with pytest.raises(SourceError, match="its data hold 26 bytes of scan lines, and 4 x 3 pixels take 39"):
+        png_pixels.decode(png.check(with_lines(header, bytes(26)), "x.png"), "x.png")
+
+
+def test_black_pictures_are_pictures() -> None:
+    """Zeros that are in the file are pixels, in a large picture too."""
+    for interlaced in (False, True):
+        header = png.PngHeader(700, 600, 8, png.RGB, interlaced)
+        data = with_lines(header, bytes(line_bytes(header)))
+        image = png_pixels.decode(png.check(data, "x.png"), "x.png")
+        np.testing.assert_array_equal(image, np.zeros((600, 700, 3), np.uint8))
