@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from packer.cli.benching.draws import Draws
 from packer.cli.benching.page_cache import disk_bytes
 from packer.cli.benching.results import Rate
 from packer.cli.benching.settings import DATALOADER, Setting
@@ -63,6 +64,7 @@ class Passes:
     """
 
     setting: Setting
+    draws: Draws
     batch_seconds: float = 0.0
     rates: list[float] = field(default_factory=list)
     samples: int = 0
@@ -74,6 +76,10 @@ class Passes:
     def least(self) -> int:
         """Batches of the shortest pass."""
         return LEAST_BATCHES * max(self.setting.workers, 1)
+
+    def drawn(self, batches: int) -> Numbers:
+        """The samples of the next `batches` batches."""
+        return self.draws.take(batches * self.setting.batch_size)
 
     def batches_in(self, seconds: float) -> int:
         """How many batches to take, so that a pass takes about so long."""
@@ -89,10 +95,14 @@ class Passes:
                 raise
             self.failure = str(error).strip().splitlines()[0]
 
-    def start(self, way: Way, numbers: Numbers) -> None:
-        """Gets workers started, and a first idea of what a batch takes."""
-        timed(way, numbers)
-        self.batch_seconds = timed(way, numbers) / self.least
+    def start(self, way: Way, seconds: float) -> None:
+        """Gets workers started, and an idea of what a batch takes, in about so much time or what one batch takes."""
+        batches, taken = self.least, 0.0
+        timed(way, self.drawn(batches))
+        while taken < seconds / 2 and batches <= MOST_BATCHES:
+            taken = timed(way, self.drawn(batches))
+            self.batch_seconds = taken / batches
+            batches *= 2
 
     def run(self, way: Way, numbers: Numbers, each: Each = _ignored) -> None:
         """Reads the samples, and takes down how long that took."""
@@ -110,7 +120,9 @@ class Passes:
             return None
         samples = median(self.rates)
         per_sample = self.disk / self.samples
-        return Rate(samples, samples * sample_bytes, len(self.rates), self.batches, self.disk, per_sample)
+        return Rate(
+            samples, max(self.rates), samples * sample_bytes, len(self.rates), self.batches, self.disk, per_sample
+        )
 
 
 def timed(way: Way, numbers: Numbers, each: Each = _ignored) -> float:

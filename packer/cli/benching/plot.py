@@ -18,7 +18,7 @@ _COLOURS = {
     "rest": "#bbbbbb",
     "copying": "#aa3377",
 }
-_WARM, _COLD = "#ee6677", "#4477aa"
+_WARM, _COLD = "#cc7722", "#225577"
 
 
 def check_plot(path: Path) -> None:

@@ -6,22 +6,27 @@ before they are decoded or copied. What the probes themselves cost is taken down
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from multiprocessing.sharedctypes import RawArray
+from threading import get_ident
 from time import perf_counter
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
 from packer.format import rowdelta
 from packer.format.codecs import FrameCodec
 from packer.format.pages import PAGE_SIZE
-from packer.format.schema import Field
+from packer.format.shard import Shard
 from readers import PackedDataset, fixed
+from readers.advice import Advisor
 from readers.batch import Batch
 from readers.field_reader import FieldReader
 from readers.fixed import Allocate
 from readers.memory import Memory
+from readers.opened import Opened
 from readers.places import Numbers
 
 #: Seconds that are taken down. FETCHING: all of what a worker does for a batch. OWN: what the probes cost.
@@ -49,19 +54,12 @@ class ProbedDataset(PackedDataset):
         super().__init__(path, fields)
         self.seconds: Seconds = RawArray("d", 5)
 
-    def _read_manifest(self) -> None:
-        super()._read_manifest()
-        self._probed: dict[str, FieldReader] | None = None
-
     @property
-    def readers(self) -> Mapping[str, FieldReader]:
-        """The readers of all fields, each with its probe."""
-        if self._probed is None:
-            memory = self.opened.memory
-            self._probed = {
-                name: ProbedReader(reader, memory, self.seconds) for name, reader in super().readers.items()
-            }
-        return self._probed
+    def opened(self) -> Opened:
+        """The mapped shards, whose readers and advisor have probes."""
+        if self._opened is None:
+            _probe(super().opened, self.seconds)
+        return super().opened
 
     def __getitems__(self, indices: Sequence[Any]) -> Batch:
         began = perf_counter()
@@ -69,68 +67,80 @@ class ProbedDataset(PackedDataset):
         self.seconds[FETCHING] += perf_counter() - began
         return batch
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in super().__getstate__().items() if name != "_probed"}
+
+def _probe(opened: Opened, seconds: Seconds) -> None:
+    """Puts probes into an open dataset."""
+    probes = [Probe(reader, opened.memory, seconds) for reader in opened.readers.values()]
+    for reader, probe in zip(opened.readers.values(), probes, strict=True):
+        # Not another reader in its place: those of uncompressed fields look their samples up together.
+        reader.read = probe.read  # type: ignore[method-assign]
+    opened.advisor = ProbedAdvisor(opened.memory, opened.shards, probes, seconds)
 
 
-class ProbedReader:
-    """Another reader, timed."""
+class Probe:
+    """Times the reading of one field.
+
+    Attributes:
+        thread: that which read last; 0 before.
+    """
 
     def __init__(self, reader: FieldReader, memory: Memory, seconds: Seconds) -> None:
-        self._reader = reader
+        # Weak: they would keep each other, and the files that are to leave the memory stay mapped.
+        self._reader = ref(reader)
         self._memory = memory
         self._seconds = seconds
-        self._decoding = DecodingTimer()
-
-    @property
-    def field(self) -> Field:
-        return self._reader.field
-
-    def locate(self, numbers: Numbers) -> Numbers:
-        """As the reader does it."""
-        return self._reader.locate(numbers)
-
-    def spans(self, located: Numbers) -> Numbers:
-        """As the reader does it."""
-        return self._reader.spans(located)
+        self._decoding: AbstractContextManager[object] = DecodingTimer(seconds) if reader.field.codec else nullcontext()
+        self.thread = 0
 
     def read(self, located: Numbers, allocate: Allocate | None = None) -> Any:
         """As the reader does it, its bytes having been touched before."""
+        self.thread = get_ident()
+        reader, seconds = self._reader(), self._seconds
+        assert reader is not None
         began = perf_counter()
-        pages = pages_of(self._reader.spans(located))
+        pages = pages_of(reader.spans(located))
         ready = perf_counter()
         self._memory.array[pages]
         touched = perf_counter()
-        with self._decoding as timer:
+        decoding = seconds[DECODING]
+        with self._decoding:
             start = perf_counter()
-            values = self._reader.read(located, allocate)
+            values = type(reader).read(reader, located, allocate)
             end = perf_counter()
-        seconds, decoding = self._seconds, timer.seconds
         seconds[READING] += touched - ready
-        seconds[DECODING] += decoding
-        seconds[GATHERING] += end - start - decoding
+        seconds[GATHERING] += end - start - (seconds[DECODING] - decoding)
         seconds[OWN] += ready - began + start - touched + perf_counter() - end
         return values
 
 
+class ProbedAdvisor(Advisor):
+    """Asking the kernel for bytes ahead of time is a part of reading them, where the thread that reads does it."""
+
+    def __init__(self, memory: Memory, shards: Sequence[Shard], probes: Sequence[Probe], seconds: Seconds) -> None:
+        super().__init__(memory, shards)
+        self._probes = probes
+        self._seconds = seconds
+
+    def ask(self, spans: Numbers) -> None:
+        """As the advisor does it."""
+        began = perf_counter()
+        super().ask(spans)
+        if all(probe.thread in (0, get_ident()) for probe in self._probes):
+            self._seconds[READING] += perf_counter() - began
+
+
 class DecodingTimer:
-    """Times all decoding within its block. One thread reads at a time: what is replaced is replaced for all of them.
+    """Times all decoding within its block. One thread reads at a time: what is replaced is replaced for all of them."""
 
-    Attributes:
-        seconds: of the decoding in the last block.
-    """
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
+    def __init__(self, seconds: Seconds) -> None:
+        self._seconds = seconds
         self._within = False
         self._plain = [(owner, name, getattr(owner, name)) for owner, name in _DECODERS]
         self._timed = [(owner, name, self._timing(function)) for owner, name, function in self._plain]
 
-    def __enter__(self) -> DecodingTimer:
-        self.seconds = 0.0
+    def __enter__(self) -> None:
         for owner, name, function in self._timed:
             setattr(owner, name, function)
-        return self
 
     def __exit__(self, *error: object) -> None:
         for owner, name, function in self._plain:
@@ -145,15 +155,17 @@ class DecodingTimer:
             try:
                 return function(*arguments)
             finally:
-                self.seconds += perf_counter() - began
+                self._seconds[DECODING] += perf_counter() - began
                 self._within = False
 
         return timed
 
 
 def pages_of(spans: Numbers) -> Numbers:
-    """One address within each page that the spans touch, address and size each (n, 2)."""
-    some = spans[spans[:, 1] > 0]
+    """An address within each page that the spans touch, address and size each (n, 2); some have several."""
+    some = spans if spans[:, 1].all() else spans[spans[:, 1] > 0]
+    if not len(some) or some[:, 1].max() <= PAGE_SIZE:  # quick where samples are small
+        return np.concatenate([some[:, 0], some.sum(axis=1) - 1])
     first = some[:, 0] // PAGE_SIZE
     counts = (some.sum(axis=1) - 1) // PAGE_SIZE - first + 1
     within = np.arange(int(counts.sum())) - (counts.cumsum() - counts).repeat(counts)

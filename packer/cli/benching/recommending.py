@@ -12,11 +12,12 @@ from packer.cli.tables import counted
 from packer.cli.units import size_text
 from readers import Loader
 
-#: Of settings that reach this share of the best rate, the simplest is recommended.
+#: Of settings that reach this share of the best rate, or all of it in one pass, the simplest is recommended.
 _AS_GOOD = 0.9
 #: A part is named where it takes this share of a batch's time.
 _LARGE_PART = 0.4
 _REMEDIES = {
+    "rest": "larger batches share that cost among more samples",
     "reading": "a faster disk, or more memory for the page cache, would help most",
     "decoding": "`packer repack --codec lz4` or `--codec none` would trade disk space for speed",
     "handing over": "larger batches share that cost among more samples",
@@ -37,11 +38,12 @@ def advice(subject: Subject, speeds: Sequence[Speed], splits: Sequence[Split], f
     if not loaders:
         return None
     best = max(rate.samples for rate in loaders.values())
-    good = [setting for setting, rate in loaders.items() if rate.samples >= _AS_GOOD * best]
+    good = [one for one, rate in loaders.items() if rate.samples >= _AS_GOOD * best or rate.fastest >= best]
     setting = min(good, key=lambda one: (*_effort(one), -loaders[one].samples))
     reasons = [
-        _memory_reason(subject, fits, is_cold),
         *_rate_reasons(setting, loaders),
+        *_block_reasons(setting),
+        _memory_reason(subject, fits, is_cold),
         *_split_reasons(setting, splits, "cold" if is_cold else "warm"),
     ]
     return Advice(setting, _code(subject, setting), reasons)
@@ -76,6 +78,11 @@ def _memory_reason(subject: Subject, fits: bool, is_cold: bool) -> str:
     return f"The dataset ({size}) does not fit into the free memory: {basis}."
 
 
+def _block_reasons(setting: Setting) -> Iterator[str]:
+    if setting.shuffle == "block":
+        yield "A shuffle by blocks reads in long runs, and decodes what lies together once instead of again and again."
+
+
 def _rate_reasons(setting: Setting, rates: dict[Setting, Rate]) -> Iterator[str]:
     rate = rates[setting]
     yield f"It reads {rate.samples:,.0f} samples/s, {size_text(rate.bytes)}/s."
@@ -102,4 +109,5 @@ def _split_reasons(setting: Setting, splits: Sequence[Split], state: str) -> Ite
             share, name = max((seconds / split.batch, name) for name, seconds in split.parts.items())
             if share >= _LARGE_PART:
                 remedy = f": {_REMEDIES[name]}" if name in _REMEDIES else ""
-                yield f"Of a batch's time, {share:.0%} is {name}{remedy}."
+                what = "finding samples, and calls" if name == "rest" else name
+                yield f"Of a batch's time, {share:.0%} is {what}{remedy}."

@@ -14,6 +14,7 @@ class Rate:
 
     Attributes:
         samples: a second.
+        fastest: the same of the fastest pass.
         bytes: of values handed out, a second.
         passes: how many there were.
         batches: of the last pass.
@@ -22,6 +23,7 @@ class Rate:
     """
 
     samples: float
+    fastest: float
     bytes: float
     passes: int
     batches: int

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+from packer.cli.benching.draws import draws_of
 from packer.cli.benching.passes import Clock, Passes, timed
 from packer.cli.benching.settings import Setting
 from packer.cli.benching.subject import Subject
 from packer.cli.benching.ways import open_way
-from readers.places import Numbers
 
 #: Rounds that the time is shared out to, and rounds at most.
 WARM_ROUNDS, COLD_ROUNDS, MOST_ROUNDS = 3, 2, 7
@@ -25,23 +25,24 @@ NO_TIME = "there was no time left; give more --seconds"
 def warm_speeds(subject: Subject, settings: Sequence[Setting], seconds: float, clock: Clock) -> list[Passes]:
     """Passes of settings of one batch size, over samples that are in memory."""
     end = clock.gone + seconds
-    dataset = subject.open()
-    found = [Passes(setting) for setting in settings]
+    # Each has a dataset of its own, since they keep decoded frames.
+    datasets = [subject.open() for _ in settings]
+    found = [Passes(setting, draws_of(setting, datasets[0])) for setting in settings]
     with ExitStack() as stack:
-        ways = [stack.enter_context(open_way(setting, dataset)) for setting in settings]
+        ways = [stack.enter_context(open_way(*pair)) for pair in zip(settings, datasets, strict=True)]
         subject.warm_files()
         for one, way in zip(found, ways, strict=True):
             with one.guarded():
-                one.start(way, _drawn(subject, one.setting, one.least))
+                one.start(way, seconds / len(found) / (WARM_ROUNDS + 1) / 2)
+        share = max(end - clock.gone, 0.0) / WARM_ROUNDS / len(found)
         rounds = 0
-        while not rounds or (clock.gone < end and rounds < MOST_ROUNDS):
-            share = max(end - clock.gone, 0.0) / max(WARM_ROUNDS - rounds, 1) / len(found)
+        while not rounds or (clock.gone + share < end and rounds < MOST_ROUNDS):
             subject.warm_files()
             for one, way in zip(found, ways, strict=True):
-                numbers = _drawn(subject, one.setting, one.batches_in(share))
                 if not _can_go_on(one, clock):
                     continue
-                subject.warm_samples(dataset, numbers)
+                numbers = one.drawn(one.batches_in(share))
+                subject.warm_samples(datasets[0], numbers)
                 with one.guarded():
                     one.run(way, numbers)
                 clock.tell(round(len(numbers) * subject.sample_bytes))
@@ -55,12 +56,14 @@ def cold_speeds(subject: Subject, settings: Sequence[Setting], seconds: float, c
     Pages that any process has mapped stay in memory, so every other dataset on these files has to be gone.
     """
     end = clock.gone + seconds
-    found = [Passes(setting, setting.batch_size * subject.stored_bytes / _DISK_SPEED) for setting in settings]
+    known = subject.open()
+    guess = subject.stored_bytes / _DISK_SPEED
+    found = [Passes(setting, draws_of(setting, known), setting.batch_size * guess) for setting in settings]
+    share = seconds / COLD_ROUNDS / len(found)
     rounds = 0
-    while not rounds or (clock.gone < end and rounds < MOST_ROUNDS):
-        share = max(end - clock.gone, 0.0) / max(COLD_ROUNDS - rounds, 1) / len(found)
+    while not rounds or (clock.gone + share < end and rounds < MOST_ROUNDS):
         for one in found:
-            if (rounds and clock.gone >= end) or not _can_go_on(one, clock):
+            if (rounds and clock.gone + share >= end) or not _can_go_on(one, clock):
                 continue
             # Half the time goes into starting workers.
             batches = min(one.batches_in(share / 2), max(subject.samples // one.setting.batch_size, 1))
@@ -73,16 +76,11 @@ def cold_speeds(subject: Subject, settings: Sequence[Setting], seconds: float, c
 
 def _cold_pass(subject: Subject, one: Passes, batches: int) -> None:
     # Each sample is read once: read again it would be warm.
-    count = min(batches * one.setting.batch_size, subject.samples)
-    numbers = subject.draws.numbers(one.setting.shuffle, count)
+    numbers = one.draws.take(min(batches * one.setting.batch_size, subject.samples))
     with open_way(one.setting, subject.open()) as way:
         timed(way, subject.first(one.least * one.setting.batch_size))
         subject.cool()
         one.run(way, numbers)
-
-
-def _drawn(subject: Subject, setting: Setting, batches: int) -> Numbers:
-    return subject.draws.numbers(setting.shuffle, batches * setting.batch_size)
 
 
 def _can_go_on(one: Passes, clock: Clock) -> bool:

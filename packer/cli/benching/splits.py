@@ -6,6 +6,7 @@ time of a batch is the sum of its parts.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -14,20 +15,22 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+from packer.cli.benching.draws import FullDraws
 from packer.cli.benching.passes import Clock, Passes, timed
 from packer.cli.benching.probes import DECODING, FETCHING, GATHERING, OWN, READING, ProbedDataset
 from packer.cli.benching.results import Split
 from packer.cli.benching.settings import DATALOADER, Setting
 from packer.cli.benching.subject import Subject
 from packer.cli.benching.ways import Way, open_way
+from readers import PackedDataset
 from readers.places import Numbers
 
 WARM, COLD = "warm", "cold"
 #: Passes that the time is shared out to.
 _ROUNDS = 3
-#: Batches of a pass at most, and what is thought of a batch before it has been measured, in seconds.
+#: Batches of a pass at most, and how fast reading is thought to be before it has been measured, in bytes a second.
 _MOST_BATCHES = 2000
-_FIRST_GUESS = 1e-3
+_FIRST_GUESS = 1e8
 #: Copies to a device that are timed.
 _COPIES = 5
 
@@ -64,21 +67,21 @@ class Splitting:
     def warm(self, settings: Sequence[Setting], seconds: float) -> list[Split]:
         """Splits over samples that are in memory."""
         with ExitStack() as stack:
-            datasets = [self._open() for _ in settings]
-            ways = {
-                setting: stack.enter_context(self._way(setting, dataset))
-                for setting, dataset in zip(settings, datasets, strict=True)
+            probed = {setting: self._open() for setting in settings}
+            ways = {one: stack.enter_context(self._way(one, dataset)) for one, dataset in probed.items()}
+            # A batch of rows takes a few microseconds, and half as long again with probes.
+            plain = {
+                one: stack.enter_context(self._way(one, self.subject.open())) for one in settings if not _apart(one)
             }
-            by_setting = dict(zip(settings, datasets, strict=True))
 
             def split(one: Passes, batches: int) -> Split:
-                dataset, way = by_setting[one.setting], ways[one.setting]
-                numbers = self.subject.draws.numbers("full", batches * one.setting.batch_size)
+                setting, numbers = one.setting, one.drawn(batches)
                 if not one.rates:
-                    timed(way, numbers)
+                    timed(ways[setting], numbers)
                 self.subject.warm_files()
-                self.subject.warm_samples(dataset, numbers)
-                return self._split(one, way, dataset, numbers, WARM)
+                self.subject.warm_samples(probed[setting], numbers)
+                alone = timed(plain[setting], numbers) / batches if setting in plain else math.inf
+                return self._split(one, ways[setting], probed[setting], numbers, (WARM, alone))
 
             return self._rounds(settings, seconds, split)
 
@@ -86,20 +89,19 @@ class Splitting:
         """Splits over samples that lie on the disk."""
 
         def split(one: Passes, batches: int) -> Split:
-            count = min(batches * one.setting.batch_size, self.subject.samples)
-            numbers = self.subject.draws.numbers("full", count)
+            numbers = one.draws.take(min(batches * one.setting.batch_size, self.subject.samples))
             dataset = self._open()
             with self._way(one.setting, dataset) as way:
                 timed(way, self.subject.first(one.setting.batch_size))
                 self.subject.cool()
-                return self._split(one, way, dataset, numbers, COLD)
+                return self._split(one, way, dataset, numbers, (COLD, math.inf))
 
         return self._rounds(settings, seconds, split)
 
     def _open(self) -> ProbedDataset:
         return ProbedDataset(self.subject.path, self.subject.fields)
 
-    def _way(self, setting: Setting, dataset: ProbedDataset) -> Way:
+    def _way(self, setting: Setting, dataset: PackedDataset) -> Way:
         return open_way(setting, dataset, ahead=1, pin_memory=self.copy is not None)
 
     def _rounds(
@@ -108,25 +110,32 @@ class Splitting:
         """The median of each setting's splits, some rounds of them."""
         end = self.clock.gone + seconds
         found: dict[Setting, list[Split]] = {setting: [] for setting in settings}
-        known = [Passes(setting, _FIRST_GUESS) for setting in settings]
+        guess = self.subject.sample_bytes / _FIRST_GUESS
+        known = [Passes(one, FullDraws(self.subject.samples), guess * one.batch_size) for one in settings]
+        share = seconds / _ROUNDS / len(found)
         rounds = 0
-        while not rounds or (self.clock.gone < end and rounds < _ROUNDS):
-            share = max(end - self.clock.gone, 0.0) / (_ROUNDS - rounds) / len(found)
+        while not rounds or (self.clock.gone + share < end and rounds < _ROUNDS):
             for one in known:
-                if one.failure or (rounds and self.clock.gone >= end) or self.clock.is_over:
+                if one.failure or (rounds and self.clock.gone + share >= end) or self.clock.is_over:
                     continue
                 with one.guarded():
                     found[one.setting].append(split(one, min(one.batches_in(share / 2), _MOST_BATCHES)))
             rounds += 1
         return [median_split(splits) for splits in found.values() if splits]
 
-    def _split(self, one: Passes, way: Way, dataset: ProbedDataset, numbers: Numbers, state: str) -> Split:
+    def _split(self, one: Passes, way: Way, dataset: ProbedDataset, numbers: Numbers, kind: tuple[str, float]) -> Split:
+        """The split of a pass; `kind` is warm or cold, and what a batch takes without probes, in seconds."""
         last: deque[Any] = deque(maxlen=1)
         before = list(dataset.seconds)
         one.run(way, numbers, last.append)
-        total = [(after - start) / one.batches for after, start in zip(dataset.seconds, before, strict=True)]
+        taken = [(after - start) / one.batches for after, start in zip(dataset.seconds, before, strict=True)]
         self.clock.tell(round(len(numbers) * self.subject.sample_bytes))
-        return split_of(one.setting, state, one.batch_seconds, total, self._copying(last[0]))
+        state, plain = kind
+        batch = one.batch_seconds - taken[OWN]
+        # By chance a pass without probes may take even less than the parts that another was seen to have.
+        if taken[READING] + taken[DECODING] + taken[GATHERING] < plain < batch:
+            batch = plain
+        return split_of(one.setting, state, batch, taken, self._copying(last[0]))
 
     def _copying(self, batch: Any) -> float | None:
         if self.copy is None:
@@ -134,16 +143,20 @@ class Splitting:
         return median(_seconds(self.copy, batch) for _ in range(_COPIES))
 
 
-def split_of(setting: Setting, state: str, wall: float, taken: Sequence[float], copying: float | None) -> Split:
-    """The split of a batch that took `wall` seconds, of which the probes have taken down `taken`."""
+def split_of(setting: Setting, state: str, batch: float, taken: Sequence[float], copying: float | None) -> Split:
+    """The split of a batch that took `batch` seconds, of which the probes have taken down `taken`."""
     parts = [taken[READING], taken[DECODING], taken[GATHERING]]
-    batch = wall - taken[OWN]
     handing_over = 0.0
     if setting.workers:
         # What a thread does beside its reading cannot be told from waiting for it.
-        handing_over = wall - taken[FETCHING] if setting.way == DATALOADER else batch - sum(parts)
+        handing_over = batch - (taken[FETCHING] - taken[OWN] if _apart(setting) else sum(parts))
     rest = batch - sum(parts) - handing_over
     return Split(setting, state, batch, parts[0], parts[1], parts[2], handing_over, rest, copying)
+
+
+def _apart(setting: Setting) -> bool:
+    """Whether another process reads."""
+    return setting.way == DATALOADER and setting.workers > 0
 
 
 def median_split(splits: Sequence[Split]) -> Split:

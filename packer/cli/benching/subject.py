@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from packer.cli.benching.draws import Draws
 from packer.cli.benching.page_cache import drop, warm
 from packer.errors import DatasetError
 from readers import PackedDataset
@@ -36,9 +35,8 @@ class Subject:
         totals = [self.manifest.columns[name] for name in self.fields]
         self.sample_bytes = sum(column.raw for column in totals) / self.samples
         self.stored_bytes = sum(column.stored for column in totals) / self.samples
-        self.shares_frames = any(field.codec and field.frame.samples != 1 for field in dataset.fields.values())
+        self.shares_frames = any(field.codec and (field.frame.samples or 1) > 1 for field in dataset.fields.values())
         self.files = [path / shard.file for shard in self.manifest.shards]
-        self.draws = Draws(dataset)
         self._is_small = sum(shard.bytes for shard in self.manifest.shards) <= THROUGH_BYTES
 
     def open(self) -> PackedDataset:

@@ -14,6 +14,8 @@ from packer.cli.units import size_text
 _WAY = "way, workers"
 _SPEED_HEADS = ("batch", _WAY, "warm/s", "MB/s", "cold/s", "MB/s ", "disk/sample")
 _SPLIT_HEADS = ("batch", _WAY, "all", "read", "decode", "gather", "hand over", "rest", "copy")
+#: Less than this from the disk while measuring warm is not worth a word.
+_NOTABLE = 2**20
 
 
 def report_lines(report: Report) -> list[str]:
@@ -75,7 +77,7 @@ def _disk_line(speeds: Sequence[Speed]) -> str:
     cold = sum(speed.cold.disk_bytes for speed in speeds if speed.cold)
     warm = sum(speed.warm.disk_bytes for speed in speeds if speed.warm)
     text = f"cold: the files had been dropped from memory; {size_text(cold)} were read from the disk"
-    return f"{text}; while measuring warm, {size_text(warm)}" if warm else text
+    return f"{text}; while measuring warm, {size_text(warm)}" if warm > _NOTABLE else text
 
 
 def _splits(report: Report, state: str) -> Iterator[str]:
