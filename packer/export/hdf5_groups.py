@@ -8,7 +8,7 @@ import h5py
 
 from packer.errors import UsageError
 from packer.export.hdf5_attributes import write_attributes
-from packer.export.hdf5_layout import Segment
+from packer.export.hdf5_layout import Segment, typed_datasets
 from packer.sources.packed.source import PackedSource
 
 
@@ -21,16 +21,33 @@ class GroupsFile:
         base = segment.options.samples.partition(":")[2].strip("/")
         self._base = file.require_group(f"/{base}")
         self._names = source.names or ()
+        self._fields = source.fields
 
     def write(self, block: dict[str, Any], start: int, stop: int) -> None:
         """Writes the samples start..stop of the file."""
         for i, number in enumerate(range(start, stop)):
             name = self._segment.groups[number]
             group = self._base.create_group(name)
-            for field, values in block.items():
-                self._write_field(group, self._segment.paths[field].lstrip("/"), values[i], name)
-            attributes = self._segment.described.attributes.get(self._names[self._segment.start + number], {})
+            values = {field: of_field[i] for field, of_field in block.items()}
+            whole = self._names[self._segment.start + number]
+            made = self._write_typed(group, values, whole)
+            for field in [field for field in values if field not in made]:
+                self._write_field(group, self._segment.paths[field].lstrip("/"), values[field], name)
+            attributes = self._segment.described.attributes.get(whole, {})
             write_attributes(group, ".", attributes, self._notes)
+
+    def _write_typed(self, group: h5py.Group, values: dict[str, Any], name: str) -> set[str]:
+        """Writes datasets of unusual types; returns the fields that they are made of."""
+        made: set[str] = set()
+        for path, (type_, axes) in typed_datasets(self._segment, self._fields, self._notes, name).items():
+            first = values[next(iter(type_.fields))]
+            shape = first.shape[: len(axes)] if axes else ()
+            array = type_.array(values, shape)
+            dataset = group.create_dataset(path.lstrip("/"), shape, type_.dtype)
+            if array.size:
+                dataset[()] = array[()] if h5py.check_vlen_dtype(type_.dtype) is not None else array
+            made.update(type_.fields)
+        return made
 
     def finish(self) -> None:
         """All has been written."""

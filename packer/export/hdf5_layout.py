@@ -12,6 +12,8 @@ import numpy as np
 
 from packer.errors import UsageError
 from packer.export.files import checked
+from packer.export.hdf5_types import StoredType, Typed, stored_type
+from packer.format.schema import FieldSpec
 from packer.origin import Leaf, leaves
 from packer.sources.packed.source import PackedSource
 
@@ -19,13 +21,20 @@ _DEFAULT = "default.h5"
 
 
 class Described(msgspec.Struct, frozen=True):
-    """What `packer.sources.hdf5.source` keeps of a file: attributes by path, single values by path, enums by field."""
+    """What `packer.sources.hdf5.source` keeps of a file.
+
+    Attributes by path, single values by path, enums by field, unusual datatypes by path (of groups, those
+    of the first one, and by name of the sample those of groups that differ). A file that says nothing at all is like
+    the first one.
+    """
 
     name: str = _DEFAULT
     samples: int = 0
     attributes: dict[str, dict[str, Any]] = {}
     values: dict[str, Any] = {}
     enums: dict[str, dict[str, int]] = {}
+    datasets: dict[str, Typed] | None = None
+    others: dict[str, dict[str, Typed]] = {}
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -40,6 +49,8 @@ class _Origin(msgspec.Struct, frozen=True):
     options: Options = Options()
     files: tuple[Described, ...] = ()
     attributes: dict[str, dict[str, Any]] = {}
+    datasets: dict[str, Typed] = {}
+    others: dict[str, dict[str, Typed]] = {}
 
 
 @dataclass(frozen=True)
@@ -113,7 +124,18 @@ def _plain(source: PackedSource, file: str, whole: Sequence[Leaf], notes: list[s
         return Segment(file, 0, len(source), paths)
     notes.append("the samples are in another order than in their files, so that all are in one file")
     paths = field_paths(source, first.options, first.files[0].attributes)
-    return Segment(file, 0, len(source), paths, first.files[0], first.options)
+    of_all = [described for origin in origins if origin for described in origin.files]
+    return Segment(file, 0, len(source), paths, _common(of_all), first.options)
+
+
+def _common(files: Sequence[Described]) -> Described:
+    """What is written of the first of some files whose samples go to one: datatypes only where all have the same."""
+    same = all((file.datasets or {}) == (files[0].datasets or {}) for file in files if _says(file))
+    return files[0] if same else msgspec.structs.replace(files[0], datasets={})
+
+
+def _says(described: Described) -> bool:
+    return bool(described.attributes or described.values or described.enums) or described.datasets is not None
 
 
 def _rows(source: PackedSource, origin: _Origin, start: int, count: int, file: str, notes: list[str]) -> list[Segment]:
@@ -122,12 +144,10 @@ def _rows(source: PackedSource, origin: _Origin, start: int, count: int, file: s
     if sum(described.samples for described in files) != count:
         if len(files) > 1:
             notes.append("samples of the source were left out, so that those of all its files are in one file")
-        files = [msgspec.structs.replace(files[0], samples=count)]
+        files = [msgspec.structs.replace(_common(files), samples=count)]
     found = []
     for described in files:
-        # A file that says nothing is like the first one.
-        alike = described.attributes or described.values or described.enums
-        full = described if alike else msgspec.structs.replace(files[0], name=described.name)
+        full = described if _says(described) else msgspec.structs.replace(files[0], name=described.name)
         paths = field_paths(source, origin.options, full.attributes)
         stop = start + described.samples
         found.append(Segment(full.name, start, stop, paths, full, origin.options))
@@ -142,7 +162,7 @@ def _groups(source: PackedSource, origin: _Origin, start: int, stop: int, file: 
     edges = [i for i in range(len(homes)) if i == 0 or homes[i] != homes[i - 1]]
     if len(edges) != len(set(homes)):
         homes, edges = [""] * len(homes), [0]  # mixed: the path becomes groups within one file
-    described = Described(attributes=origin.attributes)
+    described = Described(attributes=origin.attributes, datasets=origin.datasets, others=origin.others)
     paths = field_paths(source, origin.options, {})
     found = []
     for first, behind in zip(edges, [*edges[1:], len(homes)], strict=True):
@@ -188,6 +208,47 @@ def _path(name: str, picked: Mapping[str, str], seen: Mapping[str, str]) -> str:
         before, dot, more = before.rpartition(".")
         member = f"{more}.{member}"
     return "/" + name.replace(".", "/")
+
+
+def typed_datasets(
+    segment: Segment, specs: Sequence[FieldSpec], notes: list[str], sample: str | None = None
+) -> dict[str, tuple[StoredType, tuple[int | None, ...]]]:
+    """By path, the datasets whose types are kept, and the axes of one sample in each.
+
+    What does not fit the fields is left out with a note: they are then written one dataset each.
+
+    Args:
+        specs: all fields.
+        sample: name of the group, where samples are groups.
+    """
+    described = segment.described
+    datasets = described.others.get(sample or "", described.datasets) or {}
+    found: dict[str, tuple[StoredType, tuple[int | None, ...]]] = {}
+    for path, typed in datasets.items():
+        try:
+            type_ = stored_type(typed, [spec.name for spec in specs])
+            if type_ is None:
+                continue
+            axes = type_.axes(specs)
+            place = path if all(type_.fields.values()) else segment.paths[next(iter(type_.fields))]
+            _check_place(place, [p for name, p in segment.paths.items() if name not in type_.fields])
+            found[place] = type_, axes
+        except ValueError as error:
+            note = f"{path} is not written as it was in its source: {error}"
+            if note not in notes:
+                notes.append(note)
+    return found
+
+
+def _check_place(place: str, others: Sequence[str]) -> None:
+    """Raises ValueError where something else would lie at the path of a dataset, or within it."""
+    parts = place.strip("/")
+    if not parts or any(part in ("", ".", "..") for part in parts.split("/")) or "\0" in parts:
+        raise ValueError("HDF5 cannot hold its path")
+    for other in others:
+        path = other.strip("/")
+        if path == parts or path.startswith(f"{parts}/") or parts.startswith(f"{path}/"):
+            raise ValueError(f"{other} is in its place")
 
 
 def _named_apart(found: list[Segment]) -> list[Segment]:

@@ -88,7 +88,7 @@ def _sample(file: h5py.File, path: str, group: str, request: Request) -> GroupSa
         files.extend(dataset_at(file, path, group + name, 1)[1].files)
     notes = tuple(conversions(wanted.values()))
     fields, homes = columns(wanted), tuple(dict.fromkeys(files))
-    types = stored_types(file[group], fields, enums_are_kept=False)
+    types = stored_types(file[group], fields, of_rows=False)
     return GroupSample(path, group, fields, homes, attributes(file[group]), notes, types)
 
 

@@ -80,7 +80,7 @@ def scanned(path: str, request: Request) -> Scan:
         if kind == "matlab":
             notes.append(f"{Path(path).name}:{advice(kind)}")
         origin = _origin(file, held, wanted)
-        types = stored_types(file, columns(wanted), enums_are_kept=True)
+        types = stored_types(file, columns(wanted), of_rows=True)
         origin |= {"datasets": types} if types else {}
         useless = tuple(name for name in request.skip if not any(is_skipped(e, [name]) for e in entries))
         return Scan(path, columns(wanted), samples, tuple(dict.fromkeys(files)), origin, tuple(notes), useless)

@@ -205,8 +205,10 @@ def _provenance(scans: Sequence[Scan], request: Request) -> dict[str, Any]:
     files: list[dict[str, Any]] = []
     for scan in scans:
         file: dict[str, Any] = {"name": _text(Path(scan.path).name), "samples": scan.samples}
-        if scan is scans[0] or scan.origin != scans[0].origin:
+        if scan is scans[0]:
             file.update(scan.origin)
+        elif scan.origin != scans[0].origin:
+            file.update({"datasets": {}} | scan.origin)  # said even where there is nothing else to say
         files.append(file)
     options = {"fields": dict(request.fields), "skip": list(request.skip), "axis": request.axis}
     return {"options": options, "files": files}

@@ -23,19 +23,20 @@ from packer.sources.hdf5.types import Column
 _MAX_TYPES = 500
 
 
-def stored_types(root: h5py.Group, columns: Sequence[Column], enums_are_kept: bool) -> dict[str, dict[str, Any]]:
+def stored_types(root: h5py.Group, columns: Sequence[Column], of_rows: bool) -> dict[str, dict[str, Any]]:
     """By path of each dataset below `root` whose type an export would not choose by itself: the type, and the fields
     made of it, with the compound members that lead to each.
 
     Args:
-        enums_are_kept: whether the names of plain enumerations are kept elsewhere.
+        of_rows: whether the samples are rows of the datasets, for which names of enumerations are kept elsewhere, and
+            arrays of any length are no dataset of a sample's own.
     """
     found: dict[str, dict[str, Any]] = {}
     for column in columns:
         known = found.get(column.dataset)
         if known is None and len(found) < _MAX_TYPES:
             held = type_json(root[column.dataset.lstrip("/")].dtype)
-            if not _is_usual(held, enums_are_kept):
+            if not _is_usual(held, of_rows):
                 known = found[column.dataset] = {"type": held, "fields": {}}
         if known is not None:
             known["fields"][column.spec.name] = list(column.members)
@@ -68,15 +69,13 @@ def _compound(dtype: np.dtype[Any]) -> dict[str, Any]:
     return {"compound": members, "size": dtype.itemsize if fixed else None}
 
 
-def _is_usual(held: Any, enums_are_kept: bool) -> bool:
+def _is_usual(held: Any, of_rows: bool) -> bool:
     """Whether a dataset gets this type where nothing is known of its source."""
     match held:
         case str(plain):
             return np.dtype(plain).isnative
         case {"text": "utf-8", "length": None}:
             return True
-        case {"list": str(plain)}:
-            return np.dtype(plain).isnative
-        case {"enum": _, "dtype": str(plain)}:
-            return enums_are_kept and np.dtype(plain).isnative
+        case {"list": str(plain)} | {"enum": _, "dtype": str(plain)}:
+            return of_rows and np.dtype(plain).isnative
     return False

@@ -1,0 +1,255 @@
+"""HDF5 files come back with their datatypes: byte order, strings, enumerations, arrays, compounds."""
+
+from __future__ import annotations
+
+import json
+
+import h5py
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packer.append import append
+from packer.convert import convert
+from packer.errors import UsageError
+from packer.export import export
+from packer.export.hdf5_types import Typed, stored_type
+from packer.format import manifest as manifests
+from packer.merge import merge
+from packer.repack import repack
+from packer.sources.hdf5.stored_types import type_json
+from packer.sources.opening import SourceOptions
+
+NUMBERS = [f"{order}{kind}" for kind in ("i2", "u4", "i8", "f2", "f4", "f8", "c8", "c16") for order in "<>"]
+NUMBERS += ["|i1", "|u1", "|b1"]
+plain = st.sampled_from(NUMBERS).map(np.dtype)
+texts = st.builds(h5py.string_dtype, st.sampled_from(["ascii", "utf-8"]), st.none() | st.integers(1, 9))
+enums = st.sampled_from(["<i2", ">u4", "|u1"]).map(lambda kind: h5py.enum_dtype({"A": 0, "B": 5}, kind))
+lists = st.sampled_from(NUMBERS).map(lambda kind: h5py.vlen_dtype(np.dtype(kind)))
+numbers = plain | enums
+arrays = st.tuples(numbers, st.lists(st.integers(1, 3), min_size=1, max_size=2).map(tuple)).map(np.dtype)
+
+
+def compounds(members):
+    """Compounds of one to four members."""
+    named = st.lists(members, min_size=1, max_size=4)
+    return named.map(lambda types: np.dtype([(f"m{number}", type_) for number, type_ in enumerate(types)]))
+
+
+fixed = numbers | arrays
+cells = fixed | compounds(fixed | compounds(fixed)) | st.just(np.dtype((np.dtype([("k", ">i4")]), (2,))))
+padded = st.just(np.dtype({"names": ["a", "b"], "formats": [">f4", "u1"], "offsets": [8, 3], "itemsize": 16}))
+records = texts | lists | compounds(fixed | texts | lists | compounds(texts))
+WORDS = ["", "a", "abc", "no more"]
+
+
+def fill(out, rng):
+    """Random values, in place, into an array of whatever type."""
+    dtype = out.dtype
+    if dtype.names:
+        for name in dtype.names:
+            fill(out[name], rng)
+        return
+    text, base = h5py.check_string_dtype(dtype), h5py.check_vlen_dtype(dtype)
+    for where in np.ndindex(out.shape):
+        if text is not None:
+            word = str(rng.choice(WORDS))
+            out[where] = word if text.length is None else word[: text.length].encode()
+        elif base is not None:
+            out[where] = rng.integers(0, 2, rng.integers(0, 4)).astype(base)
+        elif h5py.check_enum_dtype(dtype) is not None:
+            out[where] = rng.choice([0, 5])
+        else:
+            out[where] = rng.integers(0, 2 if dtype.kind == "b" else 100)
+
+
+def write(file, path, dtype, shape, rng):
+    """A dataset of random values."""
+    values = np.zeros(shape, dtype)
+    fill(values, rng)
+    dataset = file.create_dataset(path, shape, dtype)
+    if h5py.check_vlen_dtype(dtype) is None:
+        dataset[...] = values
+        return
+    for where in np.ndindex(shape):
+        dataset[where] = values[where]
+
+
+def assert_same_type(x, y):
+    """Two datatypes are the same, with all that numpy's own comparison passes over."""
+    assert type_json(x) == type_json(y)
+    assert x == y
+
+
+def assert_same_files(a, b):
+    """Two files hold the same datasets: path, type, shape and values."""
+    with h5py.File(a) as one, h5py.File(b) as other:
+        held = [{}, {}]
+        for file, found in ((one, held[0]), (other, held[1])):
+            file.visititems(lambda name, thing, found=found: found.update({name: thing}))
+        assert list(held[0]) == list(held[1])
+        for name, x in held[0].items():
+            y = held[1][name]
+            assert isinstance(x, h5py.Dataset) == isinstance(y, h5py.Dataset)
+            if isinstance(x, h5py.Dataset):
+                assert_same_type(x.dtype, y.dtype)
+                assert x.shape == y.shape
+                assert listed(x[()]) == listed(y[()])
+
+
+def listed(value):
+    """A value of whatever type as nested lists."""
+    value = value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
+    return [listed(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(cells | padded, st.lists(st.integers(1, 3), max_size=2)), max_size=3), st.data())
+def test_rows(tmp_path_factory, datasets, data):
+    """Rows of any type that can be packed come back in datasets of the very same type, with the same values."""
+    work = tmp_path_factory.mktemp("rows")
+    rng = np.random.default_rng(0)
+    datasets = [*datasets, *((dtype, []) for dtype in data.draw(st.lists(records, min_size=not datasets, max_size=2)))]
+    count = data.draw(st.sampled_from([1, 7]))
+    with h5py.File(work / "a.h5", "w") as file:
+        for number, (dtype, axes) in enumerate(datasets):
+            write(file, f"g/d{number}", dtype, (count, *axes), rng)
+    convert(str(work / "a.h5"), work / "d", workers=0)
+    report = export(work / "d", work / "out")
+    assert not report.notes
+    assert_same_files(work / "a.h5", work / "out/a.h5")
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(cells | padded | records, min_size=1, max_size=3), st.data())
+def test_groups(tmp_path_factory, types, data):
+    """The same where every sample is a group, with datasets of other lengths, and types that differ in strings."""
+    work = tmp_path_factory.mktemp("groups")
+    rng = np.random.default_rng(0)
+    with h5py.File(work / "d.h5", "w") as file:
+        for sample in range(3):
+            for number, dtype in enumerate(types):
+                text = h5py.check_string_dtype(dtype)
+                if text is not None and text.length:
+                    dtype = h5py.string_dtype(text.encoding, text.length + sample)
+                is_record = dtype.hasobject or text is not None or "S" in str(dtype)
+                axes = () if is_record else (sample + 1, 2)
+                write(file, f"s{sample}/d{number}", dtype, axes, rng)
+    convert(str(work / "d.h5"), work / "d", workers=0, source=SourceOptions(samples="groups"))
+    report = export(work / "d", work / "out")
+    assert not report.notes
+    assert_same_files(work / "d.h5", work / "out/d.h5")
+
+
+TABLE = np.dtype([("id", ">i4"), ("name", "S4"), ("place", [("x", "<f8"), ("y", "<f8")])])
+
+
+def table_file(path, count=5, table=TABLE, seed=0):
+    """A file of one compound dataset and one plain one, both with attributes."""
+    with h5py.File(path, "w") as file:
+        write(file, "table", table, (count,), np.random.default_rng(seed))
+        file["x"] = np.arange(count)
+        file["table"].attrs["unit"] = "m"
+    return path
+
+
+def test_a_compound_of_some_members(tmp_path):
+    """Members that were not packed, or are not exported, are not in the compound; it keeps its attributes."""
+    table_file(tmp_path / "a.h5")
+    convert(str(tmp_path / "a.h5"), tmp_path / "d", workers=0, source=SourceOptions(skip=("table.place.x",)))
+    export(tmp_path / "d", tmp_path / "out")
+    export(tmp_path / "d", tmp_path / "less", fields=["table.id", "x"])
+    with h5py.File(tmp_path / "a.h5") as one, h5py.File(tmp_path / "out/a.h5") as other:
+        assert other["table"].dtype == np.dtype([("id", ">i4"), ("name", "S4"), ("place", [("y", "<f8")])])
+        assert other["table"]["place"]["y"].tolist() == one["table"]["place"]["y"].tolist()
+        assert other["table"].attrs["unit"] == "m"
+    with h5py.File(tmp_path / "less/a.h5") as file:
+        assert file["table"].dtype == np.dtype([("id", ">i4")])
+
+
+def test_a_compound_along_another_axis(tmp_path):
+    """The sample axis is where it was, for compounds with arrays in them too."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        write(file, "t", np.dtype([("v", ">f4", (2,)), ("k", "u1")]), (3, 4), np.random.default_rng(0))
+    convert(str(tmp_path / "a.h5"), tmp_path / "d", workers=0, source=SourceOptions(axis=-1))
+    export(tmp_path / "d", tmp_path / "out")
+    assert_same_files(tmp_path / "a.h5", tmp_path / "out/a.h5")
+
+
+def test_files_of_a_set_have_their_own_types(tmp_path):
+    """Files that differ in string lengths or byte order alone are packed together, and come back each as it was."""
+    (tmp_path / "in").mkdir()
+    rng = np.random.default_rng(0)
+    for number, (length, order) in enumerate([(4, ">"), (9, "<"), (None, "<")]):
+        with h5py.File(tmp_path / f"in/p{number}.h5", "w") as file:
+            write(file, "table", np.dtype([("name", h5py.string_dtype("ascii", length))]), (3,), rng)
+            file["x"] = np.arange(3, dtype=f"{order}f4")
+    convert(str(tmp_path / "in"), tmp_path / "d", workers=0)
+    export(tmp_path / "d", tmp_path / "out")
+    for number in range(3):
+        assert_same_files(tmp_path / f"in/p{number}.h5", tmp_path / f"out/p{number}.h5")
+    export(repack(tmp_path / "d", tmp_path / "s", seed=1, workers=0).path, tmp_path / "mixed")
+    with h5py.File(tmp_path / "mixed/s.h5") as file:
+        assert file["table/name"].shape == (9,)
+
+
+def test_a_file_of_which_nothing_is_to_be_said(tmp_path):
+    """It is not taken to be like the first one of its set, where that has types of its own."""
+    (tmp_path / "in").mkdir()
+    for number, order in enumerate("><>"):
+        with h5py.File(tmp_path / f"in/p{number}.h5", "w") as file:
+            file["x"] = np.arange(3, dtype=f"{order}f4")
+    convert(str(tmp_path / "in"), tmp_path / "d", workers=0)
+    export(tmp_path / "d", tmp_path / "out")
+    for number in range(3):
+        assert_same_files(tmp_path / f"in/p{number}.h5", tmp_path / f"out/p{number}.h5")
+
+
+def test_joined_datasets_keep_their_types(tmp_path):
+    """Merged and appended files come back each with its own types."""
+    for number, length in enumerate([4, 7, 2]):
+        table_file(tmp_path / f"p{number}.h5", 3, np.dtype([("name", f"S{length}")]), number)
+        convert(str(tmp_path / f"p{number}.h5"), tmp_path / f"d{number}", workers=0)
+    merge([tmp_path / "d0", tmp_path / "d1"], tmp_path / "m")
+    append(tmp_path / "m", str(tmp_path / "p2.h5"), workers=0)
+    export(tmp_path / "m", tmp_path / "out")
+    for number in range(3):
+        assert_same_files(tmp_path / f"p{number}.h5", tmp_path / f"out/p{number}.h5")
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        "|O", "|V4", "nonsense", 3, None, {}, {"text": "utf-8", "length": 10**12}, {"text": "latin", "length": 3},
+        {"list": {"list": "<i4"}}, {"enum": {"A": "b"}, "dtype": "<i2"}, {"array": "<i4", "shape": ["a"]},
+        {"compound": [["m", "<i4", 10]], "size": 4}, {"compound": [["other", "<i4", 0]], "size": 4}, {"compound": 3},
+        {"compound": [["m"]], "size": 2}, {"array": "<i4", "shape": [2**30, 2**30]},
+    ],
+)  # fmt: skip
+def test_types_that_are_none(held):
+    """What is no type in a manifest, or one beyond belief, is a ValueError and nothing else."""
+    with pytest.raises(ValueError, match=r"type is not known|are not believed"):
+        stored_type(Typed(held, {"x": ("m",) if isinstance(held, dict) and "compound" in held else ()}), ["x"])
+
+
+def test_types_that_do_not_fit(tmp_path):
+    """A manifest that gives a field another type than it has: the field is written as it is, with a note."""
+    table_file(tmp_path / "a.h5")
+    convert(str(tmp_path / "a.h5"), tmp_path / "d", workers=0)
+    known = manifests.read(tmp_path / "d")
+    text = json.dumps(known.origin).replace(">i4", ">f4")
+    manifests.write(tmp_path / "d", msgspec.structs.replace(known, origin=json.loads(text)))
+    notes = export(tmp_path / "d", tmp_path / "out").notes
+    assert "/table is not written as it was in its source: field 'table.id' holds other values" in notes
+    with h5py.File(tmp_path / "out/a.h5") as file:
+        assert file["table/id"].dtype == np.int32
+
+
+def test_a_text_that_is_too_long(tmp_path):
+    """Text is never cut short: strings of the source's length hold it, or it is an error."""
+    type_ = stored_type(Typed({"text": "utf-8", "length": 3}, {"t": ()}), ["t"])
+    assert type_.array({"t": ["ab", "ü"]}, (2,)).tolist() == [b"ab", "ü".encode()]
+    with pytest.raises(UsageError, match="has 4 bytes, and its source's strings have 3"):
+        type_.array({"t": ["ab", "aaü"]}, (2,))
