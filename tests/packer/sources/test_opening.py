@@ -69,6 +69,7 @@ def test_options_reach_their_source(pairs, clouds, rows):
         (SourceOptions(max_pixels=9), "clouds", "--max-pixels"),
         (SourceOptions(cast={"x": "uint8"}), "rows", "--cast is for sources of ply"),
         (SourceOptions(fields="all"), "pairs", "--fields"),
+        (SourceOptions(triangulate=True), "pairs", "--triangulate is for sources of ply"),
         (SourceOptions(pick={"x": "/x"}), "clouds", "--field is for sources of hdf5"),
         (SourceOptions(skip=("x",)), "pairs", "--skip"),
         (SourceOptions(axis=1), "pairs", "--axis"),
