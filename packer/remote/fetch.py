@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import filelock
 import xxhash
 
-from packer.errors import DamagedError, DatasetError
+from packer.errors import DamagedError, DatasetError, RemoteError
 from packer.format.manifest import FileEntry
 from packer.remote.folder import RemoteFolder
 
@@ -31,17 +32,22 @@ def fetch_all(remote: RemoteFolder, entries: Iterable[FileEntry], folder: Path) 
     missing = [entry for entry in entries if not is_whole(folder, entry)]
     if not missing:
         return
+    stop = threading.Event()
     with ThreadPoolExecutor(min(STREAMS, len(missing))) as pool:
-        futures = [pool.submit(fetch, remote, entry, folder) for entry in missing]
+        futures = [pool.submit(fetch, remote, entry, folder, stop) for entry in missing]
         try:
             for future in futures:
                 future.result()
         finally:
+            stop.set()
             pool.shutdown(cancel_futures=True)
 
 
-def fetch(remote: RemoteFolder, entry: FileEntry, folder: Path) -> None:
+def fetch(remote: RemoteFolder, entry: FileEntry, folder: Path, stop: threading.Event) -> None:
     """Fetches one file, unless it is there. Another process that is at it is waited for.
+
+    Args:
+        stop: ends it between two blocks when it is set: another file has failed, or the user has had enough.
 
     Raises:
         As `fetch_all`.
@@ -51,7 +57,7 @@ def fetch(remote: RemoteFolder, entry: FileEntry, folder: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(beside(target, LOCK)):
             if not is_whole(folder, entry):
-                _fetch(remote, entry, target)
+                _fetch(remote, entry, target, stop)
     except FileNotFoundError as error:
         if error.filename is not None and str(error.filename).startswith(str(folder)):
             raise DatasetError(f"{folder}: it was removed while files were fetched into it; try again") from None
@@ -73,10 +79,10 @@ def beside(target: Path, what: str) -> Path:
     return target.with_name(f".{target.name}{what}")
 
 
-def _fetch(remote: RemoteFolder, entry: FileEntry, target: Path) -> None:
+def _fetch(remote: RemoteFolder, entry: FileEntry, target: Path, stop: threading.Event) -> None:
     partial = beside(target, PARTIAL)
     # Twice, where need be: bytes can be wrong because of the way, or of a replacement while they were read.
-    if not any(_write(remote, entry, partial) == entry.digest for _ in range(2)):
+    if not any(_write(remote, entry, partial, stop) == entry.digest for _ in range(2)):
         raise DamagedError(
             f"{remote.url_of(entry.file)}: its bytes do not have the digest that the manifest says ({entry.digest}); "
             "the file was damaged or replaced: upload the dataset again"
@@ -84,12 +90,14 @@ def _fetch(remote: RemoteFolder, entry: FileEntry, target: Path) -> None:
     partial.replace(target)
 
 
-def _write(remote: RemoteFolder, entry: FileEntry, partial: Path) -> str:
+def _write(remote: RemoteFolder, entry: FileEntry, partial: Path, stop: threading.Event) -> str:
     """Writes what comes to `partial`, down to the disk; returns the digest."""
     digest = xxhash.xxh3_128()
     # Not truncated first: its size is what the cache has set aside for it.
     with os.fdopen(os.open(partial, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666), "wb") as file:
         for block in remote.blocks(entry.file, entry.bytes):
+            if stop.is_set():
+                raise RemoteError(f"{remote.url_of(entry.file)}: it was stopped")
             digest.update(block)
             file.write(block)
         file.truncate()

@@ -7,6 +7,7 @@ another folder, and files of two versions never meet.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,7 +114,7 @@ class Mirror:
                 os.utime(path)
                 return
             self.folder.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_name(f".{MANIFEST}.{os.getpid()}.partial")
+            temporary = path.with_name(f".{MANIFEST}.{os.getpid()}.{threading.get_ident()}.partial")
             temporary.write_bytes(data)
             temporary.replace(path)
         except OSError as error:

@@ -1,7 +1,8 @@
 """A dataset made for a URL: packed in the cache, then uploaded, its manifest last.
 
 What is packed stays in the cache until all of it is uploaded, with the note of its conversion (unfinished.json): the
-same command goes on with packing or with uploading, wherever it was stopped, and another one begins anew.
+same command goes on with packing or with uploading, wherever it was stopped, and another one begins anew. Samples in
+memory are packed again.
 A dataset that is replaced is gone from its URL while the new one is uploaded: first its manifest is removed.
 """
 
@@ -79,7 +80,8 @@ class RemoteOutput:
         Raises:
             WriteError: a file cannot be uploaded; the message names it.
         """
-        (self.folder / UNFINISHED).write_bytes(msgspec.json.encode(state))
+        if state.files:  # of samples in memory it would not say which they were
+            (self.folder / UNFINISHED).write_bytes(msgspec.json.encode(state))
         try:
             self._upload()
         except RemoteError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import os
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -75,6 +76,7 @@ class _Tree:
         self._remote = remote
         self._note = home / _FETCHED
         self._top = top
+        self._stop = threading.Event()
 
     def fetch(self, found: Mapping[str, Found]) -> None:
         held = dict(_held(self._note))
@@ -86,6 +88,7 @@ class _Tree:
                 for name in pool.map(self._one(missing), missing):
                     _write(note, name, missing[name])
             finally:
+                self._stop.set()  # a large file is not waited for
                 pool.shutdown(cancel_futures=True)
 
     def _local(self) -> Iterator[str]:
@@ -108,7 +111,10 @@ class _Tree:
             partial = beside(target, PARTIAL)
             try:
                 with partial.open("wb") as written:
-                    written.writelines(self._remote.blocks(name, file.size))
+                    for block in self._remote.blocks(name, file.size):
+                        if self._stop.is_set():
+                            raise SourceError("it was stopped", self._remote.url_of(name))
+                        written.write(block)
                 if file.size > BLOCK_BYTES and self._remote.found(name) != file:
                     raise FileNotFoundError
             except FileNotFoundError:

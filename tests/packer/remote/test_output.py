@@ -76,6 +76,15 @@ def test_another_command_begins_anew(rows, s3, held, tmp_path, files_of) -> None
     assert held() == files_of(tmp_path / "here")
 
 
+def test_other_samples_in_memory_are_not_taken_for_the_same(s3, held, samples) -> None:
+    """An upload that was interrupted goes on with the samples that are given now."""
+    s3.proxy.plan("set/manifest.json", *[s3.faults.busy] * 3, method="PUT")
+    with pytest.raises(WriteError):
+        convert(samples, f"{s3.url}/set")
+    convert(samples[::-1], f"{s3.url}/set")
+    assert PackedDataset(f"{s3.url}/set")[0]["label"] == 63
+
+
 def test_failures_that_pass_do_not_matter(rows, s3, held, tmp_path, files_of) -> None:
     """A 503 and a cut connection cost another request."""
     s3.proxy.plan("00000.lmdb", s3.faults.busy, s3.faults.cut, method="PUT")
