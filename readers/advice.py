@@ -7,8 +7,6 @@ already costs a microsecond for nothing, so advice is given only while the proce
 
 from __future__ import annotations
 
-import contextlib
-import mmap
 import os
 import time
 from collections import deque
@@ -99,11 +97,9 @@ class Advisor:
 
     def _read_around(self, wanted: bool) -> None:
         """Whether a missing page makes the kernel read what lies around it: not while all that is read is asked for."""
-        if not self.works:
-            return
-        for shard in self._shards:
-            with contextlib.suppress(OSError, ValueError):  # a hint; and the map may have been closed meanwhile
-                shard.map.madvise(mmap.MADV_NORMAL if wanted else mmap.MADV_RANDOM)
+        if self.works:
+            for shard in self._shards:
+                shard.read_around(wanted)
 
     def is_cold(self) -> bool:
         """Whether anything came from the disk since the last call; the advice itself counts as reading."""

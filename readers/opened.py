@@ -49,6 +49,7 @@ class Opened:
             shard = Shard(folder / entry.file, entry.bytes)
             # Descriptors are mere numbers and would stay open; maps go with the last array that looks into them.
             weakref.finalize(self, shard.close)
+            shard.read_around(False)  # of the indexes a few pages are looked at, too
             self.shards.append(shard)
         self.memory = Memory(self.shards)
         self.places: dict[str, Places] = {}
@@ -57,6 +58,8 @@ class Opened:
                 self.places[field.name] = self._places(number, field, [entry.samples for entry in entries])
         self.readers: dict[str, FieldReader] = {name: _reader(self.places[name]) for name in fields}
         FixedRaw.join([reader for reader in self.readers.values() if isinstance(reader, FixedRaw)])
+        for shard in self.shards:
+            shard.read_around(True)
         self.advisor = Advisor(self.memory, self.shards)
 
     def _places(self, number: int, field: Field, samples: Sequence[int]) -> Places:
