@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -91,6 +92,8 @@ def _shown(seconds: float) -> Iterator[Told]:
     shown = progress("measuring")
     if isinstance(shown, LineProgress):
         shown = Progress()
+    else:
+        logging.getLogger("packer.cli.benching").setLevel(logging.WARNING)
     before = 0
 
     def told(gone: float, nbytes: int) -> None:

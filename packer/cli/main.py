@@ -17,7 +17,7 @@ COMMANDS = {
     "codecs": ("packer.cli.codecs", "Try every codec on a sample of the sources."),
     "show": ("packer.cli.show", "Draw some samples as a contact sheet."),
     "stats": ("packer.cli.stats", "Say what the values of each field and channel lie between."),
-    "bench": ("packer.cli.bench", "Measure how fast it is read in every setting, and where the time goes."),
+    "bench": ("packer.cli.bench", "Measure how fast it is read, in every setting."),
     "doctor": ("packer.cli.doctor", "Say which settings suit this machine, and what will hurt."),
     "export": ("packer.cli.export", "Write a packed dataset as PNG, PLY or HDF5 files again."),
     "append": ("packer.cli.append", "Pack more samples behind those of a dataset."),

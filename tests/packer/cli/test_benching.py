@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from packer.cli.benching import probes
 from packer.cli.benching.draws import BlockDraws, FullDraws, draws_of
 from packer.cli.benching.page_cache import can_drop, disk_bytes, drop, warm
 from packer.cli.benching.passes import Clock, Passes, timed
@@ -27,8 +26,10 @@ from packer.cli.benching.splits import Splitting, median_split, split_of
 from packer.cli.benching.subject import Subject
 from packer.cli.benching.ways import open_way
 from packer.convert import convert
+from packer.format import rowdelta
+from packer.format.codecs import FrameCodec
 from packer.format.pages import PAGE_SIZE
-from readers import PackedDataset
+from readers import PackedDataset, fixed
 
 CODECS = ["lz4", "zstd", "rowdelta+zstd", "bitshuffle"]
 
@@ -47,15 +48,20 @@ def packed(tmp_path_factory):
     return convert(pictures(300, 16), tmp_path_factory.mktemp("benching") / "packed", codec="x=zstd,label=none").path
 
 
+def packed_pictures(folder, codec, size, ragged):
+    """A dataset of one field of images with this codec."""
+    (folder / "x").mkdir()
+    for i, sample in enumerate(pictures(12, size, ragged)):
+        Image.fromarray(sample["x"]).save(folder / "x" / f"{i:02}.png")
+    return convert([f"x={folder / 'x'}"], folder / "packed", codec=codec, workers=0).path
+
+
 @pytest.mark.parametrize("ragged", [False, True], ids=["fixed", "ragged"])
 @pytest.mark.parametrize("size", [8, 100, 620], ids=["shared", "own", "bands"])
 @pytest.mark.parametrize("codec", CODECS)
 def test_all_decoding_is_seen(tmp_path, codec, size, ragged):
     """Whatever the codec, the shape and the frames: decoding is timed, and the values are those without probes."""
-    (tmp_path / "x").mkdir()
-    for i, sample in enumerate(pictures(12, size, ragged)):
-        Image.fromarray(sample["x"]).save(tmp_path / "x" / f"{i:02}.png")
-    path = convert([f"x={tmp_path / 'x'}"], tmp_path / "packed", codec=codec, workers=0).path
+    path = packed_pictures(tmp_path, codec, size, ragged)
     probed, plain = ProbedDataset(path), PackedDataset(path)
     frame = plain.fields["x"].frame
     assert {8: (frame.samples or 0) > 1, 100: frame.samples == 1, 620: frame.rows is not None}[size]
@@ -74,24 +80,35 @@ def test_raw_fields_decode_nothing(packed):
     assert probed.seconds[GATHERING] > 0
 
 
-def test_slow_decoding_is_decoding(packed, monkeypatch):
-    """Time that a codec takes counts as decoding and as nothing else; what was replaced is put back."""
-    plain = probes.FrameCodec.decode_into
+@pytest.mark.parametrize(
+    ("owner", "name", "codec", "ragged"),
+    [
+        (FrameCodec, "decode_into", "zstd", False),
+        (FrameCodec, "decode_into", "lz4", True),
+        (fixed, "_decode_lz4", "lz4", False),
+        (fixed, "undo_rows", "rowdelta+zstd", False),
+        (rowdelta, "accumulate", "rowdelta+zstd", True),
+    ],
+)
+def test_slow_decoding_is_decoding(tmp_path, monkeypatch, owner, name, codec, ragged):
+    """Time that decoding takes counts as such and as nothing else; what was replaced meanwhile is put back."""
+    path = packed_pictures(tmp_path, codec, 100, ragged)
+    plain = getattr(owner, name)
 
     def slow(*arguments):
-        time.sleep(0.02)
+        time.sleep(0.05)
         return plain(*arguments)
 
-    monkeypatch.setattr(probes.FrameCodec, "decode_into", slow)
-    probed = ProbedDataset(packed)
+    monkeypatch.setattr(owner, name, slow)
+    probed = ProbedDataset(path)
     began = time.perf_counter()
-    probed[[0, 299]]
+    probed[[0, 11]]
     wall = time.perf_counter() - began
     taken = list(probed.seconds)
-    assert taken[DECODING] >= 0.04
+    assert taken[DECODING] >= 0.05
     assert taken[READING] + taken[DECODING] + taken[GATHERING] + taken[OWN] <= wall
-    assert taken[GATHERING] < 0.04
-    assert probes.FrameCodec.decode_into is slow
+    assert taken[GATHERING] < 0.05
+    assert getattr(owner, name) is slow
 
 
 def test_probes_reach_worker_processes(packed):
