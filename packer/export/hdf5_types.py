@@ -168,12 +168,13 @@ def _name(dtype: np.dtype[Any]) -> str:
 
 def _values(values: Any, leaf: np.dtype[Any], shape: tuple[int, ...], field: str) -> Any:
     """What numpy can put into an array of `leaf`."""
-    text = h5py.check_string_dtype(leaf)
-    if text is None and h5py.check_vlen_dtype(leaf) is None:
+    text, base = h5py.check_string_dtype(leaf), h5py.check_vlen_dtype(leaf)
+    if text is None and base is None:
         return values
     boxed = np.empty(shape or 1, object)
     for i, value in enumerate(values if shape else [values]):  # one by one: numpy would join lists of one length
-        boxed[i] = value if text is None else _text(value, text.length, field)
+        # In the byte order of the file: h5py cannot turn the lists within a compound.
+        boxed[i] = np.asarray(value, base) if text is None else _text(value, text.length, field)
     return boxed.reshape(shape)
 
 

@@ -143,6 +143,22 @@ def test_groups(tmp_path_factory, types, data):
     assert_same_files(work / "d.h5", work / "out/d.h5")
 
 
+@pytest.mark.parametrize("kind", ["<f4", ">f4", ">i8", "|b1", ">c8"])
+@pytest.mark.parametrize("length", [0, 1, 3])
+def test_lists_of_one_length(tmp_path, kind, length):
+    """Lists that could be taken for the rows of an array stay lists, alone and within compounds."""
+    lists = h5py.vlen_dtype(np.dtype(kind))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        table = np.zeros(4, [("v", lists), ("k", "u1")])
+        alone = file.create_dataset("alone", 4, lists)
+        for row in range(4):
+            table["v"][row] = alone[row] = np.ones(length, kind)
+        file["table"] = table
+    convert(str(tmp_path / "a.h5"), tmp_path / "d", workers=0)
+    export(tmp_path / "d", tmp_path / "out")
+    assert_same_files(tmp_path / "a.h5", tmp_path / "out/a.h5")
+
+
 TABLE = np.dtype([("id", ">i4"), ("name", "S4"), ("place", [("x", "<f8"), ("y", "<f8")])])
 
 
