@@ -8,6 +8,8 @@ from typing import Any
 import h5py
 import numpy as np
 
+from packer.export.hdf5_types import dtype_of
+
 #: Attributes are kept up to 16 KiB; a longer string dtype is no one's.
 _LONGEST = 2**16
 #: Attributes that datasets alone have.
@@ -26,7 +28,9 @@ def write_attributes(file: h5py.Group, path: str, attributes: Mapping[str, Any],
         file.create_group(path)
     for name, held in attributes.items():
         try:
-            file[path].attrs[name] = value(held)
+            found = value(held)
+            # Of an array of strings h5py would make up a type of its own.
+            file[path].attrs.create(name, found, dtype=found.dtype if isinstance(found, np.ndarray) else None)
         except (ValueError, TypeError, OverflowError, OSError, RuntimeError) as error:
             notes.append(f"{path}: the attribute {name!r} is not written: {error}")
 
@@ -48,9 +52,13 @@ def value(held: Any) -> Any:
         case {"dtype": str(dtype), "value": None}:
             return h5py.Empty(h5py.string_dtype() if dtype in ("object", "str") else np.dtype(dtype))
         case {"dtype": "str", "value": texts}:
-            return np.array(texts, h5py.string_dtype())
+            return np.array(texts, h5py.string_dtype(_charset(held, "utf-8")))
+        case {"dtype": str(dtype), "enum": dict(names), "value": inner}:
+            return np.array(inner, dtype_of({"enum": names, "dtype": dtype}))
         case {"dtype": str(dtype), "value": inner}:
-            return _array(np.dtype(dtype), inner)
+            return _array(np.dtype(dtype), inner, _charset(held, "ascii"))
+        case {"type": type_, "shape": list(shape), "hex": str(text)}:
+            return np.frombuffer(bytes.fromhex(text), dtype_of(type_)).reshape(shape)
         case {"summary": str(summary)}:
             raise ValueError(f"it was too large or of a kind that is not kept ({summary})")
     raise ValueError("it is no value of an attribute")
@@ -64,11 +72,20 @@ def _scalar(held: bool | int | float | str) -> Any:
     return held if isinstance(held, str) else np.float64(held)
 
 
-def _array(dtype: np.dtype[Any], held: Any) -> Any:
+def _charset(held: dict[str, Any], usual: str) -> str:
+    charset = held.get("charset", usual)
+    if charset not in ("ascii", "utf-8"):
+        raise ValueError(f"its charset {charset!r} is not known")
+    return str(charset)
+
+
+def _array(dtype: np.dtype[Any], held: Any, charset: str) -> Any:
     if dtype.kind not in "biufcS" or dtype.itemsize > _LONGEST:
         raise ValueError(f"its dtype {dtype} is not known")
     if dtype.kind == "S":
-        return np.array(_each(held, lambda text: str(text).encode()), f"S{max(dtype.itemsize, 1)}")
+        return np.array(
+            _each(held, lambda text: str(text).encode()), h5py.string_dtype(charset, max(dtype.itemsize, 1))
+        )
     if dtype.kind == "f":
         return np.array(_each(held, float), dtype)
     if dtype.kind == "c":

@@ -93,15 +93,28 @@ def stored_type(typed: Typed, fields: Sequence[str]) -> StoredType | None:
     members = {name: tuple(typed.fields[name]) for name in typed.fields if name in fields}
     if not members:
         return None
+    dtype = dtype_of(typed.type, list(members.values()))
+    return StoredType(dtype, members)
+
+
+def dtype_of(held: Any, paths: Sequence[Members] = ()) -> np.dtype[Any]:
+    """The datatype that a JSON value stands for.
+
+    Args:
+        paths: the compound members to keep, all of which are there; none for all.
+
+    Raises:
+        ValueError: it is none, or one beyond belief.
+    """
     try:
-        dtype = _dtype(_with_members(typed.type, list(members.values())))
-        for path in members.values():
+        dtype = _dtype(_with_members(held, paths) if paths else held)
+        for path in paths:
             _leaf(dtype, path)
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
         raise ValueError(f"its type is not known: {error}") from None
     if dtype.itemsize > _LARGEST:
         raise ValueError(f"values of {dtype.itemsize:,} bytes are not believed")
-    return StoredType(dtype, members)
+    return dtype
 
 
 def _with_members(held: Any, paths: Sequence[Members]) -> Any:
@@ -123,7 +136,7 @@ def _with_members(held: Any, paths: Sequence[Members]) -> Any:
 def _dtype(held: Any) -> np.dtype[Any]:
     made: Any
     match held:
-        case str(plain) if np.dtype(plain).kind in "biufc":
+        case str(plain) if np.dtype(plain).kind in "biufcV" and np.dtype(plain).names is None:
             made = plain
         case {"text": "ascii" | "utf-8" as encoding, "length": None | int() as length}:
             made = h5py.string_dtype(encoding, length)

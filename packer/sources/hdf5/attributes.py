@@ -1,8 +1,10 @@
 """Attributes of files, groups and datasets as JSON values that give dtype and shape back.
 
 A str, bool, int64 or float64 scalar is itself; any other value is `{"dtype": ..., "value": ...}` with nested
-lists for the axes, NaN and infinities as strings, complex numbers as pairs. What is large or cannot be
-read is `{"summary": "..."}`.
+lists for the axes, NaN and infinities as strings, complex numbers as pairs; `"charset"` and `"enum"` stand beside
+where strings are not the usual ones and numbers have names. Compounds, and bytes that are no text, are
+`{"type": ..., "shape": [...], "hex": "..."}` with the type as in `stored_types`. What is large or cannot be read is
+`{"summary": "..."}`.
 """
 
 from __future__ import annotations
@@ -12,6 +14,10 @@ from typing import Any
 
 import h5py
 import numpy as np
+from numpy.typing import NDArray
+
+from packer.format.schema import DTYPES
+from packer.sources.hdf5.stored_types import type_json
 
 #: Larger attributes are summarised: the manifest is read by people.
 _MAX_BYTES = 16 * 2**10
@@ -38,28 +44,56 @@ def _attribute(thing: h5py.HLObject, name: str | bytes) -> Any:
         dtype, shape = header.dtype, header.shape
         if shape is not None and math.prod(shape) * dtype.itemsize > _MAX_BYTES:
             return {"summary": f"{dtype} of shape {tuple(shape)}"}
-        return json_value(thing.attrs[name])
+        return json_value(thing.attrs[name], dtype)
     except Exception as error:
         return {"summary": f"cannot be read: {type(error).__name__}"}
 
 
-def json_value(value: Any) -> Any:
-    """A value as h5py gives it, as JSON; what has no JSON form is summarised."""
+def json_value(value: Any, dtype: np.dtype[Any]) -> Any:
+    """A value as h5py gives it, as JSON; what has no JSON form is summarised.
+
+    Args:
+        dtype: that of the attribute or dataset, of which the value may have lost the half.
+    """
     if isinstance(value, h5py.Empty):
         return {"dtype": str(value.dtype), "value": None}
-    if isinstance(value, str):
-        return _text(value)
-    if isinstance(value, bytes):
-        return {"dtype": f"S{len(value)}", "value": _text(value.decode("utf-8", "backslashreplace"))}
+    text = h5py.check_string_dtype(dtype)
+    if text is not None:
+        return _strings(value, dtype, text)
     array = np.asarray(value)
-    plain = array.dtype.name in ("bool", "int64", "float64") and array.ndim == 0
-    if plain and np.isfinite(array):
+    plain = dtype.name in ("bool", "int64", "float64") and dtype.isnative and array.ndim == 0
+    enum = h5py.check_enum_dtype(dtype)
+    if plain and not enum and np.isfinite(array):
         return array.item()
-    if array.dtype.kind in "biufcSU":
-        return {"dtype": array.dtype.newbyteorder("=").str, "value": _lists(array.tolist())}
-    if array.dtype.kind == "O" and all(isinstance(item, str | bytes) for item in array.flat):
-        return {"dtype": "str", "value": _lists(array.tolist())}
+    if dtype.kind in "biufc" and dtype.newbyteorder("=").name in DTYPES:  # Python has no number for long doubles
+        names = {"enum": {str(name): int(number) for name, number in enum.items()}} if enum else {}
+        return {"dtype": dtype.str, **names, "value": _lists(array.tolist())}
+    if dtype.kind in "Vfc" and not dtype.hasobject and dtype.subdtype is None:
+        return _raw(array.astype(dtype), dtype)
     return {"summary": f"{array.dtype} of shape {array.shape}"}
+
+
+def _strings(value: Any, dtype: np.dtype[Any], text: Any) -> Any:
+    """Strings: those of any length in UTF-8 are the usual ones."""
+    array = np.asarray(value, object if text.length is None else dtype)
+    try:
+        held = _lists(np.vectorize(_decoded, otypes=[object])(array).tolist() if array.size else array.tolist())
+    except UnicodeDecodeError:
+        return _raw(array, dtype) if text.length else {"summary": f"text of shape {array.shape} that is not UTF-8"}
+    if (text.encoding, text.length, array.ndim) == ("utf-8", None, 0):
+        return held
+    is_usual = text.encoding == ("utf-8" if text.length is None else "ascii")
+    charset = {} if is_usual else {"charset": text.encoding}
+    return {"dtype": "str" if text.length is None else f"S{text.length}", **charset, "value": held}
+
+
+def _decoded(item: str | bytes) -> str:
+    # h5py puts bytes that are no text into str as lone surrogates.
+    return (item if isinstance(item, bytes) else item.encode("utf-8", "surrogateescape")).decode()
+
+
+def _raw(array: NDArray[Any], dtype: np.dtype[Any]) -> dict[str, Any]:
+    return {"type": type_json(dtype), "shape": list(array.shape), "hex": array.tobytes().hex()}
 
 
 def _lists(value: Any) -> Any:

@@ -120,7 +120,6 @@ def _origin(file: h5py.File, held: Inventory, wanted: Mapping[str, Listed]) -> d
 def _single(dataset: h5py.Dataset) -> Any:
     # A value beside the samples must not cost the data, whatever it is.
     try:
-        value = dataset[()]
+        return json_value(dataset[()], dataset.dtype)
     except Exception as error:
         return {"summary": f"cannot be read: {type(error).__name__}"}
-    return json_value(value)
