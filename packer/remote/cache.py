@@ -20,7 +20,7 @@ import filelock
 
 from packer.errors import DatasetError, UsageError
 from packer.format.manifest import FileEntry
-from packer.remote.fetch import LOCK, PARTIAL, beside, is_whole
+from packer.remote.fetch import LOCK, PARTIAL, aside, is_whole
 
 try:
     import fcntl
@@ -107,7 +107,7 @@ class Cache:
     def _reserve(self, folder: Path, entries: Sequence[FileEntry], limit: int) -> None:
         files = _files(self.datasets)
         missing = [entry for entry in entries if not is_whole(folder, entry)]
-        partials = {beside(folder / entry.file, PARTIAL): entry.bytes for entry in missing}
+        partials = {aside(folder, entry, PARTIAL): entry.bytes for entry in missing}
         over = sum(size for _, size in files.values()) - limit
         over += sum(size - files.get(path, (0, 0))[1] for path, size in partials.items())
         for path in sorted(files, key=lambda path: files[path][0]):

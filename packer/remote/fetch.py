@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import quote
 
 import filelock
 import xxhash
@@ -55,9 +56,10 @@ def fetch(remote: RemoteFolder, entry: FileEntry, folder: Path, stop: threading.
     target = folder / entry.file
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with filelock.FileLock(beside(target, LOCK)):
+        aside(folder, entry, LOCK).parent.mkdir(exist_ok=True)
+        with filelock.FileLock(aside(folder, entry, LOCK)):
             if not is_whole(folder, entry):
-                _fetch(remote, entry, target, stop)
+                _fetch(remote, entry, folder, stop)
     except FileNotFoundError as error:
         if error.filename is not None and str(error.filename).startswith(str(folder)):
             raise DatasetError(f"{folder}: it was removed while files were fetched into it; try again") from None
@@ -74,20 +76,20 @@ def is_whole(folder: Path, entry: FileEntry) -> bool:
         return False
 
 
-def beside(target: Path, what: str) -> Path:
-    """The temporary file, or the lock, of a file that is fetched."""
-    return target.with_name(f".{target.name}{what}")
+def aside(folder: Path, entry: FileEntry, what: str) -> Path:
+    """The temporary file, or the lock, of a file that is fetched; not among the shards, which `verify` looks through."""
+    return folder / ".fetching" / (quote(entry.file, safe="") + what)
 
 
-def _fetch(remote: RemoteFolder, entry: FileEntry, target: Path, stop: threading.Event) -> None:
-    partial = beside(target, PARTIAL)
+def _fetch(remote: RemoteFolder, entry: FileEntry, folder: Path, stop: threading.Event) -> None:
+    partial = aside(folder, entry, PARTIAL)
     # Twice, where need be: bytes can be wrong because of the way, or of a replacement while they were read.
     if not any(_write(remote, entry, partial, stop) == entry.digest for _ in range(2)):
         raise DamagedError(
             f"{remote.url_of(entry.file)}: its bytes do not have the digest that the manifest says ({entry.digest}); "
             "the file was damaged or replaced: upload the dataset again"
         )
-    partial.replace(target)
+    partial.replace(folder / entry.file)
 
 
 def _write(remote: RemoteFolder, entry: FileEntry, partial: Path, stop: threading.Event) -> str:

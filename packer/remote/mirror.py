@@ -6,9 +6,10 @@ another folder, and files of two versions never meet.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from packer.format.manifest import MANIFEST, MAX_MANIFEST_BYTES, FileEntry, Mani
 from packer.remote.cache import Cache, Lease, default_cache
 from packer.remote.fetch import fetch_all
 from packer.remote.folder import RemoteFolder
-from packer.remote.urls import label
+from packer.remote.urls import is_url, label
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,24 @@ class Mirror:
             temporary.replace(path)
         except OSError as error:
             raise DatasetError(f"{path}: the cache cannot be written: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def whole(place: str) -> Iterator[Path]:
+    """The folder of a dataset: of a URL one of the cache, with all its files fetched; a path as it is.
+
+    Raises:
+        As `Mirror.open` and `Mirror.fetch`.
+    """
+    if not is_url(place):
+        yield Path(place)
+        return
+    mirror = Mirror.open(place)
+    lease = mirror.fetch(mirror.manifest())
+    try:
+        yield mirror.folder
+    finally:
+        lease.close()
 
 
 def _manifest_bytes(url: str) -> bytes:

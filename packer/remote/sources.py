@@ -20,7 +20,7 @@ import msgspec
 
 from packer.errors import RemoteError, SourceError
 from packer.remote.cache import default_cache
-from packer.remote.fetch import LOCK, PARTIAL, beside
+from packer.remote.fetch import LOCK, PARTIAL
 from packer.remote.folder import BLOCK_BYTES, Found, RemoteFolder
 from packer.remote.urls import is_url, label
 
@@ -108,7 +108,7 @@ class _Tree:
         def fetch(name: str) -> str:
             target, file = self._top / name, files[name]
             target.parent.mkdir(parents=True, exist_ok=True)
-            partial = beside(target, PARTIAL)
+            partial = target.with_name(f".{target.name}{PARTIAL}")
             try:
                 with partial.open("wb") as written:
                     for block in self._remote.blocks(name, file.size):

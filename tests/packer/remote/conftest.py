@@ -157,7 +157,7 @@ def _server() -> Iterator[Proxy]:
         port = next(int(found[1]) for line in process.stderr if (found := re.search(r"127\.0\.0\.1:(\d+)", line)))
         threading.Thread(target=process.stderr.read, daemon=True).start()  # it writes a line for every request
         proxy = Proxy(port)
-        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        threading.Thread(target=proxy.serve_forever, args=(0.05,), daemon=True).start()
         yield proxy
     finally:
         if proxy is not None:

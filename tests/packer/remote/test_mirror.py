@@ -33,8 +33,8 @@ _SHARD = "shards/00001.lmdb"
 
 
 def whole_files(cache: Path) -> list[str]:
-    """Names of the data files in the cache that are not temporary."""
-    return sorted(path.name for path in (cache / "datasets").rglob("*.lmdb") if not path.name.startswith("."))
+    """Names of the data files in the cache."""
+    return sorted(path.name for path in (cache / "datasets").rglob("*.lmdb"))
 
 
 def opener(dataset: str, cache: Path) -> subprocess.Popen[str]:
