@@ -77,7 +77,7 @@ def is_whole(folder: Path, entry: FileEntry) -> bool:
 
 
 def aside(folder: Path, entry: FileEntry, what: str) -> Path:
-    """The temporary file, or the lock, of a file that is fetched; not among the shards, which `verify` looks through."""
+    """The temporary file, or the lock, of a file that is fetched; `verify` would take it for a stranger in shards/."""
     return folder / ".fetching" / (quote(entry.file, safe="") + what)
 
 
