@@ -16,6 +16,7 @@ from packer.format import manifest as manifests
 from packer.format.column import Column
 from packer.format.manifest import Manifest, ShardEntry
 from packer.format.shard import Shard
+from packer.origin import is_in_order
 from packer.sources.base import Block, Source
 from packer.tasks import Progress, Rejected, read_blocks
 from packer.verify import Damage
@@ -29,7 +30,7 @@ def compare(dataset: str | os.PathLike[str], source: Source, progress: Progress 
         progress: called with the samples and raw bytes done since the last call.
 
     Raises:
-        UsageError: the source has other fields, or another number of samples.
+        UsageError: the source has other fields, another number of samples, or another order.
         SourceError: the source cannot be read.
     """
     folder = Path(dataset)
@@ -55,6 +56,12 @@ def check_same_schema(manifest: Manifest, source: Source) -> None:
             where = "is not in the source" if name in packed else "is not in the dataset"
             what = "differs between dataset and source" if name in packed and name in given else where
             raise UsageError(f"field {name!r} {what}; name the sources and options that the dataset was made with")
+    seed = source.provenance().get("shuffled")
+    if (seed is None or seed != manifest.origin.get("shuffled")) and not is_in_order(manifest.origin, manifest.samples):
+        raise UsageError(
+            "the samples of the dataset were shuffled, so that they are in another order than in their source files; "
+            "compare and repair the dataset that it was packed from, then pack it again"
+        )
     samples = sum(entry.samples + entry.rejected for entry in manifest.shards)
     if samples != len(source):
         raise UsageError(f"the source has {len(source)} samples, the dataset was made from {samples}")

@@ -42,6 +42,11 @@ def leaves(origin: Origin, samples: int) -> list[Leaf]:
     return list(_leaves(origin, np.arange(samples), 0))
 
 
+def is_in_order(origin: Origin, samples: int) -> bool:
+    """Whether the samples are in the order of their sources, one source behind another."""
+    return all(bool((np.diff(leaf.numbers) == 1).all()) for leaf in leaves(origin, samples))
+
+
 def _leaves(origin: Origin, numbers: NDArray[np.int64], depth: int) -> Iterator[Leaf]:
     inner = origin.get("origin")
     if depth < _DEEPEST and isinstance(inner, dict) and isinstance(origin.get("shuffled"), int):
@@ -49,17 +54,17 @@ def _leaves(origin: Origin, numbers: NDArray[np.int64], depth: int) -> Iterator[
         before[shuffled_order(len(numbers), origin["shuffled"])] = numbers
         yield from _leaves(inner, before, depth + 1)
         return
-    parts = _parts(origin, len(numbers))
-    if depth >= _DEEPEST or not parts:
+    found = parts(origin, len(numbers))
+    if depth >= _DEEPEST or not found:
         yield Leaf(origin, numbers)
         return
     at = 0
-    for count, part in parts:
+    for count, part in found:
         yield from _leaves(part, numbers[at : at + count], depth + 1)
         at += count
 
 
-def _parts(origin: Origin, samples: int) -> list[tuple[int, Origin]]:
+def parts(origin: Origin, samples: int) -> list[tuple[int, Origin]]:
     """Samples and origin of each part; none where the parts are not those of `samples` samples."""
     found = []
     for part in origin["parts"] if isinstance(origin.get("parts"), list) else []:

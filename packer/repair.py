@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -17,6 +19,7 @@ from packer.finish import Made, write_manifest
 from packer.format import manifest as manifests
 from packer.format.manifest import NAMES_FILE, SHARD_FOLDER, Manifest, ShardEntry
 from packer.format.shard import Shard
+from packer.origin import Origin, parts
 from packer.plan import ShardPlan, field_sizes, plan_shards
 from packer.rebuild import rebuild_manifest
 from packer.sources.base import Source
@@ -83,10 +86,9 @@ def repair(
         check_same_schema(manifest, source)
         if damaged:
             damaged(bad)
-        for shard in _planned(manifest, source):
-            entry = manifest.shards[shard.number]
+        for entry, packed in _planned(manifest, source):
             if entry in bad:
-                new = _pack_again(folder, manifest, shard, source.part(shard.start, shard.stop), progress)
+                new = _pack_again(folder, manifest, entry, packed, progress)
                 if new.digest != entry.digest:
                     changed.append(entry.file)
                 entries[entry.file] = new
@@ -96,27 +98,49 @@ def repair(
     return RepairReport(rebuilt, names, tuple(entry.file for entry in bad), tuple(changed))
 
 
-def _planned(manifest: Manifest, source: Source) -> list[ShardPlan]:
-    """The plan of the conversion; the size of the map stands in a shard's file, so it has to be the same."""
-    edges = itertools.accumulate((entry.samples + entry.rejected for entry in manifest.shards), initial=0)
-    return plan_shards(source, manifest.fields, field_sizes(source), list(edges)[:-1], manifest.origin)
+class _Packed(NamedTuple):
+    """How a shard was packed: its plan, the samples and the origin, in the dataset it was packed for."""
+
+    shard: ShardPlan
+    source: Source
+    origin: Origin
+
+
+def _planned(manifest: Manifest, source: Source) -> Iterator[tuple[ShardEntry, _Packed]]:
+    """Every shard with the plan of its conversion; the size of the map stands in its file, so it has to be the same.
+
+    What was merged or appended was planned by itself, with numbers and an origin of its own.
+    """
+    shards = list(manifest.shards)
+    start = 0
+    found = parts(manifest.origin, manifest.samples) or [(manifest.samples, manifest.origin)]
+    for number, (samples, origin) in enumerate(found, 1):
+        ends = list(itertools.accumulate((entry.samples for entry in shards), initial=0))
+        count = bisect_left(ends, samples) if number < len(found) else len(shards)
+        entries, shards = shards[:count], shards[count:]
+        edges = list(itertools.accumulate((entry.samples + entry.rejected for entry in entries), initial=0))
+        part = source.part(start, start + edges[-1])
+        for entry, shard in zip(
+            entries, plan_shards(part, manifest.fields, field_sizes(part), edges[:-1], origin), strict=True
+        ):
+            yield entry, _Packed(shard, part.part(shard.start, shard.stop), origin)
+        start += edges[-1]
 
 
 def _pack_again(
-    folder: Path, manifest: Manifest, shard: ShardPlan, part: Source, progress: Progress | None
+    folder: Path, manifest: Manifest, entry: ShardEntry, packed: _Packed, progress: Progress | None
 ) -> ShardEntry:
     """Packs one shard beside the dataset, checks it against what is left of the old one, and puts it in its place."""
-    entry = manifest.shards[shard.number]
     work = folder / ".repair"
     (work / SHARD_FOLDER).mkdir(parents=True, exist_ok=True)
     try:
         task = ShardTask(
-            source=part,
+            source=packed.source,
             folder=work,
-            number=shard.number,
+            number=packed.shard.number,
             fields=manifest.fields,
-            map_size=shard.map_size,
-            origin=manifest.origin,
+            map_size=packed.shard.map_size,
+            origin=packed.origin,
             skip=entry.rejected > 0,
         )
         new = msgspec.structs.replace(write_shard(task, progress).entry, file=entry.file)

@@ -9,7 +9,12 @@ from PIL import Image
 
 from packer.against import compare, same_bits
 from packer.convert import ConvertOptions, convert, open_source
-from packer.errors import UsageError
+from packer.errors import SourceError, UsageError
+from packer.merge import merge
+from packer.repack import repack
+from packer.repair import RepairReport, repair
+from packer.sources.opening import SourceOptions
+from packer.sources.packed.source import open_packed
 
 
 def source_of(sources, **options):
@@ -109,3 +114,46 @@ def _gray():
     from packer.sources.opening import SourceOptions
 
     return SourceOptions(mode="gray")
+
+
+SQUARES = {"patch": 4, "stride": 2}
+
+
+@pytest.mark.parametrize(
+    "options", [SQUARES, {"downscale": 2}, {"downscale": 2, **SQUARES}, {"axis": -1}, {"samples": "groups:/d"}], ids=str
+)
+def test_options_of_the_source(pairs, tmp_path, options):
+    """Squares, smaller pictures, other axes and groups are compared and repaired with the options of the packing."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        if "axis" in options:
+            file["x"] = np.arange(2400.0).reshape(2, 1200)
+        for number in range(8):
+            file[f"d/s{number}/x"] = np.arange(number + 100.0)
+    hdf5 = [str(tmp_path / "a.h5")]
+    sources = hdf5 if options.keys() & {"axis", "samples"} else pairs.sources
+    source_options = SourceOptions(**options, skip=("d",) if "axis" in options else ())
+    if "downscale" in options:
+        sources = sources[1:]
+    folder = convert(sources, tmp_path / "d", workers=0, shard_size=4096, source=source_options).path
+    source = source_of(sources, source=source_options)
+    assert compare(folder, source) == []
+    (folder / "shards" / "00000.lmdb").unlink()
+    assert repair(folder, source) == RepairReport(False, False, ("shards/00000.lmdb",), ())
+    with pytest.raises((UsageError, SourceError), match=r"name the sources and options|no common sample axis"):
+        compare(folder, source_of(sources))
+
+
+def test_another_order_is_told(rows, tmp_path):
+    """Shuffled samples are not compared with those of other places, nor packed from them."""
+    convert(rows.sources, tmp_path / "d", workers=0)
+    folder = repack(tmp_path / "d", tmp_path / "s", seed=4, workers=0).path
+    assert compare(folder, open_packed(tmp_path / "d", seed=4)) == []
+    convert(rows.sources, tmp_path / "e", workers=0)
+    merge([folder, tmp_path / "e"], tmp_path / "m")
+    with pytest.raises(UsageError, match="were shuffled"):
+        compare(tmp_path / "m", source_of([str(tmp_path / "*.h5")]))
+    (folder / "shards" / "00000.lmdb").unlink()
+    with pytest.raises(UsageError, match="were shuffled"):
+        compare(folder, source_of(rows.sources))
+    with pytest.raises(UsageError, match="were shuffled"):
+        repair(folder, source_of(rows.sources))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+
 import h5py
 import numpy as np
 import pytest
 
 from packer import repair as repairing
 from packer import stats
+from packer.append import append
 from packer.convert import ConvertOptions, convert, open_source
 from packer.errors import DatasetError, SourceError, UnfinishedError, UsageError
 from packer.format import manifest as manifests
@@ -174,4 +177,19 @@ def test_what_an_earlier_repair_left_is_cleared_away(pairs, files_of, tmp_path):
     before = files_of(folder)
     (folder / "shards" / "00000.lmdb.partial").write_bytes(b"half")
     repair(folder)
+    assert files_of(folder) == before
+
+
+def test_joined_datasets_get_their_bytes_back(clouds, files_of, tmp_path):
+    """Shards that were appended are packed again as they were, from a source of all samples in their order."""
+    for name, numbers in (("one", (0, 1, 2)), ("two", (3, 4))):
+        (tmp_path / name).mkdir()
+        for number in numbers:
+            shutil.copy(clouds.folder / f"c{number}.ply", tmp_path / name)
+    folder = convert(str(tmp_path / "one"), tmp_path / "d", workers=0, shard_size=4096, codec="zstd").path
+    append(folder, str(tmp_path / "two"), workers=0, shard_size=4096)
+    before = files_of(folder)
+    for path in (folder / "shards").iterdir():
+        path.unlink()
+    assert repair(folder, source_of(clouds.sources)).changed == ()
     assert files_of(folder) == before
