@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -125,7 +125,17 @@ def export(
         writer.abort()
         raise
     seconds = time.perf_counter() - began
-    return ExportReport(path, to, len(source), files.count, files.bytes, tuple(writer.notes), seconds)
+    notes = (*_made(source), *writer.notes)
+    return ExportReport(path, to, len(source), files.count, files.bytes, notes, seconds)
+
+
+def _made(source: PackedSource) -> Iterator[str]:
+    """What is not as it was in the source files, because it was not packed so."""
+    origin = source.origin
+    if origin.get("patch") is not None:
+        yield f"squares of {origin['patch']} pixels are written, as they were packed, and not the pictures they are of"
+    if origin.get("downscale") is not None and any(spec.name == "lr" for spec in source.fields):
+        yield f"the field lr was made {origin['downscale']} times as small as the pictures; the source had none"
 
 
 def _write(source: PackedSource, writer: Writer, progress: Progress | None) -> None:

@@ -14,6 +14,7 @@ from packer.export import export
 from packer.export.files import checked
 from packer.format import manifest as manifests
 from packer.format.schema import FieldSpec
+from packer.sources.opening import SourceOptions
 from packer.writer import DatasetWriter
 
 
@@ -118,3 +119,15 @@ def test_nothing_depends_on_the_time(tmp_path, files_of):
     time.sleep(1.1)  # HDF5 counts whole seconds
     export(tmp_path / "d", tmp_path / "two", to="hdf5")
     assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
+
+
+@pytest.mark.parametrize("options", [{"patch": 4, "stride": 2}, {"downscale": 2}], ids=str)
+def test_squares_and_smaller_pictures(tmp_path, pairs, contents, options):
+    """They are written as they were packed, with a note; packed from those files they are the same samples."""
+    sources = pairs.sources if "patch" in options else pairs.sources[1:]
+    convert(sources, tmp_path / "d", workers=0, source=SourceOptions(**options))
+    report = export(tmp_path / "d", tmp_path / "out")
+    assert len(report.notes) == 1
+    convert([f"{field}={tmp_path}/out/{field}" for field in ("lr", "hr")], tmp_path / "again", workers=0)
+    one, two = contents(tmp_path / "d"), contents(tmp_path / "again")
+    assert one[1] == two[1]
