@@ -44,10 +44,15 @@ def copies(names: Sequence[str], field: str, stored: Stored) -> list[str]:
         groups = _alike(groups, key)
     if not groups:
         return []
-    some = "; ".join(" = ".join(names[i] for i in group[:NAMED]) for group in groups[:NAMED])
+    some = "; ".join(_listed(names, group) for group in groups[:NAMED])
     more = f" and {len(groups) - NAMED} more groups" if len(groups) > NAMED else ""
     count = sum(map(len, groups))
     return [f"field {field}: {count:,} files are copies of one another: {some}{more}; check these"]
+
+
+def _listed(names: Sequence[str], group: Sequence[int]) -> str:
+    more = f" and {len(group) - NAMED} more" if len(group) > NAMED else ""
+    return " = ".join(names[i] for i in group[:NAMED]) + more
 
 
 def _alike(groups: Iterable[list[int]], key: Callable[[int], Hashable]) -> list[list[int]]:

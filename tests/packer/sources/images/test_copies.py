@@ -45,8 +45,8 @@ def test_a_sentence_names_a_few() -> None:
     """Three of each of three groups are named, the rest is counted."""
     values = [bytes([i // 4]) for i in range(20)]
     assert copies([f"n{i}" for i in range(20)], "x", stored(values)) == [
-        "field x: 20 files are copies of one another: n0 = n1 = n2; n4 = n5 = n6; n8 = n9 = n10 and 2 more groups; "
-        "check these"
+        "field x: 20 files are copies of one another: n0 = n1 = n2 and 1 more; n4 = n5 = n6 and 1 more; "
+        "n8 = n9 = n10 and 1 more and 2 more groups; check these"
     ]
 
 
