@@ -23,8 +23,8 @@ _WARM, _COLD, _WARM_SPLIT, _COLD_SPLIT = 0.4, 0.3, 0.15, 0.15
 _COLD_SHARE = 0.5
 _CANNOT_DROP = "this system does not let a program take files out of memory"
 _STAYED = (
-    "nothing came from the disk, though the files were to leave the memory: their file system lies in memory or keeps "
-    "a cache of its own, or another program has them mapped"
+    "little or nothing came from the disk, though the files were to leave the memory: they are very small, their file "
+    "system lies in memory or keeps a cache of its own, or another program has them mapped"
 )
 
 _log = logging.getLogger(__name__)
@@ -50,8 +50,9 @@ def _measured(subject: Subject, choice: Choice, told: Callable[[float, int], Non
     fits = fits_memory(subject)
     choice = replace(choice, blocks=subject.shares_frames or not fits)
     clock = Clock(choice.seconds, told)
-    warm, splits = _warm(subject, choice, clock)
-    cold, cold_splits, cold_failure = _cold(subject, choice, clock)
+    splitting = Splitting(subject, clock, device_copy())
+    warm, splits = _warm(splitting, choice)
+    cold, cold_splits, cold_failure = _cold(splitting, choice)
     speeds = [_speed(one, cold.get(one.setting), subject) for one in warm]
     splits += cold_splits
     return Report(
@@ -61,18 +62,19 @@ def _measured(subject: Subject, choice: Choice, told: Callable[[float, int], Non
         fields=subject.fields,
         speeds=speeds,
         splits=splits,
+        remarks=list(dict.fromkeys(splitting.remarks)),
         cold_failure=cold_failure,
         fits_memory=fits,
         advice=advice(subject, speeds, splits, fits),
     )
 
 
-def _warm(subject: Subject, choice: Choice, clock: Clock) -> tuple[list[Passes], list[Split]]:
+def _warm(splitting: Splitting, choice: Choice) -> tuple[list[Passes], list[Split]]:
     share = choice.seconds / len(choice.batch_sizes)
     longer = 1.0 if can_drop() else 1 / (_WARM + _WARM_SPLIT)
     passes: list[Passes] = []
     splits: list[Split] = []
-    splitting = Splitting(subject, clock, device_copy())
+    subject, clock = splitting.subject, splitting.clock
     for size in choice.batch_sizes:
         _log.info("measuring batches of %d, warm", size)
         passes += warm_speeds(subject, list(choice.settings(size)), _WARM * longer * share, clock)
@@ -80,17 +82,18 @@ def _warm(subject: Subject, choice: Choice, clock: Clock) -> tuple[list[Passes],
     return passes, splits
 
 
-def _cold(subject: Subject, choice: Choice, clock: Clock) -> tuple[dict[Setting, Passes], list[Split], str]:
+def _cold(splitting: Splitting, choice: Choice) -> tuple[dict[Setting, Passes], list[Split], str]:
     """Passes by setting, splits, and why there are none."""
     if not can_drop():
         return {}, [], _CANNOT_DROP
     _log.info("measuring cold")
+    subject, clock = splitting.subject, splitting.clock
     settings = [setting for size in choice.batch_sizes for setting in choice.settings(size)]
     passes = cold_speeds(subject, settings, _COLD * choice.seconds, clock)
     if not _came_from_disk(passes, subject):
         return {}, [], _STAYED
     alone = [setting for size in choice.batch_sizes for setting in choice.alone(size)]
-    splits = Splitting(subject, clock, device_copy()).cold(alone, _COLD_SPLIT * choice.seconds)
+    splits = splitting.cold(alone, _COLD_SPLIT * choice.seconds)
     return {one.setting: one for one in passes}, splits, ""
 
 

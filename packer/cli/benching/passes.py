@@ -46,9 +46,9 @@ class Clock:
         return time.monotonic() - self._began
 
     @property
-    def is_over(self) -> bool:
-        """Whether even what should be measured once, in any case, has no time left."""
-        return self.gone > 2 * self.seconds + 5
+    def left(self) -> float:
+        """Seconds that are left for what should be measured once in any case: somewhat more than the user gave."""
+        return 1.5 * self.seconds + 5 - self.gone
 
     def tell(self, nbytes: int) -> None:
         """Takes down that so many bytes were read."""
@@ -97,8 +97,11 @@ class Passes:
 
     def start(self, way: Way, seconds: float) -> None:
         """Gets workers started, and an idea of what a batch takes, in about so much time or what one batch takes."""
-        batches, taken = self.least, 0.0
-        timed(way, self.drawn(batches))
+        batches = max(self.setting.workers, 1)
+        taken = timed(way, self.drawn(batches))
+        self.batch_seconds = taken / batches
+        if taken < seconds:
+            taken = 0.0  # of which starting the workers was a part
         while taken < seconds / 2 and batches <= MOST_BATCHES:
             taken = timed(way, self.drawn(batches))
             self.batch_seconds = taken / batches
@@ -121,7 +124,14 @@ class Passes:
         samples = median(self.rates)
         per_sample = self.disk / self.samples
         return Rate(
-            samples, max(self.rates), samples * sample_bytes, len(self.rates), self.batches, self.disk, per_sample
+            samples=samples,
+            slowest=min(self.rates),
+            fastest=max(self.rates),
+            bytes=samples * sample_bytes,
+            passes=len(self.rates),
+            batches=self.batches,
+            disk_bytes=self.disk,
+            disk_bytes_per_sample=per_sample,
         )
 
 

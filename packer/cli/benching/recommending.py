@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from statistics import median
 
 from packer.cli.benching.results import Advice, Rate, Speed, Split
 from packer.cli.benching.settings import DATALOADER, INDEXING, LOADER, Setting
 from packer.cli.benching.subject import Subject
-from packer.cli.machine import machine_of
 from packer.cli.tables import counted
 from packer.cli.units import size_text
 from readers import Loader
 
-#: Of settings that reach this share of the best rate, or all of it in one pass, the simplest is recommended.
+#: Of settings that reach this share of the best rate, the simplest is recommended.
 _AS_GOOD = 0.9
+#: Fastest over slowest pass from which it is said that rates waver.
+_WAVERING = 1.5
 #: A part is named where it takes this share of a batch's time.
 _LARGE_PART = 0.4
 _REMEDIES = {
@@ -26,7 +28,7 @@ _REMEDIES = {
 
 def fits_memory(subject: Subject) -> bool:
     """Whether the dataset stays in memory once it was read; True where that cannot be told."""
-    free = machine_of(subject.path).free
+    free = subject.machine.free
     return free is None or subject.manifest.file_bytes < free
 
 
@@ -38,13 +40,14 @@ def advice(subject: Subject, speeds: Sequence[Speed], splits: Sequence[Split], f
     if not loaders:
         return None
     best = max(rate.samples for rate in loaders.values())
-    good = [one for one, rate in loaders.items() if rate.samples >= _AS_GOOD * best or rate.fastest >= best]
+    good = [one for one, rate in loaders.items() if rate.samples >= _AS_GOOD * best]
     setting = min(good, key=lambda one: (*_effort(one), -loaders[one].samples))
     reasons = [
         *_rate_reasons(setting, loaders),
         *_block_reasons(setting),
         _memory_reason(subject, fits, is_cold),
         *_split_reasons(setting, splits, "cold" if is_cold else "warm"),
+        *_doubts(loaders),
     ]
     return Advice(setting, _code(subject, setting), reasons)
 
@@ -100,6 +103,15 @@ def _rate_reasons(setting: Setting, rates: dict[Setting, Rate]) -> Iterator[str]
     if shares:
         told = ", ".join(f"{share:.0%} ({size})" for size, share in shares.items())
         yield f"Of the same kind, other batch sizes reach {told}."
+
+
+def _doubts(rates: dict[Setting, Rate]) -> Iterator[str]:
+    spread = median(rate.fastest / rate.slowest for rate in rates.values())
+    if spread > _WAVERING:
+        yield (
+            f"The passes of one setting differ by a factor of {spread:.1f}: the machine is busy, or --seconds too few; "
+            "small differences tell nothing."
+        )
 
 
 def _split_reasons(setting: Setting, splits: Sequence[Split], state: str) -> Iterator[str]:

@@ -14,7 +14,7 @@ class Rate:
 
     Attributes:
         samples: a second.
-        fastest: the same of the fastest pass.
+        slowest, fastest: the same of single passes.
         bytes: of values handed out, a second.
         passes: how many there were.
         batches: of the last pass.
@@ -23,6 +23,7 @@ class Rate:
     """
 
     samples: float
+    slowest: float
     fastest: float
     bytes: float
     passes: int
@@ -98,6 +99,7 @@ class Report:
     Attributes:
         sample_bytes: mean size of the values of a sample.
         fits_memory: whether the files stay in memory once they were read.
+        remarks: on splits that could not be measured.
         cold_failure: why nothing could be measured cold; empty where it could.
     """
 
@@ -107,6 +109,7 @@ class Report:
     fields: Sequence[str]
     speeds: Sequence[Speed]
     splits: Sequence[Split]
+    remarks: Sequence[str]
     cold_failure: str
     fits_memory: bool
     advice: Advice | None

@@ -32,6 +32,11 @@ class Setting:
         block = " block" if self.shuffle == "block" else ""
         return f"{self.way}{block} {self.workers}"
 
+    @property
+    def described(self) -> str:
+        """The same with the batch size."""
+        return f"{self.text}, batch {self.batch_size}"
+
 
 @dataclass(frozen=True)
 class Choice:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from packer.cli.benching.draws import draws_of
+from packer.cli.benching.obstacles import obstacle
 from packer.cli.benching.passes import Clock, Passes, timed
 from packer.cli.benching.settings import Setting
 from packer.cli.benching.subject import Subject
@@ -19,7 +20,6 @@ from packer.cli.benching.ways import open_way
 WARM_ROUNDS, COLD_ROUNDS, MOST_ROUNDS = 3, 2, 7
 #: What is thought of a disk before it has been measured, in bytes a second.
 _DISK_SPEED = 1e8
-NO_TIME = "there was no time left; give more --seconds"
 
 
 def warm_speeds(subject: Subject, settings: Sequence[Setting], seconds: float, clock: Clock) -> list[Passes]:
@@ -32,6 +32,9 @@ def warm_speeds(subject: Subject, settings: Sequence[Setting], seconds: float, c
         ways = [stack.enter_context(open_way(*pair)) for pair in zip(settings, datasets, strict=True)]
         subject.warm_files()
         for one, way in zip(found, ways, strict=True):
+            one.failure = obstacle(one, subject, clock)
+            if one.failure:
+                continue
             with one.guarded():
                 one.start(way, seconds / len(found) / (WARM_ROUNDS + 1) / 2)
         share = max(end - clock.gone, 0.0) / WARM_ROUNDS / len(found)
@@ -39,7 +42,7 @@ def warm_speeds(subject: Subject, settings: Sequence[Setting], seconds: float, c
         while not rounds or (clock.gone + share < end and rounds < MOST_ROUNDS):
             subject.warm_files()
             for one, way in zip(found, ways, strict=True):
-                if not _can_go_on(one, clock):
+                if one.failure or (rounds and clock.gone + share >= end):
                     continue
                 numbers = one.drawn(one.batches_in(share))
                 subject.warm_samples(datasets[0], numbers)
@@ -63,7 +66,8 @@ def cold_speeds(subject: Subject, settings: Sequence[Setting], seconds: float, c
     rounds = 0
     while not rounds or (clock.gone + share < end and rounds < MOST_ROUNDS):
         for one in found:
-            if (rounds and clock.gone + share >= end) or not _can_go_on(one, clock):
+            one.failure = one.failure or ("" if one.rates else obstacle(one, subject, clock))
+            if one.failure or (rounds and clock.gone + share >= end):
                 continue
             # Half the time goes into starting workers.
             batches = min(one.batches_in(share / 2), max(subject.samples // one.setting.batch_size, 1))
@@ -78,12 +82,6 @@ def _cold_pass(subject: Subject, one: Passes, batches: int) -> None:
     # Each sample is read once: read again it would be warm.
     numbers = one.draws.take(min(batches * one.setting.batch_size, subject.samples))
     with open_way(one.setting, subject.open()) as way:
-        timed(way, subject.first(one.least * one.setting.batch_size))
+        timed(way, subject.first(max(one.setting.workers, 1) * one.setting.batch_size))
         subject.cool()
         one.run(way, numbers)
-
-
-def _can_go_on(one: Passes, clock: Clock) -> bool:
-    if clock.is_over and not one.failure and not one.rates:
-        one.failure = NO_TIME
-    return not one.failure and not clock.is_over

@@ -10,12 +10,13 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from time import perf_counter
 from typing import Any
 
 from packer.cli.benching.draws import FullDraws
+from packer.cli.benching.obstacles import obstacle
 from packer.cli.benching.passes import Clock, Passes, timed
 from packer.cli.benching.probes import DECODING, FETCHING, GATHERING, OWN, READING, ProbedDataset
 from packer.cli.benching.results import Split
@@ -58,11 +59,17 @@ def device_copy() -> Copy | None:
 
 @dataclass(frozen=True)
 class Splitting:
-    """Splits of settings; `copy` is None where there is no device."""
+    """Splits of settings.
+
+    Attributes:
+        copy: None where there is no device.
+        remarks: which settings could not be measured, and why.
+    """
 
     subject: Subject
     clock: Clock
     copy: Copy | None = None
+    remarks: list[str] = field(default_factory=list)
 
     def warm(self, settings: Sequence[Setting], seconds: float) -> list[Split]:
         """Splits over samples that are in memory."""
@@ -116,11 +123,13 @@ class Splitting:
         rounds = 0
         while not rounds or (self.clock.gone + share < end and rounds < _ROUNDS):
             for one in known:
-                if one.failure or (rounds and self.clock.gone + share >= end) or self.clock.is_over:
+                one.failure = one.failure or ("" if one.rates else obstacle(one, self.subject, self.clock))
+                if one.failure or (rounds and self.clock.gone + share >= end):
                     continue
                 with one.guarded():
                     found[one.setting].append(split(one, min(one.batches_in(share / 2), _MOST_BATCHES)))
             rounds += 1
+        self.remarks.extend(f"parts of {one.setting.described}: {one.failure}" for one in known if one.failure)
         return [median_split(splits) for splits in found.values() if splits]
 
     def _split(self, one: Passes, way: Way, dataset: ProbedDataset, numbers: Numbers, kind: tuple[str, float]) -> Split:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from packer.cli.benching.page_cache import drop, warm
+from packer.cli.machine import machine_of
 from packer.errors import DatasetError
 from readers import PackedDataset
 from readers.places import Numbers
@@ -36,6 +37,7 @@ class Subject:
         self.sample_bytes = sum(column.raw for column in totals) / self.samples
         self.stored_bytes = sum(column.stored for column in totals) / self.samples
         self.shares_frames = any(field.codec and (field.frame.samples or 1) > 1 for field in dataset.fields.values())
+        self.machine = machine_of(path)
         self.files = [path / shard.file for shard in self.manifest.shards]
         self._is_small = sum(shard.bytes for shard in self.manifest.shards) <= THROUGH_BYTES
 

@@ -69,8 +69,9 @@ def _failures(report: Report) -> Iterator[str]:
         yield from _wrapped(_disk_line(report.speeds))
     for speed in report.speeds:
         if speed.failure:
-            what = f"{speed.setting.text}, batch {speed.setting.batch_size}"
-            yield from _wrapped(f"! {what}: {speed.failure}")
+            yield from _wrapped(f"! {speed.setting.described}: {speed.failure}")
+    for remark in report.remarks:
+        yield from _wrapped(f"! {remark}")
 
 
 def _disk_line(speeds: Sequence[Speed]) -> str:
