@@ -62,7 +62,7 @@ def _measured(subject: Subject, choice: Choice, told: Callable[[float, int], Non
         fields=subject.fields,
         speeds=speeds,
         splits=splits,
-        remarks=list(dict.fromkeys(splitting.remarks)),
+        remarks=[f"parts of {'; '.join(dict.fromkeys(which))}: {why}" for why, which in splitting.failures.items()],
         cold_failure=cold_failure,
         fits_memory=fits,
         advice=advice(subject, speeds, splits, fits),

@@ -21,11 +21,11 @@ def obstacle(one: Passes, subject: Subject, clock: Clock) -> str:
     held = batch * (3 + 2 * setting.workers)
     if machine.free is not None and held > _SHARE * machine.free:
         free = size_text(machine.free)
-        return f"its batches of {size_text(batch)} would take {size_text(held)} of memory, {free} are free"
+        return f"its batches would take {size_text(held)} of memory, more than a quarter of what is free ({free})"
     shared = machine.shared_free if setting.way == DATALOADER and setting.workers else None
     if shared is not None and held > shared:
         return (
-            f"its batches of {size_text(batch)} would take {size_text(held)} of shared memory, {size_text(shared)} "
-            "are free in /dev/shm (docker: --shm-size)"
+            f"its batches would take {size_text(held)} of shared memory; /dev/shm has {size_text(shared)} free "
+            "(docker: --shm-size)"
         )
     return NO_TIME if one.least * batch / _SPEED * _PASSES > clock.left else ""

@@ -14,6 +14,7 @@ from packer.cli.benching.page_cache import disk_bytes
 from packer.cli.benching.results import Rate
 from packer.cli.benching.settings import DATALOADER, Setting
 from packer.cli.benching.ways import Way
+from packer.errors import PackerError
 from readers.places import Numbers
 
 #: Batches of a pass, for each worker, at least: fewer would measure how a loader starts and ends.
@@ -90,10 +91,14 @@ class Passes:
         """Takes down why worker processes fail: too little shared memory is no fault of the dataset."""
         try:
             yield
-        except RuntimeError as error:
+        except (RuntimeError, PackerError) as error:
             if self.setting.way != DATALOADER or not self.setting.workers:
                 raise
-            self.failure = str(error).strip().splitlines()[0]
+            lines = str(error).strip().splitlines()
+            if isinstance(error, PackerError):
+                # torch has put the worker's traceback before the sentence, which follows the name of its class.
+                raise type(error)(lines[-1].partition(": ")[2] or lines[-1]) from None
+            self.failure = lines[0]
 
     def start(self, way: Way, seconds: float) -> None:
         """Gets workers started, and an idea of what a batch takes, in about so much time or what one batch takes."""

@@ -63,13 +63,13 @@ class Splitting:
 
     Attributes:
         copy: None where there is no device.
-        remarks: which settings could not be measured, and why.
+        failures: by the reason, which settings could not be measured.
     """
 
     subject: Subject
     clock: Clock
     copy: Copy | None = None
-    remarks: list[str] = field(default_factory=list)
+    failures: dict[str, list[str]] = field(default_factory=dict)
 
     def warm(self, settings: Sequence[Setting], seconds: float) -> list[Split]:
         """Splits over samples that are in memory."""
@@ -129,7 +129,9 @@ class Splitting:
                 with one.guarded():
                     found[one.setting].append(split(one, min(one.batches_in(share / 2), _MOST_BATCHES)))
             rounds += 1
-        self.remarks.extend(f"parts of {one.setting.described}: {one.failure}" for one in known if one.failure)
+        for one in known:
+            if one.failure:
+                self.failures.setdefault(one.failure, []).append(one.setting.described)
         return [median_split(splits) for splits in found.values() if splits]
 
     def _split(self, one: Passes, way: Way, dataset: ProbedDataset, numbers: Numbers, kind: tuple[str, float]) -> Split:

@@ -67,9 +67,12 @@ def _failures(report: Report) -> Iterator[str]:
         yield from _wrapped(f"cold could not be measured: {report.cold_failure}")
     else:
         yield from _wrapped(_disk_line(report.speeds))
+    settings: dict[str, list[str]] = {}
     for speed in report.speeds:
         if speed.failure:
-            yield from _wrapped(f"! {speed.setting.described}: {speed.failure}")
+            settings.setdefault(speed.failure, []).append(speed.setting.described)
+    for reason, described in settings.items():
+        yield from _wrapped(f"! {'; '.join(described)}: {reason}")
     for remark in report.remarks:
         yield from _wrapped(f"! {remark}")
 

@@ -28,6 +28,7 @@ from packer.cli.benching.splits import Splitting, median_split, split_of
 from packer.cli.benching.subject import Subject
 from packer.cli.benching.ways import open_way
 from packer.convert import convert
+from packer.errors import DatasetError
 from packer.format import rowdelta
 from packer.format.codecs import FrameCodec
 from packer.format.pages import PAGE_SIZE
@@ -224,6 +225,16 @@ def test_failing_workers_are_told():
     assert one.rate(1.0) is None
     with pytest.raises(RuntimeError, match="ours"), Passes(Setting(LOADER, 8, 2), FullDraws(8)).guarded():
         raise RuntimeError("ours")
+
+
+def test_damage_found_by_a_worker_is_one_sentence(packed):
+    """The error that a worker meets comes out as it was raised there, without the worker's traceback."""
+    with pytest.raises(DatasetError) as caught, Passes(Setting(DATALOADER, 8, 1), FullDraws(300)).guarded():
+        list(DataLoader(PackedDataset(packed), 8, sampler=[0, 999], num_workers=1))
+    with pytest.raises(DatasetError) as plain:
+        PackedDataset(packed)[[0, 999]]
+    assert type(caught.value) is type(plain.value)
+    assert str(caught.value) == str(plain.value)
 
 
 def test_without_time_left(packed):
