@@ -261,7 +261,8 @@ class PackedDataset(Dataset[Any]):
 
 def _mirror(path: str | os.PathLike[str], cache: str | os.PathLike[str] | None, cache_bytes: int | None) -> Any:
     """The `packer.remote.mirror.Mirror` of a URL; None for a folder."""
-    if not (isinstance(path, str) and "://" in path):
+    kind = path.partition("://")[0] if isinstance(path, str) and "://" in path else ""
+    if len(kind) < 2 or "/" in kind:  # c:// is a drive
         if cache is not None or cache_bytes is not None:
             raise UsageError(f"{path} is a folder: cache and cache_bytes are for datasets behind a URL")
         return None

@@ -8,6 +8,7 @@ A dataset that is replaced is gone from its URL while the new one is uploaded: f
 
 from __future__ import annotations
 
+import logging
 import re
 import shutil
 from collections.abc import Mapping
@@ -24,6 +25,8 @@ from packer.output import REJECTED, State
 from packer.remote.cache import default_cache
 from packer.remote.folder import Found, RemoteFolder
 from packer.remote.urls import label
+
+_log = logging.getLogger(__name__)
 
 #: One line for each file uploaded: its path, digest, and what the server said of it.
 _UPLOADED = "uploaded.jsonl"
@@ -120,6 +123,7 @@ class RemoteOutput:
         """Uploads what an earlier run has not."""
         done = self._done()
         todo = [name for name in digests if name not in there or done.get(name) != (digests[name], there[name])]
+        _log.info("uploading the dataset to %s: %s of its files are not there yet", self.url, f"{len(todo):,}")
         with self._note.open("ab") as note, ThreadPoolExecutor(STREAMS) as pool:
             try:
                 for name, found in zip(todo, pool.map(self._put, todo), strict=True):

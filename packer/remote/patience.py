@@ -15,6 +15,9 @@ Value = TypeVar("Value")
 _LASTING = (PermissionError, IsADirectoryError, NotADirectoryError, NotImplementedError)
 _LASTING_NAMES = {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "ParamValidationError"}
 
+#: The same of web servers.
+_REFUSALS = (401, 403, 405)
+
 
 @dataclass(frozen=True)
 class Patience:
@@ -48,7 +51,7 @@ def attempted(url: str, action: Callable[[], Value]) -> Value:
         except (FileNotFoundError, RemoteError):
             raise
         except Exception as error:  # fsspec passes on whatever the library of each kind of server raises
-            if isinstance(error, _LASTING) or type(error).__name__ in _LASTING_NAMES:
+            if _lasts(error):
                 raise RemoteError(f"{url}: {in_words(error)}; check the address and your credentials") from error
             if attempt + 1 == patience.attempts:
                 raise RemoteError(
@@ -57,6 +60,11 @@ def attempted(url: str, action: Callable[[], Value]) -> Value:
                 ) from error
         time.sleep(patience.pause * 2**attempt)
     raise AssertionError("no attempt was made")
+
+
+def _lasts(error: Exception) -> bool:
+    refused = getattr(error, "status", None) in _REFUSALS
+    return refused or isinstance(error, _LASTING) or type(error).__name__ in _LASTING_NAMES
 
 
 def in_words(error: BaseException) -> str:

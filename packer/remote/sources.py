@@ -7,6 +7,7 @@ interrupted run goes on where it stopped. What is gone behind the URL goes from 
 from __future__ import annotations
 
 import glob
+import logging
 import os
 import re
 import threading
@@ -23,6 +24,8 @@ from packer.remote.cache import default_cache
 from packer.remote.fetch import LOCK, PARTIAL
 from packer.remote.folder import BLOCK_BYTES, Found, RemoteFolder
 from packer.remote.urls import is_url, label
+
+_log = logging.getLogger(__name__)
 
 _MAGIC = re.compile(r"[*?\[]")
 #: One line for each file fetched: its path, size and tag.
@@ -83,6 +86,9 @@ class _Tree:
         for path in [path for path in self._local() if path not in found]:
             (self._top / path).unlink()
         missing = {name: file for name, file in found.items() if not self._is_kept(name, file, held)}
+        if missing:
+            size = sum(file.size for file in missing.values())
+            _log.info("fetching %s files, %s bytes, from %s", f"{len(missing):,}", f"{size:,}", self._remote.url)
         with self._note.open("ab") as note, ThreadPoolExecutor(STREAMS) as pool:
             try:
                 for name in pool.map(self._one(missing), missing):

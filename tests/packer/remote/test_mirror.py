@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from packer.errors import DamagedError, DatasetError, RemoteError, UsageError
 from packer.format import manifest as manifests
+from packer.remote import folder as remote_folder
 from packer.remote import patience
 from packer.remote.mirror import Mirror
 from packer.remote.patience import Patience
@@ -70,6 +71,34 @@ def test_a_failure_that_passes_is_not_seen(dataset, s3, samples, tmp_path, monke
     s3.proxy.plan("manifest.json", s3.faults.busy)
     assert_holds(PackedDataset(dataset, cache=tmp_path / "cache"), samples)
     assert s3.proxy.gets(_SHARD) == 2
+
+
+def test_a_cut_costs_no_more_than_a_block(dataset, s3, samples, tmp_path, monkeypatch) -> None:
+    """A file comes in blocks, and only the one that failed is asked for again."""
+    monkeypatch.setattr(remote_folder, "BLOCK_BYTES", 10_000)
+    s3.proxy.plan(_SHARD, None, s3.faults.cut)
+    ds = PackedDataset(dataset, cache=tmp_path / "cache")
+    assert_holds(ds, samples)
+    assert s3.proxy.gets(_SHARD) == -(-ds.manifest.shards[1].bytes // 10_000) + 1
+
+
+def test_another_kind_of_server(dataset, s3, samples, tmp_path) -> None:
+    """A dataset on a web server is read likewise; no access, no server and no parts of files are told of."""
+    url = dataset.replace("s3://", f"http://127.0.0.1:{s3.proxy.server_port}/")
+    with pytest.raises(RemoteError, match=r"403.*check the address and your credentials"):
+        PackedDataset(url, cache=tmp_path / "cache")
+    assert s3.proxy.gets("manifest.json") == 1
+    s3.fs.chmod(dataset, "public-read", recursive=True)
+    assert_holds(PackedDataset(url, cache=tmp_path / "cache"), samples)
+
+    def more(handler, status, headers, data):
+        handler.pass_on(status, headers, data + data)
+
+    s3.proxy.plan(_SHARD, more)
+    with pytest.raises(RemoteError, match="its server does not give parts of a file"):
+        PackedDataset(url, cache=tmp_path / "other")[0]
+    with pytest.raises(RemoteError, match="it failed 3 times"):
+        PackedDataset("http://127.0.0.1:9/set", cache=tmp_path / "cache")
 
 
 @pytest.mark.parametrize("fault", ["cut", "busy"])

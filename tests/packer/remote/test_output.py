@@ -113,6 +113,7 @@ def test_the_command_takes_urls(rows, s3, held) -> None:
     result = CliRunner().invoke(main, command, standalone_mode=False)
     assert result.exception is None
     assert f"{s3.url}/set: 400 samples in 1 shard" in result.output
+    assert f"uploading the dataset to {s3.url}/set: 1 of its files" in result.output
     assert "manifest.json" in held()
 
 
