@@ -90,7 +90,9 @@ def _array(dtype: np.dtype[Any], held: Any, charset: str) -> Any:
         return np.array(_each(held, float), dtype)
     if dtype.kind == "c":
         pairs = np.array(_each(held, float), np.float64)
-        return (pairs[..., 0] + 1j * pairs[..., 1]).astype(dtype)
+        numbers = np.empty(pairs.shape[:-1], dtype)
+        numbers.real, numbers.imag = pairs[..., 0], pairs[..., 1]  # a sum would make NaN of infinities
+        return numbers
     return np.array(held, dtype)
 
 

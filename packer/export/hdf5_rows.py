@@ -68,9 +68,8 @@ class RowsFile:
         for path, held in described.values.items():
             try:
                 found = value(held)
-                self._file.create_dataset(
-                    path, data=found, dtype=h5py.string_dtype() if isinstance(found, str) else None
-                )
+                usual = h5py.string_dtype() if isinstance(found, str) else None
+                self._file.create_dataset(path, data=found, dtype=getattr(found, "dtype", usual))
             except (ValueError, TypeError, OSError, RuntimeError) as error:
                 self._notes.append(f"{path} is not written: {error}")
         for path, attributes in described.attributes.items():

@@ -68,7 +68,7 @@ def json_value(value: Any, dtype: np.dtype[Any]) -> Any:
     if dtype.kind in "biufc" and dtype.newbyteorder("=").name in DTYPES:  # Python has no number for long doubles
         names = {"enum": {str(name): int(number) for name, number in enum.items()}} if enum else {}
         return {"dtype": dtype.str, **names, "value": _lists(array.tolist())}
-    if dtype.kind in "Vfc" and not dtype.hasobject and dtype.subdtype is None:
+    if dtype.kind == "V" and _has_bytes(dtype):
         return _raw(array.astype(dtype), dtype)
     return {"summary": f"{array.dtype} of shape {array.shape}"}
 
@@ -93,7 +93,24 @@ def _decoded(item: str | bytes) -> str:
 
 
 def _raw(array: NDArray[Any], dtype: np.dtype[Any]) -> dict[str, Any]:
-    return {"type": type_json(dtype), "shape": list(array.shape), "hex": array.tobytes().hex()}
+    # What lies between the members is chance, and must not make manifests differ.
+    clean = np.zeros(array.shape, dtype)
+    _copy(clean, array)
+    return {"type": type_json(dtype), "shape": list(array.shape), "hex": clean.tobytes().hex()}
+
+
+def _copy(to: NDArray[Any], values: NDArray[Any]) -> None:
+    for name in values.dtype.names or ():
+        _copy(to[name], values[name])
+    if not values.dtype.names:
+        to[...] = values
+
+
+def _has_bytes(dtype: np.dtype[Any]) -> bool:
+    """Whether the bytes of values say all of them and nothing else; long doubles are padded with chance."""
+    if dtype.names:
+        return all(_has_bytes(dtype[name].base) for name in dtype.names)
+    return dtype.kind in "SV" or dtype.newbyteorder("=").name in DTYPES
 
 
 def _lists(value: Any) -> Any:
