@@ -105,7 +105,7 @@ def listed(value):
     return [listed(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(cells | padded, st.lists(st.integers(1, 3), max_size=2)), max_size=3), st.data())
 def test_rows(tmp_path_factory, datasets, data):
     """Rows of any type that can be packed come back in datasets of the very same type, with the same values."""
@@ -122,7 +122,7 @@ def test_rows(tmp_path_factory, datasets, data):
     assert_same_files(work / "a.h5", work / "out/a.h5")
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(cells | padded | records, min_size=1, max_size=3), st.data())
 def test_groups(tmp_path_factory, types, data):
     """The same where every sample is a group, with datasets of other lengths, and types that differ in strings."""
@@ -159,7 +159,7 @@ def test_lists_of_one_length(tmp_path, kind, length):
     assert_same_files(tmp_path / "a.h5", tmp_path / "out/a.h5")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(fixed | texts | padded | compounds(fixed), st.lists(st.integers(1, 3), max_size=2))))
 def test_attributes_and_single_values(tmp_path_factory, kinds):
     """Attributes of any type and shape come back with type and value, and so do datasets of one value."""
