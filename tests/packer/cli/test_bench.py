@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import signal
 
 import msgspec
 import numpy as np
 import pytest
 
 from packer.cli.benching import measuring
+from packer.cli.benching.passes import Passes
+from packer.cli.interruption import Interrupted
 from packer.convert import convert
 from packer.format import manifest as manifests
 from packer.writer import DatasetWriter
@@ -137,6 +140,21 @@ def test_what_is_refused(packer, refused, packed, tmp_path, monkeypatch):
     refused(2, ["bench", packed, "--plot", tmp_path / "none" / "bench.png"], "no folder")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     refused(2, ["bench", packed, "--plot", tmp_path / "bench.png"], "pip install")
+
+
+def test_a_signal_that_python_swallowed(packer, packed, monkeypatch):
+    """An interruption whose exception was lost while a worker was forked ends the command with the next pass."""
+    plain = Passes.run
+
+    def run(*arguments):
+        with contextlib.suppress(Interrupted):
+            signal.raise_signal(signal.SIGINT)
+        plain(*arguments)
+
+    monkeypatch.setattr(Passes, "run", run)
+    result = packer("bench", packed, *QUICK)
+    assert result.exit_code == 130
+    assert result.stderr == "packer: stopped\n"
 
 
 def test_an_unfinished_dataset(refused, tmp_path):
