@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from packer.sources.base import Source
 from packer.sources.limits import Limits
 from packer.sources.opening import SourceOptions, open_sources
 from packer.sources.samples import SampleSource
+from packer.supervisor import write_shard_guarded
 from packer.tasks import Progress, Rejected, ShardReport, ShardTask, remove_partial, report_of, write_shard
 
 
@@ -56,7 +58,8 @@ class ConvertOptions:
             None for no limit. What takes longer, crashes, or takes more than `read_bytes` is treated as `on_error`
             says. With `workers` 0 there are no such limits: what is read in this process takes it down.
         read_bytes: memory that this may take beyond what the process holds; None for no limit. Linux alone.
-        executor: runs the shards instead of processes of our own: any `concurrent.futures.Executor`.
+        executor: runs the shards instead of processes of our own: any `concurrent.futures.Executor`. Each shard is
+            then packed in an interpreter of its own, which keeps the same limits, unless `workers` is 0.
         progress: called with the samples and raw bytes done since the last call.
         planned: called with the source and its plan before anything is written.
         resumed: called once, with the samples and raw bytes that an earlier run had finished; not where there are none.
@@ -275,7 +278,7 @@ def _run(tasks: Sequence[ShardTask], options: ConvertOptions, limits: Limits | N
     """Reports of the tasks, in any order."""
     progress = options.progress or (lambda samples, nbytes: None)
     if options.executor is not None:
-        yield from _run_executor(tasks, options.executor, progress)
+        yield from _run_executor(tasks, options.executor, progress, limits)
     elif limits is None:
         for task in tasks:
             yield write_shard(task, progress)
@@ -283,8 +286,11 @@ def _run(tasks: Sequence[ShardTask], options: ConvertOptions, limits: Limits | N
         yield from run_processes(tasks, options.workers or processors(), progress, limits)
 
 
-def _run_executor(tasks: Sequence[ShardTask], executor: Executor, progress: Progress) -> Iterator[ShardReport]:
-    futures = {executor.submit(write_shard, task): task for task in tasks}
+def _run_executor(
+    tasks: Sequence[ShardTask], executor: Executor, progress: Progress, limits: Limits | None
+) -> Iterator[ShardReport]:
+    pack = write_shard if limits is None else partial(write_shard_guarded, limits=limits)
+    futures = {executor.submit(pack, task): task for task in tasks}
     try:
         for future in as_completed(futures):
             try:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -31,6 +30,9 @@ from readers.region import read_region
 from readers.rows import SampleRows
 from readers.sample_names import SampleNames
 from readers.views import Views
+
+if TYPE_CHECKING:
+    from packer.remote.mirror import Mirror
 
 Transform = Callable[[Any], Any]
 
@@ -259,15 +261,18 @@ class PackedDataset(Dataset[Any]):
         return value if self.transform is None else self.transform(value)
 
 
-def _mirror(path: str | os.PathLike[str], cache: str | os.PathLike[str] | None, cache_bytes: int | None) -> Any:
+def _mirror(
+    path: str | os.PathLike[str], cache: str | os.PathLike[str] | None, cache_bytes: int | None
+) -> Mirror | None:
     """The `packer.remote.mirror.Mirror` of a URL; None for a folder."""
     kind = path.partition("://")[0] if isinstance(path, str) and "://" in path else ""
     if len(kind) < 2 or "/" in kind:  # c:// is a drive
         if cache is not None or cache_bytes is not None:
             raise UsageError(f"{path} is a folder: cache and cache_bytes are for datasets behind a URL")
         return None
-    # By its name: what fetches is no part of reading, and is loaded where there is something to fetch.
-    return importlib.import_module("packer.remote.mirror").Mirror.open(path, cache, cache_bytes)
+    from packer.remote.mirror import Mirror  # here: it is loaded where there is something to fetch
+
+    return Mirror.open(str(path), cache, cache_bytes)
 
 
 def as_images(field: Field, value: Any) -> Any:

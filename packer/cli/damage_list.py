@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -15,7 +14,7 @@ from packer.verify import Damage, VerifyReport
 _MOST = 50
 
 
-def damage_lines(path: Path, report: VerifyReport, damages: Sequence[Damage], compared: bool) -> list[str]:
+def damage_lines(path: str, report: VerifyReport, damages: Sequence[Damage], compared: bool) -> list[str]:
     """A line for each damage, and one that says what was checked."""
     lines = [printable(str(damage)) for damage in damages[:_MOST]]
     if len(damages) > _MOST:
@@ -26,7 +25,7 @@ def damage_lines(path: Path, report: VerifyReport, damages: Sequence[Damage], co
     return [*lines, f"{printable(str(path))}: {amount}: {found}"]
 
 
-def json_text(path: Path, report: VerifyReport, damages: Sequence[Damage]) -> str:
+def json_text(path: str, report: VerifyReport, damages: Sequence[Damage]) -> str:
     """One JSON object: what was checked, and all damages."""
     document = {
         "path": str(path),

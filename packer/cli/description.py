@@ -19,6 +19,8 @@ from packer.format.codecs import codec_name
 from packer.format.manifest import MANIFEST, FileEntry, Manifest
 from packer.format.names import Names
 from packer.output import REJECTED
+from packer.remote.mirror import Mirror
+from packer.remote.urls import is_url
 
 #: Names that are shown.
 _FIRST = 5
@@ -35,24 +37,28 @@ class Description:
     """A packed dataset as its manifest and its files show it.
 
     Attributes:
+        path: its folder, or its URL.
         names: the first few names.
         disk_bytes: what the files take on the disk, which can be less or more than their length.
         rejected: samples that were left out when it was made.
     """
 
-    path: Path
+    path: Path | str
     manifest: Manifest
     names: tuple[str, ...]
     disk_bytes: int
     rejected: int
 
 
-def describe(path: Path) -> Description:
-    """What the dataset in `path` holds; a file that is missing or has another size is only warned of.
+def describe(place: str | Path) -> Description:
+    """What the dataset in a folder, or behind a URL, holds; a file that has another size is only warned of.
 
     Raises:
-        DatasetError: it is not a packed dataset, or unfinished.
+        DatasetError: it is not a packed dataset, or unfinished, or cannot be had.
     """
+    if is_url(place):
+        return _describe_url(place)
+    path = Path(place)
     manifest = manifests.read(path)
     files = [*manifest.shards, *([manifest.names] if manifest.names else [])]
     disk = sum(_disk_bytes(path / file.file, file) for file in files)
@@ -60,6 +66,16 @@ def describe(path: Path) -> Description:
     with contextlib.suppress(OSError):
         rejected = (path / REJECTED).read_bytes().count(b"\n")
     return Description(path, manifest, _first_names(path, manifest), disk + _blocks(path / MANIFEST), rejected)
+
+
+def _describe_url(url: str) -> Description:
+    """What its manifest and its names say; the shards are not looked at, so that none of them need be fetched."""
+    mirror = Mirror.open(url)
+    manifest = mirror.manifest()
+    lease = mirror.fetch_names(manifest)
+    names = _first_names(mirror.folder, manifest)
+    lease.close()
+    return Description(url, manifest, names, manifest.file_bytes, sum(shard.rejected for shard in manifest.shards))
 
 
 def description_lines(found: Description) -> list[str]:
@@ -117,7 +133,8 @@ def _planned(manifest: Manifest) -> str:
     """Plan against fact, for the shards."""
     fact = sum(shard.bytes for shard in manifest.shards)
     if manifest.planned_bytes is None:
-        return "nothing: written sample by sample"
+        by_sample = manifest.origin.get("kind") == "writer"
+        return "nothing: written sample by sample" if by_sample else "not known: joined, or made again from the shards"
     if manifest.planned_bytes == fact:
         return f"exactly the {fact:,} bytes of the shards"
     return f"at most {size_text(manifest.planned_bytes)} for the shards, which take {size_text(fact)}"

@@ -16,17 +16,18 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("dataset", type=click.Path(path_type=Path))
+@click.argument("dataset", type=click.Path())
 @click.argument("sources", nargs=-1, metavar="[[FIELD=]SOURCE...]")
 @click.option("--against", is_flag=True, help="Compare every value and name with the SOURCEs as well.")
 @source_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with all damages.")
 @log_options
-def verify(dataset: Path, sources: tuple[str, ...], against: bool, options: ConvertOptions, as_json: bool) -> int:
+def verify(dataset: str, sources: tuple[str, ...], against: bool, options: ConvertOptions, as_json: bool) -> int:
     """Check every byte of the packed dataset DATASET, and say which shard, field and samples are damaged.
 
     With --against the samples are read from the SOURCEs once more and compared to the bit; give the sources and
-    options that the dataset was made with. Exits with 1 where anything is damaged.
+    options that the dataset was made with. Exits with 1 where anything is damaged. DATASET may be a URL such as
+    s3://bucket/set: what is not in the cache is fetched, and compared with its digest on the way.
 
     \b
     $ packer verify div2k.packed
@@ -35,9 +36,11 @@ def verify(dataset: Path, sources: tuple[str, ...], against: bool, options: Conv
     if against != bool(sources):
         raise click.UsageError("--against and the sources to compare with belong together")
     from packer.cli.damage_list import damage_lines, json_text
+    from packer.remote.mirror import whole
 
-    report = _verified(dataset)
-    damages = [*report.damages, *(_compared(dataset, sources, options) if against else [])]
+    with whole(dataset) as folder:
+        report = _verified(folder)
+        damages = [*report.damages, *(_compared(folder, sources, options) if against else [])]
     if as_json:
         click.echo(json_text(dataset, report, damages))
     else:

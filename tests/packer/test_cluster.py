@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # those of the cluster's libraries are not ours
 ]
 
-SHARD = {"codec": "zstd", "shard_size": 4096}
+SHARD = {"codec": "zstd", "shard_size": 8192}
 PATIENCE = 60
 
 
@@ -86,7 +86,7 @@ def test_the_cluster_makes_the_same_bytes(cluster, wanted, tmp_path, files_of):
 def test_the_command_line_makes_the_same_bytes(cluster, wanted, tmp_path, files_of):
     """`packer convert --scheduler ADDRESS` does the same."""
     sources, files = wanted
-    options = ["--codec", "zstd", "--shard-size", "4096", "--scheduler", cluster.address]
+    options = ["--codec", "zstd", "--shard-size", "8192", "--scheduler", cluster.address]
     result = CliRunner().invoke(main, ["convert", *sources, str(tmp_path / "out"), *options])
     assert result.exit_code == 0, result.output
     assert files_of(tmp_path / "out") == files

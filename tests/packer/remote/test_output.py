@@ -117,6 +117,20 @@ def test_the_command_takes_urls(rows, s3, held) -> None:
     assert "manifest.json" in held()
 
 
+def test_info_and_verify_take_urls(dataset, s3) -> None:
+    """`packer info` fetches no shard; `packer verify` checks all that is behind the URL."""
+    result = CliRunner().invoke(main, ["info", dataset], standalone_mode=False)
+    assert (result.exception, s3.proxy.gets("00000.lmdb")) == (None, 0)
+    assert dataset in result.output
+    assert "n00" in result.output
+    result = CliRunner().invoke(main, ["verify", dataset], standalone_mode=False)
+    assert (result.exception, result.return_value, s3.proxy.gets("00000.lmdb")) == (None, 0, 1)
+    path = dataset.removeprefix("s3://") + "/shards/00001.lmdb"
+    s3.fs.rm_file(path)
+    result = CliRunner().invoke(main, ["verify", dataset], standalone_mode=False)
+    assert result.return_value == 0  # all of it is in the cache
+
+
 def test_the_same_kind_of_place_on_this_machine(rows, tmp_path, files_of, monkeypatch) -> None:
     """A URL of files needs no server: folders are made as they are needed."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
