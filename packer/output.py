@@ -21,6 +21,7 @@ import msgspec
 
 from packer.errors import UsageError, WriteError
 from packer.format.manifest import MANIFEST, NAMES_FILE, SHARD_FOLDER, UNFINISHED
+from packer.remote.urls import refuse_url
 
 REJECTED = "rejected.jsonl"
 LOCK = ".lock"
@@ -72,11 +73,12 @@ class OutputFolder:
         overwrite: whether a dataset that is there may be replaced.
 
     Raises:
-        UsageError: the folder is in use, holds something else, or an unfinished conversion that differs.
+        UsageError: it is a URL; or the folder is in use, holds something else, or an unfinished conversion that differs.
         WriteError: the folder cannot be written.
     """
 
     def __init__(self, path: Path, state: State, overwrite: bool = False) -> None:
+        refuse_url(path)
         self.path = self.work = path
         self.is_published = False
         self._beside = beside(path, "replacing")

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from packer.errors import UsageError, WriteError
 from packer.export.files import Files
+from packer.remote.urls import refuse_url
 from packer.sources.base import Block
 from packer.sources.packed.source import PackedSource, open_packed
 from packer.tasks import Progress
@@ -111,6 +112,7 @@ def export(
     source = open_packed(dataset, options.fields)
     to = options.to or _kind_of(source)
     path = Path(out)
+    refuse_url(path)
     files = Files(path, options.overwrite)
     module, name = _WRITERS[to]
     writer: Writer = getattr(importlib.import_module(module), name)(source, files)

@@ -1,0 +1,30 @@
+"""What writes into a folder alone refuses a URL, and makes no folder of that name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from packer.errors import UsageError
+from packer.export.dataset import export
+from packer.merge import merge
+from packer.writer import DatasetWriter
+
+URL = "s3://bucket/set"
+
+
+def test_urls_are_refused_where_a_folder_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples made in Python, exports and merges go into folders; the message says so."""
+    monkeypatch.chdir(tmp_path)
+    with DatasetWriter("set.packed") as writer:
+        writer.add({"x": np.zeros(3)})
+    for write in (
+        lambda: DatasetWriter(URL, overwrite=True).__enter__(),
+        lambda: export("set.packed", URL, to="hdf5"),
+        lambda: merge(["set.packed", "set.packed"], URL),
+    ):
+        with pytest.raises(UsageError, match="only `packer convert` writes to a URL"):
+            write()
+    assert [path.name for path in tmp_path.iterdir()] == ["set.packed"]
