@@ -73,7 +73,7 @@ class OutputFolder:
         overwrite: whether a dataset that is there may be replaced.
 
     Raises:
-        UsageError: it is a URL; or the folder is in use, holds something else, or an unfinished conversion that differs.
+        UsageError: it is a URL; the folder is in use, holds something else, or an unfinished conversion that differs.
         WriteError: the folder cannot be written.
     """
 
