@@ -9,19 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch.utils.data import Dataset, get_worker_info
+from torch.utils.data import Dataset
 
 from packer.errors import UsageError
 from packer.format import manifest as manifests
 from packer.format.names import Names
 from packer.format.schema import Field
 from readers.batch import Batch, item_of
+from readers.by_shard import ByShard
 from readers.checking import CheckedReader, Checker, checked
 from readers.crop import Crop
 from readers.epoch import Epoch
-from readers.field_reader import FieldReader, locate_all
+from readers.field_reader import FieldReader
 from readers.fixed import Allocate
+from readers.gathering import as_images, gathered
 from readers.indexing import Numbers, is_single, sample_number, sample_numbers
 from readers.opened import Opened, describe, in_words, open_names
 from readers.parts import Parts, check_parts
@@ -29,7 +30,6 @@ from readers.points import PointSample
 from readers.region import read_region
 from readers.rows import SampleRows
 from readers.sample_names import SampleNames
-from readers.views import Views
 
 if TYPE_CHECKING:
     from packer.remote.mirror import Mirror
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 Transform = Callable[[Any], Any]
 
 #: Attributes that follow from the path and are not pickled.
-_FOUND_BY_PATH = ("manifest", "fields", "_opened", "_names", "_parts", "_readers")
+_FOUND_BY_PATH = ("manifest", "fields", "_opened", "_by_shard", "_names", "_parts", "_readers")
 
 
 class PackedDataset(Dataset[Any]):
@@ -57,8 +57,9 @@ class PackedDataset(Dataset[Any]):
 
     Args:
         path: folder of the packed dataset, or its URL as fsspec takes it, such as `s3://bucket/set`. Of a URL the
-            manifest is read at once, the names when the first is asked for, and all shards (whole, eight at a time,
-            checked by digest) when the first sample is; they stay in the cache.
+            manifest is read at once, the names when the first is asked for, and each shard (whole, checked by digest)
+            when the first of its samples is; `Loader`, crops, subsets of points and `verify` ask for all shards at
+            once. They stay in the cache.
         fields: names of the fields to read, in order, or the name of one; all by default. The others are not touched.
         transform: called once on what is handed out: the dict of one sample, or that of a whole batch.
         crop: reads crops of one size from pictures of different sizes; see `Crop`.
@@ -111,6 +112,11 @@ class PackedDataset(Dataset[Any]):
         self._names: Names | None = None
         self._parts: Parts | None = None
         self._readers: tuple[int, dict[str, FieldReader]] = (-1, {})
+        self._by_shard: ByShard | None = None
+        # Crops and subsets of points are drawn by the number in the whole dataset, and errors name it.
+        in_whole = self._epoch is not None or self.verify
+        if self._mirror is not None and not in_whole and not self._mirror.is_fetched(self.manifest):
+            self._by_shard = ByShard(self._mirror, self.manifest, list(self.fields))
 
     def __len__(self) -> int:
         return self.manifest.samples
@@ -130,6 +136,7 @@ class PackedDataset(Dataset[Any]):
         if self._opened is None:
             lease = None if self._mirror is None else self._mirror.fetch_shards(self.manifest)
             self._opened = Opened(self.path, self.manifest, list(self.fields), lease)
+            self._by_shard = None
         return self._opened
 
     @property
@@ -206,18 +213,12 @@ class PackedDataset(Dataset[Any]):
             numbers: within 0 to len(self) - 1.
             allocate: gives the memory that each field is read into; torch's allocator by default.
         """
-        in_worker = get_worker_info() is not None
-        # Shared memory within a worker process of DataLoader, where a batch would else be copied once more.
-        memory = allocate or (_shared if in_worker else None)
-        out = {}
-        readers = self.readers
-        located = iter(locate_all(readers.values(), numbers))
-        for name, reader in readers.items():
-            values = as_images(reader.field, reader.read(next(located), memory))
-            if in_worker and isinstance(values, list) and reader.field.kind != "text":
-                values = Views(values)
-            out[name] = values
-        return out
+        by_shard = self._by_shard
+        if by_shard is not None:
+            if not by_shard.is_whole:
+                return by_shard.gather(numbers)
+            self._by_shard = None
+        return gathered(self.readers, numbers, allocate)
 
     def read(self, index: Any, field: str, rows: slice | None = None, columns: slice | None = None) -> Any:
         """A region of one sample of one field, whatever `crop` says; only the frames it lies in are read.
@@ -237,13 +238,14 @@ class PackedDataset(Dataset[Any]):
         if field not in self.fields:
             raise UsageError(f"{self.path}: no field {field!r} is read; there are {', '.join(self.fields)}")
         number = sample_number(index, len(self), self._numbers_of)
-        reader = self.opened.readers[field]
-        checker = Checker(self.opened, field, self._in_words) if self.verify else None
+        opened, number = (self.opened, number) if self._by_shard is None else self._by_shard.holding(number)
+        reader = opened.readers[field]
+        checker = Checker(opened, field, self._in_words) if self.verify else None
         if rows is None and columns is None:
             whole_reader = CheckedReader(reader, checker) if checker else reader
             whole = as_images(reader.field, whole_reader.read(whole_reader.locate(np.array([number]))))
             return item_of({field: whole}, 0, 1)[field]
-        region = read_region(SampleRows(reader, self.opened.memory), number, rows, columns, checker)
+        region = read_region(SampleRows(reader, opened.memory), number, rows, columns, checker)
         return region.permute(2, 0, 1) if reader.field.kind == "image" else region
 
     def __getstate__(self) -> dict[str, Any]:
@@ -273,20 +275,6 @@ def _mirror(
     from packer.remote.mirror import Mirror  # here: it is loaded where there is something to fetch
 
     return Mirror.open(str(path), cache, cache_bytes)
-
-
-def as_images(field: Field, value: Any) -> Any:
-    """Images with their channels first, as a view: (B, H, W, C) to (B, C, H, W); other values as they are."""
-    if field.kind != "image":
-        return value
-    if isinstance(value, list):
-        return [image.permute(2, 0, 1) for image in value]
-    return value.permute(0, 3, 1, 2)
-
-
-def _shared(nbytes: int) -> torch.Tensor:
-    storage = torch.UntypedStorage._new_shared(nbytes)  # type: ignore[no-untyped-call]
-    return torch.empty(0, dtype=torch.uint8).set_(storage, 0, (nbytes,), (1,))
 
 
 def _choose(fields: Sequence[Field], chosen: Sequence[str] | None, path: Path) -> dict[str, Field]:

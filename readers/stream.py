@@ -17,8 +17,9 @@ import numpy as np
 import torch
 
 from readers.advice import Advisor
-from readers.dataset import PackedDataset, as_images
+from readers.dataset import PackedDataset
 from readers.field_reader import FieldReader, locate_all
+from readers.gathering import as_images
 from readers.places import Numbers
 from readers.pool import LEAST_BYTES, Pool
 from readers.take import settle

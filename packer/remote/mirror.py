@@ -17,7 +17,7 @@ from packer.errors import DatasetError, UsageError
 from packer.format import manifest as manifests
 from packer.format.manifest import MANIFEST, MAX_MANIFEST_BYTES, FileEntry, Manifest
 from packer.remote.cache import Cache, Lease, default_cache
-from packer.remote.fetch import fetch_all
+from packer.remote.fetch import fetch_all, is_whole
 from packer.remote.folder import RemoteFolder
 from packer.remote.urls import is_url, label
 
@@ -72,15 +72,21 @@ class Mirror:
             self._keep(data)
         return manifests.read(self.folder)
 
-    def fetch_shards(self, manifest: Manifest) -> Lease:
-        """Fetches all shards that hold samples, and keeps them in the cache as long as the lease is.
+    def fetch_shards(self, manifest: Manifest, wanted: Sequence[FileEntry] | None = None) -> Lease:
+        """Fetches some shards, and keeps them in the cache as long as the lease is; by default all that hold samples.
+
+        Room is made for all of them at once, so that the others will find it.
 
         Raises:
             DamagedError: a file is missing or has the wrong digest.
             RemoteError: it cannot be had.
             UsageError, DatasetError: there is no room in the cache.
         """
-        return self._fetch([shard for shard in manifest.shards if shard.samples])
+        return self._fetch([shard for shard in manifest.shards if shard.samples], wanted)
+
+    def is_fetched(self, manifest: Manifest) -> bool:
+        """Whether all shards that hold samples are in the cache."""
+        return all(is_whole(self.folder, shard) for shard in manifest.shards if shard.samples)
 
     def fetch_names(self, manifest: Manifest) -> Lease:
         """Fetches the table of names, where there is one.
@@ -98,13 +104,14 @@ class Mirror:
         """
         return self._fetch([*manifest.shards, *([manifest.names] if manifest.names else [])])
 
-    def _fetch(self, entries: Sequence[FileEntry]) -> Lease:
+    def _fetch(self, entries: Sequence[FileEntry], now: Sequence[FileEntry] | None = None) -> Lease:
+        """Makes room for `entries`, and fetches those of them that are wanted now; all by default."""
         try:
             lease = Lease(self.folder)
             self.cache.reserve(self.folder, entries)
         except OSError as error:
             raise DatasetError(f"{self.folder}: the cache cannot be written: {error.strerror}") from None
-        fetch_all(RemoteFolder(self.url), entries, self.folder)
+        fetch_all(RemoteFolder(self.url), entries if now is None else now, self.folder)
         return lease
 
     def _keep(self, data: bytes) -> None:

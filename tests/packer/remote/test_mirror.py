@@ -20,7 +20,7 @@ from packer.remote import patience
 from packer.remote.mirror import Mirror
 from packer.remote.patience import Patience
 from packer.writer import DatasetWriter
-from readers import PackedDataset
+from readers import Loader, PackedDataset
 
 _OPEN = """
 import sys
@@ -63,6 +63,26 @@ def test_what_is_read_is_what_was_packed(dataset, s3, samples, tmp_path) -> None
     assert s3.proxy.gets("names.lmdb") == 1
 
 
+def test_only_the_shards_that_are_asked_for_are_fetched(dataset, s3, samples, tmp_path) -> None:
+    """A sample, a batch and a region fetch the shards that hold them; crops of all samples and a loader fetch all."""
+
+    def fetched() -> list[int]:
+        return [number for number in range(4) if s3.proxy.gets(f"shards/{number:05}.lmdb")]
+
+    ds = PackedDataset(dataset, cache=tmp_path / "cache")
+    ends = np.cumsum([shard.samples for shard in ds.manifest.shards])
+    assert ds[int(ends[1])]["label"] == ends[1]
+    assert fetched() == [2]
+    assert np.array_equal(ds.read(int(ends[2]), "x"), samples[ends[2]]["x"])
+    assert fetched() == [2, 3]
+    batch = [int(ends[2]) - 1, 0, int(ends[2]), 1]
+    assert ds[batch]["label"].tolist() == batch
+    assert fetched() == [0, 2, 3]
+    assert_holds(pickle.loads(pickle.dumps(ds)), samples)
+    assert fetched() == [0, 1, 2, 3]
+    assert next(iter(Loader(ds, len(samples))))["label"].tolist() == list(range(len(samples)))
+
+
 @pytest.mark.parametrize("fault", ["cut", "busy", "slow", "corrupt"])
 def test_a_failure_that_passes_is_not_seen(dataset, s3, samples, tmp_path, monkeypatch, fault) -> None:
     """A cut connection, a 503, a slow answer and a flipped bit cost another request, and no value."""
@@ -96,7 +116,7 @@ def test_another_kind_of_server(dataset, s3, samples, tmp_path) -> None:
 
     s3.proxy.plan(_SHARD, more)
     with pytest.raises(RemoteError, match="its server does not give parts of a file"):
-        PackedDataset(url, cache=tmp_path / "other")[0]
+        PackedDataset(url, cache=tmp_path / "other")[:]
     with pytest.raises(RemoteError, match="it failed 3 times"):
         PackedDataset("http://127.0.0.1:9/set", cache=tmp_path / "cache")
 
@@ -107,7 +127,7 @@ def test_a_failure_that_lasts_is_an_error(dataset, s3, samples, tmp_path, fault)
     ds = PackedDataset(dataset, cache=tmp_path / "cache")
     s3.proxy.plan(_SHARD, *[getattr(s3.faults, fault)] * 3)
     with pytest.raises(RemoteError, match=f"{dataset}/{_SHARD}: it failed 3 times"):
-        ds[0]
+        ds[:]
     assert s3.proxy.gets(_SHARD) == 3
     assert "00001.lmdb" not in whole_files(tmp_path / "cache")
     assert_holds(ds, samples)
@@ -117,7 +137,7 @@ def test_a_wrong_byte_is_found_by_the_digest(dataset, s3, tmp_path) -> None:
     """A file that comes wrong twice is damaged behind its URL; nothing of it is kept."""
     s3.proxy.plan(_SHARD, s3.faults.corrupt, s3.faults.corrupt)
     with pytest.raises(DamagedError, match=f"{dataset}/{_SHARD}: its bytes do not have the digest"):
-        PackedDataset(dataset, cache=tmp_path / "cache")[0]
+        PackedDataset(dataset, cache=tmp_path / "cache")[:]
     assert "00001.lmdb" not in whole_files(tmp_path / "cache")
 
 
@@ -130,10 +150,10 @@ def test_what_is_not_there(dataset, s3, tmp_path) -> None:
     data = s3.fs.cat_file(path)
     s3.fs.pipe_file(path, data[:-1])
     with pytest.raises(RemoteError, match=r"bytes came, [\d,]+ are expected"):
-        ds[0]
+        ds[:]
     s3.fs.rm_file(path)
     with pytest.raises(DamagedError, match=f"{dataset}/{_SHARD}: the file is missing"):
-        ds[0]
+        ds[:]
 
 
 def test_processes_fetch_a_file_once_for_all(dataset, s3, samples, tmp_path) -> None:

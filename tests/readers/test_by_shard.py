@@ -1,0 +1,110 @@
+"""Reading shard by shard gives what one window over all shards gives, for every kind of field."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packer.format.schema import FieldSpec
+from packer.writer import DatasetWriter
+from readers import PackedDataset, Ragged
+from readers.by_shard import ByShard
+
+FIELDS = [
+    FieldSpec(name="x", dtype="float32", shape=(3, 40)),
+    FieldSpec(name="n", dtype="uint16"),
+    FieldSpec(name="picture", dtype="uint8", kind="image", shape=(6, 8, 3)),
+    FieldSpec(name="any", dtype="uint8", kind="image", shape=(None, None, 3)),
+    FieldSpec(name="cloud", dtype="float64", shape=(None, 3)),
+    FieldSpec(name="counts", dtype="uint32", shape=(None,)),
+    FieldSpec(name="text", dtype="uint8", kind="text", shape=(None,)),
+]
+COUNT = 60
+
+
+class Here:
+    """A mirror of what is here already; notes which shards were asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.asked: list[str] = []
+
+    def fetch_shards(self, _: Any, wanted: Any) -> None:
+        self.asked += [shard.file for shard in wanted]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of several shards with every kind of field, empty samples among them."""
+    rng = np.random.default_rng(0)
+    out = tmp_path_factory.mktemp("by_shard") / "all"
+    with DatasetWriter(out, FIELDS, shard_size=2**15) as writer:
+        for number in range(COUNT):
+            writer.add(
+                {
+                    "x": rng.random((3, 40), np.float32),
+                    "n": np.uint16(number * 1000),
+                    "picture": rng.integers(0, 255, (6, 8, 3), np.uint8),
+                    "any": rng.integers(0, 255, (1 + number % 3, 40, 3), np.uint8),
+                    "cloud": rng.random((number % 4 * 30, 3)),
+                    "counts": rng.integers(0, 2**32 - 1, number % 3, np.uint32),
+                    "text": "ü" * (number % 5),
+                }
+            )
+    return out
+
+
+def _assert_same(found: Any, wanted: Any) -> None:
+    assert type(found) is type(wanted)
+    if isinstance(wanted, torch.Tensor):
+        assert found.dtype == wanted.dtype
+        assert found.stride() == wanted.stride() or not wanted.numel()
+        assert np.array_equal(found.numpy(), wanted.numpy())
+    elif isinstance(wanted, Ragged):
+        for ours, theirs in zip(found, wanted, strict=True):
+            _assert_same(ours, theirs)
+    elif isinstance(wanted, list):
+        assert len(found) == len(wanted)
+        for ours, theirs in zip(found, wanted, strict=True):
+            _assert_same(ours, theirs)
+    else:
+        assert found == wanted
+
+
+@settings(max_examples=40, deadline=None)
+@given(numbers=st.lists(st.integers(0, COUNT - 1), max_size=30))
+def test_batches_are_the_same(folder: Path, numbers: list[int]) -> None:
+    """Any samples in any order, twice too, and none; with values, dtypes, shapes and layout in memory."""
+    ds = PackedDataset(folder)
+    mirror = Here(folder)
+    by_shard = ByShard(mirror, ds.manifest, list(ds.fields))  # type: ignore[arg-type]
+    wanted = ds[numbers]
+    found = by_shard.gather(np.array(numbers, np.int64))
+    assert list(found) == list(wanted)
+    for name in wanted:
+        _assert_same(found[name], wanted[name])
+
+
+def test_shards_are_opened_when_they_are_needed(folder: Path) -> None:
+    """Each is asked for once, and when all are open that is known."""
+    ds = PackedDataset(folder)
+    files = [shard.file for shard in ds.manifest.shards]
+    assert len(files) > 2
+    mirror = Here(folder)
+    by_shard = ByShard(mirror, ds.manifest, ["n"])  # type: ignore[arg-type]
+    first = ds.manifest.shards[0].samples
+    opened, number = by_shard.holding(first)
+    assert opened.readers["n"].read(opened.readers["n"].locate(np.array([number]))).tolist() == [first * 1000]
+    assert mirror.asked == [files[1]]
+    by_shard.gather(np.array([first, 0]))
+    assert mirror.asked == [files[1], files[0]]
+    assert not by_shard.is_whole
+    by_shard.gather(np.arange(COUNT))
+    assert sorted(mirror.asked) == files
+    assert by_shard.is_whole
