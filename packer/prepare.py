@@ -20,6 +20,8 @@ from packer.sources.limits import Limits
 
 #: `auto` looks at samples from this many places, spread evenly, and at no more than this many raw bytes.
 LOOK_PLACES = 16
+#: Of few samples it looks at one in so many, but at four at least: each is read twice for it.
+LOOK_SHARE = 8
 LOOK_BYTES = 32 * 2**20
 #: From each place it takes a run of about this many bytes, at least one sample.
 RUN_BYTES = 128 * 2**10
@@ -67,7 +69,8 @@ def _auto(
     source: Source, sizes: Mapping[str, FieldSizes], specs: Sequence[FieldSpec], limits: Limits | None
 ) -> dict[str, tuple[Config, ...]]:
     """The codec that `auto` takes for each of the fields `specs`."""
-    samples = look_at(source, limits=limits)
+    places = min(LOOK_PLACES, max(4, len(source) // LOOK_SHARE))
+    samples = look_at(source, places, limits=limits)
     total = sum(int(size.bytes.sum()) for size in sizes.values())
     out = {}
     for spec in specs:
