@@ -40,8 +40,12 @@ class Extent:
 
 
 def frame_rule(spec: FieldSpec, codec: Sequence[Config], extent: Extent) -> FrameRule:
-    """How a column is cut into frames, from the size of its samples."""
-    banded = extent.largest > BAND_SAMPLE_BYTES and extent.mean >= BAND_BYTES
+    """How a column is cut into frames, from the size of its samples.
+
+    Where one picture is large all are cut into bands, since it may be cropped, whatever stands beside it. Of small
+    clouds each would be a frame then: they share frames, unless the mean is large too.
+    """
+    banded = extent.largest > BAND_SAMPLE_BYTES and (spec.kind == "image" or extent.mean >= BAND_BYTES)
     if banded and spec.shape and spec.kind != "text":
         return FrameRule(rows=max(1, int(BAND_BYTES / max(extent.row, 1))))
     target = FRAME_BYTES if codec else RAW_FRAME_BYTES

@@ -125,11 +125,13 @@ def test_frames_have_about_the_same_bytes(spec: FieldSpec, codec: str, extent: E
     assert frame_rule(spec, NAMED[codec], extent) == rule
 
 
-def test_one_large_sample_among_small_ones_makes_no_bands() -> None:
-    """Bands cost a few numbers a sample, so that most samples must be worth it."""
+def test_one_large_sample_among_small_ones() -> None:
+    """Bands cost a few numbers a sample: most clouds must be worth it, but a picture that may be cropped has them."""
     largest = BAND_SAMPLE_BYTES + 1
     assert frame_rule(CLOUD, (), Extent(BAND_BYTES - 1, largest, 12)).rows is None
     assert frame_rule(CLOUD, (), Extent(BAND_BYTES, largest, 12)).rows == BAND_BYTES // 12
+    assert frame_rule(IMAGE, (), Extent(100, largest, 600)).rows == BAND_BYTES // 600
+    assert frame_rule(IMAGE, (), Extent(100, BAND_SAMPLE_BYTES, 600)).rows is None
 
 
 def test_the_stored_field_keeps_its_spec() -> None:
