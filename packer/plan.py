@@ -78,9 +78,11 @@ class FieldSizes:
         mean = float(self.bytes.mean()) if len(self.bytes) else 0.0
         largest = int(self.bytes.max()) if len(self.bytes) else 0
         if self.shapes is None or not len(self.shapes) or not spec.shape:
-            row = math.prod(n or 1 for n in spec.shape[1:]) * spec.itemsize
+            row = float(math.prod(n or 1 for n in spec.shape[1:]) * spec.itemsize)
         else:
-            row = int(self.shapes[:, 1:].mean(axis=0).prod() * spec.itemsize)
+            # Of large samples rather than of many: it is those that are cut by rows.
+            rows = self.shapes[:, 1:].prod(axis=1) * spec.itemsize
+            row = float(np.average(rows, weights=self.bytes)) if self.bytes.any() else 0.0
         return Extent(mean, largest, row)
 
 

@@ -17,7 +17,7 @@ from packer.format import pages
 from packer.format.codecs import NAMED
 from packer.format.schema import Field, FieldSpec, FrameRule
 from packer.format.shard_writer import ShardWriter
-from packer.plan import AUTO_SHARDS, AUTO_SMALLEST, GIB, UNKNOWN_BYTES, cut, field_sizes, make_plan
+from packer.plan import AUTO_SHARDS, AUTO_SMALLEST, GIB, UNKNOWN_BYTES, FieldSizes, cut, field_sizes, make_plan
 from packer.sources.base import Block, Source
 
 MIB = 2**20
@@ -136,6 +136,16 @@ def test_extents_of_fields() -> None:
     cloud, label = (sizes[spec.name].extent(spec) for spec in source.fields)
     assert (cloud.mean, cloud.largest, cloud.row) == (240.0, 360, 12)
     assert (label.mean, label.largest, label.row) == (8.0, 8, 8)
+
+
+def test_the_row_is_that_of_the_large_samples() -> None:
+    """What is cut by rows is large: of 99 pictures of 10 x 10 and one of 1000 x 2000 the row is nearly 6000 bytes."""
+    shapes = np.array([[10, 10, 3]] * 99 + [[1000, 2000, 3]], np.int64)
+    spec = FieldSpec(name="hr", dtype="uint8", kind="image", shape=(None, None, 3))
+    extent = FieldSizes(shapes, shapes.prod(axis=1), known=True).extent(spec)
+    assert 5900 < extent.row < 6000
+    none = np.zeros((2, 3), np.int64)
+    assert FieldSizes(none, none.prod(axis=1), known=True).extent(spec).row == 0
 
 
 @pytest.mark.parametrize("names", [True, False])
