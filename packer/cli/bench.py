@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
-from packer.cli.interruption import Interrupted
 from packer.cli.logs import log_options
 
 Told = Callable[[float, int], None]
@@ -96,14 +94,10 @@ def _shown(seconds: float) -> Iterator[Told]:
         shown = Progress()
     else:
         logging.getLogger("packer.cli.benching").setLevel(logging.WARNING)
-    before, handler = 0, signal.getsignal(signal.SIGTERM)
+    before = 0
 
     def told(gone: float, nbytes: int) -> None:
         nonlocal before
-        # What is raised while a worker is being forked, or while its loader is taken apart, Python ignores; that a
-        # signal came shows by its handler, which is there for the first one alone.
-        if signal.getsignal(signal.SIGTERM) != handler:
-            raise Interrupted(signal.SIGINT)
         done = min(round(1000 * gone), round(1000 * seconds))
         shown.advance(done - before, nbytes)
         before = done

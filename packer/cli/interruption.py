@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
 
 _STOPS = (signal.SIGINT, signal.SIGTERM)
+#: Seconds until a signal that got lost is sent once more.
+_AGAIN = 0.05
 
 
 class Interrupted(BaseException):
@@ -32,19 +41,39 @@ def interruptible() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    signals = _Signals()
     before = {number: signal.getsignal(number) for number in _STOPS}
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:
-            signal.signal(number, _interrupt)
+            signal.signal(number, signals.stop)
+    hook, sys.unraisablehook = sys.unraisablehook, signals.lost
     try:
         yield
     finally:
+        sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    # From here on workers are stopped and files removed; a second Ctrl-C must not cut that short.
-    for other in _STOPS:
-        signal.signal(other, signal.SIG_IGN)
-    raise Interrupted(number)
+class _Signals:
+    """Raises for the first signal; while that is on its way out, workers are stopped and files removed, and a second
+    Ctrl-C must not cut it short."""
+
+    def __init__(self) -> None:
+        self._raised: weakref.ref[Interrupted] | None = None
+
+    def stop(self, number: int, frame: FrameType | None) -> None:
+        if self._raised is None or self._raised() is None:
+            error = Interrupted(number)
+            self._raised = weakref.ref(error)
+            raise error
+
+    def lost(self, what: UnraisableHookArgs) -> None:
+        """Python drops what is raised while an object is taken apart, or a process forked: the signal comes again."""
+        if isinstance(what.exc_value, Interrupted):
+            self._raised = None
+            again = threading.Timer(_AGAIN, os.kill, (os.getpid(), what.exc_value.number))
+            again.daemon = True
+            again.start()
+        else:
+            sys.__unraisablehook__(what)

@@ -13,7 +13,6 @@ import pytest
 
 from packer.cli.benching import measuring
 from packer.cli.benching.passes import Passes
-from packer.cli.interruption import Interrupted
 from packer.convert import convert
 from packer.format import manifest as manifests
 from packer.writer import DatasetWriter
@@ -142,13 +141,18 @@ def test_what_is_refused(packer, refused, packed, tmp_path, monkeypatch):
     refused(2, ["bench", packed, "--plot", tmp_path / "bench.png"], "pip install")
 
 
+class _Fragile:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+
 def test_a_signal_that_python_swallowed(packer, packed, monkeypatch):
-    """An interruption whose exception was lost while a worker was forked ends the command with the next pass."""
+    """An interruption whose exception was lost while a loader was taken apart ends the command all the same."""
     plain = Passes.run
 
     def run(*arguments):
-        with contextlib.suppress(Interrupted):
-            signal.raise_signal(signal.SIGINT)
+        fragile = _Fragile()
+        del fragile
         plain(*arguments)
 
     monkeypatch.setattr(Passes, "run", run)
