@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import json
 import signal
+import time
 
 import msgspec
 import numpy as np
@@ -153,6 +154,7 @@ def test_a_signal_that_python_swallowed(packer, packed, monkeypatch):
     def run(*arguments):
         fragile = _Fragile()
         del fragile
+        time.sleep(10)
         plain(*arguments)
 
     monkeypatch.setattr(Passes, "run", run)
