@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -41,12 +41,13 @@ def interruptible() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    signals = _Signals()
+    hook = sys.unraisablehook
+    signals = _Signals(hook)
     before = {number: signal.getsignal(number) for number in _STOPS}
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:
             signal.signal(number, signals.stop)
-    hook, sys.unraisablehook = sys.unraisablehook, signals.lost
+    sys.unraisablehook = signals.lost
     try:
         yield
     finally:
@@ -59,7 +60,8 @@ class _Signals:
     """Raises for the first signal; while that is on its way out, workers are stopped and files removed, and a second
     Ctrl-C must not cut it short."""
 
-    def __init__(self) -> None:
+    def __init__(self, hook: Callable[[UnraisableHookArgs], object]) -> None:
+        self._hook = hook
         self._raised: weakref.ref[Interrupted] | None = None
 
     def stop(self, number: int, frame: FrameType | None) -> None:
@@ -76,4 +78,4 @@ class _Signals:
             again.daemon = True
             again.start()
         else:
-            sys.__unraisablehook__(what)
+            self._hook(what)
