@@ -7,6 +7,7 @@ import signal
 
 import click
 import pytest
+from click import shell_completion
 
 import packer as package
 from packer.cli.failures import report
@@ -103,3 +104,12 @@ def test_other_failures_are_one_line(capsys, error, status, text):
     shown = capsys.readouterr().err
     assert text in shown
     assert len(shown.splitlines()) == (1 if text else 0)
+
+
+def test_a_shell_can_complete_commands_and_options():
+    """As the README says; commands that are loaded late among them."""
+    shell = shell_completion.get_completion_class("bash")
+    found = shell(main, {}, "packer", "_PACKER_COMPLETE").get_completions(["convert"], "--over")
+    assert [item.value for item in found] == ["--overwrite"]
+    names = [item.value for item in shell(main, {}, "packer", "_PACKER_COMPLETE").get_completions([], "")]
+    assert set(names) == set(COMMANDS)
