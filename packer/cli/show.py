@@ -30,6 +30,7 @@ def show(dataset: Path, output: Path, samples: int, names: tuple[str, ...], seed
     $ packer show div2k.packed -o sheet.png --names 0003 --names 0007
     $ packer show scans.packed -o page.html --samples 40
     """
+    from packer.cli.showing.histograms import samples_measured
     from packer.cli.showing.page import write_page
     from packer.cli.showing.samples import Choice, chosen_samples
     from packer.cli.showing.sheet import write_sheet
@@ -39,7 +40,8 @@ def show(dataset: Path, output: Path, samples: int, names: tuple[str, ...], seed
     manifest = manifests.read(dataset)
     found = chosen_samples(dataset, manifest, Choice(samples, names, seed))
     if output.suffix.lower() in (".html", ".htm"):
-        write_page(output, dataset.resolve().name, manifest, found)
+        measured = chosen_samples(dataset, manifest, Choice(samples_measured(manifest)))
+        write_page(output, dataset.resolve().name, manifest, found, measured)
     else:
         write_sheet(output, manifest.fields, found)
     if not is_quiet():

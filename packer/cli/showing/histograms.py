@@ -1,4 +1,4 @@
-"""How the values of a field are spread over the samples that are shown."""
+"""How the values of a field are spread over samples: over all of a small dataset, over some of a large one."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import numpy as np
 
 from packer.cli.showing.pixels import real
 from packer.cli.showing.samples import Sample
+from packer.format.manifest import Manifest
 from packer.format.schema import FieldSpec
 
 _BINS = 48
+#: Samples that spreads are of, at most, and their raw bytes: what is read in a second or two.
+_SAMPLES, _BYTES = 1000, 128 * 2**20
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,13 @@ class Spread:
     mean: float | None
     odd: int
     sizes: tuple[tuple[int, int], ...]
+
+
+def samples_measured(manifest: Manifest) -> int:
+    """How many samples the spreads of a dataset are of."""
+    raw = sum(column.raw for column in manifest.columns.values())
+    mean = max(raw / max(manifest.samples, 1), 1)
+    return min(manifest.samples, _SAMPLES, max(1, int(_BYTES / mean)))
 
 
 def spread(field: FieldSpec, samples: Sequence[Sample]) -> Spread:

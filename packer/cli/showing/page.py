@@ -23,15 +23,17 @@ _HEADS = ("field", "kind", "dtype", "shape", "codec", "raw", "stored", "ratio", 
 _BAR, _TALL = 4, 40
 
 
-def write_page(path: Path, title: str, manifest: Manifest, samples: Sequence[Sample]) -> None:
-    """Writes the page: one file, which asks for no other."""
+def write_page(
+    path: Path, title: str, manifest: Manifest, samples: Sequence[Sample], measured: Sequence[Sample]
+) -> None:
+    """Writes the page: one file, which asks for no other. Spreads are of the samples `measured`."""
     head = f"<title>{escape(title)}</title><style>{STYLE}</style>"
     shards, size = counted(len(manifest.shards), "shard"), size_text(manifest.file_bytes)
     body = [
         f"<h1>{escape(title)}</h1>",
-        f"<p>{counted(manifest.samples, 'sample')} in {shards}, {size}; spreads and pictures are of ",
-        f"{counted(len(samples), 'sample')}.</p>",
-        _fields(manifest, samples),
+        f"<p>{counted(manifest.samples, 'sample')} in {shards}, {size}; {counted(len(samples), 'sample')} shown, ",
+        f"spreads of {_share(len(measured), manifest.samples)}.</p>",
+        _fields(manifest, measured),
         '<p><input id="search" type="search" placeholder="name"> ',
         f'<span id="found">{len(samples)} shown</span></p>',
         f'<div id="samples">{"".join(_samples(manifest, samples))}</div>',
@@ -41,6 +43,10 @@ def write_page(path: Path, title: str, manifest: Manifest, samples: Sequence[Sam
     # What is no text in a name or caption would stop the whole page from being written.
     text = f"{start}<body>{''.join(body)}</body></html>\n"
     path.write_text(text.encode(errors="backslashreplace").decode(), encoding="utf-8")
+
+
+def _share(count: int, of: int) -> str:
+    return "all samples" if count == of else f"{count:,} samples, evenly chosen (`packer stats` has all)"
 
 
 def _fields(manifest: Manifest, samples: Sequence[Sample]) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from packer.cli.showing import histograms
 from packer.cli.showing.histograms import spread
 from packer.cli.showing.samples import Sample
 from packer.format.schema import FieldSpec
@@ -110,3 +111,24 @@ def test_spreads():
     assert of([np.nan]).low is None
     text = FieldSpec(name="x", dtype="uint8", kind="text", shape=(None,))
     assert spread(text, [Sample(0, None, {"x": "ä"}), Sample(1, None, {"x": ""})]).sizes == ((0, 2),)
+
+
+def test_spreads_are_of_more_than_is_shown(packer, tmp_path, monkeypatch):
+    """Of all samples where they are few, else of some from everywhere; the page says which."""
+    with DatasetWriter(tmp_path / "d") as writer:
+        for number in range(50):
+            writer.add({"x": np.float64(number)})
+
+    def page():
+        packer("show", tmp_path / "d", "-o", tmp_path / "page.html", "--samples", "2")
+        return (tmp_path / "page.html").read_text("utf-8")
+
+    text = page()
+    assert "2 samples shown, spreads of all samples." in text
+        20 * 50, abs=60
+    )
+    assert '<td class="number">24.5</td>' in text
+    monkeypatch.setattr(histograms, "_SAMPLES", 5)
+    text = page()
+    assert "spreads of 5 samples, evenly chosen" in text
+    assert '<td class="number">49</td>' in text
