@@ -10,20 +10,21 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, as_completed
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 import packer
-from packer.errors import PackerError, SourceError, UsageError, WriteError
+from packer.errors import SourceError, UsageError
+from packer.executors import run_executor
 from packer.finish import Made, finish
 from packer.format import manifest as manifests
 from packer.format.codecs import parse_codec
 from packer.format.manifest import Manifest
+from packer.format.remote.urls import is_url
 from packer.format.schema import FieldSpec
 from packer.framing import codec_texts
 from packer.output import REJECTED, OutputFolder, State, source_files
@@ -31,13 +32,11 @@ from packer.prepare import Prepared, prepare
 from packer.processes import run_processes
 from packer.remote.output import RemoteOutput
 from packer.remote.sources import local_input
-from packer.remote.urls import is_url
 from packer.sources.base import Source
 from packer.sources.limits import Limits
 from packer.sources.opening import SourceOptions, open_sources
 from packer.sources.samples import SampleSource
-from packer.supervisor import write_shard_guarded
-from packer.tasks import Progress, Rejected, ShardReport, ShardTask, remove_partial, report_of, write_shard
+from packer.tasks import Progress, Rejected, ShardReport, ShardTask, report_of, write_shard
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,34 +277,12 @@ def _run(tasks: Sequence[ShardTask], options: ConvertOptions, limits: Limits | N
     """Reports of the tasks, in any order."""
     progress = options.progress or (lambda samples, nbytes: None)
     if options.executor is not None:
-        yield from _run_executor(tasks, options.executor, progress, limits)
+        yield from run_executor(tasks, options.executor, progress, limits)
     elif limits is None:
         for task in tasks:
             yield write_shard(task, progress)
     else:
         yield from run_processes(tasks, options.workers or processors(), progress, limits)
-
-
-def _run_executor(
-    tasks: Sequence[ShardTask], executor: Executor, progress: Progress, limits: Limits | None
-) -> Iterator[ShardReport]:
-    pack = write_shard if limits is None else partial(write_shard_guarded, limits=limits)
-    futures = {executor.submit(pack, task): task for task in tasks}
-    try:
-        for future in as_completed(futures):
-            try:
-                report = future.result()
-            except PackerError:
-                raise
-            except Exception as error:
-                number = futures[future].number
-                raise WriteError(f"shard {number} was not packed: {type(error).__name__}: {error}") from error
-            remove_partial(futures[future].path)  # of a worker that was lost, so that another did its work
-            progress(report.entry.samples, report.raw_bytes)
-            yield report
-    finally:
-        for future in futures:
-            future.cancel()
 
 
 def processors() -> int:

@@ -56,14 +56,7 @@ def merge(
     names = check_names([(str(f), read_names(f, m)) for f, m in zip(folders, held, strict=True)])
     with OutputFolder(path, _state(held), overwrite) as output:
         work = output.work
-        entries: list[ShardEntry] = []
-        rejected: list[Rejected] = []
-        for folder, manifest in zip(folders, held, strict=True):
-            rejected += moved(read_rejected(folder), len(entries))
-            for entry in manifest.shards:
-                entries.append(take_shard(folder, entry, shard_path(work, len(entries))))
-                if progress:
-                    progress(entry.samples, entry.bytes)
+        entries, rejected = _taken(folders, held, work, progress)
         try:
             sync_folder(output.shards)
             table = None if names is None else write_table(work, NAMES_FILE, [name.encode() for name in names])
@@ -76,6 +69,21 @@ def merge(
         except OSError as error:
             raise WriteError(f"{path}: {error}") from None
     return manifest
+
+
+def _taken(
+    folders: Sequence[Path], held: Sequence[Manifest], work: Path, progress: Progress | None
+) -> tuple[list[ShardEntry], list[Rejected]]:
+    """Takes all shards over into `work`; returns them, and what had been left out of them."""
+    entries: list[ShardEntry] = []
+    rejected: list[Rejected] = []
+    for folder, manifest in zip(folders, held, strict=True):
+        rejected += moved(read_rejected(folder), len(entries))
+        for entry in manifest.shards:
+            entries.append(take_shard(folder, entry, shard_path(work, len(entries))))
+            if progress:
+                progress(entry.samples, entry.bytes)
+    return entries, rejected
 
 
 def _state(held: Sequence[Manifest]) -> State:

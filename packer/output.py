@@ -21,7 +21,7 @@ import msgspec
 
 from packer.errors import UsageError, WriteError
 from packer.format.manifest import MANIFEST, NAMES_FILE, SHARD_FOLDER, UNFINISHED
-from packer.remote.urls import refuse_url
+from packer.format.remote.urls import refuse_url
 
 REJECTED = "rejected.jsonl"
 LOCK = ".lock"

@@ -32,7 +32,7 @@ from readers.rows import SampleRows
 from readers.sample_names import SampleNames
 
 if TYPE_CHECKING:
-    from packer.remote.mirror import Mirror
+    from packer.format.remote.mirror import Mirror
 
 Transform = Callable[[Any], Any]
 
@@ -266,13 +266,13 @@ class PackedDataset(Dataset[Any]):
 def _mirror(
     path: str | os.PathLike[str], cache: str | os.PathLike[str] | None, cache_bytes: int | None
 ) -> Mirror | None:
-    """The `packer.remote.mirror.Mirror` of a URL; None for a folder."""
+    """The `packer.format.remote.mirror.Mirror` of a URL; None for a folder."""
     kind = path.partition("://")[0] if isinstance(path, str) and "://" in path else ""
     if len(kind) < 2 or "/" in kind:  # c:// is a drive
         if cache is not None or cache_bytes is not None:
             raise UsageError(f"{path} is a folder: cache and cache_bytes are for datasets behind a URL")
         return None
-    from packer.remote.mirror import Mirror  # here: it is loaded where there is something to fetch
+    from packer.format.remote.mirror import Mirror  # here: it is loaded where there is something to fetch
 
     return Mirror.open(str(path), cache, cache_bytes)
 

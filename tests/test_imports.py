@@ -77,9 +77,8 @@ def test_the_library_knows_neither_readers_nor_terminal(module):
 
 @pytest.mark.parametrize("module", layer("readers"))
 def test_readers_know_the_format_alone(module):
-    """Reading depends on no part of converting; of the rest only on what fetches files from behind a URL."""
-    allowed = ("packer.errors", "packer.format", "packer.remote.mirror", "readers")
-    assert all(within(name, *allowed) for name in ours(module))
+    """Reading depends on no part of converting."""
+    assert all(within(name, "packer.errors", "packer.format", "readers") for name in ours(module))
     assert not [name for name in imported(MODULES[module]) if within(name, "click", "rich", "h5py", "PIL", "plyfile")]
 
 

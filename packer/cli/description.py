@@ -18,9 +18,9 @@ from packer.format import manifest as manifests
 from packer.format.codecs import codec_name
 from packer.format.manifest import MANIFEST, FileEntry, Manifest
 from packer.format.names import Names
+from packer.format.remote.mirror import Mirror
+from packer.format.remote.urls import is_url
 from packer.output import REJECTED
-from packer.remote.mirror import Mirror
-from packer.remote.urls import is_url
 
 #: Names that are shown.
 _FIRST = 5

@@ -36,7 +36,7 @@ def verify(dataset: str, sources: tuple[str, ...], against: bool, options: Conve
     if against != bool(sources):
         raise click.UsageError("--against and the sources to compare with belong together")
     from packer.cli.damage_list import damage_lines, json_text
-    from packer.remote.mirror import whole
+    from packer.format.remote.mirror import whole
 
     with whole(dataset) as folder:
         report = _verified(folder)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from packer.errors import UsageError, WriteError
 from packer.export.files import Files
-from packer.remote.urls import refuse_url
+from packer.format.remote.urls import refuse_url
 from packer.sources.base import Block
 from packer.sources.packed.source import PackedSource, open_packed
 from packer.tasks import Progress

@@ -1,1 +1,1 @@
-"""What lies behind a URL of fsspec: datasets, sources and outputs in a bucket; files are fetched whole into a cache."""
+"""What is written and read behind URLs of fsspec: sources and outputs."""

@@ -21,10 +21,10 @@ import msgspec
 from packer.errors import RemoteError, UsageError, WriteError
 from packer.format import manifest as manifests
 from packer.format.manifest import MANIFEST, MAX_MANIFEST_BYTES, SHARD_FOLDER, UNFINISHED
+from packer.format.remote.cache import default_cache
+from packer.format.remote.folder import Found, RemoteFolder
+from packer.format.remote.urls import label
 from packer.output import REJECTED, State
-from packer.remote.cache import default_cache
-from packer.remote.folder import Found, RemoteFolder
-from packer.remote.urls import label
 
 _log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from packer.errors import RemoteError, UsageError
-from packer.remote import patience
-from packer.remote.patience import attempted
+from packer.format.remote import patience
+from packer.format.remote.patience import attempted
 
 #: Bytes asked for at once: a cut connection costs no more than this.
 BLOCK_BYTES = 16 * 2**20

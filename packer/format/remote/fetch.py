@@ -14,7 +14,7 @@ import xxhash
 
 from packer.errors import DamagedError, DatasetError, RemoteError
 from packer.format.manifest import FileEntry
-from packer.remote.folder import RemoteFolder
+from packer.format.remote.folder import RemoteFolder
 
 PARTIAL = ".partial"
 LOCK = ".lock"

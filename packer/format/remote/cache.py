@@ -20,7 +20,7 @@ import filelock
 
 from packer.errors import DatasetError, UsageError
 from packer.format.manifest import FileEntry
-from packer.remote.fetch import LOCK, PARTIAL, aside, is_whole
+from packer.format.remote.fetch import LOCK, PARTIAL, aside, is_whole
 
 try:
     import fcntl

@@ -16,10 +16,10 @@ from pathlib import Path
 from packer.errors import DatasetError, UsageError
 from packer.format import manifest as manifests
 from packer.format.manifest import MANIFEST, MAX_MANIFEST_BYTES, FileEntry, Manifest
-from packer.remote.cache import Cache, Lease, default_cache
-from packer.remote.fetch import fetch_all, is_whole
-from packer.remote.folder import RemoteFolder
-from packer.remote.urls import is_url, label
+from packer.format.remote.cache import Cache, Lease, default_cache
+from packer.format.remote.fetch import fetch_all, is_whole
+from packer.format.remote.folder import RemoteFolder
+from packer.format.remote.urls import is_url, label
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""A packed dataset behind a URL of fsspec: its files are fetched, whole, into a cache."""
