@@ -1,41 +1,22 @@
-"""Files in memory or not: reading them through, dropping them, and how many bytes came from the disk."""
+"""Files of inputs, and what share of them is in memory; the rest is what `packer bench` has for it."""
 
 from __future__ import annotations
 
 import ctypes
 import mmap
-import multiprocessing
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-_BUFFER = bytearray(2**20)
+from packer.cli.benching.page_cache import disk_bytes, drop, warm
+
+__all__ = ["disk_bytes", "drop", "files_of", "resident_share", "warm"]
 
 
 def files_of(path: Path) -> list[Path]:
     """The file `path`, or all files under it."""
     return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
-
-
-def warm(files: Iterable[Path]) -> None:
-    """Reads files through, so that they are in memory."""
-    for path in files:
-        with path.open("rb", buffering=0) as file:
-            while file.readinto(_BUFFER):
-                pass
-
-
-def drop(files: Iterable[Path]) -> None:
-    """Takes files out of memory; pages that any process has mapped stay."""
-    for path in files:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(descriptor)
 
 
 def resident_share(files: Sequence[Path]) -> float:
@@ -61,18 +42,3 @@ def _resident_pages(path: Path) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     if status:
         raise OSError(ctypes.get_errno(), f"mincore fails for {path}")
     return (pages & 1).astype(np.bool_)
-
-
-def disk_bytes() -> int:
-    """Bytes that this process and its worker processes have read from the disk so far; 0 where nothing tells."""
-    processes = ["self", *(str(child.pid) for child in multiprocessing.active_children())]
-    return sum(_disk_bytes(process) for process in processes)
-
-
-def _disk_bytes(process: str) -> int:
-    try:
-        text = Path(f"/proc/{process}/io").read_text()
-    except OSError:
-        return 0
-    counters = dict(line.split(": ") for line in text.splitlines())
-    return int(counters["read_bytes"])
