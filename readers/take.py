@@ -28,7 +28,7 @@ FIRST_TRY, LAST_TRY = 8, 512
 
 def take(window: torch.Tensor, records: NDArray[np.int64], out: torch.Tensor | None = None) -> torch.Tensor:
     """Copies `records` (n,) of a window (records, length) into `out` (n, length), or into a new tensor."""
-    elements = len(records) * (window.shape[1] if window.dim() > 1 else 1)
+    elements = len(records) * window.shape[1]
     # torch takes one thread for so little by itself, and the calls around it cost 0.7 us.
     if elements < TORCH_GRAIN or torch.get_num_threads() == 1:
         return together(window, records, out)

@@ -1,8 +1,9 @@
 """Sizes the format is built around, each with its reason."""
 
 #: Target size of a chunk: large enough that chunks are few, small enough to hold in memory while writing. From 32 MiB
-#: on glibc gives the pages that LMDB asks for back to the system with every chunk: 1.6 GB then take 5.4 to 7.5 s to
-#: write, 1.0 to 1.5 in chunks of 16 MiB. LMDB values of 4096 m - 16 bytes waste nothing.
+#: on glibc gives the pages that LMDB asks for back to the system with every chunk: in four rounds on a busy machine
+#: 1.6 GB then took 5.4 to 7.5 s to write, and 1.0 to 4.4 in chunks of 16 MiB. LMDB values of 4096 m - 16 bytes waste
+#: nothing.
 CHUNK_BYTES = 16 * 2**20 - 16
 #: Small samples share a compressed frame of about this size: below it codecs gain little.
 FRAME_BYTES = 16 * 2**10
