@@ -162,7 +162,7 @@ class Loader:
         self.dataset.set_epoch(epoch)
         order = self._order_of(epoch)
         n = len(order)
-        steps, step_size = self.share.steps(n, done), self.share.step_size
+        steps = self.share.steps(n, done)
         if not steps:
             self.epoch, self._done = epoch + 1, 0
             return
@@ -170,7 +170,7 @@ class Loader:
         with closing(self._batches(order, done)) as batches:
             for step in range(1, steps + 1):
                 batch = next(batches)
-                self._done = min(done + step * step_size, n)
+                self._done = self.share.done_after(step, n, done)
                 if step == steps:
                     self.epoch, self._done = epoch + 1, 0
                 yield batch
