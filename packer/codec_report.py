@@ -108,7 +108,7 @@ def _speeds(spec: FieldSpec, config: Sequence[Config], samples: Sequence[NDArray
     nbytes = sum(sample.nbytes for sample in samples)
 
     def encode() -> list[tuple[Buffer, int]]:
-        frames = sample_frames(samples, codec.rowdelta)
+        frames = sample_frames(samples, config)
         return [(codec.encode(frame), frame.nbytes) for frame in frames]
 
     stored = [(memoryview(frame), size) for frame, size in encode()]

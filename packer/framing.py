@@ -12,7 +12,15 @@ from numpy.typing import NDArray
 from packer.errors import UsageError
 from packer.format import rowdelta
 from packer.format.codecs import NAMED, Config, FrameCodec, check_fits
-from packer.format.limits import BAND_BYTES, BAND_SAMPLE_BYTES, FRAME_BYTES, LZ4_FRAME_BYTES, RAW_FRAME_BYTES
+from packer.format.limits import (
+    BAND_BYTES,
+    BAND_SAMPLE_BYTES,
+    FRAME_BYTES,
+    LZ4_FRAME_BYTES,
+    LZ4_OWN_FRAME_BYTES,
+    OWN_FRAME_BYTES,
+    RAW_FRAME_BYTES,
+)
 from packer.format.schema import Field, FieldSpec, FrameRule
 
 #: Smaller records of fixed shape stay raw under `auto`: to read one at random would mean decoding 16 KiB.
@@ -21,9 +29,10 @@ LEAST_RECORD = 2048
 LEAST_SHARE = 0.01
 
 #: Codecs that `auto` weighs, fastest first, each with how much better its ratio must be than that of
-#: the best before it: decoding goes from 5 GB/s to 2, 1.5 and 0.9.
+#: the best before it: decoding goes from 5 GB/s to 4, 2.5, 1.5 and 0.9.
 _CANDIDATES: tuple[tuple[tuple[Config, ...], float], ...] = (
     (NAMED["lz4"], 1.15),
+    (NAMED["shuffle+lz4"], 1.1),
     (NAMED["bitshuffle"], 1.1),
     (NAMED["shuffle+zstd"], 1.25),
     (NAMED["rowdelta+zstd"], 1.25),
@@ -48,10 +57,18 @@ def frame_rule(spec: FieldSpec, codec: Sequence[Config], extent: Extent) -> Fram
     banded = extent.largest > BAND_SAMPLE_BYTES and (spec.kind == "image" or extent.mean >= BAND_BYTES)
     if banded and spec.shape and spec.kind != "text":
         return FrameRule(rows=max(1, int(BAND_BYTES / max(extent.row, 1))))
-    target = FRAME_BYTES if codec else RAW_FRAME_BYTES
-    if codec and codec[0]["id"] in ("lz4", "lz4hc"):
-        target = LZ4_FRAME_BYTES
-    return FrameRule(samples=max(1, min(int(target / max(extent.mean, 1)), 2**16)))
+    target, own = _frame_bytes(codec)
+    shared = extent.mean < own
+    return FrameRule(samples=max(1, min(int(target / max(extent.mean, 1)), 2**16)) if shared else 1)
+
+
+def _frame_bytes(codec: Sequence[Config]) -> tuple[int, int]:
+    """About how large a frame of several samples is, and from which size on samples have frames of their own."""
+    if not codec:
+        return RAW_FRAME_BYTES, RAW_FRAME_BYTES
+    if codec[0]["id"] in ("lz4", "lz4hc"):
+        return LZ4_FRAME_BYTES, LZ4_OWN_FRAME_BYTES
+    return FRAME_BYTES, OWN_FRAME_BYTES
 
 
 def choose_codec(spec: FieldSpec, samples: Sequence[NDArray[Any]], share: float) -> tuple[Config, ...]:
@@ -80,14 +97,16 @@ def measured_ratio(spec: FieldSpec, codec: Sequence[Config], samples: Sequence[N
     """Raw bytes over stored bytes when `samples` are encoded in frames of the usual size."""
     frame_codec = FrameCodec(codec, spec.np_dtype)
     raw = stored = 0
-    for frame in sample_frames(samples, frame_codec.rowdelta):
+    for frame in sample_frames(samples, codec):
         raw += frame.nbytes
         stored += len(frame_codec.encode(frame))
     return raw / stored if stored else 1.0
 
 
-def sample_frames(samples: Sequence[NDArray[Any]], delta: bool) -> Iterator[NDArray[Any]]:
-    """Small samples joined into frames of about 16 KiB, large ones cut into bands of about 64 KiB."""
+def sample_frames(samples: Sequence[NDArray[Any]], codec: Sequence[Config]) -> Iterator[NDArray[Any]]:
+    """Samples as the frames of a codec: small ones joined, large ones cut into bands of about 64 KiB."""
+    target, own = _frame_bytes(codec)
+    delta = bool(codec) and codec[0]["id"] == "rowdelta"
     waiting: list[NDArray[Any]] = []
     size = 0
     for sample in samples:
@@ -99,7 +118,7 @@ def sample_frames(samples: Sequence[NDArray[Any]], delta: bool) -> Iterator[NDAr
             continue
         waiting.append(flat)
         size += flat.nbytes
-        if size >= FRAME_BYTES:
+        if size >= target or flat.nbytes >= own:
             yield np.concatenate(waiting)
             waiting, size = [], 0
     if waiting:

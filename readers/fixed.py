@@ -252,10 +252,8 @@ def undo_rows(images: NDArray[Any], band: int | None) -> None:
         rowdelta.accumulate(images)
         return
     whole = height // band * band
-    # Bands of one height at once: (n, bands, band, ...) with the rows brought to the front.
-    banded = images[:, :whole].reshape(n, whole // band, band, *images.shape[2:])
-    for row in range(1, band):
-        np.add(banded[:, :, row], banded[:, :, row - 1], out=banded[:, :, row])
+    # Bands of one height at once.
+    rowdelta.accumulate(images[:, :whole].reshape(n, whole // band, band, *images.shape[2:]), axis=2)
     rowdelta.accumulate(images[:, whole:])
 
 

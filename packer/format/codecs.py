@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import lz4.block
@@ -24,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
-from packer.format.claims import claimed_bytes
+from packer.format import stages
 from packer.format.schema import MAX_STAGES, FieldSpec
 
 Config = dict[str, Any]
@@ -37,6 +36,7 @@ NAMED: dict[str, tuple[Config, ...]] = {
     "lz4hc": ({"id": "lz4hc", "level": 9},),
     "zstd": ({"id": "zstd", "level": 3},),
     "bitshuffle": ({"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 2},),
+    "shuffle+lz4": ({"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1},),
     "shuffle+zstd": ({"id": "blosc", "cname": "zstd", "clevel": 3, "shuffle": 1},),
     "rowdelta+zstd": ({"id": "rowdelta"}, {"id": "zstd", "level": 1}),
 }
@@ -50,8 +50,6 @@ LEAST_LZ4_SAVING = 1 / 8
 _LZ4 = ("lz4", "lz4hc")
 #: Stages that give back every bit of whatever they are given; what others encode is decoded and compared.
 _EXACT = (*_LZ4, "blosc", "bz2", "gzip", "lzma", "shuffle", "zlib", "zstd")
-#: Stages that decode straight into memory they are given; others return memory of their own.
-_INTO_PLACE = ("blosc", "zstd")
 #: An earlier stage hands on at most this many times the raw bytes (numbers widened, text of numbers).
 _MOST_BETWEEN = 16
 
@@ -114,14 +112,15 @@ class FrameCodec:
 
     def __init__(self, configs: Sequence[Config], dtype: np.dtype[Any]) -> None:
         self.rowdelta = bool(configs) and configs[0]["id"] == "rowdelta"
-        stages = list(configs[1:] if self.rowdelta else configs)
+        coding = list(configs[1:] if self.rowdelta else configs)
         self.dtype = dtype
-        self.is_raw = not stages
+        self.is_raw = not coding
         #: One plain LZ4 stage: readers decode such frames with `lz4_frame` and nothing in between.
-        self.is_lz4 = len(stages) == 1 and stages[0]["id"] in _LZ4
-        self._lz4 = stages[0] if self.is_lz4 else None
-        self._stages = [] if self.is_lz4 else [_stage(json.dumps(c, sort_keys=True)) for c in stages]
-        self._is_exact = all(c["id"] in _EXACT for c in stages)
+        self.is_lz4 = len(coding) == 1 and coding[0]["id"] in _LZ4
+        self._lz4 = coding[0] if self.is_lz4 else None
+        self._stages = [] if self.is_lz4 else [stages.stage(json.dumps(c, sort_keys=True)) for c in coding]
+        self._of_differences = self.rowdelta and coding == list(NAMED["rowdelta+zstd"][1:])
+        self._is_exact = all(c["id"] in _EXACT for c in coding)
 
     def encode(self, frame: NDArray[Any]) -> Buffer:
         """The stored bytes of a frame (C-contiguous); the raw bytes where encoding saves too little.
@@ -134,6 +133,8 @@ class FrameCodec:
             return raw
         if self._lz4 is not None:
             stored: Buffer = _lz4_encode(raw, self._lz4)
+        elif self._of_differences:
+            stored = stages.encode_differences(frame.reshape(-1).view(np.uint8))
         else:
             stored = self._encode_stages(frame.reshape(-1).view(self.dtype))
             if not self._is_exact:
@@ -176,31 +177,22 @@ class FrameCodec:
     def _encode_stages(self, frame: NDArray[Any]) -> memoryview:
         value: Any = frame
         try:
-            for stage in self._stages:
-                value = stage.encode(value)
-            return _flat_bytes(value)
+            for codec in self._stages:
+                value = stages.encode(codec, value)
+            return stages.flat_bytes(value)
         except Exception as error:  # numcodecs raises many kinds for numbers that do not suit a codec
             raise UsageError(f"codec {self._name} cannot encode {self.dtype.name}: {error}; take another one") from None
 
     def _run_stages(self, stored: memoryview, out: NDArray[np.uint8]) -> None:
-        value: Any = stored
+        value = stored
         try:
-            for stage in reversed(self._stages[1:]):
-                _check_claim(stage, value, 0, _MOST_BETWEEN * (out.nbytes + 256))
-                value = stage.decode(value)
-            first = self._stages[0]
-            _check_claim(first, value, out.nbytes, out.nbytes)
-            if first.codec_id in _INTO_PLACE:
-                first.decode(value, out=out)
-                return
-            result = np.frombuffer(_flat_bytes(first.decode(value)), np.uint8)
+            for codec in reversed(self._stages[1:]):
+                value = stages.flat_bytes(stages.decode(codec, value, _MOST_BETWEEN * (out.nbytes + 256)))
+            stages.decode_into(self._stages[0], value, out)
         except ValueError:
             raise
         except Exception as error:  # numcodecs raises RuntimeError, TypeError and others for damaged input
             raise ValueError(f"{type(error).__name__}: {error}") from None
-        if result.nbytes != out.nbytes:
-            raise ValueError(f"{result.nbytes} bytes decoded, {out.nbytes} expected")
-        out[...] = result
 
     def _check_exact(self, stored: memoryview, raw: memoryview) -> None:
         back = np.empty(len(raw), np.uint8)
@@ -212,7 +204,7 @@ class FrameCodec:
 
     @property
     def _name(self) -> str:
-        return "+".join(stage.codec_id for stage in self._stages)
+        return "+".join(codec.codec_id for codec in self._stages)
 
 
 def lz4_frame(stored: memoryview, nbytes: int) -> bytes:
@@ -230,36 +222,3 @@ def _lz4_encode(raw: memoryview, config: Config) -> bytes:
     if config["id"] == "lz4hc":
         return bytes(lz4.block.compress(raw, mode="high_compression", compression=config.get("level", 9)))
     return bytes(lz4.block.compress(raw, mode="fast", acceleration=config.get("acceleration", 1)))
-
-
-def _check_claim(stage: Any, stored: Any, least: int, most: int) -> None:
-    """Compares the size in a stage's header with what is expected, before its decoder believes it."""
-    claimed = claimed_bytes(stage.codec_id, _flat_bytes(stored))
-    if claimed is not None and not least <= claimed <= most:
-        raise ValueError(f"a {stage.codec_id} header claims {claimed} bytes, at most {most} expected")
-
-
-def _flat_bytes(value: Any) -> memoryview:
-    """The bytes of a buffer or an array; memoryview alone cannot cast arrays of complex numbers."""
-    flat = value if isinstance(value, (bytes, bytearray, memoryview)) else np.ascontiguousarray(value).reshape(-1)
-    return np.frombuffer(flat, np.uint8).data
-
-
-@lru_cache(maxsize=64)
-def _stage(config: str) -> Any:
-    """A numcodecs codec; imported only where one is used, since that takes a tenth of a second.
-
-    Raises:
-        UsageError: there is no such codec, or its settings are wrong.
-    """
-    if json.loads(config)["id"] == "pickle":
-        raise UsageError("codec pickle cannot be used: reading it would run whatever code a file holds")
-    import numcodecs
-    import numcodecs.blosc
-
-    # blosc's own threads break at fork and gain nothing on frames of 16 to 64 KiB.
-    numcodecs.blosc.use_threads = False
-    try:
-        return numcodecs.get_codec(json.loads(config))
-    except Exception as error:  # numcodecs raises whatever the codec's constructor raises
-        raise UsageError(f"codec {config} cannot be used: {error}") from None

@@ -147,13 +147,13 @@ class DecodingTimer:
             setattr(owner, name, function)
 
     def _timing(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*arguments: Any) -> Any:
+        def timed(*arguments: Any, **options: Any) -> Any:
             if self._within:  # one that decodes has called another
-                return function(*arguments)
+                return function(*arguments, **options)
             self._within = True
             began = perf_counter()
             try:
-                return function(*arguments)
+                return function(*arguments, **options)
             finally:
                 self._seconds[DECODING] += perf_counter() - began
                 self._within = False
