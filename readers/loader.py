@@ -188,7 +188,7 @@ class Loader:
     def _batches(self, order: Numbers, done: int) -> Generator[Any, None, None]:
         """What this rank still has of an epoch; closing it stops the threads."""
         stream = Stream(self.dataset, self._pool, self.threads, self.prefetch, self._finish)
-        with closing(stream.batches(self.share.batches(order, done))) as batches:
+        with closing(stream.batches(self.share.numbers(order, done), self.batch_size)) as batches:
             if self.device is None:
                 yield from batches
                 return

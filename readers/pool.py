@@ -9,9 +9,10 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 #: Smaller batches come from the system's allocator, which reuses small memory well by itself.
 LEAST_BYTES = 2**20
@@ -36,7 +37,9 @@ class Pool:
         self._keep = keep
         # Memory comes back in whichever thread and at whichever moment garbage is collected, so there is no lock here
         # that the same thread might hold already: each call on a deque is safe by itself.
-        self._free: deque[torch.Tensor] = deque(maxlen=keep)
+        self._free: deque[NDArray[np.uint8]] = deque(maxlen=keep)
+        self._lent: dict[int, tuple[object, NDArray[np.uint8]]] = {}
+        self._given_back = _giver_back(self._free, self._lent)
 
     def __reduce__(self) -> tuple[type[Pool], tuple[bool, int]]:
         return Pool, (self.pinned, self._keep)
@@ -47,17 +50,15 @@ class Pool:
             return torch.empty(nbytes, dtype=torch.uint8, pin_memory=self.pinned)
         memory = self._fitting(nbytes)
         if memory is None:
-            memory = torch.empty(_rounded(nbytes), dtype=torch.uint8)
-        array = memory.numpy()[:nbytes]
-        # numpy keeps `memory` alive through the view's base; the view itself is what dies with the storage.
-        weakref.finalize(array, _give_back, weakref.ref(self), memory).atexit = False
-        return torch.from_numpy(array)
+            memory = torch.empty(_rounded(nbytes), dtype=torch.uint8).numpy()
+        # The view keeps `memory` alive, as its base; the view itself is what dies with the storage.
+        view = memory[:nbytes]
+        # A plain reference: weakref.finalize takes 3 us more.
+        reference = weakref.ref(view, self._given_back)
+        self._lent[id(reference)] = reference, memory
+        return torch.from_numpy(view)
 
-    def take_back(self, memory: torch.Tensor) -> None:
-        """Keeps a buffer for a later call."""
-        self._free.append(memory)
-
-    def _fitting(self, nbytes: int) -> torch.Tensor | None:
+    def _fitting(self, nbytes: int) -> NDArray[np.uint8] | None:
         """A free buffer that is large enough and not twice too large; None if there is none."""
         for _ in range(len(self._free)):
             try:
@@ -76,7 +77,12 @@ def _rounded(nbytes: int) -> int:
     return -(-nbytes // step) * step
 
 
-def _give_back(pool: Callable[[], Pool | None], memory: Any) -> None:
-    alive = pool()
-    if alive is not None:
-        alive.take_back(memory)
+def _giver_back(
+    free: deque[NDArray[np.uint8]], lent: dict[int, tuple[object, NDArray[np.uint8]]]
+) -> Callable[[object], None]:
+    """What is called when a view has died; it does not keep the pool alive."""
+
+    def give_back(reference: object) -> None:
+        free.append(lent.pop(id(reference))[1])
+
+    return give_back

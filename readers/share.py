@@ -10,7 +10,6 @@ many numbers of the order are done, and the rest can be shared anew among any nu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,19 +61,26 @@ class Share:
         """How many numbers of the order are done after `steps` more steps; n at the end of the epoch."""
         return min(done + steps * self.step_size, n)
 
-    def batch(self, order: NDArray[np.int64], step: int, done: int = 0) -> NDArray[np.int64]:
-        """The sample numbers of one batch, (batch_size,), the last one fewer: mostly a view of `order`."""
-        start = done + step * self.step_size
-        size = min(self.batch_size, -(-(len(order) - start) // self.world_size))
+    def numbers(self, order: NDArray[np.int64], done: int = 0) -> NDArray[np.int64]:
+        """The sample numbers of all batches that this rank still has, one behind the other, (m,).
+
+        Each batch has `batch_size` of them, the last one what is left. With one rank it is a view of `order`.
+        """
+        whole = _left(len(order), done) // self.step_size
+        start = done + whole * self.step_size
+        last = self._last(order, start) if whole < self.steps(len(order), done) else order[:0]
+        if self.world_size == 1:
+            return order[done : start + len(last)]
+        mine = order[done:start].reshape(whole, self.world_size, self.batch_size)[:, self.rank]
+        return np.concatenate([mine.reshape(-1), last])
+
+    def _last(self, order: NDArray[np.int64], start: int) -> NDArray[np.int64]:
+        """This rank's part of what is left of the order from `start` on, less than a step."""
+        size = -(-(len(order) - start) // self.world_size)
         start += self.rank * size
         if start + size <= len(order):
             return order[start : start + size]
         return np.take(order, np.arange(start, start + size), mode="wrap")
-
-    def batches(self, order: NDArray[np.int64], done: int = 0) -> Iterator[NDArray[np.int64]]:
-        """The batches that this rank still has, in order."""
-        for step in range(self.steps(len(order), done)):
-            yield self.batch(order, step, done)
 
 
 def _left(n: int, done: int) -> int:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from readers.advice import Advisor
 from readers.dataset import PackedDataset
 from readers.field_reader import FieldReader, locate_all
 from readers.gathering import as_images
@@ -65,13 +65,14 @@ class Stream:
     prefetch: int = 2
     finish: Callable[[Any], Any] | None = None
 
-    def batches(self, numbers: Iterable[Numbers]) -> Generator[Any, None, None]:
-        """The batches of samples `numbers`, each (n,). To be closed, so that no thread is left."""
+    def batches(self, numbers: Numbers, batch_size: int) -> Generator[Any, None, None]:
+        """Samples `numbers` (n,) in batches, the last one of what is left. To be closed, so that no thread is left."""
         # Those of the present epoch, and of no other until the last batch.
         readers = self.dataset.readers
         # A transform may take any time, and give any number of bytes: its batches are read ahead one by one.
         alone = self.threads and self.dataset.transform is not None
-        runs = _runs(readers, self.dataset.opened.advisor, iter(numbers), 0 if alone else LARGE_RUN_BYTES)
+        located = _located(list(readers.values()), numbers, batch_size, 0 if alone else LARGE_RUN_BYTES)
+        runs = self.dataset.opened.advisor.ahead(located, partial(_spans, list(readers.values())))
         read = self._reader(readers)
         return self._ahead(read, runs) if self.threads else self._inline(read, runs)
 
@@ -154,61 +155,36 @@ def _one_by_one(batches: list[Any]) -> Iterator[Any]:
         yield batches.pop()
 
 
-def _runs(
-    by_name: Mapping[str, FieldReader], advisor: Advisor, numbers: Iterator[Numbers], run_bytes: int
-) -> Iterator[Run]:
-    """The batches, located a group at a time, and asked for ahead of time where they come from the disk."""
-    readers = list(by_name.values())
-
-    def spans(run: Run) -> Numbers:
-        return np.concatenate([r.spans(places) for r, places in zip(readers, run.places, strict=True)])
-
-    return advisor.ahead(_located(readers, numbers, run_bytes), spans)
+def _spans(readers: Sequence[FieldReader], run: Run) -> Numbers:
+    """Address and size of the bytes of a run, (n, 2)."""
+    return np.concatenate([r.spans(places) for r, places in zip(readers, run.places, strict=True)])
 
 
-def _located(readers: Sequence[FieldReader], numbers: Iterator[Numbers], run_bytes: int) -> Iterator[Run]:
-    group: _Group | None = _Group(readers)
+def _located(readers: Sequence[FieldReader], numbers: Numbers, batch_size: int, run_bytes: int) -> Iterator[Run]:
+    """The batches, located a group at a time, as many in a run as have up to `run_bytes`, and one at least."""
+    at_once = _batches_at_once(readers, batch_size, run_bytes)
     # The first groups are small, so that the first batch comes at once.
-    size = 1
-    while group is not None:
-        yield from group.runs(run_bytes)
-        group = group.located(numbers, size)
-        size = min(2 * size, GROUP_SAMPLES)
+    start, group = 0, 1
+    while start < len(numbers):
+        end = start + -(-group // batch_size) * batch_size
+        places = locate_all(readers, numbers[start:end])
+        sizes = _sizes(min(end, len(numbers)) - start, batch_size)
+        for first in range(0, len(sizes), at_once):
+            run = sizes[first : first + at_once]
+            at = first * batch_size
+            yield Run([found[at : at + sum(run)] for found in places], run)
+        start, group = end, min(2 * group, GROUP_SAMPLES)
 
 
-class _Group:
-    """Some batches, located together."""
+def _sizes(samples: int, batch_size: int) -> list[int]:
+    """Samples of each batch."""
+    rest = samples % batch_size
+    return [batch_size] * (samples // batch_size) + ([rest] if rest else [])
 
-    def __init__(self, readers: Sequence[FieldReader], batches: Sequence[Numbers] = ()) -> None:
-        self._readers = readers
-        self._sizes = [len(batch) for batch in batches]
-        joined = np.concatenate(batches) if batches else np.zeros(0, np.int64)
-        self._places = locate_all(readers, joined) if batches else []
 
-    def located(self, numbers: Iterator[Numbers], samples: int) -> _Group | None:
-        """The next group, of about `samples` samples and at least one batch; None at the end."""
-        batches: list[Numbers] = []
-        held = 0
-        for batch in numbers:
-            batches.append(batch)
-            held += len(batch)
-            if held >= samples:
-                break
-        return _Group(self._readers, batches) if batches else None
-
-    def runs(self, run_bytes: int) -> Iterator[Run]:
-        """The batches, as many at a time as have up to `run_bytes`, and one at least."""
-        at_once = self._batches_at_once(run_bytes)
-        start = 0
-        for first in range(0, len(self._sizes), at_once):
-            sizes = self._sizes[first : first + at_once]
-            end = start + sum(sizes)
-            yield Run([places[start:end] for places in self._places], sizes)
-            start = end
-
-    def _batches_at_once(self, run_bytes: int) -> int:
-        if any(reader.field.is_ragged for reader in self._readers):
-            return 1
-        sample = sum(reader.field.fixed_bytes for reader in self._readers)
-        limit = min(run_bytes, bytes_at_once(sample))
-        return max(1, limit // max(max(self._sizes, default=1) * sample, 1))
+def _batches_at_once(readers: Sequence[FieldReader], batch_size: int, run_bytes: int) -> int:
+    if any(reader.field.is_ragged for reader in readers):
+        return 1
+    sample = sum(reader.field.fixed_bytes for reader in readers)
+    limit = min(run_bytes, bytes_at_once(sample))
+    return max(1, limit // max(batch_size * sample, 1))

@@ -20,11 +20,18 @@ def calls(monkeypatch):
     made = []
 
     def pretend(descriptor, offset, length, kind):
+        if kind == os.POSIX_FADV_RANDOM:
+            return
         assert kind == os.POSIX_FADV_WILLNEED
         made.append((descriptor, offset, length))
 
     monkeypatch.setattr(os, "posix_fadvise", pretend)
     return made
+
+
+def refused(*_):
+    """A call of preadv for what is not in memory."""
+    raise BlockingIOError
 
 
 def advisor_of(starts):
@@ -111,7 +118,8 @@ def test_every_byte_of_a_batch_is_covered(packed, calls):
 
 
 def test_advice_is_given_while_reading_is_cold(rows, calls, monkeypatch):
-    """The first run is asked for in any case; the others only while blocks are read from the disk."""
+    """A first run that is not in memory is asked for; the others only while blocks are read from the disk."""
+    monkeypatch.setattr(os, "preadv", refused)
     blocks = [7]
     reads = [0]
     monkeypatch.setattr(advice, "_blocks_read", lambda: blocks.append(blocks[-1] + reads[0]) or blocks[-1])
@@ -129,8 +137,34 @@ def test_advice_is_given_while_reading_is_cold(rows, calls, monkeypatch):
     assert asked[2] <= 20
 
 
+@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="only Linux tells what is in memory")
+def test_what_is_in_memory_is_not_asked_for(rows, calls):
+    """A warm epoch costs no calls: not for the first run either."""
+    dataset = PackedDataset(rows)
+    for opened in dataset.opened.shards:
+        Path(opened.path).read_bytes()
+    assert len(list(Loader(dataset, 10, shuffle=True))) == 100
+    assert calls == []
+
+
+@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="only Linux tells what is in memory")
+def test_some_of_the_first_run_are_tried(monkeypatch):
+    """Tried are the right files at the right offsets, from the first to the last stretch, and not all of many."""
+    tried = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda *_: None)
+    monkeypatch.setattr(os, "preadv", lambda descriptor, _, offset, flags: tried.append((descriptor, offset)))
+    advisor = advisor_of([1000, 0])
+    assert advisor.in_memory(spans((1, 5), (1002, 5), (7, 0)))
+    assert tried == [(11, 1), (10, 2)]
+    tried.clear()
+    assert advisor.in_memory(spans(*((n, 1) for n in range(900))))
+    assert len(tried) <= 2 * advice.TRIES
+    assert tried[-1][1] > 700
+
+
 def test_advice_runs_ahead_of_reading(rows, calls, monkeypatch):
     """While it stays cold, what the next batches need is asked for before they are read."""
+    monkeypatch.setattr(os, "preadv", refused)
     count = iter(range(10**6))
     monkeypatch.setattr(advice, "_blocks_read", lambda: next(count))
     monkeypatch.setattr("readers.stream.RUN_BYTES", 25 * 140)
@@ -161,13 +195,15 @@ def test_platforms_without_the_call_work(rows, monkeypatch, missing):
 
 def test_file_systems_that_take_no_advice_work(rows, monkeypatch):
     """A refusal by the file system is taken for a no, once."""
+    monkeypatch.setattr(os, "preadv", refused)
     count = iter(range(10**6))
     monkeypatch.setattr(advice, "_blocks_read", lambda: next(count))
     refusals = []
 
-    def refuse(*_):
-        refusals.append(1)
-        raise OSError("not here")
+    def refuse(descriptor, offset, length, kind):
+        if kind == os.POSIX_FADV_WILLNEED:
+            refusals.append(1)
+            raise OSError("not here")
 
     monkeypatch.setattr(os, "posix_fadvise", refuse)
     assert len(list(Loader(PackedDataset(rows), 10))) == 100

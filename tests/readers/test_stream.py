@@ -18,33 +18,41 @@ def dataset(rows):
     return dataset
 
 
-@given(sizes=st.lists(st.integers(0, 300), max_size=40), threads=st.sampled_from([0, 0, 0, 1, 2]), data=st.data())
-def test_batches_of_any_sizes(dataset, sizes, threads, data):
-    """Batches of any sizes, empty ones too, come as they were asked for."""
-    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
-    asked = [rng.integers(0, 1000, size) for size in sizes]
-    got = list(Stream(dataset, Pool(), threads).batches(asked))
-    assert [batch["y"].tolist() for batch in got] == [numbers.tolist() for numbers in asked]
+def parts(numbers, batch_size):
+    """Batches as they are to come."""
+    return [numbers[at : at + batch_size].tolist() for at in range(0, len(numbers), batch_size)]
+
+
+@given(
+    samples=st.integers(0, 5000),
+    batch_size=st.integers(1, 300),
+    threads=st.sampled_from([0, 0, 0, 1, 2]),
+    seed=st.integers(0, 99),
+)
+def test_batches_of_any_size(dataset, samples, batch_size, threads, seed):
+    """Batches of any size, the last one smaller, come as they were asked for."""
+    numbers = np.random.default_rng(seed).integers(0, 1000, samples)
+    got = list(Stream(dataset, Pool(), threads).batches(numbers, batch_size))
+    assert [batch["y"].tolist() for batch in got] == parts(numbers, batch_size)
     assert all((batch["x"] == batch["y"][:, None]).all() for batch in got)
-    assert all(batch["x"].shape == (len(numbers), 33) for batch, numbers in zip(got, asked, strict=True))
+    assert all(batch["x"].shape == (len(batch["y"]), 33) for batch in got)
 
 
-def test_first_batch_comes_before_the_rest_is_asked_for(dataset):
+def test_first_batch_comes_before_the_rest_is_located(dataset, monkeypatch):
     """Only a few batches are located for the first one, and no more than about GROUP_SAMPLES ahead of any other."""
-    taken = []
-
-    def numbers():
-        for i in range(400):
-            taken.append(1)
-            yield np.arange(100) + i % 9
-
-    batches = Stream(dataset, Pool()).batches(numbers())
+    located = []
+    locate = stream.locate_all
+    monkeypatch.setattr(
+        stream, "locate_all", lambda readers, numbers: located.append(len(numbers)) or locate(readers, numbers)
+    )
+    batches = Stream(dataset, Pool()).batches(np.arange(40_000) % 1000, 100)
     next(batches)
-    assert len(taken) <= 4
+    assert sum(located) <= 400
     for handed in range(2, 401):
         next(batches)
-        assert len(taken) * 100 <= handed * 100 + 2 * stream.GROUP_SAMPLES + 200
+        assert sum(located) <= handed * 100 + 2 * stream.GROUP_SAMPLES + 200
     batches.close()
+    assert len(located) < 20
 
 
 def test_calls_of_small_batches_are_shared(dataset, monkeypatch):
@@ -55,20 +63,17 @@ def test_calls_of_small_batches_are_shared(dataset, monkeypatch):
     monkeypatch.setattr(
         reader, "read", lambda self, places, *args: counts.append(len(places)) or read(self, places, *args)
     )
-    asked = [np.arange(10)] * 2000
-    assert len(list(Stream(dataset, Pool()).batches(asked))) == 2000
+    assert len(list(Stream(dataset, Pool()).batches(np.arange(20_000) % 1000, 10))) == 2000
     assert len(counts) < 2 * 2000 / 20
     row_bytes = 33 * 4 + 8
     assert max(counts) * row_bytes <= stream.RUN_BYTES
     counts.clear()
-    many = np.resize(np.arange(1000), 5000)
-    list(Stream(dataset, Pool()).batches([many, many]))
+    list(Stream(dataset, Pool()).batches(np.arange(10_000) % 1000, 5000))
     assert counts == [5000] * 4
 
 
 def test_finish_is_applied_to_each_batch(dataset):
     """What finish makes of a batch is handed out, with threads or without."""
-    asked = [np.array([i, i + 1]) for i in range(50)]
     for threads in (0, 2):
-        made = Stream(dataset, Pool(), threads, finish=lambda batch: int(batch["y"].sum())).batches(asked)
-        assert list(made) == [2 * i + 1 for i in range(50)]
+        stream = Stream(dataset, Pool(), threads, finish=lambda batch: int(batch["y"].sum()))
+        assert list(stream.batches(np.arange(100), 2)) == [4 * i + 1 for i in range(50)]
