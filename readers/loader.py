@@ -23,6 +23,7 @@ from readers.dataset import PackedDataset
 from readers.dataset_order import block_samples, describe, order_of
 from readers.device import ahead, device_of
 from readers.fixed import FixedCoded
+from readers.next_order import NextOrder
 from readers.order import Given
 from readers.places import Numbers
 from readers.pool import Pool
@@ -49,8 +50,9 @@ class Loader:
             blocks, so that each compressed frame is decoded about once an epoch.
         seed: of the order.
         drop_last: leave out the last batch where it is not full.
-        threads: 0 reads in the caller's thread; n reads ahead in n threads; `"auto"` takes threads where decoding
-            large frames or a transform leaves time to hide.
+        threads: 0 does all in the caller's thread; n reads ahead in n threads; `"auto"` takes threads where decoding
+            large frames or a transform leaves time to hide. But for 0, the order of the next epoch is made by a
+            thread of its own where it is long.
         prefetch: batches read ahead by threads, at most, or one a thread where that is more; a batch of less than
             256 KiB that no transform is waiting for is read together with its neighbours, and they count as one.
         device: moves batches there: gathered into page-locked memory, copied beside the caller's work.
@@ -91,6 +93,7 @@ class Loader:
         self.order = order_of(dataset, shuffle, seed, sampler, window)
         self.share = Share(batch_size, *_rank(rank, world_size), drop_last)
         self.threads = _threads(threads, dataset)
+        self._next_order = NextOrder() if threads else None
         if prefetch < 1:
             raise UsageError(f"prefetch {prefetch}: 1 or more is expected")
         self.prefetch = prefetch
@@ -167,18 +170,21 @@ class Loader:
             self.epoch, self._done = epoch + 1, 0
             return
         self._keep_window()
+        last_quarter = steps - steps // 4
         with closing(self._batches(order, done)) as batches:
             for step in range(1, steps + 1):
                 batch = next(batches)
                 self._done = self.share.done_after(step, n, done)
                 if step == steps:
                     self.epoch, self._done = epoch + 1, 0
+                if step == last_quarter and self._next_order is not None:
+                    self._next_order.prepare(self.order, epoch + 1)
                 yield batch
                 # The generator must not hold a batch whose memory the pool could use again.
                 del batch
 
     def _order_of(self, epoch: int) -> Numbers:
-        order = self.order.epoch(epoch)
+        order = self.order.epoch(epoch) if self._next_order is None else self._next_order.of(self.order, epoch)
         if isinstance(self.order, Given | SamplerOrder):
             wrong = order[(order < 0) | (order >= len(self.dataset))]
             if len(wrong):

@@ -114,7 +114,8 @@ def random_order(n: int, bits: np.random.PCG64, group: NDArray[np.int64] | None 
     Args:
         group: of each number, (n,), ascending, from 0.
     """
-    words: NDArray[np.uint64] = bits.random_raw(n)
+    # The same words as `bits.random_raw(n)`, which would hold the interpreter's lock.
+    words: NDArray[np.uint64] = np.random.Generator(bits).integers(0, 2**64 - 1, n, np.uint64, endpoint=True)
     if group is not None and n:
         high = int(group[-1]).bit_length()
         words >>= np.uint64(high)

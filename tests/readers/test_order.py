@@ -208,3 +208,10 @@ def test_bad_numbers_are_refused(make):
     """Negative seeds and epochs, empty blocks sizes and windows, and edges that do not ascend are refused."""
     with pytest.raises(UsageError, match="expected"):
         make()
+
+
+def test_words_are_those_that_numpy_promises():
+    """A random order comes from the raw words of the generator, which no version of numpy changes."""
+    n = 1000
+    words = random_bits(3, 4).random_raw(n) & ~np.uint64(1023) | np.arange(n, dtype=np.uint64)
+    assert np.array_equal(random_order(n, random_bits(3, 4)), np.sort(words) & np.uint64(1023))
