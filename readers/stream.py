@@ -164,7 +164,7 @@ def _located(readers: Sequence[FieldReader], numbers: Numbers, batch_size: int, 
     """The batches, located a group at a time, as many in a run as have up to `run_bytes`, and one at least."""
     at_once = _batches_at_once(readers, batch_size, run_bytes)
     # The first groups are small, so that the first batch comes at once.
-    start, group = 0, 1
+    start, group = 0, batch_size
     while start < len(numbers):
         end = start + -(-group // batch_size) * batch_size
         places = locate_all(readers, numbers[start:end])
@@ -173,7 +173,7 @@ def _located(readers: Sequence[FieldReader], numbers: Numbers, batch_size: int, 
             run = sizes[first : first + at_once]
             at = first * batch_size
             yield Run([found[at : at + sum(run)] for found in places], run)
-        start, group = end, min(2 * group, GROUP_SAMPLES)
+        start, group = end, min(4 * group, GROUP_SAMPLES)
 
 
 def _sizes(samples: int, batch_size: int) -> list[int]:

@@ -41,6 +41,8 @@ class Varied:
         self._raw = not self.field.codec
         self._axes = self.field.ragged_axes
         self._dtype = TORCH_DTYPES[self.field.dtype]
+        self._rest: tuple[Any, ...] = self.field.shape[1:]
+        self._unit = self.field.fixed_bytes
         self._sample_offsets_at = places.array_at("sample_offsets")
         self._shapes_at = places.array_at("shapes")
         rule = self.field.frame
@@ -129,9 +131,9 @@ class Varied:
         Raises:
             DamagedError: a frame cannot be decoded.
         """
-        sizes = located[:, _RAW]
-        ends = np.zeros(len(sizes) + 1, np.int64)
-        np.cumsum(sizes, out=ends[1:])
+        if self._axes == (0,) and self.field.kind == "array":
+            return self._ragged(located, allocate or fresh)
+        ends = _sums(located[:, _RAW])
         flat = (allocate or fresh)(int(ends[-1]))
         try:
             self._fill(located, ends, flat.numpy())
@@ -139,9 +141,17 @@ class Varied:
                 return _texts(flat, ends)
         except ValueError as error:
             raise damaged(self.field.name, error) from None
-        if self._axes == (0,) and self.field.kind != "image":
-            return self._ragged(located, flat)
         return self._list(located, flat, ends)
+
+    def _ragged(self, located: Numbers, allocate: Allocate) -> Ragged:
+        offsets = _sums(located[:, _AXES])
+        count = int(offsets[-1])
+        flat = allocate(count * self._unit)
+        try:
+            self._fill(located, offsets * self._unit, flat.numpy())
+        except ValueError as error:
+            raise damaged(self.field.name, error) from None
+        return Ragged(flat.view(self._dtype).view(count, *self._rest), torch.from_numpy(offsets))
 
     def _fill(self, located: Numbers, ends: Numbers, flat: NDArray[np.uint8]) -> None:
         if self._raw:
@@ -235,7 +245,7 @@ class Varied:
 
     def _check_shapes(self, out: Numbers) -> None:
         """Checks that shapes and sizes agree, before anything is allocated by them."""
-        size = np.full(len(out), float(self.field.fixed_bytes))
+        size = np.full(len(out), float(self._unit))
         for axis in range(len(self._axes)):
             size *= out[:, _AXES + axis]
         axes = out[:, _AXES:]
@@ -247,12 +257,6 @@ class Varied:
         ragged: Iterator[int] = iter(row[_AXES:])
         return tuple(next(ragged) if n is None else n for n in self.field.shape)
 
-    def _ragged(self, located: Numbers, flat: torch.Tensor) -> Ragged:
-        offsets = np.zeros(len(located) + 1, np.int64)
-        np.cumsum(located[:, _AXES], out=offsets[1:])
-        rest: tuple[Any, ...] = self.field.shape[1:]
-        return Ragged(flat.view(self._dtype).view(int(offsets[-1]), *rest), torch.from_numpy(offsets))
-
     def _list(self, located: Numbers, flat: torch.Tensor, ends: Numbers) -> list[torch.Tensor]:
         values = flat.view(self._dtype)
         size = self.field.itemsize
@@ -261,6 +265,13 @@ class Varied:
             shape = self._shape(row)
             out.append(values[start : start + math.prod(shape)].view(shape))
         return out
+
+
+def _sums(lengths: Numbers) -> Numbers:
+    """0 and the sums of the first 1, 2, ... lengths, (n + 1,)."""
+    sums = np.zeros(len(lengths) + 1, np.int64)
+    lengths.cumsum(out=sums[1:])
+    return sums
 
 
 def _texts(flat: torch.Tensor, ends: Numbers) -> list[str]:
