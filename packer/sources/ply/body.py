@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +11,7 @@ from packer.errors import SourceError
 from packer.sources.ply.ascii import check_line_count, read_ascii
 from packer.sources.ply.binary import Order, least_bytes, read_binary
 from packer.sources.ply.fields import Rule
-from packer.sources.ply.header import Element, Header
+from packer.sources.ply.header import Element, Header, open_file
 from packer.sources.ply.table import Table, row_error
 from packer.sources.ply.text import count_rows
 from packer.sources.ply.triangles import triangulated_sizes
@@ -81,9 +80,9 @@ def measure_lists(header: Header, path: str, corners: Rule | None = None) -> dic
 def read_from(path: str, start: int) -> bytes:
     """The bytes of a file from `start` on."""
     try:
-        with Path(path).open("rb") as file:
+        with open_file(path) as file:
             file.seek(start)
-            return file.read()
+            return file.readall()
     except OSError as error:
         raise SourceError(f"cannot be read: {error.strerror}", path) from error
 

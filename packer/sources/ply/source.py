@@ -21,7 +21,7 @@ from packer.sources.base import Block, OnBad, Source, stop
 from packer.sources.ply.body import check_size, measure_lists, read_from, read_tables
 from packer.sources.ply.fields import Rule, rules_of
 from packer.sources.ply.files import find_files
-from packer.sources.ply.header import Property, read_header
+from packer.sources.ply.header import Header, Property, read_header
 from packer.sources.ply.origin import origin_of
 from packer.sources.ply.set import Choice, Column, Member, agreeing, columns_of, first_axes
 from packer.sources.ply.table import DoesNotFitError, Table, convert, row_error
@@ -127,12 +127,17 @@ def _is_text(name: str) -> bool:
 def _open_member(path: str, name: str, cast: Mapping[str, str], kinds: Kinds, triangulate: bool) -> Member:
     header = read_header(path)
     check_size(header, Path(path).stat().st_size, path)
+    rules = _rules(header, cast, kinds, path)
+    lists = measure_lists(header, path, corners_of(rules) if triangulate else None)
+    return Member(path, name, header, rules, lists, triangulate)
+
+
+def _rules(header: Header, cast: Mapping[str, str], kinds: Kinds, path: str) -> Mapping[str, Rule]:
+    """The rules of a file, found once for all files that declare the same."""
     kind = tuple((e.name, e.properties) for e in header.elements)
     if kind not in kinds:
         kinds[kind] = rules_of(header.elements, cast, path)
-    rules = kinds[kind]
-    lists = measure_lists(header, path, corners_of(rules) if triangulate else None)
-    return Member(path, name, header, rules, lists, triangulate)
+    return kinds[kind]
 
 
 def _remarks(members: Sequence[Member]) -> list[str]:
@@ -158,6 +163,7 @@ class PlySource(Source):
     triangulate: bool = False
 
     fields: tuple[FieldSpec, ...] = field(init=False)
+    _kinds: Kinds = field(default_factory=dict, init=False, repr=False, compare=False)
     kind = "ply"
 
     def __post_init__(self) -> None:
@@ -203,7 +209,7 @@ class PlySource(Source):
         # Read on its own the body lies aligned in memory, and a cloud of one field needs no copy.
         body = read_from(path, header.body)
         check_size(header, header.body + len(body), path)
-        rules = rules_of(header.elements, self.cast, path)
+        rules = _rules(header, self.cast, self._kinds, path)
         tables = read_tables(header, body, path)
         corners = corners_of(rules) if self.triangulate else None
         if corners is not None:

@@ -22,7 +22,7 @@ from packer.convert import convert
 LARGE = 192
 #: Enough shards for two workers in a quick run too: by themselves they would be of 64 MiB at least. What is only
 #: copied goes into few, since each is synced for itself.
-DECODED_SHARD, COPIED_SHARD = 8 * 2**20, 40 * 2**20
+DECODED_SHARD, COPIED_SHARD = 8 * 2**20, 48 * 2**20
 PLANNED = 100_000
 
 
