@@ -19,9 +19,9 @@ from packer.errors import SourceError, UsageError
 from packer.format import rowdelta
 from packer.format.codecs import NAMED, Buffer, Config, FrameCodec, check_fits, codec_name
 from packer.format.schema import FieldSpec
-from packer.framing import choose_codec, measured_ratio, sample_frames
+from packer.framing import measured_ratio, sample_frames
 from packer.plan import field_sizes
-from packer.prepare import look_at
+from packer.prepare import auto_codecs, look_at
 from packer.sources.base import Source
 from packer.sources.limits import Limits
 
@@ -82,13 +82,14 @@ def codec_report(source: Source, limits: Limits | None = None) -> Iterator[Field
         raise SourceError("none of the samples looked at can be read; `packer convert` says why")
     sizes = field_sizes(source)
     total = sum(int(size.bytes.sum()) for size in sizes.values())
+    # A report looks at more samples than a conversion does, whose choice is to be told.
+    auto = auto_codecs(source, sizes, source.fields, limits)
     for spec in source.fields:
         samples = found[spec.name]
         share = int(sizes[spec.name].bytes.sum()) / max(total, 1)
         nbytes = sum(sample.nbytes for sample in samples)
-        auto = codec_name(choose_codec(spec, samples, share))
         trials = tuple(_trials(spec, samples)) if nbytes else ()
-        yield FieldReport(spec, len(samples), nbytes, share, trials, auto)
+        yield FieldReport(spec, len(samples), nbytes, share, trials, codec_name(auto[spec.name]))
 
 
 def _trials(spec: FieldSpec, samples: Sequence[NDArray[Any]]) -> Iterator[Trial]:

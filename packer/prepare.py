@@ -56,7 +56,7 @@ def prepare(
     sizes = field_sizes(source)
     codecs = {name: parse_codec(text) for name, text in texts.items() if text != "auto"}
     if len(codecs) < len(open_):
-        codecs |= _auto(source, sizes, [spec for spec in open_ if spec.name not in codecs], limits)
+        codecs |= auto_codecs(source, sizes, [spec for spec in open_ if spec.name not in codecs], limits)
     fields = [
         spec if isinstance(spec, Field) else stored_field(spec, codecs[spec.name], sizes[spec.name].extent(spec))
         for spec in source.fields
@@ -65,10 +65,14 @@ def prepare(
     return Prepared(source, make_plan(source, fields, sizes, shard_size, origin), origin)
 
 
-def _auto(
-    source: Source, sizes: Mapping[str, FieldSizes], specs: Sequence[FieldSpec], limits: Limits | None
+def auto_codecs(
+    source: Source, sizes: Mapping[str, FieldSizes], specs: Sequence[FieldSpec], limits: Limits | None = None
 ) -> dict[str, tuple[Config, ...]]:
-    """The codec that `auto` takes for each of the fields `specs`."""
+    """The codec that `auto` takes for each of the fields `specs`, after a look at some samples.
+
+    Args:
+        limits: as in `prepare`.
+    """
     places = min(LOOK_PLACES, max(4, len(source) // LOOK_SHARE))
     samples = look_at(source, places, limits=limits)
     total = sum(int(size.bytes.sum()) for size in sizes.values())

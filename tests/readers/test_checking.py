@@ -108,11 +108,14 @@ def test_sound_data_reads_the_same(packed):
 
 @FORK
 def test_loader_and_workers_find_it_too(copy):
-    """Loader, with threads too, and the processes of a DataLoader raise the same error."""
+    """Loader, with threads too, and the processes of a DataLoader raise the same error.
+
+    Loader names the samples of all batches that it reads at once.
+    """
     assert flip(copy, "lr", 23)[:2] == [22, 23]
     dataset = PackedDataset(copy, ["lr"], verify=True)
     for threads in (0, 2):
-        with pytest.raises(DamagedError, match=r"field 'lr', sample 22 \('a/22'\), sample 23 \('a/23'\): "):
+        with pytest.raises(DamagedError, match=r"field 'lr', sample 22 \('a/22'\), sample 23 \('a/23'\), sample 24 "):
             list(Loader(dataset, 8, threads=threads))
     workers = iter(DataLoader(dataset, batch_size=8, num_workers=2, multiprocessing_context="fork"))
     with pytest.raises(DamagedError, match=r"field 'lr', sample 22 \('a/22'\), sample 23 \('a/23'\): "):
