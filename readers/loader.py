@@ -51,8 +51,8 @@ class Loader:
         seed: of the order.
         drop_last: leave out the last batch where it is not full.
         threads: 0 does all in the caller's thread; n reads ahead in n threads; `"auto"` takes threads where decoding
-            large frames or a transform leaves time to hide. But for 0, the order of the next epoch is made by a
-            thread of its own where it is long.
+            large frames or a transform leaves time to hide. Unless it is 0, a thread of its own makes a long order of
+            the next epoch while the present one is read.
         prefetch: batches read ahead by threads, at most, or one a thread where that is more; a batch of less than
             256 KiB that no transform is waiting for is read together with its neighbours, and they count as one.
         device: moves batches there: gathered into page-locked memory, copied beside the caller's work.
