@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
 
-from readers.take import alone, in_main_thread, quicker, take, together
+from readers.take import TEAM_BYTES, alone, in_main_thread, quicker, take, together
 
 #: Fewer bytes are copied by numpy, which keeps the interpreter's lock meanwhile: 25 us at most. torch lets go of it,
-#: and may wait for milliseconds to have it back while another thread is at work.
+#: and may wait for milliseconds to have it back while another thread is at work. The main thread, which mostly works
+#: alone, leaves less than `TEAM_BYTES` to numpy.
 HELD_BYTES = 2**18
 
 
@@ -44,7 +45,7 @@ class Window:
     def tensor(self, records: NDArray[np.int64], out: torch.Tensor | None = None) -> torch.Tensor:
         """The same as a tensor, in new memory or in `out`, uint8 of as many bytes."""
         nbytes = len(records) * self._nbytes
-        if nbytes < HELD_BYTES and out is None:
+        if out is None and (nbytes < HELD_BYTES or (nbytes < TEAM_BYTES and in_main_thread())):
             return torch.from_numpy(self._items[records].view(self._item))
         if out is not None:
             return self._shaped(take(self._rows, records, out.view(self._rows.dtype).view(len(records), self._length)))

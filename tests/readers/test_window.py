@@ -20,6 +20,7 @@ def test_records_begin_at_every_element(
 ) -> None:
     """Overlapping records come whole, in order and more than once, as copies; in new memory and in the caller's."""
     monkeypatch.setattr(windows, "HELD_BYTES", held)
+    monkeypatch.setattr(windows, "TEAM_BYTES", held)
     elements = torch.arange(400).to(unit)
     values = elements.numpy().copy()
     window = Window(elements, values.dtype, shape)
@@ -42,6 +43,7 @@ def test_records_begin_at_every_element(
 def test_records_may_be_made_of_other_elements(monkeypatch: pytest.MonkeyPatch, held: int) -> None:
     """Values of 8 bytes begin at odd bytes; unsigned ones of 2 are addressed as signed ones."""
     monkeypatch.setattr(windows, "HELD_BYTES", held)
+    monkeypatch.setattr(windows, "TEAM_BYTES", held)
     memory = torch.arange(200, dtype=torch.uint8)
     found = Window(memory, np.float64, (2,)).tensor(np.array([3, 100]))
     assert found.numpy().tobytes() == memory[3:19].numpy().tobytes() + memory[100:116].numpy().tobytes()
@@ -55,6 +57,7 @@ def test_records_may_be_made_of_other_elements(monkeypatch: pytest.MonkeyPatch, 
 def test_no_record_outside_is_copied(monkeypatch: pytest.MonkeyPatch, held: int) -> None:
     """The record behind the last one that fits is refused."""
     monkeypatch.setattr(windows, "HELD_BYTES", held)
+    monkeypatch.setattr(windows, "TEAM_BYTES", held)
     window = Window(torch.zeros(10), np.float32, (3,))
     assert window.tensor(np.array([7])).shape == (1, 3)
     with pytest.raises(IndexError):
