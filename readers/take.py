@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 #: Elements from which torch spreads an index_select over its threads (its GRAIN_SIZE).
 TORCH_GRAIN = 32768
-#: Bytes from which several threads are worth a try. 8 pictures of 110 kB take 52 us by numpy and 290 by two threads that
-#: have to wake first; to tell which is quicker takes another 10.
+#: Bytes from which several threads are worth a try. 8 pictures of 110 kB take 52 us by numpy and 290 by two threads
+#: that have to wake first; to tell which is quicker takes another 10.
 TEAM_BYTES = 2**20
 #: Rows of fewer bytes in all are copied by numpy: 1,000 of 132 bytes take 10 us so, 16 by torch; of 8 bytes 2 and 10.
 NUMPY_BYTES = 2**20
