@@ -11,10 +11,11 @@ from packer.errors import SourceError
 from packer.sources.ply.ascii import check_line_count, read_ascii
 from packer.sources.ply.binary import Order, least_bytes, read_binary
 from packer.sources.ply.fields import Rule
-from packer.sources.ply.header import Element, Header, open_file
+from packer.sources.ply.header import Element, Header
 from packer.sources.ply.table import Table, row_error
 from packer.sources.ply.text import count_rows
 from packer.sources.ply.triangles import triangulated_sizes
+from packer.sources.raw_file import open_raw
 
 #: Length of every list, int64 (rows,), by element name and property number.
 Sizes = dict[str, dict[int, NDArray[np.int64]]]
@@ -80,7 +81,7 @@ def measure_lists(header: Header, path: str, corners: Rule | None = None) -> dic
 def read_from(path: str, start: int) -> bytes:
     """The bytes of a file from `start` on."""
     try:
-        with open_file(path) as file:
+        with open_raw(path) as file:
             file.seek(start)
             return file.readall()
     except OSError as error:

@@ -8,13 +8,13 @@ the word looks like a misspelt `element` or `property`.
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from io import FileIO
 from typing import Literal
 
 from packer.errors import SourceError
+from packer.sources.raw_file import open_raw
 
 Format = Literal["ascii", "binary_little_endian", "binary_big_endian"]
 
@@ -38,10 +38,6 @@ _FIRST_READ = 4096
 MAX_COUNT = 2**48
 #: Elements and properties together; real files have up to some hundreds.
 MAX_DECLARATIONS = 4096
-
-_END = b"\nend_header\n"
-#: A line with a count, of no more digits than any count may have, before and behind it.
-_COUNT = re.compile(rb"^(element [!-~]+) ([0-9]{1,14})$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -83,11 +79,6 @@ class Header:
         return any(e.has_lists and e.count for e in self.elements)
 
 
-#: Headers without their counts, and what they mean; so many at most, as each may have comments of its own.
-_KNOWN: dict[bytes, Header] = {}
-_MOST_KNOWN = 256
-
-
 def read_header(path: str) -> Header:
     """The header of a file; reads no more than it needs.
 
@@ -95,15 +86,10 @@ def read_header(path: str) -> Header:
         SourceError: the file cannot be read, is no PLY file, or its header is wrong.
     """
     try:
-        with open_file(path) as file:
+        with open_raw(path) as file:
             return parse_header(_read_head(file), path)
     except OSError as error:
         raise SourceError(f"cannot be read: {error.strerror}", path) from error
-
-
-def open_file(path: str) -> FileIO:
-    """A file, open for reading; unbuffered and not through Path, which take as long as reading a small cloud."""
-    return open(path, "rb", buffering=0)  # noqa: PTH123
 
 
 def _read_head(file: FileIO) -> bytes:
@@ -120,29 +106,9 @@ def _read_head(file: FileIO) -> bytes:
 def parse_header(data: bytes, path: str) -> Header:
     """The header at the start of `data`, which may go on with the body.
 
-    Files of one folder mostly differ in their counts alone, so what the rest means is looked up: 8 us instead of 80.
-
     Raises:
         SourceError: not a PLY file, or its header is wrong; names the line.
     """
-    end = data.find(_END, 0, MAX_HEADER_BYTES) + len(_END)
-    if end < len(_END) or not data.startswith(b"ply\n"):
-        return _parse(data, path)
-    counts = [int(count) for _, count in _COUNT.findall(data, 0, end)]
-    rest = _COUNT.sub(rb"\1", data[:end])
-    known = _KNOWN.get(rest)
-    if known is not None:
-        elements = tuple(replace(e, count=count) for e, count in zip(known.elements, counts, strict=True))
-        return replace(known, elements=elements, body=end)
-    header = _parse(data, path)
-    if header.body == end and len(counts) == len(header.elements) and all(e.properties for e in header.elements):
-        if len(_KNOWN) == _MOST_KNOWN:
-            _KNOWN.clear()
-        _KNOWN[rest] = header
-    return header
-
-
-def _parse(data: bytes, path: str) -> Header:
     _check_magic(data, path)
     end = b"\r" if data[3:4] == b"\r" and data[4:5] != b"\n" else b"\n"
     lines = _Lines(path)

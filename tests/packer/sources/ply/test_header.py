@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from packer.errors import SourceError
-from packer.sources.ply.header import _KNOWN, _MOST_KNOWN, Element, Header, Property, parse_header, read_header
+from packer.sources.ply.header import Element, Property, parse_header, read_header
 
 HEADER = (
     b"ply",
@@ -36,42 +34,6 @@ def test_everything_declared_is_kept() -> None:
     assert header.elements == (Element("vertex", 2, (Property("x", "float32"), Property("ids", "int32", "uint8"))),)
     assert header.comments == ("made by hand",)
     assert header.obj_info == (" two  blanks",)
-
-
-@given(
-    counts=st.lists(st.integers(0, 10**14), min_size=2, max_size=2),
-    comment=st.sampled_from(
-        ["", "comment element vertex 7", "comment 1", "element vertex 3", "  element a 4", "stray 8"]
-    ),
-    vertex=st.sampled_from(["element vertex", "element  vertex", "element vertex ", "element vertex 1"]),
-    body=st.sampled_from([b"", b"element face 5\n", b"\nend_header\n", b"1 2\nelement vertex 9\nend_header\n"]),
-)
-def test_headers_that_differ_in_counts(counts: list[int], comment: str, vertex: str, body: bytes) -> None:
-    """What is known from one file says the same of another as reading its header from scratch."""
-
-    def text(first: int, second: int) -> bytes:
-        lines = ["ply", "format ascii 1.0", comment, f"{vertex} {first}", "property float x"]
-        lines += [f"element face {second}", "property list uchar int ids", "end_header", ""]
-        return "\n".join(lines).encode() + body
-
-    def outcome(data: bytes) -> Header | str:
-        try:
-            return parse_header(data, "a.ply")
-        except SourceError as error:
-            return str(error)
-
-    outcome(text(1, 2))
-    again = outcome(text(*counts))
-    _KNOWN.clear()
-    assert again == outcome(text(*counts))
-
-
-def test_known_headers_are_few() -> None:
-    """A folder whose every file has a comment of its own takes no more memory than any other."""
-    for i in range(_MOST_KNOWN + 10):
-        data = b"\n".join([*HEADER[:2], b"comment %d" % i, *HEADER[4:]]) + b"\n"
-        assert parse_header(data, "a.ply").comments == (str(i),)
-        assert 1 <= len(_KNOWN) <= _MOST_KNOWN
 
 
 def test_stray_lines_are_kept_apart() -> None:
