@@ -1,4 +1,4 @@
-"""One image file: what its header says, and its pixels; PNG by our own reader, the rest through Pillow."""
+"""One image file: what its header says, and its pixels; PNG chunk by chunk, the rest through Pillow."""
 
 from __future__ import annotations
 

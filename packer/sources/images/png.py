@@ -8,9 +8,10 @@ a pixel is decoded. Pixels are decoded in `png_pixels`.
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
+
+from isal import isal_zlib
 
 from packer.errors import SourceError
 
@@ -33,7 +34,7 @@ HEAD_BYTES = 1024
 _CRITICAL = (b"IHDR", b"PLTE", b"IDAT", b"IEND")
 _BEFORE_PIXELS = (b"IHDR", b"PLTE", b"tRNS")
 _CHUNK = struct.Struct(">I4s")
-_IHDR = struct.Struct(">IIBBBBB")
+IHDR = struct.Struct(">IIBBBBB")
 _MAX_LENGTH = 2**31 - 1
 
 
@@ -102,7 +103,7 @@ def parse_ihdr(head: bytes, path: str) -> PngHeader:
     if _CHUNK.unpack_from(head, 8) != (13, b"IHDR"):
         raise SourceError("damaged PNG: it does not begin with an IHDR chunk of 13 bytes; get it again", path)
     _check_crc(memoryview(head), 8, 13, b"IHDR", path)
-    width, height, depth, colour, compression, filtering, interlace = _IHDR.unpack_from(head, 16)
+    width, height, depth, colour, compression, filtering, interlace = IHDR.unpack_from(head, 16)
     _check_values(width, height, depth, colour, path)
     if compression or filtering or interlace > 1:
         methods = f"compression {compression}, filter {filtering}, interlace {interlace}"
@@ -184,7 +185,7 @@ def _check_kind(kind: bytes, position: int, path: str) -> None:
 
 def _check_crc(view: memoryview, position: int, length: int, kind: bytes, path: str) -> None:
     stop = position + 8 + length
-    if zlib.crc32(view[position + 4 : stop]) != int.from_bytes(view[stop : stop + 4], "big"):
+    if isal_zlib.crc32(view[position + 4 : stop]) != int.from_bytes(view[stop : stop + 4], "big"):
         reason = f"damaged PNG: chunk {kind.decode()} at byte {position} has a wrong checksum; get the file again"
         raise SourceError(reason, path)
 

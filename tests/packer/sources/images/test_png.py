@@ -117,6 +117,32 @@ def test_few_bits_of_gray_are_what_pillow_makes_of_them(depth):
     np.testing.assert_array_equal(decode(data)[:, :, 0], expected)
 
 
+@pytest.mark.parametrize("depth", [8, 16])
+@pytest.mark.parametrize("colour", [png.GRAY, png.RGB])
+def test_no_other_chunk_changes_the_pixels(colour, depth):
+    """Gamma, significant bits, profiles, a transparent colour and damage within chunks that are not needed."""
+    values = np.random.default_rng(2).integers(0, 2**depth, (3, 4, png.SAMPLES[colour]), dtype=np.uint16)
+    said = [
+        chunk(b"gAMA", struct.pack(">I", 45455)) + chunk(b"sBIT", b"\1" * png.SAMPLES[colour]),
+        chunk(b"iCCP", b"no profile") + chunk(b"cHRM", b"short") + chunk(b"zzZz", bytes(9)),
+        chunk(b"tRNS", values[0, 0].astype(">u2").tobytes()),
+    ]
+    for before in said:
+        np.testing.assert_array_equal(decode(encode(values, colour, depth, before=before)), values)
+
+
+@pytest.mark.parametrize(("colour", "depth"), KINDS)
+def test_the_checksum_of_all_data_is_read(colour, depth):
+    """A wrong one is an error for every kind, whichever decoder it has, where the checksums of the chunks are right."""
+    before = palette_of(2) if colour == png.PALETTE else b""
+    values = np.zeros((3, 4, png.SAMPLES[colour]), np.uint16)
+    stream = zlib.compress(filter_rows(values, depth, [0]))
+    head = encode(values, colour, depth)[:33] + before
+    decode(head + chunk(b"IDAT", stream) + chunk(b"IEND"))
+    with pytest.raises(SourceError, match="ncorrect checksum"):
+        decode(head + chunk(b"IDAT", stream[:-1] + bytes([stream[-1] ^ 1])) + chunk(b"IEND"))
+
+
 def test_palette_gives_colours_with_alpha_where_there_is_transparency():
     """Palette pictures come out as RGB, as RGBA with tRNS (full alpha behind its end), or as indices."""
     values = np.array([[[0], [1], [2]]])
@@ -194,8 +220,10 @@ def test_a_file_cut_anywhere_is_found():
         (encode(np.zeros((3, 4, 3)), png.RGB, 8)[:33] + chunk(b"IEND"), "no IDAT"),
         (encode(np.zeros((3, 4, 3)), png.RGB, 8, kinds=[2]).replace(b"x\x9c", b"x\x9d"), "wrong checksum"),
         (huge(), r"\d+ bytes of data cannot hold 13000 x 13000 pixels"),
-        (small()[:33] + chunk(b"IDAT", zlib.compress(bytes(12))) + chunk(b"IEND"), "cannot be decoded"),
+        (small()[:33] + chunk(b"IDAT", zlib.compress(bytes(12))) + chunk(b"IEND"), "hold 12 bytes of scan lines"),
         (small()[:33] + chunk(b"IDAT", zlib.compress(b"\x09" * 39)) + chunk(b"IEND"), "cannot be decoded"),
+        (small()[:33] + chunk(b"IDAT", zlib.compress(bytes(39))[:-1] + b"!") + chunk(b"IEND"), "ncorrect checksum"),
+        (small()[:33] + chunk(b"IDAT", b"x\x9c" + bytes(range(30))) + chunk(b"IEND"), "cannot be decoded"),
         (b"\xff\xd8\xff\xe0 a JPEG, and long enough to hold a header", "signature"),
     ],
 )
