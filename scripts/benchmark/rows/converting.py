@@ -20,9 +20,9 @@ from benchmark.row import Figures, row
 from packer.convert import convert
 
 LARGE = 192
-#: Enough shards for two workers in a quick run too: by themselves they would be of 64 MiB at least. What is only
-#: copied goes into few, since each is synced for itself.
-DECODED_SHARD, COPIED_SHARD = 8 * 2**20, 48 * 2**20
+#: Enough shards for two workers in a quick run too: by themselves they would be of 64 MiB at least. Four of equal size
+#: of pictures and two of what is only copied, since each is a process and synced for itself.
+DECODED_SHARD, COPIED_SHARD = 28 * 2**20 + 2**18, 48 * 2**20
 PLANNED = 100_000
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import io
+import random
 import struct
+import sys
 import zlib
 
 import numpy as np
@@ -11,8 +14,10 @@ import pytest
 from PIL import Image
 
 from packer.errors import SourceError
+from packer.sources.apart import each
 from packer.sources.images import png, png_pixels
-from packer.sources.images.png_lines import line_bytes
+from packer.sources.images.png_lines import deflated, line_bytes
+from packer.sources.limits import Limits
 
 KINDS = [(colour, depth) for colour, depths in png.DEPTHS.items() for depth in depths]
 
@@ -30,6 +35,13 @@ def with_lines(header: png.PngHeader, lines: bytes, pieces: int = 1) -> bytes:
     head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, interlaced))
     palette = chunk(b"PLTE", bytes(range(256)) * 3) if colour == png.PALETTE else b""
     return png.SIGNATURE + head + palette + pixels + chunk(b"IEND")
+
+
+def decode(header: png.PngHeader, data: bytes) -> np.ndarray:
+    """The pixels of a PNG with these data, deflated already."""
+    file = with_lines(header, b"")
+    at = file.index(b"IDAT") - 4
+    return png_pixels.decode(png.check(file[:at] + chunk(b"IDAT", data) + chunk(b"IEND"), "x.png"), "x.png")
 
 
 @pytest.mark.parametrize("interlaced", [False, True])
@@ -56,6 +68,47 @@ def test_the_message_counts() -> None:
     header = png.PngHeader(4, 3, 8, png.RGB, False)
     with pytest.raises(SourceError, match="its data hold 26 bytes of scan lines, and 4 x 3 pixels take 39"):
         png_pixels.decode(png.check(with_lines(header, bytes(26)), "x.png"), "x.png")
+
+
+@pytest.mark.parametrize("more", [1, 7, 3 * 2**20])
+def test_what_follows_the_last_line_is_thrown_away(more: int) -> None:
+    """The pixels are those of a file without it; damage in what follows is an error all the same."""
+    header = png.PngHeader(4, 3, 8, png.RGB, False)
+    lines = bytes(line_bytes(header))
+    data = zlib.compress(lines + random.Random(more).randbytes(more))
+    assert not decode(header, data).any()
+    with pytest.raises(SourceError, match=r"x\.png: damaged PNG: "):
+        decode(header, data[:-1] + bytes([data[-1] ^ 1]))
+
+
+def test_data_without_their_checksum_are_refused() -> None:
+    """All pixels are there, but nobody can say whether they are right."""
+    header = png.PngHeader(4, 3, 8, png.RGB, False)
+    data = zlib.compress(bytes(line_bytes(header)))
+    decode(header, data)
+    for missing in (1, 3, 4, 5):
+        with pytest.raises(SourceError, match="damaged PNG: its data end before their checksum"):
+            decode(header, data[:-missing])
+
+
+@pytest.mark.parametrize("length", [1, 2**16 - 2, 2**16 - 1, 2**16, 3 * (2**16 - 1), 200_000])
+def test_stored_blocks_are_what_zlib_reads(length: int) -> None:
+    """One block, several, and a last one that is full."""
+    lines = random.Random(length).randbytes(length)
+    assert zlib.decompress(b"".join(deflated(lines))) == lines
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux alone keeps limits of memory")
+@pytest.mark.parametrize("depth", [8, 16])
+def test_a_lack_of_memory_is_an_error(depth: int) -> None:
+    """Wherever it comes: neither a panic nor an abort of the decoder, which would end the process."""
+    header = png.PngHeader(2500, 16000 // depth, depth, png.RGB, False)
+    data = zlib.compress(bytes(line_bytes(header)), 1)
+    seen = set()
+    for mib in range(8, 80, 4):
+        (result,) = each(functools.partial(decode, header), [data], Limits(nbytes=mib * 2**20))
+        seen.add("pixels" if isinstance(result, np.ndarray) else result.reason)
+    assert seen == {"pixels", f"2500 x {16000 // depth} pixels do not fit into memory"}
 
 
 def test_black_pictures_are_pictures() -> None:
