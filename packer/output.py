@@ -10,6 +10,7 @@ OUT holds anything else              refused
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 from pathlib import Path
@@ -205,8 +206,9 @@ def source_files(paths: list[str]) -> list[tuple[str, int, int]]:
     """Path, size and time of change of each file, for `State`."""
     out = []
     for path in paths:
-        found = Path(path).stat()
-        shown = str(Path(path).absolute()).encode(errors="backslashreplace").decode()  # JSON holds nothing but text
+        # Without a Path, 6 instead of 13 us a file: there may be millions.
+        found, shown = os.stat(path), os.path.abspath(path)  # noqa: PTH100, PTH116
+        shown = shown.encode(errors="backslashreplace").decode()  # JSON holds nothing but text
         out.append((shown, found.st_size, found.st_mtime_ns))
     return out
 

@@ -22,7 +22,7 @@ from packer.convert import convert
 LARGE = 192
 #: Enough shards for two workers in a quick run too: by themselves they would be of 64 MiB at least. Four of equal size
 #: of pictures and two of what is only copied, since each is a process and synced for itself.
-DECODED_SHARD, COPIED_SHARD = 28 * 2**20 + 2**18, 48 * 2**20
+DECODED_SHARD, COPIED_SHARD = 45 * 2**19, 48 * 2**20
 PLANNED = 100_000
 
 
