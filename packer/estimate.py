@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.format.column_writer import ColumnWriter
+from packer.format.limits import chunk_bytes
 from packer.format.names import names_bytes
 from packer.format.schema import Field
 from packer.format.shard_writer import PAGE
@@ -85,8 +86,10 @@ def estimate(prepared: Prepared, limits: Limits | None = None) -> Estimate:
 
 def _spare(plan: Plan) -> int:
     """What the plan's upper bound holds for pages that may be needed and mostly are not: see `slack_pages`."""
-    encoded = sum(1 for field in plan.fields if field.codec)
-    return len(plan.shards) * slack_pages(encoded) * PAGE
+    shards = len(plan.shards)
+    encoded = [plan.raw_bytes[field.name] for field in plan.fields if field.codec]
+    chunks = sum(-(-nbytes // (chunk_bytes(len(plan.fields)) * shards)) for nbytes in encoded)
+    return shards * slack_pages(chunks) * PAGE
 
 
 def _field(prepared: Prepared, field: Field, samples: Sequence[NDArray[Any]]) -> FieldEstimate:

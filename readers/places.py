@@ -80,10 +80,10 @@ class Places:
 
 
 class Finder:
-    """Which stretch a number lies in: `searchsorted(ends, numbers, side="right")`, three times as fast for many.
+    """Which stretch a number lies in: `searchsorted(ends, numbers, side="right")`, two to three times as fast for many.
 
-    A search for numbers in random order costs 33 ns each. Here a table tells the stretch of every 2**k numbers,
-    where no stretch is shorter than that, and one comparison puts right those behind an end: 9 ns each.
+    A search among 64 stretches costs 8.2 ns a number. Here a table tells in which stretch every 2**k numbers begin, and
+    as many comparisons put right those behind an end as there are ends among 2**k: 2.8 ns with one, 4.4 with two.
 
     Args:
         ends: where each stretch but the last ends, ascending, (stretches - 1,).
@@ -96,25 +96,32 @@ class Finder:
     LEAST = 512
     #: A longer table would not fit the processor's cache.
     MOST = 2**15
+    #: With more ends among 2**k numbers the search is as fast.
+    MOST_ENDS = 3
 
     def __init__(self, ends: Numbers) -> None:
         self._ends = ends
         self.starts: Numbers = np.concatenate([[0], ends])
-        shortest = int(np.diff(ends, prepend=0).min()) if len(ends) else 0
-        self._shift = max(shortest.bit_length() - 1, 0)
-        buckets = (int(ends[-1]) >> self._shift) + 2 if len(ends) else 0
+        mean = int(ends[-1]) // len(ends) if len(ends) else 0
+        self._shift = max(mean.bit_length() - 1, 0)
+        self._compared = 0
+        buckets = (int(ends[-1]) >> self._shift) + 2 if mean else 0
         self._table: Numbers | None = None
-        if shortest and buckets <= self.MOST:
+        if 0 < buckets <= self.MOST:
             starts = np.arange(buckets, dtype=np.int64) << self._shift
-            self._table = ends.searchsorted(starts, side="right")
-            self._padded = np.append(ends, np.iinfo(np.int64).max)
+            table = ends.searchsorted(starts, side="right")
+            self._compared = int(np.diff(table).max())
+            if self._compared <= self.MOST_ENDS:
+                self._table = table
+                self._padded = np.append(ends, np.iinfo(np.int64).max)
 
     def find(self, numbers: Numbers) -> Numbers:
         """Stretch of each number, (n,)."""
         if self._table is None or len(numbers) < self.LEAST:
             return self._ends.searchsorted(numbers, "right")
         found = self._table.take(numbers >> self._shift, mode="clip")
-        found += numbers >= self._padded.take(found)
+        for _ in range(self._compared):
+            found += numbers >= self._padded.take(found)
         return found
 
 

@@ -41,10 +41,8 @@ def check_index(
             raise fail(f"index array {name} has {len(data)} bytes, not a multiple of 8")
         arrays[name] = np.frombuffer(data, "<u8")
     _reshape(field, samples, arrays, fail)
-    _check_chunks(field, samples, arrays, find_chunk, fail)
-    table = arrays["chunks"]
-    at = np.array([find_chunk(int(number))[0] for number in table[:, 0]], np.int64)
-    return ColumnIndex(field, arrays, at, samples)
+    at = _check_chunks(field, samples, arrays, find_chunk, fail)
+    return ColumnIndex(field, arrays, np.array(at, np.int64), samples)
 
 
 def _reshape(field: Field, samples: int, arrays: dict[str, Index], fail: Callable[[str], DamagedError]) -> None:
@@ -77,14 +75,17 @@ def _check_chunks(
     arrays: dict[str, Index],
     find_chunk: Callable[[int], tuple[int, int]],
     fail: Callable[[str], DamagedError],
-) -> None:
-    """Checks that the chunks of the table exist, have the sizes it says, and hold all frames."""
+) -> list[int]:
+    """Where each chunk of the table lies; checked are that it exists, its size, and that all frames are there."""
+    at = []
     frames_before = bytes_before = 0
     for number, frames_end, bytes_end in arrays["chunks"].tolist():
         if frames_end < frames_before or bytes_end < bytes_before:
             raise fail("the table of chunks does not ascend")
-        if find_chunk(number)[1] != bytes_end - bytes_before:
-            raise fail(f"chunk {number} has {find_chunk(number)[1]} bytes, {bytes_end - bytes_before} expected")
+        offset, size = find_chunk(number)
+        if size != bytes_end - bytes_before:
+            raise fail(f"chunk {number} has {size} bytes, {bytes_end - bytes_before} expected")
+        at.append(offset)
         frames_before, bytes_before = frames_end, bytes_end
     if frames_before != len(arrays["checksums"]):
         raise fail(f"the chunks hold {frames_before} frames of {len(arrays['checksums'])}")
@@ -97,6 +98,7 @@ def _check_chunks(
         _check_rows(field, samples, arrays["chunks"], fail)
     if raw_bytes != bytes_before:
         raise fail(f"the chunks hold {bytes_before} bytes, {raw_bytes} expected")
+    return at
 
 
 def _check_rows(field: Field, samples: int, table: Index, fail: Callable[[str], DamagedError]) -> None:

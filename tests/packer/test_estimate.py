@@ -20,12 +20,15 @@ def samples(count, size, seed=0):
 
 @pytest.mark.parametrize("codec", ["none", "lz4", "zstd", "bitshuffle"])
 def test_the_interval_holds_the_truth(tmp_path, codec):
-    """Files of a dataset larger than what was looked at lie within the interval, and near the estimate."""
+    """Files of a dataset larger than what was looked at lie within the interval, and near the estimate.
+
+    The plan counts the commits of chunks that are not encoded: a few pages, whatever the size.
+    """
     source = samples(2000, 1000)
     found = estimate(prepare(SampleSource(source), codec, None))
     made = convert(source, tmp_path / "out", codec=codec).file_bytes
     assert found.low <= made <= found.high
-    assert found.file_bytes == pytest.approx(made, rel=0.02)
+    assert found.file_bytes == pytest.approx(made, rel=0.02, abs=8 * 4096)
 
 
 def test_fixed_raw_fields_are_exact(tmp_path):

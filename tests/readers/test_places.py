@@ -42,6 +42,17 @@ def test_finder_of_equal_stretches(count):
     np.testing.assert_array_equal(finder.find(numbers), numbers // 1021)
 
 
+def test_finder_of_two_fields():
+    """Where chunks of two fields end close together, the table says less and one more comparison is made."""
+    ends = np.unique(np.concatenate([np.arange(15_887, 10**6, 15_887), np.arange(262_142, 10**6, 262_142)]))
+    assert np.diff(ends).min() == 13
+    finder = Finder(ends)
+    assert finder._table is not None
+    assert finder._compared == 2
+    numbers = np.random.default_rng(1).integers(0, 10**6, 5000)
+    np.testing.assert_array_equal(finder.find(numbers), ends.searchsorted(numbers, side="right"))
+
+
 def test_finder_leaves_its_numbers_as_they_are():
     """The numbers passed in are not written to."""
     numbers = np.arange(2000, dtype=np.int64)
