@@ -13,11 +13,11 @@ from pathlib import Path
 from PIL import Image
 
 from benchmark.bench import Bench
+from benchmark.converter import converter
 from benchmark.inputs import files
 from benchmark.measuring import Side
 from benchmark.page_cache import files_of
 from benchmark.row import Figures, row
-from packer.convert import convert
 
 LARGE = 192
 #: Two shards in a quick run, one for each worker: by themselves they would be of 64 MiB at least. Smaller ones would
@@ -32,7 +32,7 @@ def _convert_side(bench: Bench, sources: Sequence[str], workers: int, inputs: Pa
     out = bench.scratch("out.packed")
 
     def run() -> int:
-        return convert(list(sources), out, codec=codec, workers=workers, shard_size=SHARD).samples
+        return converter().convert(list(sources), str(out), codec=codec, workers=workers, shard_size=SHARD)
 
     def prepare_out() -> None:
         bench.scratch(out.name)
