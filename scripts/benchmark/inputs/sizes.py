@@ -45,7 +45,7 @@ class Sizes:
     ply_files: int = 500
     ply_points: int = 10_000
     hdf5_rows: int = 600_000
-    png_copies: int = 4
+    png_copies: int = 8
     planned: int = 10_000
     pictures: int = 6
     picture: tuple[int, int] = (1356, 2040)
