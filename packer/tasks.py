@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from packer.errors import SourceError, WriteError
-from packer.format.manifest import SHARD_FOLDER, ColumnTotals, ShardEntry, bytes_digest
+from packer.format.manifest import SHARD_FOLDER, ColumnTotals, ShardEntry, file_digest
 from packer.format.schema import Field
 from packer.format.shard import Shard
 from packer.format.shard_writer import ShardWriter, sync_folder
@@ -211,14 +211,12 @@ def report_of(path: Path, fields: Sequence[Field]) -> ShardReport:
             stored = int(index.arrays["chunks"][-1, 2]) if len(index.arrays["chunks"]) else 0
             columns[field_.name] = ColumnTotals(raw=raw, stored=stored)
             del index
-        # Through the map, half the time of reading it once more: 2.5 instead of 5 ms for 42 MB.
-        digest = bytes_digest(shard.bytes)
     beside = _rejected_path(path)
     rejected = msgspec.json.Decoder(Rejected).decode_lines(beside.read_bytes()) if beside.exists() else []
     entry = ShardEntry(
         file=f"{SHARD_FOLDER}/{path.name}",
         bytes=path.stat().st_size,
-        digest=digest,
+        digest=file_digest(path),
         samples=samples,
         rejected=len(rejected),
     )

@@ -181,11 +181,6 @@ def write(folder: Path, manifest: Manifest) -> None:
     temporary.replace(folder / MANIFEST)
 
 
-def bytes_digest(data: memoryview) -> str:
-    """xxh3-128 of bytes, in hex."""
-    return xxhash.xxh3_128_hexdigest(data)
-
-
 def file_digest(path: Path) -> str:
     """xxh3-128 of a file's bytes, in hex."""
     digest = xxhash.xxh3_128()

@@ -37,6 +37,9 @@ from packer.format.writeback import Writeback
 #: Stored bytes between two commits: one full chunk. Until then they lie in memory twice, as LMDB's dirty pages and
 #: here for a replay.
 COMMIT_BYTES = 2 * 10**6
+#: Bytes between two times that the file is mapped anew. What commits look at through the map counts as memory of the
+#: process, with all that lies around it: 420 MB of a shard of 1 GiB.
+REMAP_BYTES = 64 * 10**6
 PAGE = 4096
 
 
@@ -80,6 +83,7 @@ class LmdbAppender:
         self._txn = self._env.begin(write=True)
         self._batch: list[tuple[bytes, Buffer]] = []
         self._batch_bytes = 0
+        self._mapped_bytes = 0
 
     def put(self, key: bytes, value: Buffer) -> bool:
         """Appends a value; `key` must be greater than all before it. The value must not change until the commit.
@@ -106,6 +110,10 @@ class LmdbAppender:
             except lmdb.MapFullError:
                 self._replay()
         self._writeback.begin()
+        self._mapped_bytes += self._batch_bytes
+        if self._mapped_bytes >= REMAP_BYTES:
+            self._env.set_mapsize(self._map_size)
+            self._mapped_bytes = 0
         self._batch = []
         self._batch_bytes = 0
         self._txn = self._env.begin(write=True)

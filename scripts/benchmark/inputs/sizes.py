@@ -24,6 +24,7 @@ class Sizes:
         hdf5_rows: of 33 float32 in an HDF5 file.
         png_copies: how often the large PNG files are converted in one measurement.
         planned: PNG pairs that are planned.
+        made: megabytes of pictures that are made while they are packed.
         pictures: large ones, of which crops are read.
         picture: rows and columns of such a picture.
     """
@@ -47,6 +48,7 @@ class Sizes:
     hdf5_rows: int = 600_000
     png_copies: int = 8
     planned: int = 10_000
+    made: int = 200
     pictures: int = 6
     picture: tuple[int, int] = (1356, 2040)
 
@@ -69,6 +71,7 @@ FULL = Sizes(
     hdf5_rows=2_000_000,
     png_copies=5,
     planned=100_000,
+    made=8_000,
     pictures=36,
 )
 #: For the tests of the benchmark itself.
@@ -92,6 +95,7 @@ TINY = Sizes(
     hdf5_rows=1_000,
     png_copies=1,
     planned=50,
+    made=10,
     pictures=2,
     picture=(800, 500),
 )

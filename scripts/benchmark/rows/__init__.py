@@ -8,3 +8,4 @@ from benchmark.rows import crops as crops
 from benchmark.rows import cold as cold
 from benchmark.rows import opening as opening
 from benchmark.rows import converting as converting
+from benchmark.rows import memory as memory

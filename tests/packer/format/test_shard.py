@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import struct
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,40 @@ def test_a_shard_without_samples_can_be_read(tmp_path: Path) -> None:
         assert shard.header().samples == 0
         assert shard.names(0) == []
         assert all(shard.column(n, field, 0).read(0, 0) == [] for n, field in enumerate(FIELDS))
+
+
+# ---------------------------------------------------------------- the map while a file is written
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux alone tells what a process has mapped")
+def test_what_is_written_does_not_stay_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a commit for each value all 65 MB would count as memory of the process in the end."""
+    monkeypatch.setattr(shard_writer, "COMMIT_BYTES", 1)
+    monkeypatch.setattr(shard_writer, "REMAP_BYTES", 4 * 10**6)
+    before = most = mapped_bytes()
+    file = LmdbAppender(tmp_path / "a.lmdb", 2**27)
+    for number in range(1000):
+        file.put(b"%04d" % number, bytes(65_520))
+        most = max(most, mapped_bytes())
+    file.finish()
+    assert most - before < 30 * 10**6
+
+
+def test_mapping_anew_changes_no_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file is the same whether it was mapped anew with every commit or never."""
+    monkeypatch.setattr(shard_writer, "COMMIT_BYTES", 9000)
+    made = []
+    for name, nbytes in (("always", 1), ("never", 2**60)):
+        monkeypatch.setattr(shard_writer, "REMAP_BYTES", nbytes)
+        write(tmp_path / name)
+        made.append((tmp_path / name).read_bytes())
+    assert made[0] == made[1]
+
+
+def mapped_bytes() -> int:
+    """Bytes of files that this process has mapped and in memory."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("RssFile:"))
 
 
 # ---------------------------------------------------------------- maps that are too small
