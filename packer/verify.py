@@ -7,7 +7,7 @@ report.damages      # what is damaged: shard, field, sample numbers and names
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,8 +22,6 @@ from packer.format.shard import Shard
 from packer.output import beside
 from packer.tasks import Progress
 
-#: Bytes hashed at a time: the frames among them are checked while they lie in the processor's cache.
-STEP_BYTES = 2**20
 #: Names told of one damage.
 SHOWN_NAMES = 5
 
@@ -121,28 +119,27 @@ class _Checker:
             shard.names(entry.samples)
 
     def _check_bytes(self, shard: Shard, entry: ShardEntry, first: int, columns: list[Column]) -> bool:
-        """Hashes the file in one pass, and the frames as they pass by; True where all is as it was written."""
-        frames = sorted(_spans(columns))
-        digest = xxhash.xxh3_128()
-        before = len(self.damages)
-        at = 0
-        for start in range(0, entry.bytes, STEP_BYTES):
-            end = min(start + STEP_BYTES, entry.bytes)
-            digest.update(shard.bytes[start:end])
-            while at < len(frames) and frames[at][0] < end:
-                begin, behind, column, frame = frames[at]
-                if not columns[column].check_frame(frame, (begin, behind)):
-                    self._add_frame(entry, first, columns[column], frame)
-                at += 1
-            self.progress(0, end - start)
+        """Hashes the file, and its frames one by one; True where all is as it was written."""
+        wrong, checked = [], 0
+        with ThreadPoolExecutor(1) as pool:
+            # Without the interpreter's lock: 118 MB in 20,000 frames take 17 ms in all, of which this would take 9.
+            digest = pool.submit(xxhash.xxh3_128_hexdigest, shard.bytes)
+            for position, column in enumerate(columns):
+                self.frames += column.index.frames
+                for nbytes, found in column.check_frames():
+                    wrong += [(begin, position, frame) for begin, frame in found]
+                    checked += nbytes
+                    self.progress(0, nbytes)
+            good = digest.result() == entry.digest
+        self.progress(0, entry.bytes - checked)
         self.bytes += entry.bytes
-        self.frames += len(frames)
-        good = digest.hexdigest() == entry.digest
-        if not good and len(self.damages) == before:
+        for _, position, frame in sorted(wrong):
+            self._add_frame(entry, first, columns[position], frame)
+        if not good and not wrong:
             self._add(
                 entry, "its digest is wrong, though all frames are right: an index, a page or the padding changed"
             )
-        return good and len(self.damages) == before
+        return good and not wrong
 
     def _add_frame(self, entry: ShardEntry, first: int, column: Column, frame: int) -> None:
         start, stop = column.index.sample_range(frame)
@@ -193,13 +190,6 @@ def verify(dataset: str | os.PathLike[str], progress: Progress | None = None) ->
     checker.check_strangers()
     files = 1 + len(manifest.shards) + (manifest.names is not None)
     return VerifyReport(tuple(checker.damages), files, checker.bytes, checker.frames)
-
-
-def _spans(columns: list[Column]) -> Iterator[tuple[int, int, int, int]]:
-    """Where each frame begins and ends in the file, with its column and number."""
-    for position, column in enumerate(columns):
-        for frame, (begin, end) in enumerate(column.frame_spans().tolist()):
-            yield begin, end, position, frame
 
 
 def _within(text: str, folder: Path) -> str:

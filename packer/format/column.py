@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from packer.format.column_index import ColumnIndex
 
 #: What wrong numbers in an index lead to, wherever they are first used.
 _DAMAGE = (ValueError, IndexError, OverflowError, MemoryError)
+#: Frames checked at a time: enough that the array of their checksums costs nothing, few enough for a progress bar.
+_CHECKED = 4096
 
 
 class Column:
@@ -42,6 +45,24 @@ class Column:
         except _DAMAGE as error:
             raise self._damaged(f"frame {frame}", error) from None
         return bool(xxhash.xxh3_64_intdigest(self._file[start:end]) == int(self.index.arrays["checksums"][frame]))
+
+    def check_frames(self) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+        """Checks all frames, some at a time: bytes that were checked, and where and which the wrong frames are.
+
+        A frame takes 0.2 us and the time of its hash; `check_frame` takes 1.6.
+
+        Raises:
+            DamagedError: the index does not lead to the frames.
+        """
+        spans, checksums = self.frame_spans(), self.index.arrays["checksums"]
+        file, digest = self._file, xxhash.xxh3_64_intdigest
+        for first in range(0, len(spans), _CHECKED):
+            starts, ends = spans[first : first + _CHECKED].T.tolist()
+            found = [digest(file[start:end]) for start, end in zip(starts, ends, strict=True)]
+            expected = checksums[first : first + _CHECKED].tolist()
+            # Lists of numbers are compared at once; mostly that is all.
+            wrong = [i for i, one in enumerate(found) if one != expected[i]] if found != expected else []
+            yield sum(ends) - sum(starts), [(starts[i], first + i) for i in wrong]
 
     def read(self, start: int, stop: int) -> list[NDArray[Any]]:
         """The samples start..stop, each of its own shape, as arrays that own their memory.

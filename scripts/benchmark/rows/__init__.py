@@ -8,4 +8,5 @@ from benchmark.rows import crops as crops
 from benchmark.rows import cold as cold
 from benchmark.rows import opening as opening
 from benchmark.rows import converting as converting
+from benchmark.rows import verifying as verifying
 from benchmark.rows import memory as memory
