@@ -1,18 +1,19 @@
 """Pictures of one field that are copies of one another, found by the bytes of their files.
 
 Of pictures that are equally long the last bytes are compared, where PNG has a checksum of its pixels; what is equal
-there is read whole. That takes 26 us a file that is in memory, where reading its header took 170.
+there is read whole. Where all lengths differ that takes 4 us a file.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import xxhash
 
 from packer.errors import SourceError
+from packer.sources.raw_file import open_raw
 
 #: Copies that a sentence names in a group, and groups that it names; the rest is counted.
 NAMED = 3
@@ -82,7 +83,7 @@ def files_stored(paths: Sequence[str]) -> Stored:
 
     def read(number: int, offset: int, size: int) -> bytes:
         try:
-            with Path(paths[number]).open("rb", buffering=0) as file:
+            with open_raw(paths[number]) as file:
                 file.seek(offset)
                 return file.read(size)
         except OSError as error:
@@ -93,7 +94,7 @@ def files_stored(paths: Sequence[str]) -> Stored:
 
 def _size(path: str) -> int:
     try:
-        return Path(path).stat().st_size
+        return os.stat(path).st_size  # noqa: PTH116  # through Path it takes 7 us a file more
     except OSError as error:
         raise _unreadable(path, error) from error
 
