@@ -1,6 +1,6 @@
 """Sizes the format is built around, each with its reason."""
 
-#: Target size of a chunk: what is copied into it, by LMDB and by the kernel stays in the processor's cache on its way
+#: Target size of a chunk: what is copied into it, by LMDB and by the kernel, stays in the processor's cache on its way
 #: to the file, and LMDB asks for memory that it has used before. 84 MB of HDF5 take 140 ms so, 150 in chunks of 4 MiB
 #: and 180 in chunks of 16. Smaller ones gain nothing more, and opening a dataset takes 3 us for each.
 #: LMDB values of 4096 m - 16 bytes waste nothing.

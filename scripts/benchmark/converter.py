@@ -1,6 +1,6 @@
 """Conversions in an interpreter of their own, as `packer convert` runs: without torch and all that a benchmark holds.
 
-Its worker processes are forks of it. Those of a process with 300 MB take 10 ms more to start and as many to end.
+Its worker processes are forks of it. Those of the benchmark take 5 ms more to start and as many to end.
 """
 
 from __future__ import annotations
