@@ -2,7 +2,7 @@
 
 #: Target size of a chunk: what is copied into it, by LMDB and by the kernel, stays in the processor's cache on its way
 #: to the file, and LMDB asks for memory that it has used before. 84 MB of HDF5 take 140 ms so, 150 in chunks of 4 MiB
-#: and 180 in chunks of 16. Smaller ones gain nothing more, and opening a dataset takes 3 us for each.
+#: and 180 in chunks of 16. Smaller ones gain nothing more, and opening a dataset takes 3 to 6 us for each.
 #: LMDB values of 4096 m - 16 bytes waste nothing.
 CHUNK_BYTES = 2 * 2**20 - 16
 #: Small samples share a compressed frame of about this size: below it codecs gain little.
