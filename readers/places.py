@@ -80,10 +80,11 @@ class Places:
 
 
 class Finder:
-    """Which stretch a number lies in: `searchsorted(ends, numbers, side="right")`, two to three times as fast for many.
+    """Which stretch a number lies in: `searchsorted(ends, numbers, side="right")`, seven times as fast for many.
 
-    A search among 64 stretches costs 8.2 ns a number. Here a table tells in which stretch every 2**k numbers begin, and
-    as many comparisons put right those behind an end as there are ends among 2**k: 2.8 ns with one, 4.4 with two.
+    A search among 64 stretches for numbers in random order costs 37 ns each. Here a table tells in which stretch every
+    2**k numbers begin, and as many comparisons put right those behind an end as there are ends among 2**k: 4.5 ns with
+    one, 5.2 with two.
 
     Args:
         ends: where each stretch but the last ends, ascending, (stretches - 1,).

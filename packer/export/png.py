@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import zlib
 from typing import Any, BinaryIO
 
@@ -14,11 +13,12 @@ from packer.errors import UsageError
 from packer.export.files import Files, sample_names
 from packer.format.schema import FieldSpec
 from packer.sources.base import Block
+from packer.sources.images.png import GRAY, GRAY_ALPHA, IHDR, RGB, RGBA, SIGNATURE, chunk_parts
 from packer.sources.packed.source import PackedSource
 
 #: Pillow's modes and PNG's colour types, by channels.
 _MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
-_COLOURS = {1: 0, 2: 4, 3: 2, 4: 6}
+_COLOURS = {1: GRAY, 2: GRAY_ALPHA, 3: RGB, 4: RGBA}
 #: PNG holds sides as 31-bit numbers, none of them 0.
 _LONGEST = 2**31 - 1
 #: Its chunks hold at most as many bytes; smaller ones are read with less memory.
@@ -60,12 +60,12 @@ def write_png(file: BinaryIO, image: NDArray[Any]) -> None:
         return
     # Pillow has no 16-bit modes but gray.
     height, width, channels = image.shape
-    file.write(b"\x89PNG\r\n\x1a\n")
-    _chunk(file, b"IHDR", struct.pack(">IIBBBBB", width, height, 16, _COLOURS[channels], 0, 0, 0))
+    file.write(SIGNATURE)
+    file.writelines(chunk_parts(b"IHDR", IHDR.pack(width, height, 16, _COLOURS[channels], 0, 0, 0)))
     data = zlib.compress(_scanlines(image), 6)
     for at in range(0, len(data), _CHUNK_BYTES):
-        _chunk(file, b"IDAT", data[at : at + _CHUNK_BYTES])
-    _chunk(file, b"IEND", b"")
+        file.writelines(chunk_parts(b"IDAT", data[at : at + _CHUNK_BYTES]))
+    file.writelines(chunk_parts(b"IEND", b""))
 
 
 def _scanlines(image: NDArray[Any]) -> bytes:
@@ -76,12 +76,6 @@ def _scanlines(image: NDArray[Any]) -> bytes:
     lines[0, 1:] = rows[0]
     np.subtract(rows[1:], rows[:-1], out=lines[1:, 1:])
     return lines.tobytes()
-
-
-def _chunk(file: BinaryIO, kind: bytes, data: bytes) -> None:
-    file.write(struct.pack(">I", len(data)) + kind)
-    file.write(data)
-    file.write(struct.pack(">I", zlib.crc32(data, zlib.crc32(kind))))
 
 
 def _check(spec: FieldSpec) -> None:

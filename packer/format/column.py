@@ -49,7 +49,7 @@ class Column:
     def check_frames(self) -> Iterator[tuple[int, list[tuple[int, int]]]]:
         """Checks all frames, some at a time: bytes that were checked, and where and which the wrong frames are.
 
-        A frame takes 0.2 us and the time of its hash; `check_frame` takes 1.6.
+        A frame of 0.7 kB takes 0.33 us and one of 11 kB 0.88; `check_frame` takes 0.66 and 1.6.
 
         Raises:
             DamagedError: the index does not lead to the frames.

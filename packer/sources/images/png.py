@@ -119,6 +119,11 @@ def _check_values(width: int, height: int, depth: int, colour: int, path: str) -
         raise SourceError(reason, path)
 
 
+def chunk_parts(kind: bytes, body: bytes | memoryview) -> tuple[bytes | memoryview, ...]:
+    """A chunk to be written, in parts that are joined or written one by one: its head, its body, its checksum."""
+    return _CHUNK.pack(len(body), kind), body, isal_zlib.crc32(body, isal_zlib.crc32(kind)).to_bytes(4, "big")
+
+
 def check(data: bytes, path: str) -> Png:
     """The parts of a whole file, after every chunk was checked.
 

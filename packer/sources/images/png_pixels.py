@@ -12,18 +12,28 @@ The other kinds are left to Pillow's decoder in C, called by itself with a layou
 from __future__ import annotations
 
 import itertools
-import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from isal import isal_zlib
 from kornia_rs import io as kornia
 from numpy.typing import NDArray
 from PIL import Image
 
 from packer.errors import SourceError
-from packer.sources.images.png import GRAY, GRAY_ALPHA, IHDR, PALETTE, RGB, RGBA, SAMPLES, SIGNATURE, Png, PngHeader
+from packer.sources.images.png import (
+    GRAY,
+    GRAY_ALPHA,
+    IHDR,
+    PALETTE,
+    RGB,
+    RGBA,
+    SAMPLES,
+    SIGNATURE,
+    Png,
+    PngHeader,
+    chunk_parts,
+)
 from packer.sources.images.png_lines import deflated, inflate
 
 #: Deflate makes data at most 1032 times smaller.
@@ -88,16 +98,12 @@ def _check_enough(png: Png, path: str) -> None:
 
 def _by_kornia(header: PngHeader, data: Sequence[bytes | memoryview]) -> NDArray[Any]:
     ihdr = IHDR.pack(header.width, header.height, header.depth, header.colour, 0, 0, header.interlaced)
-    chunks = [_chunk(b"IHDR", ihdr), *(_chunk(b"IDAT", part) for part in data), _chunk(b"IEND", b"")]
-    file = b"".join((SIGNATURE, *itertools.chain.from_iterable(chunks)))
+    chunks = [(b"IHDR", ihdr), *((b"IDAT", part) for part in data), (b"IEND", b"")]
+    file = b"".join((SIGNATURE, *itertools.chain.from_iterable(itertools.starmap(chunk_parts, chunks))))
     undo_filters, dtype, times = _KORNIA_DEPTHS[header.depth]
     # A MemoryError here is an error, one within kornia_rs the end of the process.
     np.empty((times, header.height, header.width, SAMPLES[header.colour]), dtype)
     return undo_filters(file, (header.height, header.width), _KORNIA[header.colour])
-
-
-def _chunk(kind: bytes, body: bytes | memoryview) -> tuple[bytes | memoryview, ...]:
-    return struct.pack(">I", len(body)), kind, body, struct.pack(">I", isal_zlib.crc32(body, isal_zlib.crc32(kind)))
 
 
 def _by_pillow(header: PngHeader, data: Sequence[bytes | memoryview]) -> NDArray[Any]:

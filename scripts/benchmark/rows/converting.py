@@ -20,8 +20,8 @@ from benchmark.page_cache import files_of
 from benchmark.row import Figures, row
 
 LARGE = 192
-#: Two shards in a quick run, one for each worker: by themselves they would be of 64 MiB at least. Smaller ones would
-#: measure how processes start and wait for the disk.
+#: As many shards for one worker as for the other in a quick run too: by themselves they would be of 64 MiB at least.
+#: Smaller ones would measure how processes start and wait for the disk.
 SHARD = 45 * 2**20
 PLANNED = 100_000
 
