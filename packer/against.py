@@ -15,6 +15,7 @@ from packer.errors import DamagedError, UsageError
 from packer.format import manifest as manifests
 from packer.format.column import Column
 from packer.format.manifest import Manifest, ShardEntry
+from packer.format.schema import Field
 from packer.format.shard import Shard
 from packer.origin import is_in_order
 from packer.sources.base import Block, Source
@@ -40,7 +41,7 @@ def compare(dataset: str | os.PathLike[str], source: Source, progress: Progress 
     first = 0
     for entry, part in zip(manifest.shards, source_parts(manifest, source), strict=True):
         try:
-            damages += _compare_shard(folder, manifest, entry, part, first, progress)
+            damages += compare_shard(folder, manifest.fields, entry, part, first, progress)
         except DamagedError as error:
             damages.append(Damage(entry.file, str(error).replace(f"{folder}{os.sep}", "")))
         first += entry.samples
@@ -75,14 +76,29 @@ def source_parts(manifest: Manifest, source: Source) -> Iterator[Source]:
     return (source.part(start, stop) for start, stop in itertools.pairwise(edges))
 
 
-def _compare_shard(
-    folder: Path, manifest: Manifest, entry: ShardEntry, part: Source, first: int, progress: Progress | None
+def compare_shard(
+    folder: Path,
+    fields: Sequence[Field],
+    entry: ShardEntry,
+    part: Source,
+    first: int,
+    progress: Progress | None = None,
 ) -> list[Damage]:
+    """What differs between a shard of the dataset in `folder` and the samples it was made from.
+
+    Args:
+        first: number of its first sample in the dataset.
+
+    Raises:
+        DamagedError: the shard cannot be read.
+        SourceError: the samples cannot.
+    """
     damages: list[Damage] = []
     rejected: list[Rejected] | None = [] if entry.rejected else None
     with Shard(folder / entry.file, entry.bytes) as shard:
-        columns = [shard.column(i, field, entry.samples) for i, field in enumerate(manifest.fields)]
-        names = [name.decode() for name in shard.names(entry.samples)] if manifest.names else None
+        columns = [shard.column(i, field, entry.samples) for i, field in enumerate(fields)]
+        named = shard.header().named
+        names = [name.decode() for name in shard.names(entry.samples)] if named else None
         at = 0
         for block, given in read_blocks(part, rejected):
             count = len(next(iter(block.values())))

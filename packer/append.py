@@ -16,24 +16,23 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import filelock
 import msgspec
 import xxhash
 
-from packer.convert import ConvertOptions, check_apart, convert, open_source
+from packer.convert import ConvertOptions, check_apart, convert, listed, open_source
+from packer.dataset_lock import dataset_lock
 from packer.errors import UsageError, WriteError
-from packer.finish import write_rejected, write_table
+from packer.finish import read_rejected, write_rejected, write_table
 from packer.format import manifest as manifests
 from packer.format.manifest import MANIFEST, SHARD_FOLDER, FileEntry, Manifest
 from packer.format.shard_writer import sync_folder
 from packer.joining import check_names, joined_manifest, moved, take_shard
-from packer.output import LOCK, beside
+from packer.output import beside
 from packer.sources.base import Source
 from packer.sources.fitted import FittedSource
 from packer.sources.packed.source import open_packed, read_names
@@ -78,33 +77,35 @@ def append(
     if options.codec != "auto" or options.overwrite or options.fields is not None:
         raise UsageError("codec, fields and overwrite have no meaning for append: samples are packed as the others are")
     folder = Path(dataset)
-    held = manifests.read(folder)
+    manifests.read(folder)  # where there is no dataset, no lock is made
     check_apart(sources, folder)
     rejected: list[Rejected] = []
-    with _locked(folder):
-        source = _open(sources, options, rejected, held)
-        work, note = beside(folder, "appending"), beside(folder, "appended")
-        joined, added = held, len(source)
-        if not _is_done(note, held, source):
-            note.unlink(missing_ok=True)
-            check_names([(str(folder), read_names(folder, held)), ("the source", source.names)])
-            if (work / MANIFEST).exists():
-                shutil.rmtree(work)  # packed by an earlier call that was killed; its source may have changed since
-            # Of another call that was killed nothing is kept: overwrite.
-            rejected += moved(convert(source, work, options, overwrite=True).rejected, _next_number(held))
-            joined = _take_in(folder, held, work, source, rejected)
-            added = joined.samples - held.samples
-        shutil.rmtree(work, ignore_errors=True)
-        note.unlink(missing_ok=True)
+    with dataset_lock(folder):
+        held = manifests.read(folder)
+        appending = _Appending(folder, held, _open(sources, options, rejected, held), rejected)
+        joined, added = appending.run(options)
     return AppendReport(folder, joined, added, tuple(rejected), time.perf_counter() - began)
 
 
-class _Note(msgspec.Struct, frozen=True):
-    """What was appended: the dataset's manifest behind it, and origin and number of the samples."""
+class _Given(msgspec.Struct, frozen=True):
+    """What tells a source from any other: its origin, its files, and the names of its samples, as a digest."""
 
-    manifest: str
     origin: dict[str, Any]
     samples: int
+    files: list[tuple[str, int, int]]
+    names: str
+
+
+class _Note(msgspec.Struct, frozen=True):
+    """What was appended: a digest of the dataset's manifest behind it, the source, and the number of samples.
+
+    Attributes:
+        given: None of samples in memory, which no list of files tells apart.
+    """
+
+    manifest: str
+    given: _Given | None
+    added: int
 
 
 def _open(sources: Any, options: ConvertOptions, rejected: list[Rejected], held: Manifest) -> Source:
@@ -123,57 +124,122 @@ def _is_packed(place: Any) -> bool:
     return isinstance(place, (str, os.PathLike)) and (Path(place) / MANIFEST).exists()
 
 
-def _is_done(note: Path, held: Manifest, source: Source) -> bool:
-    """Whether a call that was killed while it tidied up has put these samples into the dataset."""
-    try:
-        found = msgspec.json.decode(note.read_bytes(), type=_Note)
-    except (OSError, msgspec.DecodeError):
-        return False
-    return found.manifest == _digest(held) and (found.origin, found.samples) == (_origin(source), len(source))
+class _Appending:
+    """One call, which holds the lock of the dataset.
+
+    Args:
+        held: the manifest as it is.
+        rejected: files that were found bad already; samples that are left out are added.
+    """
+
+    def __init__(self, folder: Path, held: Manifest, source: Source, rejected: list[Rejected]) -> None:
+        self._folder = folder
+        self._held = held
+        self._source = source
+        self._given = _given(source)
+        self._rejected = rejected
+        self._work, self._noted = beside(folder, "appending"), beside(folder, "appended")
+
+    def run(self, options: ConvertOptions) -> tuple[Manifest, int]:
+        """Packs the samples and takes them in; returns the manifest with them, and their number."""
+        note = self._note()
+        if note is not None and self._given is not None and note.given == self._given:
+            joined, added = self._held, note.added
+        else:
+            if note is None or self._given is not None:
+                self._check_names(self._source.names)
+            more = self._pack(options)
+            joined = self._held if note and _ends_with(self._held, more) else self._take_in(more)
+            added = more.samples
+        shutil.rmtree(self._work, ignore_errors=True)
+        self._noted.unlink(missing_ok=True)
+        return joined, added
+
+    def _note(self) -> _Note | None:
+        """What a call that was killed while it tidied up has put into the dataset; None where there was none."""
+        try:
+            found = msgspec.json.decode(self._noted.read_bytes(), type=_Note)
+        except (OSError, msgspec.DecodeError):
+            return None
+        return found if found.manifest == _digest(self._held) else None
+
+    def _check_names(self, names: Sequence[str] | None) -> list[str] | None:
+        held = read_names(self._folder, self._held)
+        return check_names([(str(self._folder), held), ("the source", names)])
+
+    def _pack(self, options: ConvertOptions) -> Manifest:
+        """Packs the samples beside the dataset."""
+        if (self._work / MANIFEST).exists():
+            shutil.rmtree(self._work)  # packed by an earlier call that was killed; its source may have changed since
+        # What another call left that was killed is begun anew: overwrite.
+        report = convert(self._source, self._work, options, overwrite=True)
+        self._rejected += moved(report.rejected, _next_number(self._held))
+        return report.manifest
+
+    def _take_in(self, more: Manifest) -> Manifest:
+        """Links the shards that were packed into the dataset, and swaps its manifest.
+
+        Raises:
+            UsageError: the dataset was replaced in the meantime.
+            WriteError: the folder cannot be written.
+        """
+        folder, held = self._folder, self._held
+        names = self._check_names(read_names(self._work, more))
+        if manifests.read(folder) != held:  # some network file systems know no locks
+            raise UsageError(f"{folder} was changed while samples were packed for it; append again")
+        self._noted.unlink(missing_ok=True)  # of an earlier call
+        number = _next_number(held)
+        _remove_shards(folder, number)
+        entries = list(held.shards)
+        for entry in more.shards:
+            path = shard_path(folder, number + len(entries) - len(held.shards))
+            entries.append(take_shard(self._work, entry, path))
+        try:
+            sync_folder(folder / SHARD_FOLDER)
+            table = None
+            if names is not None:
+                table = write_table(folder, f"names-{number:05d}.lmdb", [name.encode() for name in names])
+            joined = joined_manifest([held, more], entries, table)
+            self._note_rejected(number)
+            note = _Note(_digest(joined), self._given, more.samples)
+            self._noted.write_bytes(msgspec.json.encode(note))
+            manifests.write(folder, joined)
+            sync_folder(folder)
+            _remove_tables(folder, held.names, joined.names)
+        except OSError as error:
+            raise WriteError(f"{folder}: {error}") from None
+        return joined
+
+    def _note_rejected(self, number: int) -> None:
+        """Lists what was left out, behind what is listed already but for shards that nobody published."""
+        if self._rejected:
+            before = read_rejected(self._folder)
+            kept = [bad for bad in before if bad.shard is None or bad.shard < number]
+            new = [bad for bad in self._rejected if bad.shard is not None or bad not in kept]
+            write_rejected(self._folder, kept + new)
+
+
+def _given(source: Source) -> _Given | None:
+    """What tells a source of files from any other; None of samples in memory."""
+    files = listed(source)
+    if not files:
+        return None
+    # As it is read back.
+    origin = msgspec.json.decode(msgspec.json.encode({"kind": source.kind, **source.provenance()}))
+    names = xxhash.xxh3_128()
+    for name in source.names or ():
+        names.update(f"{len(name)} {name}".encode())
+    return _Given(origin, len(source), files, names.hexdigest())
 
 
 def _digest(manifest: Manifest) -> str:
     return xxhash.xxh3_128_hexdigest(manifests.encode(manifest))
 
 
-def _origin(source: Source) -> dict[str, Any]:
-    """What the manifest will say of a source, as it is read back."""
-    origin: dict[str, Any] = msgspec.json.decode(msgspec.json.encode({"kind": source.kind, **source.provenance()}))
-    return origin
-
-
-def _take_in(folder: Path, held: Manifest, work: Path, source: Source, rejected: list[Rejected]) -> Manifest:
-    """Links the shards of the dataset in `work` into the one in `folder`, and swaps the manifest.
-
-    Raises:
-        UsageError: the dataset was replaced in the meantime.
-        WriteError: the folder cannot be written.
-    """
-    more = manifests.read(work)
-    names = check_names([(str(folder), read_names(folder, held)), ("the source", read_names(work, more))])
-    number = _next_number(held)
-    _remove_shards(folder, number)
-    entries = list(held.shards)
-    for entry in more.shards:
-        entries.append(take_shard(work, entry, shard_path(folder, number + len(entries) - len(held.shards))))
-    try:
-        sync_folder(folder / SHARD_FOLDER)
-        table = None
-        if names is not None:
-            table = write_table(folder, f"names-{number:05d}.lmdb", [name.encode() for name in names])
-        joined = joined_manifest([held, more], entries, table)
-        if manifests.read(folder) != held:
-            raise UsageError(f"{folder} was changed while samples were packed for it; append again")
-        if rejected:
-            write_rejected(folder, rejected, "ab")
-        note = _Note(_digest(joined), _origin(source), len(source))
-        beside(folder, "appended").write_bytes(msgspec.json.encode(note))
-        manifests.write(folder, joined)
-        sync_folder(folder)
-        _remove_tables(folder, held.names, joined.names)
-    except OSError as error:
-        raise WriteError(f"{folder}: {error}") from None
-    return joined
+def _ends_with(held: Manifest, more: Manifest) -> bool:
+    """Whether the last shards of a dataset are those of another, byte for byte."""
+    last = held.shards[-len(more.shards) :]
+    return [entry.digest for entry in last] == [entry.digest for entry in more.shards]
 
 
 def _next_number(held: Manifest) -> int:
@@ -202,25 +268,3 @@ def _remove_tables(folder: Path, *kept: FileEntry | None) -> None:
     for path in folder.glob("names*.lmdb"):
         if path.name not in names:
             path.unlink()
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keeps a second call for the same dataset out.
-
-    Raises:
-        UsageError: there is one already.
-        WriteError: the folder cannot be written.
-    """
-    lock = filelock.FileLock(folder / LOCK)
-    try:
-        lock.acquire(timeout=0)
-    except filelock.Timeout:
-        raise UsageError(f"something is being appended to {folder} already; wait for it") from None
-    except OSError as error:
-        raise WriteError(f"{folder}: cannot be written: {error.strerror}") from None
-    try:
-        yield
-    finally:
-        (folder / LOCK).unlink(missing_ok=True)  # while it is held: later it could be another call's
-        lock.release()

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 import packer
+from packer.against import compare_shard
 from packer.errors import SourceError, UsageError
 from packer.executors import run_executor
 from packer.finish import Made, finish
@@ -134,8 +135,9 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
     Args:
         sources: a path, a list of paths or `FIELD=PATH` as on the command line, a `Source`, or a sequence of
             dicts of arrays (a list, a torch Dataset). URLs as fsspec takes them are fetched into the cache first.
-        out: folder of the dataset; must not exist yet, or be unfinished from the same call. Or a URL, as text: the
-            dataset is packed in the cache and uploaded, its manifest last.
+        out: folder of the dataset; must not exist yet, or be unfinished from the same call (finished shards of
+            samples in memory are compared with them). Or a URL, as text: the dataset is packed in the cache and
+            uploaded, its manifest last.
         options: how to convert.
         changes: single options by name, over those in `options`.
 
@@ -165,13 +167,15 @@ def _pack(sources: Any, path: Path, options: ConvertOptions) -> tuple[Report, St
     prepared = prepare(source, options.codec, options.shard_size, limits)
     if options.planned:
         options.planned(prepared)
-    files = _listed(source)
+    files = listed(source)
     state = _state(prepared, options, files)
     with OutputFolder(path, state, options.overwrite) as folder:
         if folder.is_published:
             folder.publish()
             return _published(path, files, began), state
         tasks = _tasks(prepared, options, folder.work)
+        if not state.tells_all:
+            _drop_others(tasks, path, options.overwrite)
         kept = [report_of(task.path, task.fields) for task in tasks if task.path.exists()]
         if kept and options.resumed:
             options.resumed(sum(report.entry.samples for report in kept), sum(report.raw_bytes for report in kept))
@@ -231,7 +235,12 @@ def check_apart(sources: Any, out: Path) -> None:
                 raise UsageError(f"{out} lies within the source {place}; name a folder outside of it")
 
 
-def _listed(source: Source) -> list[tuple[str, int, int]]:
+def listed(source: Source) -> list[tuple[str, int, int]]:
+    """Path, size and time of change of every file of a source; none of samples in memory.
+
+    Raises:
+        SourceError: a file is gone, or cannot be looked at.
+    """
     try:
         return source_files(source.files())
     except OSError as error:
@@ -253,7 +262,27 @@ def _state(prepared: Prepared, options: ConvertOptions, files: list[tuple[str, i
         shards=len(prepared.plan.shards),
         settings=msgspec.json.decode(msgspec.json.encode(settings)),
         files=files,
+        tells_all=bool(files),
     )
+
+
+def _drop_others(tasks: Sequence[ShardTask], path: Path, overwrite: bool) -> None:
+    """Removes finished shards of samples in memory that hold other samples than these.
+
+    Raises:
+        UsageError: there is one, and nothing may be overwritten.
+    """
+    for task in tasks:
+        if task.path.exists():
+            entry = report_of(task.path, task.fields).entry
+            differences = compare_shard(task.folder, task.fields, entry, task.source, task.first)
+            if differences and not overwrite:
+                raise UsageError(
+                    f"{path} holds an unfinished conversion of other samples: {differences[0]}; "
+                    "give the same samples to go on with it, or overwrite=True to begin anew"
+                )
+            if differences:
+                task.path.unlink()
 
 
 def _tasks(prepared: Prepared, options: ConvertOptions, folder: Path) -> list[ShardTask]:

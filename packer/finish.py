@@ -94,10 +94,11 @@ def write_table(folder: Path, file: str, names: Sequence[bytes]) -> FileEntry:
     return FileEntry(file=file, bytes=path.stat().st_size, digest=manifests.file_digest(path))
 
 
-def write_rejected(folder: Path, rejected: Sequence[Rejected], mode: str = "wb") -> None:
-    """Lists samples that were left out of the dataset in `folder`; mode `ab` goes on with the list that is there."""
-    with (folder / REJECTED).open(mode) as file:
-        file.write(msgspec.json.Encoder().encode_lines(rejected))
+def write_rejected(folder: Path, rejected: Sequence[Rejected]) -> None:
+    """Lists samples that were left out of the dataset in `folder`, under a temporary name first."""
+    partial = folder / (REJECTED + ".partial")
+    partial.write_bytes(msgspec.json.Encoder().encode_lines(rejected))
+    partial.replace(folder / REJECTED)
 
 
 def read_rejected(folder: Path) -> list[Rejected]:

@@ -38,6 +38,7 @@ def take_shard(folder: Path, entry: ShardEntry, target: Path) -> ShardEntry:
         partial.unlink(missing_ok=True)
         _link_or_copy(source, partial)
         partial.replace(target)
+        partial.unlink(missing_ok=True)  # of two links to one file, left by an earlier call, a rename removes none
     except OSError as error:
         raise WriteError(f"{target}: {error.strerror}; free some space or choose another folder") from None
     return msgspec.structs.replace(entry, file=f"{target.parent.name}/{target.name}")
@@ -45,7 +46,7 @@ def take_shard(folder: Path, entry: ShardEntry, target: Path) -> ShardEntry:
 
 def _link_or_copy(source: Path, target: Path) -> None:
     try:
-        target.hardlink_to(source)
+        target.hardlink_to(source.resolve())  # of a symbolic link it would be one more, to be left dangling
     except OSError:  # another file system, or one without hard links
         with source.open("rb") as reading, target.open("wb") as writing:
             shutil.copyfileobj(reading, writing, 2**24)

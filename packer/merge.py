@@ -55,6 +55,9 @@ def merge(
         check_alike(held[0].fields, manifest.fields, f"{folder}, against {folders[0]}")
     names = check_names([(str(f), read_names(f, m)) for f, m in zip(folders, held, strict=True)])
     with OutputFolder(path, _state(held), overwrite) as output:
+        if output.is_published:
+            output.publish()
+            return manifests.read(path)
         work = output.work
         entries, rejected = _taken(folders, held, work, progress)
         try:

@@ -28,7 +28,8 @@ REJECTED = "rejected.jsonl"
 LOCK = ".lock"
 #: Tables of names that appending made.
 _TABLE = re.compile(r"names-\d+\.lmdb(\.partial)?")
-_OURS = {MANIFEST, MANIFEST + ".partial", NAMES_FILE, NAMES_FILE + ".partial", SHARD_FOLDER, UNFINISHED, REJECTED, LOCK}
+_WRITTEN = (MANIFEST, NAMES_FILE, REJECTED)
+_OURS = {*_WRITTEN, *(name + ".partial" for name in _WRITTEN), SHARD_FOLDER, UNFINISHED, LOCK}
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,11 +39,13 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
         shards: how many there will be; None where samples still arrive.
         settings: what was asked for, by name.
         files: path, size and time of change (ns) of every source file.
+        tells_all: whether two runs of the same settings and files make the same; not so of samples in memory.
     """
 
     shards: int | None
     settings: dict[str, Any]
     files: list[tuple[str, int, int]]
+    tells_all: bool = True
 
     def difference(self, other: State) -> str | None:
         """What differs from another conversion, in words; None where nothing does."""
@@ -80,7 +83,8 @@ class OutputFolder:
 
     def __init__(self, path: Path, state: State, overwrite: bool = False) -> None:
         refuse_url(path)
-        self.path = self.work = path
+        # A link stays: what it leads to is made, and replaced.
+        self.path = self.work = path = path.resolve() if path.is_symlink() else path
         self.is_published = False
         self._beside = beside(path, "replacing")
         self._old = beside(path, "replaced")
@@ -89,7 +93,7 @@ class OutputFolder:
             self._open(state, overwrite)
         except OSError as error:
             self._release()
-            raise WriteError(f"{error.filename or path}: cannot be written: {error.strerror}") from None
+            raise WriteError(f"{error.filename or path}: cannot be written: {error.strerror or error}") from None
         except BaseException:
             self._release()
             raise
@@ -124,7 +128,8 @@ class OutputFolder:
         if self._old.exists():
             shutil.rmtree(self._old)
         if _is_finished(self.path):
-            if (self.path / UNFINISHED).exists() and not _difference(self.path / UNFINISHED, state):
+            note = self.path / UNFINISHED
+            if state.tells_all and note.exists() and not _difference(note, state):
                 self.is_published = True
                 return
             self._tidy()
@@ -198,8 +203,8 @@ class OutputFolder:
 
 def beside(path: Path, what: str) -> Path:
     """The hidden folder where a dataset is worked on before it takes the place of the one at `path`."""
-    absolute = path.absolute()  # `.` has no name
-    return absolute.with_name(f".{absolute.name}.{what}")
+    real = path.resolve()  # `.` has no name; and by a link to the dataset the same folder is meant
+    return real.with_name(f".{real.name}.{what}")
 
 
 def source_files(paths: list[str]) -> list[tuple[str, int, int]]:

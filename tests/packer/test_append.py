@@ -12,6 +12,7 @@ import pytest
 from packer import append as appending
 from packer.append import append
 from packer.convert import convert
+from packer.dataset_lock import dataset_lock
 from packer.errors import DatasetError, UsageError
 from packer.format import manifest as manifests
 from packer.sources.opening import SourceOptions
@@ -169,9 +170,26 @@ def test_old_tables_of_names_go_with_the_next_append(tmp_path, two):
 
 def test_two_at_once_are_refused(two):
     """The second call is told so, and harms nothing."""
-    with appending._locked(two[0]), pytest.raises(UsageError, match=r"appended to .* already"):
+    with dataset_lock(two[0]), pytest.raises(UsageError, match="being changed already"):
         append(two[0], two[1])
     assert append(two[0], two[1], workers=0).added == 5
+
+
+def test_one_behind_another_loses_nothing(tmp_path, two, contents, monkeypatch):
+    """A call that waited at the door while another was at work goes on from what that one published."""
+    a, b = two
+    c = write(tmp_path / "c", "c", 4, seed=2)
+    expected = contents(a)[1] | contents(c)[1] | contents(b)[1]
+
+    def late(folder):
+        monkeypatch.setattr(appending, "dataset_lock", dataset_lock)
+        append(a, c, workers=0)
+        return dataset_lock(folder)
+
+    monkeypatch.setattr(appending, "dataset_lock", late)
+    append(a, b, workers=0)
+    assert contents(a)[1] == expected
+    assert not verify(a).damages
 
 
 def killed_at(a, b, step):
@@ -230,3 +248,62 @@ def test_left_out_samples_are_listed(tmp_path, clouds):
     report = append(tmp_path / "d", str(tmp_path / "more"), workers=0, on_error="skip", source=SourceOptions())
     assert (report.added, len(report.rejected)) == (2, 1)
     assert "n3.ply" in (tmp_path / "d" / "rejected.jsonl").read_text()
+
+
+def killed_while_tidying(a, b):
+    """Appends in another process, which dies when the new manifest stands and nothing is tidied up yet."""
+
+    def run():
+        shutil.rmtree = lambda *args, **kwargs: os._exit(9)
+        append(a, b, workers=0)
+
+    child = multiprocessing.get_context("fork").Process(target=run)
+    child.start()
+    child.join()
+    assert child.exitcode == 9
+
+
+def test_other_files_are_no_job_to_go_on_with(tmp_path, clouds, contents):
+    """Killed while it tidied up, a call is not taken for the next one of as many samples, but for itself."""
+    for folder in ("first", "other"):
+        (tmp_path / folder).mkdir()
+        shutil.copy(clouds.folder / "c3.ply", tmp_path / folder / f"{folder}.ply")
+    convert(str(clouds.folder), tmp_path / "d", workers=0)
+    before = list(contents(tmp_path / "d")[1])
+    killed_while_tidying(tmp_path / "d", str(tmp_path / "first"))
+    assert append(tmp_path / "d", str(tmp_path / "other"), workers=0).added == 1
+    assert list(contents(tmp_path / "d")[1]) == [*before, "first", "other"]
+    (tmp_path / "first" / "first.ply").rename(tmp_path / "first" / "third.ply")
+    killed_while_tidying(tmp_path / "d", str(tmp_path / "first"))
+    assert append(tmp_path / "d", str(tmp_path / "first"), workers=0).added == 1
+    assert list(contents(tmp_path / "d")[1]) == [*before, "first", "other", "third"]
+
+
+def test_samples_in_memory_are_compared(tmp_path):
+    """Killed while it tidied up, a call with the same samples adds nothing, one with others adds them."""
+    convert([{"x": np.zeros(3)}] * 4, tmp_path / "d")
+    ones, twos = [{"x": np.ones(3)}] * 2, [{"x": np.full(3, 2.0)}] * 2
+    killed_while_tidying(tmp_path / "d", ones)
+    assert append(tmp_path / "d", ones).manifest.samples == 6
+    killed_while_tidying(tmp_path / "d", ones)
+    assert append(tmp_path / "d", twos).manifest.samples == 10
+    assert PackedDataset(tmp_path / "d")[list(range(10))]["x"][:, 0].tolist() == [0] * 4 + [1] * 4 + [2] * 2
+
+
+def test_left_out_samples_are_listed_once(tmp_path, clouds, monkeypatch):
+    """Killed between the list of what was left out and the manifest, the same call lists them no second time."""
+    convert(str(clouds.folder), tmp_path / "d", workers=0)
+    (tmp_path / "more").mkdir()
+    shutil.copy(clouds.folder / "c3.ply", tmp_path / "more" / "n1.ply")
+    for name in ("n2", "n3"):
+        (tmp_path / "more" / f"{name}.ply").write_bytes((clouds.folder / "c3.ply").read_bytes()[:-5])
+
+    def stopped(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(manifests, "write", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            append(tmp_path / "d", str(tmp_path / "more"), workers=0, on_error="skip")
+    append(tmp_path / "d", str(tmp_path / "more"), workers=0, on_error="skip")
+    assert len((tmp_path / "d" / "rejected.jsonl").read_text().splitlines()) == 2

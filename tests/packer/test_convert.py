@@ -16,6 +16,7 @@ from packer.convert import ConvertOptions, convert, processors
 from packer.errors import SourceError, UnfinishedError, UsageError, WriteError
 from packer.format import manifest as manifests
 from packer.format.schema import FieldSpec
+from packer.output import OutputFolder
 from packer.sources.opening import SourceOptions
 from readers import PackedDataset
 
@@ -269,3 +270,53 @@ def test_what_a_lost_worker_left_is_tidied_up(tmp_path):
         convert(Squares(200), tmp_path / "out", executor=pool, shard_size=4096)
     assert not list((tmp_path / "out").rglob("*.partial"))
     check(tmp_path / "out", 200)
+
+
+class StoppedError(Exception):
+    pass
+
+
+def stopped_after(samples, out, count, **options):
+    """Converts samples in memory, and stops when `count` of them are packed."""
+    done = [0]
+
+    def progress(samples, nbytes):
+        done[0] += samples
+        if done[0] >= count:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        convert(samples, out, workers=0, shard_size=32768, progress=progress, **options)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_samples_in_memory_go_on_with_themselves(tmp_path, overwrite):
+    """Finished shards are kept where they hold these samples; others of the same schema are never mixed in."""
+    ones, twos = ([{"x": np.full(2048, n + first, "i4")} for n in range(16)] for first in (0, 1000))
+    stopped_after(ones, tmp_path / "d", 9)
+    if not overwrite:
+        with pytest.raises(UsageError, match=r"unfinished conversion of other samples: .*differs from the source"):
+            convert(twos, tmp_path / "d", workers=0, shard_size=32768)
+    else:
+        convert(twos, tmp_path / "d", workers=0, shard_size=32768, overwrite=True)
+        assert PackedDataset(tmp_path / "d")[list(range(16))]["x"][:, 0].tolist() == list(range(1000, 1016))
+        stopped_after(ones, tmp_path / "d", 9, overwrite=True)
+    report = convert(ones, tmp_path / "d", workers=0, shard_size=32768, overwrite=overwrite)
+    assert report.kept_shards == 2
+    assert PackedDataset(tmp_path / "d")[list(range(16))]["x"][:, 0].tolist() == list(range(16))
+
+
+def test_published_samples_in_memory_are_not_taken_for_others(tmp_path, monkeypatch):
+    """Killed between manifest and tidying up, a conversion is no answer to one of other samples."""
+
+    def stopped(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OutputFolder, "_tidy", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            convert([{"x": 1}] * 3, tmp_path / "d")
+    with pytest.raises(UsageError, match="a packed dataset already"):
+        convert([{"x": 2}] * 3, tmp_path / "d")
+    convert([{"x": 2}] * 3, tmp_path / "d", overwrite=True)
+    assert PackedDataset(tmp_path / "d")[[0, 1, 2]]["x"].tolist() == [2, 2, 2]

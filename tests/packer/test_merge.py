@@ -11,6 +11,7 @@ from packer.errors import DamagedError, UsageError
 from packer.export import export
 from packer.format import manifest as manifests
 from packer.merge import merge
+from packer.output import OutputFolder
 from packer.repack import repack
 from packer.verify import verify
 from packer.writer import DatasetWriter
@@ -160,3 +161,38 @@ def test_check_alike_names_frames(two):
     other = (msgspec.structs.replace(fields[0], frame=FrameRule(samples=7)), *fields[1:])
     with pytest.raises(UsageError, match="frames of another size"):
         joining.check_alike(fields, other, "b")
+
+
+def test_run_again_after_a_kill(tmp_path, two, monkeypatch):
+    """Shards that were linked already leave nothing behind, and what was published is only tidied up."""
+
+    def stopped(*args):
+        raise KeyboardInterrupt
+
+    for module, step in ((manifests, "write"), (OutputFolder, "_tidy")):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, step, stopped)
+            with pytest.raises(KeyboardInterrupt):
+                merge(two, tmp_path / "m")
+    again = merge(two, tmp_path / "m")
+    assert again == manifests.read(tmp_path / "m")
+    assert not verify(tmp_path / "m").damages
+    held = [p.name for p in (tmp_path / "m").rglob("*") if p.suffix == ".partial" or p.name == "unfinished.json"]
+    assert held == []
+
+
+def test_shards_behind_links(tmp_path, two, contents):
+    """Of shards that are symbolic links, as tools that version data make them, the files themselves are taken."""
+    a, b = two
+    store = tmp_path / "store"
+    store.mkdir()
+    for path in (a / "shards").iterdir():
+        path.rename(store / path.name)
+        path.symlink_to(store / path.name)
+    expected = list(contents(a)[1]) + list(contents(b)[1])
+    merge(two, tmp_path / "m")
+    for path in (a / "shards").iterdir():
+        path.unlink()
+    for path in store.iterdir():
+        path.unlink()
+    assert list(contents(tmp_path / "m")[1]) == expected

@@ -6,7 +6,7 @@ import pytest
 
 from packer.convert import convert
 from packer.errors import UsageError, WriteError
-from packer.output import OutputFolder, State, source_files
+from packer.output import OutputFolder, State, beside, source_files
 
 SMALL = [{"a": n} for n in range(3)]
 OTHER = [{"b": n} for n in range(4)]
@@ -191,3 +191,15 @@ def test_source_files_are_noted_by_size_and_time(tmp_path):
     path = tmp_path / "a.png"
     path.write_bytes(b"12345")
     assert source_files([str(path)]) == [(str(path), 5, path.stat().st_mtime_ns)]
+
+
+def test_a_link_stays_a_link(tmp_path):
+    """What a symbolic link leads to is made and replaced; hidden folders stand beside that."""
+    (tmp_path / "disk").mkdir()
+    packed(tmp_path / "disk" / "real")
+    (tmp_path / "out").symlink_to(tmp_path / "disk" / "real")
+    for _ in range(2):
+        assert convert(OTHER, tmp_path / "out", overwrite=True).samples == 4
+    assert (tmp_path / "out").is_symlink()
+    assert names(tmp_path / "disk") == ["real"]
+    assert beside(tmp_path / "out", "appending") == beside(tmp_path / "disk" / "real", "appending")
