@@ -1,16 +1,20 @@
-"""Compares a packed dataset with the sources it was made from, value by value."""
+"""Compares a packed dataset with the sources it was made from, value by value.
+
+Of a dataset that was merged or appended to, with those of one of its parts, or with all.
+"""
 
 from __future__ import annotations
 
-import itertools
+import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.conversions import given_by, shard_sources
 from packer.errors import DamagedError, UsageError
 from packer.format import manifest as manifests
 from packer.format.column import Column
@@ -21,6 +25,8 @@ from packer.origin import is_in_order
 from packer.sources.base import Block, Source
 from packer.tasks import Progress, Rejected, read_blocks
 from packer.verify import Damage
+
+_log = logging.getLogger(__name__)
 
 
 def compare(dataset: str | os.PathLike[str], source: Source, progress: Progress | None = None) -> list[Damage]:
@@ -38,13 +44,19 @@ def compare(dataset: str | os.PathLike[str], source: Source, progress: Progress 
     manifest = manifests.read(folder)
     check_same_schema(manifest, source)
     damages: list[Damage] = []
-    first = 0
-    for entry, part in zip(manifest.shards, source_parts(manifest, source), strict=True):
-        try:
-            damages += compare_shard(folder, manifest.fields, entry, part, first, progress)
-        except DamagedError as error:
-            damages.append(Damage(entry.file, str(error).replace(f"{folder}{os.sep}", "")))
-        first += entry.samples
+    given = given_by(folder, manifest, source)
+    for conversion, samples in given:
+        first = conversion.first
+        for entry, part in shard_sources(conversion, samples):
+            try:
+                damages += compare_shard(folder, manifest.fields, entry, part, first, progress)
+            except DamagedError as error:
+                damages.append(Damage(entry.file, str(error).replace(f"{folder}{os.sep}", "")))
+            first += entry.samples
+    compared = sum(entry.samples for conversion, _ in given for entry in conversion.shards)
+    if compared < manifest.samples:
+        start = given[0][0].first
+        _log.warning("compared: samples %d to %d alone, which the sources are of", start, start + compared - 1)
     return damages
 
 
@@ -63,17 +75,8 @@ def check_same_schema(manifest: Manifest, source: Source) -> None:
             "the samples of the dataset were shuffled, so that they are in another order than in their source files; "
             "compare and repair the dataset that it was packed from, then pack it again"
         )
-    samples = sum(entry.samples + entry.rejected for entry in manifest.shards)
-    if samples != len(source):
-        raise UsageError(f"the source has {len(source)} samples, the dataset was made from {samples}")
     if (manifest.names is None) != (source.names is None):
         raise UsageError("the samples of either the dataset or the source have names, those of the other have none")
-
-
-def source_parts(manifest: Manifest, source: Source) -> Iterator[Source]:
-    """The part of the source that each shard was made from."""
-    edges = itertools.accumulate((entry.samples + entry.rejected for entry in manifest.shards), initial=0)
-    return (source.part(start, stop) for start, stop in itertools.pairwise(edges))
 
 
 def compare_shard(
@@ -107,14 +110,13 @@ def compare_shard(
             for column in columns:
                 damages += _compare_values(entry, column, block, at, first, given)
             if names is not None and given is not None and list(given) != names[at : at + count]:
-                damages.append(
-                    Damage(entry.file, "names differ from the source", None, (first + at, first + at + count))
-                )
+                samples = (first + at, first + at + count)
+                damages.append(_difference(entry, "names differ from the source", samples=samples))
             at += count
             if progress:
                 progress(count, sum(_nbytes(values) for values in block.values()))
     if at != entry.samples:
-        damages.append(Damage(entry.file, f"{entry.samples} samples are packed, the source has {at}"))
+        damages.append(_difference(entry, f"{entry.samples} samples are packed, the source has {at}"))
     return damages
 
 
@@ -129,8 +131,19 @@ def _compare_values(
             sample = first + at + number
             name = (names[number],) if names else ()
             what = "differs from the source"
-            damages.append(Damage(entry.file, what, column.field.name, (sample, sample + 1), name))
+            damages.append(_difference(entry, what, column.field.name, (sample, sample + 1), name))
     return damages
+
+
+def _difference(
+    entry: ShardEntry,
+    what: str,
+    field: str | None = None,
+    samples: tuple[int, int] | None = None,
+    names: tuple[str, ...] = (),
+) -> Damage:
+    """What `packer repair` takes for right: it is as it was written."""
+    return Damage(entry.file, what, field, samples, names, repairable=False)
 
 
 def same_bits(ours: NDArray[Any], theirs: NDArray[Any] | str) -> bool:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +12,17 @@ from typing import NamedTuple
 import msgspec
 
 from packer.against import check_same_schema, same_bits
-from packer.errors import DamagedError, DatasetError, ManifestError, SourceError, UnfinishedError
+from packer.conversions import given_by, packed_names
+from packer.dataset_lock import dataset_lock
+from packer.errors import DamagedError, DatasetError, SourceError, UnfinishedError
 from packer.finish import Made, write_manifest
 from packer.format import manifest as manifests
+from packer.format.column import Column
 from packer.format.manifest import NAMES_FILE, SHARD_FOLDER, Manifest, ShardEntry
+from packer.format.schema import Field
 from packer.format.shard import Shard
-from packer.origin import Origin, parts
+from packer.origin import Origin
+from packer.output import beside
 from packer.plan import ShardPlan, field_sizes, plan_shards
 from packer.rebuild import rebuild_manifest
 from packer.sources.base import Source
@@ -55,23 +58,42 @@ def repair(
     """Repairs a packed dataset; nothing that is right is touched.
 
     Args:
-        source: opened with the options of the conversion; needed where a shard is damaged.
+        source: opened with the options of the conversion; needed where a shard is damaged. Of a dataset that was
+            merged or appended to, the source of one of its parts, or of all in their order.
         progress: called with the samples and raw bytes packed since the last call.
         checked: called with 0 and the bytes checked since the last call, before that.
         damaged: called once, with the shards to be packed again, where there are any.
 
     Raises:
         DatasetError: a shard is damaged and no source was given; or too much is lost.
-        SourceError: the source no longer gives what was packed.
-        UsageError: the source does not fit the dataset.
+        SourceError: the source no longer gives what was packed, or nothing is left to tell.
+        UsageError: the source does not fit the dataset, or something else is changing that.
+        WriteError: the folder cannot be written.
     """
     folder = Path(dataset)
+    try:
+        manifests.read(folder)
+    except DatasetError as error:
+        # Where there is no dataset, no lock is made.
+        if isinstance(error, UnfinishedError) or not (folder / SHARD_FOLDER).is_dir():
+            raise
+    with dataset_lock(folder):
+        return _repair(folder, source, progress, checked, damaged)
+
+
+def _repair(
+    folder: Path,
+    source: Source | None,
+    progress: Progress | None,
+    checked: Progress | None,
+    damaged: Callable[[Sequence[ShardEntry]], None] | None,
+) -> RepairReport:
+    """The same, by whoever holds the lock."""
+    shutil.rmtree(_work(folder), ignore_errors=True)  # of a repair that was killed
     rebuilt = False
     try:
         manifest = manifests.read(folder)
-    except (ManifestError, DatasetError) as error:
-        if isinstance(error, UnfinishedError) or not (folder / SHARD_FOLDER).is_dir():
-            raise
+    except DatasetError:
         manifest = rebuild_manifest(folder)
         rebuilt = True
     for partial in (folder / SHARD_FOLDER).glob("*.partial"):
@@ -86,7 +108,10 @@ def repair(
         check_same_schema(manifest, source)
         if damaged:
             damaged(bad)
-        for entry, packed in _planned(manifest, source):
+        planned = _planned(folder, manifest, source)
+        if lacking := [entry for entry in bad if entry not in planned]:
+            raise DatasetError(f"{folder}: {lacking[0].file} is damaged too; give the sources it was made from as well")
+        for entry, packed in planned.items():
             if entry in bad:
                 new = _pack_again(folder, manifest, entry, packed, progress)
                 if new.digest != entry.digest:
@@ -99,39 +124,42 @@ def repair(
 
 
 class _Packed(NamedTuple):
-    """How a shard was packed: its plan, the samples and the origin, in the dataset it was packed for."""
+    """How a shard was packed: its plan, the samples and the origin, in the dataset it was packed for.
+
+    Attributes:
+        first: number of its first sample in this dataset.
+    """
 
     shard: ShardPlan
     source: Source
     origin: Origin
+    first: int
 
 
-def _planned(manifest: Manifest, source: Source) -> Iterator[tuple[ShardEntry, _Packed]]:
-    """Every shard with the plan of its conversion; the size of the map stands in its file, so it has to be the same.
+def _planned(folder: Path, manifest: Manifest, source: Source) -> dict[ShardEntry, _Packed]:
+    """The shards that a source is of, with their plan; the size of the map stands in a shard's file, so it matters."""
+    found = {}
+    for conversion, samples in given_by(folder, manifest, source):
+        starts = conversion.edges()[:-1]
+        plan = plan_shards(samples, manifest.fields, field_sizes(samples), starts, conversion.origin)
+        first = conversion.first
+        for entry, shard in zip(conversion.shards, plan, strict=True):
+            part = samples.part(shard.start, shard.stop)
+            found[entry] = _Packed(shard, part, conversion.origin, first)
+            first += entry.samples
+    return found
 
-    What was merged or appended was planned by itself, with numbers and an origin of its own.
-    """
-    shards = list(manifest.shards)
-    start = 0
-    found = parts(manifest.origin, manifest.samples) or [(manifest.samples, manifest.origin)]
-    for number, (samples, origin) in enumerate(found, 1):
-        ends = list(itertools.accumulate((entry.samples for entry in shards), initial=0))
-        count = bisect_left(ends, samples) if number < len(found) else len(shards)
-        entries, shards = shards[:count], shards[count:]
-        edges = list(itertools.accumulate((entry.samples + entry.rejected for entry in entries), initial=0))
-        part = source.part(start, start + edges[-1])
-        for entry, shard in zip(
-            entries, plan_shards(part, manifest.fields, field_sizes(part), edges[:-1], origin), strict=True
-        ):
-            yield entry, _Packed(shard, part.part(shard.start, shard.stop), origin)
-        start += edges[-1]
+
+def _work(folder: Path) -> Path:
+    """Where shards are packed again."""
+    return beside(folder, "repairing")
 
 
 def _pack_again(
     folder: Path, manifest: Manifest, entry: ShardEntry, packed: _Packed, progress: Progress | None
 ) -> ShardEntry:
     """Packs one shard beside the dataset, checks it against what is left of the old one, and puts it in its place."""
-    work = folder / ".repair"
+    work = _work(folder)
     (work / SHARD_FOLDER).mkdir(parents=True, exist_ok=True)
     try:
         task = ShardTask(
@@ -147,35 +175,76 @@ def _pack_again(
         if new.samples != entry.samples:
             raise SourceError(f"the source has {new.samples} samples for {entry.file}, {entry.samples} were packed")
         if new.digest != entry.digest:
-            _check_samples(folder / entry.file, task.path, manifest, entry)
+            _check_names(folder, task.path, manifest, entry, packed.first)
+            _check_samples(folder / entry.file, task.path, manifest.fields, entry)
         task.path.replace(folder / entry.file)
         return new
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _check_samples(old: Path, new: Path, manifest: Manifest, entry: ShardEntry) -> None:
-    """Raises SourceError where a sample that can still be read differs from the one packed again."""
+def _check_names(folder: Path, new: Path, manifest: Manifest, entry: ShardEntry, first: int) -> None:
+    """Raises SourceError where the samples of a shard packed again have other names, or that cannot be told."""
+    if manifest.names is None:
+        return
+    before = packed_names(folder, manifest, entry, first)
+    if before is None:
+        raise _unsure(entry, "the names of its samples")
+    with Shard(new) as shard:
+        after = [name.decode() for name in shard.names(entry.samples)]
+    for ours, theirs in zip(before, after, strict=True):
+        if ours != theirs:
+            raise SourceError(f"the source has changed: {theirs!r} stands where {ours!r} of {entry.file} was packed")
+
+
+def _check_samples(old: Path, new: Path, fields: Sequence[Field], entry: ShardEntry) -> None:
+    """Compares what can still be read of a shard with the one packed again, whose file is another.
+
+    Raises:
+        SourceError: a sample differs, or no sample of a field is left to compare.
+    """
     try:
         before = Shard(old)
     except DamagedError:
-        return  # nothing is left to compare with
+        raise _unsure(entry, "it") from None
     with before, Shard(new) as after:
-        for position, field in enumerate(manifest.fields):
+        for position, field in enumerate(fields):
+            compared = 0
             try:
                 ours = before.column(position, field, entry.samples)
             except DamagedError:
-                continue
+                raise _unsure(entry, f"field {field.name!r}") from None
             theirs = after.column(position, field, entry.samples)
-            for frame in range(ours.index.frames):
-                start, stop = ours.index.sample_range(frame)
-                if field.frame.rows is None and ours.check_frame(frame):
-                    pairs = zip(ours.read(start, stop), theirs.read(start, stop), strict=True)
-                    if not all(same_bits(a, b) for a, b in pairs):
-                        raise SourceError(
-                            f"the source has changed: samples {start} to {stop - 1} of {entry.file} "
-                            f"differ in field {field.name!r} from what was packed"
-                        )
+            for start, stop in _sound(ours, entry.samples):
+                pairs = zip(ours.read(start, stop), theirs.read(start, stop), strict=True)
+                if not all(same_bits(a, b) for a, b in pairs):
+                    raise SourceError(
+                        f"the source has changed: samples {start} to {stop - 1} of {entry.file} "
+                        f"differ in field {field.name!r} from what was packed"
+                    )
+                compared += stop - start
+            if not compared:
+                raise _unsure(entry, f"field {field.name!r}")
+
+
+def _sound(column: Column, samples: int) -> Iterator[tuple[int, int]]:
+    """Runs of samples, first and behind the last, all of whose frames are as they were written."""
+    together = column.field.frame.samples or 1
+    for start in range(0, samples, together):
+        stop = min(start + together, samples)
+        try:
+            if all(column.check_frame(frame) for frame in range(*column.index.frame_range(start, stop))):
+                yield start, stop
+        except DamagedError:
+            continue
+
+
+def _unsure(entry: ShardEntry, what: str) -> SourceError:
+    return SourceError(
+        f"what the sources give for {entry.file} has other bytes than were packed, and nothing is left of {what} to "
+        "compare it with: a source, or the library of a codec, has changed; give the sources as they were, or "
+        "convert them anew"
+    )
 
 
 def _publish(folder: Path, manifest: Manifest, entries: Sequence[ShardEntry]) -> None:

@@ -15,7 +15,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import UsageError
+from packer.dataset_lock import dataset_lock
+from packer.errors import UsageError, WriteError
 from packer.format import manifest as manifests
 from packer.format.manifest import Manifest
 from packer.format.schema import FieldSpec
@@ -56,16 +57,25 @@ def save(dataset: str | os.PathLike[str], stats: dict[str, FieldStats]) -> None:
     """Keeps statistics in the manifest, in one rename.
 
     Raises:
-        UsageError: they are not those of the dataset as it is now.
+        UsageError: they are not those of the dataset as it is now, or something else is changing it.
+        WriteError: the folder cannot be written.
     """
     folder = Path(dataset)
-    manifest = manifests.read(folder)
+    manifests.read(folder)  # where there is no dataset, no lock is made
+    with dataset_lock(folder):
+        _save(folder, manifests.read(folder), stats)
+
+
+def _save(folder: Path, manifest: Manifest, stats: dict[str, FieldStats]) -> None:
     try:
         # By the constructor, which compares them with the sizes of the columns.
         kept = Manifest(**{**{n: getattr(manifest, n) for n in manifest.__struct_fields__}, "stats": stats})
     except ValueError as error:
         raise UsageError(f"{folder}: the dataset has changed since its statistics were taken: {error}") from None
-    manifests.write(folder, kept)
+    try:
+        manifests.write(folder, kept)
+    except OSError as error:
+        raise WriteError(f"{folder}: cannot be written: {error.strerror or error}") from None
 
 
 def kept_statistics(manifest: Manifest) -> dict[str, FieldStats] | None:

@@ -36,6 +36,7 @@ class Damage:
         field: the field concerned, if it is one.
         samples: numbers of the first sample concerned and the one behind the last; None for the file as a whole.
         names: names of the first few of them.
+        repairable: whether `packer repair` makes it right, given the sources.
     """
 
     file: str
@@ -43,6 +44,7 @@ class Damage:
     field: str | None = None
     samples: tuple[int, int] | None = None
     names: tuple[str, ...] = ()
+    repairable: bool = True
 
     def __str__(self) -> str:
         where = self.file
@@ -96,12 +98,14 @@ class _Checker:
         """Finds files that the manifest does not know; those of an append, or of a tidying, to go on are no damage."""
         if beside(self.folder, "appending").exists() or (self.folder / UNFINISHED).exists():
             return
-        known = {entry.file for entry in self.manifest.shards}
         folder = self.folder / SHARD_FOLDER
-        for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-            name = f"{SHARD_FOLDER}/{path.name}"
-            if name not in known:
-                self.damages.append(Damage(name, "the manifest does not know this file"))
+        found = {f"{SHARD_FOLDER}/{path.name}" for path in folder.iterdir()} if folder.is_dir() else set()
+        strangers = found - {entry.file for entry in self.manifest.shards}
+        if strangers:
+            # Read once more: what was appended while all else was checked is none.
+            strangers -= {entry.file for entry in manifests.read(self.folder).shards}
+        for name in sorted(strangers):
+            self.damages.append(Damage(name, "the manifest does not know this file; remove it", repairable=False))
 
     def _check_open_shard(self, shard: Shard, entry: ShardEntry, first: int) -> None:
         header = shard.header()

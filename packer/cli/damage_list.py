@@ -21,7 +21,8 @@ def damage_lines(path: str, report: VerifyReport, damages: Sequence[Damage], com
         lines.append(f"... and {len(damages) - _MOST:,} more; --json lists all")
     amount = f"{counted(report.files, 'file')}, {size_text(report.bytes)}, {counted(report.frames, 'frame')}"
     good = "all as the sources have it" if compared else "all as it was written"
-    found = f"{counted(len(damages), 'damage')} found; run `packer repair`" if damages else good
+    repair = "; run `packer repair`" if any(damage.repairable for damage in damages) else ""
+    found = f"{counted(len(damages), 'damage')} found{repair}" if damages else good
     return [*lines, f"{printable(str(path))}: {amount}: {found}"]
 
 

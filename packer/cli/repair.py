@@ -73,6 +73,10 @@ def _lines(report: RepairReport) -> list[str]:
     if report.names:
         made.append("names.lmdb: made again from the shards")
     for file in report.shards:
-        other = "; its bytes differ from before, every sample is the same" if file in report.changed else ""
+        other = (
+            "; its bytes differ from before, every sample that could still be read is the same"
+            if file in report.changed
+            else ""
+        )
         made.append(f"{file}: packed again{other}")
     return made

@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from packer.against import compare, same_bits
+from packer.append import append
 from packer.convert import ConvertOptions, convert, open_source
 from packer.errors import SourceError, UsageError
 from packer.merge import merge
@@ -157,3 +158,24 @@ def test_another_order_is_told(rows, tmp_path):
         compare(folder, source_of(rows.sources))
     with pytest.raises(UsageError, match="were shuffled"):
         repair(folder, source_of(rows.sources))
+
+
+def test_one_part_is_compared_with_its_own_sources(rows, tmp_path, caplog):
+    """Of what was appended or merged the sources of one part suffice; numbers are those of the whole dataset."""
+    other = tmp_path / "other.h5"
+    with h5py.File(rows.path) as file, h5py.File(other, "w") as more:
+        for name in file:
+            more[name] = file[name][:7]
+    folder = convert(rows.sources, tmp_path / "out", workers=0).path
+    append(folder, str(other), workers=0)
+    assert compare(folder, source_of(rows.sources)) == []
+    with h5py.File(other, "a") as more:
+        more["x"][3] = 1.5
+    (damage,) = compare(folder, source_of([str(other)]))
+    first = len(rows.x)
+    assert damage.samples == (first + 3, first + 4)
+    assert f"compared: samples {first} to {first + 6} alone" in caplog.text
+    with h5py.File(other, "w") as more:
+        more["x"], more["label"] = rows.x[:8], rows.label[:8]
+    with pytest.raises(UsageError, match=rf"the source has 8 samples, .* in 2 parts of {first}, 7"):
+        compare(folder, source_of([str(other)]))

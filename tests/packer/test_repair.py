@@ -7,11 +7,13 @@ import shutil
 import h5py
 import numpy as np
 import pytest
+from PIL import Image
 
 from packer import repair as repairing
 from packer import stats
 from packer.append import append
 from packer.convert import ConvertOptions, convert, open_source
+from packer.dataset_lock import dataset_lock
 from packer.errors import DatasetError, SourceError, UnfinishedError, UsageError
 from packer.format import manifest as manifests
 from packer.repair import RepairReport, repair
@@ -193,3 +195,112 @@ def test_joined_datasets_get_their_bytes_back(clouds, files_of, tmp_path):
         path.unlink()
     assert repair(folder, source_of(clouds.sources)).changed == ()
     assert files_of(folder) == before
+
+
+def pictures(folder, names, value, size=8):
+    """PNG files of one colour."""
+    folder.mkdir(exist_ok=True)
+    for name in names:
+        Image.fromarray(np.full((size, size, 3), value, np.uint8)).save(folder / f"{name}.png")
+    return str(folder)
+
+
+@pytest.mark.parametrize("change", ["pixels", "names"])
+@pytest.mark.parametrize("left", ["missing", "cut short"])
+def test_other_sources_never_replace_what_cannot_be_read(files_of, tmp_path, left, change):
+    """Where nothing is left of a shard, only sources that give its very bytes make it again."""
+    right = pictures(tmp_path / "right", "abc", 1)
+    wrong = pictures(tmp_path / "wrong", "abc", 2) if change == "pixels" else pictures(tmp_path / "wrong", "abx", 1)
+    folder = convert(right, tmp_path / "d", workers=0, codec="none").path
+    shard, before = folder / "shards" / "00000.lmdb", files_of(folder)
+    data = shard.read_bytes()
+    shard.unlink() if left == "missing" else shard.write_bytes(data[:-4096])
+    words = "nothing is left of it" if change == "pixels" else "'x' stands where 'c'"
+    with pytest.raises(SourceError, match=words):
+        repair(folder, source_of([wrong]))
+    assert repair(folder, source_of([right])).changed == ()
+    assert files_of(folder) == before
+
+
+def test_bands_of_large_samples_are_compared(files_of, tmp_path):
+    """Samples that are stored in several frames are no exception."""
+    folder = tmp_path / "d"
+    convert(pictures(tmp_path / "right", "ab", 1, 1500), folder, workers=0, codec="none")
+    flip(folder / "shards" / "00000.lmdb", 20_000)
+    before = files_of(folder)
+    with pytest.raises(SourceError, match=r"has changed: samples 1 to 1 of .* differ in field 'image'"):
+        repair(folder, source_of([pictures(tmp_path / "wrong", "ab", 2, 1500)]))
+    assert files_of(folder) == before
+
+
+def test_names_that_cannot_be_read_are_not_taken_on_trust(tmp_path):
+    """With shard and table of names gone, other names may not come in."""
+    right = pictures(tmp_path / "right", "abc", 1)
+    folder = convert(right, tmp_path / "d", workers=0).path
+    (folder / "shards" / "00000.lmdb").unlink()
+    (folder / "names.lmdb").unlink()
+    with pytest.raises(SourceError, match="nothing is left of the names of its samples"):
+        repair(folder, source_of([pictures(tmp_path / "wrong", "abx", 1)]))
+    assert repair(folder, source_of([right])).shards == ("shards/00000.lmdb",)
+    assert verify(folder).damages == ()
+
+
+@pytest.mark.parametrize("counts", ["abc de", "abc def"])
+def test_one_part_is_repaired_from_its_own_sources(files_of, tmp_path, counts):
+    """Of what was appended or merged the sources of the part suffice, told by their number or by their names."""
+    first, second = counts.split()
+    one, two = pictures(tmp_path / "one", first, 1), pictures(tmp_path / "two", second, 2)
+    folder = convert(one, tmp_path / "d", workers=0, codec="zstd").path
+    append(folder, two, workers=0)
+    before = files_of(folder)
+    shards = sorted((folder / "shards").iterdir())
+    for shard, sources in zip(shards, (one, two), strict=True):
+        flip(shard, shard.stat().st_size // 2)
+        assert repair(folder, source_of([sources])).shards == (f"shards/{shard.name}",)
+        assert files_of(folder) == before
+    for shard in shards:
+        shard.unlink()
+    with pytest.raises(DatasetError, match=r"00001\.lmdb is damaged too"):
+        repair(folder, source_of([one]))
+
+
+@pytest.mark.parametrize("second", ["two.h5", "one.h5"])
+def test_parts_without_names_are_told_by_their_origin(tmp_path, second):
+    """Where parts of one size have no names and one origin, the sources of all are asked for."""
+    paths = [tmp_path / "a" / "one.h5", tmp_path / "b" / second]
+    for value, path in enumerate(paths, 1):
+        path.parent.mkdir()
+        with h5py.File(path, "w") as file:
+            file["x"] = np.full((40, 3), value, "f4")
+    folder = convert(str(paths[0]), tmp_path / "d", workers=0).path
+    append(folder, str(paths[1]), workers=0)
+    shard = folder / "shards" / "00001.lmdb"
+    flip(shard, shard.read_bytes().index(np.full(9, 2, "f4").tobytes()))
+    if second == "one.h5":
+        with pytest.raises(UsageError, match="in 2 parts of 40, 40; give the sources of one of them, or of all"):
+            repair(folder, source_of([str(paths[1])]))
+        return
+    assert repair(folder, source_of([str(paths[1])])).shards == ("shards/00001.lmdb",)
+    assert verify(folder).damages == ()
+
+
+def test_nothing_is_repaired_beside_another_change(pairs, tmp_path):
+    """While something is appended, neither manifest nor half-written shards are touched."""
+    folder = packed(pairs, tmp_path / "out")
+    partial = folder / "shards" / "00002.lmdb.partial"
+    partial.write_bytes(b"")
+    with dataset_lock(folder), pytest.raises(UsageError, match="being changed already"):
+        repair(folder)
+    assert partial.exists()
+
+
+def test_what_a_killed_repair_packed_is_cleared_away(pairs, tmp_path, monkeypatch):
+    """It lies beside the dataset, and goes with the next repair."""
+    folder = packed(pairs, tmp_path / "out")
+    flip(folder / "shards" / "00000.lmdb", 9000)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", lambda *args, **kwargs: None)
+        repair(folder, source_of(pairs.sources))
+    assert (tmp_path / ".out.repairing").exists()
+    repair(folder)
+    assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == []

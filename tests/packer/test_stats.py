@@ -7,7 +7,8 @@ import pytest
 
 from packer import stats
 from packer.convert import convert
-from packer.errors import DamagedError, UsageError
+from packer.dataset_lock import dataset_lock
+from packer.errors import DamagedError, UsageError, WriteError
 from packer.format import manifest as manifests
 
 
@@ -100,3 +101,14 @@ def test_damage_gives_no_statistics(rows, tmp_path):
     shard.write_bytes(data)
     with pytest.raises(DamagedError, match="checksum"):
         stats.statistics(folder)
+
+
+def test_statistics_are_kept_by_one_at_a_time(rows, tmp_path):
+    """While something is appended the manifest is left alone; a folder that cannot be written is an error of ours."""
+    folder = convert(rows.sources, tmp_path / "out", workers=0).path
+    found = stats.statistics(folder)
+    with dataset_lock(folder), pytest.raises(UsageError, match="being changed already"):
+        stats.save(folder, found)
+    (folder / "manifest.json.partial").mkdir()
+    with pytest.raises(WriteError, match="cannot be written"):
+        stats.save(folder, found)

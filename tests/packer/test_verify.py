@@ -8,6 +8,8 @@ import shutil
 import numpy as np
 import pytest
 
+from packer.append import append
+from packer.convert import convert
 from packer.errors import DatasetError, ManifestError, PackerError
 from packer.verify import Damage, verify
 from packer.writer import DatasetWriter
@@ -163,6 +165,7 @@ def test_a_file_that_nobody_knows(mixed):
     (damage,) = verify(mixed).damages
     assert damage.file == "shards/00009.lmdb"
     assert "does not know" in damage.what
+    assert not damage.repairable
 
 
 def test_what_is_no_dataset(mixed, tmp_path):
@@ -184,3 +187,17 @@ def test_long_lists_of_names_are_cut():
     names = tuple("abcde")
     assert "(a, b, c, d, e, ...)" in str(Damage("f", "w", "x", (0, 9), names))
     assert "(a, b, c, d, e)" in str(Damage("f", "w", "x", (0, 5), names))
+
+
+def test_what_is_appended_meanwhile_is_no_damage(tmp_path):
+    """The manifest is read once more before a shard that it does not know is called damage."""
+    samples = [{"x": np.arange(9)}] * 5
+    convert(samples, tmp_path / "d")
+    appended = []
+
+    def once(_, nbytes):
+        if not appended:
+            appended.append(append(tmp_path / "d", samples).added)
+
+    assert verify(tmp_path / "d", once).damages == ()
+    assert appended == [5]

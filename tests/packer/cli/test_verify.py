@@ -32,6 +32,20 @@ def damage(pairs, packed):
     flip(shard, shard.read_bytes().index(pairs.hr[9].tobytes()))
 
 
+def test_what_repairing_cannot_mend(packer, pairs, packed):
+    """Of a file that is none of the dataset's it is said to remove it, and of sources that differ nothing."""
+    stranger = packed / "shards" / "00009.lmdb"
+    stranger.write_bytes(b"")
+    result = packer("verify", packed)
+    assert result.exit_code == 1
+    assert "does not know this file; remove it" in result.stdout
+    assert result.stdout.endswith("1 damage found\n")
+    stranger.unlink()
+    Image.fromarray(pairs.hr[8] ^ 1).save(pairs.folder / "hr" / "008.png")
+    result = packer("verify", packed, "--against", *pairs.sources)
+    assert (result.exit_code, result.stdout.splitlines()[-1].rpartition(": ")[2]) == (1, "1 damage found")
+
+
 def test_a_good_dataset(packer, pairs, packed):
     """One line and 0, against the sources too."""
     result = packer("verify", packed)
