@@ -18,26 +18,26 @@ from typing import Any
 import msgspec
 
 import packer
-from packer.against import compare_shard
 from packer.errors import SourceError, UsageError
 from packer.executors import run_executor
-from packer.finish import Made, finish
+from packer.finish import Made, finish, read_rejected
 from packer.format import manifest as manifests
 from packer.format.codecs import parse_codec
 from packer.format.manifest import Manifest
 from packer.format.remote.urls import is_url
 from packer.format.schema import FieldSpec
 from packer.framing import codec_texts
-from packer.output import REJECTED, OutputFolder, State, source_files
+from packer.output import OutputFolder, State, claim_of, source_files
 from packer.prepare import Prepared, prepare
 from packer.processes import run_processes
 from packer.remote.output import RemoteOutput
 from packer.remote.sources import local_input
+from packer.resuming import finished
 from packer.sources.base import Source
 from packer.sources.limits import Limits
 from packer.sources.opening import SourceOptions, open_sources
 from packer.sources.samples import SampleSource
-from packer.tasks import Progress, Rejected, ShardReport, ShardTask, report_of, write_shard
+from packer.tasks import Progress, Rejected, ShardReport, ShardTask, write_shard
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +85,8 @@ class ConvertOptions:
             raise UsageError(f"on_error is {self.on_error!r}; stop or skip are expected")
         if self.workers is not None and self.workers < 0:
             raise UsageError(f"{self.workers} workers; 0 or more are expected")
+        if self.map_limit is not None and self.map_limit < 1:
+            raise UsageError(f"a map of {self.map_limit} bytes; 1 or more are expected")
         Limits(self.read_seconds, self.read_bytes)  # checks them
         for text in codec_texts(self.codec).values():
             if text != "auto":
@@ -133,8 +135,9 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
     """Packs `sources` into the folder `out`. Run again after a crash: finished shards are kept.
 
     Args:
-        sources: a path, a list of paths or `FIELD=PATH` as on the command line, a `Source`, or a sequence of
-            dicts of arrays (a list, a torch Dataset). URLs as fsspec takes them are fetched into the cache first.
+        sources: a path, a list of paths or `FIELD=PATH` as on the command line, a mapping of field to path, a
+            `Source`, or a sequence of dicts of arrays (a list, a torch Dataset). URLs as fsspec takes them are
+            fetched into the cache first.
         out: folder of the dataset; must not exist yet, or be unfinished from the same call (finished shards of
             samples in memory are compared with them). Or a URL, as text: the dataset is packed in the cache and
             uploaded, its manifest last.
@@ -174,9 +177,7 @@ def _pack(sources: Any, path: Path, options: ConvertOptions) -> tuple[Report, St
             folder.publish()
             return _published(path, files, began), state
         tasks = _tasks(prepared, options, folder.work)
-        if not state.tells_all:
-            _drop_others(tasks, path, options.overwrite)
-        kept = [report_of(task.path, task.fields) for task in tasks if task.path.exists()]
+        kept = finished(tasks, None if state.tells_all else path, options.overwrite)
         if kept and options.resumed:
             options.resumed(sum(report.entry.samples for report in kept), sum(report.raw_bytes for report in kept))
         todo = [task for task in tasks if not task.path.exists()]
@@ -193,10 +194,9 @@ def _pack(sources: Any, path: Path, options: ConvertOptions) -> tuple[Report, St
 def _published(path: Path, files: list[tuple[str, int, int]], began: float) -> Report:
     """The report of a dataset that an earlier run made whole, and was killed before it could say so."""
     manifest = manifests.read(path)
-    listed = path / REJECTED
-    rejected = msgspec.json.Decoder(Rejected).decode_lines(listed.read_bytes()) if listed.exists() else []
     size = sum(size for _, size, _ in files)
-    return Report(path, manifest, tuple(rejected), size, len(manifest.shards), time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    return Report(path, manifest, tuple(read_rejected(path)), size, len(manifest.shards), seconds)
 
 
 def open_source(sources: Any, options: ConvertOptions, rejected: list[Rejected]) -> Source:
@@ -213,7 +213,7 @@ def open_source(sources: Any, options: ConvertOptions, rejected: list[Rejected])
     if inputs is not None:
         inputs = [local_input(text) for text in inputs]
         return open_sources(inputs, options.source, on_bad, guard(options, in_memory=False))
-    if not hasattr(sources, "__len__") or not hasattr(sources, "__getitem__"):
+    if isinstance(sources, Mapping) or not (hasattr(sources, "__len__") and hasattr(sources, "__getitem__")):
         raise UsageError(f"cannot pack a {type(sources).__name__}; paths or a sequence of dicts are expected")
     return SampleSource(sources, options.fields)
 
@@ -222,6 +222,8 @@ def _inputs(sources: Any) -> list[str] | None:
     """Paths, as text; None where `sources` are no paths."""
     if isinstance(sources, (str, os.PathLike)):
         return [os.fspath(sources)]
+    if isinstance(sources, Mapping) and sources and all(isinstance(s, (str, os.PathLike)) for s in sources.values()):
+        return [f"{field}={os.fspath(path)}" for field, path in sources.items()]
     if isinstance(sources, (list, tuple)) and sources and all(isinstance(s, (str, os.PathLike)) for s in sources):
         return [os.fspath(source) for source in sources]
     return None
@@ -266,26 +268,10 @@ def _state(prepared: Prepared, options: ConvertOptions, files: list[tuple[str, i
     )
 
 
-def _drop_others(tasks: Sequence[ShardTask], path: Path, overwrite: bool) -> None:
-    """Removes finished shards of samples in memory that hold other samples than these.
-
-    Raises:
-        UsageError: there is one, and nothing may be overwritten.
-    """
-    for task in tasks:
-        if task.path.exists():
-            entry = report_of(task.path, task.fields).entry
-            differences = compare_shard(task.folder, task.fields, entry, task.source, task.first)
-            if differences and not overwrite:
-                raise UsageError(
-                    f"{path} holds an unfinished conversion of other samples: {differences[0]}; "
-                    "give the same samples to go on with it, or overwrite=True to begin anew"
-                )
-            if differences:
-                task.path.unlink()
-
-
-def _tasks(prepared: Prepared, options: ConvertOptions, folder: Path) -> list[ShardTask]:
+def _tasks(prepared: Prepared, options: ConvertOptions, work: Path) -> list[ShardTask]:
+    # Workers of an executor may have another working directory.
+    folder = work if options.executor is None else work.absolute()
+    claim = claim_of(work)
     return [
         ShardTask(
             source=prepared.source.part(shard.start, shard.stop),
@@ -297,6 +283,7 @@ def _tasks(prepared: Prepared, options: ConvertOptions, folder: Path) -> list[Sh
             skip=options.on_error == "skip",
             map_limit=options.map_limit,
             first=shard.start,
+            claim=claim,
         )
         for shard in prepared.plan.shards
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, as_completed
+from concurrent.futures import Executor, Future, as_completed
 from functools import partial
 
 from packer.errors import PackerError, WriteError
@@ -25,8 +25,13 @@ def run_executor(
         WriteError: a task was lost.
     """
     pack = write_shard if limits is None else partial(write_shard_guarded, limits=limits)
-    futures = {executor.submit(pack, task): task for task in tasks}
+    futures: dict[Future[ShardReport], ShardTask] = {}
     try:
+        for task in tasks:
+            try:
+                futures[executor.submit(pack, task)] = task
+            except RuntimeError as error:  # it was shut down
+                raise WriteError(f"the executor takes no shards: {error}") from error
         for future in as_completed(futures):
             try:
                 report = future.result()

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import packer
+from packer.convert import check_apart
 from packer.errors import UsageError, WriteError
 from packer.finish import read_rejected, write_rejected, write_table
 from packer.format import manifest as manifests
@@ -50,6 +51,7 @@ def merge(
         raise UsageError("two datasets or more are expected to merge")
     if path.exists() and any(path.resolve() == folder.resolve() for folder in folders):
         raise UsageError(f"{path} is one of the datasets to merge; name another folder, or use `packer append`")
+    check_apart([str(folder) for folder in folders], path)
     held = [manifests.read(folder) for folder in folders]
     for folder, manifest in zip(folders[1:], held[1:], strict=True):
         check_alike(held[0].fields, manifest.fields, f"{folder}, against {folders[0]}")

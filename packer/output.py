@@ -19,6 +19,7 @@ from typing import Any
 
 import filelock
 import msgspec
+import xxhash
 
 from packer.errors import UsageError, WriteError
 from packer.format.manifest import MANIFEST, NAMES_FILE, SHARD_FOLDER, UNFINISHED
@@ -205,6 +206,14 @@ def beside(path: Path, what: str) -> Path:
     """The hidden folder where a dataset is worked on before it takes the place of the one at `path`."""
     real = path.resolve()  # `.` has no name; and by a link to the dataset the same folder is meant
     return real.with_name(f".{real.name}.{what}")
+
+
+def claim_of(work: Path) -> str:
+    """What is being made in a folder, as a digest of its note; empty where that is nothing any more."""
+    try:
+        return xxhash.xxh3_128_hexdigest((work / UNFINISHED).read_bytes())
+    except FileNotFoundError:
+        return ""
 
 
 def source_files(paths: list[str]) -> list[tuple[str, int, int]]:

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from packer.convert import ConvertOptions, Report, convert
+from packer.convert import ConvertOptions, Report, check_apart, convert
 from packer.errors import UsageError
 from packer.format import manifest as manifests
+from packer.format.remote.urls import is_url
 from packer.framing import OTHERS, codec_texts
 from packer.sources.packed.source import open_packed
 
@@ -42,6 +43,8 @@ def repack(
     """
     if seed is not None and seed < 0:
         raise UsageError(f"the seed is {seed}; 0 or more is expected")
+    if not is_url(out) and Path(out).resolve() != Path(dataset).resolve():
+        check_apart([os.fspath(dataset)], Path(out))
     codecs = _codecs(Path(dataset), codec)
     return convert(open_packed(dataset, seed=seed), out, options, codec=codecs, **changes)
 

@@ -16,6 +16,7 @@ from packer.format.manifest import SHARD_FOLDER, ColumnTotals, ShardEntry, file_
 from packer.format.schema import Field
 from packer.format.shard import Shard
 from packer.format.shard_writer import ShardWriter, sync_folder
+from packer.output import claim_of
 from packer.sources.base import Block, Source
 
 #: Told how many more samples and raw bytes are done.
@@ -51,6 +52,8 @@ class ShardTask:
         skip: leave out samples that cannot be read, instead of stopping.
         first: number that the first sample has in the whole source.
         crashing: numbers of samples not to be tried, since they would end this process, and what is noted of them.
+        claim: what the folder has to be claimed for when the shard gets its name (see `output.claim_of`); empty where
+            nobody else can be at work there.
     """
 
     source: Source
@@ -63,6 +66,7 @@ class ShardTask:
     map_limit: int | None = None
     first: int = 0
     crashing: Mapping[int, Rejected] = field(default_factory=dict)
+    claim: str = ""
 
     @property
     def path(self) -> Path:
@@ -96,12 +100,26 @@ def write_shard(task: ShardTask, progress: Progress | None = None, over: Over | 
     partial = _new_partial(task.path)
     try:
         rejected = _write(task, partial, progress, over)
+        _check_claim(task)
         publish(task.path, partial, rejected)
     except BaseException:  # Ctrl-C too, which may come before the writer looks after its file
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
         raise
     return report_of(task.path, task.fields)
+
+
+def _check_claim(task: ShardTask) -> None:
+    """Raises WriteError where a conversion that was given up has gone on, and the folder is now another one's.
+
+    An executor may start a task after it was told to cancel it: processes fetch one more than they work at.
+    """
+    try:
+        held = claim_of(task.folder) if task.claim else ""
+    except OSError as error:
+        raise WriteError(f"{task.path}: {error.strerror}") from None
+    if held != task.claim:
+        raise WriteError(f"{task.path}: another conversion has taken the folder over; this shard is dropped")
 
 
 def remove_partial(path: Path) -> None:

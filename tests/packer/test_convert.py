@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+import os
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 
 import numpy as np
@@ -18,6 +19,7 @@ from packer.format import manifest as manifests
 from packer.format.schema import FieldSpec
 from packer.output import OutputFolder
 from packer.sources.opening import SourceOptions
+from packer.verify import verify
 from readers import PackedDataset
 
 
@@ -320,3 +322,80 @@ def test_published_samples_in_memory_are_not_taken_for_others(tmp_path, monkeypa
         convert([{"x": 2}] * 3, tmp_path / "d")
     convert([{"x": 2}] * 3, tmp_path / "d", overwrite=True)
     assert PackedDataset(tmp_path / "d")[[0, 1, 2]]["x"].tolist() == [2, 2, 2]
+
+
+class LateExecutor(Executor):
+    """Fails every task at once, but runs them when nobody waits any more, as a pool does that fetches ahead."""
+
+    def __init__(self):
+        self.calls = []
+
+    def submit(self, function, /, *args, **kwargs):
+        self.calls.append((function, args, kwargs))
+        future = Future()
+        future.set_exception(OSError("lost"))
+        return future
+
+
+def test_shards_of_a_conversion_that_was_given_up_are_dropped(tmp_path):
+    """What an executor packs late takes no place in what another conversion has made meanwhile."""
+    late = LateExecutor()
+    with pytest.raises(WriteError, match="was not packed"):
+        convert([{"x": n} for n in range(4)], tmp_path / "d", workers=0, executor=late)
+    for made_meanwhile in (False, True):
+        if made_meanwhile:
+            convert([{"x": -n} for n in range(4)], tmp_path / "d", overwrite=True)
+        else:
+            (tmp_path / "d" / "unfinished.json").write_text("{}")
+        for function, args, kwargs in late.calls:
+            with pytest.raises(WriteError, match="another conversion has taken the folder over"):
+                function(*args, **kwargs)
+    assert PackedDataset(tmp_path / "d")[[0, 1, 2, 3]]["x"].tolist() == [0, -1, -2, -3]
+    assert not verify(tmp_path / "d").damages
+
+
+def test_an_executor_that_was_shut_down(tmp_path):
+    """It is named, and the folder can be gone on with."""
+    with ThreadPoolExecutor(1) as pool:
+        pass
+    with pytest.raises(WriteError, match="the executor takes no shards: cannot schedule"):
+        convert([{"x": 1}], tmp_path / "d", executor=pool)
+    assert convert([{"x": 1}], tmp_path / "d").samples == 1
+
+
+def _elsewhere(folder):
+    os.chdir(folder)
+
+
+def test_workers_of_an_executor_may_be_elsewhere(pairs, tmp_path, monkeypatch):
+    """A relative output folder is that of the caller, wherever the shards are packed."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+    with ProcessPoolExecutor(1, get_context("spawn"), _elsewhere, (str(tmp_path / "other"),)) as pool:
+        assert convert(pairs.sources, "d", executor=pool, workers=0).samples == 12
+    assert len(PackedDataset("d")) == 12
+
+
+def test_fields_and_paths_as_a_mapping(pairs, tmp_path):
+    """`{"lr": folder, "hr": folder}` is what `["lr=folder", "hr=folder"]` is; a mapping of arrays is no sequence."""
+    sources = dict(text.split("=", 1) for text in pairs.sources)
+    assert convert(sources, tmp_path / "d", workers=0).manifest.samples == 12
+    with pytest.raises(UsageError, match="cannot pack a dict; paths or a sequence of dicts are expected"):
+        convert({"x": np.zeros(3)}, tmp_path / "e")
+
+
+def test_a_map_of_no_bytes_is_refused(tmp_path):
+    """Before anything is read."""
+    with pytest.raises(UsageError, match="a map of -5 bytes"):
+        convert([{"x": 1}], tmp_path / "d", map_limit=-5)
+
+
+def test_a_finished_shard_that_was_damaged_is_packed_again(tmp_path, caplog):
+    """Going on after a kill, what cannot be read of the finished part is made once more."""
+    samples = [{"x": np.full(2048, n, "i4")} for n in range(16)]
+    stopped_after(samples, tmp_path / "d", 9)
+    shard = tmp_path / "d" / "shards" / "00000.lmdb"
+    shard.write_bytes(shard.read_bytes()[:8192])
+    assert convert(samples, tmp_path / "d", workers=0, shard_size=32768).kept_shards == 1
+    assert "it is packed again" in caplog.text
+    assert PackedDataset(tmp_path / "d")[list(range(16))]["x"][:, 0].tolist() == list(range(16))

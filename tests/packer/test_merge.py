@@ -196,3 +196,14 @@ def test_shards_behind_links(tmp_path, two, contents):
     for path in store.iterdir():
         path.unlink()
     assert list(contents(tmp_path / "m")[1]) == expected
+
+
+def test_no_dataset_within_another(two):
+    """Neither merging nor packing again puts a dataset into the folder of one that it reads."""
+    a, b = two
+    with pytest.raises(UsageError, match="lies within the source"):
+        merge(two, a / "m")
+    with pytest.raises(UsageError, match="lies within the source"):
+        repack(b, b / "shards" / "in")
+    assert repack(b, b, overwrite=True).samples == 5
+    assert not verify(a).damages + verify(b).damages
