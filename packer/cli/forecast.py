@@ -11,28 +11,32 @@ from typing import Any
 import msgspec
 
 from packer.cli.summary import shape_text
-from packer.cli.tables import listing, table, terminal_width
-from packer.cli.units import size_text
-from packer.convert import ConvertOptions, check_apart, guard, open_source
-from packer.estimate import Estimate, estimate
+from packer.cli.tables import counted, listing, table, terminal_width
+from packer.cli.units import size_text, time_text
+from packer.convert import ConvertOptions, check_apart, guard, open_source, processors
+from packer.estimate import Estimate, FieldEstimate, estimate
 from packer.format.codecs import codec_name
 from packer.prepare import Prepared, prepare
 from packer.tasks import Rejected
+from packer.trial import Trial, trial
 
 _RIGHT = ("raw", "stored", "ratio")
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """A plan, the size it comes to, and the room there is.
+    """A plan, the size and the time it comes to, and the room there is.
 
     Attributes:
         rejected: files that --on-error skip leaves out.
         disk_free: bytes free where the dataset would lie.
+        workers: processes that would pack it.
     """
 
     prepared: Prepared
     size: Estimate
+    trial: Trial
+    workers: int
     rejected: tuple[Rejected, ...]
     disk_free: int
 
@@ -48,7 +52,10 @@ def forecast(sources: Sequence[str], options: ConvertOptions, out: Path) -> Fore
     check_apart(list(sources), out)
     limits = guard(options, in_memory=False)
     prepared = prepare(source, options.codec, options.shard_size, limits)
-    return Forecast(prepared, estimate(prepared, limits), tuple(rejected), shutil.disk_usage(_existing(out)).free)
+    workers = options.workers if options.workers is not None else processors()
+    free = shutil.disk_usage(_existing(out)).free
+    size, tried = estimate(prepared, limits), trial(prepared, limits)
+    return Forecast(prepared, size, tried, max(workers, 1), tuple(rejected), free)
 
 
 def forecast_lines(found: Forecast) -> list[str]:
@@ -60,8 +67,10 @@ def forecast_lines(found: Forecast) -> list[str]:
         ("source", found.prepared.source.kind),
         ("samples", f"{plan.samples:,}"),
         ("shards", shards if len(sizes) > 1 else f"1, of {size_text(sizes[0])} as arrays"),
-        ("size", _size(size)),
-        ("disk", f"{size_text(size.high)} needed at most, {size_text(found.disk_free)} free"),
+        ("maps", f"of {size_text(max(shard.map_size for shard in plan.shards))} at most"),
+        ("size", _size(size, plan.file_bytes + size.names)),
+        ("disk", f"{size_text(size.high)} {'needed' if size.exact else 'enough'}, {size_text(found.disk_free)} free"),
+        ("time", _time(found)),
     ]
     if size.high > found.disk_free:
         pairs.append(("warning", "the disk may be too small"))
@@ -95,6 +104,9 @@ def json_text(found: Forecast) -> str:
         "names_bytes": size.names,
         "disk_needed": size.high,
         "disk_free": found.disk_free,
+        "workers": found.workers,
+        "seconds": _seconds(found),
+        "trial": found.trial,
         "notes": found.prepared.source.notes(),
         "rejected": found.rejected,
     }
@@ -120,15 +132,35 @@ def _field_table(found: Forecast, width: int) -> list[str]:
     for field in found.prepared.plan.fields:
         size = found.size.fields[field.name]
         kept = [field.name, field.kind, str(field.dtype), shape_text(field), codec_name(field.codec)]
-        about = "" if size.low == size.high else "~"
-        rows.append([*kept, size_text(size.raw), about + size_text(size.stored), f"{about}{size.ratio:.2f}"])
+        rows.append([*kept, size_text(size.raw), *_stored(size)])
     return table(("field", "kind", "dtype", "shape", "codec", *_RIGHT), rows, width, _RIGHT)
 
 
-def _size(size: Estimate) -> str:
+def _stored(size: FieldEstimate) -> tuple[str, str]:
+    """What a field takes on disk and the ratio, with the half of the interval as a share."""
+    if size.low == size.high:
+        return size_text(size.stored), f"{size.ratio:.2f}"
+    off = max(size.high - size.stored, size.stored - size.low) / max(size.stored, 1)
+    return f"{size_text(size.stored)} ±{100 * off:.0f}%", f"~{size.ratio:.2f}"
+
+
+def _size(size: Estimate, most: int) -> str:
     if size.exact:
         return f"{size_text(size.file_bytes)}, exactly {size.file_bytes:,} bytes and the manifest"
-    return f"about {size_text(size.file_bytes)} ({size_text(size.low)} to {size_text(size.high)})"
+    bounds = f"{size_text(size.low)} to {size_text(size.high)}"
+    return f"about {size_text(size.file_bytes)} ({bounds}), if nothing shrinks {size_text(most)}"
+
+
+def _seconds(found: Forecast) -> float:
+    return found.trial.of_all(found.prepared, found.workers)
+
+
+def _time(found: Forecast) -> str:
+    if not found.trial.samples:
+        return "not known: no sample that was tried can be read"
+    processes = counted(min(found.workers, len(found.prepared.plan.shards)), "process")
+    tried = counted(found.trial.samples, "sample")
+    return f"about {time_text(_seconds(found))} in {processes}, and what writing takes; {tried} tried"
 
 
 def _existing(path: Path) -> Path:

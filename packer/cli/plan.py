@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,19 +18,22 @@ if TYPE_CHECKING:
 @click.command()
 @sources_argument
 @conversion_options
+@click.option(
+    "--workers", type=click.IntRange(min=1), help="Processes to tell the time for.  [default: as many as processors]"
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with exact bytes.")
 @log_options
-def plan(sources: tuple[str, ...], options: ConvertOptions, as_json: bool) -> None:
-    """Say what convert would make, before anything is written.
+def plan(sources: tuple[str, ...], options: ConvertOptions, workers: int | None, as_json: bool) -> None:
+    """Say what convert would make, how large that is and how long it takes, before anything is written.
 
-    Reads the headers of all files, and some samples to see how well they compress. Takes the options of convert that
+    Reads the headers of all files, and some samples to see how well and how fast they are packed. Takes the options of convert that
     change what is made; give the same ones.
 
     \b
     $ packer plan lr=DIV2K/LR_x4 hr=DIV2K/HR
     $ packer plan scans/ --codec zstd --json
     """
-    show_plan(sources, options, Path.cwd() / "out", as_json)
+    show_plan(sources, replace(options, workers=workers), Path.cwd() / "out", as_json)
 
 
 def show_plan(sources: tuple[str, ...], options: ConvertOptions, out: Path, as_json: bool) -> None:

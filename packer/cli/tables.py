@@ -53,4 +53,4 @@ def printable(text: str) -> str:
 
 def counted(count: int, noun: str) -> str:
     """`1 sample`, `2,400 samples`."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+    return f"{count:,} {noun}" + ("" if count == 1 else "es" if noun.endswith("s") else "s")

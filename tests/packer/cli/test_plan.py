@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import pytest
@@ -50,10 +51,30 @@ def test_what_the_text_says(packer, clouds):
     """Fields with `any` for ragged axes, samples, shards, size, disk and notes, within 80 columns."""
     result = packer("plan", *clouds.sources, "--codec", "xyz=bitshuffle,rgb=none")
     assert result.exit_code == 0
-    for word in ("xyz", "float32", "any x 3", "bitshuffle", "samples  5", "shards   1", "needed at most", "free"):
+    for word in (
+        "xyz",
+        "float32",
+        "any x 3",
+        "bitshuffle",
+        "samples  5",
+        "shards   1",
+        "maps     of ",
+        "enough",
+        "free",
+        "%",
+    ):
         assert word in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
     assert result.stderr == ""
+
+
+def test_the_time_from_a_trial(packer, clouds):
+    """It says by how many processes, and how much was tried; none where nothing can be read."""
+    text = packer("plan", *clouds.sources, "--workers", 3, "--shard-size", "4KiB", "--codec", "none").stdout
+    assert re.search(r"time     about [\d.]+ s in [23] processes, and what writing takes; 5 samples tried", text)
+    found = document(packer("plan", *clouds.sources, "--json", "--workers", 1))
+    assert found["trial"]["samples"] == 5
+    assert found["seconds"] == pytest.approx(found["trial"]["seconds"])
 
 
 def test_notes_of_the_source(packer, pairs):
