@@ -160,7 +160,7 @@ def _time(found: Forecast) -> str:
         return "not known: no sample that was tried can be read"
     processes = counted(min(found.workers, len(found.prepared.plan.shards)), "process")
     tried = counted(found.trial.samples, "sample")
-    return f"about {time_text(_seconds(found))} in {processes}, and what writing takes; {tried} tried"
+    return f"about {time_text(max(_seconds(found), 0.1))} in {processes}, and what writing takes; {tried} tried"
 
 
 def _existing(path: Path) -> Path:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 def plan(sources: tuple[str, ...], options: ConvertOptions, workers: int | None, as_json: bool) -> None:
     """Say what convert would make, how large that is and how long it takes, before anything is written.
 
-    Reads the headers of all files, and some samples to see how well and how fast they are packed. Takes the options of convert that
-    change what is made; give the same ones.
+    Reads the headers of all files, and some samples to see how well and how fast they are packed. Takes the options
+    of convert that change what is made; give the same ones.
 
     \b
     $ packer plan lr=DIV2K/LR_x4 hr=DIV2K/HR

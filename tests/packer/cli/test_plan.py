@@ -68,13 +68,16 @@ def test_what_the_text_says(packer, clouds):
     assert result.stderr == ""
 
 
-def test_the_time_from_a_trial(packer, clouds):
+def test_the_time_from_a_trial(packer, pairs):
     """It says by how many processes, and how much was tried; none where nothing can be read."""
-    text = packer("plan", *clouds.sources, "--workers", 3, "--shard-size", "4KiB", "--codec", "none").stdout
-    assert re.search(r"time     about [\d.]+ s in [23] processes, and what writing takes; 5 samples tried", text)
-    found = document(packer("plan", *clouds.sources, "--json", "--workers", 1))
-    assert found["trial"]["samples"] == 5
+    text = packer("plan", *pairs.sources, "--workers", 3, "--shard-size", "4KiB", "--codec", "none").stdout
+    assert re.search(r"time     about [\d.]+ s in 2 processes, and what writing takes; 12 samples tried", text)
+    found = document(packer("plan", *pairs.sources, "--json", "--workers", 1))
+    assert found["trial"]["samples"] == 12
     assert found["seconds"] == pytest.approx(found["trial"]["seconds"])
+    for path in (pairs.folder / "hr").iterdir():
+        path.write_bytes(path.read_bytes()[:-20])
+    assert "time     not known: no sample that was tried can be read" in packer("plan", *pairs.sources).stdout
 
 
 def test_notes_of_the_source(packer, pairs):
