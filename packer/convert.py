@@ -15,9 +15,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-import packer
 from packer.errors import SourceError, UsageError
 from packer.executors import run_executor
 from packer.finish import Made, finish, read_rejected
@@ -32,7 +29,7 @@ from packer.prepare import Prepared, prepare
 from packer.processes import run_processes
 from packer.remote.output import RemoteOutput
 from packer.remote.sources import local_input
-from packer.resuming import finished
+from packer.resuming import Asked, finished, state_of
 from packer.sources.base import Source
 from packer.sources.limits import Limits
 from packer.sources.opening import SourceOptions, open_sources
@@ -171,7 +168,8 @@ def _pack(sources: Any, path: Path, options: ConvertOptions) -> tuple[Report, St
     if options.planned:
         options.planned(prepared)
     files = listed(source)
-    state = _state(prepared, options, files)
+    asked = Asked(options.on_error, options.map_limit, options.shard_size)
+    state = state_of(prepared, asked, files)
     with OutputFolder(path, state, options.overwrite) as folder:
         if folder.is_published:
             folder.publish()
@@ -247,25 +245,6 @@ def listed(source: Source) -> list[tuple[str, int, int]]:
         return source_files(source.files())
     except OSError as error:
         raise SourceError(f"cannot be read: {error.strerror}", error.filename) from None
-
-
-def _state(prepared: Prepared, options: ConvertOptions, files: list[tuple[str, int, int]]) -> State:
-    settings = {
-        "the version of packer": packer.__version__,
-        "the number of samples": prepared.plan.samples,
-        "--on-error": options.on_error,
-        "--map-size": options.map_limit,
-        "the schema": msgspec.to_builtins(prepared.plan.fields),
-        "--shard-size": [shard.start for shard in prepared.plan.shards],
-        "the source": msgspec.to_builtins(prepared.origin),
-    }
-    # Through JSON, so that it compares equal to what is read back.
-    return State(
-        shards=len(prepared.plan.shards),
-        settings=msgspec.json.decode(msgspec.json.encode(settings)),
-        files=files,
-        tells_all=bool(files),
-    )
 
 
 def _tasks(prepared: Prepared, options: ConvertOptions, work: Path) -> list[ShardTask]:

@@ -26,6 +26,8 @@ from packer.format.manifest import MANIFEST, NAMES_FILE, SHARD_FOLDER, UNFINISHE
 from packer.format.remote.urls import refuse_url
 
 REJECTED = "rejected.jsonl"
+#: Settings that may change where it does no harm, see `_is_harmless`.
+ON_ERROR, MAP_SIZE = "--on-error", "--map-size"
 LOCK = ".lock"
 #: Tables of names that appending made.
 _TABLE = re.compile(r"names-\d+\.lmdb(\.partial)?")
@@ -40,19 +42,27 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
         shards: how many there will be; None where samples still arrive.
         settings: what was asked for, by name.
         files: path, size and time of change (ns) of every source file.
+        shown: for settings whose values say little to people, what was asked for.
         tells_all: whether two runs of the same settings and files make the same; not so of samples in memory.
     """
 
     shards: int | None
     settings: dict[str, Any]
     files: list[tuple[str, int, int]]
+    shown: dict[str, str] = {}
     tells_all: bool = True
 
-    def difference(self, other: State) -> str | None:
-        """What differs from another conversion, in words; None where nothing does."""
+    def difference(self, other: State, finished: bool = True) -> str | None:
+        """What differs from another conversion, in words; None where the other can go on with this one.
+
+        Args:
+            finished: whether this one has finished shards.
+        """
         for name in {**self.settings, **other.settings}:
-            if self.settings.get(name) != other.settings.get(name):
-                return f"{name} was {_short(self.settings.get(name))} and is now {_short(other.settings.get(name))}"
+            was, now = self.settings.get(name), other.settings.get(name)
+            if was != now and not _is_harmless(name, was, finished):
+                shown = (self.shown.get(name, was), other.shown.get(name, now))
+                return f"{name} was {_short(shown[0])} and is now {_short(shown[1])}"
         held = {path: rest for path, *rest in self.files}
         for path, *rest in other.files:
             if path not in held:
@@ -145,7 +155,7 @@ class OutputFolder:
     def _claim(self, state: State, overwrite: bool) -> None:
         """Notes what is being made; what an earlier run left is kept if it was the same."""
         note = self.work / UNFINISHED
-        difference = _difference(note, state)
+        difference = _difference(note, state, any(self.shards.glob("*.lmdb")))
         if difference and not overwrite:
             raise UsageError(
                 f"{self.path} holds an unfinished conversion that differs: {difference}; "
@@ -235,10 +245,10 @@ def _already(path: Path) -> UsageError:
     return UsageError(f"{path} is a packed dataset already; use --overwrite to replace it")
 
 
-def _difference(note: Path, state: State) -> str | None:
+def _difference(note: Path, state: State, finished: bool = True) -> str | None:
     """How the conversion that a note tells of differs from `state`; None where it does not, or there is no note."""
     try:
-        return msgspec.json.decode(note.read_bytes(), type=State).difference(state)
+        return msgspec.json.decode(note.read_bytes(), type=State).difference(state, finished)
     except FileNotFoundError:
         return None
     except (msgspec.DecodeError, OSError):
@@ -270,6 +280,15 @@ def _empty(folder: Path) -> None:
             file.unlink()
     for name in sorted(_OURS - {LOCK, SHARD_FOLDER}, key=lambda name: name == UNFINISHED):
         (folder / name).unlink(missing_ok=True)
+
+
+def _is_harmless(name: str, was: Any, finished: bool) -> bool:
+    """Whether a changed setting leaves the shards that are finished as they would be made now.
+
+    Where bad samples stop a conversion, no finished shard has left any out. A map that turned out too small ends the
+    first shard.
+    """
+    return (name == ON_ERROR and (was == "stop" or not finished)) or (name == MAP_SIZE and not finished)
 
 
 def _short(value: Any) -> str:

@@ -1,16 +1,69 @@
-"""What an earlier run of a conversion has finished, and the next one keeps."""
+"""Going on with a conversion: by what it is told from another, and which of its shards are finished."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import msgspec
+
+import packer
 from packer.against import compare_shard
 from packer.errors import DamagedError, UsageError
+from packer.format.codecs import codec_name
+from packer.format.schema import Field
+from packer.output import MAP_SIZE, ON_ERROR, State
+from packer.prepare import Prepared
 from packer.tasks import ShardReport, ShardTask, report_of
 
 _log = logging.getLogger(__name__)
+
+
+class Asked(NamedTuple):
+    """Options of a conversion, as `ConvertOptions` has them."""
+
+    on_error: str
+    map_limit: int | None
+    shard_size: int | None
+
+
+def state_of(prepared: Prepared, asked: Asked, files: list[tuple[str, int, int]]) -> State:
+    """What tells a conversion from any other.
+
+    Args:
+        files: path, size and time of change of every source file.
+    """
+    plan = prepared.plan
+    settings = {
+        "the version of packer": packer.__version__,
+        "the number of samples": plan.samples,
+        ON_ERROR: asked.on_error,
+        MAP_SIZE: asked.map_limit,
+        **_field_settings(plan.fields),
+        "--shard-size": [shard.start for shard in plan.shards],
+        "the source": msgspec.to_builtins(prepared.origin),
+    }
+    return State(
+        shards=len(plan.shards),
+        # Through JSON, so that it compares equal to what is read back.
+        settings=msgspec.json.decode(msgspec.json.encode(settings)),
+        files=files,
+        shown={"--shard-size": f"{asked.shard_size or 'chosen by the size of the data'}"},
+        tells_all=bool(files),
+    )
+
+
+def _field_settings(fields: Sequence[Field]) -> dict[str, Any]:
+    """The schema, so that what differs is named field by field."""
+    settings: dict[str, Any] = {"the list of fields": ", ".join(field.name for field in fields)}
+    for field in fields:
+        told = msgspec.to_builtins(field)
+        settings[f"the codec of {field.name}"] = codec_name(field.codec)
+        settings |= {f"the {what} of {field.name}": value for what, value in told.items() if what != "codec"}
+        settings[f"the settings of the codec of {field.name}"] = told["codec"]
+    return settings
 
 
 def finished(tasks: Sequence[ShardTask], compared: Path | None, overwrite: bool) -> list[ShardReport]:

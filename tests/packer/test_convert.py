@@ -145,8 +145,7 @@ def test_going_on_after_a_failure(tmp_path, monkeypatch, files_of, workers):
     ("change", "named"),
     [
         ({"shard_size": 8192}, "--shard-size"),
-        ({"codec": "zstd"}, "schema"),
-        ({"on_error": "skip"}, "--on-error"),
+        ({"codec": "zstd"}, "codec of lr"),
         ({"map_limit": 2**30}, "--map-size"),
     ],
 )
@@ -399,3 +398,26 @@ def test_a_finished_shard_that_was_damaged_is_packed_again(tmp_path, caplog):
     assert convert(samples, tmp_path / "d", workers=0, shard_size=32768).kept_shards == 1
     assert "it is packed again" in caplog.text
     assert PackedDataset(tmp_path / "d")[list(range(16))]["x"][:, 0].tolist() == list(range(16))
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"codec": "lr=none,hr=lz4"}, "the codec of hr was none and is now lz4"),
+        ({"codec": '[{"id": "zstd", "level": 5}]'}, "the codec of lr was none and is now zstd"),
+        ({"shard_size": 8192}, "--shard-size was 4096 and is now 8192"),
+        ({"source": SourceOptions(mode="gray")}, r"the shape of lr was \[6, 5, 3\] and is now \[6, 5, 1\]"),
+    ],
+)
+def test_what_was_changed_is_named(pairs, tmp_path, changed, words):
+    """Field by field, and as it was asked for, when an unfinished conversion cannot be gone on with."""
+    picture = pairs.folder / "hr" / "011.png"
+    good = picture.read_bytes()
+    picture.write_bytes(good[:-20])
+    options = {"codec": "none", "shard_size": 4096, "workers": 0}
+    with pytest.raises(SourceError):
+        convert(pairs.sources, tmp_path / "d", **options)
+    with pytest.raises(UsageError, match=words):
+        convert(pairs.sources, tmp_path / "d", **options | changed)
+    report = convert(pairs.sources, tmp_path / "d", **options, on_error="skip")
+    assert (report.kept_shards, len(report.rejected), report.samples) == (1, 1, 11)

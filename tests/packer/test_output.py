@@ -203,3 +203,27 @@ def test_a_link_stays_a_link(tmp_path):
     assert (tmp_path / "out").is_symlink()
     assert names(tmp_path / "disk") == ["real"]
     assert beside(tmp_path / "out", "appending") == beside(tmp_path / "disk" / "real", "appending")
+
+
+@pytest.mark.parametrize(
+    ("name", "was", "now", "finished", "goes_on"),
+    [
+        ("--on-error", "stop", "skip", True, True),
+        ("--on-error", "skip", "stop", True, False),
+        ("--on-error", "skip", "stop", False, True),
+        ("--map-size", 4096, None, False, True),
+        ("--map-size", 4096, None, True, False),
+        ("codec", "lz4", "none", False, False),
+    ],
+)
+def test_settings_that_harm_no_finished_shard_may_change(tmp_path, name, was, now, finished, goes_on):
+    """What an error has asked to change can be changed, where finished shards are what they would be now."""
+    with OutputFolder(tmp_path / "out", state(**{name: was})) as folder:
+        if finished:
+            (folder.shards / "00000.lmdb").write_text("finished")
+    if goes_on:
+        with OutputFolder(tmp_path / "out", state(**{name: now})) as folder:
+            assert names(folder.shards) == ["00000.lmdb"] * finished
+    else:
+        with pytest.raises(UsageError, match=f"{name} was {was} and is now {now}"):
+            OutputFolder(tmp_path / "out", state(**{name: now}))
