@@ -24,7 +24,7 @@ from packer.format.manifest import Manifest
 from packer.format.remote.urls import is_url
 from packer.format.schema import FieldSpec
 from packer.framing import codec_texts
-from packer.output import OutputFolder, State, claim_of, source_files
+from packer.output import OutputFolder, check_output, warn_of_room
 from packer.prepare import Prepared, prepare
 from packer.processes import run_processes
 from packer.remote.output import RemoteOutput
@@ -34,6 +34,7 @@ from packer.sources.base import Source
 from packer.sources.limits import Limits
 from packer.sources.opening import SourceOptions, open_sources
 from packer.sources.samples import SampleSource
+from packer.state import State, claim_of, source_files
 from packer.tasks import Progress, Rejected, ShardReport, ShardTask, write_shard
 
 
@@ -161,12 +162,14 @@ def _pack(sources: Any, path: Path, options: ConvertOptions) -> tuple[Report, St
     """Packs `sources` into the folder `path`; also gives what would go on with it."""
     began = time.perf_counter()
     rejected: list[Rejected] = []
+    check_output(path, options.overwrite)
     source = open_source(sources, options, rejected)
     check_apart(sources, path)
     limits = guard(options, isinstance(source, SampleSource))
     prepared = prepare(source, options.codec, options.shard_size, limits)
     if options.planned:
         options.planned(prepared)
+    warn_of_room(path, prepared.plan.file_bytes)
     files = listed(source)
     asked = Asked(options.on_error, options.map_limit, options.shard_size)
     state = state_of(prepared, asked, files)

@@ -17,8 +17,9 @@ from packer.format import manifest as manifests
 from packer.format.manifest import NAMES_FILE, Manifest, ShardEntry
 from packer.format.shard_writer import sync_folder
 from packer.joining import check_alike, check_names, joined_manifest, moved, take_shard
-from packer.output import OutputFolder, State
+from packer.output import OutputFolder
 from packer.sources.packed.source import read_names
+from packer.state import State
 from packer.tasks import Progress, Rejected, shard_path
 
 

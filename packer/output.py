@@ -10,66 +10,28 @@ OUT holds anything else              refused
 from __future__ import annotations
 
 import contextlib
-import os
+import logging
 import re
 import shutil
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import filelock
 import msgspec
-import xxhash
 
 from packer.errors import UsageError, WriteError
 from packer.format.manifest import MANIFEST, NAMES_FILE, SHARD_FOLDER, UNFINISHED
 from packer.format.remote.urls import refuse_url
+from packer.state import State
+
+_log = logging.getLogger(__name__)
 
 REJECTED = "rejected.jsonl"
-#: Settings that may change where it does no harm, see `_is_harmless`.
-ON_ERROR, MAP_SIZE = "--on-error", "--map-size"
 LOCK = ".lock"
 #: Tables of names that appending made.
 _TABLE = re.compile(r"names-\d+\.lmdb(\.partial)?")
 _WRITTEN = (MANIFEST, NAMES_FILE, REJECTED)
 _OURS = {*_WRITTEN, *(name + ".partial" for name in _WRITTEN), SHARD_FOLDER, UNFINISHED, LOCK}
-
-
-class State(msgspec.Struct, frozen=True, kw_only=True):
-    """unfinished.json: what is being made, so that only the same conversion goes on with it.
-
-    Attributes:
-        shards: how many there will be; None where samples still arrive.
-        settings: what was asked for, by name.
-        files: path, size and time of change (ns) of every source file.
-        shown: for settings whose values say little to people, what was asked for.
-        tells_all: whether two runs of the same settings and files make the same; not so of samples in memory.
-    """
-
-    shards: int | None
-    settings: dict[str, Any]
-    files: list[tuple[str, int, int]]
-    shown: dict[str, str] = {}
-    tells_all: bool = True
-
-    def difference(self, other: State, finished: bool = True) -> str | None:
-        """What differs from another conversion, in words; None where the other can go on with this one.
-
-        Args:
-            finished: whether this one has finished shards.
-        """
-        for name in {**self.settings, **other.settings}:
-            was, now = self.settings.get(name), other.settings.get(name)
-            if was != now and not _is_harmless(name, was, finished):
-                shown = (self.shown.get(name, was), other.shown.get(name, now))
-                return f"{name} was {_short(shown[0])} and is now {_short(shown[1])}"
-        held = {path: rest for path, *rest in self.files}
-        for path, *rest in other.files:
-            if path not in held:
-                return f"{path} is new"
-            if held.pop(path) != rest:
-                return f"{path} has changed"
-        return f"{next(iter(held))} is gone" if held else None
 
 
 class OutputFolder:
@@ -131,9 +93,7 @@ class OutputFolder:
 
     def _open(self, state: State, overwrite: bool) -> None:
         self._finish_swap()
-        _check_only_ours(self.path)
-        if not overwrite and _is_finished(self.path) and not self._is_left_over():
-            raise _already(self.path)  # before a lock is made: the dataset may be one that nobody may write to
+        check_output(self.path, overwrite)  # before a lock is made: the dataset may be one that nobody may write to
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock(self.path)
         if self._old.exists():
@@ -176,10 +136,6 @@ class OutputFolder:
             left_out.unlink()
         (self.work / UNFINISHED).unlink(missing_ok=True)
 
-    def _is_left_over(self) -> bool:
-        """Whether there is something that a kill behind the manifest's rename left."""
-        return self._old.exists() or any((self.path / name).exists() for name in (UNFINISHED, LOCK))
-
     def _finish_swap(self) -> None:
         """Puts right what a kill between the two renames of a replacement left."""
         if self.path.exists() or not self._old.exists():
@@ -212,29 +168,41 @@ class OutputFolder:
         self._locks = {}
 
 
+def check_output(path: Path, overwrite: bool) -> None:
+    """Refuses a place where no dataset can be made, before the sources are looked at. Writes nothing.
+
+    Raises:
+        UsageError: it is a URL, holds something else, or a dataset that may not be replaced.
+    """
+    refuse_url(path)
+    _check_only_ours(path)
+    left_over = beside(path, "replaced").exists() or any((path / name).exists() for name in (UNFINISHED, LOCK))
+    if not overwrite and _is_finished(path) and not left_over:
+        raise _already(path)
+
+
+def warn_of_room(path: Path, most: int) -> None:
+    """Logs a warning where the disk may be too small for a dataset of `most` bytes that is made at `path`.
+
+    Args:
+        most: without compression, so that less may do: hence no error.
+    """
+    held = sum(shard.stat().st_size for shard in (path / SHARD_FOLDER).glob("*.lmdb"))
+    near = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
+    free = shutil.disk_usage(near).free
+    if most - held > free:
+        _log.warning(
+            "%s may take up to %s bytes more, %s are free; `packer plan` tells what it is likely to take",
+            path,
+            f"{most - held:,}",
+            f"{free:,}",
+        )
+
+
 def beside(path: Path, what: str) -> Path:
     """The hidden folder where a dataset is worked on before it takes the place of the one at `path`."""
     real = path.resolve()  # `.` has no name; and by a link to the dataset the same folder is meant
     return real.with_name(f".{real.name}.{what}")
-
-
-def claim_of(work: Path) -> str:
-    """What is being made in a folder, as a digest of its note; empty where that is nothing any more."""
-    try:
-        return xxhash.xxh3_128_hexdigest((work / UNFINISHED).read_bytes())
-    except FileNotFoundError:
-        return ""
-
-
-def source_files(paths: list[str]) -> list[tuple[str, int, int]]:
-    """Path, size and time of change of each file, for `State`."""
-    out = []
-    for path in paths:
-        # Without a Path, 6 instead of 13 us a file: there may be millions.
-        found, shown = os.stat(path), os.path.abspath(path)  # noqa: PTH100, PTH116
-        shown = shown.encode(errors="backslashreplace").decode()  # JSON holds nothing but text
-        out.append((shown, found.st_size, found.st_mtime_ns))
-    return out
 
 
 def _is_finished(folder: Path) -> bool:
@@ -280,17 +248,3 @@ def _empty(folder: Path) -> None:
             file.unlink()
     for name in sorted(_OURS - {LOCK, SHARD_FOLDER}, key=lambda name: name == UNFINISHED):
         (folder / name).unlink(missing_ok=True)
-
-
-def _is_harmless(name: str, was: Any, finished: bool) -> bool:
-    """Whether a changed setting leaves the shards that are finished as they would be made now.
-
-    Where bad samples stop a conversion, no finished shard has left any out. A map that turned out too small ends the
-    first shard.
-    """
-    return (name == ON_ERROR and (was == "stop" or not finished)) or (name == MAP_SIZE and not finished)
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) < 60 else text[:57] + "..."

@@ -14,8 +14,8 @@ from packer.against import compare_shard
 from packer.errors import DamagedError, UsageError
 from packer.format.codecs import codec_name
 from packer.format.schema import Field
-from packer.output import MAP_SIZE, ON_ERROR, State
 from packer.prepare import Prepared
+from packer.state import MAP_SIZE, ON_ERROR, State
 from packer.tasks import ShardReport, ShardTask, report_of
 
 _log = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ from packer.format.manifest import SHARD_FOLDER, ColumnTotals, ShardEntry, file_
 from packer.format.schema import Field
 from packer.format.shard import Shard
 from packer.format.shard_writer import ShardWriter, sync_folder
-from packer.output import claim_of
 from packer.sources.base import Block, Source
+from packer.state import claim_of
 
 #: Told how many more samples and raw bytes are done.
 Progress = Callable[[int, int], None]

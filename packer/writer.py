@@ -25,8 +25,9 @@ from packer.format.manifest import UNFINISHED
 from packer.format.schema import Field, FieldSpec
 from packer.format.shard_writer import ShardWriter
 from packer.framing import Extent, choose_codec, codec_by_field, stored_field
-from packer.output import OutputFolder, State
+from packer.output import OutputFolder
 from packer.sources.samples import as_arrays, infer_fields, one_block
+from packer.state import State
 from packer.tasks import ShardReport, publish, report_of, shard_path
 
 GIB = 2**30

@@ -24,7 +24,8 @@ from packer.format.manifest import MANIFEST, MAX_MANIFEST_BYTES, SHARD_FOLDER, U
 from packer.format.remote.cache import default_cache
 from packer.format.remote.folder import Found, RemoteFolder
 from packer.format.remote.urls import label
-from packer.output import REJECTED, State
+from packer.output import REJECTED
+from packer.state import State
 
 _log = logging.getLogger(__name__)
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+from types import SimpleNamespace
+
 import pytest
 
 from packer.convert import convert
 from packer.errors import UsageError, WriteError
-from packer.output import OutputFolder, State, beside, source_files
+from packer.output import OutputFolder, beside, warn_of_room
+from packer.state import State
 
 SMALL = [{"a": n} for n in range(3)]
 OTHER = [{"b": n} for n in range(4)]
@@ -119,21 +123,6 @@ def test_a_note_that_cannot_be_read_needs_overwrite(tmp_path):
         pass
 
 
-@pytest.mark.parametrize(
-    ("files", "words"),
-    [
-        ([], "/a.png is gone"),
-        ([("/a.png", 10, 100), ("/b.png", 1, 1)], "/b.png is new"),
-        ([("/a.png", 11, 100)], "/a.png has changed"),
-        ([("/a.png", 10, 101)], "/a.png has changed"),
-        ([("/a.png", 10, 100)], None),
-    ],
-)
-def test_differences_between_sources(files, words):
-    """A file that came, went or changed its size or time is named."""
-    assert state().difference(State(shards=2, settings={"codec": "lz4"}, files=files)) == words
-
-
 def test_the_old_dataset_stands_until_the_new_one_is_done(tmp_path, files_of):
     """While a dataset is replaced, and after that has failed, the old one is whole; then the new one is there alone."""
     out = packed(tmp_path / "out")
@@ -186,13 +175,6 @@ def test_a_folder_that_cannot_be_made(tmp_path):
         OutputFolder(tmp_path / "file" / "out", state())
 
 
-def test_source_files_are_noted_by_size_and_time(tmp_path):
-    """Path, size and time of change in nanoseconds."""
-    path = tmp_path / "a.png"
-    path.write_bytes(b"12345")
-    assert source_files([str(path)]) == [(str(path), 5, path.stat().st_mtime_ns)]
-
-
 def test_a_link_stays_a_link(tmp_path):
     """What a symbolic link leads to is made and replaced; hidden folders stand beside that."""
     (tmp_path / "disk").mkdir()
@@ -205,25 +187,26 @@ def test_a_link_stays_a_link(tmp_path):
     assert beside(tmp_path / "out", "appending") == beside(tmp_path / "disk" / "real", "appending")
 
 
-@pytest.mark.parametrize(
-    ("name", "was", "now", "finished", "goes_on"),
-    [
-        ("--on-error", "stop", "skip", True, True),
-        ("--on-error", "skip", "stop", True, False),
-        ("--on-error", "skip", "stop", False, True),
-        ("--map-size", 4096, None, False, True),
-        ("--map-size", 4096, None, True, False),
-        ("codec", "lz4", "none", False, False),
-    ],
-)
-def test_settings_that_harm_no_finished_shard_may_change(tmp_path, name, was, now, finished, goes_on):
-    """What an error has asked to change can be changed, where finished shards are what they would be now."""
-    with OutputFolder(tmp_path / "out", state(**{name: was})) as folder:
-        if finished:
-            (folder.shards / "00000.lmdb").write_text("finished")
-    if goes_on:
-        with OutputFolder(tmp_path / "out", state(**{name: now})) as folder:
-            assert names(folder.shards) == ["00000.lmdb"] * finished
-    else:
-        with pytest.raises(UsageError, match=f"{name} was {was} and is now {now}"):
-            OutputFolder(tmp_path / "out", state(**{name: now}))
+def test_a_place_that_is_taken_is_told_before_sources_are_looked_at(tmp_path):
+    """Opening a million files takes a while; only to refuse the output folder then would be a waste of it."""
+    packed(tmp_path / "out")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    for place, words in (("out", "a packed dataset already"), ("other", "not empty")):
+        with pytest.raises(UsageError, match=words):
+            convert(str(tmp_path / "nothing"), tmp_path / place)
+    with pytest.raises(UsageError, match="nothing"):
+        convert(str(tmp_path / "nothing"), tmp_path / "out", overwrite=True)
+
+
+def test_a_disk_that_may_be_too_small(tmp_path, monkeypatch, caplog):
+    """A warning, since less may do where samples are compressed; what is there already counts."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=8191))
+    convert(SMALL, tmp_path / "out", codec="none")
+    held = sum(path.stat().st_size for path in (tmp_path / "out" / "shards").iterdir())
+    assert f"may take up to {held:,} bytes more, 8,191 are free" in caplog.text
+    caplog.clear()
+    warn_of_room(tmp_path / "out", held + 8191)
+    assert not caplog.text
+    warn_of_room(tmp_path / "out", held + 8192)
+    assert "8,192 bytes more" in caplog.text

@@ -1,0 +1,85 @@
+"""unfinished.json: what a folder is being made of, so that only the same conversion goes on with it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import xxhash
+
+from packer.format.manifest import UNFINISHED
+
+#: Settings that may change where it does no harm, see `_is_harmless`.
+ON_ERROR, MAP_SIZE = "--on-error", "--map-size"
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """What is being made.
+
+    Attributes:
+        shards: how many there will be; None where samples still arrive.
+        settings: what was asked for, by name.
+        files: path, size and time of change (ns) of every source file.
+        shown: for settings whose values say little to people, what was asked for.
+        tells_all: whether two runs of the same settings and files make the same; not so of samples in memory.
+    """
+
+    shards: int | None
+    settings: dict[str, Any]
+    files: list[tuple[str, int, int]]
+    shown: dict[str, str] = {}
+    tells_all: bool = True
+
+    def difference(self, other: State, finished: bool = True) -> str | None:
+        """What differs from another conversion, in words; None where the other can go on with this one.
+
+        Args:
+            finished: whether this one has finished shards.
+        """
+        for name in {**self.settings, **other.settings}:
+            was, now = self.settings.get(name), other.settings.get(name)
+            if was != now and not _is_harmless(name, was, finished):
+                shown = (self.shown.get(name, was), other.shown.get(name, now))
+                return f"{name} was {_short(shown[0])} and is now {_short(shown[1])}"
+        held = {path: rest for path, *rest in self.files}
+        for path, *rest in other.files:
+            if path not in held:
+                return f"{path} is new"
+            if held.pop(path) != rest:
+                return f"{path} has changed"
+        return f"{next(iter(held))} is gone" if held else None
+
+
+def claim_of(work: Path) -> str:
+    """What is being made in a folder, as a digest of its note; empty where that is nothing any more."""
+    try:
+        return xxhash.xxh3_128_hexdigest((work / UNFINISHED).read_bytes())
+    except FileNotFoundError:
+        return ""
+
+
+def source_files(paths: list[str]) -> list[tuple[str, int, int]]:
+    """Path, size and time of change of each file, for `State`."""
+    out = []
+    for path in paths:
+        # Without a Path, 6 instead of 13 us a file: there may be millions.
+        found, shown = os.stat(path), os.path.abspath(path)  # noqa: PTH100, PTH116
+        shown = shown.encode(errors="backslashreplace").decode()  # JSON holds nothing but text
+        out.append((shown, found.st_size, found.st_mtime_ns))
+    return out
+
+
+def _is_harmless(name: str, was: Any, finished: bool) -> bool:
+    """Whether a changed setting leaves the shards that are finished as they would be made now.
+
+    Where bad samples stop a conversion, no finished shard has left any out. A map that turned out too small ends the
+    first shard.
+    """
+    return (name == ON_ERROR and (was == "stop" or not finished)) or (name == MAP_SIZE and not finished)
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) < 60 else text[:57] + "..."
