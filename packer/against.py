@@ -8,33 +8,50 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.conversions import given_by, shard_sources
-from packer.errors import DamagedError, UsageError
+from packer.errors import DamagedError, SourceError, UsageError
 from packer.format import manifest as manifests
 from packer.format.column import Column
 from packer.format.manifest import Manifest, ShardEntry
 from packer.format.schema import Field
 from packer.format.shard import Shard
 from packer.origin import is_in_order
+from packer.sources.apart import each
 from packer.sources.base import Block, Source
+from packer.sources.limits import Limits
 from packer.tasks import Progress, Rejected, read_blocks
 from packer.verify import Damage
 
 _log = logging.getLogger(__name__)
 
 
-def compare(dataset: str | os.PathLike[str], source: Source, progress: Progress | None = None) -> list[Damage]:
+class _Comparison(NamedTuple):
+    """A shard and the samples it was made from; `first` is the number of its first one in the dataset."""
+
+    folder: Path
+    fields: Sequence[Field]
+    entry: ShardEntry
+    part: Source
+    first: int
+
+
+def compare(
+    dataset: str | os.PathLike[str], source: Source, progress: Progress | None = None, guarded: bool = False
+) -> list[Damage]:
     """What differs between a dataset and its source; empty where every value and name is the same.
 
     Args:
         source: opened with the options of the conversion.
         progress: called with the samples and raw bytes done since the last call.
+        guarded: whether to read in another process, so that a source that crashes it is told and not this one's end;
+            progress is then told of whole shards.
 
     Raises:
         UsageError: the source has other fields, another number of samples, or another order.
@@ -43,21 +60,34 @@ def compare(dataset: str | os.PathLike[str], source: Source, progress: Progress 
     folder = Path(dataset)
     manifest = manifests.read(folder)
     check_same_schema(manifest, source)
-    damages: list[Damage] = []
-    given = given_by(folder, manifest, source)
-    for conversion, samples in given:
+    shards = []
+    for conversion, samples in given_by(folder, manifest, source):
         first = conversion.first
         for entry, part in shard_sources(conversion, samples):
-            try:
-                damages += compare_shard(folder, manifest.fields, entry, part, first, progress)
-            except DamagedError as error:
-                damages.append(Damage(entry.file, str(error).replace(f"{folder}{os.sep}", "")))
+            shards.append(_Comparison(folder, manifest.fields, entry, part, first))
             first += entry.samples
-    compared = sum(entry.samples for conversion, _ in given for entry in conversion.shards)
-    if compared < manifest.samples:
-        start = given[0][0].first
-        _log.warning("compared: samples %d to %d alone, which the sources are of", start, start + compared - 1)
+    damages: list[Damage] = []
+    compared = each(
+        partial(_differences, None if guarded else progress), shards, Limits(None, None) if guarded else None
+    )
+    for shard, found in zip(shards, compared, strict=True):
+        if isinstance(found, SourceError):
+            raise found
+        damages += found
+        if guarded and progress:
+            progress(shard.entry.samples, 0)
+    compared_samples = sum(shard.entry.samples for shard in shards)
+    if compared_samples < manifest.samples:
+        start = shards[0].first
+        _log.warning("compared: samples %d to %d alone, which the sources are of", start, start + compared_samples - 1)
     return damages
+
+
+def _differences(progress: Progress | None, shard: _Comparison) -> list[Damage]:
+    try:
+        return compare_shard(*shard, progress)
+    except DamagedError as error:
+        return [Damage(shard.entry.file, str(error).replace(f"{shard.folder}{os.sep}", ""))]
 
 
 def check_same_schema(manifest: Manifest, source: Source) -> None:

@@ -24,6 +24,7 @@ from packer.format.shard import Shard
 from packer.origin import Origin
 from packer.output import beside
 from packer.plan import ShardPlan, field_sizes, plan_shards
+from packer.processes import run_processes
 from packer.rebuild import rebuild_manifest
 from packer.sources.base import Source
 from packer.tasks import Progress, ShardTask, report_of, write_shard
@@ -54,6 +55,7 @@ def repair(
     progress: Progress | None = None,
     checked: Progress | None = None,
     damaged: Callable[[Sequence[ShardEntry]], None] | None = None,
+    workers: int = 0,
 ) -> RepairReport:
     """Repairs a packed dataset; nothing that is right is touched.
 
@@ -63,6 +65,8 @@ def repair(
         progress: called with the samples and raw bytes packed since the last call.
         checked: called with 0 and the bytes checked since the last call, before that.
         damaged: called once, with the shards to be packed again, where there are any.
+        workers: processes that check shards, see `verify`; where there are any, shards are packed in one too, so that
+            a sample that crashes it is treated as the conversion did.
 
     Raises:
         DatasetError: a shard is damaged and no source was given; or too much is lost.
@@ -78,7 +82,7 @@ def repair(
         if isinstance(error, UnfinishedError) or not (folder / SHARD_FOLDER).is_dir():
             raise
     with dataset_lock(folder):
-        return _repair(folder, source, progress, checked, damaged)
+        return _repair(folder, source, progress, checked, damaged, workers)
 
 
 def _repair(
@@ -87,6 +91,7 @@ def _repair(
     progress: Progress | None,
     checked: Progress | None,
     damaged: Callable[[Sequence[ShardEntry]], None] | None,
+    workers: int,
 ) -> RepairReport:
     """The same, by whoever holds the lock."""
     shutil.rmtree(_work(folder), ignore_errors=True)  # of a repair that was killed
@@ -98,7 +103,7 @@ def _repair(
         rebuilt = True
     for partial in (folder / SHARD_FOLDER).glob("*.partial"):
         partial.unlink()
-    report = verify(folder, checked)
+    report = verify(folder, checked, workers)
     bad = [entry for entry in manifest.shards if entry.file in report.damaged_shards]
     if bad and source is None:
         raise DatasetError(f"{folder}: {bad[0].file} is damaged; name the sources it was made from")
@@ -113,7 +118,7 @@ def _repair(
             raise DatasetError(f"{folder}: {lacking[0].file} is damaged too; give the sources it was made from as well")
         for entry, packed in planned.items():
             if entry in bad:
-                new = _pack_again(folder, manifest, entry, packed, progress)
+                new = _pack_again(folder, manifest, entry, packed, progress, workers > 0)
                 if new.digest != entry.digest:
                     changed.append(entry.file)
                 entries[entry.file] = new
@@ -156,7 +161,7 @@ def _work(folder: Path) -> Path:
 
 
 def _pack_again(
-    folder: Path, manifest: Manifest, entry: ShardEntry, packed: _Packed, progress: Progress | None
+    folder: Path, manifest: Manifest, entry: ShardEntry, packed: _Packed, progress: Progress | None, guarded: bool
 ) -> ShardEntry:
     """Packs one shard beside the dataset, checks it against what is left of the old one, and puts it in its place."""
     work = _work(folder)
@@ -171,7 +176,11 @@ def _pack_again(
             origin=packed.origin,
             skip=entry.rejected > 0,
         )
-        new = msgspec.structs.replace(write_shard(task, progress).entry, file=entry.file)
+        if guarded:
+            (report,) = run_processes([task], 1, progress or (lambda samples, nbytes: None))
+        else:
+            report = write_shard(task, progress)
+        new = msgspec.structs.replace(report.entry, file=entry.file)
         if new.samples != entry.samples:
             raise SourceError(f"the source has {new.samples} samples for {entry.file}, {entry.samples} were packed")
         if new.digest != entry.digest:

@@ -7,19 +7,16 @@ report.damages      # what is damaged: shard, field, sample numbers and names
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import xxhash
-
-from packer.errors import DamagedError, PackerError
+from packer.errors import DamagedError
 from packer.format import manifest as manifests
-from packer.format.column import Column
 from packer.format.manifest import SHARD_FOLDER, UNFINISHED, FileEntry, Manifest, ShardEntry
 from packer.format.names import Names
-from packer.format.shard import Shard
 from packer.output import beside
+from packer.shard_check import Checked, Fault, ShardCheck, check_shard
+from packer.shard_checks import check_shards
 from packer.tasks import Progress
 
 #: Names told of one damage.
@@ -86,13 +83,24 @@ class _Checker:
         self.frames = 0
         self._names = self._check_names()
 
-    def check_shard(self, entry: ShardEntry, first: int) -> None:
-        """Checks a shard whose first sample has the number `first` in the dataset."""
-        try:
-            with Shard(self.folder / entry.file, entry.bytes) as shard:
-                self._check_open_shard(shard, entry, first)
-        except PackerError as error:
-            self._add(entry, _within(str(error), self.folder))
+    def check_shards(self, workers: int) -> None:
+        """Checks all shards; what is wrong comes in their order."""
+        entries = self.manifest.shards
+        checks = [ShardCheck(self.folder, entry, self.manifest.fields) for entry in entries]
+        found: dict[int, Checked] = {}
+        if workers:
+            for number, checked in check_shards(checks, workers):
+                found[number] = checked
+                self.progress(0, entries[number].bytes)
+        else:
+            found = {number: check_shard(check, self.progress) for number, check in enumerate(checks)}
+        first = 0
+        for number, entry in enumerate(entries):
+            checked = found[number]
+            self.bytes += checked.nbytes
+            self.frames += checked.frames
+            self.damages += [self._damage(entry, first, fault) for fault in checked.faults]
+            first += entry.samples
 
     def check_strangers(self) -> None:
         """Finds files that the manifest does not know; those of an append, or of a tidying, to go on are no damage."""
@@ -107,50 +115,13 @@ class _Checker:
         for name in sorted(strangers):
             self.damages.append(Damage(name, "the manifest does not know this file; remove it", repairable=False))
 
-    def _check_open_shard(self, shard: Shard, entry: ShardEntry, first: int) -> None:
-        header = shard.header()
-        # Its number is not looked at: in a dataset that was merged it is that of the dataset it was packed for.
-        if (header.samples, header.fields) != (entry.samples, self.manifest.fields):
-            self._add(entry, f"its header tells of {header.samples} samples, or of other fields; another file?")
-            return
-        columns = []
-        for position, field in enumerate(self.manifest.fields):
-            column = shard.column(position, field, entry.samples)
-            column.index.check_samples(shard.path)
-            columns.append(column)
-        good = self._check_bytes(shard, entry, first, columns)
-        if good and header.named:
-            shard.names(entry.samples)
-
-    def _check_bytes(self, shard: Shard, entry: ShardEntry, first: int, columns: list[Column]) -> bool:
-        """Hashes the file, and its frames one by one; True where all is as it was written."""
-        wrong, checked = [], 0
-        with ThreadPoolExecutor(1) as pool:
-            # Without the interpreter's lock: 118 MB in 20,000 frames take 16 ms in all, of which this would take 9.
-            digest = pool.submit(xxhash.xxh3_128_hexdigest, shard.bytes)
-            for position, column in enumerate(columns):
-                self.frames += column.index.frames
-                for nbytes, found in column.check_frames():
-                    wrong += [(begin, position, frame) for begin, frame in found]
-                    checked += nbytes
-                    self.progress(0, nbytes)
-            good = digest.result() == entry.digest
-        self.progress(0, entry.bytes - checked)
-        self.bytes += entry.bytes
-        for _, position, frame in sorted(wrong):
-            self._add_frame(entry, first, columns[position], frame)
-        if not good and not wrong:
-            self._add(
-                entry, "its digest is wrong, though all frames are right: an index, a page or the padding changed"
-            )
-        return good and not wrong
-
-    def _add_frame(self, entry: ShardEntry, first: int, column: Column, frame: int) -> None:
-        start, stop = column.index.sample_range(frame)
-        samples = (first + start, first + stop)
-        what = f"the checksum of frame {frame} is wrong"
+    def _damage(self, entry: ShardEntry, first: int, fault: Fault) -> Damage:
+        """A fault of a shard whose first sample has the number `first`, with the names of the samples concerned."""
+        if fault.samples is None:
+            return Damage(entry.file, fault.what, fault.field)
+        samples = (first + fault.samples[0], first + fault.samples[1])
         names = tuple(self._names.name(i) for i in range(*samples)[:SHOWN_NAMES]) if self._names else ()
-        self.damages.append(Damage(entry.file, what, column.field.name, samples, names))
+        return Damage(entry.file, fault.what, fault.field, samples, names)
 
     def _add(self, entry: FileEntry, what: str) -> None:
         self.damages.append(Damage(entry.file, what))
@@ -175,11 +146,13 @@ class _Checker:
             return None
 
 
-def verify(dataset: str | os.PathLike[str], progress: Progress | None = None) -> VerifyReport:
+def verify(dataset: str | os.PathLike[str], progress: Progress | None = None, workers: int = 0) -> VerifyReport:
     """Checks every byte of a packed dataset.
 
     Args:
         progress: called with 0 and the bytes done since the last call.
+        workers: processes that check shards; 0 checks in this one, which the system ends (SIGBUS) where the disk cannot
+            read a page of a file, or a file is cut short meanwhile.
 
     Raises:
         DatasetError: there is no packed dataset, or its manifest is wrong, so that nothing else can be checked.
@@ -187,15 +160,7 @@ def verify(dataset: str | os.PathLike[str], progress: Progress | None = None) ->
     folder = Path(dataset)
     manifest = manifests.read(folder)
     checker = _Checker(folder, manifest, progress or (lambda samples, nbytes: None))
-    first = 0
-    for entry in manifest.shards:
-        checker.check_shard(entry, first)
-        first += entry.samples
+    checker.check_shards(workers)
     checker.check_strangers()
     files = 1 + len(manifest.shards) + (manifest.names is not None)
     return VerifyReport(tuple(checker.damages), files, checker.bytes, checker.frames)
-
-
-def _within(text: str, folder: Path) -> str:
-    """A message without the path of the dataset in front of the file's name."""
-    return text.replace(f"{folder}{os.sep}", "")

@@ -48,7 +48,7 @@ def repair(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> 
 def _repaired(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> RepairReport:
     from packer import repair as repairing
     from packer.cli.progress import progress
-    from packer.convert import open_source
+    from packer.convert import open_source, processors
 
     source = open_source(list(sources), options, []) if sources else None
     with ExitStack() as shows:
@@ -62,7 +62,7 @@ def _repaired(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) 
             _log.info("%s damaged; packing again", counted(len(shards), "shard"))
 
         checking.start(sum(path.stat().st_size for path in (dataset / SHARD_FOLDER).glob("*.lmdb")))
-        return repairing.repair(dataset, source, packing.advance, checking.advance, damaged)
+        return repairing.repair(dataset, source, packing.advance, checking.advance, damaged, processors())
 
 
 def _lines(report: RepairReport) -> list[str]:

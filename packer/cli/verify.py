@@ -51,11 +51,12 @@ def verify(dataset: str, sources: tuple[str, ...], against: bool, options: Conve
 def _verified(dataset: Path) -> VerifyReport:
     from packer import verify as checking
     from packer.cli.progress import progress
+    from packer.convert import processors
     from packer.format import manifest as manifests
 
     with progress("checking", "bytes") as shown:
         shown.start(sum(shard.bytes for shard in manifests.read(dataset).shards))
-        return checking.verify(dataset, shown.advance)
+        return checking.verify(dataset, shown.advance, processors())
 
 
 def _compared(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> list[Damage]:
@@ -66,4 +67,4 @@ def _compared(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) 
     source = open_source(list(sources), options, [])
     with progress("comparing") as shown:
         shown.start(len(source))
-        return compare(dataset, source, shown.advance)
+        return compare(dataset, source, shown.advance, guarded=True)

@@ -40,16 +40,21 @@ def each(
         return
     done = 0
     while done < len(items):
-        with _serving(function, items[done:], limits) as (process, connection):
+        with serving(function, items[done:], limits) as (process, connection):
             for result in _received(process, connection, limits):
                 done += 1
                 yield result
 
 
 @contextlib.contextmanager
-def _serving(
+def serving(
     function: Callable[[Any], Any], items: Sequence[Any], limits: Limits
 ) -> Iterator[tuple[BaseProcess, Connection]]:
+    """A process that calls `function` with every item, and what it sends over: for each item `("result", value)`.
+
+    The value is a SourceError where `function` raised one, or took more memory than it may. What else it raises comes
+    as `("error", exception)`; behind the last item comes `("end", None)`. The process is killed with the block.
+    """
     here, there = child.context().Pipe(duplex=False)
     process = child.new_process(_serve, function, items, limits, there)
     started = False

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import h5py
 import numpy as np
 import pytest
 from PIL import Image
 
+from packer import against
 from packer.against import compare, same_bits
 from packer.append import append
 from packer.convert import ConvertOptions, convert, open_source
@@ -179,3 +182,15 @@ def test_one_part_is_compared_with_its_own_sources(rows, tmp_path, caplog):
         more["x"], more["label"] = rows.x[:8], rows.label[:8]
     with pytest.raises(UsageError, match=rf"the source has 8 samples, .* in 2 parts of {first}, 7"):
         compare(folder, source_of([str(other)]))
+
+
+def test_a_source_that_crashes_is_told(pairs, tmp_path, monkeypatch):
+    """Compared in another process, a source that takes it down is an error that names the reason."""
+    folder = convert(pairs.sources, tmp_path / "out", workers=0).path
+    source = source_of(pairs.sources)
+    told = []
+    assert compare(folder, source, lambda samples, nbytes: told.append(samples), guarded=True) == []
+    assert sum(told) == 12
+    monkeypatch.setattr(against, "compare_shard", lambda *args: os._exit(3))
+    with pytest.raises(SourceError, match="crashes the process that does"):
+        compare(folder, source, guarded=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import faulthandler
+import os
 import random
 import shutil
 
@@ -11,6 +13,7 @@ import pytest
 from packer.append import append
 from packer.convert import convert
 from packer.errors import DatasetError, ManifestError, PackerError
+from packer.format import column
 from packer.verify import Damage, verify
 from packer.writer import DatasetWriter
 from readers import PackedDataset
@@ -201,3 +204,37 @@ def test_what_is_appended_meanwhile_is_no_damage(tmp_path):
 
     assert verify(tmp_path / "d", once).damages == ()
     assert appended == [5]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_shards_are_checked_by_processes(mixed, workers):
+    """The report is the same by however many processes, in the order of the shards, and progress adds up."""
+    for number in range(2):
+        flip(mixed / "shards" / f"0000{number}.lmdb", 8 * 5000)
+    told = []
+    report = verify(mixed, lambda samples, nbytes: told.append(nbytes), workers)
+    assert report == verify(mixed)
+    assert report.damaged_shards == ("shards/00000.lmdb", "shards/00001.lmdb")
+    assert sum(told) == sum(p.stat().st_size for p in (mixed / "shards").iterdir())
+
+
+def test_a_file_that_ends_the_process_is_damaged(tmp_path, monkeypatch):
+    """As where the disk cannot read a page: the other shards are checked, those behind it in its process too."""
+    with DatasetWriter(tmp_path / "d", shard_size=8000, codec="none") as writer:
+        for n in range(6):
+            writer.add({"x": np.full(1000, n)})
+    bad = tmp_path / "d" / "shards" / "00002.lmdb"
+    names = column.Column.frame_spans
+
+    def cut_short(self):
+        if self._path == str(bad):
+            faulthandler.disable()  # of the process that ends
+            os.truncate(bad, 4096)
+        return names(self)
+
+    monkeypatch.setattr(column.Column, "frame_spans", cut_short)
+    report = verify(tmp_path / "d", workers=2)
+    (damage,) = report.damages
+    assert (damage.file, damage.samples) == ("shards/00002.lmdb", None)
+    assert damage.what == "reading it ended the process that did (SIGBUS): see to the disk"
+    assert report.frames == 5
