@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from natsort import natsorted
 
+from packer.sources.images.pairing_single import is_pair
 from packer.sources.images.pairing_votes import vote_prefix, vote_suffix
 
 
@@ -105,20 +106,25 @@ def find_markers(stems: Mapping[str, Sequence[str]]) -> dict[str, Marker]:
     best = dict.fromkeys(stems, Marker())
     if len(stems) == 1:
         return best
-    most, wanted = _partners(stems, best), max(len(some) for some in stems.values())
+    most, wanted = len(_common(stems, best)), max(len(some) for some in stems.values())
     for markers in _candidates(stems):
         if most == wanted:
             break
-        partners = _partners(stems, markers)
-        if partners > most:
-            best, most = markers, partners
+        common = _common(stems, markers)
+        if len(common) > most and (len(common) > 1 or _is_pair(min(common), markers, alone=wanted == 1)):
+            best, most = markers, len(common)
     return best
 
 
-def _partners(stems: Mapping[str, Sequence[str]], markers: Mapping[str, Marker]) -> int:
-    """How many names all fields have."""
-    stripped = [{markers[field].name_of(name) for name in some} - {None} for field, some in stems.items()]
-    return len(set.intersection(*stripped))
+def _common(stems: Mapping[str, Sequence[str]], markers: Mapping[str, Marker]) -> set[str]:
+    """The names that all fields have."""
+    stripped = [{markers[field].name_of(name) for name in some} for field, some in stems.items()]
+    return {name for name in set.intersection(*stripped) if name is not None}
+
+
+def _is_pair(name: str, markers: Mapping[str, Marker], *, alone: bool) -> bool:
+    taken = [(m.first_folders + m.last_folders + m.prefix, m.suffix) for m in markers.values()]
+    return is_pair(_split(name)[1], taken, alone=alone)
 
 
 def _candidates(stems: Mapping[str, Sequence[str]]) -> Iterator[dict[str, Marker]]:

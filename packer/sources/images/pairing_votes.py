@@ -11,13 +11,48 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from packer.sources.images.pairing_single import without_scales
+
 #: Names that vote, and partners looked at for each beginning of a name.
 _VOTERS = 64
 _LOOKED_AT = 64
 
 
 def vote_suffix(names: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """By field, what the last parts of its paths end in, beyond what partners share."""
+    """By field, what the last parts of its paths end in, beyond what partners share; never a part of a number.
+
+    With the marker `801_LR`, `img_0801_LR` would be a partner of `img_0001_HR`.
+    """
+    markers = _endings(names)
+    cut = any(marker[:1].isdigit() and _behind_digits(marker, names[field]) for field, marker in markers.items())
+    return dict.fromkeys(names, "") if cut else markers
+
+
+def vote_prefix(names: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """By field, what the last parts of its paths begin with, beyond what partners share.
+
+    Of numbers it takes no part either, but a scale may stand right before one: `x2` of `x20001`.
+    """
+    turned = {field: [_turn(name) for name in some] for field, some in names.items()}
+    markers = {field: marker[::-1] for field, marker in _endings(turned).items()}
+    cut = any(
+        without_scales(marker)[-1:].isdigit() and _behind_digits(marker[::-1], turned[field])
+        for field, marker in markers.items()
+    )
+    return dict.fromkeys(names, "") if cut else markers
+
+
+def _behind_digits(marker: str, names: Sequence[str]) -> bool:
+    """Whether a name that ends in the marker has a digit before it."""
+    return any(name.endswith(marker) and name[: -len(marker)][-1:].isdigit() for name in names)
+
+
+def _turn(path: str) -> str:
+    cut = path.rfind("/") + 1
+    return path[:cut] + path[cut:][::-1]
+
+
+def _endings(names: Mapping[str, Sequence[str]]) -> dict[str, str]:
     reference = min(names, key=lambda field: sum(map(len, names[field])) / len(names[field]))
     won = {field: _vote(names[reference], some) for field, some in names.items() if field != reference}
     longest = max((mine for mine, _ in won.values()), key=len)
@@ -27,17 +62,6 @@ def vote_suffix(names: Mapping[str, Sequence[str]]) -> dict[str, str]:
     markers = _whole_words({field: markers[field] for field in names}, names[reference], longest)
     # Numbers are what samples differ in: `0011` and `0012` are no partners with the markers `1` and `2`.
     return dict.fromkeys(names, "") if any(map(str.isdigit, markers.values())) else markers
-
-
-def vote_prefix(names: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """By field, what the last parts of its paths begin with, beyond what partners share."""
-    turned = {field: [_turn(name) for name in some] for field, some in names.items()}
-    return {field: marker[::-1] for field, marker in vote_suffix(turned).items()}
-
-
-def _turn(path: str) -> str:
-    cut = path.rfind("/") + 1
-    return path[:cut] + path[cut:][::-1]
 
 
 def _vote(mine: Sequence[str], theirs: Sequence[str]) -> tuple[str, str]:

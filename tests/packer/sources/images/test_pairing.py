@@ -25,6 +25,7 @@ def png(names):
         ({"lr": "{}_x2", "hr": "{}_x4"}, "{}"),
         ({"lr": "LR_{}", "hr": "HR_{}"}, "{}"),
         ({"lr": "LR_{}x4", "hr": "HR_{}"}, "{}"),
+        ({"lr": "x2{}", "hr": "x4{}"}, "{}"),
         ({"lr": "X4/{}x4", "hr": "{}"}, "{}"),
         ({"lr": "lr/{}", "hr": "hr/{}"}, "{}"),
         ({"lr": "{}/lr/im", "hr": "{}/hr/im"}, "{}/im"),
@@ -79,6 +80,76 @@ def test_numbers_are_no_markers():
     paired = pair({"a": png(["0001", "0002"]), "b": png(["1001", "1002"])})
     assert paired.names == []
     assert paired.orphans == {"a": png(["0001", "0002"]), "b": png(["1001", "1002"])}
+
+
+@pytest.mark.parametrize("count", [1, 5, 100])
+@pytest.mark.parametrize(
+    ("low", "high"), [("img_{}_LR", "img_{}_HR"), ("{}x4", "{}x2"), ("LR_{}", "HR_{}"), ("pic{}", "photo{}")]
+)
+def test_a_marker_cuts_no_number(low, high, count):
+    """`0801_LR` is no partner of `0001_HR`, though both begin with a zero, however many files there are."""
+    first, last = (
+        png(form.format(f"{n:04}") for n in range(start, start + count)) for form, start in [(low, 801), (high, 1)]
+    )
+    paired = pair({"lr": first, "hr": last})
+    assert paired.names == []
+    assert paired.orphans == {"lr": first, "hr": last}
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [
+        ("2020-10_hr", "2020-19_lr"),
+        ("2020-10_hr", "2021-10_lr"),
+        ("v0_f28_lr", "v1_f10_hr"),
+        ("v2_f20_lr", "v2_f15_x4"),
+        ("scene1_iso100", "scene2_iso50"),
+        ("LRx2v0_f27", "small_v0_f17"),
+        ("x2head", "x4img2"),
+        ("baby1_lr", "baby_hr"),
+        ("baby_lr", "bird_hr"),
+        ("6", "_x426"),
+        ("_lr0024", "_x40015"),
+        ("v1/a_LR", "v2/a_HR"),
+    ],
+)
+def test_files_of_other_numbers_are_no_single_pair(low, high):
+    """Where each field has one file, the numbers that tell samples apart agree."""
+    assert pair({"lr": png([low]), "hr": png([high])}).names == []
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "name"),
+    [
+        ("0801x4", "0801", "0801"),
+        ("0801x4", "0801x16", "0801"),
+        ("0801_LRBI_x4", "0801_HR", "0801"),
+        ("x20801", "0801", "0801"),
+        ("4x_0801", "HR_0801", "0801"),
+        ("X4/0801x4", "0801", "0801"),
+        ("a_noise50", "a", "a"),
+        ("a_noise50", "a_512", "a"),
+        ("v0_f28_lr", "v0_f28_hr", "v0_f28"),
+        ("img2x", "img", "img"),
+    ],
+)
+def test_scales_and_numbers_of_one_field_make_no_other_sample(low, high, name):
+    """What one name alone says, a scale or a noise, keeps a single pair together."""
+    assert pair({"lr": png([low]), "hr": png([high])}).names == [name]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "names"),
+    [
+        (["0001x4", "0002x4"], ["0001"], ["0001"]),
+        (["LR_0001", "LR_0002", "LR_0003"], ["0002"], ["0002"]),
+        (["bird2_x8", "img2_x8"], ["baby_ax2", "woman_ax2"], []),
+        (["_lrhead", "_lrbird1"], ["_x4bird2"], []),
+    ],
+)
+def test_one_pair_among_many_is_no_chance(low, high, names):
+    """One name that agrees with one of many is believed where its marker cuts neither word nor number."""
+    assert pair({"lr": png(low), "hr": png(high)}).names == names
 
 
 def test_two_files_of_one_name_are_told():
