@@ -155,7 +155,7 @@ class _Lines:
     def add(self, raw: bytes) -> None:
         self.number += 1
         line = _decode(raw).strip("\r\n \t\v\f\0")
-        word, _, rest = line.partition(" ") if " " in line else line.partition("\t")
+        word, _, rest = line.partition(" ") if "\t" not in line else _partition(line)
         if self.number == 1:
             if line != "ply":
                 raise self._error("'ply' alone is expected")
@@ -231,6 +231,11 @@ class _Lines:
         if name not in TYPES:
             raise self._error(f"type {name!r} is not known; {', '.join(TYPES)} are")
         return TYPES[name]
+
+
+def _partition(line: str) -> tuple[str, str, str]:
+    """The first word, up to a blank or a tab, whichever comes first, and the rest."""
+    return min(line.partition(" "), line.partition("\t"), key=lambda parts: len(parts[0]))
 
 
 def _decode(raw: bytes) -> str:

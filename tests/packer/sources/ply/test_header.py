@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from packer.errors import SourceError
@@ -34,6 +36,15 @@ def test_everything_declared_is_kept() -> None:
     assert header.elements == (Element("vertex", 2, (Property("x", "float32"), Property("ids", "int32", "uint8"))),)
     assert header.comments == ("made by hand",)
     assert header.obj_info == (" two  blanks",)
+
+
+def test_words_stand_between_blanks_and_tabs() -> None:
+    """Lines that mix blanks and tabs say the same; behind the first of either a comment keeps what it has."""
+    lines = [line.replace(b" ", b"\t", 1) for line in HEADER]
+    mixed = parse_header(b"\n".join([*lines[:4], b"comment a\tb", *lines[4:]]) + b"\n", "a.ply")
+    plain = parse_header(b"\n".join(HEADER) + b"\n", "a.ply")
+    assert replace(mixed, comments=plain.comments, body=plain.body) == plain
+    assert mixed.comments == (*plain.comments, "a\tb")
 
 
 def test_stray_lines_are_kept_apart() -> None:
