@@ -23,8 +23,8 @@ class PlyWriter:
     text = False
 
     def __init__(self, source: PackedSource, files: Files) -> None:
-        self.notes: list[str] = []
         self._headers = Headers(source)
+        self.notes = self._headers.notes
         self._names = sample_names(source.names, len(source))
         self._files = files
 

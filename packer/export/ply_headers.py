@@ -9,7 +9,7 @@ import msgspec
 
 from packer.errors import UsageError
 from packer.format.schema import FieldSpec
-from packer.origin import leaves
+from packer.origin import Leaf, leaves
 from packer.sources.packed.source import PackedSource
 from packer.sources.ply.fields import GROUPS
 
@@ -73,7 +73,14 @@ class _Origin(msgspec.Struct, frozen=True):
 
 
 class Headers:
-    """The header of every sample of a dataset."""
+    """The header of every sample of a dataset.
+
+    Attributes:
+        notes: sentences on samples whose source files' headers are not used.
+
+    Raises:
+        UsageError: as for `made_up`, where a header must be.
+    """
 
     def __init__(self, source: PackedSource) -> None:
         self._fields = {spec.name: spec for spec in source.fields}
@@ -82,19 +89,34 @@ class Headers:
         self._names = source.names
         self._of: dict[str, Header] = {}
         self._leaf_of = [0] * len(source)
+        self.notes: list[str] = []
         for number, leaf in enumerate(leaves(source.origin, len(source))):
-            origin = _parsed(leaf.origin)
-            headers = tuple(self._fitted(h, origin.options.cast) for h in origin.headers) if origin else ()
-            if not all(self._suits(p) for h in headers for e in h.elements for p in e.properties):
-                headers = ()
-            self._sets.append(headers)
-            if origin and headers:
-                self._of |= {name: headers[i] for name, i in origin.header_of.items() if 0 <= i < len(headers)}
+            self._add_set(leaf)
             if number:
                 for sample in leaf.numbers.tolist():
                     self._leaf_of[sample] = number
         if not all(self._sets):
             self._made_up = made_up(source.fields)
+
+    def _add_set(self, leaf: Leaf) -> None:
+        """The headers of the samples of one source; none, and a note, where they do not suit the dataset."""
+        origin = _parsed(leaf.origin)
+        headers = tuple(self._fitted(h, origin.options.cast) for h in origin.headers) if origin else ()
+        reason = "what the manifest keeps of it cannot be read"
+        for prop in (p for h in headers for e in h.elements for p in e.properties):
+            if not self._suits(prop):
+                reason = f"field {prop.field!r} is not what property {prop.name} holds"
+                headers = ()
+                break
+        self._sets.append(headers)
+        if origin and headers:
+            self._of |= {name: headers[i] for name, i in origin.header_of.items() if 0 <= i < len(headers)}
+        elif leaf.origin.get("kind") == "ply":
+            count = len(leaf.numbers)
+            self.notes.append(
+                f"{count} {'sample is' if count == 1 else 'samples are'} written under a header made for the fields, "
+                f"without the comments, properties and format of the source: {reason}"
+            )
 
     def of(self, sample: int) -> Header:
         """The header of a sample."""
@@ -119,7 +141,10 @@ class Headers:
         shape = self._fields[prop.field].shape
         if self._fields[prop.field].kind == "text" or not 1 <= len(shape) <= 2:
             return False
-        return len(shape) == 1 or (shape[1] is not None and prop.column < shape[1])
+        if len(shape) == 1:
+            return True
+        # A list needs no column: where all of a set are empty, the field is (n, 0).
+        return shape[1] is not None and (prop.count_type is not None or prop.column < shape[1])
 
     def _property(self, prop: Property, cast: Mapping[str, str]) -> Property:
         spec = self._fields[prop.field]
@@ -180,6 +205,8 @@ def _check(spec: FieldSpec) -> None:
     problem = ""
     if spec.kind != "array" or not 1 <= len(spec.shape) <= 2 or (len(spec.shape) == 2 and spec.shape[1] is None):
         problem = "is no list of points, (N,) or (N, k)"
+    elif len(spec.shape) == 2 and not spec.shape[1] and spec.name != "face":
+        problem = "holds no value in any row, so that no property would be left of it"
     elif spec.dtype not in TYPE_NAMES:
         problem = f"is {spec.dtype}, and PLY knows {', '.join(TYPE_NAMES)} alone"
     elif not spec.name.isascii() or len(spec.name.split()) != 1:

@@ -9,6 +9,7 @@ from plyfile import PlyData, PlyElement, PlyListProperty
 from packer.convert import convert
 from packer.errors import UsageError
 from packer.export import export
+from packer.export.ply_headers import Headers
 from packer.sources.opening import SourceOptions
 from packer.sources.ply.header import read_header
 from readers import PackedDataset
@@ -130,6 +131,47 @@ def test_a_cast_field_has_its_new_type(tmp_path):
     assert {p.dtype for p in read_header(str(tmp_path / "out/a.ply")).elements[0].properties} == {"float32"}
 
 
+@pytest.mark.parametrize(
+    ("elements", "rows"),
+    [
+        (
+            "element vertex 2\nproperty float x\nproperty float y\nproperty float z\nproperty list uchar float w\n",
+            "1 2 3 0\n4 5 6 0\n",
+        ),
+        ("element vertex 2\nproperty list uchar float w\n", "0\n0\n"),
+        (
+            "element vertex 1\nproperty float x\nelement face 2\nproperty list uchar int vertex_indices\n"
+            "property list uchar float texcoord\nelement edge 2\nproperty list uchar int v\n",
+            "1\n3 0 0 0 0\n3 0 0 0 0\n0\n0\n",
+        ),
+    ],
+)
+@pytest.mark.parametrize("to", ["ply", "ply-text"])
+def test_lists_that_are_all_empty_come_back(tmp_path, elements, rows, to):
+    """A property of empty lists alone is a property: rows, comments and format stay, and nothing is noted."""
+    path = tmp_path / "in" / "a.ply"
+    path.parent.mkdir()
+    path.write_text(f"ply\nformat ascii 1.0\ncomment keep me\n{elements}end_header\n{rows}")
+    convert(str(path), tmp_path / "d", workers=0)
+    assert export(tmp_path / "d", tmp_path / "out", to=to).notes == ()
+    assert (tmp_path / "out/a.ply").read_bytes() == path.read_bytes()
+
+
+def test_a_header_that_is_not_used_is_noted(tmp_path, monkeypatch):
+    """Where the header of the source does not suit the dataset, another is made, and that is said."""
+    make_mesh(tmp_path / "in/a.ply")
+    convert(str(tmp_path / "in"), tmp_path / "d", workers=0)
+    with monkeypatch.context() as patched:
+        patched.setattr(Headers, "_suits", lambda self, prop: prop.name != "v_f8")
+        (note,) = export(tmp_path / "d", tmp_path / "out", fields=["xyz", "v_f8"]).notes
+    assert note.startswith("1 sample is written under a header made for the fields, without the comments")
+    assert note.endswith("field 'v_f8' is not what property v_f8 holds")
+    assert read_header(str(tmp_path / "out/a.ply")).comments == ()
+    monkeypatch.setattr("packer.export.ply_headers._parsed", lambda origin: None)
+    (note,) = export(tmp_path / "d", tmp_path / "again", fields=["xyz"]).notes
+    assert note.endswith("what the manifest keeps of it cannot be read")
+
+
 def test_samples_made_in_python_become_clouds(tmp_path):
     """Fields that came from no PLY file are named as the PLY source would take them apart again."""
     rng = np.random.default_rng(0)
@@ -160,6 +202,7 @@ def test_samples_made_in_python_become_clouds(tmp_path):
         ({"x": np.zeros(3, "f4"), "y": np.zeros(2, "f4")}, "has 2 rows, other fields of element vertex have 3"),
         ({"a b": np.zeros(3, "f4")}, "has a name that PLY cannot hold"),
         ({"t": "text"}, "'t' is no list of points"),
+        ({"x": np.zeros(3, "f4"), "w": np.zeros((3, 0), "f4")}, "'w' holds no value in any row"),
     ],
 )
 def test_what_ply_cannot_hold_is_refused(tmp_path, sample, words):
