@@ -5,7 +5,7 @@ from __future__ import annotations
 from packer.errors import SourceError
 from packer.sources.images.png import SIGNATURE
 
-#: First bytes and the format they stand for; image formats carry the names of `image_files.FORMATS`.
+#: First bytes and the format they stand for; image formats carry the names of `packer.sources.suffixes.IMAGES`.
 _STARTS = (
     (SIGNATURE, "PNG"),
     (b"\xff\xd8\xff", "JPEG"),

@@ -1,7 +1,7 @@
 """PLY point clouds and meshes as a source: one file a sample.
 
 Every field is ragged in its first axis, as the number of points is, even where all files of a set agree.
-`ply_fields` says which properties become which field. The plan comes from headers; of files with lists
+`packer.sources.ply.fields` says which properties become which field. The plan comes from headers; of files with lists
 (faces), the lengths of the lists are looked at as well, since no header tells them.
 """
 
