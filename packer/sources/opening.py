@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from packer.errors import SourceError, UsageError
 from packer.format.schema import check_field_name
 from packer.sources.base import OnBad, Source, stop
+from packer.sources.folders import walk
 from packer.sources.limits import Limits
 from packer.sources.suffixes import KIND_OF, is_basicsr
 
@@ -209,14 +210,14 @@ def _kind(path: str) -> str:
 def _kind_of_folder(folder: Path) -> str:
     kinds: Counter[str] = Counter()
     seen = 0
-    for _, folders, files in os.walk(folder):
-        folders.sort()
+    for _, files in walk(folder):
         kinds.update(KIND_OF[suffix] for suffix in map(_suffix, files) if suffix in KIND_OF)
         seen += len(files)
         if seen > LOOK_AT:
             break
     if not kinds:
-        what = "is empty" if not seen else f"holds {seen} files, but none that can be packed"
+        empty = "is empty, but for empty or hidden folders" if any(folder.iterdir()) else "is empty"
+        what = f"holds {seen} files, but none that can be packed" if seen else empty
         raise SourceError(f"the folder {what}; {_known()} can be", str(folder))
     return _only(kinds, str(folder))
 

@@ -7,8 +7,20 @@ from pathlib import Path
 #: What an LMDB folder of BasicSR holds: the values, and the list of their keys.
 LMDB_DATA, LMDB_LIST = "data.mdb", "meta_info.txt"
 
+#: What the suffix of an image file says that it holds.
+IMAGES = {
+    ".png": "PNG",
+    ".jpg": "JPEG",
+    ".jpeg": "JPEG",
+    ".tif": "TIFF",
+    ".tiff": "TIFF",
+    ".webp": "WebP",
+    ".bmp": "BMP",
+    ".gif": "GIF",
+}
+
 KIND_OF = {
-    **dict.fromkeys((".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff"), "images"),
+    **dict.fromkeys(IMAGES, "images"),
     ".ply": "ply",
     **dict.fromkeys((".npy", ".npz"), "npy"),
     **dict.fromkeys((".h5", ".hdf5", ".hdf", ".h5ad", ".mat", ".nc"), "hdf5"),

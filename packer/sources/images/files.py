@@ -11,18 +11,7 @@ from typing import NamedTuple
 
 from packer.errors import SourceError, UsageError
 from packer.sources.base import OnBad
-
-#: What the suffix of an image file says that it holds.
-FORMATS = {
-    ".png": "PNG",
-    ".jpg": "JPEG",
-    ".jpeg": "JPEG",
-    ".tif": "TIFF",
-    ".tiff": "TIFF",
-    ".webp": "WebP",
-    ".bmp": "BMP",
-    ".gif": "GIF",
-}
+from packer.sources.suffixes import IMAGES
 
 #: Files that lie beside images and are clearly none; any other suffix is an error, not a guess.
 BESIDE = {
@@ -30,7 +19,7 @@ BESIDE = {
     *(".ini", ".cfg", ".db", ".log", ".pdf", ".py", ".sh", ".url", ".md5", ".sha256", ".zip", ".tar", ".gz", ".bak"),
 }
 
-SUFFIX_LIST = ", ".join(FORMATS)
+SUFFIX_LIST = ", ".join(IMAGES)
 
 
 class Found(NamedTuple):
@@ -134,7 +123,7 @@ def _sort_out(folder: str, entries: Iterator[tuple[str, bool]], on_bad: OnBad) -
 
 def _unfit(file: str, suffix: str, regular: bool) -> str:
     """Why this file cannot be an image, or the empty string."""
-    if suffix not in FORMATS:
+    if suffix not in IMAGES:
         return (
             f"is not an image ({SUFFIX_LIST} are), but lies among images; move it away, or name a pattern like '*.png'"
         )

@@ -10,9 +10,9 @@ from packer.errors import SourceError
 from packer.sources.images import pillow as image_pillow
 from packer.sources.images import png, png_pixels
 from packer.sources.images.content import check_content
-from packer.sources.images.files import FORMATS
 from packer.sources.images.modes import CHANNELS, FEW_BITS, ImageOptions, convert_mode
 from packer.sources.raw_file import open_raw
+from packer.sources.suffixes import IMAGES
 
 #: What is changed or lost on the way, said in the plan.
 COLOUR_KEY = "one colour is marked as transparent (tRNS): the pixels keep that colour, the mark is not kept"
@@ -73,7 +73,7 @@ def read_image(path: str, options: ImageOptions) -> NDArray[Any]:
 
 
 def _kind(path: str) -> str:
-    return FORMATS[path[path.rindex(".") :].lower()]
+    return IMAGES[path[path.rindex(".") :].lower()]
 
 
 def png_image(header: png.PngHeader, path: str, options: ImageOptions) -> ImageHeader:

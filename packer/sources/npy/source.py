@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
 from packer.sources.base import Block, Source
+from packer.sources.folders import walk
 from packer.sources.npy.member import Array, open_npy_file, open_npz_file
+from packer.sources.suffixes import KIND_OF
 
 #: Bytes that a block holds at most, unless one row is larger.
 BLOCK_BYTES = 8 * 2**20
@@ -78,8 +80,12 @@ def _files(path: str) -> list[str]:
     place = Path(path)
     if place.is_file():
         return [path]
-    found = place.rglob("*") if place.is_dir() else map(Path, glob.glob(path, recursive=True))
-    files = sorted(file.as_posix() for file in found if file.suffix.lower() in (".npy", ".npz") and file.name[0] != ".")
+    if place.is_dir():
+        found = [Path(folder, name) for folder, names in walk(place) for name in names]
+    else:
+        found = [Path(match) for match in glob.glob(path, recursive=True)]
+    shown = (file for file in found if file.name[0] != "." and not file.is_dir())
+    files = sorted(file.as_posix() for file in shown if KIND_OF.get(file.suffix.lower()) == "npy")
     if not files:
         raise UsageError(f"{path}: there is no .npy or .npz file; check the path")
     return files

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from packer.errors import SourceError, UsageError
 from packer.sources.opening import SourceOptions, open_sources
+from packer.sources.suffixes import IMAGES
 
 
 def names(fields):
@@ -110,6 +113,42 @@ def test_nothing_to_pack(tmp_path):
         open_sources([str(tmp_path)])
     with pytest.raises(UsageError, match=r"not a kind of file.*\.png"):
         open_sources([str(tmp_path / "a.txt")])
+
+
+def test_links_to_folders_are_followed(pairs, clouds, tmp_path):
+    """Data behind a linked folder are found, also where links go in a circle."""
+    np.save(tmp_path / "x.npy", np.arange(3))
+    arrays = tmp_path / "arrays"
+    arrays.mkdir()
+    (tmp_path / "x.npy").rename(arrays / "x.npy")
+    for folder, kind in ((pairs.folder / "lr", "images"), (clouds.folder, "ply"), (arrays, "npy")):
+        linked = tmp_path / f"linked {kind}"
+        linked.mkdir()
+        (linked / "part").symlink_to(folder)
+        (folder / "back").symlink_to(linked)
+        assert open_sources([str(linked)]).kind == kind
+
+
+def test_hidden_folders_are_left_out(pairs, clouds, tmp_path):
+    """What a system keeps in a hidden folder is not read; a folder of nothing else counts as empty."""
+    shutil.copytree(pairs.folder / "lr", clouds.folder / ".thumbs")
+    assert open_sources([str(clouds.folder)]).kind == "ply"
+    arrays = tmp_path / "arrays"
+    (arrays / ".old").mkdir(parents=True)
+    np.save(arrays / ".old" / "y.npy", np.arange(2))
+    with pytest.raises(SourceError, match="is empty, but for empty or hidden folders"):
+        open_sources([str(arrays)])
+    np.save(arrays / "x.npy", np.arange(3))
+    assert names(open_sources([str(arrays)]).fields) == ["x"]
+
+
+@pytest.mark.parametrize("suffix", IMAGES)
+def test_every_kind_of_image_alone(tmp_path, suffix):
+    """What is packed beside other images is packed alone too, as a file and as a folder of such files."""
+    path = tmp_path / f"a{suffix}"
+    Image.new("L", (4, 4)).save(path)
+    assert open_sources([str(path)]).kind == "images"
+    assert open_sources([str(tmp_path)]).kind == "images"
 
 
 def test_a_folder_of_several_kinds(pairs, clouds):
