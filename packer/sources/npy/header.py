@@ -52,7 +52,10 @@ def read_npy_header(file: BinaryIO, size: int, path: str) -> NpyHeader:
     header = _header(file, path)
     _check_dtype(header.dtype, path)
     if not header.shape:
-        raise SourceError("is 0-d, a single value: it has no first axis that would count samples; leave it out", path)
+        reason = (
+            "is 0-d, a single value: it has no first axis that would count samples; save the other arrays without it"
+        )
+        raise SourceError(reason, path)
     if min(header.shape) < 0:
         raise SourceError(f"has shape {header.shape} in its header; get the file again", path)
     if not header.shape[0]:

@@ -55,13 +55,14 @@ class Array:
         The checksum of a zip member is compared by whoever reads its first row.
 
         Raises:
-            SourceError: the file has changed or is damaged.
+            SourceError: the file has gone, has changed or is damaged; a bool is neither 0 nor 1.
         """
-        if self.member and start == 0:
-            self._check()
-        read = self._mapped if self.start is not None else self._inflated
-        for values in read(start, stop, rows):
-            yield _native(values)
+        with _os_errors(self.path):
+            if self.member and start == 0:
+                self._check()
+            read = self._mapped if self.start is not None else self._inflated
+            for values in read(start, stop, rows):
+                yield _flags(values, self.shown) if values.dtype == bool else _native(values)
 
     def _mapped(self, start: int, stop: int, rows: int) -> Iterator[NDArray[Any]]:
         header = self.header
@@ -184,10 +185,14 @@ def _values(file: IO[bytes], nbytes: int, dtype: np.dtype[Any], shown: str) -> N
     return np.frombuffer(data, dtype)
 
 
+def _flags(values: NDArray[np.bool_], shown: str) -> NDArray[np.bool_]:
+    flags = np.ascontiguousarray(values)
+    largest = flags.view(np.uint8).max(initial=0)
+    if largest > 1:
+        raise SourceError(f"the number {largest} stands where a bool is 0 or 1; save it as uint8, or mend it", shown)
+    return flags
+
+
 def _native(values: NDArray[Any]) -> NDArray[Any]:
-    if values.dtype == bool:
-        # Bytes above 1 would not be stored as they are.
-        flags: NDArray[np.bool_] = np.ascontiguousarray(values).view(np.uint8) != 0
-        return flags
     # Aligned, since members of a zip file begin at any byte.
     return np.require(values, values.dtype.newbyteorder("="), ["C", "A", "E"])

@@ -125,7 +125,7 @@ def test_rows_without_bytes(tmp_path):
     [
         (np.array([{}, []], object), "holds Python objects, which only pickle can read"),
         (np.zeros(3, [("a", "i4"), ("b", "f4")]), r"has several members a row \(a, b\)"),
-        (np.float32(3), "is 0-d"),
+        (np.float32(3), "is 0-d, a single value: .*; save the other arrays without it"),
         (np.zeros((0, 3)), r"has shape \(0, 3\): there is no row"),
         (np.array(["a", "bc"]), "has dtype <U2, which cannot be packed"),
         (np.zeros(2, "datetime64[s]"), "has dtype .*, which cannot be packed"),
@@ -174,6 +174,32 @@ def test_a_file_cut_short_later(tmp_path):
     (tmp_path / "x.npy").write_bytes((tmp_path / "x.npy").read_bytes()[:-9])
     with pytest.raises(SourceError, match="has become shorter"):
         read(source)
+
+
+@pytest.mark.parametrize("save_as", ["x.npy", "x.npz"])
+def test_a_file_that_has_gone(tmp_path, save_as):
+    """One that was there when it was opened is named when it is read."""
+    path = tmp_path / save_as
+    (np.save if path.suffix == ".npy" else np.savez)(path, X)
+    source = open_npy({"x": str(path)})
+    path.unlink()
+    with pytest.raises(SourceError, match=rf"{save_as}: cannot be read: No such file"):
+        read(source)
+
+
+@pytest.mark.parametrize("way", ["npy", "npz", "deflated"])
+def test_bools_are_0_or_1(tmp_path, way):
+    """Another byte is an error, and becomes no True in silence; rows of no bools are rows."""
+    flags = np.array([0, 1, 2, 0], np.uint8).view(bool)
+    path = tmp_path / ("x.npy" if way == "npy" else "x.npz")
+    saver = {"npy": np.save, "npz": np.savez, "deflated": np.savez_compressed}[way]
+    saver(path, flags)
+    with pytest.raises(SourceError, match="the number 2 stands where a bool is 0 or 1"):
+        read(open_npy({"x": str(path)}))
+    saver(path, flags[:2])
+    assert read(open_npy({"x": str(path)}))["x"].tolist() == [False, True]
+    saver(path, np.zeros((2, 0), bool))
+    assert read(open_npy({"x": str(path)}))["x"].shape == (2, 0)
 
 
 @pytest.mark.parametrize("savez", [np.savez, np.savez_compressed])
