@@ -21,13 +21,13 @@ from packer.errors import SourceError
 from packer.format.schema import FieldSpec
 from packer.sources.base import OnBad, stop
 from packer.sources.images import basicsr_file as lmdb_file
-from packer.sources.images import png, png_pixels
+from packer.sources.images import png
 from packer.sources.images.basicsr_file import Place
 from packer.sources.images.content import check_content
 from packer.sources.images.copies import Stored
 from packer.sources.images.files import Found
-from packer.sources.images.formats import ImageHeader, png_image
-from packer.sources.images.modes import MAX_PIXELS, ImageOptions, convert_mode
+from packer.sources.images.formats import ImageHeader, png_image, png_pixels_of
+from packer.sources.images.modes import MAX_PIXELS, ImageOptions
 from packer.sources.images.pairing import Pairing, pair
 from packer.sources.images.samples import Samples, changes, field_spec, markers, report_partners
 from packer.sources.images.source import ImageSource
@@ -201,8 +201,7 @@ class LmdbImageSource(ImageSource):
         checked = png.check(data, path)
         if (checked.header.height, checked.header.width) != tuple(self.sizes[spec.name][number]):
             raise _changed(path)
-        image = png_pixels.decode(checked, path, as_index=self.options.palette == "index")
-        image = convert_mode(image, self.options.mode) if self.options.mode else image
+        image = png_pixels_of(checked, path, self.options)
         if image.shape[2] != spec.shape[2] or image.dtype != spec.dtype:
             raise _changed(path)
         return image

@@ -10,12 +10,9 @@ from packer.errors import SourceError
 from packer.sources.images import pillow as image_pillow
 from packer.sources.images import png, png_pixels
 from packer.sources.images.content import check_content
-from packer.sources.images.modes import CHANNELS, FEW_BITS, ImageOptions, convert_mode
+from packer.sources.images.modes import CHANNELS, COLOUR_KEY, FEW_BITS, ImageOptions, convert_mode
 from packer.sources.raw_file import open_raw
 from packer.sources.suffixes import IMAGES
-
-#: What is changed or lost on the way, said in the plan.
-COLOUR_KEY = "one colour is marked as transparent (tRNS): the pixels keep that colour, the mark is not kept"
 
 
 class ImageHeader(NamedTuple):
@@ -65,11 +62,16 @@ def read_image(path: str, options: ImageOptions) -> NDArray[Any]:
     if kind == "PNG":
         checked = png.check(data, path)
         options.check_size(checked.header.width, checked.header.height, path)
-        image = png_pixels.decode(checked, path, as_index=options.palette == "index")
-    else:
-        image = image_pillow.decode(data, path, kind, options)
-        _check_mode(image.dtype.name, path, options)
+        return png_pixels_of(checked, path, options)
+    image = image_pillow.decode(data, path, kind, options)
+    _check_mode(image.dtype.name, path, options)
     return convert_mode(image, options.mode) if options.mode else image
+
+
+def png_pixels_of(checked: png.Png, path: str, options: ImageOptions) -> NDArray[Any]:
+    """The pixels of a checked PNG, converted as the options ask for."""
+    image = png_pixels.decode(checked, path, as_index=options.palette == "index")
+    return convert_mode(image, options.mode, png_pixels.see_through(checked)) if options.mode else image
 
 
 def _kind(path: str) -> str:
@@ -79,16 +81,16 @@ def _kind(path: str) -> str:
 def png_image(header: png.PngHeader, path: str, options: ImageOptions) -> ImageHeader:
     options.check_size(header.width, header.height, path)
     channels = png.SAMPLES[header.colour]
-    note = ""
+    notes = []
     if header.colour == png.PALETTE:
         channels = 1 if options.palette == "index" else 3 + header.transparent
-    elif header.depth < 8:
-        note = FEW_BITS
-    elif header.transparent:
-        note = COLOUR_KEY
+    else:
+        notes += [FEW_BITS] if header.depth < 8 else []
+        notes += [COLOUR_KEY] if header.transparent and options.mode != "rgba" else []
     if options.mode:
         channels = CHANNELS[options.mode]
-    return ImageHeader(header.height, header.width, channels, "uint16" if header.depth == 16 else "uint8", note)
+    dtype = "uint16" if header.depth == 16 else "uint8"
+    return ImageHeader(header.height, header.width, channels, dtype, "; ".join(notes))
 
 
 def _check_mode(dtype: str, path: str, options: ImageOptions) -> None:

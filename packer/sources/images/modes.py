@@ -20,6 +20,9 @@ CHANNELS = {"gray": 1, "rgb": 3, "rgba": 4}
 #: Said in the plan of files that hold such gray.
 FEW_BITS = "gray of 1, 2 or 4 bits is stored as 8 bits, 0 for black and 255 for white"
 
+#: Said where no alpha is asked for.
+COLOUR_KEY = "one colour is marked as transparent: the pixels keep that colour, the mark is not kept"
+
 #: Pillow's own limit: a picture with more pixels is more likely made to fill the memory than to be looked at.
 MAX_PIXELS = 178_956_970
 
@@ -55,10 +58,11 @@ class ImageOptions:
             raise SourceError(f"{reason}; raise it with --max-pixels {width * height} if the picture is meant", path)
 
 
-def convert_mode(image: NDArray[Any], mode: str) -> NDArray[Any]:
+def convert_mode(image: NDArray[Any], mode: str, see_through: tuple[int, ...] | None = None) -> NDArray[Any]:
     """(H, W, C) of uint8 or uint16 with C of 1 to 4, as (H, W, `CHANNELS[mode]`) of the same dtype.
 
-    Alpha is dropped where the mode has none, and full where the image has none.
+    Alpha is dropped where the mode has none. Where the image has none it is full, and 0 for pixels of the colour
+    `see_through` (C values).
     """
     channels = image.shape[2]
     if channels == CHANNELS[mode]:
@@ -69,9 +73,15 @@ def convert_mode(image: NDArray[Any], mode: str) -> NDArray[Any]:
     rgb = np.broadcast_to(colours, (*image.shape[:2], 3))
     if mode == "rgb":
         return np.ascontiguousarray(rgb)
-    full = np.full((*image.shape[:2], 1), np.iinfo(image.dtype).max, image.dtype)
-    alpha = image[:, :, -1:] if channels in (2, 4) else full
+    alpha = image[:, :, -1:] if channels in (2, 4) else _alpha(colours, see_through)
     return np.concatenate([rgb, alpha], axis=2)
+
+
+def _alpha(colours: NDArray[Any], see_through: tuple[int, ...] | None) -> NDArray[Any]:
+    alpha = np.full((*colours.shape[:2], 1), np.iinfo(colours.dtype).max, colours.dtype)
+    if see_through is not None:
+        alpha[(colours == np.array(see_through, colours.dtype)).all(axis=2)] = 0
+    return alpha
 
 
 def _luma(rgb: NDArray[Any]) -> NDArray[Any]:

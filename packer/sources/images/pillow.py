@@ -66,7 +66,8 @@ def read_size(path: str, kind: str, options: ImageOptions) -> tuple[int, int, La
     """
     with _opened(path, path, kind, options) as image:
         layout = _layout(image, path, options)
-        return image.height, image.width, layout._replace(note="; ".join(changes(image)))
+        note = "; ".join(changes(image, with_alpha=layout.mode == "RGBA"))
+        return image.height, image.width, layout._replace(note=note)
 
 
 def decode(data: bytes, path: str, kind: str, options: ImageOptions) -> NDArray[Any]:
@@ -104,6 +105,8 @@ def _layout(image: Image.Image, path: str, options: ImageOptions) -> Layout:
         if options.palette == "index":
             return Layout("P", 1, "uint8")
         return _LAYOUTS["RGBA" if "transparency" in image.info else "RGB"]
+    if layout in (_LAYOUTS["L"], _LAYOUTS["RGB"]) and options.mode == "rgba" and "transparency" in image.info:
+        return _LAYOUTS["RGBA"]
     if layout is None:
         if options.mode is None:
             reason = f"has colours of the kind {image.mode}, which are not kept; convert them with --mode rgb"
@@ -122,4 +125,5 @@ def _tiff_layout(image: TiffImagePlugin.TiffImageFile, layout: Layout, path: str
         raise SourceError(reason, path)
     if layout.dtype == "int32" and sample_format == _UNSIGNED:
         return layout._replace(dtype="uint32")
-    return layout
+    # Pillow has no mode of signed 16 bits and takes a wider one, with the same values.
+    return layout._replace(dtype="int16") if layout.dtype == "int32" and max(bits) == 16 else layout

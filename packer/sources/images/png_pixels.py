@@ -86,6 +86,20 @@ def decode(png: Png, path: str, *, as_index: bool = False) -> NDArray[Any]:
     return image if as_index else _colours(png)[image[:, :, 0]]
 
 
+def see_through(png: Png) -> tuple[int, ...] | None:
+    """The one colour of a picture without alpha or palette that is marked as transparent (tRNS), as `decode` gives it.
+
+    None where there is none.
+    """
+    header = png.header
+    if not header.transparent or header.colour not in (GRAY, RGB):
+        return None
+    # Higher bits than the picture has are not looked at, as the specification says.
+    largest = 2**header.depth - 1
+    values = (int.from_bytes(png.alpha[i : i + 2], "big") & largest for i in range(0, 2 * SAMPLES[header.colour], 2))
+    return tuple(value * (255 // largest) if header.depth < 8 else value for value in values)
+
+
 def _check_enough(png: Png, path: str) -> None:
     """Refuses a header that promises more than its data can hold, before memory is taken for it."""
     header = png.header

@@ -104,6 +104,16 @@ def test_options_of_images_are_heard(pairs):
         open_sources([f"x={pairs['hr']}"], SourceOptions(axis=1))
 
 
+def test_a_colour_marked_as_transparent_becomes_alpha(tmp_path):
+    """With --mode rgba, as for files."""
+    pixels, _ = encoded()
+    key = tuple(map(int, pixels[1, 2]))
+    folder = make(tmp_path / "x.lmdb", {"a": encoded(transparency=key)[1]})
+    (image,) = read(open_sources([f"x={folder}"], SourceOptions(mode="rgba")))["x"]
+    np.testing.assert_array_equal(image[:, :, :3], pixels)
+    np.testing.assert_array_equal(image[:, :, 3] == 0, (pixels == key).all(axis=2))
+
+
 def test_a_header_behind_much_else_is_found(tmp_path):
     """Text of more than 64 KiB before the pixels is no hindrance."""
     pixels, data = encoded()

@@ -106,3 +106,22 @@ def test_gray_of_one_bit_is_said(tmp_path) -> None:
     """As for PNG, 1 bit becomes 0 and 255."""
     source = opened(tmp_path, "a.tif", tiff((COLOURS[:, :, 0] > 99).astype(np.uint8), bits=1))
     assert source.notes() == [f"field x, 1 file: {FEW_BITS}"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bits", "note"),
+    [(np.uint8, 8, pillow_notes.INVERTED), (np.uint16, 16, pillow_notes.NOT_INVERTED)],
+)
+def test_white_that_is_zero_is_said(tmp_path, dtype, bits: int, note: str) -> None:
+    """Pillow inverts 8 bits and leaves 16 as they are; either is said."""
+    source = opened(tmp_path, "a.tif", tiff(COLOURS[:, :, 0].astype(dtype), bits=bits, t262=[0]))
+    assert source.notes() == [f"field x, 1 file: {note}"]
+
+
+def test_signed_values_of_16_bits_keep_their_dtype(tmp_path) -> None:
+    """Pillow widens them to 32 bits."""
+    values = np.array([[-32768, -1], [0, 32767]], np.int16)
+    source = opened(tmp_path, "a.tif", tiff(values, bits=16, t339=[2]))
+    assert (source.fields[0].dtype, source.notes()) == ("int16", [])
+    (block,) = source.read()
+    assert block["x"].dtype == np.int16

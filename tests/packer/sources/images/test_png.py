@@ -153,6 +153,18 @@ def test_palette_gives_colours_with_alpha_where_there_is_transparency():
     assert decode(clear, as_index=True).tolist() == [[[0], [1], [2]]]
 
 
+@pytest.mark.parametrize(("colour", "depth"), [kind for kind in KINDS if kind[0] in (png.GRAY, png.RGB)])
+def test_the_transparent_colour_is_one_of_the_pixels(colour, depth):
+    """tRNS is given as the pixels are decoded, for every depth, whatever its bits above the depth are."""
+    shape = (3, 4, png.SAMPLES[colour])
+    values = np.random.default_rng(depth).integers(0, 2**depth, shape, dtype=np.uint16)
+    for above in (0, 2**depth % 2**16):
+        key = chunk(b"tRNS", (values[1, 2] | above).astype(">u2").tobytes())
+        data = png.check(encode(values, colour, depth, before=key), "x.png")
+        assert png_pixels.see_through(data) == tuple(png_pixels.decode(data, "x.png")[1, 2].tolist())
+    assert png_pixels.see_through(png.check(encode(values, colour, depth), "x.png")) is None
+
+
 @pytest.mark.parametrize("path", sorted(SHARED.glob("png_odd/*/png/*.png")), ids=lambda path: path.name)
 def test_pngsuite_files_equal_pillow(path):
     """PngSuite files equal Pillow's decoding; where Pillow gives 8 of 16 bits, those are the high ones."""

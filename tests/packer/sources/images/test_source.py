@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from packer.format.schema import FieldSpec
+from packer.sources.images.modes import COLOUR_KEY, FEW_BITS
 from packer.sources.images.source import BLOCK_BYTES, open_images
 
 SHARED = Path(__file__).parents[5] / "shared" / "data"
@@ -152,6 +153,21 @@ def test_modes_convert_on_purpose(tmp_path, mode, channels, bits):
         assert np.abs(near.astype(int) - expected).max() <= (bits == 16)
 
 
+@pytest.mark.parametrize(("name", "channels"), [("a.png", 3), ("a.png", 1), ("a.gif", 1)])
+def test_a_colour_marked_as_transparent_becomes_alpha(tmp_path, name, channels):
+    """With --mode rgba the mark is alpha, as Pillow converts it, and nothing is said; else its loss is noted."""
+    image = np.arange(256 * channels, dtype=np.uint8).reshape(16, 16, channels)
+    save(tmp_path / name, image, transparency=tuple(map(int, image[0, 1])) if channels > 1 else 7)
+    source = open_images({"x": str(tmp_path)}, mode="rgba")
+    with Image.open(tmp_path / name) as original:
+        expected = np.asarray(original.convert("RGBA"))
+    assert (expected[:, :, 3] == 0).sum() == 1
+    np.testing.assert_array_equal(read(source)["x"][0], expected)
+    assert source.notes() == []
+    for mode in (None, "rgb", "gray"):
+        assert any(COLOUR_KEY in note for note in open_images({"x": str(tmp_path)}, mode=mode).notes())
+
+
 def write_png16(path, image):
     height, width, channels = image.shape
     colour = {1: 0, 2: 4, 3: 2, 4: 6}[channels]
@@ -175,11 +191,14 @@ def test_palette_pictures_give_colours_or_indices(tmp_path):
 def test_changes_on_the_way_are_said(tmp_path):
     """Gray of 1 bit becomes 8 bits and a transparent colour loses its mark: both stand in the notes."""
     save(tmp_path / "mask" / "a.png", np.eye(4, dtype=bool))
+    (tmp_path / "both").mkdir()
     Image.fromarray(picture()).save(tmp_path / "key.png", transparency=(1, 2, 3))
     mask = open_images({"x": str(tmp_path / "mask")})
     np.testing.assert_array_equal(read(mask)["x"][0][:, :, 0], np.eye(4) * 255)
     assert "1 file: gray of 1, 2 or 4 bits" in mask.notes()[0]
-    assert "tRNS" in open_images({"x": str(tmp_path / "key.png")}).notes()[0]
+    Image.fromarray(np.eye(4, dtype=bool)).save(tmp_path / "both" / "a.png", transparency=0)
+    assert open_images({"x": str(tmp_path / "both")}).notes() == [f"field x, 1 file: {FEW_BITS}; {COLOUR_KEY}"]
+    assert "marked as transparent" in open_images({"x": str(tmp_path / "key.png")}).notes()[0]
 
 
 def test_globs_share_one_folder(tmp_path):
