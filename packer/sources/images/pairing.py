@@ -102,7 +102,10 @@ def stem(file: str) -> str:
 
 
 def find_markers(stems: Mapping[str, Sequence[str]]) -> dict[str, Marker]:
-    """The markers under which most names have partners in all fields; none where names agree as they are."""
+    """The markers under which most names have partners in all fields; none where names agree as they are.
+
+    Markers under which one name alone has partners are taken only where these are no partners by chance.
+    """
     best = dict.fromkeys(stems, Marker())
     if len(stems) == 1:
         return best

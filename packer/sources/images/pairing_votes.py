@@ -53,6 +53,7 @@ def _turn(path: str) -> str:
 
 
 def _endings(names: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """By field the marker that won; it may begin within a number, but is none itself."""
     reference = min(names, key=lambda field: sum(map(len, names[field])) / len(names[field]))
     won = {field: _vote(names[reference], some) for field, some in names.items() if field != reference}
     longest = max((mine for mine, _ in won.values()), key=len)

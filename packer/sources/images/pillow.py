@@ -2,9 +2,10 @@
 
 The reader of the expected format is called by itself, not `Image.open`: no other format is tried on the
 bytes, and Pillow's process-wide pixel limit, a warning first and then an error, gives way to `max_pixels`.
-Pixels are those of `np.asarray(Image.open(path))`. So the orientation tag of JPEG and WebP is not applied: pixels stay
-where the file has them, as partners and labels count on it. That of a TIFF is, by Pillow itself, to size and pixels
-alike, and colours that a TIFF holds multiplied by their alpha are divided by it. The plan says so of each.
+Pixels are those of `np.asarray(Image.open(path))`, signed 16 bits as int16 where Pillow widens them. So the orientation
+tag of JPEG and WebP is not applied: pixels stay where the file has them, as partners and labels count on it. That of a
+TIFF is, by Pillow itself, to size and pixels alike, and colours that a TIFF holds multiplied by their alpha are divided
+by it. The plan says so of each.
 """
 
 from __future__ import annotations
