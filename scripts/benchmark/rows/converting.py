@@ -13,8 +13,8 @@ from pathlib import Path
 from PIL import Image
 
 from benchmark.bench import Bench
-from benchmark.converter import converter
 from benchmark.inputs import files
+from benchmark.interpreter import interpreter
 from benchmark.measuring import Side
 from benchmark.page_cache import files_of
 from benchmark.row import Figures, row
@@ -32,7 +32,7 @@ def _convert_side(bench: Bench, sources: Sequence[str], workers: int, inputs: Pa
     out = bench.scratch("out.packed")
 
     def run() -> int:
-        return converter().convert(list(sources), str(out), codec=codec, workers=workers, shard_size=SHARD)
+        return interpreter().convert(sources, str(out), codec=codec, workers=workers, shard_size=SHARD)
 
     def prepare_out() -> None:
         bench.scratch(out.name)
