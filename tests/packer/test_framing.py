@@ -70,6 +70,22 @@ def test_measured_clouds_take_a_shuffle() -> None:
     assert picks(CLOUD, list(clouds)) == "shuffle+lz4"
 
 
+def test_coordinates_on_a_grid_take_zstd() -> None:
+    """Numbers that come again and again are found as wholes; shuffling would tear them apart."""
+    rng = np.random.default_rng(3)
+    grid = rng.normal(size=300).astype("f4")
+    assert picks(CLOUD, [rng.choice(grid, (3000, 3)) for _ in range(8)]) == "zstd"
+
+
+def test_single_bytes_are_not_shuffled() -> None:
+    """A shuffle by bytes would leave them as they are."""
+    rng = np.random.default_rng(4)
+    spec = FieldSpec(name="rgb", dtype="uint8", shape=(None, 3))
+    letters = [rng.choice(16, (3000, 3), p=rng.dirichlet(np.ones(16))).astype("u1") for _ in range(8)]
+    assert picks(spec, list(letters)) in ("zstd", "bitshuffle")
+    assert picks(IMAGE, [photograph(rng) // 16 * 16 for _ in range(8)]) in ("zstd", "rowdelta+zstd")
+
+
 @pytest.mark.parametrize(
     ("dtype", "shape"), [("int64", ()), ("float32", (33,)), ("float64", (255,)), ("bool", (2047,))]
 )
