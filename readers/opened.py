@@ -60,6 +60,7 @@ class Opened:
         FixedRaw.join([reader for reader in self.readers.values() if isinstance(reader, FixedRaw)])
         for shard in self.shards:
             shard.read_around(True)
+            shard.forget()
         self.advisor = Advisor(self.memory, self.shards)
 
     def _places(self, number: int, field: Field, samples: Sequence[int]) -> Places:

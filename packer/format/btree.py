@@ -14,6 +14,9 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from packer.errors import DamagedError
 
 MIN_PAGE_SIZE = 512
@@ -24,6 +27,7 @@ HEADER = struct.Struct("<QHHHH")
 # Node header of a leaf: size of the value, flags, size of the key; the key and the value follow. A branch
 # page has the same 8 bytes, but the first 6 of them are the number of the child page.
 NODE = struct.Struct("<IHH")
+_NODE_DTYPE = np.dtype([("size", "<u4"), ("flags", "<u2"), ("key_size", "<u2")])
 _PAGE_NUMBER = struct.Struct("<Q")
 # Meta page: header; magic, version, address, map size; the tree of free pages and the main tree, each with
 # padding (the page size, in the first), flags, depth, branch, leaf and overflow pages, entries and root;
@@ -110,18 +114,43 @@ def walk(buffer: memoryview, page_size: int, path: str) -> list[Value]:
     Raises:
         DamagedError: the tree is not a sound one.
     """
+    return walk_numbered(buffer, page_size, path, b"")[1]
+
+
+def walk_numbered(
+    buffer: memoryview, page_size: int, path: str, prefix: bytes
+) -> tuple[NDArray[np.int64], list[Value]]:
+    """The same, with the values under the first keys apart where these are `prefix` and 0, 1, 2, ... in eight digits.
+
+    There may be a million of them: as an array they take 16 bytes each, not 300, and 0.3 us, not 2.
+
+    Returns:
+        offset and size of the numbered values, (n, 2), and the other ones.
+    """
     meta = newest_meta(buffer[: page_size + _META.size], len(buffer), path)
     if meta.page_size != page_size:
         raise _damaged(path, f"its page size is {meta.page_size}, {page_size} was expected")
     if meta.root == NO_PAGE and meta.depth == meta.entries == 0:
-        return []
+        return np.empty((0, 2), np.int64), []
     file = TreeFile(buffer, page_size, meta.pages, path)
+    runs = [np.empty((0, 2), np.int64)]
     values: list[Value] = []
+    numbered = 0
     for number in _leaves(file, meta):
-        _read_leaf(file, number, values)
-    if len(values) != meta.entries:
+        run = _read_numbered(file, number, prefix, numbered) if prefix and not values else None
+        if run is None:
+            _read_leaf(file, number, values, _numbered_key(prefix, numbered - 1) if numbered else b"")
+        else:
+            runs.append(run)
+            numbered += len(run)
+    if numbered + len(values) != meta.entries:
         raise _damaged(path, f"its B-tree does not hold the {meta.entries} keys that its meta page counts")
-    return values
+    # The last numbered ones share a page with others.
+    rest = 0
+    while prefix and rest < len(values) and values[rest].key == _numbered_key(prefix, numbered + rest):
+        rest += 1
+    runs.append(np.array([value[1:] for value in values[:rest]], np.int64).reshape(rest, 2))
+    return np.concatenate(runs), values[rest:]
 
 
 def newest_meta(head: memoryview, file_size: int, path: str) -> Meta:
@@ -201,12 +230,48 @@ def _read_branch(file: TreeFile, number: int) -> list[int]:
     return [low | high << 32 for low, high, _ in nodes]
 
 
-def _read_leaf(file: TreeFile, number: int, values: list[Value]) -> None:
-    """Adds the values of a leaf page to `values`, after those of the pages to its left."""
+def _numbered_key(prefix: bytes, number: int) -> bytes:
+    return b"%b%08d" % (prefix, number)
+
+
+def _read_numbered(file: TreeFile, number: int, prefix: bytes, first: int) -> NDArray[np.int64] | None:
+    """Offset and size of the values of a leaf page, (n, 2); None unless all keys are numbered on from `first`.
+
+    Those that it does not read are left to `_read_leaf`, and so is what is wrong with them.
+    """
+    page, slots = read_page(file, number, LEAF)
+    key_size = len(prefix) + 8
+    nodes = NODE.size + key_size + _PAGE_NUMBER.size
+    at = np.array(slots, np.int64)
+    if int(at.max()) + nodes > file.page_size:
+        return None
+    found = np.frombuffer(page, np.uint8)[at[:, None] + np.arange(nodes)]
+    heads = np.ascontiguousarray(found[:, : NODE.size]).view(_NODE_DTYPE)[:, 0]
+    keys = b"".join(_numbered_key(prefix, first + n) for n in range(len(at)))
+    if (
+        (heads["flags"] != _ON_OVERFLOW_PAGES).any()
+        or (heads["key_size"] != key_size).any()
+        or found[:, NODE.size : NODE.size + key_size].tobytes() != keys
+    ):
+        return None
+    pages = np.ascontiguousarray(found[:, NODE.size + key_size :]).view("<u8")[:, 0]
+    size = heads["size"].astype(np.int64)
+    # Compared as page numbers, which do not overflow.
+    last = file.pages - (size + (HEADER.size + file.page_size - 1)) // file.page_size
+    if (pages < META_PAGES).any() or (pages > last.clip(0).astype(np.uint64)).any():
+        return None
+    offset = pages.astype(np.int64) * file.page_size + HEADER.size
+    return np.stack([offset, size], axis=1)
+
+
+def _read_leaf(file: TreeFile, number: int, values: list[Value], last: bytes) -> None:
+    """Adds the values of a leaf page to `values`, after those of the pages to its left; `last` is a key before them.
+
+    No key of LMDB is empty, so every first key is above that.
+    """
     page, slots = read_page(file, number, LEAF)
     start = number * file.page_size
-    # No key of LMDB is empty, so every first key is above this one.
-    last = values[-1].key if values else b""
+    last = values[-1].key if values else last
     # Bound once: this loop is what opening a hundred shards spends its time on.
     unpack, node_size, page_size = NODE.unpack_from, NODE.size, file.page_size
     for slot in slots:

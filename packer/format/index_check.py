@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packer.errors import DamagedError
 from packer.format.column_index import ColumnIndex, Index
@@ -16,7 +17,7 @@ def check_index(
     field: Field,
     samples: int,
     find: Callable[[str], memoryview],
-    find_chunk: Callable[[int], tuple[int, int]],
+    find_chunks: Callable[[NDArray[np.int64]], NDArray[np.int64]],
     path: str,
 ) -> ColumnIndex:
     """The index of a column, with the lengths of its arrays and its chunks checked.
@@ -25,7 +26,7 @@ def check_index(
 
     Args:
         find: gives the bytes of the index array of a name.
-        find_chunk: gives file offset and size of the chunk of a number.
+        find_chunks: gives file offset and size, (n, 2), of the chunks of some numbers, (n,).
 
     Raises:
         DamagedError: an array has the wrong length, or places lie outside their chunk.
@@ -41,8 +42,8 @@ def check_index(
             raise fail(f"index array {name} has {len(data)} bytes, not a multiple of 8")
         arrays[name] = np.frombuffer(data, "<u8")
     _reshape(field, samples, arrays, fail)
-    at = _check_chunks(field, samples, arrays, find_chunk, fail)
-    return ColumnIndex(field, arrays, np.array(at, np.int64), samples)
+    at = _check_chunks(field, samples, arrays, find_chunks, fail)
+    return ColumnIndex(field, arrays, at, samples)
 
 
 def _reshape(field: Field, samples: int, arrays: dict[str, Index], fail: Callable[[str], DamagedError]) -> None:
@@ -73,22 +74,22 @@ def _check_chunks(
     field: Field,
     samples: int,
     arrays: dict[str, Index],
-    find_chunk: Callable[[int], tuple[int, int]],
+    find_chunks: Callable[[NDArray[np.int64]], NDArray[np.int64]],
     fail: Callable[[str], DamagedError],
-) -> list[int]:
+) -> NDArray[np.int64]:
     """Where each chunk of the table lies; checked are that it exists, its size, and that all frames are there."""
-    at = []
-    frames_before = bytes_before = 0
-    for number, frames_end, bytes_end in arrays["chunks"].tolist():
-        if frames_end < frames_before or bytes_end < bytes_before:
-            raise fail("the table of chunks does not ascend")
-        offset, size = find_chunk(number)
-        if size != bytes_end - bytes_before:
-            raise fail(f"chunk {number} has {size} bytes, {bytes_end - bytes_before} expected")
-        at.append(offset)
-        frames_before, bytes_before = frames_end, bytes_end
-    if frames_before != len(arrays["checksums"]):
-        raise fail(f"the chunks hold {frames_before} frames of {len(arrays['checksums'])}")
+    table = arrays["chunks"].astype(np.int64)
+    lengths = np.diff(table[:, 1:], axis=0, prepend=0)
+    if (lengths < 0).any():
+        raise fail("the table of chunks does not ascend")
+    at, size = find_chunks(table[:, 0]).T
+    wrong = size != lengths[:, 1]
+    if wrong.any():
+        first = int(wrong.argmax())
+        raise fail(f"chunk {table[first, 0]} has {size[first]} bytes, {lengths[first, 1]} expected")
+    frames, nbytes = table[-1, 1:].tolist() if len(table) else (0, 0)
+    if frames != len(arrays["checksums"]):
+        raise fail(f"the chunks hold {frames} frames of {len(arrays['checksums'])}")
     if field.codec:
         raw_bytes = int(arrays["frame_offsets"][-1])
     elif field.is_ragged:
@@ -96,9 +97,9 @@ def _check_chunks(
     else:
         raw_bytes = samples * field.fixed_bytes
         _check_rows(field, samples, arrays["chunks"], fail)
-    if raw_bytes != bytes_before:
-        raise fail(f"the chunks hold {bytes_before} bytes, {raw_bytes} expected")
-    return at
+    if raw_bytes != nbytes:
+        raise fail(f"the chunks hold {nbytes} bytes, {raw_bytes} expected")
+    return np.ascontiguousarray(at)
 
 
 def _check_rows(field: Field, samples: int, table: Index, fail: Callable[[str], DamagedError]) -> None:

@@ -15,12 +15,14 @@ HEADER = b"header"
 NAME_BYTES = b"names/bytes"
 NAME_OFFSETS = b"names/offsets"
 
+#: Keys of chunks begin with this; eight digits follow.
+CHUNK = b"chunk/"
 MAX_CHUNKS = 10**8
 
 
 def chunk_key(number: int) -> bytes:
     """Key of the shard's chunk `number`, counted over all its columns."""
-    return b"chunk/%08d" % number
+    return b"%b%08d" % (CHUNK, number)
 
 
 def column_key(column: int, array: str) -> bytes:

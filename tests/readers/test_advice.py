@@ -228,7 +228,7 @@ def _read_around(folder):
 def test_nothing_is_read_around_while_a_dataset_is_opened_or_a_loader_reads(rows, monkeypatch):
     """Trees and indexes are a few pages far apart, and a loader asks for what it wants; else all is as usual."""
     seen = []
-    for module, name in ((btree, "walk"), (shard, "check_index")):
+    for module, name in ((btree, "walk_numbered"), (shard, "check_index")):
         inner = getattr(module, name)
 
         def spy(*arguments, inner=inner):

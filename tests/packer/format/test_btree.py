@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import mmap
 import random
+import re
 import struct
 import tempfile
 from collections.abc import Callable
@@ -17,7 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer.errors import DamagedError
-from packer.format.btree import HEAD_BYTES, MAX_PAGE_SIZE, Value, check_size, walk
+from packer.format.btree import HEAD_BYTES, MAX_PAGE_SIZE, Value, check_size, walk, walk_numbered
+from packer.format.layout import CHUNK, chunk_key
 
 Items = list[tuple[bytes, bytes]]
 
@@ -27,9 +29,19 @@ def open_file(path: Path) -> lmdb.Environment:
 
 
 def read(data: bytes | bytearray) -> list[Value]:
-    """Checks and walks a file as a reader does."""
+    """Checks and walks a file as a reader does; with numbered keys apart too, which has to come to the same."""
     page_size = check_size(bytes(data[:HEAD_BYTES]), len(data), "a.lmdb")
-    return walk(memoryview(data).toreadonly(), page_size, "a.lmdb")
+    file = memoryview(data).toreadonly()
+    try:
+        numbered, others = walk_numbered(file, page_size, "a.lmdb", CHUNK)
+    except DamagedError as error:
+        with pytest.raises(DamagedError, match=re.escape(str(error))):
+            walk(file, page_size, "a.lmdb")
+        raise
+    values = walk(file, page_size, "a.lmdb")
+    assert [Value(chunk_key(n), *place) for n, place in enumerate(numbered.tolist())] + others == values
+    assert not [value for value in others if value.key == chunk_key(len(numbered))]
+    return values
 
 
 def items(data: bytes | bytearray) -> Items:
@@ -284,9 +296,36 @@ def test_another_page_size_than_was_checked_is_refused() -> None:
 # ---------------------------------------------------------------- files cut short or damaged at random
 
 
-@pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """A file of three levels with values inline and on overflow pages, written in four commits."""
+def of_chunks(folder: Path) -> bytes:
+    """A file as packer writes them: pages of numbered keys alone, and other keys behind them."""
+    path = folder / "chunks"
+    with open_file(path) as env, env.begin(write=True) as txn:
+        for i in range(400):
+            txn.put(chunk_key(i), bytes([i % 251]) * (4080 + i), append=True)
+        for name in (b"column/000/checksums", b"header", b"names/bytes"):
+            txn.put(name, name * 5, append=True)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize(("first", "numbered"), [(0, 400), (1, 0)])
+def test_numbered_keys_are_found_as_arrays(tmp_path: Path, first: int, numbered: int) -> None:
+    """All of them, also those that share a page with others; none where they do not begin with 0."""
+    path = tmp_path / "file"
+    with open_file(path) as env, env.begin(write=True) as txn:
+        for i in range(first, first + 400):
+            txn.put(chunk_key(i), bytes(5000), append=True)
+        txn.put(b"column", b"1", append=True)
+    data = path.read_bytes()
+    assert len(read(data)) == 401
+    found, others = walk_numbered(memoryview(data), 4096, "a.lmdb", CHUNK)
+    assert (len(found), len(others)) == (numbered, 401 - numbered)
+
+
+@pytest.fixture(scope="module", params=["mixed", "chunks"])
+def sound(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A file of three levels with values inline and on overflow pages, written in four commits; and one of chunks."""
+    if request.param == "chunks":
+        return of_chunks(tmp_path_factory.mktemp("chunks"))
     path = tmp_path_factory.mktemp("sound") / "file"
     rng = random.Random(1)
     with open_file(path) as env:

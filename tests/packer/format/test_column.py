@@ -55,13 +55,16 @@ class Stored:
             self.field,
             self.writer.samples,
             lambda name: memoryview(self.arrays[name]),
-            lambda number: self.chunks[number] if number < len(self.chunks) else self.missing(number),
+            self.find_chunks,
             "a.lmdb",
         )
         return Column(index, memoryview(self.file), "a.lmdb")
 
-    def missing(self, number: int) -> tuple[int, int]:
-        raise DamagedError(f"chunk {number} is missing")
+    def find_chunks(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        absent = numbers[(numbers < 0) | (numbers >= len(self.chunks))]
+        if len(absent):
+            raise DamagedError(f"chunk {absent[0]} is missing")
+        return np.array(self.chunks, np.int64).reshape(-1, 2)[numbers]
 
 
 def make_field(dtype: str, shape: Sequence[int | None], codec: tuple[Config, ...] = (), **rule: int) -> Field:
