@@ -22,7 +22,8 @@ GIB = 2**30
 #: at least 64 MiB and at most 1 GiB. The size of the data alone decides, so that output is reproducible.
 AUTO_SHARDS = 16
 AUTO_SMALLEST = 64 * 2**20
-#: Ragged fields whose sizes are not known before reading (text) are planned with this many bytes a sample.
+#: Ragged fields whose sizes are not known before reading (text, samples in memory) are planned with about this many
+#: bytes a sample, and with one row at least. Where that is too little maps grow while shards are written.
 UNKNOWN_BYTES = 256
 
 
@@ -92,13 +93,20 @@ def field_sizes(source: Source) -> dict[str, FieldSizes]:
     for spec in source.fields:
         shapes = source.shapes(spec.name) if spec.is_ragged else None
         if spec.is_ragged and shapes is None:
-            count = np.full(len(source), UNKNOWN_BYTES, np.int64)
-            sizes[spec.name] = FieldSizes(None, count, False)
+            nbytes = math.prod(unknown_shape(spec)) * spec.itemsize
+            sizes[spec.name] = FieldSizes(None, np.full(len(source), nbytes, np.int64), False)
         elif shapes is not None:
             sizes[spec.name] = FieldSizes(shapes, shapes.prod(axis=1, dtype=np.int64) * spec.itemsize, True)
         else:
             sizes[spec.name] = FieldSizes(None, _same(spec.fixed_bytes, len(source)), True)
     return sizes
+
+
+def unknown_shape(spec: FieldSpec) -> tuple[int, ...]:
+    """The shape that samples of unknown size are planned with: the first ragged axis takes what the others leave."""
+    first = spec.ragged_axes[0]
+    length = max(1, -(-UNKNOWN_BYTES // max(spec.fixed_bytes, 1)))
+    return tuple(length if axis == first else 1 if n is None else n for axis, n in enumerate(spec.shape))
 
 
 def make_plan(
@@ -182,7 +190,7 @@ def cut(sizes: NDArray[np.int64], shard_size: int | None) -> list[int]:
 def _shapes(field: Field, sizes: FieldSizes, start: int, stop: int) -> NDArray[np.int64]:
     if sizes.shapes is not None:
         return sizes.shapes[start:stop]
-    return np.full((stop - start, len(field.shape)), UNKNOWN_BYTES // field.itemsize, np.int64)
+    return np.broadcast_to(np.array(unknown_shape(field), np.int64), (stop - start, len(field.shape)))
 
 
 def _name_ends(source: Source) -> NDArray[np.int64] | None:

@@ -10,6 +10,7 @@ from packer.estimate import estimate, stored_share
 from packer.format.schema import Field, FrameRule
 from packer.prepare import look_at, prepare
 from packer.sources.samples import SampleSource
+from readers import PackedDataset
 
 
 def samples(count, size, seed=0):
@@ -29,6 +30,18 @@ def test_the_interval_holds_the_truth(tmp_path, codec):
     made = convert(source, tmp_path / "out", codec=codec).file_bytes
     assert found.low <= made <= found.high
     assert found.file_bytes == pytest.approx(made, rel=0.02, abs=8 * 4096)
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+@pytest.mark.parametrize("height", [2, 2000])
+def test_pictures_in_memory_are_estimated_too(tmp_path, codec, height):
+    """Ragged in two axes, small and large: the interval holds the truth though no size was known to the plan."""
+    rng = np.random.default_rng(0)
+    source = [{"a": rng.integers(0, 9, (height + i % 2, 2 + i % 3, 3), dtype=np.uint8)} for i in range(500)]
+    found = estimate(prepare(SampleSource(source), codec, None))
+    made = convert(source, tmp_path / "out", codec=codec)
+    assert made.file_bytes == pytest.approx(found.file_bytes, rel=0.05, abs=16 * 4096)
+    assert PackedDataset(tmp_path / "out")[499]["a"].numpy().tobytes() == source[499]["a"].tobytes()
 
 
 def test_fixed_raw_fields_are_exact(tmp_path):

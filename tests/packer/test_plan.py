@@ -17,8 +17,19 @@ from packer.format import pages
 from packer.format.codecs import NAMED
 from packer.format.schema import Field, FieldSpec, FrameRule
 from packer.format.shard_writer import ShardWriter
-from packer.plan import AUTO_SHARDS, AUTO_SMALLEST, GIB, UNKNOWN_BYTES, FieldSizes, cut, field_sizes, make_plan
+from packer.plan import (
+    AUTO_SHARDS,
+    AUTO_SMALLEST,
+    GIB,
+    UNKNOWN_BYTES,
+    FieldSizes,
+    cut,
+    field_sizes,
+    make_plan,
+    unknown_shape,
+)
 from packer.sources.base import Block, Source
+from packer.sources.samples import SampleSource
 
 MIB = 2**20
 
@@ -127,6 +138,31 @@ def test_sizes_come_from_headers() -> None:
     assert sizes["label"].bytes.tolist() == [8, 8, 8]
     assert sizes["caption"].bytes.tolist() == [UNKNOWN_BYTES] * 3
     assert [s.known for s in sizes.values()] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "planned"),
+    [
+        ("uint8", (None,), (256,)),
+        ("float64", (None,), (32,)),
+        ("uint8", (None, None, 3), (86, 1, 3)),
+        ("uint8", (None, 2, 2, 2), (32, 2, 2, 2)),
+        ("float32", (7, None), (7, 10)),
+        ("float32", (None, 1000), (1, 1000)),
+        ("uint8", (None, 0), (256, 0)),
+        ("uint8", (None,) * 16, (256,) + (1,) * 15),
+    ],
+)
+def test_samples_of_unknown_size_are_planned_small(dtype: str, shape: Any, planned: tuple[int, ...]) -> None:
+    """Fixed axes keep their length and the ragged ones share the rest, so that the map stays near the data."""
+    spec = FieldSpec(name="a", dtype=dtype, shape=shape)
+    assert unknown_shape(spec) == planned
+    source = SampleSource([{"a": 0}] * 1000, [spec])
+    sizes = field_sizes(source)
+    nbytes = int(np.prod(planned)) * spec.itemsize
+    assert sizes["a"].bytes.tolist() == [nbytes] * 1000
+    plan = make_plan(source, [stored(spec)], sizes, None, {"kind": "test"})
+    assert plan.file_bytes < 1000 * (nbytes + 8 * (len(shape) + 2)) + 2**15
 
 
 def test_extents_of_fields() -> None:
