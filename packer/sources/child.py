@@ -13,6 +13,8 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from packer.errors import UsageError
+
 _STOPS = (signal.SIGINT, signal.SIGTERM)
 _PR_SET_PDEATHSIG = 1
 
@@ -24,7 +26,16 @@ def context() -> BaseContext:
 
 
 def new_process(target: Callable[..., None], *args: Any) -> BaseProcess:
-    """A process that runs `target`, which begins with `begin`; not started yet."""
+    """A process that runs `target`, which begins with `begin`; not started yet.
+
+    Raises:
+        UsageError: this process is a daemon, as those of `multiprocessing.Pool` are: it may have no children.
+    """
+    if multiprocessing.current_process().daemon:
+        raise UsageError(
+            "this process is a daemon, as workers of multiprocessing.Pool are, and may start no processes; "
+            "give workers=0 to read and pack in this one, or call it from a process that is no daemon"
+        )
     made: BaseProcess = context().Process(target=target, args=args, daemon=True)  # type: ignore[attr-defined]
     return made
 
