@@ -103,7 +103,8 @@ def look_at(
             continue  # whether it stops the conversion is decided where it is packed
         for block in blocks:
             for name, values in block.items():
-                arrays = [v.encode() if isinstance(v, str) else v for v in values]
+                # Text that cannot be stored is told of where it is packed.
+                arrays = [v.encode(errors="surrogatepass") if isinstance(v, str) else v for v in values]
                 found[name] += [np.frombuffer(a, np.uint8) if isinstance(a, bytes) else a for a in arrays]
                 seen += sum(array.nbytes for array in found[name][-len(arrays) :])
         if seen > nbytes:

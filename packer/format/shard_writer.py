@@ -31,6 +31,7 @@ from packer.format.layout import (
     column_key,
 )
 from packer.format.schema import Field
+from packer.format.text import no_text
 from packer.format.write_errors import clear_errors
 from packer.format.writeback import Writeback
 
@@ -197,6 +198,7 @@ class ShardWriter:
         self._number = number
         self._fields = tuple(fields)
         self._named = named
+        self._texts = [field.name for field in self._fields if field.kind == "text"]
         self._origin = dict(origin or {})
         self._names = bytearray()
         self._name_ends = array("Q", [0])
@@ -217,18 +219,25 @@ class ShardWriter:
         return sum(column.raw_bytes for column in self.columns)
 
     def add(self, block: Mapping[str, Any], count: int, names: Sequence[str] | None = None) -> None:
-        """Adds `count` samples, by field; arrays (count, *shape) for fixed fields, sequences of arrays for ragged."""
+        """Adds `count` samples, by field; arrays (count, *shape) for fixed fields, sequences of arrays for ragged.
+
+        Raises:
+            SourceError: a text or a name cannot be stored as UTF-8; nothing was added.
+            UsageError: an array does not fit its field, or there are too many chunks; the shard is of no use any more.
+            WriteError: the file cannot be written; likewise.
+        """
+        assert names is not None or not self._named
+        # All text first: what cannot be encoded must not leave one column a sample ahead of another.
+        encoded = {name: self._encoded(block[name], f"field {name!r}") for name in self._texts}
+        encoded_names = self._encoded(names, "its name") if names is not None and self._named else []
         for column in self.columns:
-            values = block[column.field.name]
-            if column.field.kind == "text":
-                values = [np.frombuffer(text.encode(), np.uint8) for text in values]
-            column.add(values)
+            field = column.field.name
+            texts = encoded.get(field)
+            column.add(block[field] if texts is None else [np.frombuffer(text, np.uint8) for text in texts])
         self.samples += count
-        if self._named:
-            assert names is not None
-            for name in names:
-                self._names += name.encode()
-                self._name_ends.append(len(self._names))
+        for name in encoded_names:
+            self._names += name
+            self._name_ends.append(len(self._names))
 
     def finish(self) -> None:
         """Writes the index arrays, the header and the names, and waits until all is on the disk."""
@@ -252,6 +261,13 @@ class ShardWriter:
         except BaseException:
             self.abort()
             raise
+
+    def _encoded(self, texts: Sequence[str], what: str) -> list[bytes]:
+        try:
+            return [text.encode() for text in texts]
+        except UnicodeEncodeError as error:
+            number = self.samples + list(texts).index(error.object)
+            raise no_text(f"sample {number} of shard {self._number}: {what}", error) from None
 
     def _put_index(self) -> None:
         # All columns first: closing one may still put a chunk, and chunk keys come before the others.

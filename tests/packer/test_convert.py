@@ -197,6 +197,17 @@ def test_bad_samples(tmp_path, workers):
     assert ds[70]["i"] == 71
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_text_that_is_none(tmp_path, workers):
+    """Half a surrogate pair stops the conversion with the sample and field, or its sample is left out and listed."""
+    samples = [{"t": "a", "x": 1}, {"t": "\ud800", "x": 2}, {"t": "c", "x": 3}]
+    with pytest.raises(SourceError, match=r"sample 1: field 't' cannot be stored as UTF-8"):
+        convert(samples, tmp_path / "a", workers=workers)
+    report = convert(samples, tmp_path / "b", workers=workers, on_error="skip")
+    assert ["sample 1: field 't'" in bad.reason for bad in report.rejected] == [True]
+    assert PackedDataset(tmp_path / "b")[:]["t"] == ["a", "c"]
+
+
 @pytest.mark.parametrize("how", ["workers", "executor"])
 def test_a_fault_elsewhere_is_an_error_of_ours(tmp_path, how):
     """What a worker did not expect is told with the shard's number, and the conversion can go on later."""

@@ -77,6 +77,19 @@ def test_samples_are_looked_at_once_and_everywhere(count):
     assert max(numbers) == count - 1
 
 
+def test_looking_does_not_judge_text():
+    """Text that cannot be stored is an error where it is packed, with its place."""
+
+    class Raw(SampleSource):
+        def part(self, start, stop):
+            return self
+
+        def read(self):
+            yield {"t": ["\ud800", "é"]}
+
+    assert [array.nbytes for array in look_at(Raw([{"t": "a"}, {"t": "b"}]), places=1)["t"]] == [3, 2]
+
+
 def test_looking_stops_early_but_not_at_one_end():
     """When the bytes run out, what was looked at is spread over the source all the same."""
     source = SampleSource([{"a": np.full(1000, i)} for i in range(1600)])

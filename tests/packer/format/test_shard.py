@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from packer.errors import DamagedError, UsageError, WriteError
+from packer.errors import DamagedError, SourceError, UsageError, WriteError
 from packer.format import shard_writer
 from packer.format.codecs import NAMED
 from packer.format.layout import HEADER, NAME_BYTES, NAME_OFFSETS, chunk_key
@@ -244,6 +244,18 @@ def test_a_shard_left_by_an_exception_is_removed(tmp_path: Path) -> None:
     ):
         writer.add({"hr": block()["hr"]}, COUNT)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("field", "said"), [("caption", "field 'caption'"), ("names", "its name")])
+def test_text_that_is_none_is_refused_before_anything_is_added(tmp_path: Path, field: str, said: str) -> None:
+    """Half a surrogate pair in a text or a name is an error with its place; no column is ahead of another then."""
+    good, bad = block() | {"names": names()}, block() | {"names": names()}
+    bad[field][4] = "a\ud800"
+    with ShardWriter(tmp_path / "a.lmdb", 7, FIELDS, map_size=2**20, named=True, origin={"kind": "test"}) as writer:
+        with pytest.raises(SourceError, match=f"sample 4 of shard 7: {said} cannot be stored as UTF-8: its letter 1"):
+            writer.add(bad, COUNT, bad["names"])
+        writer.add(good, COUNT, good["names"])
+    assert_holds_the_samples(tmp_path / "a.lmdb")
 
 
 def test_a_folder_that_is_not_there_is_a_write_error(tmp_path: Path) -> None:

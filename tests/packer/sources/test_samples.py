@@ -102,6 +102,7 @@ def test_parts():
         ({"a": np.zeros(2, np.float32), "b": 1}, "has the fields a, b"),
         ([1], "is a list; a dict"),
         ({"a": [[1], [2, 3]]}, "cannot be an array"),
+        ({"a": "\udcff"}, r"field 'a' cannot be stored as UTF-8: its letter 0 is '\\udcff'"),
     ],
 )
 def test_samples_that_do_not_fit(bad, words):
@@ -127,12 +128,24 @@ def test_samples_that_do_not_fit(bad, words):
         ([{"a": object()}], "cannot be stored"),
         ([{"a=b": 1}], "field name"),
         ([{"": 1}], "field name"),
+        ([{}], "no field"),
+        ([1, {"a": [[1], [2, 3]]}], "sample 0 is a int; a dict"),
     ],
 )
 def test_samples_without_a_schema(samples, words):
     """Samples that no schema fits are refused, and what differs is named."""
     with pytest.raises(SourceError, match=words):
         SampleSource(samples)
+
+
+def test_bad_samples_are_passed_over_by_the_look():
+    """The schema is that of the good ones; a bad one is told of where it is read, so that it can be skipped."""
+    source = SampleSource([{"t": "\ud800"}, {"t": "a"}, 5, {"t": "b"}])
+    assert source.fields == (FieldSpec(name="t", dtype="uint8", kind="text", shape=(None,)),)
+    with pytest.raises(SourceError, match="sample 0: field 't'") as caught:
+        next(source.read())
+    assert caught.value.sample == 0
+    assert values(source.part(1, 2), "t") == ["a"]
 
 
 def test_the_order_of_fields_is_that_of_the_first_sample():
