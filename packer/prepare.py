@@ -17,6 +17,7 @@ from packer.plan import FieldSizes, Plan, field_sizes, make_plan
 from packer.sources.apart import each
 from packer.sources.base import Block, Source
 from packer.sources.limits import Limits
+from packer.sources.names import check_names
 
 #: `auto` looks at samples from this many places, spread evenly, and at no more than this many raw bytes.
 LOOK_PLACES = 16
@@ -46,10 +47,12 @@ def prepare(
 
     Raises:
         UsageError: a codec cannot be used, or the shard size is too small.
-        SourceError: there is no sample.
+        SourceError: there is no sample, or the name of one cannot be stored.
     """
     if not len(source):
         raise SourceError("there is no sample to pack")
+    if source.names is not None:
+        check_names(source.names)
     # What is added to a dataset is stored as that is: its source's fields say how.
     open_ = [spec for spec in source.fields if not isinstance(spec, Field)]
     texts = codec_by_field(codec, [spec.name for spec in open_])

@@ -1,0 +1,41 @@
+"""What can be the name of a sample: told before it is packed, since names.lmdb is written when all else is done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from packer.errors import SourceError
+from packer.format.names import MAX_NAME
+from packer.format.text import no_text
+
+#: Letters of a name that an error shows.
+_SHOWN = 40
+
+
+def name_bytes(name: str, number: int) -> bytes:
+    """The name of sample `number` as it is stored.
+
+    Raises:
+        SourceError: it is empty, too long, or no text.
+    """
+    try:
+        encoded = name.encode()
+    except UnicodeEncodeError as error:
+        raise no_text(f"sample {number}: its name {_short(name)}", error) from None
+    if not 0 < len(encoded) <= MAX_NAME:
+        raise SourceError(
+            f"sample {number}: its name {_short(name)} has {len(encoded)} bytes, 1 to {MAX_NAME} fit; name it otherwise"
+        )
+    return encoded
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raises SourceError where one of the `names` of all samples cannot be stored; says which."""
+    # Nearly all are short and plain, which takes no encoding to see: 0.2 instead of 0.5 s for a million.
+    for number, name in enumerate(names):
+        if not (name.isascii() and 0 < len(name) <= MAX_NAME):
+            name_bytes(name, number)
+
+
+def _short(name: str) -> str:
+    return repr(name) if len(name) <= _SHOWN else f"{name[:_SHOWN]!r}..."
