@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import packer
-from packer.errors import UsageError
+from packer.errors import SourceError, UsageError, WriteError
 from packer.finish import Made, finish
 from packer.format.codecs import parse_codec
 from packer.format.manifest import UNFINISHED
@@ -26,7 +26,9 @@ from packer.format.schema import Field, FieldSpec
 from packer.format.shard_writer import ShardWriter
 from packer.framing import Extent, choose_codec, codec_by_field, stored_field
 from packer.output import OutputFolder
-from packer.sources.samples import as_arrays, infer_fields, one_block
+from packer.sources.base import Block
+from packer.sources.names import name_bytes
+from packer.sources.samples import Sample, as_arrays, infer_fields, one_block
 from packer.state import State
 from packer.tasks import ShardReport, publish, report_of, shard_path
 
@@ -37,11 +39,12 @@ HOLD_BYTES = 32 * 2**20
 #: First size of a shard's map beyond its raw bytes; it grows where that is not enough.
 MAP_SPARE = 64 * 2**20
 
-Sample = dict[str, NDArray[Any] | str]
-
 
 class DatasetWriter:
     """Writes a packed dataset sample by sample. A context manager: left by an exception, `out` stays unfinished.
+
+    A sample that is refused changes nothing: whoever handles the error goes on without it, and the next one takes its
+    number.
 
     Args:
         out: folder of the dataset; must not exist yet.
@@ -70,17 +73,19 @@ class DatasetWriter:
         # Such a dataset cannot be gone on with, so the time makes every attempt a different one.
         state = State(shards=None, settings={"begun": time.time_ns(), "version": packer.__version__}, files=[])
         self._folder = OutputFolder(path, state, overwrite)
-        self._specs = None if fields is None else tuple(fields)
+        self._specs = tuple(fields) if fields else None
         self._codec = codec
         self._shard_size = shard_size
-        self._held: list[Sample] = []
-        self._held_names: list[str | None] = []
+        self._held: list[tuple[Sample, str | None]] = []
         self._held_bytes = 0
         self._fields: tuple[Field, ...] = ()
         self._named: bool | None = None
+        self._names: set[bytes] = set()
         self._shard: ShardWriter | None = None
         self._reports: list[ShardReport] = []
         self._samples = 0
+        self._is_closed = False
+        self._is_broken = False
 
     def add(self, sample: Mapping[str, Any], name: str | None = None) -> None:
         """Adds a sample: field name to array, number, str or tensor.
@@ -89,30 +94,34 @@ class DatasetWriter:
             name: its name; all samples have one, or none has.
 
         Raises:
-            SourceError: the sample does not fit the schema.
-            UsageError: some samples have names and others none, or a dtype or codec cannot be used.
-            WriteError: the shard cannot be written.
+            SourceError: the sample does not fit the schema or the samples before it, or its name is one that another
+                has, or cannot be stored.
+            UsageError: some samples have names and others none, a dtype or codec cannot be used, or the writer is
+                closed.
+            WriteError: the shard cannot be written; nothing can be added any more.
         """
-        if self._named is None:
-            self._named = name is not None
-        if (name is not None) != self._named:
-            raise UsageError(f"sample {self._samples} has {'a' if name else 'no'} name, unlike those before it")
-        arrays = as_arrays(sample, self._samples)
-        self._samples += 1
+        if self._is_closed or self._is_broken:
+            raise self._refusal()
+        number = self._samples
+        key = self._check_name(name, number)
+        arrays = as_arrays(sample, number)
         if self._fields:
-            self._write(arrays, name, self._samples - 1)
-            return
-        # Copies: the caller may fill the same memory with the next sample.
-        self._held.append({k: v if isinstance(v, str) else v.copy() for k, v in arrays.items()})
-        self._held_names.append(name)
-        self._held_bytes += sum(len(v) if isinstance(v, str) else v.nbytes for v in arrays.values())
-        if len(self._held) >= HOLD_SAMPLES or self._held_bytes >= HOLD_BYTES:
-            self._settle()
+            self._write([(one_block(arrays, self._fields, f"sample {number}"), name)])
+        else:
+            self._hold(arrays, name)
+        # Last: what was refused must leave no trace.
+        self._samples += 1
+        self._named = name is not None
+        if key is not None:
+            self._names.add(key)
 
     def __enter__(self) -> DatasetWriter:
+        if self._is_closed:
+            raise self._refusal()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._is_closed = True
         with self._folder:
             try:
                 if kind is None:
@@ -122,47 +131,96 @@ class DatasetWriter:
                     self._shard.abort()
 
     def _finish(self) -> None:
-        if not self._fields and self._held:
-            self._settle()
+        if self._is_broken:
+            raise self._refusal()
+        if self._held:
+            self._settle(self._held)
         self._close_shard()
         made = Made(self._fields, {"kind": "writer"}, bool(self._named))
         finish(self._folder, made, self._reports)
 
-    def _settle(self) -> None:
+    def _refusal(self) -> UsageError | WriteError:
+        """Why nothing can be added any more."""
+        if self._is_broken:
+            return WriteError(
+                f"{self._folder.path} stays unfinished: an error or a signal came while a sample was written, part of "
+                "which may be missing; write it anew with overwrite=True"
+            )
+        return UsageError(f"the writer of {self._folder.path} is closed; samples are added within its `with` block")
+
+    def _check_name(self, name: str | None, number: int) -> bytes | None:
+        """The name as it is stored."""
+        if self._named is not None and (name is not None) != self._named:
+            raise UsageError(f"sample {number} has {'no' if name is None else 'a'} name, unlike those before it")
+        if name is None:
+            return None
+        key = name_bytes(name, number)
+        if key in self._names:
+            raise SourceError(f"sample {number} and one before it have one name, {name!r}; names must differ")
+        return key
+
+    def _hold(self, sample: Sample, name: str | None) -> None:
+        """Holds a sample back that fits the schema or those before it; the last one settles what is not known."""
+        if self._specs is None:
+            self._check_alike(sample)
+        else:
+            one_block(sample, self._specs, f"sample {self._samples}")
+        # Copies: the caller may fill the same memory with the next sample.
+        copy: Sample = {k: v if isinstance(v, str) else v.copy() for k, v in sample.items()}
+        held = [*self._held, (copy, name)]
+        nbytes = self._held_bytes + sum(len(v) if isinstance(v, str) else v.nbytes for v in sample.values())
+        if len(held) >= HOLD_SAMPLES or nbytes >= HOLD_BYTES:
+            self._settle(held)
+        else:
+            self._held, self._held_bytes = held, nbytes
+
+    def _check_alike(self, sample: Sample) -> None:
+        """Raises SourceError where no schema fits both the first sample and this one."""
+        try:
+            infer_fields([*(first for first, _ in self._held[:1]), sample])
+        except SourceError as error:
+            raise SourceError(f"sample {self._samples}: {error.reason}") from None
+
+    def _settle(self, held: Sequence[tuple[Sample, str | None]]) -> None:
         """Fixes schema and codecs by the samples held back, and writes them."""
-        specs = self._specs or infer_fields(self._held)
+        fields = self._stored_fields([sample for sample, _ in held])
+        blocks = [(one_block(sample, fields, f"sample {i}"), name) for i, (sample, name) in enumerate(held)]
+        self._fields, self._held = fields, []
+        self._write(blocks)
+
+    def _stored_fields(self, samples: Sequence[Sample]) -> tuple[Field, ...]:
+        specs = self._specs or infer_fields(samples)
         texts = codec_by_field(self._codec, [spec.name for spec in specs])
-        arrays = {spec.name: [_flat(sample.get(spec.name, "")) for sample in self._held] for spec in specs}
+        arrays = {spec.name: [_flat(sample[spec.name]) for sample in samples] for spec in specs}
         total = max(sum(a.nbytes for values in arrays.values() for a in values), 1)
         fields = []
         for spec in specs:
-            sizes = [a.nbytes for a in arrays[spec.name]]
-            share = sum(sizes) / total
+            share = sum(a.nbytes for a in arrays[spec.name]) / total
             auto = texts[spec.name] == "auto"
             codec = choose_codec(spec, arrays[spec.name], share) if auto else parse_codec(texts[spec.name])
             fields.append(stored_field(spec, codec, _extent(arrays[spec.name])))
-        self._fields = tuple(fields)
-        for number, (sample, name) in enumerate(zip(self._held, self._held_names, strict=True)):
-            self._write(sample, name, number)
-        self._held = []
-        self._held_names = []
+        return tuple(fields)
 
-    def _write(self, sample: Sample, name: str | None, number: int) -> None:
-        block = one_block(sample, self._fields, f"sample {number}")
-        if self._shard is None:
-            self._shard = self._new_shard()
-        self._shard.add(block, 1, None if name is None else [name])
-        if self._shard.raw_bytes >= self._shard_size:
-            self._close_shard()
+    def _write(self, blocks: Sequence[tuple[Block, str | None]]) -> None:
+        """Writes blocks of one sample each, with their names."""
+        # Until it is done: some columns may hold a sample and others not.
+        self._is_broken = True
+        for block, name in blocks:
+            if self._shard is None:
+                self._shard = self._new_shard(name is not None)
+            self._shard.add(block, 1, None if name is None else [name])
+            if self._shard.raw_bytes >= self._shard_size:
+                self._close_shard()
+        self._is_broken = False
 
-    def _new_shard(self) -> ShardWriter:
+    def _new_shard(self, named: bool) -> ShardWriter:
         path = shard_path(self._folder.work, len(self._reports))
         return ShardWriter(
             path.with_suffix(".lmdb.partial"),
             len(self._reports),
             self._fields,
             map_size=self._shard_size + MAP_SPARE,
-            named=bool(self._named),
+            named=named,
             origin={"kind": "writer"},
         )
 

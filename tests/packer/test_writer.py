@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from packer.errors import PackerError, SourceError, UnfinishedError, UsageError
+from packer.errors import PackerError, SourceError, UnfinishedError, UsageError, WriteError
 from packer.format.schema import FieldSpec
-from packer.writer import HOLD_SAMPLES, DatasetWriter
+from packer.format.shard_writer import ShardWriter
+from packer.verify import verify
+from packer.writer import HOLD_BYTES, HOLD_SAMPLES, DatasetWriter
 from readers import PackedDataset, Ragged
 
 
@@ -119,6 +121,113 @@ def test_left_by_an_exception_it_is_unfinished_and_can_be_written_anew(tmp_path:
     with DatasetWriter(tmp_path / "d", overwrite=True) as writer:
         writer.add({"x": 5})
     assert PackedDataset(tmp_path / "d")[0]["x"] == 5
+
+
+LONE = "\ud800"
+#: Each with what its error says: samples and names that are refused among {"x": np.full(3, i, "i4"), "t": "..."}.
+REFUSED = [
+    ({"x": np.zeros(3, np.int64), "t": ""}, "fresh", "field 'x'"),
+    ({"x": np.zeros((3, 1), np.int32), "t": ""}, "fresh", "field 'x'"),
+    ({"x": np.zeros(3, np.int32)}, "fresh", "x"),
+    ({"x": np.zeros(3, np.int32), "t": f"ab{LONE}"}, "fresh", r"field 't' cannot be stored as UTF-8: its letter 2"),
+    ({"x": np.zeros(3, np.int32), "t": ""}, LONE, r"its name '\\ud800' cannot be stored as UTF-8"),
+    ({"x": np.zeros(3, np.int32), "t": ""}, "n" * 511, "its name 'nnn.* has 511 bytes, 1 to 510 fit"),
+    ({"x": np.zeros(3, np.int32), "t": ""}, "é" * 256, "512 bytes"),
+    ({"x": np.zeros(3, np.int32), "t": ""}, "", "0 bytes"),
+    ({"x": np.zeros(3, np.int32), "t": ""}, "0", "one before it have one name, '0'"),
+]
+
+
+@pytest.mark.parametrize(("sample", "name", "said"), REFUSED)
+@pytest.mark.parametrize("bad_at", [1, HOLD_SAMPLES - 1, HOLD_SAMPLES + 9])
+@pytest.mark.parametrize("given", [True, False])
+def test_a_sample_that_is_refused_changes_nothing(
+    tmp_path: Path, given: bool, bad_at: int, sample: dict[str, Any], name: str, said: str
+) -> None:
+    """Whoever handles the error has all other samples, before and after the schema is settled, with their names."""
+    fields = [
+        FieldSpec(name="x", dtype="int32", shape=(3,)),
+        FieldSpec(name="t", dtype="uint8", kind="text", shape=(None,)),
+    ]
+    with DatasetWriter(tmp_path / "d", fields=fields if given else None, codec="none") as writer:
+        for i in range(2 * HOLD_SAMPLES):
+            if i == bad_at:
+                with pytest.raises(SourceError, match=f"sample {i}.*{said}"):
+                    writer.add(sample, name=name)
+            writer.add({"x": np.full(3, i, np.int32), "t": f"text {i}"}, name=str(i))
+    dataset = PackedDataset(tmp_path / "d")
+    batch = dataset[[str(i) for i in range(2 * HOLD_SAMPLES)]]
+    assert batch["x"][:, 0].tolist() == list(range(2 * HOLD_SAMPLES))
+    assert batch["t"] == [f"text {i}" for i in range(2 * HOLD_SAMPLES)]
+    assert not verify(tmp_path / "d").damages
+
+
+def test_a_first_sample_that_is_refused_does_not_decide(tmp_path: Path) -> None:
+    """Whether samples have names is told by the first that was taken; one without any field is none."""
+    with DatasetWriter(tmp_path / "d") as writer:
+        with pytest.raises(SourceError, match=r"sample 0.*cannot be stored"):
+            writer.add({"x": np.zeros(2, "M8[s]")}, name="a")
+        with pytest.raises(SourceError, match=r"sample 0.*no field"):
+            writer.add({})
+        writer.add({"x": 1})
+    assert PackedDataset(tmp_path / "d").names is None
+
+
+def test_a_codec_that_does_not_fit_loses_no_sample_in_silence(tmp_path: Path) -> None:
+    """It is told when the schema is settled, and told again at the end: nothing is published without the samples."""
+
+    def go_on() -> None:
+        with DatasetWriter(tmp_path / "d", codec="y=lz4") as writer:
+            for i in range(HOLD_SAMPLES - 1):
+                writer.add({"x": i})
+            with pytest.raises(UsageError, match="no field 'y'"):
+                writer.add({"x": 5})
+
+    with pytest.raises(UsageError, match="no field 'y'"):
+        go_on()
+    with pytest.raises(UnfinishedError):
+        PackedDataset(tmp_path / "d")
+
+
+def test_one_large_sample_keeps_its_name(tmp_path: Path) -> None:
+    """The first sample may settle the schema by itself."""
+    with DatasetWriter(tmp_path / "d", codec="none") as writer:
+        writer.add({"x": np.ones(HOLD_BYTES, np.uint8)}, name="large")
+    assert list(PackedDataset(tmp_path / "d").names or ()) == ["large"]
+
+
+def test_a_writer_that_is_closed_takes_nothing(tmp_path: Path) -> None:
+    """A sample added behind the block would be lost, and leave a file in the published folder."""
+    with DatasetWriter(tmp_path / "d") as writer:
+        writer.add({"x": 1})
+    with pytest.raises(UsageError, match="d is closed"):
+        writer.add({"x": 2})
+    with pytest.raises(UsageError, match="d is closed"), writer:
+        pass
+    assert [path.name for path in (tmp_path / "d" / "shards").iterdir()] == ["00000.lmdb"]
+
+
+def test_what_could_not_be_written_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an error of writing, columns may differ in length: handling it does not make a dataset of them."""
+
+    def full(*args: Any) -> None:
+        raise WriteError("disk full")
+
+    def go_on() -> None:
+        with DatasetWriter(tmp_path / "d", codec="none") as writer:
+            for i in range(HOLD_SAMPLES):
+                writer.add({"x": i})
+            with monkeypatch.context() as patch:
+                patch.setattr(ShardWriter, "add", full)
+                with pytest.raises(WriteError, match="disk full"):
+                    writer.add({"x": 5})
+            with pytest.raises(WriteError, match="stays unfinished"):
+                writer.add({"x": 6})
+
+    with pytest.raises(WriteError, match="stays unfinished"):
+        go_on()
+    with pytest.raises(UnfinishedError):
+        PackedDataset(tmp_path / "d")
 
 
 def test_a_dataset_without_samples_is_an_error(tmp_path: Path) -> None:
