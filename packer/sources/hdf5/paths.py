@@ -17,19 +17,27 @@ SUFFIXES = tuple(suffix for suffix, kind in KIND_OF.items() if kind == "hdf5")
 def hdf5_paths(path: str) -> list[str]:
     """Paths of the files, in natural order (train_2.h5 before train_10.h5).
 
+    Hidden files and folders of a folder (`._a.h5`, as some systems leave behind) are left out.
+
     Raises:
         SourceError: there is no such file, or the folder or glob holds none.
     """
     place = Path(path)
     if place.is_dir():
         found = [str(p) for p in place.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file()]
-        if not found:
+        shown = [p for p in found if not any(part.startswith(".") for part in Path(p).relative_to(place).parts)]
+        if not shown:
             raise SourceError(f"the folder holds no file that ends in {', '.join(SUFFIXES)}", path)
-        return natsorted(found)
+        return _in_order(shown)
     if place.exists() or not glob.has_magic(path):
         return [path]
     # Path.glob takes no absolute pattern.
     found = [p for p in glob.glob(path, recursive=True) if Path(p).is_file()]
     if not found:
         raise SourceError("no file fits this pattern", path)
-    return natsorted(found)
+    return _in_order(found)
+
+
+def _in_order(paths: list[str]) -> list[str]:
+    # natsort leaves ties (01 and 1) in the order given, which the file system chooses: sort plainly first.
+    return natsorted(sorted(paths))
