@@ -14,19 +14,28 @@ import h5py
 from packer.errors import SourceError
 from packer.sources.hdf5.signature import what_it_is
 
-#: All that h5py has been seen to raise on damaged files.
-_FAULTS = (OSError, RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, MemoryError, SystemError)
+#: All that h5py has been seen to raise on damaged files. No MemoryError: whoever keeps the limits says which one it is.
+_FAULTS = (OSError, RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, SystemError)
+#: How libhdf5 itself says that it gets no memory.
+_NO_MEMORY = re.compile(r"memory allocation failed|image null after H5MM_realloc")
 _TRUNCATED = re.compile(r"truncated file: eof = (\d+), .*stored_eof = (\d+)")
 
 
 @contextmanager
 def faults_named(path: str, doing: str) -> Iterator[None]:
-    """Turns h5py's errors into `SourceError(path: doing failed: why)`, and keeps its warnings quiet."""
+    """Turns h5py's errors into `SourceError(path: doing failed: why)`, and keeps its warnings quiet.
+
+    Raises:
+        SourceError: for each of them.
+        MemoryError: there is not enough memory, or a limit allows no more.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     except _FAULTS as error:
+        if _NO_MEMORY.search(str(error)):
+            raise MemoryError(plain(error)) from error
         raise SourceError(f"{doing} failed: {plain(error)}", path) from error
 
 
