@@ -29,8 +29,7 @@ def write_attributes(file: h5py.Group, path: str, attributes: Mapping[str, Any],
     for name, held in attributes.items():
         try:
             found = value(held)
-            # Of an array of strings h5py would make up a type of its own.
-            file[path].attrs.create(name, found, dtype=found.dtype if isinstance(found, np.ndarray) else None)
+            file[path].attrs.create(name, found, dtype=type_for(held, found))
         except (ValueError, TypeError, OverflowError, OSError, RuntimeError) as error:
             notes.append(f"{path}: the attribute {name!r} is not written: {error}")
 
@@ -46,6 +45,8 @@ def value(held: Any) -> Any:
     Raises:
         ValueError: it is a summary, or no value of an attribute at all.
     """
+    if isinstance(held, dict):
+        _check_whole(held.get("value"))
     match held:
         case bool() | int() | float() | str():
             return _scalar(held)
@@ -57,11 +58,40 @@ def value(held: Any) -> Any:
             return np.array(inner, dtype_of({"enum": names, "dtype": dtype}))
         case {"dtype": str(dtype), "value": inner}:
             return _array(np.dtype(dtype), inner, _charset(held, "ascii"))
+        case {"type": {"array": _}}:
+            raise ValueError("an early version did not keep it as it was; pack its source again")
         case {"type": type_, "shape": list(shape), "hex": str(text)}:
-            return np.frombuffer(bytes.fromhex(text), dtype_of(type_)).reshape(shape)
+            # numpy has no arrays of array types: their axes are the last ones of the array.
+            return np.frombuffer(bytes.fromhex(text), dtype_of(type_)).reshape((*shape, *held.get("axes", ())))
         case {"summary": str(summary)}:
-            raise ValueError(f"it was too large or of a kind that is not kept ({summary})")
+            raise ValueError(_not_kept(summary))
     raise ValueError("it is no value of an attribute")
+
+
+def type_for(held: Any, found: Any) -> np.dtype[Any] | None:
+    """The datatype that h5py is to give `found`, the value of `held`; None where it chooses the right one.
+
+    Raises:
+        ValueError: the type that is kept is none.
+    """
+    if isinstance(held, dict) and "axes" in held:
+        return dtype_of({"array": held["type"], "shape": held["axes"]})
+    # Of an array of strings h5py would make up a type of its own.
+    return found.dtype if isinstance(found, np.ndarray) else None
+
+
+def _check_whole(held: Any) -> None:
+    """Raises ValueError where a part was summarised, as early versions did."""
+    match held:
+        case list():
+            for item in held:
+                _check_whole(item)
+        case {"summary": str(summary)}:
+            raise ValueError(_not_kept(summary))
+
+
+def _not_kept(summary: str) -> str:
+    return f"it was too large or of a kind that is not kept ({summary})"
 
 
 def _scalar(held: bool | int | float | str) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
-from packer.export.hdf5_attributes import value, write_attributes
+from packer.export.hdf5_attributes import type_for, value, write_attributes
 from packer.export.hdf5_layout import Segment, typed_datasets
 from packer.export.hdf5_types import StoredType
 from packer.format.schema import FieldSpec
@@ -67,13 +67,19 @@ class RowsFile:
         described = self._segment.described
         for path, held in described.values.items():
             try:
-                found = value(held)
-                usual = h5py.string_dtype() if isinstance(found, str) else None
-                self._file.create_dataset(path, data=found, dtype=getattr(found, "dtype", usual))
+                self._write_single(path, held)
             except (ValueError, TypeError, OSError, RuntimeError) as error:
                 self._notes.append(f"{path} is not written: {error}")
         for path, attributes in described.attributes.items():
             write_attributes(self._file, path, attributes, self._notes)
+
+    def _write_single(self, path: str, held: Any) -> None:
+        found = value(held)
+        dtype = h5py.string_dtype() if isinstance(found, str) else type_for(held, found)
+        if dtype is not None and dtype.subdtype is not None:  # h5py takes its axes for those of the dataset
+            self._file.create_dataset(path, tuple(held["shape"]), dtype)[()] = found
+        else:
+            self._file.create_dataset(path, data=found, dtype=dtype)
 
     def _typed(self, specs: Sequence[FieldSpec], count: int) -> Iterator[_Typed]:
         """Datasets of unusual types, such as compounds made of several fields."""

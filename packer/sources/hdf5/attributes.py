@@ -1,15 +1,17 @@
-"""Attributes of files, groups and datasets as JSON values that give dtype and shape back.
+"""Attributes of files, groups and datasets, and single values, as JSON values that give dtype and shape back.
 
 A str, bool, int64 or float64 scalar is itself; any other value is `{"dtype": ..., "value": ...}` with nested
 lists for the axes, NaN and infinities as strings, complex numbers as pairs; `"charset"` and `"enum"` stand beside
 where strings are not the usual ones and numbers have names. Compounds, and bytes that are no text, are
-`{"type": ..., "shape": [...], "hex": "..."}` with the type as in `stored_types`. What is large or cannot be read is
-`{"summary": "..."}`.
+`{"type": ..., "shape": [...], "hex": "..."}` with the type as in `stored_types`; of values of an array type `"axes"`
+are those of each, and the type is that of its items. What is large or cannot be read is `{"summary": "..."}`, as a
+whole.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import h5py
@@ -19,7 +21,7 @@ from numpy.typing import NDArray
 from packer.format.schema import DTYPES
 from packer.sources.hdf5.stored_types import type_json
 
-#: Larger attributes are summarised: the manifest is read by people.
+#: Larger values are summarised: the manifest is read by people.
 _MAX_BYTES = 16 * 2**10
 #: Objects carry a handful of attributes; a file with more is hostile or a database.
 _MAX_ATTRIBUTES = 1000
@@ -37,20 +39,37 @@ def attributes(thing: h5py.HLObject) -> dict[str, Any]:
     return found
 
 
+def single(dataset: h5py.Dataset) -> Any:
+    """The one value of a dataset without axes; never raises for what it is."""
+    return _value(lambda: (dataset.dtype, dataset.shape), lambda: dataset[()])
+
+
+def summary(held: Any) -> str | None:
+    """What is said of a value that was not kept; None where it was."""
+    return held.get("summary") if isinstance(held, dict) else None
+
+
 def _attribute(thing: h5py.HLObject, name: str | bytes) -> Any:
-    # Whatever a damaged or exotic attribute raises must not cost the data: it is noted in its place.
+    def header() -> tuple[np.dtype[Any], tuple[int, ...] | None]:
+        found = thing.attrs.get_id(name)
+        return found.dtype, found.shape
+
+    return _value(header, lambda: thing.attrs[name])
+
+
+def _value(header: Callable[[], tuple[np.dtype[Any], tuple[int, ...] | None]], read: Callable[[], Any]) -> Any:
+    # Whatever a damaged or exotic value raises must not cost the data: it is noted in its place.
     try:
-        header = thing.attrs.get_id(name)
-        dtype, shape = header.dtype, header.shape
+        dtype, shape = header()
         if shape is not None and math.prod(shape) * dtype.itemsize > _MAX_BYTES:
             return {"summary": f"{dtype} of shape {tuple(shape)}"}
-        return json_value(thing.attrs[name], dtype)
+        return json_value(read(), dtype)
     except Exception as error:
         return {"summary": f"cannot be read: {type(error).__name__}"}
 
 
 def json_value(value: Any, dtype: np.dtype[Any]) -> Any:
-    """A value as h5py gives it, as JSON; what has no JSON form is summarised.
+    """A value as h5py gives it, as JSON; what is large or has no JSON form is summarised, as a whole.
 
     Args:
         dtype: that of the attribute or dataset, of which the value may have lost the half.
@@ -61,6 +80,8 @@ def json_value(value: Any, dtype: np.dtype[Any]) -> Any:
     if text is not None:
         return _strings(value, dtype, text)
     array = np.asarray(value)
+    if array.nbytes > _MAX_BYTES:
+        return {"summary": f"{array.dtype} of shape {array.shape}"}
     plain = dtype.name in ("bool", "int64", "float64") and dtype.isnative and array.ndim == 0
     enum = h5py.check_enum_dtype(dtype)
     if plain and not enum and np.isfinite(array):
@@ -68,14 +89,17 @@ def json_value(value: Any, dtype: np.dtype[Any]) -> Any:
     if dtype.kind in "biufc" and dtype.newbyteorder("=").name in DTYPES:  # Python has no number for long doubles
         names = {"enum": {str(name): int(number) for name, number in enum.items()}} if enum else {}
         return {"dtype": dtype.str, **names, "value": _lists(array.tolist())}
-    if dtype.kind == "V" and _has_bytes(dtype):
-        return _raw(array.astype(dtype), dtype)
+    if dtype.kind == "V" and _has_bytes(dtype.base):
+        return _raw(array.astype(dtype.base), dtype)
     return {"summary": f"{array.dtype} of shape {array.shape}"}
 
 
 def _strings(value: Any, dtype: np.dtype[Any], text: Any) -> Any:
     """Strings: those of any length in UTF-8 are the usual ones."""
     array = np.asarray(value, object if text.length is None else dtype)
+    size = sum(map(len, array.flat))
+    if size > _MAX_BYTES:
+        return {"summary": f"text of {size:,} characters, beginning {_printable(next(filter(None, array.flat))[:60])}"}
     try:
         held = _lists(np.vectorize(_decoded, otypes=[object])(array).tolist() if array.size else array.tolist())
     except UnicodeDecodeError:
@@ -94,9 +118,11 @@ def _decoded(item: str | bytes) -> str:
 
 def _raw(array: NDArray[Any], dtype: np.dtype[Any]) -> dict[str, Any]:
     # What lies between the members is chance, and must not make manifests differ.
-    clean = np.zeros(array.shape, dtype)
+    clean = np.zeros(array.shape, dtype.base)
     _copy(clean, array)
-    return {"type": type_json(dtype), "shape": list(array.shape), "hex": clean.tobytes().hex()}
+    axes = {"axes": list(dtype.shape)} if dtype.shape else {}
+    shape = array.shape[: array.ndim - len(dtype.shape)]
+    return {"type": type_json(dtype.base), **axes, "shape": list(shape), "hex": clean.tobytes().hex()}
 
 
 def _copy(to: NDArray[Any], values: NDArray[Any]) -> None:
@@ -121,15 +147,9 @@ def _lists(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         # JSON has no NaN; writers would make it null.
         return str(value)
-    if isinstance(value, bytes):
-        return _text(value.decode("utf-8", "backslashreplace"))
-    return _text(value) if isinstance(value, str) else value
-
-
-def _text(value: str) -> Any:
-    if len(value) > _MAX_BYTES:
-        return {"summary": f"text of {len(value):,} characters, beginning {_printable(value[:60])}"}
-    return _printable(value)
+    if isinstance(value, (bytes, str)):
+        return _printable(value)
+    return value
 
 
 def _printable(value: str | bytes) -> str:

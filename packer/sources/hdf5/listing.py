@@ -15,6 +15,9 @@ from packer.sources.hdf5.floats import misread, widened
 from packer.sources.hdf5.types import Leaf, leaves
 from packer.sources.hdf5.walk import Found, walk
 
+#: Why a dataset without axes is left out.
+SINGLE = "is a single value, not one a sample"
+
 
 @dataclass(frozen=True)
 class Listed:
@@ -115,7 +118,7 @@ def _problem(dataset: h5py.Dataset, shape: tuple[int, ...] | None) -> str | None
 
 def _aside(dataset: h5py.Dataset, shape: tuple[int, ...] | None, axis: int | None) -> str | None:
     if shape == () and axis is not None:
-        return "is a single value: kept with the attributes"
+        return SINGLE
     return "is a NetCDF dimension without values" if is_placeholder(dataset) else None
 
 

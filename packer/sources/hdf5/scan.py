@@ -9,17 +9,18 @@ from typing import Any
 
 import h5py
 
-from packer.sources.hdf5.attributes import attributes, json_value
+from packer.sources.hdf5.attributes import attributes, single, summary
 from packer.sources.hdf5.choice import chosen, columns, is_skipped
 from packer.sources.hdf5.dataset import dataset_at
 from packer.sources.hdf5.family import advice, family
 from packer.sources.hdf5.file import faults_named, opened
-from packer.sources.hdf5.listing import Inventory, Listed, inventory
+from packer.sources.hdf5.listing import SINGLE, Inventory, Listed, inventory
 from packer.sources.hdf5.stored_types import stored_types
 from packer.sources.hdf5.types import Column
 
 #: Objects whose attributes are kept: the manifest is read by people.
 _MAX_DESCRIBED = 500
+_BEYOND = {"summary": f"beyond the first {_MAX_DESCRIBED}"}
 
 
 @dataclass(frozen=True)
@@ -75,11 +76,11 @@ def scanned(path: str, request: Request) -> Scan:
         files, notes = _storage(file, path, wanted.values(), samples)
         files = [*(held.homes[e.dataset] for e in wanted.values() if e.dataset in held.homes), *files]
         notes += [f"{Path(path).name}: {note}" for note in conversions(wanted.values())]
+        origin = _origin(file, held, wanted)
         if not request.fields:
-            notes += _asides(entries, request.skip)
+            notes += _asides(entries, request.skip, origin.get("values", {}))
         if kind == "matlab":
             notes.append(f"{Path(path).name}:{advice(kind)}")
-        origin = _origin(file, held, wanted)
         types = stored_types(file, columns(wanted), of_rows=True)
         origin |= {"datasets": types} if types else {}
         useless = tuple(name for name in request.skip if not any(is_skipped(e, [name]) for e in entries))
@@ -102,24 +103,30 @@ def conversions(wanted: Iterable[Listed]) -> list[str]:
     return [f"dataset {name} {note}" for name, note in {e.dataset: e.note for e in wanted}.items() if note]
 
 
-def _asides(entries: list[Listed], skip: Collection[str]) -> list[str]:
-    notes = [f"{entry.path} {entry.aside}" for entry in entries if entry.aside and not is_skipped(entry, skip)]
+def _asides(entries: list[Listed], skip: Collection[str], values: Mapping[str, Any]) -> list[str]:
+    """What is left out, and what becomes of it; first what is not kept at all."""
+    lost, kept = [], []
+    for entry in entries:
+        if not entry.aside or is_skipped(entry, skip):
+            continue
+        if entry.aside != SINGLE:
+            lost.append(f"{entry.path} {entry.aside}")
+        elif (why := summary(values.get(entry.path, _BEYOND))) is None:
+            kept.append(f"{entry.path} is a single value: kept with the attributes")
+        else:
+            lost.append(f"{entry.path} is a single value, too large or of a kind that is not kept ({why})")
+    return [*_some(lost), *_some(kept)]
+
+
+def _some(notes: list[str]) -> list[str]:
     return notes if len(notes) <= 10 else [*notes[:10], f"{len(notes) - 10} more datasets left out like these"]
 
 
 def _origin(file: h5py.File, held: Inventory, wanted: Mapping[str, Listed]) -> dict[str, Any]:
     """Attributes by path, single values by path, enum names and numbers by field."""
     described = {path: attributes(file[path]) for path in ("/", *held.paths[:_MAX_DESCRIBED])}
-    singles = [e.dataset for e in held.entries if e.aside and e.looks.startswith("()")]
-    values = {path: _single(file[path]) for path in singles[:_MAX_DESCRIBED]}
+    singles = [e.dataset for e in held.entries if e.aside == SINGLE]
+    values = {path: single(file[path]) for path in singles[:_MAX_DESCRIBED]}
     enums = {name: entry.leaf.enum for name, entry in wanted.items() if entry.leaf and entry.leaf.enum}
     parts = {"attributes": {k: v for k, v in described.items() if v}, "values": values, "enums": enums}
     return {name: part for name, part in parts.items() if part}
-
-
-def _single(dataset: h5py.Dataset) -> Any:
-    # A value beside the samples must not cost the data, whatever it is.
-    try:
-        return json_value(dataset[()], dataset.dtype)
-    except Exception as error:
-        return {"summary": f"cannot be read: {type(error).__name__}"}
