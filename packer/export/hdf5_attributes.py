@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import h5py
@@ -14,24 +14,53 @@ from packer.export.hdf5_types import dtype_of
 _LONGEST = 2**16
 #: Attributes that datasets alone have.
 _OF_DATASETS = ("DIMENSION_SCALE", "IMAGE", "PALETTE")
+#: Paths that a note names.
+_SHOWN = 5
 
 
-def write_attributes(file: h5py.Group, path: str, attributes: Mapping[str, Any], notes: list[str]) -> None:
+def write_all(
+    file: h5py.File, attributes: Mapping[str, Mapping[str, Any]], groups: Collection[str] | None, notes: list[str]
+) -> None:
+    """Sets the attributes of all objects; what cannot be written is noted.
+
+    Args:
+        attributes: by path of the object.
+        groups: paths of those that were groups, which are made where they hold nothing; None where it is not known.
+    """
+    lost = []
+    for path, held in attributes.items():
+        if path in file or _made(file, path, held, groups):
+            write_attributes(file[path], path, held, notes)
+        else:
+            lost.append(path)
+    if lost:
+        more = f" and {len(lost) - _SHOWN:,} more" if len(lost) > _SHOWN else ""
+        notes.append(f"attributes of {', '.join(lost[:_SHOWN])}{more} are not written: the file does not hold them")
+
+
+def _made(file: h5py.File, path: str, attributes: Mapping[str, Any], groups: Collection[str] | None) -> bool:
+    was_group = plain_value(attributes.get("CLASS")) not in _OF_DATASETS if groups is None else path in groups
+    if not was_group:
+        return False
+    try:
+        file.create_group(path)
+    except (ValueError, OSError, RuntimeError):  # a dataset is in its way
+        return False
+    return True
+
+
+def write_attributes(thing: h5py.HLObject, name: str, attributes: Mapping[str, Any], notes: list[str]) -> None:
     """Sets the attributes of an object; what was kept as a summary alone is noted.
 
-    Where there is no such object it becomes a group: the source had one, or a dataset that was not packed.
+    Args:
+        name: what notes call the object.
     """
-    if path not in file:
-        if plain_value(attributes.get("CLASS")) in _OF_DATASETS:
-            notes.append(f"{path}: its attributes are not written, since it was not packed")
-            return
-        file.create_group(path)
-    for name, held in attributes.items():
+    for attribute, held in attributes.items():
         try:
             found = value(held)
-            file[path].attrs.create(name, found, dtype=type_for(held, found))
+            thing.attrs.create(attribute, found, dtype=type_for(held, found))
         except (ValueError, TypeError, OverflowError, OSError, RuntimeError) as error:
-            notes.append(f"{path}: the attribute {name!r} is not written: {error}")
+            notes.append(f"{name}: the attribute {attribute!r} is not written: {error}")
 
 
 def plain_value(held: Any) -> Any:

@@ -34,7 +34,7 @@ class GroupsFile:
             for field in [field for field in values if field not in made]:
                 self._write_field(group, self._segment.paths[field].lstrip("/"), values[field], name)
             attributes = self._segment.described.attributes.get(whole, {})
-            write_attributes(group, ".", attributes, self._notes)
+            write_attributes(group, group.name, attributes, self._notes)
 
     def _write_typed(self, group: h5py.Group, values: dict[str, Any], name: str) -> set[str]:
         """Writes datasets of unusual types; returns the fields that they are made of."""

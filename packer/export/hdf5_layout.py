@@ -12,6 +12,7 @@ import numpy as np
 
 from packer.errors import UsageError
 from packer.export.files import checked
+from packer.export.hdf5_paths import field_paths
 from packer.export.hdf5_types import StoredType, Typed, stored_type
 from packer.format.schema import FieldSpec
 from packer.origin import Leaf, leaves
@@ -23,14 +24,15 @@ _DEFAULT = "default.h5"
 class Described(msgspec.Struct, frozen=True):
     """What `packer.sources.hdf5.source` keeps of a file.
 
-    Attributes by path, single values by path, enums by field, unusual datatypes by path (of groups, those
-    of the first one, and by name of the sample those of groups that differ). A file that says nothing at all is like
-    the first one.
+    Attributes by path, and which of these are groups (early versions did not say); single values by path, enums by
+    field, unusual datatypes by path (of groups, those of the first one, and by name of the sample those of groups that
+    differ). A file that says nothing at all is like the first one.
     """
 
     name: str = _DEFAULT
     samples: int = 0
     attributes: dict[str, dict[str, Any]] = {}
+    groups: tuple[str, ...] | None = None
     values: dict[str, Any] = {}
     enums: dict[str, dict[str, int]] = {}
     datasets: dict[str, Typed] | None = None
@@ -47,6 +49,7 @@ class Options(msgspec.Struct, frozen=True):
 
 class _Origin(msgspec.Struct, frozen=True):
     options: Options = Options()
+    paths: dict[str, str] | None = None  # early versions kept none
     files: tuple[Described, ...] = ()
     attributes: dict[str, dict[str, Any]] = {}
     datasets: dict[str, Typed] = {}
@@ -123,7 +126,7 @@ def _plain(source: PackedSource, file: str, whole: Sequence[Leaf], notes: list[s
     if first is None or None in origins or first.options.samples != "rows" or not first.files:
         return Segment(file, 0, len(source), paths)
     notes.append("the samples are in another order than in their files, so that all are in one file")
-    paths = field_paths(source, first.options, first.files[0].attributes)
+    paths = _paths(source, first, first.files[0].attributes)
     of_all = [described for origin in origins if origin for described in origin.files]
     return Segment(file, 0, len(source), paths, _common(of_all), first.options)
 
@@ -148,7 +151,7 @@ def _rows(source: PackedSource, origin: _Origin, start: int, count: int, file: s
     found = []
     for described in files:
         full = described if _says(described) else msgspec.structs.replace(files[0], name=described.name)
-        paths = field_paths(source, origin.options, full.attributes)
+        paths = _paths(source, origin, full.attributes)
         stop = start + described.samples
         found.append(Segment(full.name, start, stop, paths, full, origin.options))
         start = stop
@@ -163,7 +166,7 @@ def _groups(source: PackedSource, origin: _Origin, start: int, stop: int, file: 
     if len(edges) != len(set(homes)):
         homes, edges = [""] * len(homes), [0]  # mixed: the path becomes groups within one file
     described = Described(attributes=origin.attributes, datasets=origin.datasets, others=origin.others)
-    paths = field_paths(source, origin.options, {})
+    paths = _paths(source, origin, {})
     found = []
     for first, behind in zip(edges, [*edges[1:], len(homes)], strict=True):
         home = homes[first]
@@ -182,32 +185,8 @@ def _groups(source: PackedSource, origin: _Origin, start: int, stop: int, file: 
     return found
 
 
-def field_paths(source: PackedSource, options: Options, attributes: Mapping[str, Any]) -> dict[str, str]:
-    """Path of every field within its file: as it was asked for, else the name with slashes for dots.
-
-    A name may hold dots of its own; paths with attributes tell.
-    """
-    seen = {path.strip("/").replace("/", "."): path for path in attributes}
-    paths = {spec.name: _path(spec.name, options.fields, seen) for spec in source.fields}
-    whole = {path.strip("/") for path in paths.values()}
-    inside = any(str(parent) in whole for path in whole for parent in PurePosixPath(path).parents)
-    if inside or len(whole) < len(paths):  # a dataset would have to be a group too
-        return {spec.name: f"/{spec.name}" for spec in source.fields}
-    return paths
-
-
-def _path(name: str, picked: Mapping[str, str], seen: Mapping[str, str]) -> str:
-    if name in picked:
-        return "/" + picked[name].strip("/")
-    if name in seen:
-        return seen[name]
-    before, dot, member = name.rpartition(".")
-    while dot:
-        if before in picked:
-            return f"/{picked[before].strip('/')}/{member.replace('.', '/')}"
-        before, dot, more = before.rpartition(".")
-        member = f"{more}.{member}"
-    return "/" + name.replace(".", "/")
+def _paths(source: PackedSource, origin: _Origin, attributes: Mapping[str, Any]) -> dict[str, str]:
+    return field_paths([spec.name for spec in source.fields], origin.paths, origin.options.fields, attributes)
 
 
 def typed_datasets(

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
-from packer.export.hdf5_attributes import type_for, value, write_attributes
+from packer.export.hdf5_attributes import type_for, value, write_all
 from packer.export.hdf5_layout import Segment, typed_datasets
 from packer.export.hdf5_types import StoredType
 from packer.format.schema import FieldSpec
@@ -70,8 +70,7 @@ class RowsFile:
                 self._write_single(path, held)
             except (ValueError, TypeError, OSError, RuntimeError) as error:
                 self._notes.append(f"{path} is not written: {error}")
-        for path, attributes in described.attributes.items():
-            write_attributes(self._file, path, attributes, self._notes)
+        write_all(self._file, described.attributes, described.groups, self._notes)
 
     def _write_single(self, path: str, held: Any) -> None:
         found = value(held)

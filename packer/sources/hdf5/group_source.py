@@ -19,7 +19,7 @@ from packer.sources.hdf5.blocks import BLOCK_BYTES, field_values
 from packer.sources.hdf5.dataset import dataset_at
 from packer.sources.hdf5.file import faults_named, opened
 from packer.sources.hdf5.groups import GroupSample, sample_shapes
-from packer.sources.hdf5.types import Column
+from packer.sources.hdf5.types import Column, paths
 
 #: Groups whose attributes the manifest keeps: it is read by people.
 _MAX_DESCRIBED = 500
@@ -40,7 +40,7 @@ class HDF5GroupSource(Source):
         self._shapes = {name: sample_shapes(list(samples), name) for name in ragged}
         described = {name: s.attributes for name, s in zip(self._names, samples, strict=True) if s.attributes}
         kept = dict(list(described.items())[:_MAX_DESCRIBED])
-        self._origin = {"options": options, "attributes": kept, **_types(self._names, samples)}
+        self._origin = {"options": options, "paths": paths(columns), "attributes": kept, **_types(self._names, samples)}
         self._notes = list(dict.fromkeys(note for s in samples for note in s.notes))
         if len(kept) < len(described):
             self._notes.append(f"attributes of {len(described) - len(kept):,} groups left out")

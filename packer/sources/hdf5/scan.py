@@ -47,7 +47,7 @@ class Scan:
         columns: its fields.
         samples: number of samples.
         files: further files that are read for it.
-        origin: attributes, single values, enum names and unusual datatypes as JSON values.
+        origin: attributes, groups that have some, single values, enum names and unusual datatypes as JSON values.
         notes: sentences for the plan.
         useless: entries of the request's `skip` that fit nothing here.
     """
@@ -123,10 +123,12 @@ def _some(notes: list[str]) -> list[str]:
 
 
 def _origin(file: h5py.File, held: Inventory, wanted: Mapping[str, Listed]) -> dict[str, Any]:
-    """Attributes by path, single values by path, enum names and numbers by field."""
+    """Attributes by path, which of these are groups, single values by path, enum names and numbers by field."""
     described = {path: attributes(file[path]) for path in ("/", *held.paths[:_MAX_DESCRIBED])}
+    described = {path: found for path, found in described.items() if found}
+    groups = {"groups": [path for path in described if isinstance(file[path], h5py.Group)]} if described else {}
     singles = [e.dataset for e in held.entries if e.aside == SINGLE]
     values = {path: single(file[path]) for path in singles[:_MAX_DESCRIBED]}
     enums = {name: entry.leaf.enum for name, entry in wanted.items() if entry.leaf and entry.leaf.enum}
-    parts = {"attributes": {k: v for k, v in described.items() if v}, "values": values, "enums": enums}
-    return {name: part for name, part in parts.items() if part}
+    parts = {"attributes": described, "values": values, "enums": enums}
+    return {name: part for name, part in parts.items() if part} | groups

@@ -22,7 +22,7 @@ from packer.sources.hdf5.group_source import HDF5GroupSource
 from packer.sources.hdf5.groups import GroupSample, common_columns, group_samples
 from packer.sources.hdf5.paths import hdf5_paths
 from packer.sources.hdf5.scan import Request, Scan, scanned
-from packer.sources.hdf5.types import Column
+from packer.sources.hdf5.types import Column, paths
 from packer.sources.limits import Limits
 
 
@@ -201,7 +201,9 @@ def _overlaps(rows: Sequence[_Rows], start: int, stop: int) -> Iterator[_Rows]:
 
 
 def _provenance(scans: Sequence[Scan], request: Request) -> dict[str, Any]:
-    """The request, and of every file its name, samples and what differs from the first one's attributes."""
+    """The request, the paths of fields, and of every file its name, samples and what differs from the first one's
+    attributes.
+    """
     files: list[dict[str, Any]] = []
     for scan in scans:
         file: dict[str, Any] = {"name": _text(Path(scan.path).name), "samples": scan.samples}
@@ -211,7 +213,7 @@ def _provenance(scans: Sequence[Scan], request: Request) -> dict[str, Any]:
             file.update({"datasets": {}} | scan.origin)  # said even where there is nothing else to say
         files.append(file)
     options = {"fields": dict(request.fields), "skip": list(request.skip), "axis": request.axis}
-    return {"options": options, "files": files}
+    return {"options": options, "paths": paths(scans[0].columns), "files": files}
 
 
 def _text(name: str) -> str:

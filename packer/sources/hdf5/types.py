@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -33,6 +33,11 @@ class Column:
     @property
     def path(self) -> str:
         return "/".join((self.dataset, *self.members))
+
+
+def paths(columns: Sequence[Column]) -> dict[str, str]:
+    """Path of each field, where it is not the name with slashes for dots: names may hold dots of their own."""
+    return {c.spec.name: c.path for c in columns if c.path != "/" + c.spec.name.replace(".", "/")}
 
 
 @dataclass(frozen=True)

@@ -242,7 +242,7 @@ def test_what_was_not_kept_is_said(tmp_path):
     convert(str(tmp_path / "a.h5"), tmp_path / "d", workers=0, source=SourceOptions(skip=("other",)))
     notes = " ".join(export(tmp_path / "d", tmp_path / "out").notes)
     assert "/: the attribute 'large' is not written" in notes
-    assert "/other: its attributes are not written, since it was not packed" in notes
+    assert "attributes of /other are not written: the file does not hold them" in notes
 
 
 def test_real_files_come_back(tmp_path, shared_data):

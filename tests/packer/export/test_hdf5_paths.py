@@ -1,0 +1,153 @@
+"""Fields go back to the paths they came from, and attributes to the objects they belong to."""
+
+from __future__ import annotations
+
+import h5py
+import msgspec
+import numpy as np
+import pytest
+
+from packer.convert import convert
+from packer.export import export
+from packer.export.hdf5_paths import field_paths
+from packer.format import manifest as manifests
+from packer.sources.opening import SourceOptions
+
+
+def exported(work, make, fields=None, **options):
+    """Paths of all objects of the export of a file that `make` makes, and the notes of the export."""
+    with h5py.File(work / "a.h5", "w") as file:
+        make(file)
+    convert(str(work / "a.h5"), work / "d", workers=0, source=SourceOptions(**options))
+    return held(work, fields)
+
+
+def held(work, fields=None):
+    """Paths of all objects of the export, and its notes."""
+    report = export(work / "d", work / "out", fields=fields, overwrite=True)
+    with h5py.File(next((work / "out").iterdir())) as file:
+        paths = []
+        file.visit(paths.append)
+    return paths, report.notes
+
+
+def early(work):
+    """Makes the manifest one of an early version, which did not keep the paths of fields and the groups."""
+    known = manifests.read(work / "d")
+    del known.origin["paths"]
+    for file in known.origin["files"]:
+        file.pop("groups", None)
+    manifests.write(work / "d", msgspec.structs.replace(known, origin=known.origin))
+
+
+def test_dots_of_names_stay_dots(tmp_path):
+    """Weights of PyTorch models are named so; a name beside one that begins with it changes nothing."""
+
+    def make(file):
+        for name in ("a", "a.b", "conv1.weight", "g/x", "g/x.y"):
+            file[name] = np.arange(3)
+        file["g/x"].attrs["unit"] = "m"
+
+    assert exported(tmp_path, make) == (["a", "a.b", "conv1.weight", "g", "g/x", "g/x.y"], ())
+    with h5py.File(tmp_path / "out/a.h5") as file:
+        assert file["g/x"].attrs["unit"] == "m"
+
+
+def test_dots_of_compound_members(tmp_path):
+    """Members of compounds, and fields picked out of them, have paths as well."""
+
+    def make(file):
+        file["t.able"] = np.zeros(3, [("a.b", "<i4"), ("c", "<f4")])
+
+    assert exported(tmp_path, make, pick={"q": "/t.able/a.b"}) == (["t.able"], ())
+    with h5py.File(tmp_path / "out/a.h5") as file:
+        assert file["t.able"].dtype.names == ("a.b",)
+
+
+def test_dots_of_groups_that_are_samples(tmp_path):
+    """Paths are those within a sample's group."""
+
+    def make(file):
+        for n in range(2):
+            file[f"s{n}/x.y"] = np.arange(3)
+            file[f"s{n}/x/z"] = np.arange(n)
+
+    expected = ["s0", "s0/x", "s0/x.y", "s0/x/z", "s1", "s1/x", "s1/x.y", "s1/x/z"]
+    assert sorted(exported(tmp_path, make, samples="groups")[0]) == expected
+
+
+def with_attributes(file):
+    """A packed dataset, one that is to be skipped, and a group without datasets, all with attributes."""
+    file["x.y"] = np.arange(3)
+    file["x/y/z"] = np.arange(5)
+    file.create_group("empty")
+    for path in ("x.y", "x/y/z", "empty"):
+        file[path].attrs["k"] = 1
+
+
+def test_attributes_of_what_is_not_there_are_a_note(tmp_path):
+    """A dataset that was not packed, or is not exported, does not become a group; a group that holds nothing does."""
+    note = "attributes of /x/y/z are not written: the file does not hold them"
+    assert exported(tmp_path, with_attributes, skip=("/x/y/z",)) == (["empty", "x.y"], (note,))
+
+
+def test_attributes_of_fields_that_are_not_exported(tmp_path):
+    """One note for all of them."""
+
+    def make(file):
+        for n in range(8):
+            file[f"x{n}"] = np.arange(3)
+            file[f"x{n}"].attrs["k"] = 1
+
+    note = "attributes of /x1, /x2, /x3, /x4, /x5 and 2 more are not written: the file does not hold them"
+    assert exported(tmp_path, make, ["x0"]) == (["x0"], (note,))
+
+
+def test_a_value_that_was_not_kept_is_no_group(tmp_path):
+    """A single value too large for the manifest leaves its attributes without a place."""
+
+    def make(file):
+        file["x"] = np.arange(3)
+        file["v"] = "y" * 20_000
+        file["v"].attrs["k"] = 1
+
+    paths, notes = exported(tmp_path, make)
+    assert paths == ["x"]
+    assert "attributes of /v are not written: the file does not hold them" in notes
+
+
+def test_datasets_of_early_versions(tmp_path):
+    """Where no paths were kept, those with attributes tell of dots, and what cannot be made is a note."""
+    exported(tmp_path, with_attributes, skip=("/x/y/z",))
+    early(tmp_path)
+    assert sorted(held(tmp_path)[0]) == ["empty", "x", "x.y", "x/y", "x/y/z"]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_fields_of_one_dataset(tmp_path, kept):
+    """A dataset that was packed twice is written under the names of its fields; others stay where they were."""
+
+    def make(file):
+        file["g/x"] = np.arange(3)
+        file["g/y"] = np.arange(3)
+
+    exported(tmp_path, make, pick={"one": "/g/x", "two": "/g/x", "y": "/g/y"})
+    if not kept:
+        early(tmp_path)
+    assert held(tmp_path)[0] == ["g", "g/y", "one", "two"]
+
+
+def test_no_two_fields_have_one_path():
+    """Also where a field below the root would be in the way of another."""
+    kept = {"a": "/b", "c": "/b"}
+    assert field_paths(["a", "c", "d"], kept, {}, {}) == {"a": "/a", "c": "/c", "d": "/d"}
+    assert field_paths(["a", "c", "a.b"], kept, {}, {}) == {"a": "/a", "c": "/c", "a.b": "/a.b"}
+
+
+def test_a_group_in_the_place_of_a_dataset(tmp_path):
+    """Attributes of a group that a manifest puts within a dataset are a note, and no error."""
+    exported(tmp_path, lambda file: file.__setitem__("a", np.arange(3)))
+    known = manifests.read(tmp_path / "d")
+    known.origin["files"][0].update({"attributes": {"/a/b": {"k": 1}}, "groups": ["/a/b"]})
+    manifests.write(tmp_path / "d", msgspec.structs.replace(known, origin=known.origin))
+    assert held(tmp_path) == (["a"], ("attributes of /a/b are not written: the file does not hold them",))
