@@ -24,9 +24,9 @@ _DEFAULT = "default.h5"
 class Described(msgspec.Struct, frozen=True):
     """What `packer.sources.hdf5.source` keeps of a file.
 
-    Attributes by path, and which of these are groups (early versions did not say); single values by path, enums by
-    field, unusual datatypes by path (of groups, those of the first one, and by name of the sample those of groups that
-    differ). A file that says nothing at all is like the first one.
+    Attributes by path, and which of these are groups (early versions did not say); single values by path, what further
+    names stand for, enums by field, unusual datatypes by path (of groups, those of the first one, and by name of the
+    sample those of groups that differ). A file that says nothing at all is like the first one.
     """
 
     name: str = _DEFAULT
@@ -34,6 +34,7 @@ class Described(msgspec.Struct, frozen=True):
     attributes: dict[str, dict[str, Any]] = {}
     groups: tuple[str, ...] | None = None
     values: dict[str, Any] = {}
+    links: dict[str, str] = {}
     enums: dict[str, dict[str, int]] = {}
     datasets: dict[str, Typed] | None = None
     others: dict[str, dict[str, Typed]] = {}
@@ -138,7 +139,8 @@ def _common(files: Sequence[Described]) -> Described:
 
 
 def _says(described: Described) -> bool:
-    return bool(described.attributes or described.values or described.enums) or described.datasets is not None
+    said = described.attributes or described.values or described.links or described.enums
+    return bool(said) or described.datasets is not None
 
 
 def _rows(source: PackedSource, origin: _Origin, start: int, count: int, file: str, notes: list[str]) -> list[Segment]:

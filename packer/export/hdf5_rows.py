@@ -70,7 +70,17 @@ class RowsFile:
                 self._write_single(path, held)
             except (ValueError, TypeError, OSError, RuntimeError) as error:
                 self._notes.append(f"{path} is not written: {error}")
+        for path, target in described.links.items():
+            self._link(path, target)
         write_all(self._file, described.attributes, described.groups, self._notes)
+
+    def _link(self, path: str, target: str) -> None:
+        if target not in self._file:
+            return  # it was not packed, or is not exported
+        try:
+            self._file[path] = self._file[target]
+        except (ValueError, OSError, RuntimeError) as error:
+            self._notes.append(f"{path}, another name of {target}, is not written: {error}")
 
     def _write_single(self, path: str, held: Any) -> None:
         found = value(held)

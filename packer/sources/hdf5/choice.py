@@ -72,16 +72,27 @@ def is_skipped(entry: Listed, skip: Collection[str]) -> bool:
 
 
 def _picked(entries: Sequence[Listed], name: str, where: str, path: str) -> dict[str, Listed]:
-    steps = "/" + where.strip("/")
+    asked = "/" + where.strip("/")
+    steps = _first_name(entries, asked)
     hits = [e for e in entries if e.path == steps or e.dataset == steps]
     if not hits:
-        raise SourceError(f"has no dataset {steps} for field {name}; {_listing(entries)}", path)
+        raise SourceError(f"has no dataset {asked} for field {name}; {_listing(entries)}", path)
     for entry in hits:
         if entry.leaf is None:
             raise SourceError(f"field {name}: {entry.path} {entry.problem or entry.aside}", path)
     if len(hits) == 1 and hits[0].path == steps:
         return {name: hits[0]}
     return {".".join((name, *entry.members)): entry for entry in hits}
+
+
+def _first_name(entries: Sequence[Listed], path: str) -> str:
+    """The path under which a dataset is listed; that of what is no other name is itself."""
+    same = {e.path: e.same.rstrip("/") for e in entries if e.same is not None}
+    steps = path.split("/")
+    found = ""
+    for step in steps[1:]:
+        found = same.get(f"{found}/{step}", f"{found}/{step}")
+    return found
 
 
 def _all(entries: Sequence[Listed], skip: Collection[str], kind: str | None, path: str) -> dict[str, Listed]:

@@ -32,6 +32,7 @@ class Listed:
         problem: why it cannot be a field, as a phrase that follows the path.
         aside: why it is left out without harm, as a phrase that follows the path.
         note: what is not stored as it is in the file, as a phrase that follows the path.
+        same: path of the dataset or group that this is another name of.
     """
 
     dataset: str
@@ -42,6 +43,7 @@ class Listed:
     problem: str | None = None
     aside: str | None = None
     note: str | None = None
+    same: str | None = None
 
     @property
     def path(self) -> str:
@@ -58,7 +60,7 @@ class Inventory:
     """All that a file holds.
 
     Attributes:
-        entries: datasets, their members, and dead links.
+        entries: datasets, their members, further names of datasets and groups, and dead links.
         paths: paths of all groups and datasets that can be opened.
         homes: file of each dataset that lies in another one, by path.
     """
@@ -82,13 +84,15 @@ def inventory(root: h5py.Group, path: str, axis: int | None) -> Inventory:
 
 
 def listed(found: Found, axis: int | None) -> list[Listed]:
-    """What a dataset or a dead link can become; nothing for groups.
+    """What a dataset, another name of one, or a dead link can become; nothing for groups.
 
     Args:
         found: what the walk met.
         axis: number of the sample axis, from the end where negative; None where the whole dataset is
             the value of one sample.
     """
+    if found.same is not None:
+        return [Listed(found.path, aside=f"is another name of {found.same}", same=found.same)]
     if found.thing is None:
         return [Listed(found.path, problem=found.problem)]
     if not isinstance(found.thing, h5py.Dataset):

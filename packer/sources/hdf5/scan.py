@@ -105,17 +105,19 @@ def conversions(wanted: Iterable[Listed]) -> list[str]:
 
 def _asides(entries: list[Listed], skip: Collection[str], values: Mapping[str, Any]) -> list[str]:
     """What is left out, and what becomes of it; first what is not kept at all."""
-    lost, kept = [], []
+    lost, linked, kept = [], [], []
     for entry in entries:
         if not entry.aside or is_skipped(entry, skip):
             continue
-        if entry.aside != SINGLE:
+        if entry.same is not None:
+            linked.append(f"{entry.path} {entry.aside}: packed once")
+        elif entry.aside != SINGLE:
             lost.append(f"{entry.path} {entry.aside}")
         elif (why := summary(values.get(entry.path, _BEYOND))) is None:
             kept.append(f"{entry.path} is a single value: kept with the attributes")
         else:
             lost.append(f"{entry.path} is a single value, too large or of a kind that is not kept ({why})")
-    return [*_some(lost), *_some(kept)]
+    return [*_some(lost), *_some(linked), *_some(kept)]
 
 
 def _some(notes: list[str]) -> list[str]:
@@ -123,12 +125,15 @@ def _some(notes: list[str]) -> list[str]:
 
 
 def _origin(file: h5py.File, held: Inventory, wanted: Mapping[str, Listed]) -> dict[str, Any]:
-    """Attributes by path, which of these are groups, single values by path, enum names and numbers by field."""
+    """Attributes by path, which of these are groups, single values by path, what further names stand for, enum names
+    and numbers by field.
+    """
     described = {path: attributes(file[path]) for path in ("/", *held.paths[:_MAX_DESCRIBED])}
     described = {path: found for path, found in described.items() if found}
     groups = {"groups": [path for path in described if isinstance(file[path], h5py.Group)]} if described else {}
     singles = [e.dataset for e in held.entries if e.aside == SINGLE]
     values = {path: single(file[path]) for path in singles[:_MAX_DESCRIBED]}
+    links = {e.path: e.same for e in [e for e in held.entries if e.same is not None][:_MAX_DESCRIBED]}
     enums = {name: entry.leaf.enum for name, entry in wanted.items() if entry.leaf and entry.leaf.enum}
-    parts = {"attributes": described, "values": values, "enums": enums}
+    parts = {"attributes": described, "values": values, "links": links, "enums": enums}
     return {name: part for name, part in parts.items() if part} | groups

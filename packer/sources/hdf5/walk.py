@@ -19,28 +19,30 @@ _FAULTS = (OSError, RuntimeError, ValueError, TypeError, LookupError, SystemErro
 
 @dataclass(frozen=True)
 class Found:
-    """One thing that a walk met: a dataset or a group, or a link with the reason why it leads nowhere.
+    """One thing that a walk met: a dataset or a group, another name of one, or a link that leads nowhere, and why.
 
     Attributes:
         path: path from the root of the walk, with a leading slash.
-        thing: the open object; None where it cannot be opened.
+        thing: the open object; None where it cannot be opened, or was met already.
         problem: why it cannot, as a phrase that follows the path.
+        same: path under which it was met already.
     """
 
     path: str
     thing: h5py.Dataset | h5py.Group | None
     problem: str | None = None
+    same: str | None = None
 
 
 def walk(root: h5py.Group) -> Iterator[Found]:
     """Groups and datasets below `root` in the file's order; soft and external links behind the rest.
 
-    A link to what was met already is left out, so that every dataset comes once.
+    Of what was met already only the path comes, so that every dataset comes once.
 
     Raises:
         SourceError: there are more than `MAX_LINKS` links.
     """
-    seen = {_identity(root)}
+    seen = {_identity(root): "/"}
     groups: deque[tuple[str, h5py.Group]] = deque([("", root)])
     links: deque[tuple[str, h5py.Group, str | bytes]] = deque()
     count = 0
@@ -59,11 +61,12 @@ def walk(root: h5py.Group) -> Iterator[Found]:
         for prefix, group, name in todo:
             found = _follow(group, name, f"{prefix}/{_text(name)}")
             if found.thing is not None:
-                identity = _identity(found.thing)
-                if identity in seen or isinstance(found.thing, h5py.Datatype):
+                if isinstance(found.thing, h5py.Datatype):
                     continue
-                seen.add(identity)
-                if isinstance(found.thing, h5py.Group):
+                first = seen.setdefault(_identity(found.thing), found.path)
+                if first != found.path:
+                    found = Found(found.path, None, same=first)
+                elif isinstance(found.thing, h5py.Group):
                     deeper.append((found.path, found.thing))
             yield found
         groups.extendleft(reversed(deeper))

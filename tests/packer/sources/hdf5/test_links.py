@@ -1,0 +1,91 @@
+"""Several names of one dataset: it is packed once, found by any of them, and has all of them again when exported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import msgspec
+import numpy as np
+import pytest
+
+from packer.convert import convert
+from packer.errors import SourceError
+from packer.export import export
+from packer.format import manifest as manifests
+from packer.sources.hdf5.source import open_hdf5
+
+
+@pytest.fixture
+def linked(tmp_path: Path) -> str:
+    """A file with further names of a dataset, of a single value, of a group and of the root."""
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        file["a"] = np.arange(3)
+        file["one"] = 1
+        file["g/x"] = np.arange(3.0)
+        file["b"] = file["a"]
+        file["deep/er/soft"] = h5py.SoftLink("/a")
+        file["single"] = file["one"]
+        file["h"] = h5py.SoftLink("/g")
+        file["g/up"] = file["/"]
+    return path
+
+
+def test_further_names_are_said(linked: str) -> None:
+    """Each is a note; the dataset is packed once, under the name that comes first."""
+    source = open_hdf5(linked)
+    assert {f.name for f in source.fields} == {"a", "g.x"}
+    assert {note for note in source.notes() if "another name" in note} == {
+        "/b is another name of /a: packed once",
+        "/deep/er/soft is another name of /a: packed once",
+        "/single is another name of /one: packed once",
+        "/h is another name of /g: packed once",
+        "/g/up is another name of /: packed once",
+    }
+    assert not any("another name of /a" in note for note in open_hdf5(linked, skip=["b", "deep"]).notes())
+
+
+@pytest.mark.parametrize("name", ["/a", "/b", "deep/er/soft", "/g/up/b", "/g/up/g/up/a"])
+def test_a_dataset_is_picked_by_any_name(linked: str, name: str) -> None:
+    """Links to it and links to groups above it lead to it."""
+    source = open_hdf5(linked, fields={"q": name, "x": "/h/x"})
+    (block,) = source.read()
+    assert np.asarray(block["q"]).tolist() == [0, 1, 2]
+    assert np.asarray(block["x"]).tolist() == [0, 1, 2]
+    assert source.provenance()["paths"] == {"q": "/a", "x": "/g/x"}
+
+
+def test_a_name_that_leads_nowhere_is_said_as_it_was_asked_for(linked: str) -> None:
+    """The message has the path that was given, and lists the further names."""
+    with pytest.raises(SourceError, match=r"has no dataset /h/nope for field q") as caught:
+        open_hdf5(linked, fields={"q": "/h/nope"})
+    assert "/b    (is another name of /a)" in str(caught.value)
+    with pytest.raises(SourceError, match=r"field q: /one is a single value"):
+        open_hdf5(linked, fields={"q": "/single"})
+
+
+def test_exports_have_all_names(linked: str, tmp_path: Path) -> None:
+    """Further names of what is written are made again; those of what is not exported are left out."""
+    convert(linked, tmp_path / "d", workers=0)
+    assert not export(tmp_path / "d", tmp_path / "out").notes
+    with h5py.File(tmp_path / "out/a.h5") as file:
+        assert set(file) == {"a", "b", "deep", "g", "h", "one", "single"}
+        assert file["b"] == file["a"]
+        assert file["deep/er/soft"] == file["a"]
+        assert file["single"] == file["one"]
+        assert file["h"] == file["g"]
+        assert file["g/up"] == file["/"]
+    export(tmp_path / "d", tmp_path / "less", fields=["g.x"])
+    with h5py.File(tmp_path / "less/a.h5") as file:
+        assert set(file) == {"g", "h", "one", "single"}
+
+
+def test_a_name_that_cannot_be_made_is_a_note(linked: str, tmp_path: Path) -> None:
+    """A manifest that puts one within a dataset."""
+    convert(linked, tmp_path / "d", workers=0)
+    known = manifests.read(tmp_path / "d")
+    known.origin["files"][0]["links"] = {"/a/b": "/a"}
+    manifests.write(tmp_path / "d", msgspec.structs.replace(known, origin=known.origin))
+    (note,) = export(tmp_path / "d", tmp_path / "out").notes
+    assert note.startswith("/a/b, another name of /a, is not written: ")
