@@ -19,6 +19,8 @@ from packer.origin import Leaf, leaves
 from packer.sources.packed.source import PackedSource
 
 _DEFAULT = "default.h5"
+#: Files that a note names.
+_SHOWN = 5
 
 
 class Described(msgspec.Struct, frozen=True):
@@ -103,7 +105,7 @@ def segments(source: PackedSource, file: str, notes: list[str]) -> list[Segment]
             found += _groups(source, origin, start, start + len(leaf.numbers), file)
         else:
             found += _rows(source, origin, start, len(leaf.numbers), file, notes)
-    return _named_apart(found)
+    return _named_apart(found, notes)
 
 
 def _parsed(origin: Mapping[str, Any]) -> _Origin | None:
@@ -232,10 +234,10 @@ def _check_place(place: str, others: Sequence[str]) -> None:
             raise ValueError(f"{other} is in its place")
 
 
-def _named_apart(found: list[Segment]) -> list[Segment]:
+def _named_apart(found: list[Segment], notes: list[str]) -> list[Segment]:
     """The segments with a file of their own each: files of several folders may have one name."""
     taken: set[str] = set()
-    out = []
+    out, renamed = [], []
     for segment in found:
         path, number = PurePosixPath(segment.file), 1
         name = segment.file
@@ -244,4 +246,9 @@ def _named_apart(found: list[Segment]) -> list[Segment]:
             name = str(path.with_name(f"{path.stem}_{number}{path.suffix}"))
         taken.add(name)
         out.append(replace(segment, file=name))
+        if name != segment.file:
+            renamed.append(f"{segment.file} as {name}")
+    if renamed:
+        more = f" and {len(renamed) - _SHOWN:,} more" if len(renamed) > _SHOWN else ""
+        notes.append(f"source files of one name are told apart by numbers: {', '.join(renamed[:_SHOWN])}{more}")
     return out

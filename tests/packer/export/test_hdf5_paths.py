@@ -151,3 +151,16 @@ def test_a_group_in_the_place_of_a_dataset(tmp_path):
     known.origin["files"][0].update({"attributes": {"/a/b": {"k": 1}}, "groups": ["/a/b"]})
     manifests.write(tmp_path / "d", msgspec.structs.replace(known, origin=known.origin))
     assert held(tmp_path) == (["a"], ("attributes of /a/b are not written: the file does not hold them",))
+
+
+def test_files_of_one_name(tmp_path):
+    """Files of several folders that have one name get numbers, and one note says which."""
+    for folder in "pqr":
+        (tmp_path / "in" / folder).mkdir(parents=True)
+        with h5py.File(tmp_path / "in" / folder / "a.h5", "w") as file:
+            file["x"] = np.arange(3)
+    convert(str(tmp_path / "in"), tmp_path / "d", workers=0)
+    report = export(tmp_path / "d", tmp_path / "out")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"a.h5", "a_2.h5", "a_3.h5"}
+    told = "source files of one name are told apart by numbers: a.h5 as a_2.h5, a.h5 as a_3.h5"
+    assert report.notes == (told,)
