@@ -7,7 +7,7 @@ from typing import Any
 import h5py
 
 from packer.errors import UsageError
-from packer.export.hdf5_attributes import write_attributes
+from packer.export.hdf5_attributes import write_all, write_attributes
 from packer.export.hdf5_layout import Segment, typed_datasets
 from packer.sources.packed.source import PackedSource
 
@@ -16,6 +16,7 @@ class GroupsFile:
     """One file of groups; see `packer.export.hdf5_rows.RowsFile`."""
 
     def __init__(self, file: h5py.File, segment: Segment, source: PackedSource, notes: list[str]) -> None:
+        self._file = file
         self._segment = segment
         self._notes = notes
         base = segment.options.samples.partition(":")[2].strip("/")
@@ -50,7 +51,9 @@ class GroupsFile:
         return made
 
     def finish(self) -> None:
-        """All has been written."""
+        """Writes what the source file had above the samples."""
+        above = self._segment.described.above
+        write_all(self._file, above, above, self._notes)
 
     def _write_field(self, group: h5py.Group, path: str, value: Any, name: str) -> None:
         if isinstance(value, str):

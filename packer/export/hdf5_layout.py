@@ -19,6 +19,7 @@ from packer.origin import Leaf, leaves
 from packer.sources.packed.source import PackedSource
 
 _DEFAULT = "default.h5"
+_NO_GROUPS = "the samples are in another order than in their files: they are rows of one, and no groups with attributes"
 #: Files that a note names.
 _SHOWN = 5
 
@@ -28,7 +29,8 @@ class Described(msgspec.Struct, frozen=True):
 
     Attributes by path, and which of these are groups (early versions did not say); single values by path, what further
     names stand for, enums by field, unusual datatypes by path (of groups, those of the first one, and by name of the
-    sample those of groups that differ). A file that says nothing at all is like the first one.
+    sample those of groups that differ), attributes of what is above groups by path, sentences on what was not kept. A
+    file that says nothing at all is like the first one.
     """
 
     name: str = _DEFAULT
@@ -40,6 +42,8 @@ class Described(msgspec.Struct, frozen=True):
     enums: dict[str, dict[str, int]] = {}
     datasets: dict[str, Typed] | None = None
     others: dict[str, dict[str, Typed]] = {}
+    above: dict[str, dict[str, Any]] = {}
+    lost: tuple[str, ...] = ()
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -57,6 +61,8 @@ class _Origin(msgspec.Struct, frozen=True):
     attributes: dict[str, dict[str, Any]] = {}
     datasets: dict[str, Typed] = {}
     others: dict[str, dict[str, Typed]] = {}
+    above: dict[str, dict[str, dict[str, Any]]] = {}
+    lost: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -102,7 +108,7 @@ def segments(source: PackedSource, file: str, notes: list[str]) -> list[Segment]
             return [_plain(source, file, whole, notes)]
         start = int(leaf.numbers[0])
         if origin.options.samples.startswith("groups"):
-            found += _groups(source, origin, start, start + len(leaf.numbers), file)
+            found += _groups(source, origin, start, start + len(leaf.numbers), file, notes)
         else:
             found += _rows(source, origin, start, len(leaf.numbers), file, notes)
     return _named_apart(found, notes)
@@ -127,6 +133,8 @@ def _plain(source: PackedSource, file: str, whole: Sequence[Leaf], notes: list[s
     first = origins[0]
     paths = {spec.name: f"/{spec.name}" for spec in source.fields}
     if first is None or None in origins or first.options.samples != "rows" or not first.files:
+        if any(origin is not None and origin.options.samples != "rows" for origin in origins):
+            notes.append(_NO_GROUPS)
         return Segment(file, 0, len(source), paths)
     notes.append("the samples are in another order than in their files, so that all are in one file")
     paths = _paths(source, first, first.files[0].attributes)
@@ -162,13 +170,16 @@ def _rows(source: PackedSource, origin: _Origin, start: int, count: int, file: s
     return found
 
 
-def _groups(source: PackedSource, origin: _Origin, start: int, stop: int, file: str) -> list[Segment]:
+def _groups(source: PackedSource, origin: _Origin, start: int, stop: int, file: str, notes: list[str]) -> list[Segment]:
     """A segment for each file whose groups were samples; the file's path stands in front of a group's name."""
     names = list((source.names or ())[start:stop])
     homes = [name.rpartition("/")[0] for name in names]
     edges = [i for i in range(len(homes)) if i == 0 or homes[i] != homes[i - 1]]
     if len(edges) != len(set(homes)):
         homes, edges = [""] * len(homes), [0]  # mixed: the path becomes groups within one file
+        if origin.above:
+            notes.append("attributes of groups above the samples are not written: those of all files are in one")
+    notes.extend(sentence for sentence in origin.lost if sentence not in notes)
     described = Described(attributes=origin.attributes, datasets=origin.datasets, others=origin.others)
     paths = _paths(source, origin, {})
     found = []
@@ -180,7 +191,7 @@ def _groups(source: PackedSource, origin: _Origin, start: int, stop: int, file: 
                 start=start + first,
                 stop=start + behind,
                 paths=paths,
-                described=described,
+                described=msgspec.structs.replace(described, above=origin.above.get(home, {})),
                 options=origin.options,
                 grouped=True,
                 groups=[name[len(home) + 1 if home else 0 :] for name in names[first:behind]],

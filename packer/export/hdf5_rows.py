@@ -65,6 +65,7 @@ class RowsFile:
     def finish(self) -> None:
         """Writes what the source file had beside the samples."""
         described = self._segment.described
+        self._notes.extend(f"{self._segment.file}: {sentence}" for sentence in described.lost)
         for path, held in described.values.items():
             try:
                 self._write_single(path, held)

@@ -18,11 +18,9 @@ from packer.sources.base import Block, Source
 from packer.sources.hdf5.blocks import BLOCK_BYTES, field_values
 from packer.sources.hdf5.dataset import dataset_at
 from packer.sources.hdf5.file import faults_named, opened
+from packer.sources.hdf5.group_origin import group_origin
 from packer.sources.hdf5.groups import GroupSample, sample_shapes
 from packer.sources.hdf5.types import Column, paths
-
-#: Groups whose attributes the manifest keeps: it is read by people.
-_MAX_DESCRIBED = 500
 
 
 class HDF5GroupSource(Source):
@@ -38,12 +36,8 @@ class HDF5GroupSource(Source):
         self._files = list(dict.fromkeys(name for s in samples for name in (s.path, *s.files)))
         ragged = [f.name for f in self.fields if f.is_ragged]
         self._shapes = {name: sample_shapes(list(samples), name) for name in ragged}
-        described = {name: s.attributes for name, s in zip(self._names, samples, strict=True) if s.attributes}
-        kept = dict(list(described.items())[:_MAX_DESCRIBED])
-        self._origin = {"options": options, "paths": paths(columns), "attributes": kept, **_types(self._names, samples)}
-        self._notes = list(dict.fromkeys(note for s in samples for note in s.notes))
-        if len(kept) < len(described):
-            self._notes.append(f"attributes of {len(described) - len(kept):,} groups left out")
+        self._origin = {"options": options, "paths": paths(columns), **group_origin(self._names, samples)}
+        self._notes = list(dict.fromkeys(note for s in samples for note in s.notes)) + self._origin.get("lost", [])
 
     def __len__(self) -> int:
         return len(self._places)
@@ -109,14 +103,6 @@ class HDF5GroupSource(Source):
 
     def notes(self) -> list[str]:
         return list(self._notes)
-
-
-def _types(names: Sequence[str], samples: Sequence[GroupSample]) -> dict[str, Any]:
-    """Unusual datatypes: those of the first group as `datasets`, and of groups that differ as `others`, by name."""
-    first = samples[0].datasets
-    others = {name: s.datasets for name, s in zip(names, samples, strict=True) if s.datasets != first}
-    kept = {"datasets": first, "others": dict(list(others.items())[:_MAX_DESCRIBED])}
-    return {name: part for name, part in kept.items() if part}
 
 
 def _boxed(dataset: h5py.Dataset) -> NDArray[Any]:

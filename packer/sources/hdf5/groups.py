@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import h5py
 import msgspec
@@ -36,6 +36,9 @@ class GroupSample:
         attributes: attributes of the group as JSON values.
         notes: sentences for the plan.
         datasets: datatypes that are not usual, by path within the group.
+        lost: what of it is not kept, in the words that a sentence begins with.
+        above: attributes of the root and of the groups down to the sample's, by path.
+        beside: paths of what lies beside the groups of samples.
     """
 
     path: str
@@ -45,6 +48,9 @@ class GroupSample:
     attributes: dict[str, object]
     notes: tuple[str, ...] = ()
     datasets: dict[str, dict[str, object]] = field(default_factory=dict)
+    lost: tuple[str, ...] = ()
+    above: dict[str, dict[str, object]] = field(default_factory=dict)
+    beside: tuple[str, ...] = ()
 
 
 def group_samples(path: str, base: str, request: Request, on_bad: OnBad) -> Iterator[GroupSample]:
@@ -65,6 +71,7 @@ def group_samples(path: str, base: str, request: Request, on_bad: OnBad) -> Iter
             if not isinstance(top, h5py.Group):
                 raise SourceError(f"has no group /{base.strip('/')} for --samples", path)
             names = [name for name in natsorted(top) if top.get(name, getclass=True) is h5py.Group]
+            above, beside = _above(file, top.name), _beside(file, top.name, set(names))
         if not names:
             raise SourceError(f"group {top.name} holds no groups that could be samples", path)
         for name in names:
@@ -74,7 +81,29 @@ def group_samples(path: str, base: str, request: Request, on_bad: OnBad) -> Iter
             except SourceError as error:
                 on_bad(error)
                 continue
-            yield sample
+            yield replace(sample, above=above, beside=beside)
+
+
+def _above(file: h5py.File, base: str) -> dict[str, dict[str, object]]:
+    """Attributes of the root and of the groups down to `base`, by path, of those that have some."""
+    found = {path: attributes(file[path]) for path in _steps(base)}
+    return {path: some for path, some in found.items() if some}
+
+
+def _beside(file: h5py.File, base: str, names: set[str]) -> tuple[str, ...]:
+    """Paths of what lies in the groups down to `base`, and is neither one of these groups nor a sample of `names`."""
+    steps, found = _steps(base), []
+    for group, below in zip(steps, [*steps[1:], None], strict=True):
+        paths = {name: f"{group.rstrip('/')}/{name}" for name in file[group]}
+        taken = names if below is None else {name for name, path in paths.items() if path == below}
+        found += [path for name, path in paths.items() if name not in taken]
+    return tuple(found)
+
+
+def _steps(base: str) -> list[str]:
+    """Paths of the root and of the groups down to `base`."""
+    parts = base.strip("/").split("/") if base.strip("/") else []
+    return ["/", *("/" + "/".join(parts[: i + 1]) for i in range(len(parts)))]
 
 
 def _sample(file: h5py.File, path: str, group: str, request: Request) -> GroupSample:
@@ -88,8 +117,14 @@ def _sample(file: h5py.File, path: str, group: str, request: Request) -> GroupSa
         files.extend(dataset_at(file, path, group + name, 1)[1].files)
     notes = tuple(conversions(wanted.values()))
     fields, homes = columns(wanted), tuple(dict.fromkeys(files))
-    types = stored_types(file[group], fields, of_rows=False)
-    return GroupSample(path, group, fields, homes, attributes(file[group]), notes, types)
+    types, more_types = stored_types(file[group], fields, of_rows=False)
+    lost = {
+        "attributes of datasets and groups": bool(held.described),
+        "further names of datasets and groups": any(e.same is not None for e in held.entries),
+        "some datatypes of datasets": more_types > 0,
+    }
+    said = tuple(what for what, is_lost in lost.items() if is_lost)
+    return GroupSample(path, group, fields, homes, attributes(file[group]), notes, types, said)
 
 
 def common_columns(samples: list[GroupSample], on_bad: OnBad) -> tuple[tuple[Column, ...], list[GroupSample]]:

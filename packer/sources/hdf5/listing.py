@@ -61,12 +61,12 @@ class Inventory:
 
     Attributes:
         entries: datasets, their members, further names of datasets and groups, and dead links.
-        paths: paths of all groups and datasets that can be opened.
+        described: paths of the groups and datasets that have attributes.
         homes: file of each dataset that lies in another one, by path.
     """
 
     entries: list[Listed] = field(default_factory=list)
-    paths: list[str] = field(default_factory=list)
+    described: list[str] = field(default_factory=list)
     homes: dict[str, str] = field(default_factory=dict)
 
 
@@ -76,11 +76,20 @@ def inventory(root: h5py.Group, path: str, axis: int | None) -> Inventory:
     for found in walk(root):
         held.entries += listed(found, axis)
         if found.thing is not None:
-            held.paths.append(found.path)
+            if has_attributes(found.thing):
+                held.described.append(found.path)
             home = str(found.thing.file.filename)
             if home != path:
                 held.homes[found.path] = home
     return held
+
+
+def has_attributes(thing: h5py.HLObject) -> bool:
+    """Also where it is damaged: what is wrong is then said in their place."""
+    try:
+        return bool(h5py.h5a.get_num_attrs(thing.id))
+    except (OSError, RuntimeError, ValueError):
+        return True
 
 
 def listed(found: Found, axis: int | None) -> list[Listed]:

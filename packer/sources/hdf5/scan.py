@@ -9,18 +9,13 @@ from typing import Any
 
 import h5py
 
-from packer.sources.hdf5.attributes import attributes, single, summary
 from packer.sources.hdf5.choice import chosen, columns, is_skipped
 from packer.sources.hdf5.dataset import dataset_at
 from packer.sources.hdf5.family import advice, family
 from packer.sources.hdf5.file import faults_named, opened
-from packer.sources.hdf5.listing import SINGLE, Inventory, Listed, inventory
-from packer.sources.hdf5.stored_types import stored_types
+from packer.sources.hdf5.kept import asides, origin
+from packer.sources.hdf5.listing import Listed, inventory
 from packer.sources.hdf5.types import Column
-
-#: Objects whose attributes are kept: the manifest is read by people.
-_MAX_DESCRIBED = 500
-_BEYOND = {"summary": f"beyond the first {_MAX_DESCRIBED}"}
 
 
 @dataclass(frozen=True)
@@ -47,7 +42,7 @@ class Scan:
         columns: its fields.
         samples: number of samples.
         files: further files that are read for it.
-        origin: attributes, groups that have some, single values, enum names and unusual datatypes as JSON values.
+        origin: as of `packer.sources.hdf5.kept`, with names and numbers of enumerations by field.
         notes: sentences for the plan.
         useless: entries of the request's `skip` that fit nothing here.
     """
@@ -76,15 +71,16 @@ def scanned(path: str, request: Request) -> Scan:
         files, notes = _storage(file, path, wanted.values(), samples)
         files = [*(held.homes[e.dataset] for e in wanted.values() if e.dataset in held.homes), *files]
         notes += [f"{Path(path).name}: {note}" for note in conversions(wanted.values())]
-        origin = _origin(file, held, wanted)
+        kept = origin(file, held, columns(wanted))
+        enums = {name: entry.leaf.enum for name, entry in wanted.items() if entry.leaf and entry.leaf.enum}
+        kept |= {"enums": enums} if enums else {}
+        notes += [f"{Path(path).name}: {sentence}" for sentence in kept.get("lost", [])]
         if not request.fields:
-            notes += _asides(entries, request.skip, origin.get("values", {}))
+            notes += asides(entries, request.skip, kept.get("values", {}))
         if kind == "matlab":
             notes.append(f"{Path(path).name}:{advice(kind)}")
-        types = stored_types(file, columns(wanted), of_rows=True)
-        origin |= {"datasets": types} if types else {}
         useless = tuple(name for name in request.skip if not any(is_skipped(e, [name]) for e in entries))
-        return Scan(path, columns(wanted), samples, tuple(dict.fromkeys(files)), origin, tuple(notes), useless)
+        return Scan(path, columns(wanted), samples, tuple(dict.fromkeys(files)), kept, tuple(notes), useless)
 
 
 def _storage(file: h5py.File, path: str, wanted: Iterable[Listed], samples: int) -> tuple[list[str], list[str]]:
@@ -101,39 +97,3 @@ def _storage(file: h5py.File, path: str, wanted: Iterable[Listed], samples: int)
 def conversions(wanted: Iterable[Listed]) -> list[str]:
     """What is not stored as it is in the file, for each dataset."""
     return [f"dataset {name} {note}" for name, note in {e.dataset: e.note for e in wanted}.items() if note]
-
-
-def _asides(entries: list[Listed], skip: Collection[str], values: Mapping[str, Any]) -> list[str]:
-    """What is left out, and what becomes of it; first what is not kept at all."""
-    lost, linked, kept = [], [], []
-    for entry in entries:
-        if not entry.aside or is_skipped(entry, skip):
-            continue
-        if entry.same is not None:
-            linked.append(f"{entry.path} {entry.aside}: packed once")
-        elif entry.aside != SINGLE:
-            lost.append(f"{entry.path} {entry.aside}")
-        elif (why := summary(values.get(entry.path, _BEYOND))) is None:
-            kept.append(f"{entry.path} is a single value: kept with the attributes")
-        else:
-            lost.append(f"{entry.path} is a single value, too large or of a kind that is not kept ({why})")
-    return [*_some(lost), *_some(linked), *_some(kept)]
-
-
-def _some(notes: list[str]) -> list[str]:
-    return notes if len(notes) <= 10 else [*notes[:10], f"{len(notes) - 10} more datasets left out like these"]
-
-
-def _origin(file: h5py.File, held: Inventory, wanted: Mapping[str, Listed]) -> dict[str, Any]:
-    """Attributes by path, which of these are groups, single values by path, what further names stand for, enum names
-    and numbers by field.
-    """
-    described = {path: attributes(file[path]) for path in ("/", *held.paths[:_MAX_DESCRIBED])}
-    described = {path: found for path, found in described.items() if found}
-    groups = {"groups": [path for path in described if isinstance(file[path], h5py.Group)]} if described else {}
-    singles = [e.dataset for e in held.entries if e.aside == SINGLE]
-    values = {path: single(file[path]) for path in singles[:_MAX_DESCRIBED]}
-    links = {e.path: e.same for e in [e for e in held.entries if e.same is not None][:_MAX_DESCRIBED]}
-    enums = {name: entry.leaf.enum for name, entry in wanted.items() if entry.leaf and entry.leaf.enum}
-    parts = {"attributes": described, "values": values, "links": links, "enums": enums}
-    return {name: part for name, part in parts.items() if part} | groups

@@ -23,9 +23,9 @@ from packer.sources.hdf5.types import Column
 _MAX_TYPES = 500
 
 
-def stored_types(root: h5py.Group, columns: Sequence[Column], of_rows: bool) -> dict[str, dict[str, Any]]:
+def stored_types(root: h5py.Group, columns: Sequence[Column], of_rows: bool) -> tuple[dict[str, dict[str, Any]], int]:
     """By path of each dataset below `root` whose type an export would not choose by itself: the type, and the fields
-    made of it, with the compound members that lead to each.
+    made of it, with the compound members that lead to each; and how many more of these datasets there are.
 
     Args:
         of_rows: whether the samples are rows of the datasets, for which names of enumerations are kept elsewhere, and
@@ -34,13 +34,13 @@ def stored_types(root: h5py.Group, columns: Sequence[Column], of_rows: bool) -> 
     found: dict[str, dict[str, Any]] = {}
     for column in columns:
         known = found.get(column.dataset)
-        if known is None and len(found) < _MAX_TYPES:
+        if known is None:
             held = type_json(root[column.dataset.lstrip("/")].dtype)
             if not _is_usual(held, of_rows):
                 known = found[column.dataset] = {"type": held, "fields": {}}
         if known is not None:
             known["fields"][column.spec.name] = list(column.members)
-    return found
+    return dict(list(found.items())[:_MAX_TYPES]), max(0, len(found) - _MAX_TYPES)
 
 
 def type_json(dtype: np.dtype[Any]) -> Any:

@@ -70,18 +70,6 @@ def test_lost_values_are_named_before_kept_ones(tmp_path):
     assert len(notes) == 1
 
 
-def test_single_values_beyond_the_first(tmp_path):
-    """A file of very many single values keeps the first 500, and says so of the rest."""
-
-    def make(file):
-        for n in range(505):
-            file[f"k{n:03d}"] = n
-
-    told, notes, _ = round_trip(tmp_path, make)
-    assert len([note for note in told if note.endswith("not kept (beyond the first 500)")]) == 5
-    assert notes == ()
-
-
 ARRAYS = [
     np.dtype(("<i4", (3,))),
     np.dtype((">f8", (2, 3))),

@@ -1,0 +1,165 @@
+"""What is not kept beside the samples is said, when they are packed and when they are exported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from packer.convert import convert
+from packer.export import export
+from packer.repack import repack
+from packer.sources.hdf5 import group_origin, kept, stored_types
+from packer.sources.hdf5.source import open_hdf5
+from packer.sources.opening import SourceOptions
+
+Notes = tuple[str, ...]
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Lets a manifest keep 5 things of one kind, and not 500."""
+    for module, name in ((kept, "MAX_KEPT"), (group_origin, "MAX_KEPT"), (stored_types, "_MAX_TYPES")):
+        assert getattr(module, name) == 500
+        monkeypatch.setattr(module, name, 5)
+    return 5
+
+
+def told(work: Path, make: Callable[[h5py.File], None], samples: str = "rows") -> tuple[Notes, Notes]:
+    """Notes of the source and of the export of a file that `make` makes."""
+    with h5py.File(work / "d.h5", "w") as file:
+        make(file)
+    notes = open_hdf5(str(work / "d.h5"), samples=samples).notes()
+    convert(str(work / "d.h5"), work / "d", workers=0, source=SourceOptions(samples=samples))
+    return tuple(notes), export(work / "d", work / "out").notes
+
+
+def test_rows_of_many_datasets(tmp_path: Path, few: int) -> None:
+    """Attributes and datatypes beyond the first are counted; objects without attributes take no place."""
+
+    def make(file: h5py.File) -> None:
+        for n in range(3):
+            file[f"p{n}"] = np.arange(3)
+        for n in range(few + 2):
+            file[f"q{n}"] = np.arange(3, dtype=">i4")
+            file[f"q{n}"].attrs["k"] = n
+
+    notes, exported = told(tmp_path, make)
+    said = {
+        "d.h5: attributes of 2 datasets and groups are not kept: there are more than 5",
+        "d.h5: datatypes of 2 datasets are not kept: there are more than 5",
+    }
+    assert set(notes) == said
+    assert set(exported) == said
+    with h5py.File(tmp_path / "out/d.h5") as file:
+        assert (file["q4"].dtype, dict(file["q4"].attrs)) == (np.dtype(">i4"), {"k": 4})
+        assert (file["q5"].dtype, dict(file["q5"].attrs)) == (np.dtype("<i4"), {})
+
+
+def test_many_further_names(tmp_path: Path, few: int) -> None:
+    """Those beyond the first are counted."""
+
+    def make(file: h5py.File) -> None:
+        file["a"] = np.arange(3)
+        for n in range(few + 1):
+            file[f"b{n}"] = file["a"]
+
+    notes, exported = told(tmp_path, make)
+    said = "d.h5: 1 further names of datasets and groups are not kept: there are more than 5"
+    assert said in notes
+    assert exported == (said,)
+
+
+def test_many_single_values(tmp_path: Path, few: int) -> None:
+    """Those beyond the first are counted, and not said to be kept."""
+
+    def make(file: h5py.File) -> None:
+        file["x"] = np.arange(3)
+        for n in range(few + 2):
+            file[f"k{n}"] = n
+
+    notes, exported = told(tmp_path, make)
+    said = "d.h5: 2 single values are not kept: there are more than 5"
+    assert notes == (said, *(f"/k{n} is a single value: kept with the attributes" for n in range(few)))
+    assert exported == (said,)
+
+
+def test_attributes_above_the_samples_come_back(tmp_path: Path) -> None:
+    """Those of the root and of the groups down to the samples, of every file."""
+    (tmp_path / "in").mkdir()
+    for name in ("a", "b"):
+        with h5py.File(tmp_path / f"in/{name}.h5", "w") as file:
+            file[f"data/part/{name}0/x"] = np.arange(3)
+            for path in ("/", "data", "data/part"):
+                file[path].attrs["of"] = name + path
+    convert(str(tmp_path / "in"), tmp_path / "d", workers=0, source=SourceOptions(samples="groups:/data/part"))
+    assert not export(tmp_path / "d", tmp_path / "out").notes
+    for name in ("a", "b"):
+        with h5py.File(tmp_path / f"out/{name}.h5") as file:
+            for path in ("/", "data", "data/part"):
+                assert dict(file[path].attrs) == {"of": name + path}
+
+
+def test_what_groups_lose(tmp_path: Path) -> None:
+    """What lies beside the samples, attributes within them, and further names there: a sentence each."""
+
+    def make(file: h5py.File) -> None:
+        file["other"] = np.arange(5)
+        file["data/loose"] = np.arange(4)
+        for name in "abc":
+            file[f"data/{name}/x"] = np.arange(3)
+            file[f"data/{name}/sub/y"] = file[f"data/{name}/x"]
+        file["data/a/x"].attrs["unit"] = "m"
+        file["data/b/sub"].attrs["q"] = 1
+
+    said = {
+        "attributes of datasets and groups within samples are not kept: 2 samples have some",
+        "further names of datasets and groups within samples are not kept: 3 samples have some",
+        "beside the groups of samples, and not packed: /other, /data/loose",
+    }
+    notes, exported = told(tmp_path, make, "groups:/data")
+    assert set(notes) == said
+    assert set(exported) == said
+
+
+def test_many_groups(tmp_path: Path, few: int) -> None:
+    """Attributes and datatypes of samples beyond the first are counted."""
+
+    def make(file: h5py.File) -> None:
+        for n in range(few + 3):
+            file[f"s{n}/x"] = np.arange(3, dtype=">i4" if n else "<i4")
+            file[f"s{n}"].attrs["n"] = n
+
+    notes, exported = told(tmp_path, make, "groups")
+    said = (
+        "attributes of 3 samples are not kept: there are more than 5",
+        "datatypes of 2 samples are not kept: there are more than 5",
+    )
+    assert notes == said
+    assert exported == said
+
+
+def test_groups_in_another_order_are_said_to_be_rows(tmp_path: Path) -> None:
+    """A dataset whose samples were shuffled is exported as rows of one file."""
+    with h5py.File(tmp_path / "d.h5", "w") as file:
+        for n in range(9):
+            file[f"s{n}/x"] = np.arange(3)
+    convert(str(tmp_path / "d.h5"), tmp_path / "d", workers=0, source=SourceOptions(samples="groups"))
+    repack(tmp_path / "d", tmp_path / "mixed", seed=1, workers=0)
+    (note,) = export(tmp_path / "mixed", tmp_path / "out").notes
+    assert "they are rows of one, and no groups" in note
+
+
+@pytest.mark.parametrize("samples", ["rows", "groups"])
+def test_nothing_is_said_where_nothing_is_lost(tmp_path: Path, samples: str) -> None:
+    """Samples with attributes of their own, and groups above them."""
+
+    def make(file: h5py.File) -> None:
+        file.attrs["a"] = 1
+        file["g/x"] = np.arange(3)
+        file["g"].attrs["b"] = 2
+
+    assert told(tmp_path, make, samples) == ((), ())
