@@ -35,7 +35,8 @@ def write_all(
             lost.append(path)
     if lost:
         more = f" and {len(lost) - _SHOWN:,} more" if len(lost) > _SHOWN else ""
-        notes.append(f"attributes of {', '.join(lost[:_SHOWN])}{more} are not written: the file does not hold them")
+        note = f"attributes of {', '.join(lost[:_SHOWN])}{more} are not written: the file does not hold them"
+        notes.extend([note] if note not in notes else [])  # once for all files of a set
 
 
 def _made(file: h5py.File, path: str, attributes: Mapping[str, Any], groups: Collection[str] | None) -> bool:

@@ -103,6 +103,16 @@ def test_attributes_of_fields_that_are_not_exported(tmp_path):
     assert exported(tmp_path, make, ["x0"]) == (["x0"], (note,))
 
 
+def test_files_that_lack_the_same(tmp_path):
+    """One note for all files of a set."""
+    (tmp_path / "in").mkdir()
+    for name in "ab":
+        with h5py.File(tmp_path / f"in/{name}.h5", "w") as file:
+            with_attributes(file)
+    convert(str(tmp_path / "in"), tmp_path / "d", workers=0, source=SourceOptions(skip=("/x/y/z",)))
+    assert len(export(tmp_path / "d", tmp_path / "out").notes) == 1
+
+
 def test_a_value_that_was_not_kept_is_no_group(tmp_path):
     """A single value too large for the manifest leaves its attributes without a place."""
 
