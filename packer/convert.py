@@ -30,6 +30,7 @@ from packer.processes import run_processes
 from packer.remote.output import RemoteOutput
 from packer.remote.sources import local_input
 from packer.resuming import Asked, finished, state_of
+from packer.sources import child
 from packer.sources.base import Source
 from packer.sources.limits import Limits
 from packer.sources.opening import SourceOptions, open_sources
@@ -166,6 +167,8 @@ def _pack(sources: Any, path: Path, options: ConvertOptions) -> tuple[Report, St
     source = open_source(sources, options, rejected)
     check_apart(sources, path)
     limits = guard(options, isinstance(source, SampleSource))
+    if limits is not None and options.executor is None:
+        child.check_may_start()  # before the folder is claimed
     prepared = prepare(source, options.codec, options.shard_size, limits)
     if options.planned:
         options.planned(prepared)

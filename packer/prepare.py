@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.format.codecs import Config, parse_codec
+from packer.format.manifest import check_count
 from packer.format.schema import Field, FieldSpec
 from packer.framing import choose_codec, codec_by_field, stored_field
 from packer.plan import FieldSizes, Plan, field_sizes, make_plan
@@ -46,11 +47,12 @@ def prepare(
         limits: what reading a sample may take, in a process of its own; None: in this one, unguarded.
 
     Raises:
-        UsageError: a codec cannot be used, or the shard size is too small.
+        UsageError: a codec cannot be used, the shard size is too small, or there are too many fields.
         SourceError: there is no sample, or the name of one cannot be stored.
     """
     if not len(source):
         raise SourceError("there is no sample to pack")
+    check_count(len(source.fields))
     if source.names is not None:
         check_names(source.names)
     # What is added to a dataset is stored as that is: its source's fields say how.

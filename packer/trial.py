@@ -75,7 +75,8 @@ def _packed(fields: Sequence[Field], source: Source) -> tuple[int, int, float]:
         for field, column in zip(fields, columns, strict=True):
             values: Any = block[field.name]
             if field.kind == "text":
-                values = [np.frombuffer(text.encode(), np.uint8) for text in values]
+                # Text that cannot be stored is told of where it is packed.
+                values = [np.frombuffer(text.encode(errors="surrogatepass"), np.uint8) for text in values]
             column.add(values)
     for column in columns:
         column.finish()

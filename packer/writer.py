@@ -21,7 +21,7 @@ import packer
 from packer.errors import SourceError, UsageError, WriteError
 from packer.finish import Made, finish
 from packer.format.codecs import parse_codec
-from packer.format.manifest import UNFINISHED
+from packer.format.manifest import UNFINISHED, check_count
 from packer.format.schema import Field, FieldSpec
 from packer.format.shard_writer import ShardWriter
 from packer.framing import Extent, choose_codec, codec_by_field, stored_field
@@ -190,6 +190,7 @@ class DatasetWriter:
 
     def _stored_fields(self, samples: Sequence[Sample]) -> tuple[Field, ...]:
         specs = self._specs or infer_fields(samples)
+        check_count(len(specs))
         texts = codec_by_field(self._codec, [spec.name for spec in specs])
         arrays = {spec.name: [_flat(sample[spec.name]) for sample in samples] for spec in specs}
         total = max(sum(a.nbytes for values in arrays.values() for a in values), 1)

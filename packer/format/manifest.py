@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 import xxhash
 
-from packer.errors import DatasetError, ManifestError, UnfinishedError
+from packer.errors import DatasetError, ManifestError, UnfinishedError, UsageError
 from packer.format.layout import FORMAT_NAME, FORMAT_VERSION
 from packer.format.schema import Field
 from packer.format.statistics import FieldStats
@@ -111,6 +111,14 @@ def _index_bytes(field: Field) -> float:
     size = 0 if field.codec or field.is_ragged else field.fixed_bytes
     size += 8 * (1 + len(field.ragged_axes)) if field.is_ragged else 0
     return size + 8 / (field.frame.samples or 1) * (field.frame.rows is None)
+
+
+def check_count(fields: int) -> None:
+    """Raises UsageError where there are more fields than a dataset may have."""
+    if fields > MAX_FIELDS:
+        raise UsageError(
+            f"{fields:,} fields; {MAX_FIELDS:,} is the most. Choose some (--field, --skip), or pack several datasets"
+        )
 
 
 def encode(manifest: Manifest) -> bytes:

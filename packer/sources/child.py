@@ -25,17 +25,22 @@ def context() -> BaseContext:
     return multiprocessing.get_context(method)
 
 
-def new_process(target: Callable[..., None], *args: Any) -> BaseProcess:
-    """A process that runs `target`, which begins with `begin`; not started yet.
-
-    Raises:
-        UsageError: this process is a daemon, as those of `multiprocessing.Pool` are: it may have no children.
-    """
+def check_may_start() -> None:
+    """Raises UsageError where this process may have no children: it is a daemon, as those of a Pool are."""
     if multiprocessing.current_process().daemon:
         raise UsageError(
             "this process is a daemon, as workers of multiprocessing.Pool are, and may start no processes; "
             "give workers=0 to read and pack in this one, or call it from a process that is no daemon"
         )
+
+
+def new_process(target: Callable[..., None], *args: Any) -> BaseProcess:
+    """A process that runs `target`, which begins with `begin`; not started yet.
+
+    Raises:
+        UsageError: as `check_may_start`.
+    """
+    check_may_start()
     made: BaseProcess = context().Process(target=target, args=args, daemon=True)  # type: ignore[attr-defined]
     return made
 

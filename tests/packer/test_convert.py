@@ -20,6 +20,7 @@ from packer.format.schema import FieldSpec
 from packer.output import OutputFolder
 from packer.sources.opening import SourceOptions
 from packer.verify import verify
+from packer.writer import DatasetWriter
 from readers import PackedDataset
 
 
@@ -432,3 +433,16 @@ def test_what_was_changed_is_named(pairs, tmp_path, changed, words):
         convert(pairs.sources, tmp_path / "d", **options | changed)
     report = convert(pairs.sources, tmp_path / "d", **options, on_error="skip")
     assert (report.kept_shards, len(report.rejected), report.samples) == (1, 1, 11)
+
+
+def test_more_fields_than_a_dataset_has(tmp_path):
+    """A thousand are packed and read, one more is refused before anything is written."""
+    sample = {f"f{n}": n for n in range(1000)}
+    assert convert([sample] * 2, tmp_path / "d").samples == 2
+    assert PackedDataset(tmp_path / "d")[1]["f999"] == 999
+    with pytest.raises(UsageError, match="1,001 fields; 1,000 is the most"):
+        convert([sample | {"more": 1}] * 2, tmp_path / "e")
+    writer = DatasetWriter(tmp_path / "f")
+    writer.add(sample | {"more": 1})
+    with pytest.raises(UsageError, match="1,001 fields"):
+        writer.__exit__(None, None, None)

@@ -8,6 +8,7 @@ from pathlib import Path
 from natsort import natsorted
 
 from packer.errors import SourceError
+from packer.sources.folders import walk
 from packer.sources.suffixes import KIND_OF
 
 #: What is taken from a folder; a file named by itself, or by a glob, may have any suffix.
@@ -24,11 +25,11 @@ def hdf5_paths(path: str) -> list[str]:
     """
     place = Path(path)
     if place.is_dir():
-        found = [str(p) for p in place.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file()]
-        shown = [p for p in found if not any(part.startswith(".") for part in Path(p).relative_to(place).parts)]
-        if not shown:
+        files = [Path(folder, name) for folder, names in walk(place) for name in names if name[0] != "."]
+        found = [str(file) for file in files if file.suffix.lower() in SUFFIXES and file.is_file()]
+        if not found:
             raise SourceError(f"the folder holds no file that ends in {', '.join(SUFFIXES)}", path)
-        return _in_order(shown)
+        return _in_order(found)
     if place.exists() or not glob.has_magic(path):
         return [path]
     # Path.glob takes no absolute pattern.

@@ -22,7 +22,7 @@ def test_the_order_is_not_that_of_the_listing(
     for name in NAMES:
         (tmp_path / name).touch()
     found = [tmp_path / name for name in listed]
-    monkeypatch.setattr(Path, "rglob", lambda place, pattern: iter(found))
+    monkeypatch.setattr(paths, "walk", lambda place: iter([(str(place), list(listed))]))
     monkeypatch.setattr(paths.glob, "glob", lambda pattern, recursive: [str(p) for p in found])
     expected = [str(tmp_path / name) for name in ("001.h5", "01.h5", "1.h5", "2.h5", "10.h5")]
     assert hdf5_paths(str(tmp_path)) == expected
@@ -40,3 +40,12 @@ def test_hidden_files_are_passed_over(tmp_path: Path) -> None:
     assert hdf5_paths(str(tmp_path)) == [str(tmp_path / "a.h5")]
     (tmp_path / ".trash" / "c.h5").touch()
     assert len(hdf5_paths(str(tmp_path / ".trash"))) == 2
+
+
+def test_linked_folders_are_followed(tmp_path: Path) -> None:
+    """As those of images and clouds are."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk" / "a.h5").touch()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "linked").symlink_to(tmp_path / "disk")
+    assert hdf5_paths(str(tmp_path / "data")) == [str(tmp_path / "data" / "linked" / "a.h5")]
