@@ -5,6 +5,7 @@
     ├── SourceError             a source file is damaged or does not fit its neighbours (exit 1)
     ├── WriteError              the output could not be written: disk full, permission lost (exit 1)
     └── DatasetError            a packed dataset cannot be read (exit 1)
+        ├── NoDatasetError      nothing is there, or something else: a file, another folder (exit 2)
         ├── ManifestError       manifest.json is wrong; says the place in it
         ├── UnfinishedError     there is no manifest yet; says how far it got
         ├── DamagedError        a file has the wrong size, a broken tree or a wrong checksum
@@ -59,6 +60,12 @@ class WriteError(PackerError):
 
 class DatasetError(PackerError):
     """A packed dataset cannot be read."""
+
+
+class NoDatasetError(DatasetError):
+    """Where a packed dataset was named there is none: nothing, a file, or a folder of something else."""
+
+    exit_status = 2
 
 
 class ManifestError(DatasetError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,9 @@ from packer.format.manifest import ShardEntry
 from packer.format.schema import Field
 from packer.format.shard import Shard
 from packer.tasks import Progress
+
+#: What to do ends the message of an error; a list of damages says it once, for all of them.
+_ADVICE = re.compile(r"; (copy it again or )?run `packer (verify|repair)`.*$")
 
 
 class ShardCheck(NamedTuple):
@@ -57,15 +61,24 @@ def check_shard(check: ShardCheck, progress: Progress | None = None) -> Checked:
 
     Args:
         progress: called with 0 and the bytes done since the last call.
+
+    Raises:
+        DatasetError: it may not be opened, which says nothing of what it holds.
     """
     checked = Checked()
     try:
         with Shard(check.folder / check.entry.file, check.entry.bytes) as shard:
             _check_open(shard, check, checked, progress or (lambda samples, nbytes: None))
     except PackerError as error:
-        # Without the path of the dataset in front of the file's name.
-        checked.faults.append(Fault(str(error).replace(f"{check.folder}{os.sep}", "")))
+        if isinstance(error.__context__, PermissionError):
+            raise
+        checked.faults.append(Fault(of_file(str(error), check.folder / check.entry.file, check.folder)))
     return checked
+
+
+def of_file(text: str, path: Path, folder: Path) -> str:
+    """What a message says of a file: without the file itself, the path of the dataset, and what to do."""
+    return _ADVICE.sub("", text.removeprefix(f"{path}: ").replace(f"{folder}{os.sep}", ""))
 
 
 def _check_open(shard: Shard, check: ShardCheck, checked: Checked, progress: Progress) -> None:

@@ -10,12 +10,12 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from packer.errors import DamagedError
+from packer.errors import DamagedError, DatasetError
 from packer.format import manifest as manifests
 from packer.format.manifest import SHARD_FOLDER, UNFINISHED, FileEntry, Manifest, ShardEntry
 from packer.format.names import Names
 from packer.output import beside
-from packer.shard_check import Checked, Fault, ShardCheck, check_shard
+from packer.shard_check import Checked, Fault, ShardCheck, check_shard, of_file
 from packer.shard_checks import check_shards
 from packer.tasks import Progress
 
@@ -141,9 +141,11 @@ class _Checker:
                 raise DamagedError("its digest is wrong: it was changed after it was written")
             self.bytes += entry.bytes
             return Names(path, entry)
+        except PermissionError as error:
+            raise DatasetError(f"{path}: cannot be opened: {error.strerror}") from None
         except (DamagedError, OSError) as error:
-            self._add(entry, str(error))
-            return None
+            self._add(entry, of_file(str(error), path, self.folder))
+        return None
 
 
 def verify(dataset: str | os.PathLike[str], progress: Progress | None = None, workers: int = 0) -> VerifyReport:
@@ -155,7 +157,8 @@ def verify(dataset: str | os.PathLike[str], progress: Progress | None = None, wo
             read a page of a file, or a file is cut short meanwhile.
 
     Raises:
-        DatasetError: there is no packed dataset, or its manifest is wrong, so that nothing else can be checked.
+        DatasetError: there is no packed dataset, or its manifest is wrong, so that nothing else can be checked; or a
+            file of it may not be read.
     """
     folder = Path(dataset)
     manifest = manifests.read(folder)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 import xxhash
 
-from packer.errors import DatasetError, ManifestError, UnfinishedError, UsageError
+from packer.errors import DatasetError, ManifestError, NoDatasetError, UnfinishedError, UsageError
 from packer.format.layout import FORMAT_NAME, FORMAT_VERSION
 from packer.format.schema import Field
 from packer.format.statistics import FieldStats
@@ -145,7 +145,7 @@ def decode(data: bytes, path: str) -> Manifest:
         document.pop("digest", None)
         manifest = msgspec.convert(document, type=Manifest)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise ManifestError(f"{path}: {error}") from None
+        raise ManifestError(f"{path}: {error}; run `packer repair`, which makes it again from the shards") from None
     size = len(_tail(b""))
     if data[-size:] != _tail(data[:-size]):
         raise ManifestError(f"{path}: it was changed after it was written (wrong digest); run `packer repair`")
@@ -163,8 +163,9 @@ def read(folder: Path) -> Manifest:
 
     Raises:
         UnfinishedError: the conversion into the folder was not finished.
-        DatasetError: there is no packed dataset.
-        ManifestError: the manifest is wrong.
+        NoDatasetError: there is no packed dataset.
+        ManifestError: the manifest is wrong, or lost.
+        DatasetError: the manifest cannot be read.
     """
     path = folder / MANIFEST
     try:
@@ -201,15 +202,22 @@ def file_digest(path: Path) -> str:
 def _absent(folder: Path) -> DatasetError:
     if not folder.is_dir():
         what = "is a file, not the folder of a packed dataset" if folder.exists() else "does not exist"
-        return DatasetError(f"{folder} {what}")
-    unfinished = folder / UNFINISHED
-    if not unfinished.exists():
-        return DatasetError(f"{folder} is not a packed dataset: it has no {MANIFEST}; make one with `packer convert`")
+        return NoDatasetError(f"{folder} {what}")
     done = len(list((folder / SHARD_FOLDER).glob("*.lmdb")))
+    if (folder / UNFINISHED).exists():
+        return _unfinished(folder, done)
+    if done:
+        shards = "1 shard" if done == 1 else f"{done:,} shards"
+        advice = "run `packer repair`, which makes it again from them"
+        return ManifestError(f"{folder} has {shards}, but no {MANIFEST}; {advice}")
+    return NoDatasetError(f"{folder} is not a packed dataset: it has no {MANIFEST}; make one with `packer convert`")
+
+
+def _unfinished(folder: Path, done: int) -> UnfinishedError:
     total = None
     # How far it got is a help, not what the error is about.
     with contextlib.suppress(OSError, msgspec.DecodeError, KeyError, TypeError):
-        total = msgspec.json.decode(unfinished.read_bytes())["shards"]
+        total = msgspec.json.decode((folder / UNFINISHED).read_bytes())["shards"]
     if total is None:
         return UnfinishedError(f"{folder} is unfinished: {done} shards are done; write it anew with overwrite=True")
     return UnfinishedError(

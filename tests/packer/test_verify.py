@@ -5,7 +5,9 @@ from __future__ import annotations
 import faulthandler
 import os
 import random
+import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -183,6 +185,37 @@ def test_what_is_no_dataset(mixed, tmp_path):
     manifest.unlink()
     with pytest.raises(DatasetError, match="no manifest"):
         verify(mixed)
+
+
+@pytest.mark.parametrize("file", ["shards/00001.lmdb", "names.lmdb"])
+def test_a_file_that_may_not_be_read_is_no_damage(mixed, monkeypatch, file):
+    """Without permission nothing is known of what a file holds: an error, and nothing to repair."""
+
+    def without_permission(function):
+        def refuse(path, *rest, **more):
+            if str(path) == str(mixed / file):
+                raise PermissionError(13, "Permission denied", str(path))
+            return function(path, *rest, **more)
+
+        return refuse
+
+    monkeypatch.setattr("os.open", without_permission(os.open))
+    monkeypatch.setattr("pathlib.Path.open", without_permission(Path.open))
+    with pytest.raises(DatasetError, match=f"{file}: cannot be opened: Permission denied") as caught:
+        verify(mixed)
+    assert "repair" not in str(caught.value)
+
+
+def test_a_damage_names_its_file_once(mixed):
+    """What is said of a file does not begin with it again, nor end with what the whole report ends with."""
+    for name in ("shards/00000.lmdb", "names.lmdb"):
+        (mixed / name).unlink()
+    with (mixed / "shards" / "00001.lmdb").open("ab") as file:
+        file.write(b"x")
+    names, first, second = map(str, verify(mixed).damages)
+    assert first == "shards/00000.lmdb: the shard is missing"
+    assert names == "names.lmdb: it is missing"
+    assert re.fullmatch(r"shards/00001.lmdb: [\d,]+ bytes, [\d,]+ expected: it was cut short or changed", second)
 
 
 def test_long_lists_of_names_are_cut():

@@ -132,7 +132,7 @@ def test_where_nothing_comes_from_the_disk(packer, packed, monkeypatch):
 
 def test_what_is_refused(packer, refused, packed, tmp_path, monkeypatch):
     """What cannot be measured or drawn is told in a sentence, before anything is measured."""
-    refused(1, ["bench", tmp_path], "not a packed dataset")
+    refused(2, ["bench", tmp_path], "not a packed dataset")
     refused(2, ["bench", packed, "--fields", "depth"], "no field 'depth'", "hr, xyz, label")
     refused(2, ["bench", packed, "--workers", "-1"], "--workers")
     refused(2, ["bench", packed, "--seconds", "0"], "--seconds")

@@ -146,5 +146,5 @@ def test_json(packer, raw):
 
 
 def test_what_is_no_dataset(refused, tmp_path):
-    """A folder that holds none ends it with 1."""
-    refused(1, ["doctor", tmp_path], "not a packed dataset")
+    """A folder that holds none ends it with 2."""
+    refused(2, ["doctor", tmp_path], "not a packed dataset")

@@ -49,14 +49,15 @@ def test_json_holds_exact_bytes(packer, packed):
 
 
 def test_what_is_no_dataset(refused, packed, tmp_path):
-    """Nothing, a file, another folder, an unfinished and a damaged dataset are said to be that, with exit 1."""
-    refused(1, ["info", tmp_path / "nothing"], "does not exist")
-    refused(1, ["info", packed / "manifest.json"], "is a file")
-    refused(1, ["info", tmp_path], "not a packed dataset")
+    """Nothing, a file and another folder are wrong usage; an unfinished and a damaged dataset are bad data."""
+    refused(2, ["info", tmp_path / "nothing"], "does not exist")
+    refused(2, ["info", packed / "manifest.json"], "is a file")
+    refused(2, ["info", tmp_path], "not a packed dataset")
     manifest = packed / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"samples": 12', '"samples": 13'))
     refused(1, ["info", packed], "manifest.json")
     manifest.unlink()
+    refused(1, ["info", packed], "no manifest.json", "packer repair")
     (packed / "unfinished.json").write_text('{"shards": 3}')
     refused(1, ["info", packed], "unfinished", "1 of 3 shards")
 

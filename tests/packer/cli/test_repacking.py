@@ -40,7 +40,7 @@ def test_export_refuses_a_folder_in_use(refused, dataset, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").touch()
     refused(2, ["export", dataset, tmp_path / "out"], "is not empty", "--overwrite")
-    refused(1, ["export", tmp_path / "none", tmp_path / "new"], "does not exist")
+    refused(2, ["export", tmp_path / "none", tmp_path / "new"], "does not exist")
 
 
 def test_append_adds_files(packer, refused, dataset, new_pairs, pairs, tmp_path):

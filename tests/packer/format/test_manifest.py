@@ -14,7 +14,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer.errors import DatasetError, ManifestError, UnfinishedError
+from packer.errors import DatasetError, ManifestError, NoDatasetError, UnfinishedError
 from packer.format import manifest as manifests
 from packer.format.manifest import ColumnTotals, FileEntry, Manifest, ShardEntry
 from packer.format.schema import Field, FrameRule
@@ -263,8 +263,26 @@ def test_folders_that_hold_no_dataset(tmp_path: Path) -> None:
     """Absent, a file, empty: each has its sentence."""
     (tmp_path / "file").touch()
     for name, said in (("none", "does not exist"), ("file", "is a file"), (".", "no manifest.json")):
-        with pytest.raises(DatasetError, match=said):
+        with pytest.raises(NoDatasetError, match=said):
             manifests.read(tmp_path / name)
+
+
+@pytest.mark.parametrize(("shards", "said"), [(1, "1 shard,"), (3, "3 shards,")])
+def test_a_lost_manifest_is_told_from_no_dataset(tmp_path: Path, shards: int, said: str) -> None:
+    """Where shards are, the way back is to make the manifest again, and not to convert anew over them."""
+    (tmp_path / "shards").mkdir()
+    for number in range(shards):
+        (tmp_path / "shards" / f"{number:05d}.lmdb").touch()
+    with pytest.raises(ManifestError, match=f"has {said} but no manifest.json; run `packer repair`") as caught:
+        manifests.read(tmp_path)
+    assert "convert" not in str(caught.value)
+
+
+def test_a_manifest_cut_short_says_what_makes_it_again() -> None:
+    """What is no JSON any more can be made again from the shards."""
+    data = manifests.encode(example())
+    with pytest.raises(ManifestError, match="truncated; run `packer repair`"):
+        manifests.decode(data[: len(data) // 2], "m.json")
 
 
 @pytest.mark.parametrize("content", [b'{"shards": 7}', b"{", b"[]", b""])
