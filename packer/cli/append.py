@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from packer.cli.arguments import dataset_first, sources_argument
 from packer.cli.logs import is_quiet, log_options
-from packer.cli.options import source_options, sources_argument
+from packer.cli.options import source_options
 from packer.cli.units import size
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def append(
     from packer.cli.progress import progress
     from packer.cli.tables import counted
 
-    with progress("appending") as shown:
+    with dataset_first("packer append DATASET [FIELD=]SOURCE..."), progress("appending") as shown:
         hooks = {"planned": shown.begin, "resumed": shown.resume, "progress": shown.advance}
         report = run(dataset, list(sources), replace(options, shard_size=shard_size, workers=workers), **hooks)
     if not is_quiet():

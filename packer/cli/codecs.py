@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from packer.cli.arguments import sources_argument
 from packer.cli.logs import log_options
-from packer.cli.options import source_options, sources_argument
+from packer.cli.options import source_options
 
 if TYPE_CHECKING:
     from packer.convert import ConvertOptions

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from packer.cli.arguments import refuse_source, sources_argument
 from packer.cli.interruption import Interrupted
 from packer.cli.logs import is_quiet, log_options
-from packer.cli.options import conversion_options, sources_argument
+from packer.cli.options import conversion_options
 from packer.cli.tables import counted
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def convert(
     $ packer convert scans/ scans.packed --codec bitshuffle --workers 8
     $ packer convert train.h5 train.packed --field x=/data --field y=/label
     """
+    refuse_source(out)
     options = replace(options, **running)
     if dry_run:
         from packer.cli.plan import show_plan

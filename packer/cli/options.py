@@ -105,11 +105,6 @@ _BAD = (
 )
 
 
-def sources_argument(command: Command) -> Command:
-    """The sources, before anything else on the line."""
-    return click.argument("sources", nargs=-1, required=True, metavar="[FIELD=]SOURCE...")(command)
-
-
 def conversion_options(command: Command) -> Command:
     """Adds what sources and packing are told; the command gets it as `options`, a ConvertOptions."""
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from packer.cli.arguments import sources_argument
 from packer.cli.logs import log_options
-from packer.cli.options import conversion_options, sources_argument
+from packer.cli.options import conversion_options
 
 if TYPE_CHECKING:
     from packer.convert import ConvertOptions

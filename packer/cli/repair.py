@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from packer.cli.arguments import dataset_first, more_sources_argument
 from packer.cli.logs import is_quiet, log_options
 from packer.cli.options import source_options
 from packer.cli.tables import counted
@@ -25,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 @click.command()
 @click.argument("dataset", type=click.Path(path_type=Path))
-@click.argument("sources", nargs=-1, metavar="[[FIELD=]SOURCE...]")
+@more_sources_argument
 @source_options
 @log_options
 def repair(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> None:
@@ -38,7 +39,8 @@ def repair(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> 
     $ packer repair div2k.packed
     $ packer repair div2k.packed lr=DIV2K/LR_x4 hr=DIV2K/HR
     """
-    report = _repaired(dataset, sources, options)
+    with dataset_first("packer repair DATASET [FIELD=]SOURCE...") if sources else nullcontext():
+        report = _repaired(dataset, sources, options)
     if report.manifest:
         _log.warning("statistics that the manifest may have kept are gone; `packer stats --save` keeps them again")
     if not is_quiet():

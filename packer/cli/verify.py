@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from packer.cli.arguments import dataset_first, more_sources_argument
 from packer.cli.logs import log_options
 from packer.cli.options import source_options
 
@@ -15,9 +17,12 @@ if TYPE_CHECKING:
     from packer.verify import Damage, VerifyReport
 
 
+_WITH_SOURCES = "packer verify DATASET --against [FIELD=]SOURCE..."
+
+
 @click.command()
 @click.argument("dataset", type=click.Path())
-@click.argument("sources", nargs=-1, metavar="[[FIELD=]SOURCE...]")
+@more_sources_argument
 @click.option("--against", is_flag=True, help="Compare every value and name with the SOURCEs as well.")
 @source_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with all damages.")
@@ -39,7 +44,8 @@ def verify(dataset: str, sources: tuple[str, ...], against: bool, options: Conve
     from packer.format.remote.mirror import whole
 
     with whole(dataset) as folder:
-        report = _verified(folder)
+        with dataset_first(_WITH_SOURCES) if against else nullcontext():
+            report = _verified(folder)
         damages = [*report.damages, *(_compared(folder, sources, options) if against else [])]
     if as_json:
         click.echo(json_text(dataset, report, damages))

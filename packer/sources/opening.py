@@ -87,9 +87,10 @@ def open_sources(
     options = options or SourceOptions()
     if not inputs:
         raise UsageError("no source is named; give a folder, a file, or FIELD=FOLDER for each field")
-    named = dict(_split(text) for text in inputs)
+    split = [_split(text) for text in inputs]
+    named = dict(split)
     if len(named) != len(inputs):
-        raise UsageError("two sources have one field name; each field takes one source")
+        raise _several(split)
     kinds = {text: _kind(path) for text, path in named.items()}
     if len(set(kinds.values())) > 1:
         said = ", ".join(f"{named[name]} holds {kind}" for name, kind in kinds.items())
@@ -177,7 +178,14 @@ def _check_concern(options: SourceOptions, kind: str) -> None:
 def _split(text: str) -> tuple[str, str]:
     """Field name (or nothing) and path of an input; a path that exists is taken whole, `=` or not."""
     name, equals, path = text.partition("=")
-    if not equals or Path(text).exists() or os.sep in name:
+    if not equals or os.sep in name:
+        return "", text
+    if Path(text).exists():
+        if name and path and Path(path).exists():
+            raise UsageError(
+                f"{text!r} may be the path of that name, or {path} as the field {name!r}; write "
+                f"{os.curdir}{os.sep}{text} for the path, {name}={Path(path).absolute()} for the field"
+            )
         return "", text
     if not path:
         raise UsageError(f"{text!r} names no path; FIELD=FOLDER is expected")
@@ -186,6 +194,18 @@ def _split(text: str) -> tuple[str, str]:
     except ValueError as error:
         raise UsageError(str(error)) from None
     return name, path
+
+
+def _several(split: Sequence[tuple[str, str]]) -> UsageError:
+    """Says which sources have one field name, or none where each needs one."""
+    name = Counter(name for name, _ in split).most_common(1)[0][0]
+    paths = [path for other, path in split if other == name]
+    if name:
+        return UsageError(f"{paths[0]} and {paths[1]} are both named {name}=; each field takes one source")
+    return UsageError(
+        f"{len(paths)} sources stand without FIELD=, {paths[0]} and {paths[1]} among them: quote a pattern, as in "
+        "'train_*.h5', to take all its files as one source, or name the field of each, as in lr=LR hr=HR"
+    )
 
 
 def _kind(path: str) -> str:

@@ -120,6 +120,29 @@ def test_out_within_source(refused, out, clouds):
     assert not (clouds.folder / "out").exists()
 
 
+@pytest.mark.parametrize("option", [[], ["--dry-run"]])
+def test_out_forgotten(refused, pairs, tmp_path, monkeypatch, option):
+    """A source in the place of OUT is not taken for a folder of that name; `./` in front makes it one."""
+    monkeypatch.chdir(tmp_path)
+    for last in ("hr=pairs/hr", "hr=pairs/hr/*.png", "hr=s3://bucket/hr"):
+        refused(2, ["convert", "lr=pairs/lr", last, *option], "OUT is missing", last)
+    assert [path.name for path in tmp_path.iterdir()] == ["pairs"]
+
+
+def test_an_equals_sign_in_out(packer, pairs, tmp_path, monkeypatch):
+    """A folder may have one in its name, where nothing lies at what stands behind it, or with `./` in front."""
+    monkeypatch.chdir(tmp_path)
+    for out in ("scale=4", "./hr=pairs"):
+        assert packer("convert", *pairs.sources, out, "--workers", 0).exit_code == 0
+        assert PackedDataset(out).names is not None
+
+
+def test_a_pattern_that_the_shell_took_apart(refused, out, rows, tmp_path):
+    """Several files without FIELD= are said to be that, with the quotes that were forgotten."""
+    shutil.copy(rows.path, tmp_path / "more.h5")
+    refused(2, ["convert", rows.path, tmp_path / "more.h5", out], "'train_*.h5'", "lr=LR hr=HR")
+
+
 def test_out_below_a_file(refused, out, rows, tmp_path):
     """An output folder that cannot be made is named."""
     (tmp_path / "file").write_text("")

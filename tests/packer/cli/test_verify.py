@@ -96,8 +96,11 @@ def test_wrong_usage(refused, pairs, packed, tmp_path):
     refused(2, ["verify", packed, *pairs.sources], "--against")
     refused(2, ["verify", packed, "--against"], "--against")
     refused(2, ["verify", packed, "--against", pairs.sources[0]], "'hr' is not in the source")
-    refused(1, ["verify", tmp_path / "nothing"], "does not exist")
-    refused(1, ["repair", tmp_path], "not a packed dataset")
+    assert "stands before" not in refused(2, ["verify", tmp_path / "nothing"], "does not exist")
+    refused(2, ["repair", tmp_path], "not a packed dataset")
+    for command in (["verify", "--against"], ["append"]):
+        refused(2, [*command, *pairs.sources, packed], "does not exist", f"`packer {command[0]} DATASET")
+    refused(2, ["repair", tmp_path, *pairs.sources], "`packer repair DATASET")
 
 
 def test_repair_makes_it_good_again(packer, refused, pairs, packed, files_of):

@@ -53,6 +53,16 @@ def test_an_equals_sign_in_a_path(pairs, tmp_path):
         os.chdir(before)
 
 
+def test_a_path_and_a_field_of_one_name(pairs, tmp_path, monkeypatch):
+    """Where `hr=hr` is a path and `hr` is one too, neither is guessed; both can still be written."""
+    monkeypatch.chdir(pairs.folder)
+    shutil.copytree("lr", "hr=hr")
+    with pytest.raises(UsageError, match=r"write \./hr=hr for the path, hr=/.*/hr for the field"):
+        open_sources(["lr=lr", "hr=hr"])
+    assert names(open_sources(["./hr=hr"]).fields) == ["image"]
+    assert names(open_sources(["lr=lr", f"hr={tmp_path / 'pairs' / 'hr'}"]).fields) == ["lr", "hr"]
+
+
 def test_options_reach_their_source(pairs, clouds, rows):
     """Each source takes what concerns it."""
     gray = open_sources(pairs.sources, SourceOptions(mode="gray"))
@@ -90,8 +100,9 @@ def test_what_does_not_go_together(pairs, clouds, rows):
     for inputs, words in [
         ([*pairs.sources, f"c={clouds.folder}"], "several kinds"),
         ([str(clouds.folder), f"b={clouds.folder}"], "one ply source at a time"),
-        ([pairs.sources[0], pairs.sources[0]], "one field name"),
-        ([str(pairs.folder / "lr"), str(pairs.folder / "hr")], "one field name"),
+        ([pairs.sources[0], pairs.sources[0]], "both named lr="),
+        ([str(pairs.folder / "lr"), str(pairs.folder / "hr")], "2 sources stand without FIELD="),
+        ([pairs.sources[0], "a.h5", "b.h5", "c.h5"], "3 sources .* a.h5 and b.h5 .*quote a pattern"),
         ([f"x={rows.path}"], "name their fields themselves"),
         (["x="], "names no path"),
         ([f" x={pairs.folder}"], "field name"),
