@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import traceback
 
 import click
 
 from packer.cli.interruption import Interrupted
+from packer.cli.tables import printable
 from packer.errors import PackerError
 
 _DATA_BAD = 1
 _WRONG_USAGE = 2
 _CTRL_C = 130
 
+#: A listing of so many lines stands in the line of its message; of a longer one so many lines are shown.
+_IN_LINE = 3
+_SHOWN = 10
+_MORE = re.compile(r" +and ([\d,]+) more")
+
 
 def report(error: BaseException) -> int | str | None:
-    """Says on stderr, in one line, why a command failed; returns the exit status."""
+    """Says on stderr why a command failed; returns the exit status."""
     if isinstance(error, SystemExit):
         return error.code
     if isinstance(error, Interrupted):
@@ -58,8 +65,27 @@ def _sentence(error: BaseException) -> str:
 
 
 def _say_error(text: str) -> None:
-    # One line: a message of several is one that a log takes apart.
-    _say("packer: error: " + " ".join(text.split()))
+    _say("packer: error: " + "\n".join(_lines(text)))
+
+
+def _lines(text: str) -> list[str]:
+    """One line, since a message of several is one that a log takes apart; a listing at its end has lines of its own."""
+    lines = [printable(line) for line in text.rstrip().split("\n")]
+    head = list(lines)
+    while len(head) > 1 and head[-1].startswith("  "):
+        head.pop()
+    listed = lines[len(head) :]
+    if len(listed) <= _IN_LINE:
+        return [" ".join(line.strip() for line in lines)]
+    return [" ".join(line.strip() for line in head), *_cut(listed)]
+
+
+def _cut(listed: list[str]) -> list[str]:
+    """The first lines of a listing, which may have been cut already, and how many more there are."""
+    more = _MORE.fullmatch(listed[-1])
+    whole, left = (listed[:-1], int(more[1].replace(",", ""))) if more else (listed, 0)
+    left += max(len(whole) - _SHOWN, 0)
+    return [*whole[:_SHOWN], *([f"  and {left:,} more"] if left else [])]
 
 
 def _say(text: str) -> None:

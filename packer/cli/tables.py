@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import unicodedata
 from collections.abc import Sequence
 
 _GAP = "  "
 #: A column is not made narrower than this; a terminal too narrow for that has to wrap lines.
 _NARROWEST = 8
+#: Control characters, halves of characters, ends of lines and of paragraphs.
+_UNPRINTABLE = ("Cc", "Cs", "Zl", "Zp")
 
 
 def terminal_width() -> int:
@@ -48,7 +51,13 @@ def shortened(text: str, width: int) -> str:
 
 def printable(text: str) -> str:
     """`text` with escapes for what cannot be printed: control characters, and file names that are no text."""
-    return text if text.isprintable() else text.encode("unicode_escape").decode()
+    return text if text.isprintable() else "".join(map(_printable, text))
+
+
+def _printable(letter: str) -> str:
+    if unicodedata.category(letter) not in _UNPRINTABLE:
+        return letter
+    return letter.encode("unicode_escape").decode()
 
 
 def counted(count: int, noun: str) -> str:

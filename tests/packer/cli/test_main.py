@@ -13,6 +13,7 @@ import packer as package
 from packer.cli.failures import report
 from packer.cli.interruption import Interrupted, interruptible
 from packer.cli.main import COMMANDS, main
+from packer.errors import SourceError
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -104,6 +105,27 @@ def test_other_failures_are_one_line(capsys, error, status, text):
     shown = capsys.readouterr().err
     assert text in shown
     assert len(shown.splitlines()) == (1 if text else 0)
+
+
+def test_spaces_in_a_message_stay(capsys):
+    """A file name is told as it is; what would move the cursor is told by its escape."""
+    report(SourceError("not a PNG", "bild  \u00e4\u202f\x1b[2J\t\r.png"))
+    assert capsys.readouterr().err == "packer: error: bild  \u00e4\u202f\\x1b[2J\\t\\r.png: not a PNG\n"
+
+
+@pytest.mark.parametrize(
+    ("entries", "more", "said"), [(3, 0, None), (10, 0, None), (11, 0, 1), (200, 1234, 1424), (4, 5, 5)]
+)
+def test_listings_have_lines_of_their_own(capsys, entries, more, said):
+    """A few entries stand in the line; ten of more are shown, and how many there are besides."""
+    listed = [f"  /d{number}  (3,)" for number in range(entries)] + [f"  and {more:,} more"] * (more > 0)
+    report(SourceError("no common axis. It holds:\n" + "\n".join(listed), "a.h5"))
+    first, *others = capsys.readouterr().err.splitlines()
+    if entries == 3:
+        assert (first, others) == ("packer: error: a.h5: no common axis. It holds: /d0  (3,) /d1  (3,) /d2  (3,)", [])
+    else:
+        assert first == "packer: error: a.h5: no common axis. It holds:"
+        assert others == listed[: min(entries, 10)] + ([f"  and {said:,} more"] if said else [])
 
 
 def test_a_shell_can_complete_commands_and_options():
