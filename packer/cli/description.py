@@ -24,7 +24,7 @@ from packer.output import REJECTED
 
 #: Names that are shown.
 _FIRST = 5
-#: What is shown of the origin is no longer than this many lines.
+#: So many lines tell of the origin, and so many names of what else is known of it.
 _ORIGIN_LINES = 12
 #: Blocks of `st_blocks`, whatever the file system's own.
 _BLOCK = 512
@@ -141,13 +141,14 @@ def _planned(manifest: Manifest) -> str:
 
 
 def _origin(origin: dict[str, Any]) -> list[tuple[str, str]]:
-    """A line for each thing known of where the data came from; JSON where it is more than a word."""
-    lines = []
-    for name, value in origin.items():
-        shown = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-        lines.append((f"origin {name}", shown))
-    if len(lines) > _ORIGIN_LINES:
-        lines[_ORIGIN_LINES - 1 :] = [("origin ...", f"{len(lines) - _ORIGIN_LINES + 1} more; --json shows all")]
+    """A line for each thing known of where the data came from that is a word or a number; the others by name alone."""
+    plain = {name: value for name, value in origin.items() if isinstance(value, (str, int, float))}
+    lines = [(f"origin {name}", str(value)) for name, value in list(plain.items())[:_ORIGIN_LINES]]
+    others = [name for name, value in origin.items() if value and name not in plain]
+    others += list(plain)[_ORIGIN_LINES:]
+    if others:
+        more = f" and {len(others) - _ORIGIN_LINES} more" if len(others) > _ORIGIN_LINES else ""
+        lines.append(("origin ...", f"{', '.join(others[:_ORIGIN_LINES])}{more}: --json shows them"))
     return lines
 
 

@@ -75,7 +75,8 @@ def forecast_lines(found: Forecast) -> list[str]:
     if size.high > found.disk_free:
         pairs.append(("warning", "the disk may be too small"))
     pairs += [("note", note) for note in found.prepared.source.notes()]
-    pairs += [("left out", f"{bad.file}: {bad.reason}") for bad in found.rejected]
+    # A reason of several lines is wrapped as any other.
+    pairs += [("left out", " ".join(f"{bad.file}: {bad.reason}".split("\n"))) for bad in found.rejected]
     width = terminal_width()
     return [*_field_table(found, width), "", *listing(pairs, width)]
 

@@ -1,8 +1,11 @@
-"""Tables of plain text that fit the terminal."""
+"""Tables of plain text that fit the terminal; without one nothing is cut."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
+import textwrap
 import unicodedata
 from collections.abc import Sequence
 
@@ -14,7 +17,10 @@ _UNPRINTABLE = ("Cc", "Cs", "Zl", "Zp")
 
 
 def terminal_width() -> int:
-    """Columns of the terminal; 80 where there is none."""
+    """Columns of the terminal, or those that COLUMNS says; no limit where there is neither, as in a pipe or a file."""
+    said = os.environ.get("COLUMNS", "")
+    if not sys.stdout.isatty() and not (said.isdecimal() and int(said)):
+        return sys.maxsize
     return shutil.get_terminal_size((80, 24)).columns
 
 
@@ -38,9 +44,16 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int, right
 
 
 def listing(pairs: Sequence[tuple[str, str]], width: int) -> list[str]:
-    """One line for each name and value; values too long are cut."""
+    """One line for each name and value; values too long go on in the next line."""
     indent = max(len(name) for name, _ in pairs) + len(_GAP)
-    return [name.ljust(indent) + shortened(value, max(width - indent, _NARROWEST)) for name, value in pairs]
+    wide = max(width, indent + _NARROWEST)
+    lines = []
+    for name, value in pairs:
+        head = name.ljust(indent)
+        lines += textwrap.wrap(printable(value), wide, initial_indent=head, subsequent_indent=" " * indent) or [
+            head.rstrip()
+        ]
+    return lines
 
 
 def shortened(text: str, width: int) -> str:

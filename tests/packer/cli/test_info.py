@@ -36,6 +36,17 @@ def test_ragged_axes_and_missing_names(packer, clouds, rows, tmp_path):
     assert "one value" in text
 
 
+def test_what_the_text_says_of_the_origin(packer, packed, rows, tmp_path):
+    """Words and numbers are shown; what only a machine reads is named, and what is not known left out."""
+    text = packer("info", packed).stdout
+    assert "origin palette  colour" in text
+    assert "null" not in text
+    convert(rows.path, tmp_path / "rows", workers=0)
+    text = packer("info", tmp_path / "rows").stdout
+    assert "origin kind  hdf5\norigin ...   options, files: --json shows them\n" in text
+    assert "{" not in text
+
+
 def test_json_holds_exact_bytes(packer, packed):
     """--json prints one object with everything the manifest says, and bytes as numbers."""
     found = json.loads(packer("info", packed, "--json").stdout)

@@ -88,6 +88,18 @@ def test_notes_of_the_source(packer, pairs):
     assert any("names end in 'x2'" in note for note in document(packer("plan", *pairs.sources, "--json"))["notes"])
 
 
+def test_nothing_is_cut(packer, pairs, monkeypatch):
+    """A note is wrapped on a terminal, and one line in a pipe."""
+    for path in (pairs.folder / "lr").iterdir():
+        path.rename(path.with_stem(path.stem + "x2"))
+    (note,) = (note for note in document(packer("plan", *pairs.sources, "--json"))["notes"] if "x2" in note)
+    shown = packer("plan", *pairs.sources).stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    assert note in " ".join(shown.split())
+    monkeypatch.delenv("COLUMNS")
+    assert note in packer("plan", *pairs.sources).stdout
+
+
 def test_rejected_files(packer, pairs):
     """With --on-error skip the plan lists what would be left out."""
     (pairs.folder / "hr" / "004.png").write_bytes(b"")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer.cli.tables import counted, listing, shortened, table
+from packer.cli.tables import counted, listing, shortened, table, terminal_width
 from packer.cli.units import parse_size, size_text, time_text
 
 
@@ -60,6 +63,16 @@ def test_size_and_time_texts():
     assert [counted(1, "shard"), counted(2400, "shard")] == ["1 shard", "2,400 shards"]
 
 
+def test_nothing_is_cut_in_a_pipe(monkeypatch):
+    """Without a terminal there is no width, unless COLUMNS says one."""
+    monkeypatch.setattr("sys.stdout", io.StringIO())
+    for said, width in (("100", 100), ("0", sys.maxsize), ("wide", sys.maxsize)):
+        monkeypatch.setenv("COLUMNS", said)
+        assert terminal_width() == width
+    monkeypatch.delenv("COLUMNS")
+    assert table(("field",), [["a" * 500]], terminal_width())[1] == "a" * 500
+
+
 def test_tables_are_cut_to_the_width():
     """The widest column gives way; numbers stand to the right."""
     lines = table(("field", "bytes"), [["a" * 50, "1"], ["b", "1000"]], 30, ("bytes",))
@@ -71,7 +84,8 @@ def test_tables_are_cut_to_the_width():
     assert table(("a", "b"), [["x", "y"]], 80) == ["a  b", "x  y"]
 
 
-def test_listings_are_cut_and_printable():
-    """A value too long is cut, and control characters of a file name do not reach the terminal."""
-    assert listing([("a", "x" * 20), ("name", "y")], 16) == ["a     xxxxxxx...", "name  y"]
+def test_listings_are_wrapped_and_printable():
+    """A value too long goes on in the next line, and control characters of a file name do not reach the terminal."""
+    assert listing([("a", "x" * 12 + " zz"), ("name", "")], 16) == ["a     xxxxxxxxxx", "      xx zz", "name"]
+    assert listing([("a", "x " * 200)], sys.maxsize) == ["a  " + "x " * 199 + "x"]
     assert shortened("\x1b[31mred\udcff", 80) == "\\x1b[31mred\\udcff"
