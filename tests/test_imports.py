@@ -82,6 +82,11 @@ def test_readers_know_the_format_alone(module):
     assert not [name for name in imported(MODULES[module]) if within(name, "click", "rich", "h5py", "PIL", "plyfile")]
 
 
+def test_what_is_gpl_is_not_imported():
+    """plyfile is what tests and scripts compare with; what is installed for use does without."""
+    assert not [module for module, path in MODULES.items() if any(within(n, "plyfile") for n in imported(path))]
+
+
 def test_there_are_no_cycles():
     """No module imports, by way of others, itself."""
     graph = {m: {n for n in imported(path, top_level=True) if n in MODULES} - {"packer"} for m, path in MODULES.items()}

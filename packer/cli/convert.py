@@ -122,7 +122,9 @@ def dask_executor(address: str) -> Iterator[Executor]:
     try:
         distributed = importlib.import_module("distributed")
     except ImportError:
-        raise UsageError("--scheduler needs the package distributed: pip install 'lmdb-packer[distributed]'") from None
+        raise UsageError(
+            "--scheduler needs the package distributed: pip install '.[distributed]' in a clone of packer"
+        ) from None
     try:
         client = distributed.Client(address)
     except (OSError, ValueError) as error:

@@ -28,7 +28,7 @@ def check_plot(path: Path) -> None:
     if not path.absolute().parent.is_dir():
         raise UsageError(f"--plot {path}: there is no folder {path.parent}")
     if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError("--plot needs matplotlib: pip install 'lmdb-packer[plot]'")
+        raise UsageError("--plot needs matplotlib: pip install '.[plot]' in a clone of packer")
 
 
 def save_plot(report: Report, path: Path) -> None:

@@ -34,7 +34,7 @@ def write_sheet(path: Path, fields: Sequence[FieldSpec], samples: Sequence[Sampl
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise UsageError("pictures need the package matplotlib: pip install 'lmdb-packer[plot]'") from None
+        raise UsageError("pictures need matplotlib: pip install '.[plot]' in a clone of packer") from None
     known = FigureCanvasAgg.get_supported_filetypes()
     kind = path.suffix.lower().lstrip(".")
     if kind not in known:

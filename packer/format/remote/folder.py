@@ -169,7 +169,7 @@ def _open(url: str) -> tuple[Any, str]:
         fs, root = core.url_to_fs(url, **_options(kind))
     except ImportError as error:
         raise UsageError(
-            f"{url}: {patience.in_words(error)}; URLs need more packages: pip install 'lmdb-packer[{package}]'"
+            f"{url}: {patience.in_words(error)}; URLs need more: pip install '.[{package}]' in a clone of packer"
         ) from None
     except ValueError as error:
         raise UsageError(f"{url}: {patience.in_words(error)}") from None

@@ -140,7 +140,7 @@ def test_a_scheduler_needs_its_package(refused, pairs, tmp_path, monkeypatch):
     """Without `distributed`, --scheduler is refused with the line that installs it."""
     monkeypatch.setitem(__import__("sys").modules, "distributed", None)
     arguments = ["convert", *pairs.sources, tmp_path / "out", "--scheduler", "tcp://127.0.0.1:1"]
-    refused(2, arguments, "pip install 'lmdb-packer[distributed]'")
+    refused(2, arguments, "pip install '.[distributed]'")
     assert not (tmp_path / "out").exists()
 
 
