@@ -3,19 +3,21 @@
 $ packer convert rows.h5 rows.packed                # datasets /features (n, 33) and /label (n,)
 $ python scripts/examples/mlp.py rows.packed
 
-$ packer convert data/digits.h5 digits.packed       # 8 x 8 pictures are rows of 64 features
-$ python scripts/examples/mlp.py digits.packed --features images --label labels --classes 10
+The demo's digits are 8 x 8 pictures, which are rows of 64 features:
+$ python scripts/examples/mlp.py data/packed/digits.packed --features images --label labels --classes 10
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from packer.errors import PackerError
 from readers import DataTimeMonitor, Loader, PackedDataset
 
 
@@ -70,4 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except PackerError as error:
+        sys.exit(f"mlp.py: {error}")

@@ -10,6 +10,7 @@ their relief. For clouds of your own, pack a field `label` with them.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import SubsetRandomSampler
 
+from packer.errors import PackerError, UsageError
 from readers import Loader, PackedDataset, Ragged
 
 WIDE = 50_000  # metres: the demo clouds are far narrower or far wider
@@ -56,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> float:
     options = parser.parse_args(arguments)
     torch.manual_seed(0)
     dataset = PackedDataset(options.dataset)
+    if "xyz" not in dataset.fields:
+        raise UsageError(f"{options.dataset} has no field 'xyz'; it has {', '.join(dataset.fields)}; pack clouds")
     shuffled = torch.randperm(len(dataset)).tolist()
     held_back, rest = shuffled[: len(dataset) // 5], shuffled[len(dataset) // 5 :]
     model = PointNet(classes=2)
@@ -76,4 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except PackerError as error:
+        sys.exit(f"pointnet.py: {error}")

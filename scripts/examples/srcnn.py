@@ -2,11 +2,15 @@
 
 $ packer convert lr=data/pairs/lr hr=data/pairs/hr pairs.packed
 $ python scripts/examples/srcnn.py pairs.packed --batch-sizes 8 128
+
+It takes a square of every picture, another one each time, so that pictures may differ in size. Large batches make few
+steps: 16 of 128 in an epoch of 2,160 pairs learn next to nothing, 270 of 8 do better than bicubic.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
@@ -15,7 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from readers import DataTimeMonitor, Loader, PackedDataset
+from packer.errors import PackerError
+from readers import Crop, DataTimeMonitor, Loader, PackedDataset
 
 
 class SRCNN(nn.Module):
@@ -30,6 +35,8 @@ class SRCNN(nn.Module):
             nn.ReLU(),
             nn.Conv2d(32, channels, kernel_size=5, padding=2),
         )
+        for added in self.layers[-1].parameters():  # at first nothing, so that it starts as good as bicubic
+            nn.init.zeros_(added)
 
     def forward(self, enlarged: Tensor) -> Any:
         return enlarged + self.layers(enlarged)
@@ -44,7 +51,7 @@ def train(dataset: PackedDataset, batch_size: int, epochs: int, device: str) -> 
     """Trains a new model and prints a line an epoch, behind the monitor's."""
     torch.manual_seed(0)
     model = SRCNN(dataset[0]["hr"].shape[0]).to(device)
-    optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
+    optimiser = torch.optim.Adam(model.parameters(), lr=3e-4)
     loader = Loader(dataset, batch_size, shuffle=True, drop_last=True, device=device)
     monitored = DataTimeMonitor(loader, every=1000)  # and at the end of an epoch
     for epoch in range(epochs):
@@ -68,11 +75,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("dataset", help="folder that packer convert made")
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[8, 128])
     parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--crop", type=int, default=32, help="pixels of hr that a square is wide (default: 32)")
+    parser.add_argument("--scale", type=int, default=4, help="how many times as wide as lr is hr (default: 4)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args(arguments)
+    crop = Crop(options.crop, of="hr", aligned={"lr": options.scale})
+    dataset = PackedDataset(options.dataset, fields=["lr", "hr"], crop=crop)
     for batch_size in options.batch_sizes:
-        train(PackedDataset(options.dataset), batch_size, options.epochs, options.device)
+        train(dataset, batch_size, options.epochs, options.device)
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except PackerError as error:
+        sys.exit(f"srcnn.py: {error}")
