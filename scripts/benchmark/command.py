@@ -11,9 +11,11 @@ import argparse
 import gc
 import json
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +29,8 @@ from benchmark.inputs.sizes import FULL, QUICK
 from benchmark.inputs.store import Store
 from benchmark.measuring import Rounds
 from benchmark.row import ROWS, Figures, Row, chosen
+from packer.cli.benching.plot import check_plot
+from packer.errors import UsageError, WriteError
 
 QUICK_ROUNDS = Rounds(least=5, most=15, seconds=1.0)
 FULL_ROUNDS = Rounds(least=7, most=25, seconds=10.0)
@@ -37,24 +41,49 @@ Results = list[tuple[Row, Figures]]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run as a command; returns its exit status."""
     options = _parser().parse_args(arguments)
-    wanted = chosen(ROWS, options.only)
-    if options.list or not wanted:
+    if options.list:
         print("\n".join(row.title for row in ROWS))
-        return 0 if wanted else 2
-    bench = _bench(options.data, options.full)
-    print(surroundings(bench), flush=True)
-    start = time.perf_counter()
-    results = measure(bench, wanted)
-    bench.store.clean()
+        return 0
+    with ExitStack() as stack:
+        try:
+            wanted = _wanted(options)
+            bench = _bench(options.data, options.full)
+            stack.enter_context(bench.store.alone())
+        except (UsageError, WriteError) as error:
+            print(f"bench: error: {error}", file=sys.stderr)
+            return error.exit_status
+        print(surroundings(bench), flush=True)
+        start = time.perf_counter()
+        results = measure(bench, wanted)
     print(f"\n{table.summary(results)}\n{time.perf_counter() - start:.0f} s in all")
+    _write(results, options)
+    is_short = any(not row.target.met(figures.value) for row, figures in results)
+    return 1 if options.strict and is_short else 0
+
+
+def _wanted(options: argparse.Namespace) -> list[Row]:
+    """The rows that are to be measured.
+
+    Raises:
+        UsageError: there are none, or the results could not be written: better said now than when all is measured.
+    """
+    wanted = chosen(ROWS, options.only)
+    if not wanted:
+        raise UsageError(f"no row has {' or '.join(map(repr, options.only))} in its title; --list prints all")
+    if options.json and not options.json.absolute().parent.is_dir():
+        raise UsageError(f"--json {options.json}: there is no folder {options.json.parent}")
+    if options.plot:
+        check_plot(options.plot)
+    return wanted
+
+
+def _write(results: Results, options: argparse.Namespace) -> None:
     if options.json:
         options.json.write_text(json.dumps([table.as_json(*result) for result in results], indent=2) + "\n")
     if options.plot:
         from benchmark.plot import save_plot  # here, because matplotlib takes half a second to import
 
         save_plot(results, options.plot)
-    is_short = any(not row.target.met(figures.value) for row, figures in results)
-    return 1 if options.strict and is_short else 0
 
 
 def measure(bench: Bench, wanted: Sequence[Row]) -> Results:

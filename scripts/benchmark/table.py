@@ -28,7 +28,7 @@ def summary(results: Sequence[tuple[Row, Figures]]) -> str:
     """How many rows fall short, and which."""
     short = [row for row, figures in results if not row.target.met(figures.value)]
     if not short:
-        return f"all {len(results)} rows meet their targets"
+        return "the row meets its target" if len(results) == 1 else f"all {len(results)} rows meet their targets"
     return "\n".join([f"{len(short)} of {len(results)} rows fall short:", *(f"  {row.title}" for row in short)])
 
 

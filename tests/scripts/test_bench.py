@@ -118,6 +118,7 @@ def test_lines_show_target_and_shortfall() -> None:
     one = Row("rows", "RAM", Target(2.0), lambda bench: Figures(0))
     assert re.search(r"1\.50 x +>= 2  FALLS SHORT  \(a note\)$", table.line(one, Figures(1.5, notes=("a note",))))
     assert "FALLS SHORT" not in table.line(one, Figures(2.5))
+    assert table.summary([(one, Figures(2.5))]) == "the row meets its target"
     assert table.summary([(one, Figures(1.5)), (one, Figures(2.5))]) == "1 of 2 rows fall short:\n  rows | RAM"
 
 
@@ -172,4 +173,36 @@ def test_command_writes_json_and_picture(tmp_path: Path, monkeypatch: pytest.Mon
     [result] = json.loads((tmp_path / "a.json").read_text())
     assert (result["row"], result["value"], result["target"], result["met"]) == ("made up", 1.0, 2.0, False)
     assert (tmp_path / "a.png").stat().st_size > 1000
-    assert command.main(["--only", "no such row"]) == 2
+
+
+def test_what_is_wrong_is_said_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A row that there is not, a picture that cannot be written, a folder that is in use: a line on stderr."""
+    monkeypatch.setattr(command, "measure", lambda *_: pytest.fail("it measured"))
+    (tmp_path / "file").touch()
+    for arguments, words in [
+        (["--only", "no such row"], "no row has 'no such row' in its title; --list"),
+        (["--plot", str(tmp_path / "a.foo")], "ends in .png"),
+        (["--plot", str(tmp_path / "none" / "a.png")], "no folder"),
+        (["--json", str(tmp_path / "none" / "a.json")], "no folder"),
+        (["--data", str(tmp_path / "file" / "data")], "cannot be made"),
+        (["--data", str(tmp_path / "data")], "in use by another run"),
+    ]:
+        with Store(tmp_path / "data").alone():
+            assert command.main(arguments) in (1, 2)
+        said = capsys.readouterr()
+        assert (said.out, len(said.err.splitlines())) == ("", 1)
+        assert words in said.err
+
+
+def test_a_run_removes_what_rows_wrote(tmp_path: Path) -> None:
+    """That of a run that was killed too; what lies beside stays."""
+    store = Store(tmp_path, quiet=True)
+    store.scratch("killed").write_text("x")
+    (tmp_path / "input").touch()
+    with store.alone():
+        assert not (tmp_path / "scratch").exists()
+        store.scratch("new").write_text("x")
+    assert not (tmp_path / "scratch").exists()
+    assert (tmp_path / "input").exists()

@@ -6,11 +6,15 @@ import hashlib
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
+import filelock
+
 import packer
+from packer.errors import UsageError, WriteError
 
 _HERE = Path(__file__).parent
 #: Messages leave the number of seconds out where making took less.
@@ -27,9 +31,37 @@ class Store:
     def __init__(self, folder: Path, quiet: bool = False) -> None:
         self.folder = folder
         self._quiet = quiet
-        folder.mkdir(parents=True, exist_ok=True)
         self._scratch = folder / "scratch"
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise WriteError(f"{folder}: cannot be made: {error.strerror}; name another folder with --data") from None
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keeps other runs from the folder, which all clones share: each would remove what another one writes.
+
+        What rows have written is removed, also that of a run that was killed.
+
+        Raises:
+            UsageError: another run is at work in it.
+            WriteError: it cannot be written.
+        """
+        lock = filelock.FileLock(self.folder / "lock")
+        try:
+            lock.acquire(timeout=0)
+        except filelock.Timeout:
+            raise UsageError(
+                f"{self.folder} is in use by another run; wait for it, or name another with --data"
+            ) from None
+        except OSError as error:
+            raise WriteError(f"{self.folder}: cannot be written: {error.strerror}; name another with --data") from None
+        try:
+            self.clean()
+            yield
+            self.clean()
+        finally:
+            lock.release()
 
     def made(self, name: str, make: Callable[[Path], object], packed: bool = False) -> Path:
         """The input `name`, made by `make(path)` where it is not there.
