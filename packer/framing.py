@@ -171,17 +171,22 @@ def codec_by_field(choice: str | Mapping[str, str], names: Sequence[str]) -> dic
 
 
 def codec_texts(choice: str | Mapping[str, str]) -> dict[str, str]:
-    """Codec text by field name; what is meant for all other fields stands under `OTHERS`."""
+    """Codec text by field name; what is meant for all other fields stands under `OTHERS`.
+
+    Raises:
+        UsageError: two are named for one field, or two for all others.
+    """
     if isinstance(choice, Mapping):
         return dict(choice)
-    texts = {}
+    texts: dict[str, str] = {}
     for item in _split(choice):
         is_config = item.startswith(("{", "["))  # JSON may hold an equals sign too
         field, equals, codec = ("", "", item) if is_config else item.partition("=")
-        if equals:
-            texts[field.strip()] = codec.strip()
-        else:
-            texts[OTHERS] = codec or field
+        name, text = (field.strip(), codec.strip()) if equals else (OTHERS, codec or field)
+        if name in texts:
+            what = f"the field {name!r}" if equals else "all fields that are not named"
+            raise UsageError(f"codecs {texts[name]} and {text} are both for {what}; give one")
+        texts[name] = text
     return texts
 
 

@@ -32,7 +32,8 @@ def append(
     """Pack more samples, as new shards behind those of DATASET. A SOURCE may be another packed dataset.
 
     Fields must be those of the dataset, and so must codecs. Give the options that the dataset was converted with.
-    Readers that are open go on with the samples they had. Stopped halfway? Run the same command again.
+    Readers that are open go on with the samples they had. What --on-error skip leaves out is listed in a file that
+    is named at the end. Stopped halfway? Run the same command again.
 
     \b
     $ packer append div2k.packed lr=more/LR_x4 hr=more/HR

@@ -23,7 +23,7 @@ Told = Callable[[float, int], None]
     type=click.IntRange(min=1),
     default=(8, 32, 128),
     show_default=True,
-    help="Samples of a batch; may be repeated.",
+    help="Samples of a batch, no more than there are; may be repeated.",
 )
 @click.option(
     "--workers",
@@ -69,14 +69,16 @@ def bench(
     from packer.cli.benching.settings import Choice
     from packer.format import manifest as manifests
 
-    manifests.read(dataset)  # what is no dataset is told before torch is loaded, which takes seconds
+    # What is no dataset is told before torch is loaded, which takes seconds.
+    most = max(manifests.read(dataset).samples, 1)
     if plot is not None:
         check_plot(plot)
     from packer.cli.benching.measuring import measure
     from packer.cli.benching.text import json_text, report_lines
 
     chosen = tuple(fields.split(",")) if fields else None
-    choice = Choice(chosen, tuple(sorted(set(batch_sizes))), tuple(sorted(set(workers))), seconds)
+    sizes = sorted({min(size, most) for size in batch_sizes})
+    choice = Choice(chosen, tuple(sizes), tuple(sorted(set(workers))), seconds)
     with _shown(seconds) as told:
         report = measure(dataset, choice, told)
     click.echo(json_text(report) if as_json else "\n".join(report_lines(report)))

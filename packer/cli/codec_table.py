@@ -23,7 +23,7 @@ def codec_lines(found: Sequence[FieldReport]) -> list[str]:
         seen = f"{counted(field.samples, 'sample')}, {size_text(field.raw_bytes)}"
         what = f"{field.spec.name}: {field.spec.dtype}, {shape_text(field.spec)}; {seen} looked at"
         lines += ["", shortened(what, width), *_table(field, width), *_remark(field)]
-    return lines[1:]
+    return [*lines[1:], "", "* what `auto` takes"]
 
 
 def json_text(found: Sequence[FieldReport]) -> str:

@@ -18,6 +18,7 @@ from packer.cli.interruption import Interrupted
 from packer.cli.logs import is_quiet, log_options
 from packer.cli.options import conversion_options
 from packer.cli.tables import counted
+from packer.cli.units import size_text
 
 if TYPE_CHECKING:
     from packer.convert import ConvertOptions, Report
@@ -45,8 +46,8 @@ def convert(
     """Pack images, point clouds or HDF5 files into the dataset OUT.
 
     A SOURCE is a folder, a file, or a quoted pattern such as 'clouds/*.ply'; LMDB folders of BasicSR, .npy and .npz
-    are sources too. Images of several fields are paired by name: give FIELD=SOURCE for each. Stopped halfway? Run
-    the same command again: finished shards are kept.
+    are sources too. Images of several fields are paired by name: give FIELD=SOURCE for each. What --on-error skip
+    leaves out is listed in OUT/rejected.jsonl. Stopped halfway? Run the same command again: finished shards are kept.
 
     \b
     $ packer convert lr=DIV2K/LR_x4 hr=DIV2K/HR div2k.packed
@@ -90,6 +91,9 @@ def _convert(sources: tuple[str, ...], out: str, options: ConvertOptions) -> Rep
     def planned(prepared: Prepared) -> None:
         for note in prepared.source.notes():
             _log.info("%s", note)
+        for shard in prepared.plan.shards:
+            size, most = size_text(shard.raw_bytes), size_text(shard.map_size)
+            _log.debug("%s: samples %d to %d, %s, map of %s", shard.file, shard.start, shard.stop - 1, size, most)
         shown.begin(prepared)
 
     def resumed(samples: int, nbytes: int) -> None:

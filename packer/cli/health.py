@@ -56,7 +56,12 @@ def setting(manifest: Manifest, machine: Machine) -> str:
     """The line of Python to start from."""
     shuffle = '"block"' if _shared_frames(manifest) or not _fits(manifest, machine) else "True"
     device = ', device="cuda"' if machine.cuda else ""
-    return f"Loader(dataset, batch_size={BATCH}, shuffle={shuffle}{device})"
+    return f"Loader(dataset, batch_size={_batch(manifest)}, shuffle={shuffle}{device})"
+
+
+def _batch(manifest: Manifest) -> int:
+    """Samples of a batch: no more than there are."""
+    return max(min(BATCH, manifest.samples), 1)
 
 
 def _file_system(machine: Machine) -> Iterator[Finding]:
@@ -108,9 +113,11 @@ def _shared_memory(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
     if machine.shared is None or machine.shared_free is None:
         return
     raw = sum(column.raw for column in manifest.columns.values())
-    batch = BATCH * raw // max(manifest.samples, 1)
+    batch = _batch(manifest) * raw // max(manifest.samples, 1)
     needed = batch * _BATCHES * _WORKERS
-    found = f"/dev/shm has {size_text(machine.shared_free)} free; a batch of {BATCH} takes {size_text(batch)}"
+    found = (
+        f"/dev/shm has {size_text(machine.shared_free)} free; a batch of {_batch(manifest)} takes {size_text(batch)}"
+    )
     if needed <= machine.shared_free:
         yield Finding("shared memory", found)
         return

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import functools
 import logging
+import platform
+import time
 from collections.abc import Callable
 from typing import Any
 
 import click
+
+import packer
+
+_log = logging.getLogger(__name__)
 
 _LEVELS = {"quiet": logging.WARNING, "usual": logging.INFO, "verbose": logging.DEBUG}
 
@@ -24,7 +30,10 @@ def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds --verbose and --quiet; the command itself does not see them."""
 
     @click.option(
-        "-v", "--verbose", is_flag=True, help="Say more, with a traceback for an error that is a fault of ours."
+        "-v",
+        "--verbose",
+        is_flag=True,
+        help="Say more: versions, shards, times, and a traceback for an error that is a fault of ours.",
     )
     @click.option("-q", "--quiet", is_flag=True, help="Say nothing but warnings and errors.")
     @functools.wraps(command)
@@ -32,7 +41,13 @@ def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
         if verbose and quiet:
             raise click.UsageError("--verbose and --quiet exclude each other")
         set_up("verbose" if verbose else "quiet" if quiet else "usual")
-        return command(**given)
+        began = time.perf_counter()
+        if verbose:
+            _log.debug("version %s, Python %s, %s", packer.__version__, platform.python_version(), platform.platform())
+        try:
+            return command(**given)
+        finally:
+            _log.debug("ended after %.2f s", time.perf_counter() - began)
 
     return with_logging
 

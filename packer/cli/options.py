@@ -84,7 +84,7 @@ _BAD = (
         type=click.Choice(["stop", "skip"]),
         default="stop",
         show_default=True,
-        help="Stop at the first bad file or sample, or leave it out and list it in rejected.jsonl.",
+        help="Stop at the first bad file or sample, or leave it out.",
     ),
     click.option(
         "--read-timeout",

@@ -190,6 +190,19 @@ def test_codecs_are_named_for_all_fields_or_for_some(choice: Any, lr: str, hr: s
     assert codec_by_field(choice, ["lr", "hr"]) == {"lr": lr, "hr": hr}
 
 
+@pytest.mark.parametrize(
+    ("choice", "words"),
+    [
+        ("hr=lz4,lr=none,hr=zstd", "lz4 and zstd are both for the field 'hr'"),
+        ("lz4,none", "for all fields that are not"),
+    ],
+)
+def test_two_codecs_for_one_field(choice: str, words: str) -> None:
+    """Neither is taken in silence."""
+    with pytest.raises(UsageError, match=words):
+        codec_by_field(choice, ["lr", "hr"])
+
+
 @pytest.mark.parametrize("choice", ["hx=zstd", {"hx": "zstd"}, "hr=lz4,hx=zstd"])
 def test_a_codec_for_a_field_that_is_not_there(choice: Any) -> None:
     """The message names the field and those there are."""

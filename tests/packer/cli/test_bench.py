@@ -73,6 +73,15 @@ def test_json_has_every_setting_asked_for(packer, packed):
     assert sorted(split) == sorted(settings)
 
 
+def test_batches_have_no_more_samples_than_there_are(packer, packed):
+    """The sizes that are larger become one, of all samples."""
+    asked = ["--seconds", "0.5", "-q", "--workers", "0", "--json"]
+    found = json.loads(
+        packer("bench", packed, *asked, "--batch-size", 8, "--batch-size", 128, "--batch-size", 256).stdout
+    )
+    assert {speed["setting"]["batch_size"] for speed in found["speeds"]} == {8, 96}
+
+
 def test_parts_add_up(packer, packed):
     """The parts of every batch's time add up to it, none is negative, and each is where it belongs."""
     found = json.loads(packer("bench", packed, *QUICK, "--json").stdout)

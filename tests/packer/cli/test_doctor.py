@@ -47,7 +47,14 @@ def hurting(manifest, **changes):
 def test_nothing_hurts_on_a_good_machine(manifest):
     """A local disk, enough of everything, and a full shuffle."""
     assert hurting(manifest) == {}
-    assert setting(manifest, GOOD) == "Loader(dataset, batch_size=128, shuffle=True)"
+    assert setting(manifest, GOOD) == "Loader(dataset, batch_size=64, shuffle=True)"
+
+
+def test_a_batch_has_no_more_samples_than_there_are(tmp_path):
+    """128 of many, all of few."""
+    for samples, batch in ((12, 12), (200, 128)):
+        packed = convert([{"x": np.zeros(4)}] * samples, tmp_path / str(samples))
+        assert f"batch_size={batch}," in setting(manifests.read(packed.path), GOOD)
 
 
 def test_what_hurts(manifest):

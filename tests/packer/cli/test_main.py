@@ -26,6 +26,21 @@ def test_every_command_has_help_with_an_example(packer, name):
     assert "--verbose" in result.stdout
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_speaks_of_what_is_written_alone(packer, name):
+    """Files of rejected samples are told of by the commands that write them."""
+    assert ("--on-error skip" in packer(name, "--help").stdout) == (name in ("convert", "append"))
+
+
+def test_verbose_says_more(packer, rows, tmp_path):
+    """Versions and time, and the shards of a conversion; without it none of them."""
+    said = packer("convert", rows.path, tmp_path / "a", "--workers", 0, "-v").stderr.splitlines()
+    assert said[0].startswith(f"packer: version {package.__version__}, Python 3.")
+    assert any(re.match(r"packer: 00000.lmdb: samples 0 to 399, .* map of ", line) for line in said)
+    assert re.fullmatch(r"packer: ended after [\d.]+ s", said[-1])
+    assert packer("convert", rows.path, tmp_path / "b", "--workers", 0).stderr == ""
+
+
 def test_every_option_has_help():
     """No option is left to guess."""
     for name in COMMANDS:
