@@ -238,7 +238,7 @@ def _kind_of_folder(folder: Path) -> str:
     if not kinds:
         empty = "is empty, but for empty or hidden folders" if any(folder.iterdir()) else "is empty"
         what = f"holds {seen} files, but none that can be packed" if seen else empty
-        raise SourceError(f"the folder {what}; {_known()} can be", str(folder))
+        raise SourceError(f"the folder {what}; {_known()} can be packed", str(folder))
     return _only(kinds, str(folder))
 
 

@@ -116,7 +116,7 @@ def test_nothing_to_pack(tmp_path):
     """A path where nothing is, an empty folder, and files of another kind."""
     with pytest.raises(UsageError, match="no such file"):
         open_sources([str(tmp_path / "nothing")])
-    with pytest.raises(SourceError, match="is empty"):
+    with pytest.raises(SourceError, match=r"is empty; .*\.webp can be packed$"):
         open_sources([str(tmp_path)])
     (tmp_path / "a.txt").write_text("")
     (tmp_path / ".hidden.png").write_text("")
