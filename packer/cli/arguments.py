@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,11 @@ def sources_argument(command: Command) -> Command:
     return _sources(required=True, metavar="[FIELD=]SOURCE...")(command)
 
 
+def sources_before_out(command: Command) -> Command:
+    """The sources and OUT behind them; `check_out` says which of them is missing."""
+    return _sources(metavar="[FIELD=]SOURCE...")(click.argument("out", type=click.Path())(command))
+
+
 def more_sources_argument(command: Command) -> Command:
     """The sources of a dataset that is named before them, where they are needed."""
     return _sources(metavar="[[FIELD=]SOURCE...]")(command)
@@ -32,14 +37,16 @@ def _sources(**said: Any) -> Callable[[Command], Command]:
     return click.argument("sources", nargs=-1, shell_complete=_complete, **said)
 
 
-def refuse_source(out: str) -> None:
+def check_out(sources: Sequence[str], out: str) -> None:
     """Refuses a source in the place of OUT: the last one stands there where OUT was forgotten.
 
     Raises:
-        click.UsageError: it is `FIELD=PATH`, and something is at the path.
+        click.UsageError: there is nothing else, or it is `FIELD=PATH`, and something is at the path.
     """
     from packer.format.remote.urls import is_url
 
+    if not sources:
+        raise click.UsageError(f"{out} stands alone; name the sources, and behind them OUT, the folder to pack into")
     name, equals, path = out.partition("=")
     if not (name and equals and path) or os.sep in name:
         return

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packer.cli.arguments import refuse_source, sources_argument
+from packer.cli.arguments import check_out, sources_before_out
 from packer.cli.interruption import Interrupted
 from packer.cli.logs import is_quiet, log_options
 from packer.cli.options import conversion_options
@@ -28,8 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 @click.command()
-@sources_argument
-@click.argument("out", type=click.Path())
+@sources_before_out
 @conversion_options
 @click.option(
     "--workers",
@@ -54,7 +53,7 @@ def convert(
     $ packer convert scans/ scans.packed --codec bitshuffle --workers 8
     $ packer convert train.h5 train.packed --field x=/data --field y=/label
     """
-    refuse_source(out)
+    check_out(sources, out)
     options = replace(options, **running)
     if dry_run:
         from packer.cli.plan import show_plan

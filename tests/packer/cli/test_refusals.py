@@ -126,6 +126,8 @@ def test_out_forgotten(refused, pairs, tmp_path, monkeypatch, option):
     monkeypatch.chdir(tmp_path)
     for last in ("hr=pairs/hr", "hr=pairs/hr/*.png", "hr=s3://bucket/hr"):
         refused(2, ["convert", "lr=pairs/lr", last, *option], "OUT is missing", last)
+    for last in ("hr=pairs/hr", "pairs/hr"):
+        refused(2, ["convert", last, *option], f"{last} stands alone", "OUT")
     assert [path.name for path in tmp_path.iterdir()] == ["pairs"]
 
 
