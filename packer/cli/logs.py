@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 import packer
+from packer.cli.tables import printable
 
 _log = logging.getLogger(__name__)
 
@@ -23,7 +24,8 @@ class _Stderr(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         mark = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
-        click.echo(f"packer: {mark}{self.format(record)}", err=True)
+        lines = map(printable, self.format(record).split("\n"))
+        click.echo(f"packer: {mark}" + "\n".join(lines), err=True)
 
 
 def log_options(command: Callable[..., Any]) -> Callable[..., Any]:

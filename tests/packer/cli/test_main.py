@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import signal
 
@@ -12,6 +13,7 @@ from click import shell_completion
 import packer as package
 from packer.cli.failures import report
 from packer.cli.interruption import Interrupted, interruptible
+from packer.cli.logs import set_up
 from packer.cli.main import COMMANDS, main
 from packer.errors import SourceError
 
@@ -126,6 +128,13 @@ def test_spaces_in_a_message_stay(capsys):
     """A file name is told as it is; what would move the cursor is told by its escape."""
     report(SourceError("not a PNG", "bild  \u00e4\u202f\x1b[2J\t\r.png"))
     assert capsys.readouterr().err == "packer: error: bild  \u00e4\u202f\\x1b[2J\\t\\r.png: not a PNG\n"
+
+
+def test_what_is_logged_cannot_move_the_cursor(packer, capsys):
+    """File names stand in notes and warnings too."""
+    set_up("usual")
+    logging.getLogger("packer.x").warning("b\u00e4d  \x1b[2J.png: left out\nas it is")
+    assert capsys.readouterr().err == "packer: warning: b\u00e4d  \\x1b[2J.png: left out\nas it is\n"
 
 
 @pytest.mark.parametrize(
