@@ -163,9 +163,8 @@ def _pack(sources: Any, path: Path, options: ConvertOptions) -> tuple[Report, St
     """Packs `sources` into the folder `path`; also gives what would go on with it."""
     began = time.perf_counter()
     rejected: list[Rejected] = []
-    check_output(path, options.overwrite)
+    check_place(sources, path, options.overwrite)
     source = open_source(sources, options, rejected)
-    check_apart(sources, path)
     limits = guard(options, isinstance(source, SampleSource))
     if limits is not None and options.executor is None:
         child.check_may_start()  # before the folder is claimed
@@ -231,6 +230,12 @@ def _inputs(sources: Any) -> list[str] | None:
     if isinstance(sources, (list, tuple)) and sources and all(isinstance(s, (str, os.PathLike)) for s in sources):
         return [os.fspath(source) for source in sources]
     return None
+
+
+def check_place(sources: Any, out: Path, overwrite: bool) -> None:
+    """Refuses an output folder that cannot be, before the sources are looked at; raises UsageError."""
+    check_apart(sources, out)
+    check_output(out, overwrite)
 
 
 def check_apart(sources: Any, out: Path) -> None:

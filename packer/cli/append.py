@@ -33,7 +33,8 @@ def append(
 
     Fields must be those of the dataset, and so must codecs. Give the options that the dataset was converted with.
     Readers that are open go on with the samples they had. What --on-error skip leaves out is listed in a file that
-    is named at the end. Stopped halfway? Run the same command again.
+    is named at the end. Stopped halfway? Run the same command again. Once it is done, samples without names would be
+    added a second time.
 
     \b
     $ packer append div2k.packed lr=more/LR_x4 hr=more/HR

@@ -57,7 +57,9 @@ def convert(
     options = replace(options, **running)
     if dry_run:
         from packer.cli.plan import show_plan
+        from packer.convert import check_place
 
+        check_place(list(sources), _place(out), options.overwrite)
         show_plan(sources, options, _place(out), as_json=False)
         return
     with _advice_on_resuming():

@@ -13,7 +13,7 @@ import msgspec
 from packer.cli.summary import shape_text
 from packer.cli.tables import counted, listing, table, terminal_width
 from packer.cli.units import size_text, time_text
-from packer.convert import ConvertOptions, check_apart, guard, open_source, processors
+from packer.convert import ConvertOptions, guard, open_source, processors
 from packer.estimate import Estimate, FieldEstimate, estimate
 from packer.format.codecs import codec_name
 from packer.prepare import Prepared, prepare
@@ -49,7 +49,6 @@ def forecast(sources: Sequence[str], options: ConvertOptions, out: Path) -> Fore
     """
     rejected: list[Rejected] = []
     source = open_source(list(sources), options, rejected)
-    check_apart(list(sources), out)
     limits = guard(options, in_memory=False)
     prepared = prepare(source, options.codec, options.shard_size, limits)
     workers = options.workers if options.workers is not None else processors()

@@ -22,6 +22,7 @@ from packer.errors import (
     UnfinishedError,
     UsageError,
 )
+from packer.format.shard import Shard
 from packer.writer import DatasetWriter
 from readers import PackedDataset, Ragged
 
@@ -158,8 +159,8 @@ def test_other_columns_are_not_read(packed: Path, tmp_path: Path) -> None:
     whole = PackedDataset(packed)
     for number, shard in enumerate(sorted((folder / "shards").iterdir())):
         data = bytearray(shard.read_bytes())
-        opened = whole.opened.shards[number]
-        index = opened.index(2, whole.fields["lr"], whole.manifest.shards[number].samples)
+        with Shard(shard) as opened:
+            index = opened.index(2, whole.fields["lr"], whole.manifest.shards[number].samples)
         for at, end in zip(index.chunk_at.tolist(), index.arrays["chunks"][:, 2].tolist(), strict=True):
             data[at : at + int(end)] = b"\xff" * int(end)
         shard.write_bytes(data)

@@ -104,6 +104,16 @@ def test_skip_lists_headers_too(packer, pairs, tmp_path):
     assert "004.png" in (out / "rejected.jsonl").read_text()
 
 
+def test_dry_run_refuses_what_convert_would(packer, rows, tmp_path):
+    """A folder that holds a dataset, or anything else, is told of by --dry-run too, unless it may be replaced."""
+    out = tmp_path / "out"
+    assert packer("convert", rows.path, out, "--workers", 0).exit_code == 0
+    result = packer("convert", rows.path, out, "--dry-run")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "is a packed dataset already" in result.stderr
+    assert packer("convert", rows.path, out, "--dry-run", "--overwrite").exit_code == 0
+
+
 def test_dry_run_prints_the_plan_and_changes_nothing(packer, rows, files_of, tmp_path):
     """--dry-run says what plan says, and no file comes to be."""
     before = files_of(tmp_path)

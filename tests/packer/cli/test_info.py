@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from packer.convert import convert
@@ -83,3 +84,10 @@ def test_missing_and_truncated_files_are_told(packer, packed):
     assert "00000.lmdb" in result.stderr
     assert "names.lmdb" in result.stderr
     assert "packer verify" in result.stderr
+
+
+def test_a_plan_that_was_too_low_is_no_upper_bound(packer, tmp_path):
+    """Samples in memory have no sizes before they are read."""
+    convert([{"x": np.zeros((n, 50, 50))} for n in (1, 40, 3)], tmp_path / "d", codec="none")
+    line = next(line for line in packer("info", tmp_path / "d").stdout.splitlines() if line.startswith("planned"))
+    assert line.split()[1] == "about"
