@@ -23,10 +23,12 @@ from packer.format.manifest import Manifest, ShardEntry
 from packer.format.schema import Field
 from packer.format.shard import Shard
 from packer.origin import is_in_order
+from packer.progress import Progress
+from packer.rejected import Rejected
 from packer.sources.apart import each
-from packer.sources.base import Block, Source
+from packer.sources.base import Block, Source, block_bytes, count
 from packer.sources.limits import Limits
-from packer.tasks import Progress, Rejected, read_blocks
+from packer.tasks import read_blocks
 from packer.verify import Damage
 
 _log = logging.getLogger(__name__)
@@ -134,17 +136,17 @@ def compare_shard(
         names = [name.decode() for name in shard.names(entry.samples)] if named else None
         at = 0
         for block, given in read_blocks(part, rejected):
-            count = len(next(iter(block.values())))
-            if at + count > entry.samples:
+            size = count(block)
+            if at + size > entry.samples:
                 raise DamagedError(f"{entry.file}: the source has more samples than were packed")
             for column in columns:
                 damages += _compare_values(entry, column, block, at, first, given)
-            if names is not None and given is not None and list(given) != names[at : at + count]:
-                samples = (first + at, first + at + count)
+            if names is not None and given is not None and list(given) != names[at : at + size]:
+                samples = (first + at, first + at + size)
                 damages.append(_difference(entry, "names differ from the source", samples=samples))
-            at += count
+            at += size
             if progress:
-                progress(count, sum(_nbytes(values) for values in block.values()))
+                progress(size, block_bytes(block))
     if at != entry.samples:
         damages.append(_difference(entry, f"{entry.samples} samples are packed, the source has {at}"))
     return damages
@@ -184,7 +186,3 @@ def same_bits(ours: NDArray[Any], theirs: NDArray[Any] | str) -> bool:
         return False
     flat = np.ascontiguousarray(theirs).reshape(-1)
     return bool((ours.reshape(-1).view(np.uint8) == flat.view(np.uint8)).all())
-
-
-def _nbytes(values: Any) -> int:
-    return sum(len(v) if isinstance(v, str) else v.nbytes for v in values)

@@ -30,14 +30,15 @@ from packer.errors import UsageError, WriteError
 from packer.finish import read_rejected, write_rejected, write_table
 from packer.format import manifest as manifests
 from packer.format.manifest import MANIFEST, SHARD_FOLDER, FileEntry, Manifest
-from packer.format.shard_writer import sync_folder
+from packer.format.sync import sync_folder
 from packer.joining import check_names, joined_manifest, moved, take_shard
 from packer.output import beside
+from packer.rejected import Rejected
 from packer.sources.base import Source
 from packer.sources.fitted import FittedSource
 from packer.sources.packed.source import open_packed, read_names
 from packer.sources.samples import SampleSource
-from packer.tasks import Rejected, shard_path
+from packer.tasks import shard_path
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,8 @@ from packer.framing import codec_texts
 from packer.output import OutputFolder, check_output, warn_of_room
 from packer.prepare import Prepared, prepare
 from packer.processes import run_processes
+from packer.progress import Progress, no_progress
+from packer.rejected import Rejected
 from packer.remote.output import RemoteOutput
 from packer.remote.sources import local_input
 from packer.resuming import Asked, finished, state_of
@@ -36,7 +38,7 @@ from packer.sources.limits import Limits
 from packer.sources.opening import SourceOptions, open_sources
 from packer.sources.samples import SampleSource
 from packer.state import State, claim_of, source_files
-from packer.tasks import Progress, Rejected, ShardReport, ShardTask, write_shard
+from packer.tasks import ShardReport, ShardTask, write_shard
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +197,7 @@ def _pack(sources: Any, path: Path, options: ConvertOptions) -> tuple[Report, St
 
 
 def _published(path: Path, files: list[tuple[str, int, int]], began: float) -> Report:
-    """The report of a dataset that an earlier run made whole, and was killed before it could say so."""
+    """The report of a dataset that an earlier run finished, but was killed before it could report."""
     manifest = manifests.read(path)
     size = sum(size for _, size, _ in files)
     seconds = time.perf_counter() - began
@@ -217,7 +219,8 @@ def open_source(sources: Any, options: ConvertOptions, rejected: list[Rejected])
         inputs = [local_input(text) for text in inputs]
         return open_sources(inputs, options.source, on_bad, guard(options, in_memory=False))
     if isinstance(sources, Mapping) or not (hasattr(sources, "__len__") and hasattr(sources, "__getitem__")):
-        raise UsageError(f"cannot pack a {type(sources).__name__}; paths or a sequence of dicts are expected")
+        what = f"an object of type {type(sources).__name__}"
+        raise UsageError(f"cannot pack {what}; paths or a sequence of dicts are expected")
     return SampleSource(sources, options.fields)
 
 
@@ -281,7 +284,7 @@ def _tasks(prepared: Prepared, options: ConvertOptions, work: Path) -> list[Shar
 
 def _run(tasks: Sequence[ShardTask], options: ConvertOptions, limits: Limits | None) -> Iterator[ShardReport]:
     """Reports of the tasks, in any order."""
-    progress = options.progress or (lambda samples, nbytes: None)
+    progress = options.progress or no_progress
     if options.executor is not None:
         yield from run_executor(tasks, options.executor, progress, limits)
     elif limits is None:

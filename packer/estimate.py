@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from packer.format.column_writer import ColumnWriter
 from packer.format.limits import chunk_bytes
-from packer.format.names import names_bytes
+from packer.format.names_writer import names_bytes
+from packer.format.pages import PAGE_SIZE
 from packer.format.schema import Field
-from packer.format.shard_writer import PAGE
 from packer.format.sizes import slack_pages
 from packer.plan import Plan
 from packer.prepare import Prepared, look_at
@@ -80,7 +80,7 @@ def estimate(prepared: Prepared, limits: Limits | None = None) -> Estimate:
     rest = plan.file_bytes - _spare(plan) - sum(plan.raw_bytes.values()) + names
     low, stored, high = (sum(getattr(f, bound) for f in fields.values()) for bound in ("low", "stored", "high"))
     # A column ends somewhere within a page; which one is not known where it is encoded.
-    slack = PAGE * len(fields) * len(plan.shards)
+    slack = PAGE_SIZE * len(fields) * len(plan.shards)
     return Estimate(fields, names, max(0, low + rest - slack), stored + rest, high + rest + slack, False)
 
 
@@ -89,7 +89,7 @@ def _spare(plan: Plan) -> int:
     shards = len(plan.shards)
     encoded = [plan.raw_bytes[field.name] for field in plan.fields if field.codec]
     chunks = sum(-(-nbytes // (chunk_bytes(len(plan.fields)) * shards)) for nbytes in encoded)
-    return shards * slack_pages(chunks) * PAGE
+    return shards * slack_pages(chunks) * PAGE_SIZE
 
 
 def _field(prepared: Prepared, field: Field, samples: Sequence[NDArray[Any]]) -> FieldEstimate:

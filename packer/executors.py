@@ -7,9 +7,10 @@ from concurrent.futures import Executor, Future, as_completed
 from functools import partial
 
 from packer.errors import PackerError, WriteError
+from packer.progress import Progress
 from packer.sources.limits import Limits
 from packer.supervisor import write_shard_guarded
-from packer.tasks import Progress, ShardReport, ShardTask, remove_partial, write_shard
+from packer.tasks import ShardReport, ShardTask, remove_partial, write_shard
 
 
 def run_executor(

@@ -13,12 +13,13 @@ import packer
 from packer.errors import SourceError, WriteError
 from packer.format import manifest as manifests
 from packer.format.manifest import NAMES_FILE, ColumnTotals, FileEntry, Manifest
-from packer.format.names import write_names
+from packer.format.names_writer import write_names
 from packer.format.schema import Field
 from packer.format.shard import Shard
-from packer.format.shard_writer import sync_folder
+from packer.format.sync import sync_folder
 from packer.output import REJECTED, OutputFolder
-from packer.tasks import Rejected, ShardReport
+from packer.rejected import Rejected, read_rejected_lines, write_rejected_lines
+from packer.tasks import ShardReport
 
 
 @dataclass(frozen=True)
@@ -97,14 +98,14 @@ def write_table(folder: Path, file: str, names: Sequence[bytes]) -> FileEntry:
 def write_rejected(folder: Path, rejected: Sequence[Rejected]) -> None:
     """Lists samples that were left out of the dataset in `folder`, under a temporary name first."""
     partial = folder / (REJECTED + ".partial")
-    partial.write_bytes(msgspec.json.Encoder().encode_lines(rejected))
+    write_rejected_lines(partial, rejected)
     partial.replace(folder / REJECTED)
 
 
 def read_rejected(folder: Path) -> list[Rejected]:
     """The samples that were left out of the dataset in `folder`; none where there is no list that can be read."""
     try:
-        return msgspec.json.Decoder(Rejected).decode_lines((folder / REJECTED).read_bytes())
+        return read_rejected_lines(folder / REJECTED)
     except (OSError, msgspec.DecodeError):
         return []
 

@@ -14,8 +14,8 @@ from packer.errors import DamagedError, UsageError, WriteError
 from packer.format.manifest import ColumnTotals, FileEntry, Manifest, ShardEntry
 from packer.format.schema import Field
 from packer.origin import joined
+from packer.rejected import Rejected
 from packer.sources.fitted import described
-from packer.tasks import Rejected
 
 
 def take_shard(folder: Path, entry: ShardEntry, target: Path) -> ShardEntry:

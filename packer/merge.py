@@ -15,12 +15,14 @@ from packer.errors import UsageError, WriteError
 from packer.finish import read_rejected, write_rejected, write_table
 from packer.format import manifest as manifests
 from packer.format.manifest import NAMES_FILE, Manifest, ShardEntry
-from packer.format.shard_writer import sync_folder
+from packer.format.sync import sync_folder
 from packer.joining import check_alike, check_names, joined_manifest, moved, take_shard
 from packer.output import OutputFolder
+from packer.progress import Progress
+from packer.rejected import Rejected
 from packer.sources.packed.source import read_names
 from packer.state import State
-from packer.tasks import Progress, Rejected, shard_path
+from packer.tasks import shard_path
 
 
 def merge(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from packer.sources.packed.source import shuffled_order
 
 Origin = dict[str, Any]
-#: Origins nest no deeper in any dataset that was made by a person; a manifest may have been made by anyone.
+#: Where reading stops: the origins of a hostile manifest could nest without end.
 _DEEPEST = 100
 
 

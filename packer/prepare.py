@@ -22,7 +22,7 @@ from packer.sources.names import check_names
 
 #: `auto` looks at samples from this many places, spread evenly, and at no more than this many raw bytes.
 LOOK_PLACES = 16
-#: Of few samples it looks at one in so many, but at four at least: each is read twice for it.
+#: Of a small source it looks at one sample in eight, and at four at least: those looked at are read twice.
 LOOK_SHARE = 8
 LOOK_BYTES = 32 * 2**20
 #: From each place it takes a run of about this many bytes, at least one sample.

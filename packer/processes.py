@@ -17,10 +17,12 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from packer.errors import PackerError, WriteError
+from packer.progress import Progress
+from packer.rejected import Rejected
 from packer.sources import child
 from packer.sources.apart import TICK
 from packer.sources.limits import Limits
-from packer.tasks import Progress, Rejected, ShardReport, ShardTask, remove_partial, write_shard
+from packer.tasks import ShardReport, ShardTask, remove_partial, write_shard
 from packer.watch import Watch, culprit
 
 #: Samples' progress is sent after this many raw bytes: a message costs 20 us.
@@ -49,8 +51,8 @@ def run_processes(
         while waiting or running:
             while waiting and len(running) < workers:
                 worker = _Worker.of(waiting.pop(), limits)
-                # A signal between these two would leave a process behind that nobody stops, and one that met
-                # the new process before it is ready would run what the parent does about it.
+                # A signal between these two lines would leave a process that nobody stops; one that reaches the
+                # child before `begin` would run the parent's handler there.
                 with child.signals_held():
                     worker.process.start()
                     running[worker.connection] = worker

@@ -20,10 +20,10 @@ from packer.errors import DamagedError, DatasetError, PackerError, UnfinishedErr
 from packer.finish import Made, read_rejected, write_manifest
 from packer.format import btree
 from packer.format import manifest as manifests
+from packer.format.header import ShardHeader
 from packer.format.manifest import NAMES_FILE, SHARD_FOLDER, UNFINISHED, Manifest
 from packer.format.schema import Field
 from packer.format.shard import Shard
-from packer.format.shard_writer import ShardHeader
 from packer.format.sizes import shard_bytes
 from packer.origin import Origin, joined
 from packer.output import beside

@@ -25,9 +25,10 @@ from packer.origin import Origin
 from packer.output import beside
 from packer.plan import ShardPlan, field_sizes, plan_shards
 from packer.processes import run_processes
+from packer.progress import Progress, no_progress
 from packer.rebuild import rebuild_manifest
 from packer.sources.base import Source
-from packer.tasks import Progress, ShardTask, report_of, write_shard
+from packer.tasks import ShardTask, report_of, write_shard
 from packer.verify import verify
 
 
@@ -177,7 +178,7 @@ def _pack_again(
             skip=entry.rejected > 0,
         )
         if guarded:
-            (report,) = run_processes([task], 1, progress or (lambda samples, nbytes: None))
+            (report,) = run_processes([task], 1, progress or no_progress)
         else:
             report = write_shard(task, progress)
         new = msgspec.structs.replace(report.entry, file=entry.file)

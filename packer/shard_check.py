@@ -16,7 +16,7 @@ from packer.format.column import Column
 from packer.format.manifest import ShardEntry
 from packer.format.schema import Field
 from packer.format.shard import Shard
-from packer.tasks import Progress
+from packer.progress import Progress, no_progress
 
 #: What to do ends the message of an error; a list of damages says it once, for all of them.
 _ADVICE = re.compile(r"; (copy it again or )?run `packer (verify|repair)`.*$")
@@ -57,7 +57,7 @@ def check_shard(check: ShardCheck, progress: Progress | None = None) -> Checked:
     """Checks every byte of a shard: header, index, frames, names, and the digest of the file.
 
     It reads through a map of the file. Where the disk cannot read a page of it, or the file is cut short meanwhile,
-    the system ends the process (SIGBUS): `shard_checks` has others for that.
+    the system ends the process (SIGBUS): `check_pool` has others for that.
 
     Args:
         progress: called with 0 and the bytes done since the last call.
@@ -68,7 +68,7 @@ def check_shard(check: ShardCheck, progress: Progress | None = None) -> Checked:
     checked = Checked()
     try:
         with Shard(check.folder / check.entry.file, check.entry.bytes) as shard:
-            _check_open(shard, check, checked, progress or (lambda samples, nbytes: None))
+            _check_open(shard, check, checked, progress or no_progress)
     except PackerError as error:
         if isinstance(error.__context__, PermissionError):
             raise

@@ -22,8 +22,9 @@ from packer.format.manifest import Manifest
 from packer.format.schema import FieldSpec
 from packer.format.statistics import FieldStats
 from packer.moments import PIECE, Moments, moments
+from packer.progress import Progress
+from packer.sources.base import block_bytes, count
 from packer.sources.packed.source import PackedSource
-from packer.tasks import Progress
 
 #: A last axis that is longer is no list of channels.
 MAX_CHANNELS = 1024
@@ -48,8 +49,7 @@ def statistics(dataset: str | os.PathLike[str], progress: Progress | None = None
         for name, measured in found.items():
             measured.add(block[name])
         if progress:
-            values = next(iter(block.values()))
-            progress(len(values), sum(_nbytes(values) for values in block.values()))
+            progress(count(block), block_bytes(block))
     return {name: measured.result() for name, measured in found.items()}
 
 
@@ -123,11 +123,3 @@ def _blocks(folder: Path, manifest: Manifest) -> Iterator[dict[str, Any]]:
     for entry in manifest.shards:
         yield from source.part(first, first + entry.samples).read()
         first += entry.samples
-
-
-def _nbytes(values: Any) -> int:
-    return (
-        values.nbytes
-        if isinstance(values, np.ndarray)
-        else sum(len(v) if isinstance(v, str) else v.nbytes for v in values)
-    )

@@ -18,6 +18,7 @@ from typing import Any
 
 from packer.errors import PackerError, WriteError
 from packer.processes import run_processes
+from packer.progress import no_progress
 from packer.sources import child
 from packer.sources.limits import Limits
 from packer.tasks import ShardReport, ShardTask, write_shard
@@ -73,7 +74,7 @@ def _answer() -> Any:
     except Exception as error:  # whatever importing somebody's module raises
         return f"{type(error).__name__}: {error}"
     try:
-        (report,) = run_processes([task], 1, lambda samples, nbytes: None, limits)
+        (report,) = run_processes([task], 1, no_progress, limits)
     except PackerError as error:
         return error
     return report

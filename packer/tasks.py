@@ -15,31 +15,15 @@ from packer.errors import SourceError, WriteError
 from packer.format.manifest import SHARD_FOLDER, ColumnTotals, ShardEntry, file_digest
 from packer.format.schema import Field
 from packer.format.shard import Shard
-from packer.format.shard_writer import ShardWriter, sync_folder
-from packer.sources.base import Block, Source
+from packer.format.shard_writer import ShardWriter
+from packer.format.sync import sync_folder
+from packer.progress import Progress
+from packer.rejected import Rejected, read_rejected_lines, write_rejected_lines
+from packer.sources.base import Block, Source, count
 from packer.state import claim_of
-
-#: Told how many more samples and raw bytes are done.
-Progress = Callable[[int, int], None]
 
 #: Given the blocks of samples from a number on, gives them on; knows thereby what is being read.
 Over = Callable[[Iterator[Block], int], Iterator[Block]]
-
-
-class Rejected(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A sample that was left out: the file at fault, the reason, and the shard in which it would stand.
-
-    Files that were found bad before anything was planned belong to no shard.
-    """
-
-    file: str
-    reason: str
-    shard: int | None = None
-
-    @classmethod
-    def of(cls, error: SourceError, kind: str = "") -> Rejected:
-        """What is noted of an error; names that are not text (UTF-8) show as escapes, since JSON cannot hold them."""
-        return cls(_text(error.path or kind), _text(error.reason))
 
 
 @dataclass(frozen=True)
@@ -52,7 +36,7 @@ class ShardTask:
         skip: leave out samples that cannot be read, instead of stopping.
         first: number that the first sample has in the whole source.
         crashing: numbers of samples not to be tried, since they would end this process, and what is noted of them.
-        claim: what the folder has to be claimed for when the shard gets its name (see `output.claim_of`); empty where
+        claim: what the folder has to be claimed for when the shard gets its name (see `state.claim_of`); empty where
             nobody else can be at work there.
     """
 
@@ -205,7 +189,7 @@ def publish(path: Path, partial: Path, rejected: Sequence[Rejected]) -> None:
     """Gives a finished shard its name; what was left out of it goes to a file beside it first."""
     try:
         if rejected:
-            _rejected_path(path).write_bytes(msgspec.json.Encoder().encode_lines(rejected))
+            write_rejected_lines(_rejected_path(path), rejected)
         else:
             _rejected_path(path).unlink(missing_ok=True)  # of a run that was killed at this very point
         partial.replace(path)
@@ -230,7 +214,7 @@ def report_of(path: Path, fields: Sequence[Field]) -> ShardReport:
             columns[field_.name] = ColumnTotals(raw=raw, stored=stored)
             del index
     beside = _rejected_path(path)
-    rejected = msgspec.json.Decoder(Rejected).decode_lines(beside.read_bytes()) if beside.exists() else []
+    rejected = read_rejected_lines(beside) if beside.exists() else []
     entry = ShardEntry(
         file=f"{SHARD_FOLDER}/{path.name}",
         bytes=path.stat().st_size,
@@ -243,12 +227,3 @@ def report_of(path: Path, fields: Sequence[Field]) -> ShardReport:
 
 def _rejected_path(path: Path) -> Path:
     return path.with_suffix(".rejected.jsonl")
-
-
-def _text(text: str) -> str:
-    return text.encode(errors="backslashreplace").decode()
-
-
-def count(block: Block) -> int:
-    """Number of samples in a block."""
-    return len(next(iter(block.values())))

@@ -10,14 +10,14 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from packer.check_pool import check_shards
 from packer.errors import DamagedError, DatasetError
 from packer.format import manifest as manifests
 from packer.format.manifest import SHARD_FOLDER, UNFINISHED, FileEntry, Manifest, ShardEntry
 from packer.format.names import Names
 from packer.output import beside
+from packer.progress import Progress, no_progress
 from packer.shard_check import Checked, Fault, ShardCheck, check_shard, of_file
-from packer.shard_checks import check_shards
-from packer.tasks import Progress
 
 #: Names told of one damage.
 SHOWN_NAMES = 5
@@ -162,7 +162,7 @@ def verify(dataset: str | os.PathLike[str], progress: Progress | None = None, wo
     """
     folder = Path(dataset)
     manifest = manifests.read(folder)
-    checker = _Checker(folder, manifest, progress or (lambda samples, nbytes: None))
+    checker = _Checker(folder, manifest, progress or no_progress)
     checker.check_shards(workers)
     checker.check_strangers()
     files = 1 + len(manifest.shards) + (manifest.names is not None)

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from packer.errors import SourceError
+from packer.rejected import Rejected
 from packer.sources import child
 from packer.sources.apart import TICK, each
-from packer.sources.base import Block, Source
+from packer.sources.base import Block, Source, count
 from packer.sources.limits import Limits, memory_within
-from packer.tasks import Rejected, ShardTask, count, read_blocks
+from packer.tasks import ShardTask, read_blocks
 
 _NOWHERE = -1
 

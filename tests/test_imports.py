@@ -99,7 +99,7 @@ def test_there_are_no_cycles():
         (["packer.cli.main"], "numpy torch rich h5py PIL plyfile lmdb numcodecs msgspec"),
         ([m for m in MODULES if within(m, "packer.format")], "torch click rich h5py PIL plyfile"),
         (["packer.convert", "packer.writer"], "torch click rich h5py PIL plyfile"),
-        (["readers"], "click rich h5py PIL plyfile"),
+        (["readers"], "click rich h5py PIL plyfile lmdb"),
     ],
     ids=["packer --help", "packer.format", "packer.convert", "readers"],
 )

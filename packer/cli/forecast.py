@@ -17,7 +17,7 @@ from packer.convert import ConvertOptions, guard, open_source, processors
 from packer.estimate import Estimate, FieldEstimate, estimate
 from packer.format.codecs import codec_name
 from packer.prepare import Prepared, prepare
-from packer.tasks import Rejected
+from packer.rejected import Rejected
 from packer.trial import Trial, trial
 
 _RIGHT = ("raw", "stored", "ratio")

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 from packer.errors import UsageError, WriteError
 from packer.export.files import Files
 from packer.format.remote.urls import refuse_url
-from packer.sources.base import Block
+from packer.progress import Progress
+from packer.sources.base import Block, block_bytes, count
 from packer.sources.packed.source import PackedSource, open_packed
-from packer.tasks import Progress
 
 #: The kinds of files, and the module and class that write them; imported when they are used.
 _WRITERS = {
@@ -143,17 +143,11 @@ def _made(source: PackedSource) -> Iterator[str]:
 def _write(source: PackedSource, writer: Writer, progress: Progress | None) -> None:
     at = 0
     for block in source.read():
-        count = len(next(iter(block.values())))
-        writer.write(block, at, at + count)
+        size = count(block)
+        writer.write(block, at, at + size)
         if progress:
-            progress(count, sum(map(_bytes, block.values())))
-        at += count
-
-
-def _bytes(values: Any) -> int:
-    if isinstance(values, list):
-        return sum(len(value) if isinstance(value, str) else value.nbytes for value in values)
-    return int(values.nbytes)
+            progress(size, block_bytes(block))
+        at += size
 
 
 def _kind_of(source: PackedSource) -> str:

@@ -42,8 +42,7 @@ class ColumnIndex:
         if self.field.is_ragged:
             ends = self.arrays["sample_frames"]
             return int(ends[start]), int(ends[stop])
-        per_sample = -(-(self.field.shape[0] or 0) // (rule.rows or 1))
-        return start * per_sample, stop * per_sample
+        return start * self.field.bands, stop * self.field.bands
 
     def sample_range(self, frame: int) -> tuple[int, int]:
         """Numbers of the samples that a frame holds or is a part of."""
@@ -53,7 +52,7 @@ class ColumnIndex:
         if self.field.is_ragged:
             sample = int(np.searchsorted(self.arrays["sample_frames"], frame, side="right")) - 1
         else:
-            sample = frame // -(-(self.field.shape[0] or 0) // (rule.rows or 1))
+            sample = frame // self.field.bands
         return sample, sample + 1
 
     def shape_of(self, sample: int) -> tuple[int, ...]:
@@ -151,9 +150,8 @@ class ColumnIndex:
             sample = first_frame.searchsorted(frames.astype(np.uint64), side="right") - 1
             row = (frames - first_frame[sample].astype(np.int64)) * rows
         else:
-            per_sample = -(-(self.field.shape[0] or 0) // rows)
-            sample = frames // per_sample
-            row = frames % per_sample * rows
+            sample = frames // self.field.bands
+            row = frames % self.field.bands * rows
         start, end = self._raw_offsets(sample), self._raw_offsets(sample + 1)
         held = self.arrays["shapes"][sample, 0].astype(np.int64) if self.field.shape[0] is None else self.field.shape[0]
         row_bytes = (end - start) // np.maximum(held, 1)

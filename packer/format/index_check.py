@@ -65,7 +65,7 @@ def _reshape(field: Field, samples: int, arrays: dict[str, Index], fail: Callabl
     elif field.is_ragged:
         count = int(arrays["sample_frames"][-1])
     else:
-        count = samples * -(-(field.shape[0] or 0) // (field.frame.rows or 1))
+        count = samples * field.bands
     if count != frames:
         raise fail(f"{frames} checksums for {count} frames")
 
@@ -106,7 +106,7 @@ def _check_rows(field: Field, samples: int, table: Index, fail: Callable[[str], 
     """Checks that each chunk of raw samples of one shape has the bytes of its samples: addresses rely on it."""
     per_frame = field.frame.samples
     if per_frame is None:
-        ends = table[:, 1] * field.fixed_bytes // max(-(-(field.shape[0] or 0) // (field.frame.rows or 1)), 1)
+        ends = table[:, 1] * field.fixed_bytes // max(field.bands, 1)
     else:
         ends = np.minimum(table[:, 1] * per_frame, samples) * field.fixed_bytes
     if (ends != table[:, 2]).any():

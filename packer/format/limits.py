@@ -1,19 +1,19 @@
 """Sizes the format is built around, each with its reason."""
 
 #: Target size of a chunk: what is copied into it, by LMDB and by the kernel, stays in the processor's cache on its way
-#: to the file, and LMDB asks for memory that it has used before. 84 MB of HDF5 take 140 ms so, 150 in chunks of 4 MiB
-#: and 180 in chunks of 16. Smaller ones gain nothing more, and opening a dataset takes 3 to 6 us for each.
+#: to the file, and LMDB asks for memory that it has used before. 84 MB of HDF5 take 140 ms, 150 in chunks of 4 MiB and
+#: 180 in chunks of 16. Smaller ones gain nothing more, and each costs time when a dataset is opened.
 #: LMDB values of 4096 m - 16 bytes waste nothing.
 CHUNK_BYTES = 2 * 2**20 - 16
 #: Small samples share a compressed frame of about this size: below it codecs gain little.
 FRAME_BYTES = 16 * 2**10
-#: Samples of this size and more share none: to read one at random would mean decoding its neighbours. Pictures of 7 kB
-#: read twice as fast so, and take 0.7% less space with rowdelta+zstd, 3% less with zstd.
+#: Samples at least this large have frames of their own, so that reading one at random decodes no neighbours: pictures
+#: of 7 kB read twice as fast, and take 0.7% less space with rowdelta+zstd, 3% less with zstd.
 OWN_FRAME_BYTES = 4 * 2**10
-#: With LZ4 they share less: it gains little from more, and its users want single samples quickly.
+#: With LZ4 the shared frames are smaller: larger ones gain little, and LZ4 is chosen to read single samples quickly.
 LZ4_FRAME_BYTES = 4 * 2**10
-#: And from here on none: pictures of 768 bytes read twice as fast so, and take 2% less space, as each that
-#: does not shrink is kept as it is.
+#: And samples at least this large have frames of their own: pictures of 768 bytes read twice as fast, and take 2% less
+#: space, since each one that does not shrink is kept raw.
 LZ4_OWN_FRAME_BYTES = 512
 #: Uncompressed frames only carry a checksum: 64 KiB costs 0.01% of space.
 RAW_FRAME_BYTES = 64 * 2**10

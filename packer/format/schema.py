@@ -141,6 +141,11 @@ class Field(FieldSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 raise ValueError(f"field {self.name!r}: rowdelta comes first, for images of uint8 or uint16")
 
     @property
+    def bands(self) -> int:
+        """Frames of one sample, where each frame holds some of its rows and all samples have as many of these."""
+        return -(-(self.shape[0] or 0) // (self.frame.rows or 1))
+
+    @property
     def spec(self) -> FieldSpec:
         return FieldSpec(name=self.name, dtype=self.dtype, kind=self.kind, shape=self.shape)
 

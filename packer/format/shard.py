@@ -21,6 +21,7 @@ from packer.errors import DamagedError, DatasetError
 from packer.format import btree
 from packer.format.column import Column
 from packer.format.column_index import ColumnIndex
+from packer.format.header import ShardHeader
 from packer.format.index_check import check_index
 from packer.format.layout import (
     CHUNK,
@@ -33,7 +34,6 @@ from packer.format.layout import (
     column_key,
 )
 from packer.format.schema import Field
-from packer.format.shard_writer import ShardHeader
 
 
 class Shard:

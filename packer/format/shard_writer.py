@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from array import array
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any
+from typing import Any
 
-import lmdb
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +17,8 @@ from packer.format import limits
 from packer.format.chunks import ChunkBuffers
 from packer.format.codecs import Buffer
 from packer.format.column_writer import ColumnWriter
+from packer.format.header import ShardHeader
 from packer.format.layout import (
-    FORMAT_NAME,
-    FORMAT_VERSION,
     HEADER,
     MAX_CHUNKS,
     NAME_BYTES,
@@ -30,141 +26,10 @@ from packer.format.layout import (
     chunk_key,
     column_key,
 )
+from packer.format.lmdb_appender import LmdbAppender
 from packer.format.schema import Field
 from packer.format.text import no_text
 from packer.format.write_errors import clear_errors
-from packer.format.writeback import Writeback
-
-#: Stored bytes between two commits: one full chunk. Until then they lie in memory twice, as LMDB's dirty pages and
-#: here for a replay.
-COMMIT_BYTES = 2 * 10**6
-#: Bytes between two times that the file is mapped anew. What commits look at through the map counts as memory of the
-#: process, with all that lies around it: 420 MB of a shard of 1 GiB.
-REMAP_BYTES = 64 * 10**6
-PAGE = 4096
-
-
-class ShardHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a shard says of itself, so that a lost manifest can be made again from the shards."""
-
-    format: str = FORMAT_NAME
-    version: int = FORMAT_VERSION
-    shard: int
-    samples: Annotated[int, msgspec.Meta(ge=0)]
-    named: bool
-    fields: tuple[Field, ...]
-    origin: dict[str, Any]
-
-
-class LmdbAppender:
-    """Appends values to a new LMDB file; grows the map and replays the open batch where it was too small.
-
-    Args:
-        path: the file; replaced if it exists.
-        map_size: first size of the map in bytes (see `pages.map_size`).
-        map_limit: the map never grows beyond this; None for no limit.
-    """
-
-    def __init__(self, path: Path, map_size: int, map_limit: int | None = None) -> None:
-        self.path = path
-        self.growths = 0
-        path.unlink(missing_ok=True)
-        self._limit = map_limit
-        self._map_size = map_size if map_limit is None else min(map_size, map_limit)
-        # lib_version 0: an environment variable can make other versions the default, which readers
-        # of the 0.9 format cannot open. lock=False: nobody else knows the temporary name.
-        try:
-            self._env = lmdb.open(
-                str(path), subdir=False, lib_version=0, lock=False, sync=False, metasync=False, map_size=self._map_size
-            )
-            self._writeback = Writeback(path)
-        except (lmdb.Error, OSError):
-            self._remove()
-            raise
-        self._txn = self._env.begin(write=True)
-        self._batch: list[tuple[bytes, Buffer]] = []
-        self._batch_bytes = 0
-        self._mapped_bytes = 0
-
-    def put(self, key: bytes, value: Buffer) -> bool:
-        """Appends a value; `key` must be greater than all before it. The value must not change until the commit.
-
-        Returns whether it was committed, with all before it.
-        """
-        self._batch.append((key, value))
-        self._batch_bytes += len(value)
-        try:
-            self._put(key, value)
-        except lmdb.MapFullError:
-            self._replay()
-        if self._batch_bytes < COMMIT_BYTES:
-            return False
-        self.commit()
-        return True
-
-    def commit(self) -> None:
-        """Commits what was put."""
-        while True:
-            try:
-                self._txn.commit()
-                break
-            except lmdb.MapFullError:
-                self._replay()
-        self._writeback.begin()
-        self._mapped_bytes += self._batch_bytes
-        if self._mapped_bytes >= REMAP_BYTES:
-            self._env.set_mapsize(self._map_size)
-            self._mapped_bytes = 0
-        self._batch = []
-        self._batch_bytes = 0
-        self._txn = self._env.begin(write=True)
-
-    def finish(self) -> None:
-        """Commits, waits until the file is on the disk, and closes it."""
-        self.commit()
-        self._txn.abort()
-        self._writeback.close()
-        self._env.sync(True)
-        self._env.close()
-
-    def abort(self) -> None:
-        """Closes and removes the file."""
-        self._writeback.close()
-        self._txn.abort()
-        self._env.close()
-        self._remove()
-
-    def _remove(self) -> None:
-        with contextlib.suppress(OSError):  # whatever led here is what should be told
-            self.path.unlink(missing_ok=True)
-
-    def _put(self, key: bytes, value: Buffer) -> None:
-        if not self._txn.put(key, value, append=True):
-            raise AssertionError(f"key {key!r} is not greater than the one before")
-
-    def _replay(self) -> None:
-        """Doubles the map and puts the open batch again: after MapFullError its transaction is dead."""
-        while True:
-            self._txn.abort()
-            self._grow()
-            self._txn = self._env.begin(write=True)
-            try:
-                for key, value in self._batch:
-                    self._put(key, value)
-            except lmdb.MapFullError:
-                continue
-            return
-
-    def _grow(self) -> None:
-        if self._limit is not None and self._map_size >= self._limit:
-            raise UsageError(
-                f"{self.path.name} needs a larger map than --map-size {self._limit:,}; raise it, "
-                "or take a smaller --shard-size"
-            )
-        self.growths += 1
-        larger = -(-self._map_size * 2 // PAGE) * PAGE
-        self._map_size = larger if self._limit is None else min(larger, self._limit)
-        self._env.set_mapsize(self._map_size)
 
 
 class ShardWriter:
@@ -300,17 +165,3 @@ class ShardWriter:
 def _bytes(values: NDArray[np.uint64]) -> Buffer:
     """The bytes of an array, not copied: a shard of ten million samples has index arrays of 80 MB."""
     return values.reshape(-1).view(np.uint8).data if values.size else b""
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes renames within a folder last; without effect where folders cannot be synced (Windows)."""
-    try:
-        fd = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(fd)
-    except OSError:
-        pass
-    finally:
-        os.close(fd)

@@ -14,12 +14,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.format.header import ShardHeader
 from packer.format.layout import HEADER, NAME_BYTES, NAME_OFFSETS, chunk_key, column_key, index_arrays
 from packer.format.limits import CHUNK_BYTES, chunk_bytes
+from packer.format.lmdb_appender import COMMIT_BYTES
 from packer.format.page_replay import PageReplay
 from packer.format.pages import PAGE_SIZE
 from packer.format.schema import Field
-from packer.format.shard_writer import COMMIT_BYTES, ShardHeader
 
 _AT_FINISH = 2**62
 

@@ -75,3 +75,19 @@ class Source(ABC):
     def notes(self) -> list[str]:
         """Sentences that the plan shows: markers found, files left out, conversions made."""
         return []
+
+
+def count(block: Block) -> int:
+    """Number of samples in a block."""
+    return len(next(iter(block.values())))
+
+
+def block_bytes(block: Block) -> int:
+    """Bytes of a block; of text its letters."""
+    return sum(_nbytes(values) for values in block.values())
+
+
+def _nbytes(values: Any) -> int:
+    if isinstance(values, np.ndarray):
+        return values.nbytes
+    return sum(len(v) if isinstance(v, str) else v.nbytes for v in values)

@@ -38,12 +38,14 @@ class Limits:
 
     def overtime(self) -> SourceError:
         """The error of a reading that took too long."""
-        return SourceError(f"reading it takes more than {self.seconds:g} s; raise --read-timeout if it only needs that")
+        return SourceError(
+            f"reading it takes more than {self.seconds:g} s; raise --read-timeout if the file is merely slow"
+        )
 
     def overrun(self) -> SourceError:
         """The error of a reading that took too much memory."""
         much = f"more than {self.nbytes:,} bytes of memory" if self.nbytes else "more memory than there is"
-        return SourceError(f"reading it takes {much}; raise --read-memory if it only needs that")
+        return SourceError(f"reading it takes {much}; raise --read-memory if the file is merely large")
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from packer.errors import SourceError
-from packer.format.names import MAX_NAME
+from packer.format.name_keys import MAX_NAME
 from packer.format.text import no_text
 
 #: Letters of a name that an error shows.

@@ -17,7 +17,7 @@ from packer.format import btree
 from packer.format import manifest as manifests
 from packer.format.codecs import NAMED, Config
 from packer.format.manifest import MANIFEST, NAMES_FILE, ColumnTotals, FileEntry, Manifest
-from packer.format.names import write_names
+from packer.format.names_writer import write_names
 from packer.format.pages import PAGE_SIZE
 from packer.format.schema import Field, FrameRule
 from packer.format.shard_writer import ShardWriter

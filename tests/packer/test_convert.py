@@ -239,7 +239,7 @@ def test_nothing_good_is_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("sources", "options", "words"),
     [
-        (7, {}, "cannot pack a int"),
+        (7, {}, "cannot pack an object of type int"),
         ([{"a": 1}], {"on_error": "ignore"}, "stop or skip"),
         ([{"a": 1}], {"workers": -1}, "0 or more"),
         ([{"a": 1}], {"codec": "squeeze"}, "no codec 'squeeze'"),
@@ -391,7 +391,7 @@ def test_fields_and_paths_as_a_mapping(pairs, tmp_path):
     """`{"lr": folder, "hr": folder}` is what `["lr=folder", "hr=folder"]` is; a mapping of arrays is no sequence."""
     sources = dict(text.split("=", 1) for text in pairs.sources)
     assert convert(sources, tmp_path / "d", workers=0).manifest.samples == 12
-    with pytest.raises(UsageError, match="cannot pack a dict; paths or a sequence of dicts are expected"):
+    with pytest.raises(UsageError, match="cannot pack an object of type dict; paths or a sequence"):
         convert({"x": np.zeros(3)}, tmp_path / "e")
 
 

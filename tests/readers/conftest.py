@@ -12,7 +12,7 @@ import pytest
 from packer.format import manifest as manifests
 from packer.format.limits import CHUNK_BYTES
 from packer.format.manifest import NAMES_FILE, ColumnTotals, FileEntry, Manifest, file_digest
-from packer.format.names import write_names
+from packer.format.names_writer import write_names
 from packer.format.schema import Field, FieldSpec
 from packer.format.shard_writer import ShardWriter
 from packer.tasks import ShardReport, report_of, shard_path

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from packer.errors import UsageError
 from packer.format.manifest import Manifest
 from packer.format.names import Names
+from packer.sources.base import count
 from packer.sources.packed.source import PackedSource
 
 
@@ -55,11 +56,7 @@ def chosen_samples(folder: Path, manifest: Manifest, choice: Choice) -> list[Sam
         names = [table.name(number) if table else None for number in numbers.tolist()]
     columns = list(enumerate(manifest.fields))
     source = PackedSource(str(folder), manifest.shards, columns, numbers, None, {})
-    values = [
-        {name: block[name][place] for name in block}
-        for block in source.read()
-        for place in range(len(next(iter(block.values()))))
-    ]
+    values = [{name: block[name][place] for name in block} for block in source.read() for place in range(count(block))]
     return [Sample(*found) for found in zip(numbers.tolist(), names, values, strict=True)]
 
 

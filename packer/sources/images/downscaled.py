@@ -90,7 +90,7 @@ def _check_sides(source: ImageSource, field: str, factor: int) -> None:
     if len(odd):
         height, width = source.sizes[field][odd[0]]
         names: Sequence[str] = source.names
-        more = f"; {len(odd) - 1} more are none either" if len(odd) > 1 else ""
+        more = f" (one of {len(odd):,} such samples)" if len(odd) > 1 else ""
         reason = f"sample {names[odd[0]]!r} is {height} x {width}, no multiple of {factor}{more}"
         raise SourceError(f"{reason}; crop such pictures first, or leave them out")
 

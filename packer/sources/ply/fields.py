@@ -35,14 +35,13 @@ _FACE_LISTS = ("vertex_indices", "vertex_index")
 class Rule:
     """Where a field comes from: property numbers of an element, and its dtype, `cast` included.
 
-    `source_dtype` is the dtype in the file. A field of lists has one property.
+    A field of lists has one property.
     """
 
     field: str
     element: str
     properties: tuple[int, ...]
     dtype: str
-    source_dtype: str
     is_list: bool = False
 
     @property
@@ -100,7 +99,6 @@ class _Rules:
             element.name,
             properties,
             self.cast.get(field) or dtype or first.dtype,
-            first.dtype,
             first.count_dtype is not None,
         )
 

@@ -11,7 +11,8 @@ import pytest
 from packer.errors import DamagedError
 from packer.format.key_search import KeySearch
 from packer.format.manifest import FileEntry
-from packer.format.names import Names, write_names
+from packer.format.names import Names
+from packer.format.names_writer import write_names
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from packer.errors import DamagedError, MissingNameError, SourceError
 from packer.format.manifest import FileEntry
-from packer.format.names import MAX_NAME, Names, write_names
+from packer.format.name_keys import MAX_NAME
+from packer.format.names import Names
+from packer.format.names_writer import write_names
 
 
 def opened(path: Path, names: list[str]) -> Names:

@@ -16,12 +16,14 @@ import numpy as np
 import pytest
 
 from packer.errors import DamagedError, SourceError, UsageError, WriteError
-from packer.format import shard_writer
+from packer.format import lmdb_appender
 from packer.format.codecs import NAMED
+from packer.format.header import ShardHeader
 from packer.format.layout import HEADER, NAME_BYTES, NAME_OFFSETS, chunk_key
+from packer.format.lmdb_appender import LmdbAppender
 from packer.format.schema import Field, FrameRule
 from packer.format.shard import Shard
-from packer.format.shard_writer import LmdbAppender, ShardHeader, ShardWriter
+from packer.format.shard_writer import ShardWriter
 
 FIELDS = (
     Field(
@@ -160,8 +162,8 @@ def test_a_shard_without_samples_can_be_read(tmp_path: Path) -> None:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux alone tells what a process has mapped")
 def test_what_is_written_does_not_stay_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a commit for each value all 65 MB would count as memory of the process in the end."""
-    monkeypatch.setattr(shard_writer, "COMMIT_BYTES", 1)
-    monkeypatch.setattr(shard_writer, "REMAP_BYTES", 4 * 10**6)
+    monkeypatch.setattr(lmdb_appender, "COMMIT_BYTES", 1)
+    monkeypatch.setattr(lmdb_appender, "REMAP_BYTES", 4 * 10**6)
     before = most = mapped_bytes()
     file = LmdbAppender(tmp_path / "a.lmdb", 2**27)
     for number in range(1000):
@@ -173,10 +175,10 @@ def test_what_is_written_does_not_stay_mapped(tmp_path: Path, monkeypatch: pytes
 
 def test_mapping_anew_changes_no_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file is the same whether it was mapped anew with every commit or never."""
-    monkeypatch.setattr(shard_writer, "COMMIT_BYTES", 9000)
+    monkeypatch.setattr(lmdb_appender, "COMMIT_BYTES", 9000)
     made = []
     for name, nbytes in (("always", 1), ("never", 2**60)):
-        monkeypatch.setattr(shard_writer, "REMAP_BYTES", nbytes)
+        monkeypatch.setattr(lmdb_appender, "REMAP_BYTES", nbytes)
         write(tmp_path / name)
         made.append((tmp_path / name).read_bytes())
     assert made[0] == made[1]
@@ -200,7 +202,7 @@ def test_a_map_far_too_small_grows_and_loses_nothing(tmp_path: Path, map_size: i
 
 def test_growth_after_a_commit_keeps_what_was_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the open batch is put again; earlier batches are in the file."""
-    monkeypatch.setattr(shard_writer, "COMMIT_BYTES", 10_000)
+    monkeypatch.setattr(lmdb_appender, "COMMIT_BYTES", 10_000)
     assert write(tmp_path / "a.lmdb", map_size=8192).growths > 1
     assert_holds_the_samples(tmp_path / "a.lmdb")
 
@@ -208,7 +210,7 @@ def test_growth_after_a_commit_keeps_what_was_committed(tmp_path: Path, monkeypa
 @pytest.mark.parametrize("map_size", range(4 * 4096, 24 * 4096, 4096))
 def test_growth_at_any_put_or_commit(tmp_path: Path, map_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever the map fills up, within a put or in a commit, every value is stored once."""
-    monkeypatch.setattr(shard_writer, "COMMIT_BYTES", 9000)
+    monkeypatch.setattr(lmdb_appender, "COMMIT_BYTES", 9000)
     path = tmp_path / "a.lmdb"
     appender = LmdbAppender(path, map_size)
     values = {b"%04d" % n: bytes([n]) * (n * 97 % 5000) for n in range(40)}

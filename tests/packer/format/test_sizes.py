@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer.format import pages, shard_writer, sizes
+from packer.format import lmdb_appender, pages, sizes
 from packer.format.codecs import NAMED
 from packer.format.limits import CHUNK_BYTES
 from packer.format.schema import Field, FrameRule
@@ -120,7 +120,7 @@ def test_a_chunk_that_moves_beside_its_key_is_within_the_bound() -> None:
 def test_several_chunks_and_commits_are_exact_too(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With small limits in both places, the chunks of several columns come in the predicted order."""
     monkeypatch.setattr(sizes, "COMMIT_BYTES", 150_000)
-    monkeypatch.setattr(shard_writer, "COMMIT_BYTES", 150_000)
+    monkeypatch.setattr(lmdb_appender, "COMMIT_BYTES", 150_000)
     monkeypatch.setattr(sizes, "chunk_bytes", lambda fields: 40_000)
     rng = np.random.default_rng(seed)
     fields = [

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from packer.format import writeback
-from packer.format.shard_writer import LmdbAppender
+from packer.format.lmdb_appender import LmdbAppender
 from packer.format.writeback import Writeback
 
 

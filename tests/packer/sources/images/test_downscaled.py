@@ -70,7 +70,7 @@ def test_with_patches_it_is_packed(folder, tmp_path):
             "hr",
             SourceOptions(downscale=3),
             SourceError,
-            "sample 'a' is 16 x 24, no multiple of 3; 1 more are none either",
+            r"sample 'a' is 16 x 24, no multiple of 3 \(one of 2 such samples\)",
         ),
         ("hr", SourceOptions(downscale=2, mode="rgba"), SourceError, "for 8-bit gray and RGB, not uint8 with 4"),
     ],

@@ -24,7 +24,7 @@ def check_shards(checks: Sequence[ShardCheck], workers: int) -> Iterator[tuple[i
     """Number and result of every check, in the order in which they are done.
 
     Args:
-        workers: processes; each has every so manieth shard.
+        workers: processes; the k-th checks the shards k, k + workers, ...
     """
     with ExitStack() as stack:
         running: dict[Connection, tuple[BaseProcess, deque[int]]] = {}

@@ -1,0 +1,132 @@
+"""A new LMDB file, written in ascending key order."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import lmdb
+
+from packer.errors import UsageError
+from packer.format.codecs import Buffer
+from packer.format.writeback import Writeback
+
+#: Stored bytes between two commits: one full chunk. Until then they lie in memory twice, as LMDB's dirty pages and
+#: here for a replay.
+COMMIT_BYTES = 2 * 10**6
+#: Bytes between two times that the file is mapped anew. What commits look at through the map counts as memory of the
+#: process, with all that lies around it: 420 MB of a shard of 1 GiB.
+REMAP_BYTES = 64 * 10**6
+#: The map grows to a multiple of this.
+_GRAIN = 4096
+
+
+class LmdbAppender:
+    """Appends values to a new LMDB file; grows the map and replays the open batch where it was too small.
+
+    Args:
+        path: the file; replaced if it exists.
+        map_size: first size of the map in bytes (see `pages.map_size`).
+        map_limit: the map never grows beyond this; None for no limit.
+    """
+
+    def __init__(self, path: Path, map_size: int, map_limit: int | None = None) -> None:
+        self.path = path
+        self.growths = 0
+        path.unlink(missing_ok=True)
+        self._limit = map_limit
+        self._map_size = map_size if map_limit is None else min(map_size, map_limit)
+        # lib_version 0: an environment variable can make other versions the default, which readers
+        # of the 0.9 format cannot open. lock=False: nobody else knows the temporary name.
+        try:
+            self._env = lmdb.open(
+                str(path), subdir=False, lib_version=0, lock=False, sync=False, metasync=False, map_size=self._map_size
+            )
+            self._writeback = Writeback(path)
+        except (lmdb.Error, OSError):
+            self._remove()
+            raise
+        self._txn = self._env.begin(write=True)
+        self._batch: list[tuple[bytes, Buffer]] = []
+        self._batch_bytes = 0
+        self._mapped_bytes = 0
+
+    def put(self, key: bytes, value: Buffer) -> bool:
+        """Appends a value; `key` must be greater than all before it. The value must not change until the commit.
+
+        Returns whether it was committed, with all before it.
+        """
+        self._batch.append((key, value))
+        self._batch_bytes += len(value)
+        try:
+            self._put(key, value)
+        except lmdb.MapFullError:
+            self._replay()
+        if self._batch_bytes < COMMIT_BYTES:
+            return False
+        self.commit()
+        return True
+
+    def commit(self) -> None:
+        """Commits what was put."""
+        while True:
+            try:
+                self._txn.commit()
+                break
+            except lmdb.MapFullError:
+                self._replay()
+        self._writeback.begin()
+        self._mapped_bytes += self._batch_bytes
+        if self._mapped_bytes >= REMAP_BYTES:
+            self._env.set_mapsize(self._map_size)
+            self._mapped_bytes = 0
+        self._batch = []
+        self._batch_bytes = 0
+        self._txn = self._env.begin(write=True)
+
+    def finish(self) -> None:
+        """Commits, waits until the file is on the disk, and closes it."""
+        self.commit()
+        self._txn.abort()
+        self._writeback.close()
+        self._env.sync(True)
+        self._env.close()
+
+    def abort(self) -> None:
+        """Closes and removes the file."""
+        self._writeback.close()
+        self._txn.abort()
+        self._env.close()
+        self._remove()
+
+    def _remove(self) -> None:
+        with contextlib.suppress(OSError):  # whatever led here is what should be told
+            self.path.unlink(missing_ok=True)
+
+    def _put(self, key: bytes, value: Buffer) -> None:
+        if not self._txn.put(key, value, append=True):
+            raise AssertionError(f"key {key!r} is not greater than the one before")
+
+    def _replay(self) -> None:
+        """Doubles the map and puts the open batch again: after MapFullError its transaction is dead."""
+        while True:
+            self._txn.abort()
+            self._grow()
+            self._txn = self._env.begin(write=True)
+            try:
+                for key, value in self._batch:
+                    self._put(key, value)
+            except lmdb.MapFullError:
+                continue
+            return
+
+    def _grow(self) -> None:
+        if self._limit is not None and self._map_size >= self._limit:
+            raise UsageError(
+                f"{self.path.name} needs a larger map than --map-size {self._limit:,}; raise it, "
+                "or take a smaller --shard-size"
+            )
+        self.growths += 1
+        larger = -(-self._map_size * 2 // _GRAIN) * _GRAIN
+        self._map_size = larger if self._limit is None else min(larger, self._limit)
+        self._env.set_mapsize(self._map_size)
