@@ -10,8 +10,7 @@ import click
 
 from packer.cli.arguments import dataset_first, sources_argument
 from packer.cli.logs import is_quiet, log_options
-from packer.cli.options import source_options
-from packer.cli.units import size
+from packer.cli.options import shard_size_option, source_options, workers_option
 
 if TYPE_CHECKING:
     from packer.convert import ConvertOptions
@@ -21,10 +20,8 @@ if TYPE_CHECKING:
 @click.argument("dataset", type=click.Path(path_type=Path))
 @sources_argument
 @source_options
-@click.option("--shard-size", type=size, help="Raw bytes of a shard, about, such as 1GiB.")
-@click.option(
-    "--workers", type=click.IntRange(min=0), help="Processes; 0 packs in this one.  [default: as many as processors]"
-)
+@shard_size_option
+@workers_option
 @log_options
 def append(
     dataset: Path, sources: tuple[str, ...], options: ConvertOptions, shard_size: int | None, workers: int | None

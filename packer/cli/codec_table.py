@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
 from packer.cli.summary import shape_text
-from packer.cli.tables import counted, shortened, table, terminal_width
+from packer.cli.tables import counted, indented, shortened, table, terminal_width
 from packer.cli.units import size_text
 from packer.codec_report import FieldReport
 from packer.framing import LEAST_RECORD, LEAST_SHARE
@@ -29,7 +27,7 @@ def codec_lines(found: Sequence[FieldReport]) -> list[str]:
 def json_text(found: Sequence[FieldReport]) -> str:
     """One JSON object: `fields` holds a report for each."""
     document = {"fields": found}
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    return indented(document)
 
 
 def _table(field: FieldReport, width: int) -> list[str]:

@@ -16,7 +16,7 @@ import click
 from packer.cli.arguments import check_out, sources_before_out
 from packer.cli.interruption import Interrupted
 from packer.cli.logs import is_quiet, log_options
-from packer.cli.options import conversion_options
+from packer.cli.options import conversion_options, overwrite_option, workers_option
 from packer.cli.tables import counted
 from packer.cli.units import size_text
 
@@ -30,13 +30,9 @@ _log = logging.getLogger(__name__)
 @click.command()
 @sources_before_out
 @conversion_options
-@click.option(
-    "--workers",
-    type=click.IntRange(min=0),
-    help="Processes; 0 packs in this one, without limits for reading.  [default: as many as processors]",
-)
+@workers_option
 @click.option("--scheduler", metavar="ADDRESS", help="Pack on a Dask cluster, as in tcp://host:8786.")
-@click.option("--overwrite", is_flag=True, help="Replace a dataset that is there, once the new one is done.")
+@overwrite_option
 @click.option("--dry-run", is_flag=True, help="Say what would be made, as `packer plan` does, and make nothing.")
 @log_options
 def convert(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
-from packer.cli.tables import counted, printable
+from packer.cli.tables import counted, indented, printable
 from packer.cli.units import size_text
 from packer.verify import Damage, VerifyReport
 
@@ -36,4 +34,4 @@ def json_text(path: str, report: VerifyReport, damages: Sequence[Damage]) -> str
         "frames": report.frames,
         "damages": damages,
     }
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    return indented(document)

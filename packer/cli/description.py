@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from packer.cli.summary import field_table
-from packer.cli.tables import counted, listing, terminal_width
+from packer.cli.tables import counted, indented, listing, terminal_width
 from packer.cli.units import size_text
 from packer.errors import DamagedError
 from packer.format import manifest as manifests
@@ -112,7 +112,7 @@ def json_text(found: Description) -> str:
         "disk_bytes": found.disk_bytes,
         "rejected": found.rejected,
     }
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    return indented(document)
 
 
 def _names(found: Description) -> str:

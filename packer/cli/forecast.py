@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from packer.cli.summary import shape_text
-from packer.cli.tables import counted, listing, table, terminal_width
+from packer.cli.tables import counted, indented, listing, table, terminal_width
 from packer.cli.units import size_text, time_text
 from packer.convert import ConvertOptions, guard, open_source, processors
 from packer.estimate import Estimate, FieldEstimate, estimate
@@ -110,7 +110,7 @@ def json_text(found: Forecast) -> str:
         "notes": found.prepared.source.notes(),
         "rejected": found.rejected,
     }
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    return indented(document)
 
 
 def _field_json(found: Forecast, number: int) -> dict[str, Any]:

@@ -6,11 +6,9 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
 from packer.cli.health import Finding
 from packer.cli.machine import Machine
-from packer.cli.tables import printable, terminal_width
+from packer.cli.tables import indented, printable, terminal_width
 
 
 def finding_lines(found: Sequence[Finding]) -> list[str]:
@@ -36,4 +34,4 @@ def json_text(path: Path, machine: Machine, found: Sequence[Finding]) -> str:
         "network": place.is_network if place else None,
         "findings": found,
     }
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    return indented(document)

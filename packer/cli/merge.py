@@ -7,12 +7,13 @@ from pathlib import Path
 import click
 
 from packer.cli.logs import is_quiet, log_options
+from packer.cli.options import overwrite_option
 
 
 @click.command()
 @click.argument("datasets", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="DATASET DATASET...")
 @click.argument("out", type=click.Path(path_type=Path))
-@click.option("--overwrite", is_flag=True, help="Replace a dataset that is there, once the new one is done.")
+@overwrite_option
 @log_options
 def merge(datasets: tuple[Path, ...], out: Path, overwrite: bool) -> None:
     """Make OUT of all samples of two datasets or more, in this order, without packing them anew.

@@ -182,3 +182,14 @@ def _pairs(option: str, form: str, texts: Sequence[str]) -> dict[str, str]:
             raise click.UsageError(f"{option} names {name} twice")
         pairs[name] = value
     return pairs
+
+
+overwrite_option = click.option(
+    "--overwrite", is_flag=True, help="Replace a dataset that is there, once the new one is done."
+)
+workers_option = click.option(
+    "--workers",
+    type=click.IntRange(min=0),
+    help="Processes; 0 packs in this one, without limits for reading.  [default: as many as processors]",
+)
+shard_size_option = click.option("--shard-size", type=size, help="Raw bytes of a shard, about, such as 1GiB.")

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from packer.cli.logs import is_quiet, log_options
+from packer.cli.options import overwrite_option, shard_size_option, workers_option
 from packer.cli.units import size
 
 
@@ -20,13 +21,11 @@ from packer.cli.units import size
     metavar="[FIELD=]CODEC",
     help="As for convert; fields that are not named keep theirs.",
 )
-@click.option("--shard-size", type=size, help="Raw bytes of a shard, about, such as 1GiB.")
+@shard_size_option
 @click.option("--map-size", type=size, help="The LMDB map of a shard may not get larger than this.")
 @click.option("--shuffle", type=click.IntRange(min=0), metavar="SEED", help="Put the samples into a random order.")
-@click.option(
-    "--workers", type=click.IntRange(min=0), help="Processes; 0 packs in this one.  [default: as many as processors]"
-)
-@click.option("--overwrite", is_flag=True, help="Replace a dataset that is there, once the new one is done.")
+@workers_option
+@overwrite_option
 @log_options
 def repack(
     dataset: Path,

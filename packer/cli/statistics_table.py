@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import msgspec
-
-from packer.cli.tables import table, terminal_width
+from packer.cli.tables import indented, table, terminal_width
 from packer.format.manifest import Manifest
 from packer.format.statistics import FieldStats, ValueStats
 
@@ -38,7 +36,7 @@ def statistics_lines(manifest: Manifest, found: Mapping[str, FieldStats]) -> lis
 def json_text(path: Path, manifest: Manifest, found: Mapping[str, FieldStats]) -> str:
     """One JSON object: `fields` holds for each name `all` and `channels`."""
     document = {"path": str(path), "samples": manifest.samples, "fields": found}
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    return indented(document)
 
 
 def _cells(stats: ValueStats) -> list[str]:

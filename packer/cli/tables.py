@@ -8,6 +8,7 @@ import sys
 import textwrap
 import unicodedata
 from collections.abc import Sequence
+from typing import Any
 
 _GAP = "  "
 #: A column is not made narrower than this; a terminal too narrow for that has to wrap lines.
@@ -76,3 +77,10 @@ def _printable(letter: str) -> str:
 def counted(count: int, noun: str) -> str:
     """`1 sample`, `2,400 samples`."""
     return f"{count:,} {noun}" + ("" if count == 1 else "es" if noun.endswith("s") else "s")
+
+
+def indented(document: Any) -> str:
+    """JSON that people can read too."""
+    import msgspec  # here: `packer --help` loads this module
+
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()

@@ -5,10 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-import msgspec
-
 from packer.cli.benching.results import Advice, Rate, Report, Speed, Split
-from packer.cli.tables import counted, printable, table, terminal_width
+from packer.cli.tables import counted, indented, printable, table, terminal_width
 from packer.cli.units import size_text
 
 _WAY = "way, workers"
@@ -34,7 +32,7 @@ def report_lines(report: Report) -> list[str]:
 
 def json_text(report: Report) -> str:
     """One JSON object; times in seconds, sizes in bytes."""
-    return msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
+    return indented(report)
 
 
 def _intro(report: Report) -> str:
