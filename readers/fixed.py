@@ -6,7 +6,6 @@ once: `locate` turns sample numbers into places, `read` copies or decodes what l
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,6 +18,7 @@ from packer.errors import DamagedError
 from packer.format import rowdelta
 from packer.format.codecs import FrameCodec, lz4_frame
 from readers.addresses import Addresses
+from readers.forks import renew_in_children
 from readers.frame_cache import FrameCache, distinct
 from readers.places import Numbers, Places
 from readers.take import take_rows
@@ -126,14 +126,22 @@ class FixedCoded:
         self._bands = -(-self._shape[0] // rule.rows) if rule.rows is not None else 1
         self._band_bytes = self._row if rule.rows is None else rule.rows * (self._row // max(self._shape[0], 1))
         self._rows = places.memory.window(torch.uint8, np.uint8, (max(self._row, 1),))
-        self._process = os.getpid()
         self._lock = threading.Lock()
         self._cache = FrameCache(self._per_frame * self._row, slots)
+        if self._per_frame > 1:
+            renew_in_children(self)
 
     def keep(self, samples: int) -> None:
         """Makes room for the decoded frames of `samples` samples, where frames hold several."""
         if self._per_frame > 1:
-            self._cache.grow(-(-samples // self._per_frame))
+            # Another thread may be filling the slots, or gathering from them.
+            with self._lock:
+                self._cache.grow(-(-samples // self._per_frame))
+
+    def renew(self) -> None:
+        """In a forked child: a lock that is free, and as many slots, all empty."""
+        self._lock = threading.Lock()
+        self._cache = self._cache.emptied()
 
     def locate(self, numbers: Numbers) -> Numbers:
         """For each sample: addresses of its frames' ends (bands + 1), sample within the frame, samples in the frame."""
@@ -221,10 +229,6 @@ class FixedCoded:
 
     def _read_decoded(self, located: Numbers, out: torch.Tensor) -> None:
         """Decodes each frame that is not in a slot once, then gathers rows."""
-        if self._process != os.getpid():
-            # When this process was forked, a thread of the parent may have held the lock and been at work on the slots.
-            self._process, self._lock = os.getpid(), threading.Lock()
-            self._cache = FrameCache(self._per_frame * self._row, 0)
         with self._lock:
             self._gather(located, out)
 

@@ -8,21 +8,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from packer.errors import DatasetError
-from packer.format.manifest import Manifest
+from packer.format.manifest import FileEntry, Manifest
 from packer.format.names import Names
 from packer.format.schema import Field
 from packer.format.shard import Shard
 from readers.advice import Advisor
 from readers.fixed import FixedCoded, FixedRaw
+from readers.forks import renew_in_children
 from readers.memory import Memory
 from readers.places import Places
 from readers.varied import Varied
 
 FieldReader = FixedRaw | FixedCoded | Varied
-
-#: Open name tables by (device, inode): datasets of one process share one, and what it has learned of its tree.
-_NAMES: weakref.WeakValueDictionary[tuple[int, int], Names] = weakref.WeakValueDictionary()
-_NAMES_LOCK = threading.Lock()
 
 
 class Opened:
@@ -68,6 +65,31 @@ class Opened:
         return Places(field, indexes, self.memory)
 
 
+class NameTables:
+    """Open name tables by (device, inode): datasets of one process share one, and what it has learned of its tree."""
+
+    def __init__(self) -> None:
+        self._open: weakref.WeakValueDictionary[tuple[int, int], Names] = weakref.WeakValueDictionary()
+        self._lock = threading.Lock()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """In a forked child: a lock that is free."""
+        self._lock = threading.Lock()
+
+    def of(self, path: Path, entry: FileEntry, samples: int) -> Names:
+        """The table at a path, opened where it is not open."""
+        key = (path.stat().st_dev, path.stat().st_ino) if path.exists() else (0, 0)
+        with self._lock:
+            found = self._open.get(key)
+            if found is None:
+                found = self._open[key] = Names(path, entry, samples)
+            return found
+
+
+_NAMES = NameTables()
+
+
 def open_names(folder: Path, manifest: Manifest) -> Names:
     """The table of names, shared by all datasets of this process on one file.
 
@@ -79,13 +101,7 @@ def open_names(folder: Path, manifest: Manifest) -> Names:
     """
     if manifest.names is None:
         raise DatasetError(f"{folder}: its samples have no names; index them by number")
-    path = folder / manifest.names.file
-    key = (path.stat().st_dev, path.stat().st_ino) if path.exists() else (0, 0)
-    with _NAMES_LOCK:
-        found = _NAMES.get(key)
-        if found is None:
-            found = _NAMES[key] = Names(path, manifest.names, manifest.samples)
-        return found
+    return _NAMES.of(folder / manifest.names.file, manifest.names, manifest.samples)
 
 
 def describe(folder: Path, manifest: Manifest, number: int) -> str:

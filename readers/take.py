@@ -7,7 +7,6 @@ Which it is changes while a program runs, so large gathers are timed, and now an
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -16,13 +15,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from readers.forks import is_forked
+
 #: Elements from which torch spreads an index_select over its threads (its GRAIN_SIZE).
 TORCH_GRAIN = 32768
 #: Bytes from which several threads are worth a try. 8 pictures of 110 kB take 52 us by numpy and 290 by two threads
 #: that have to wake first; to tell which is quicker takes another 10.
 TEAM_BYTES = 2**20
-#: The process that this module was imported in.
-_PROCESS = os.getpid()
 #: Calls between two tries of the slower way: at first, and at most. Each try that fails doubles the distance.
 FIRST_TRY, LAST_TRY = 8, 512
 
@@ -74,7 +73,7 @@ def quicker(nbytes: int, several: Callable[[], torch.Tensor], one: Callable[[], 
     Several are used when the main thread asks only: any other would start a team of its own. In a process
     that was forked they are not: the team stayed behind, and OpenMP would wait for it for ever.
     """
-    if nbytes < TEAM_BYTES or not in_main_thread() or os.getpid() != _PROCESS:
+    if nbytes < TEAM_BYTES or not in_main_thread() or is_forked():
         return one()
     team = _TEAMS.get(nbytes.bit_length())
     if team is None:

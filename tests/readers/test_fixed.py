@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -233,3 +235,32 @@ def test_a_damaged_frame_is_an_error(pack: Any, tmp_path: Path, codec: str, per_
     shard.write_bytes(bytes(data))
     with pytest.raises(DamagedError, match=r"field 'x'.*packer verify"):
         _ = PackedDataset(folder)[[0, 1]]
+
+
+def test_slots_do_not_change_while_a_batch_is_read(pack: Any, tmp_path: Path) -> None:
+    """Room that another loader asks for is made between two batches of other threads, not within one."""
+    field = Field(name="x", dtype="int64", shape=(700,), codec=NAMED["lz4"], frame=FrameRule(samples=4))
+    folder = pack(tmp_path / "p", [field], [[{"x": np.arange(700) // 9 + i} for i in range(40)]])
+    ds = PackedDataset(folder)
+    reader = ds.opened.readers["x"]
+    assert isinstance(reader, FixedCoded)
+    began, go_on = threading.Event(), threading.Event()
+    decode = reader._codec.decode_into
+
+    def slowly(*args: Any) -> None:
+        began.set()
+        go_on.wait(30)
+        decode(*args)
+
+    reader._codec.decode_into = slowly  # type: ignore[method-assign]
+    with ThreadPoolExecutor(2) as threads:
+        batch = threads.submit(ds.__getitem__, [3, 30, 17])
+        assert began.wait(30)
+        keeping = threads.submit(reader.keep, 4000)
+        wait([keeping], 0.1)
+        waited = not keeping.done()
+        go_on.set()
+        assert batch.result()["x"][:, 0].tolist() == [3, 30, 17]
+        keeping.result()
+    assert waited
+    assert len(reader._cache._owner) >= 1000

@@ -1,0 +1,192 @@
+"""A forked child reads on, whatever the threads of its parent were at when it was forked."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from packer.format.schema import FieldSpec
+from packer.writer import DatasetWriter
+from readers import Loader, PackedDataset, forks, opened
+from readers.by_shard import ByShard
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+
+COUNT = 400
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Frames of several samples, of one shape and ragged; sample i holds i."""
+    folder = tmp_path_factory.mktemp("forks") / "shared"
+    fields = [FieldSpec(name="x", dtype="int32", shape=(33,)), FieldSpec(name="cloud", dtype="int32", shape=(None, 3))]
+    with DatasetWriter(folder, fields, codec="lz4") as writer:
+        for i in range(COUNT):
+            sample = {"x": np.full(33, i, np.int32), "cloud": np.full((1 + i % 4, 3), i, np.int32)}
+            writer.add(sample, name=f"s{i}")
+    return folder
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """Exit status of a forked child that does `work`: 0 where it came through, 1 where it failed or hung for 10 s."""
+    pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            faulthandler.dump_traceback_later(10, exit=True)
+            work()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def forked_while_held(lock: Any, work: Callable[[], object]) -> int:
+    """The same, of a child that is forked while another thread holds a lock."""
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            done.wait(30)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(30)
+    try:
+        return in_child(work)
+    finally:
+        done.set()
+        thread.join()
+
+
+def check(ds: PackedDataset, step: int = 7) -> None:
+    numbers = np.arange(COUNT)[::step]
+    batch = ds[numbers]
+    assert (batch["x"].numpy() == numbers[:, None]).all()
+    assert all((cloud == i).all() for i, cloud in zip(numbers.tolist(), batch["cloud"].to_list(), strict=True))
+
+
+@pytest.mark.parametrize("field", ["x", "cloud"])
+def test_a_lock_on_decoded_frames_is_free_in_a_child(shared: Path, field: str) -> None:
+    """Frames of several samples are decoded, kept and read in a child that was forked while a thread was at them."""
+    ds = PackedDataset(shared)
+    assert len(list(Loader(ds, 50, shuffle="block", threads=0))) == 8
+    reader: Any = ds.opened.readers[field]
+    lock = reader._lock if field == "x" else reader._kept._lock
+    assert forked_while_held(lock, lambda: check(ds)) == 0
+    assert forked_while_held(lock, lambda: list(Loader(ds, 50, shuffle="block", window=300, threads=2))) == 0
+    check(ds)
+
+
+def test_a_lock_on_shards_is_free_in_a_child(shared: Path) -> None:
+    """So is that of a dataset which is fetched shard by shard."""
+
+    class Here:
+        folder = shared
+
+        def fetch_shards(self, *_: Any) -> None:
+            pass
+
+    manifest = PackedDataset(shared).manifest
+    parts = ByShard(Here(), manifest, ["x"])  # type: ignore[arg-type]
+
+    def read() -> None:
+        assert parts.gather(np.array([3, 300]))["x"][:, 0].tolist() == [3, 300]
+
+    assert forked_while_held(parts._lock, read) == 0
+
+
+def test_a_lock_on_names_is_free_in_a_child(shared: Path) -> None:
+    """And the one of the tables of names, which all datasets share."""
+
+    def read() -> None:
+        assert PackedDataset(shared)["s31"]["x"][0] == 31
+
+    assert forked_while_held(opened._NAMES._lock, read) == 0
+
+
+def test_slots_left_half_done_are_not_read(shared: Path) -> None:
+    """A child trusts no slot that a thread of its parent may have been writing to, but keeps as many."""
+    ds = PackedDataset(shared)
+    reader: Any = ds.opened.readers["x"]
+    reader.keep(COUNT)
+    check(ds, 1)
+    slots = len(reader._cache._owner)
+    reader._cache.slots.fill_(0)
+
+    def read() -> None:
+        check(ds, 1)
+        assert len(reader._cache._owner) == slots
+
+    assert in_child(read) == 0
+
+
+def test_a_child_decodes_each_frame_once_an_epoch(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room that a loader asks for in a child is there, also where its parent had asked for as much before."""
+    ds = PackedDataset(shared, fields=["x"])
+    loader = Loader(ds, 20, shuffle="block", threads=0)
+    list(loader)
+    reader: Any = ds.opened.readers["x"]
+    decoded = []
+    decode = type(reader._codec).decode_into
+    monkeypatch.setattr(
+        type(reader._codec), "decode_into", lambda self, *args: decoded.append(1) or decode(self, *args)
+    )
+    frames = -(-COUNT // reader.field.frame.samples)
+
+    def read() -> None:
+        list(loader)
+        assert len(decoded) == frames
+
+    assert in_child(read) == 0
+
+
+def test_what_holds_no_lock_any_more_is_forgotten() -> None:
+    """Holders are renewed as long as they live; being renewed in children keeps none alive."""
+
+    class Holder:
+        def renew(self) -> None:
+            os._exit(3)
+
+    holder = Holder()
+    forks.renew_in_children(holder)
+    assert in_child(lambda: None) == 3
+    del holder
+    assert in_child(lambda: None) == 0
+
+
+def test_a_process_knows_that_it_was_forked(rows: Path) -> None:
+    """Also where `readers` is imported behind the fork: torch's threads stayed behind, and are not waited for."""
+    code = f"""
+        import faulthandler, os
+        import torch
+        torch.set_num_threads(2)
+        (torch.ones(3000, 3000) + 1).sum()  # torch's threads, which stay behind
+        pid = os.fork()
+        from readers import PackedDataset, forks
+        assert forks.is_forked() == (not pid)
+        if pid:
+            raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        faulthandler.dump_traceback_later(20, exit=True)
+        ds = PackedDataset({str(rows)!r})
+        for _ in range(20):
+            ds[torch.arange(20000) % 1000]
+        os._exit(0)
+    """
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)], timeout=60, check=False)
+    assert done.returncode == 0
+    assert in_child(lambda: forks.is_forked() or os._exit(4)) == 0
