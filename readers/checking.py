@@ -127,7 +127,7 @@ class CheckedReader:
     def locate(self, numbers: Numbers) -> Numbers:
         """Places as the reader has them, and the numbers of their samples, (n, m + 1)."""
         places = self._reader.locate(numbers)
-        return np.concatenate([places.reshape(len(numbers), -1 if len(numbers) else 1), numbers[:, None]], axis=1)
+        return np.concatenate([places[:, None] if self._flat else places, numbers[:, None]], axis=1)
 
     def spans(self, located: Numbers) -> Numbers:
         """Address and size of the bytes that `read` will touch, (n, 2)."""

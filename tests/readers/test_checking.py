@@ -175,3 +175,17 @@ def test_off_it_computes_no_checksum(packed, monkeypatch):
     assert len(dataset[:]["x"]) == 60
     assert dataset.readers is dataset.opened.readers
     assert not any(isinstance(reader, CheckedReader) for reader in dataset.readers.values())
+
+
+@pytest.mark.parametrize("nothing", [[], slice(0, 0), np.zeros(60, bool), torch.tensor([], dtype=torch.int64)])
+def test_nothing_at_all_is_checked(packed, nothing):
+    """A selection of no samples is an empty batch, of the shapes that one without checksums has."""
+    checked, plain = PackedDataset(packed, verify=True)[nothing], PackedDataset(packed)[nothing]
+    assert {name: getattr(value, "shape", value) for name, value in checked.items() if name != "xyz"} == {
+        name: getattr(value, "shape", value) for name, value in plain.items() if name != "xyz"
+    }
+    assert checked["xyz"].values.shape == plain["xyz"].values.shape
+    for field in KINDS:
+        assert len(PackedDataset(packed, fields=field, verify=True)[nothing]) == 1
+    crops = PackedDataset(packed, fields=["picture", "lr"], crop=Crop(1, of="picture"), verify=True)
+    assert crops[nothing]["picture"].shape == (0, 3, 1, 1)
