@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import torch
 
+from readers.fresh import CPU
+
 
 class Epoch:
     """A number in memory that worker processes share, so that those that stay between epochs see it change."""
 
     def __init__(self) -> None:
-        self._number = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        self._number = torch.zeros(1, dtype=torch.int64, device=CPU).share_memory_()  # type: ignore[no-untyped-call]
 
     @property
     def number(self) -> int:

@@ -20,6 +20,7 @@ from packer.format.codecs import FrameCodec, lz4_frame
 from readers.addresses import Addresses
 from readers.forks import renew_in_children
 from readers.frame_cache import FrameCache, distinct
+from readers.fresh import fresh
 from readers.places import Numbers, Places
 from readers.take import take_rows
 
@@ -39,11 +40,6 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
 CACHE_BYTES = 32 * 2**20
 #: torch gathers no single unsigned numbers of several bytes; their bytes, as signed ones, it does.
 _GATHERED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
-
-
-def fresh(nbytes: int) -> torch.Tensor:
-    """Memory from torch's allocator."""
-    return torch.empty(nbytes, dtype=torch.uint8)
 
 
 class FixedRaw:
@@ -220,7 +216,7 @@ class FixedCoded:
             kept = np.flatnonzero(raw)
             rows = self._rows.tensor((start + inside * self._row)[kept])
             coded = np.flatnonzero(~raw)
-            decoded = torch.empty((len(coded), self._row), dtype=torch.uint8)
+            decoded = fresh(len(coded) * self._row).view(len(coded), self._row)
             self._read_decoded(located[coded], decoded)
             # numpy's, since torch would spread so little over its threads.
             target = out.numpy()

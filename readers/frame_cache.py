@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from readers.forks import renew_in_children
+from readers.fresh import fresh
 from readers.places import Numbers
 
 
@@ -52,7 +52,7 @@ class FrameCache:
         self._next = 0
         self._held: dict[int, int] = {}  # address of a frame -> slot
         self._owner: list[int] = []  # slot -> address of its frame
-        self.slots = torch.empty(0, dtype=torch.uint8)
+        self.slots = fresh(0)
         self.grow(slots)
 
     def grow(self, slots: int) -> None:
@@ -63,7 +63,7 @@ class FrameCache:
         self._owner = [-1] * slots
         self._held = {}
         self._next = 0
-        self.slots = torch.empty(slots * self._frame_bytes, dtype=torch.uint8)
+        self.slots = fresh(slots * self._frame_bytes)
 
     def emptied(self) -> FrameCache:
         """Another of as many slots with no frame in them, which takes its memory when the first is wanted."""

@@ -11,6 +11,7 @@ from torch.utils.data import get_worker_info
 from packer.format.schema import Field
 from readers.field_reader import FieldReader, locate_all
 from readers.fixed import Allocate
+from readers.fresh import fresh
 from readers.places import Numbers
 from readers.views import Views
 
@@ -48,4 +49,4 @@ def as_images(field: Field, value: Any) -> Any:
 
 def _shared(nbytes: int) -> torch.Tensor:
     storage = torch.UntypedStorage._new_shared(nbytes)  # type: ignore[no-untyped-call]
-    return torch.empty(0, dtype=torch.uint8).set_(storage, 0, (nbytes,), (1,))
+    return fresh(0).set_(storage, 0, (nbytes,), (1,))

@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from readers.fresh import CPU, fresh
+
 #: Smaller batches come from the system's allocator, which reuses small memory well by itself.
 LEAST_BYTES = 2**20
 #: Free buffers that are kept, where the caller does not say.
@@ -46,11 +48,13 @@ class Pool:
 
     def allocate(self, nbytes: int) -> torch.Tensor:
         """`nbytes` of writable memory as a uint8 tensor (nbytes,); what it holds is left over."""
-        if self.pinned or nbytes < LEAST_BYTES:
-            return torch.empty(nbytes, dtype=torch.uint8, pin_memory=self.pinned)
+        if self.pinned:
+            return torch.empty(nbytes, dtype=torch.uint8, device=CPU, pin_memory=True)
+        if nbytes < LEAST_BYTES:
+            return fresh(nbytes)
         memory = self._fitting(nbytes)
         if memory is None:
-            memory = torch.empty(_rounded(nbytes), dtype=torch.uint8).numpy()
+            memory = fresh(_rounded(nbytes)).numpy()
         # The view keeps `memory` alive, as its base; the view itself is what dies with the storage.
         view = memory[:nbytes]
         # A plain reference: weakref.finalize takes 1 to 2 us more.

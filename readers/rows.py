@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from packer.format import rowdelta
 from packer.format.codecs import FrameCodec
-from readers.fixed import Allocate, FixedCoded, FixedRaw, damaged, fresh
+from readers.fixed import Allocate, FixedCoded, FixedRaw, damaged
+from readers.fresh import fresh
 from readers.memory import Memory
 from readers.places import Numbers
 from readers.touched import Decoder, Touched
@@ -85,7 +86,7 @@ class SampleRows:
         """
         n, k = wanted.rows.shape
         if not n * k * wanted.length:
-            return torch.empty((n, k, wanted.length), dtype=torch.uint8)
+            return fresh(0).view(n, k, wanted.length)
         if isinstance(self._reader, FixedRaw) or not self.field.codec:
             return self._gathered(located, wanted, allocate).view(n, k, wanted.length)
         out = (allocate or fresh)(n * k * wanted.length)

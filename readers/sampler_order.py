@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
+from readers.fresh import CPU
 from readers.order import check_seed, random_bits
 
 
@@ -60,7 +61,8 @@ class SamplerOrder:
         try:
             for generator, seed in seeds.items():
                 generator.manual_seed(seed)
-            return self._numbers()
+            with CPU:  # samplers of torch mix its CPU generator with whatever its default device is
+                return self._numbers()
         finally:
             for generator, state in states.items():
                 generator.set_state(state)

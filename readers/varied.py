@@ -20,8 +20,9 @@ from packer.format import rowdelta
 from packer.format.codecs import FrameCodec
 from packer.format.limits import MAX_CHUNK_BYTES
 from packer.format.schema import MAX_AXIS
-from readers.fixed import TORCH_DTYPES, Allocate, damaged, fresh
+from readers.fixed import TORCH_DTYPES, Allocate, damaged
 from readers.frame_cache import FrameStore
+from readers.fresh import fresh
 from readers.places import Numbers, Places
 from readers.ragged import Ragged
 

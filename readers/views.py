@@ -22,7 +22,7 @@ class Views(list[torch.Tensor]):
         whole = {(tensor.untyped_storage().data_ptr(), tensor.dtype) for tensor in self}
         if len(whole) != 1:
             return list, (list(self),)
-        storage = torch.empty(0, dtype=self[0].dtype).set_(self[0].untyped_storage())
+        storage = torch.empty(0, dtype=self[0].dtype, device=self[0].device).set_(self[0].untyped_storage())
         return views_of, (storage, [(t.storage_offset(), t.shape, t.stride()) for t in self])
 
 
