@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -45,6 +48,39 @@ def test_the_number_of_threads_is_put_back() -> None:
         torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize("openmp", [True, False])
+def test_threads_that_begin_meanwhile_find_torch_as_it_was(monkeypatch: pytest.MonkeyPatch, openmp: bool) -> None:
+    """A gather takes one thread without telling the others: one that the user starts just then has all of torch's."""
+    if not openmp:
+        monkeypatch.setattr(takes, "set_own_threads", None)
+    elif takes.set_own_threads is None:
+        pytest.skip("this torch has no OpenMP to ask")
+    select, found = torch.index_select, []
+
+    def seen(*args: Any, **options: Any) -> torch.Tensor:
+        with ThreadPoolExecutor(1) as another:
+            found.append(another.submit(torch.get_num_threads).result())
+        return select(*args, **options)
+
+    monkeypatch.setattr(torch, "index_select", seen)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    window, records = torch.arange(4000 * 300).view(4000, 300), np.arange(4000)[::-3].copy()
+    try:
+        with ThreadPoolExecutor(1) as reader:
+            assert reader.submit(torch.get_num_threads).result() == 3
+            for out in (None, torch.empty(len(records), 300, dtype=torch.int64)):
+                copied = reader.submit(takes.alone, window, records, out).result()
+                assert torch.equal(copied, window[records.tolist()])
+            assert reader.submit(torch.get_num_threads).result() == 3
+        assert takes.alone(window, records[:0]).shape == (0, 300)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert found
+    assert set(found) == {3}
+
+
 def _run(team: Team, cost: dict[bool, float], calls: int) -> list[bool]:
     chosen = []
     for _ in range(calls):
@@ -74,8 +110,6 @@ def test_a_change_is_noticed() -> None:
 
 def test_other_threads_start_no_team(monkeypatch: pytest.MonkeyPatch) -> None:
     """A large gather in a thread beside the main one takes one of torch's threads."""
-    from concurrent.futures import ThreadPoolExecutor
-
     monkeypatch.setattr(takes, "_TEAMS", {})
     with ThreadPoolExecutor(1) as pool:
         pool.submit(take, torch.zeros(100, 300_000 // 4), np.arange(100)).result()
