@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
+from functools import cached_property
 from typing import Any, cast
 
 import torch
@@ -20,7 +21,7 @@ from torch.utils import _pytree as pytree
 from packer.errors import UsageError
 from readers.block_order import BlockShuffled
 from readers.dataset import PackedDataset
-from readers.dataset_order import block_samples, describe, order_of
+from readers.dataset_order import block_samples, check_state, describe, order_of
 from readers.device import ahead, device_of
 from readers.fixed import FixedCoded
 from readers.next_order import NextOrder
@@ -47,7 +48,8 @@ class Loader:
         dataset: what to read.
         batch_size: samples a batch, on this rank.
         shuffle: True for a full shuffle; `"block"` to shuffle blocks of frames and then within a window of
-            blocks, so that each compressed frame is decoded about once an epoch.
+            blocks, so that each compressed frame is decoded about once an epoch. What a block is depends on the frames
+            of the fields that are read, so another choice of fields gives another order.
         seed: of the order.
         drop_last: leave out the last batch where it is not full.
         threads: 0 does all in the caller's thread; n reads ahead in n threads; `"auto"` takes threads where decoding
@@ -94,8 +96,8 @@ class Loader:
         self.share = Share(batch_size, *_rank(rank, world_size), drop_last)
         self.threads = _threads(threads, dataset)
         self._next_order = NextOrder() if threads else None
-        if prefetch < 1:
-            raise UsageError(f"prefetch {prefetch}: 1 or more is expected")
+        if not isinstance(prefetch, int) or prefetch < 1:
+            raise UsageError(f"prefetch {prefetch!r}: a whole number from 1 on is expected")
         self.prefetch = prefetch
         self.epoch = 0
         self._done = 0
@@ -116,12 +118,21 @@ class Loader:
         return self.share.steps(len(self.order))
 
     def set_epoch(self, epoch: int) -> None:
-        """The epoch of the next loop. Where a state was loaded in the middle of this epoch, it stays there."""
+        """The epoch of the next loop. Where a state was loaded in the middle of this epoch, it stays there.
+
+        A state taken at the last step of an epoch is that of the beginning of the next one: `set_epoch` with the epoch
+        that has ended would read it again.
+        """
         if self._resumed and epoch == self.epoch:
             return
         self.epoch = epoch
         self._done = 0
         self._resumed = True
+
+    @cached_property
+    def _order_in_words(self) -> str:
+        # Once: some take a state at every step.
+        return describe(self.order)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader stands: epoch, and how many samples of the common order were handed out on all ranks."""
@@ -129,21 +140,17 @@ class Loader:
             "epoch": self.epoch,
             "done": self._done,
             "samples": len(self.order),
-            "order": describe(self.order),
+            "order": self._order_in_words,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on behind the last batch handed out before `state_dict()`, at once; with any batch size and any ranks.
 
         Raises:
-            UsageError: the state is of another dataset, sampler, shuffle or seed.
+            UsageError: the state is none of a loader, or of another number of samples, shuffle, seed, window, array of
+                numbers, or, with `shuffle="block"`, choice of fields. Of a torch sampler only the length is compared.
         """
-        if state["samples"] != len(self.order):
-            raise UsageError(f"the state is of {state['samples']} samples; this loader reads {len(self.order)}")
-        if state.get("order", describe(self.order)) != describe(self.order):
-            raise UsageError(
-                f"the state is of another order ({state['order']}); this loader's is {describe(self.order)}"
-            )
+        check_state(state, len(self.order), self._order_in_words)
         self.share.steps(len(self.order), state["done"])
         self.epoch = state["epoch"]
         self._done = state["done"]

@@ -92,8 +92,8 @@ class Given:
 
 def check_seed(seed: int) -> None:
     """Raises UsageError where `seed` cannot seed the generator."""
-    if seed < 0:
-        raise UsageError(f"seed {seed}: a number from 0 on is expected")
+    if not isinstance(seed, int | np.integer) or seed < 0:
+        raise UsageError(f"seed {seed!r}: a whole number from 0 on is expected")
 
 
 def random_bits(seed: int, epoch: int) -> np.random.PCG64:

@@ -42,10 +42,11 @@ class Share:
     drop_last: bool = False
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise UsageError(f"batch_size {self.batch_size}: 1 or more is expected")
-        if not 0 <= self.rank < self.world_size:
-            raise UsageError(f"rank {self.rank} of {self.world_size}: a rank from 0 to world_size - 1 is expected")
+        if not isinstance(self.batch_size, int | np.integer) or self.batch_size < 1:
+            raise UsageError(f"batch_size {self.batch_size!r}: a whole number from 1 on is expected")
+        whole = isinstance(self.rank, int | np.integer) and isinstance(self.world_size, int | np.integer)
+        if not whole or not 0 <= self.rank < self.world_size:
+            raise UsageError(f"rank {self.rank!r} of {self.world_size!r}: a rank from 0 to world_size - 1 is expected")
 
     @property
     def step_size(self) -> int:

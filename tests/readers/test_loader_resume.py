@@ -2,9 +2,11 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from packer.errors import UsageError
+from packer.writer import DatasetWriter
 from readers import Loader, PackedDataset
 
 ORDERS = [{"shuffle": False}, {"shuffle": True}, {"shuffle": "block"}, {"sampler": list(range(999, 0, -2)) * 2}]
@@ -192,3 +194,42 @@ def test_empty_epochs_end_and_advance(rows, threads):
     assert list(resumed) == []
     assert len(rest(resumed)) == 960
     assert resumed.state_dict()["epoch"] == 7
+
+
+def _coded(folder, codecs):
+    """4,000 samples whose number is `y`, beside fields of other codecs, and so of other frames."""
+    with DatasetWriter(folder, codec={**codecs, "y": "none"}) as writer:
+        for number in range(4000):
+            writer.add({"x": np.zeros(33, np.float32), "z": np.int64(0), "y": np.int64(number)})
+    return folder
+
+
+def test_a_block_shuffle_goes_on_with_the_same_fields_alone(tmp_path):
+    """Which samples make a block depends on the fields that are read; others would repeat some and leave some out."""
+    folder = _coded(tmp_path / "p", {"x": "lz4", "z": "lz4"})
+    loader = Loader(PackedDataset(folder), 50, shuffle="block", window=500)
+    got = take(loader, 40)
+    for fields in (["x", "y"], ["y"]):
+        with pytest.raises(UsageError, match=r"another order.*fields that are read"):
+            Loader(PackedDataset(folder, fields), 50, shuffle="block", window=500).load_state_dict(loader.state_dict())
+    other = Loader(PackedDataset(folder, ["y", "z", "x"]), 20, shuffle="block", window=500)
+    other.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+    assert sorted(got + rest(other)) == list(range(4000))
+
+
+def test_an_array_of_other_numbers_is_refused(rows):
+    """Also where it is as long; the same numbers go on in whatever they are given."""
+    dataset = PackedDataset(rows)
+    state = Loader(dataset, 10, sampler=range(100)).state_dict()
+    with pytest.raises(UsageError, match="another order"):
+        Loader(dataset, 10, sampler=range(100, 200)).load_state_dict(state)
+    Loader(dataset, 10, sampler=np.arange(100)).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{}, {"epoch": 0, "samples": 1000}, {"epoch": 0, "done": 1.5, "samples": 1000}, {"epoch": -1, "done": 0}]
+)
+def test_what_is_no_state_is_refused(rows, wrong):
+    """With a message that names what is missing or wrong in it."""
+    with pytest.raises(UsageError, match=r"the state's (epoch|done) is .*state_dict"):
+        Loader(PackedDataset(rows), 3).load_state_dict(wrong)
