@@ -61,7 +61,8 @@ class PackedDataset(Dataset[Any]):
             when the first of its samples is; `Loader`, crops, subsets of points and `verify` ask for all shards at
             once. They stay in the cache.
         fields: names of the fields to read, in order, or the name of one; all by default. The others are not touched.
-        transform: called once on what is handed out: the dict of one sample, or that of a whole batch.
+        transform: called once on what is handed out: the dict of one sample, or that of a whole batch. In whichever
+            thread reads: with `Loader(threads=n)` by n threads at once, with `threads="auto"` by one.
         crop: reads crops of one size from pictures of different sizes; see `Crop`.
         sample_points: reads so many points of every cloud, chosen at random; see `PointSample`.
         verify: compares every frame with its checksum before it is decoded or copied; a wrong one is a `DamagedError`

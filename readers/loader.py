@@ -44,6 +44,9 @@ class Loader:
     Each `for` loop is one epoch and moves on to the next; `set_epoch` chooses one. The order of the samples
     depends on seed and epoch alone: not on threads, ranks, batch size, or where an epoch was resumed.
 
+    Small batches are parts of one piece of memory of up to 2 MiB, which is gathered at once and stays as long as a
+    tensor on it does; `torch.save` writes all of it. `clone()` what you keep or save.
+
     Args:
         dataset: what to read.
         batch_size: samples a batch, on this rank.
@@ -53,8 +56,9 @@ class Loader:
         seed: of the order.
         drop_last: leave out the last batch where it is not full.
         threads: 0 does all in the caller's thread; n reads ahead in n threads; `"auto"` takes threads where decoding
-            large frames or a transform leaves time to hide. Unless it is 0, a thread of its own makes a long order of
-            the next epoch while the present one is read.
+            large frames or a transform leaves time to hide: two at most, and one where there is a transform. With
+            n > 1 the transform runs in n threads at once and has to bear that; random ones are then not reproducible.
+            Unless it is 0, a thread of its own makes a long order of the next epoch while the present one is read.
         prefetch: batches read ahead by threads, at most, or one a thread where that is more; a batch of less than
             256 KiB that no transform is waiting for is read together with its neighbours, and they count as one.
         device: moves batches there: gathered into page-locked memory, copied beside the caller's work.
@@ -160,7 +164,9 @@ class Loader:
         """The rest of this epoch, or all of the next; what it is to be is settled when the first batch is asked for.
 
         Raises:
-            UsageError: the sampler gives a number that no sample has.
+            UsageError: the sampler gives a number that no sample has, or a sample has not the size that its crop or
+                points ask for. This and damage of an index may come early, since the places of several thousand samples
+                are looked up at once.
             DamagedError: what is stored cannot be decoded.
         """
         if not self._resumed and self._done:
@@ -245,9 +251,10 @@ def _rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
 def _threads(threads: int | str, dataset: PackedDataset) -> int:
     if threads == "auto":
         heavy = any(_is_heavy(dataset, name) for name in dataset.fields)
-        if heavy:
+        # Of two threads either may be first to draw a transform's random numbers.
+        if heavy and dataset.transform is None:
             return min(2, os.cpu_count() or 1)
-        return 1 if dataset.transform is not None else 0
+        return 1 if heavy or dataset.transform is not None else 0
     if not isinstance(threads, int) or threads < 0:
         raise UsageError(f"threads {threads!r}: 0 or more, or 'auto', is expected")
     return threads

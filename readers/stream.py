@@ -6,6 +6,7 @@ of batches at a time (5 us a batch and field saved), and the kernel is told of a
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from packer.errors import UsageError
 from readers.dataset import PackedDataset
 from readers.field_reader import FieldReader, locate_all
 from readers.gathering import as_images
@@ -66,15 +68,21 @@ class Stream:
     finish: Callable[[Any], Any] | None = None
 
     def batches(self, numbers: Numbers, batch_size: int) -> Generator[Any, None, None]:
-        """Samples `numbers` (n,) in batches, the last one of what is left. To be closed, so that no thread is left."""
+        """Samples `numbers` (n,) in batches, the last one of what is left. To be closed, so that no thread is left.
+
+        An error of an index or of a size (a picture smaller than the crop) comes when the samples are located, up to
+        `GROUP_SAMPLES` before their batch; what was located before is read and handed out first.
+        """
         # Those of the present epoch, and of no other until the last batch.
         readers = self.dataset.readers
         # A transform may take any time, and give any number of bytes: its batches are read ahead one by one.
         alone = self.threads and self.dataset.transform is not None
         located = _located(list(readers.values()), numbers, batch_size, 0 if alone else LARGE_RUN_BYTES)
-        runs = self.dataset.opened.advisor.ahead(located, partial(_spans, list(readers.values())))
+        failures: list[Exception] = []
+        sound = _up_to_failure(located, failures)
+        runs = self.dataset.opened.advisor.ahead(sound, partial(_spans, list(readers.values())))
         read = self._reader(readers)
-        return self._ahead(read, runs) if self.threads else self._inline(read, runs)
+        return self._ahead(read, runs, failures) if self.threads else self._inline(read, runs, failures)
 
     def _reader(self, by_name: Mapping[str, FieldReader]) -> Callable[[Run], list[Any]]:
         names = list(by_name)
@@ -96,7 +104,9 @@ class Stream:
             batch = self.dataset.transform(batch)
         return batch if self.finish is None else self.finish(batch)
 
-    def _inline(self, read: Callable[[Run], list[Any]], runs: Iterator[Run]) -> Generator[Any, None, None]:
+    def _inline(
+        self, read: Callable[[Run], list[Any]], runs: Iterator[Run], failures: list[Exception]
+    ) -> Generator[Any, None, None]:
         """Batches read by the caller's thread; each is finished when it is asked for."""
         as_is = self.dataset.transform is None and self.finish is None
         for run in runs:
@@ -104,9 +114,14 @@ class Stream:
             waiting.reverse()
             while waiting:
                 yield waiting.pop() if as_is else self._finished(waiting.pop())
+        if failures:
+            raise failures.pop()
 
-    def _ahead(self, read: Callable[[Run], list[Any]], runs: Iterator[Run]) -> Generator[Any, None, None]:
+    def _ahead(
+        self, read: Callable[[Run], list[Any]], runs: Iterator[Run], failures: list[Exception]
+    ) -> Generator[Any, None, None]:
         """Batches read by threads, in order; none is left running when the caller stops."""
+        process = os.getpid()
 
         def finished(run: Run) -> list[Any]:
             return [self._finished(batch) for batch in read(run)]
@@ -116,16 +131,36 @@ class Stream:
         threads = ThreadPoolExecutor(self.threads, THREAD_NAME)
         try:
             for run in runs:
+                _check_process(process)
                 waiting.append(threads.submit(finished, run))
                 if len(waiting) > max(self.prefetch, self.threads):
                     yield from _one_by_one(waiting.popleft().result())
             while waiting:
+                _check_process(process)
                 yield from _one_by_one(waiting.popleft().result())
+            if failures:
+                raise failures.pop()
         finally:
             waiting.clear()
             # Garbage is collected by whichever thread comes by, and one of these cannot wait for itself.
             is_reader = threading.current_thread().name.startswith(THREAD_NAME)
             threads.shutdown(wait=not is_reader, cancel_futures=True)
+
+
+def _up_to_failure(runs: Iterator[Run], failures: list[Exception]) -> Iterator[Run]:
+    """The runs up to an error, which is put into `failures`: those before it that were not read yet can be."""
+    try:
+        yield from runs
+    except Exception as error:
+        failures.append(error)
+
+
+def _check_process(process: int) -> None:
+    if os.getpid() != process:
+        raise UsageError(
+            "a loop over a Loader with threads cannot go on in a forked process: its threads stayed in the other; "
+            "begin a new loop, after load_state_dict() with the state of the old one"
+        )
 
 
 def bytes_at_once(sample: int) -> int:

@@ -1,0 +1,79 @@
+"""What a loop over a Loader does where samples cannot be located, and in a process that was forked within it."""
+
+import multiprocessing
+
+import numpy as np
+import pytest
+
+from packer.errors import UsageError
+from packer.format.schema import FieldSpec
+from packer.writer import DatasetWriter
+from readers import Crop, Loader, PackedDataset
+from readers.advice import Advisor
+
+COUNT, SMALL = 1500, 1100
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """1,500 pictures of 4 x 4 pixels, but for one of 2 x 2 that no crop of 3 fits."""
+    folder = tmp_path_factory.mktemp("errors") / "pictures"
+    field = FieldSpec(name="picture", dtype="uint8", kind="image", shape=(None, None, 1))
+    with DatasetWriter(folder, [field], codec="none") as writer:
+        for number in range(COUNT):
+            size = 2 if number == SMALL else 4
+            writer.add({"picture": np.full((size, size, 1), number % 251, np.uint8)})
+    return folder
+
+
+@pytest.mark.parametrize("cold", [False, True])
+@pytest.mark.parametrize("threads", [0, 1, 3])
+def test_what_was_located_comes_before_an_error(pictures, monkeypatch, threads, cold):
+    """With threads, or asked for ahead of time, no batch is lost that comes without; the place in the epoch fits."""
+    monkeypatch.setattr(Advisor, "in_memory", lambda *_: not cold)
+    monkeypatch.setattr(Advisor, "is_cold", lambda _: cold)
+    loader = Loader(PackedDataset(pictures, crop=Crop(3, of="picture")), 8, threads=threads, prefetch=9)
+    got = []
+    with pytest.raises(UsageError, match="2 x 2 pixels"):  # noqa: PT012
+        for batch in loader:
+            got += batch["picture"][:, 0, 0, 0].tolist()
+    # Places are looked up for 8, 32, 128, 512 and 2,048 samples at once; the small picture is among the last of these.
+    assert got == [number % 251 for number in range(8 + 32 + 128 + 512)]
+    assert loader.state_dict()["done"] == len(got)
+
+
+def _go_on(batches, queue):
+    try:
+        for _ in batches:
+            pass
+    except UsageError as error:
+        queue.put(str(error))
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork here")
+def test_a_loop_with_threads_does_not_go_on_in_a_forked_process(rows):
+    """It says so, instead of waiting for threads that stayed behind; in the process it began in it goes on."""
+    fork = multiprocessing.get_context("fork")
+    batches = iter(Loader(PackedDataset(rows, transform=dict), 10, threads=2))
+    next(batches)
+    queue = fork.Queue()
+    child = fork.Process(target=_go_on, args=(batches, queue))
+    child.start()
+    assert "forked process" in queue.get(timeout=30)
+    child.join(30)
+    assert child.exitcode == 0
+    queue.close()
+    queue.join_thread()
+    assert len(list(batches)) == 99
+
+
+@pytest.mark.parametrize(("codec", "transform", "threads"), [("zstd", None, 2), ("zstd", dict, 1), ("none", dict, 1)])
+def test_threads_of_ones_own_choice(tmp_path, monkeypatch, codec, transform, threads):
+    """A transform runs in one thread at a time unless the user asks for more, so that random ones can be repeated."""
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    rng = np.random.default_rng(0)
+    with DatasetWriter(tmp_path / "p", codec=codec) as writer:
+        for _ in range(4):
+            writer.add({"x": rng.integers(0, 9, 2**16)})
+    assert Loader(PackedDataset(tmp_path / "p", transform=transform)).threads == threads
+    assert Loader(PackedDataset(tmp_path / "p", transform=transform), threads=3).threads == 3
