@@ -1,5 +1,6 @@
 """Nests of tensors."""
 
+import time
 from collections import OrderedDict, UserDict, defaultdict, deque, namedtuple
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -7,7 +8,9 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
+from torch.utils.data import default_collate
 
+from readers.batch import Batch
 from readers.tree import map_tensors
 
 Pair = namedtuple("Pair", "a b")
@@ -57,6 +60,15 @@ def one():
     return torch.ones(2)
 
 
+class Row(tuple):
+    """A tuple of another name, which says how it is to be made."""
+
+    def __new__(cls, *values):
+        row = super().__new__(cls, *values)
+        row.note = "kept"
+        return row
+
+
 NESTS = {
     "tensor": one,
     "dict": lambda: {"a": one(), "b": {"c": one()}},
@@ -65,6 +77,7 @@ NESTS = {
     "named tuple": lambda: Pair(one(), [one()]),
     "typed named tuple": lambda: Typed(one(), {"k": one()}),
     "named tuple's subclass": lambda: SubPair(one(), one()),
+    "tuple's subclass": lambda: Row([one(), 3]),
     "OrderedDict": lambda: OrderedDict(b=one(), a=one()),
     "defaultdict": lambda: defaultdict(list, a=[one()]),
     "deque": lambda: deque([one(), Plain(one())]),
@@ -117,6 +130,26 @@ def test_order_and_attributes_stay():
     assert list(result) == ["z", "a"]
     assert result.note == "kept"
     assert map_tensors(torch.neg, defaultdict(list, a=one())).default_factory is list
+
+
+def test_tuples_of_other_kinds():
+    """Attributes of a subclass are kept; shapes in any container and what the system returns stay as they are."""
+    assert map_tensors(torch.neg, Row([one()])).note == "kept"
+    tree = OrderedDict(shape=torch.Size([2, 3]), x=one(), time=time.gmtime(0))
+    result = map_tensors(torch.neg, tree)
+    assert type(result["shape"]) is torch.Size
+    assert result["time"] is tree["time"]
+    assert result["x"].tolist() == [-1] * len(tree["x"])
+
+
+def test_samples_become_plain():
+    """A sample of a batch no longer says that it is of that batch, whose tensors are others."""
+    x = torch.arange(3)
+    for gathered, kind in (({"x": x}, dict), ([x, x], list), ((x, x), tuple)):
+        items = [map_tensors(lambda t: t + 1, item) for item in Batch(gathered, 3)]
+        assert {type(item) for item in items} == {kind}
+        found = default_collate(items)
+        assert found["x" if kind is dict else 0].tolist() == [1, 2, 3]
 
 
 def test_packed_sequence_is_a_leaf():
