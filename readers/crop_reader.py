@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
@@ -15,7 +14,7 @@ from readers.crop import Crop
 from readers.draws import Draws, below
 from readers.fixed import TORCH_DTYPES, Allocate
 from readers.places import Numbers
-from readers.rows import SampleRows, Wanted
+from readers.rows import SampleRows, Wanted, part_of
 
 #: What the draws of crops are for, and how many a sample takes: row, column, flip, turn.
 PURPOSE, COUNT = 1, 4
@@ -100,7 +99,7 @@ class CropReader:
         self._scale = scale
         stored = source.field
         height, width = (n // scale for n in placing.crop.shape)
-        self.field = replace(stored, shape=(height, width, *stored.shape[2:]))
+        self.field = part_of(stored, (height, width, *stored.shape[2:]))
         self._shape = (height, width, *(n or 0 for n in stored.shape[2:]))
         self._cell = self.field.fixed_bytes // (height * width)
 

@@ -145,13 +145,6 @@ def to_device(tree: Tree, device: torch.device | str, non_blocking: bool = True)
     return map_tensors(lambda tensor: tensor.to(target, non_blocking=at_once), tree)
 
 
-def pin(tree: Tree) -> Tree:
-    """The same nest with its CPU tensors in page-locked memory; without CUDA there is none, and it stays as it is."""
-    if not torch.cuda.is_available():
-        return tree
-    return map_tensors(lambda tensor: tensor.pin_memory() if tensor.device.type == "cpu" else tensor, tree)
-
-
 def device_of(device: torch.device | str) -> torch.device:
     """The device of this name.
 

@@ -113,6 +113,10 @@ class DataTimeMonitor(Generic[Batch]):
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]  # TypeError where the loader has no length
 
+    def __bool__(self) -> bool:
+        # Without it Python would ask for the length, which not every loader has.
+        return True
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # while unpickling there is no loader yet
             raise AttributeError(name)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from msgspec.structs import replace
 
 from packer.errors import UsageError
 from packer.format.schema import Field
@@ -20,7 +19,7 @@ from readers.draws import ROUNDS, Draws, permuted
 from readers.fixed import TORCH_DTYPES, Allocate
 from readers.order import check_seed
 from readers.places import Numbers
-from readers.rows import SampleRows, Wanted
+from readers.rows import SampleRows, Wanted, part_of
 
 #: What the draws of points are for, and how many a sample takes.
 PURPOSE, COUNT = 2, 2 * ROUNDS + 1
@@ -109,7 +108,7 @@ class PointsReader:
         self._first = first
         self._subset = subset
         self._describe = describe
-        self.field = replace(source.field, shape=(subset.count, *source.field.shape[1:]))
+        self.field = part_of(source.field, (subset.count, *source.field.shape[1:]))
         self._shape = tuple(n or 0 for n in self.field.shape)
 
     def locate(self, numbers: Numbers) -> Numbers:

@@ -54,5 +54,5 @@ def _check(field: Field, rows: slice | None, columns: slice | None) -> None:
             raise UsageError(f"{name} {wanted!r}: a slice is expected, such as slice(0, 64)")
         if len(field.shape) <= axis:
             raise UsageError(f"field {field.name!r} has {len(field.shape)} axes and so no {name}; leave {name} out")
-        if (wanted.step or 1) < 1:
+        if wanted.step is not None and wanted.step < 1:
             raise UsageError(f"{name} {wanted!r}: steps from 1 on are expected; tensors have no others")

@@ -11,10 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from packer.errors import UsageError
 from packer.format import rowdelta
 from packer.format.codecs import FrameCodec
+from packer.format.schema import Field, FrameRule
 from readers.fixed import Allocate, FixedCoded, FixedRaw, damaged
 from readers.fresh import fresh
 from readers.memory import Memory
@@ -37,6 +40,19 @@ class Wanted:
     rows: Numbers
     starts: Numbers
     length: int
+
+
+def part_of(field: Field, shape: tuple[int | None, ...]) -> Field:
+    """The field of parts of one shape, (...), of the samples of another field.
+
+    Raises:
+        UsageError: such a part would be larger than a sample may be.
+    """
+    try:
+        # Parts lie in no frames; what a frame of the whole field may hold says nothing of them.
+        return replace(field, shape=shape, frame=FrameRule(samples=1))
+    except ValueError as error:
+        raise UsageError(f"what is to be read of each sample is too large: {error}") from None
 
 
 class SampleRows:

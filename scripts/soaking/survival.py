@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from packer.errors import PackerError
+from packer.errors import PackerError, UsageError
 from packer.verify import verify
-from readers import Loader, PackedDataset, Ragged
+from readers import Crop, Loader, PackedDataset, PointSample, Ragged
 from soaking.mutations import mutate
 
 #: Memory that a child may take beyond what it was forked with.
@@ -115,6 +115,8 @@ def read_all_ways(folder: Path) -> str:
         lambda: _loaded(dataset, threads=1, shuffle="block"),
         lambda: _loaded(checked, threads=0, shuffle=False),
         lambda: _names(dataset),
+        lambda: _parts(folder),
+        lambda: _regions(checked),
     ]
     refused = 0
     for number, way in enumerate(ways):
@@ -159,6 +161,60 @@ def _loaded(dataset: PackedDataset, threads: int, shuffle: bool | str) -> None:
     for batch in itertools.islice(loader, _MOST_READ):
         _check_batch(batch, dataset, min(4, left))
         left -= 4
+
+
+def _parts(folder: Path) -> None:
+    """Crops and subsets of points of every field that can be read like this; every other field is checked."""
+    wrong = None
+    for number, field in enumerate(PackedDataset(folder).fields.values()):
+        parts: dict[str, Any] = {}
+        if field.kind == "image":
+            parts["crop"] = Crop(1, of=field.name)
+        elif field.shape[:1] == (None,) and field.kind == "array":
+            parts["sample_points"] = PointSample(7, fields=[field.name])
+        else:
+            continue
+        try:
+            _cut(PackedDataset(folder, field.name, verify=number % 2 == 1, **parts))
+        except PackerError as error:
+            wrong = error
+    if wrong:
+        raise wrong
+
+
+def _cut(dataset: PackedDataset) -> None:
+    """Some samples, one by one, and those that could be read as a batch."""
+    sound = []
+    wrong = None
+    for number in range(0, min(len(dataset), _MOST_READ), 5):
+        try:
+            dataset[number]
+            sound.append(number)
+        except UsageError:  # no points, or pixels, to choose from
+            pass
+        except PackerError as error:
+            wrong = error
+    for name, value in dataset[sound].items():
+        assert len(value) == len(sound), f"{name} has {len(value)} samples"
+    if wrong:
+        raise wrong
+
+
+def _regions(dataset: PackedDataset) -> None:
+    """Some rows and columns of every fifth sample, also of those behind one that cannot be read."""
+    wrong = None
+    for field in dataset.fields.values():
+        if field.kind == "text" or not field.shape:
+            continue
+        columns = slice(0, 5) if len(field.shape) > 1 else None
+        for number in range(0, min(len(dataset), _MOST_READ), 5):
+            try:
+                dataset.read(number, field.name, rows=slice(1, 30, 2), columns=columns)
+                dataset.read(number, field.name, rows=slice(0, 2))
+            except PackerError as error:
+                wrong = error
+    if wrong:
+        raise wrong
 
 
 def _names(dataset: PackedDataset) -> None:

@@ -348,3 +348,11 @@ def test_an_epoch_is_a_number_from_0_on(packed: Path) -> None:
     ds.set_epoch(3)
     with pytest.raises(UsageError, match="epoch -1"):
         ds.set_epoch(-1)
+
+
+def test_crops_larger_than_frames_of_several_samples_may_be(packed):
+    """Such a crop is refused for the picture that is smaller, or as larger than a sample may be."""
+    with pytest.raises(UsageError, match="pixels, less than a crop of 3000 x 3000"):
+        PackedDataset(packed, "picture", crop=Crop(3000, of="picture"))[3]
+    with pytest.raises(UsageError, match="too large"):
+        PackedDataset(packed, "picture", crop=Crop(2**30, of="picture"))[3]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from packer.errors import UsageError
-from readers.device import Stager, ahead, pin, to_device
+from readers.device import Stager, ahead, to_device
 
 gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -230,13 +230,6 @@ def test_channels_last_stays():
     assert to_device(tensor, "meta").is_contiguous(memory_format=torch.channels_last)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without CUDA")
-def test_pin_without_cuda_gives_what_it_got():
-    """Without CUDA there is no pinned memory, and nothing is copied."""
-    tree = {"a": torch.ones(2)}
-    assert pin(tree) is tree
-
-
 @pytest.mark.parametrize("device", ["cuda:99", "gpu"])
 def test_missing_devices_are_refused(device):
     """A device that is not here is refused at once, with what to use instead."""
@@ -277,11 +270,10 @@ class TestOnGpu:
         """Pinned, pageable and channels_last tensors arrive as they were."""
         torch.manual_seed(0)
         images = torch.randint(0, 255, (128, 3, 64, 64), dtype=torch.uint8).to(memory_format=torch.channels_last)
-        for batch in (images, pin(images)):
+        for batch in (images, images.pin_memory()):
             (moved,) = ahead([{"x": batch}], "cuda")
             assert torch.equal(moved["x"].cpu(), images)
             assert moved["x"].is_contiguous(memory_format=torch.channels_last)
-        assert pin({"x": images})["x"].is_pinned()
         assert torch.equal(to_device(to_device(images, "cuda"), "cpu"), images)
 
     def test_copies_hide_behind_compute(self):
@@ -303,7 +295,7 @@ class TestOnGpu:
     def test_pinned_against_pageable(self, batch_size):
         """Copies of 16 and 64 px pairs from pinned memory are not slower than from pageable memory."""
         pair = {"lr": torch.ones(batch_size, 16, 16, 3).byte(), "hr": torch.ones(batch_size, 64, 64, 3).byte()}
-        pinned = pin(pair)
+        pinned = {name: tensor.pin_memory() for name, tensor in pair.items()}
         pageable_time = seconds(lambda: [to_device(pair, "cuda") for _ in range(100)]) / 100
         pinned_time = seconds(lambda: [to_device(pinned, "cuda") for _ in range(100)]) / 100
         print(f"batch {batch_size}: pageable {pageable_time * 1e6:.0f} us, pinned {pinned_time * 1e6:.0f} us")

@@ -263,3 +263,9 @@ def test_a_batch_is_not_held_while_the_next_is_made():
     steps = iter(DataTimeMonitor(batches(), log=lambda line: None))
     for _ in range(3):
         next(steps)
+
+
+def test_a_monitor_is_true():
+    """Also where what it wraps has no length, or a length of 0."""
+    assert DataTimeMonitor(iter([1, 2]))
+    assert DataTimeMonitor([])

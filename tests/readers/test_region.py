@@ -201,6 +201,8 @@ def test_what_cannot_be_read_is_said(packed: Path) -> None:
     with pytest.raises(UsageError, match="rows 3: a slice is expected"):
         ds.read(0, "lr", 3)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="steps from 1 on"):
+        ds.read(0, "lr", rows=slice(0, 3, 0))
+    with pytest.raises(UsageError, match="steps from 1 on"):
         ds.read(0, "lr", slice(None, None, -1))
 
 

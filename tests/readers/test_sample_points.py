@@ -194,3 +194,11 @@ def test_crops_and_points_of_one_dataset(pack: Any, tmp_path: Path) -> None:
     assert batch["map"].shape == (3, 4, 4)
     with pytest.raises(UsageError, match="do not go together for one field"):
         _ = PackedDataset(path, crop=Crop(size=2, of="xyz"), sample_points=7)[0]
+
+
+def test_subsets_larger_than_frames_of_several_samples_may_be(packed):
+    """What a frame of whole samples may hold says nothing of subsets; those larger than a sample may be are refused."""
+    kept = [i for i in range(60) if i % 5]
+    assert PackedDataset(packed, "xyz", sample_points=1_000_000)[kept[:2]]["xyz"].shape == (2, 1_000_000, 3)
+    with pytest.raises(UsageError, match="too large"):
+        PackedDataset(packed, "xyz", sample_points=2**45)[kept[:2]]
