@@ -183,9 +183,11 @@ def collate_samples(
     collate_fn_map: dict[type | tuple[type, ...], Callable[..., Any]] | None = None,
 ) -> Any:
     """The batch the samples were gathered in, if they are all of it; else the usual collation."""
-    first = samples[0]
-    if samples.is_as_gathered() if isinstance(samples, Batch) else _are_all(samples, first):
-        return first.origin.gathered
+    if isinstance(samples, Batch):
+        if samples.is_as_gathered():
+            return samples.gathered
+    elif _are_all(samples, samples[0]):
+        return samples[0].origin.gathered
     return collate([s.plain(s) if isinstance(s, Item) else s for s in samples], collate_fn_map=collate_fn_map)
 
 
