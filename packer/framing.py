@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from packer.errors import UsageError
 from packer.format import rowdelta
-from packer.format.codecs import NAMED, Config, FrameCodec, check_fits
+from packer.format.codecs import LZ4, NAMED, Config, FrameCodec, check_fits
 from packer.format.limits import (
     BAND_BYTES,
     BAND_SAMPLE_BYTES,
@@ -21,7 +21,7 @@ from packer.format.limits import (
     OWN_FRAME_BYTES,
     RAW_FRAME_BYTES,
 )
-from packer.format.schema import Field, FieldSpec, FrameRule
+from packer.format.schema import ROWDELTA_DTYPES, Field, FieldSpec, FrameRule
 
 #: Smaller records of fixed shape stay raw under `auto`: to read one at random would mean decoding 16 KiB.
 LEAST_RECORD = 2048
@@ -69,7 +69,7 @@ def _frame_bytes(codec: Sequence[Config]) -> tuple[int, int]:
     """About how large a frame of several samples is, and from which size on samples have frames of their own."""
     if not codec:
         return RAW_FRAME_BYTES, RAW_FRAME_BYTES
-    if codec[0]["id"] in ("lz4", "lz4hc"):
+    if codec[0]["id"] in LZ4:
         return LZ4_FRAME_BYTES, LZ4_OWN_FRAME_BYTES
     return FRAME_BYTES, OWN_FRAME_BYTES
 
@@ -98,7 +98,7 @@ def choose_codec(spec: FieldSpec, samples: Sequence[NDArray[Any]], share: float)
 def _is_for(codec: Sequence[Config], spec: FieldSpec) -> bool:
     """Whether a codec does anything for values of a field that another of the candidates does not."""
     if codec[0]["id"] == "rowdelta":
-        return spec.kind == "image" and spec.dtype in ("uint8", "uint16")
+        return spec.kind == "image" and spec.dtype in ROWDELTA_DTYPES
     # Single bytes have none to be shuffled; their bits do.
     return spec.itemsize > 1 or codec[0].get("shuffle") != BYTES
 

@@ -162,5 +162,4 @@ def _frames_of(index: ColumnIndex, local: Numbers) -> tuple[Numbers, Numbers]:
     if index.field.is_ragged:
         ends = index.arrays["sample_frames"]
         return ends[local].astype(np.int64), ends[local + 1].astype(np.int64)
-    per_sample = -(-(index.field.shape[0] or 0) // (rule.rows or 1))
-    return local * per_sample, (local + 1) * per_sample
+    return local * index.field.bands, (local + 1) * index.field.bands

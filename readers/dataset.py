@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 from packer.errors import UsageError
 from packer.format import manifest as manifests
 from packer.format.names import Names
+from packer.format.remote.urls import is_url
 from packer.format.schema import Field
 from readers.batch import Batch, item_of
 from readers.by_shard import ByShard
@@ -268,14 +269,13 @@ def _mirror(
     path: str | os.PathLike[str], cache: str | os.PathLike[str] | None, cache_bytes: int | None
 ) -> Mirror | None:
     """The `packer.format.remote.mirror.Mirror` of a URL; None for a folder."""
-    kind = path.partition("://")[0] if isinstance(path, str) and "://" in path else ""
-    if len(kind) < 2 or "/" in kind:  # c:// is a drive
+    if not is_url(path):
         if cache is not None or cache_bytes is not None:
             raise UsageError(f"{path} is a folder: cache and cache_bytes are for datasets behind a URL")
         return None
     from packer.format.remote.mirror import Mirror  # here: it is loaded where there is something to fetch
 
-    return Mirror.open(str(path), cache, cache_bytes)
+    return Mirror.open(path, cache, cache_bytes)
 
 
 def _choose(fields: Sequence[Field], chosen: Sequence[str] | None, path: Path) -> dict[str, Field]:

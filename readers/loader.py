@@ -19,6 +19,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from packer.errors import UsageError
+from packer.format.codecs import LZ4
 from readers.block_order import BlockShuffled
 from readers.dataset import PackedDataset
 from readers.dataset_order import block_samples, check_state, describe, order_of
@@ -263,7 +264,7 @@ def _threads(threads: int | str, dataset: PackedDataset) -> int:
 def _is_heavy(dataset: PackedDataset, name: str) -> bool:
     """Whether decoding a field leaves time to hide: a codec heavier than lz4, and large frames."""
     field = dataset.fields[name]
-    if all(config["id"] in ("lz4", "lz4hc") for config in field.codec) or not len(dataset):
+    if all(config["id"] in LZ4 for config in field.codec) or not len(dataset):
         return False
     mean = dataset.manifest.columns[name].raw / len(dataset)
     return mean * (field.frame.samples or 1) >= THREAD_BYTES

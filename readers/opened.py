@@ -19,7 +19,8 @@ from readers.memory import Memory
 from readers.places import Places
 from readers.varied import Varied
 
-FieldReader = FixedRaw | FixedCoded | Varied
+#: What reads whole samples of a field.
+WholeReader = FixedRaw | FixedCoded | Varied
 
 
 class Opened:
@@ -53,7 +54,7 @@ class Opened:
         for number, field in enumerate(manifest.fields):
             if field.name in fields:
                 self.places[field.name] = self._places(number, field, [entry.samples for entry in entries])
-        self.readers: dict[str, FieldReader] = {name: _reader(self.places[name]) for name in fields}
+        self.readers: dict[str, WholeReader] = {name: _reader(self.places[name]) for name in fields}
         FixedRaw.join([reader for reader in self.readers.values() if isinstance(reader, FixedRaw)])
         for shard in self.shards:
             shard.read_around(True)
@@ -118,7 +119,7 @@ def in_words(folder: Path, manifest: Manifest, number: int) -> str:
     return f"sample {number} ({name!r})"
 
 
-def _reader(places: Places) -> FieldReader:
+def _reader(places: Places) -> WholeReader:
     if places.field.is_ragged:
         return Varied(places)
     return FixedCoded(places) if places.field.codec else FixedRaw(places)

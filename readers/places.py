@@ -147,4 +147,4 @@ def _samples_up_to(index: ColumnIndex, frames: Numbers) -> Numbers:
         return np.minimum(frames * rule.samples, index.samples)
     if index.field.is_ragged:
         return np.searchsorted(index.arrays["sample_frames"], frames.astype(np.uint64), side="left")
-    return frames // -(-(index.field.shape[0] or 0) // (rule.rows or 1))
+    return frames // index.field.bands

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from packer.errors import UsageError
 from packer.format import stages
-from packer.format.schema import MAX_STAGES, FieldSpec
+from packer.format.schema import MAX_STAGES, ROWDELTA_DTYPES, FieldSpec
 
 Config = dict[str, Any]
 Buffer = bytes | bytearray | memoryview
@@ -48,9 +48,10 @@ LEAST_SAVING = 1 / 16
 #: on photographs (ratio 1.117 instead of 1.123).
 LEAST_LZ4_SAVING = 1 / 8
 
-_LZ4 = ("lz4", "lz4hc")
+#: Ids of the two that write blocks of LZ4: fast ones, and small ones.
+LZ4 = ("lz4", "lz4hc")
 #: Stages that give back every bit of whatever they are given; what others encode is decoded and compared.
-_EXACT = (*_LZ4, "blosc", "bz2", "gzip", "lzma", "shuffle", "zlib", "zstd")
+_EXACT = (*LZ4, "blosc", "bz2", "gzip", "lzma", "shuffle", "zlib", "zstd")
 #: An earlier stage hands on at most this many times the raw bytes (numbers widened, text of numbers).
 _MOST_BETWEEN = 16
 
@@ -98,7 +99,7 @@ def codec_name(configs: Sequence[Config]) -> str:
 def check_fits(configs: Sequence[Config], spec: FieldSpec) -> None:
     """Raises UsageError where a codec cannot be used for a field."""
     has_delta = any(c["id"] == "rowdelta" for c in configs)
-    if has_delta and not (spec.kind == "image" and spec.dtype in ("uint8", "uint16")):
+    if has_delta and not (spec.kind == "image" and spec.dtype in ROWDELTA_DTYPES):
         raise UsageError(
             f"field {spec.name!r}: rowdelta is for images of uint8 or uint16, not {spec.kind} {spec.dtype}"
         )
@@ -117,7 +118,7 @@ class FrameCodec:
         self.dtype = dtype
         self.is_raw = not coding
         #: One plain LZ4 stage: readers decode such frames with `lz4_frame` and nothing in between.
-        self.is_lz4 = len(coding) == 1 and coding[0]["id"] in _LZ4
+        self.is_lz4 = len(coding) == 1 and coding[0]["id"] in LZ4
         self._lz4 = coding[0] if self.is_lz4 else None
         self._stages = [] if self.is_lz4 else [stages.stage(json.dumps(c, sort_keys=True)) for c in coding]
         self._of_differences = self.rowdelta and coding == list(NAMED["rowdelta+zstd"][1:])
