@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import h5py
+import lmdb
 import numpy as np
 import pytest
 from PIL import Image
@@ -45,6 +48,92 @@ def rows(tmp_path):
 def files_of():
     """A function that gives all files below a folder: relative path to bytes."""
     return lambda folder: {str(p.relative_to(folder)): p.read_bytes() for p in Path(folder).rglob("*") if p.is_file()}
+
+
+class DiskCalls:
+    """What was synced, renamed and linked, in order: (what, path) and (what, from, to).
+
+    Args:
+        patch: puts the calls in the place of the real ones, which they still do.
+    """
+
+    def __init__(self, patch):
+        self.calls = []
+        # Of a descriptor, the path that it was opened by.
+        self._before(patch, os, "fsync", lambda fd: ("sync", str(Path(f"/proc/self/fd/{fd}").readlink())))
+        for name in ("replace", "rename"):
+            self._before(patch, Path, name, lambda path, target: ("rename", str(path), str(target)))
+        self._before(patch, Path, "hardlink_to", lambda path, target: ("link", str(target), str(path)))
+        opened = lmdb.open
+        patch.setattr(lmdb, "open", lambda path, **options: _SyncedEnv(opened(path, **options), path, self.calls))
+
+    def _before(self, patch, owner, name, what):
+        function = getattr(owner, name)
+
+        def run(*args):
+            call = what(*args)
+            result = function(*args)
+            self.calls.append(call)
+            return result
+
+        patch.setattr(owner, name, run)
+
+    def check_published(self, path):
+        """A file got its name when its bytes were on the disk, and then its folder was synced."""
+        named, synced = self._named(path), ("sync", str(path.parent))
+        assert synced in self.calls[named:], f"{path} has its name, which may be lost"
+
+    def check_whole(self, path):
+        """A file got its name when its bytes were on the disk."""
+        self._named(path)
+
+    def check_before(self, path, other):
+        """The names of the files in the folder of `path` were on the disk before `other` got its name."""
+        named, synced = self._named(path), ("sync", str(path.parent))
+        assert synced in self.calls[named : self._named(other)], f"{other} was there before {path}"
+
+    def check_renamed(self, path):
+        """A file was written under another name; returns when it got this one."""
+        target = str(path)
+        found = [i for i, call in enumerate(self.calls) if call[0] == "rename" and call[1] != target == call[2]]
+        assert found, f"{path} was written in place"
+        return found[-1]
+
+    def _named(self, path):
+        named = self.check_renamed(path)
+        assert self._is_on_disk(self.calls[named][1], named), f"{path} had its name before its bytes were on the disk"
+        return named
+
+    def _is_on_disk(self, path, until):
+        """Whether the bytes of `path` were synced, under this name or another, before the call of number `until`."""
+        for number in reversed(range(until)):
+            call = self.calls[number]
+            if call[-1] == path:
+                return call[0] == "sync" or self._is_on_disk(call[1], number)
+        return False
+
+
+class _SyncedEnv:
+    """An LMDB environment that notes when it is synced."""
+
+    def __init__(self, env, path, calls):
+        self._env, self._path, self._calls = env, path, calls
+
+    def __getattr__(self, name):
+        return getattr(self._env, name)
+
+    def sync(self, force):
+        self._env.sync(force)
+        if force:  # opened with sync=False, it does nothing otherwise
+            self._calls.append(("sync", self._path))
+
+
+@pytest.fixture
+def disk_calls(monkeypatch):
+    """A `DiskCalls` that notes what this process does."""
+    if not sys.platform.startswith("linux"):
+        pytest.skip("looks into /proc")
+    return DiskCalls(monkeypatch)
 
 
 @pytest.fixture

@@ -1,0 +1,55 @@
+"""One file from behind a URL into a folder: whole, on the disk before it has its name, and no more than that."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from packer.format.manifest import FileEntry, file_digest
+from packer.format.remote.fetch import PARTIAL, aside, fetch, is_whole
+from packer.format.remote.folder import RemoteFolder
+
+DATA = bytes(range(256)) * 40
+
+
+@pytest.fixture
+def entry(tmp_path: Path) -> FileEntry:
+    """A file behind `memory://set`, as a manifest has it."""
+    fsspec.filesystem("memory").pipe_file("/set/shards/00000.lmdb", DATA)
+    (tmp_path / "same").write_bytes(DATA)
+    return FileEntry(file="shards/00000.lmdb", bytes=len(DATA), digest=file_digest(tmp_path / "same"))
+
+
+def fetched(entry: FileEntry, folder: Path) -> bytes:
+    fetch(RemoteFolder("memory://set"), entry, folder, threading.Event())
+    return (folder / entry.file).read_bytes()
+
+
+def test_it_is_on_the_disk_before_it_has_its_name(tmp_path: Path, entry: FileEntry, disk_calls: Any) -> None:
+    """A file of the right size is taken for whole, so its bytes reach the disk first."""
+    assert fetched(entry, tmp_path / "cache") == DATA
+    disk_calls.check_whole(tmp_path / "cache" / entry.file)
+
+
+@pytest.mark.parametrize("left", [DATA[:-1], DATA + b"more", b""])
+def test_a_file_of_another_size_is_fetched_again(tmp_path: Path, entry: FileEntry, left: bytes) -> None:
+    """A file in the cache that is not as long as the manifest says is none."""
+    target = tmp_path / "cache" / entry.file
+    target.parent.mkdir(parents=True)
+    target.write_bytes(left)
+    assert not is_whole(tmp_path / "cache", entry)
+    assert fetched(entry, tmp_path / "cache") == DATA
+    assert is_whole(tmp_path / "cache", entry)
+
+
+def test_a_temporary_file_that_is_too_long(tmp_path: Path, entry: FileEntry) -> None:
+    """What an earlier fetch left is written over, and what it had more than the file is cut off."""
+    partial = aside(tmp_path / "cache", entry, PARTIAL)
+    partial.parent.mkdir(parents=True)
+    partial.write_bytes(b"x" * (len(DATA) + 100))
+    assert fetched(entry, tmp_path / "cache") == DATA
+    assert not partial.exists()

@@ -1,0 +1,129 @@
+"""Files reach the disk before they get their names, names before what leads to them; what is replaced stays whole."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+import numpy as np
+import pytest
+
+from packer.append import append
+from packer.convert import convert
+from packer.errors import WriteError
+from packer.finish import read_rejected, write_rejected, write_table
+from packer.format import manifest as manifests
+from packer.format.shard_writer import LmdbAppender
+from packer.merge import merge
+from packer.tasks import Rejected
+from packer.writer import DatasetWriter
+
+
+def check_dataset(calls, folder):
+    """All files of a dataset that were made or taken over: the shards first, then the table, then the manifest."""
+    manifest = folder / "manifest.json"
+    calls.check_published(manifest)
+    for shard in manifests.read(folder).shards:
+        calls.check_published(folder / shard.file)
+        calls.check_before(folder / shard.file, manifest)
+    table = folder / manifests.read(folder).names.file
+    calls.check_published(table)
+    assert calls.check_renamed(table) < calls.check_renamed(manifest)
+    if (folder / "rejected.jsonl").exists():
+        assert calls.check_renamed(folder / "rejected.jsonl") < calls.check_renamed(manifest)
+
+
+def write(folder, prefix, count):
+    """A dataset of named samples in several shards."""
+    with DatasetWriter(folder, shard_size=4096, codec="none") as writer:
+        for n in range(count):
+            writer.add({"x": np.full(600, n, "f8")}, name=f"{prefix}{n}")
+    return folder
+
+
+def spoil(pairs, number):
+    """Cuts a picture of the pairs short."""
+    path = pairs.folder / "hr" / f"{number:03}.png"
+    path.write_bytes(path.read_bytes()[:-60])
+
+
+def test_a_conversion(tmp_path, pairs, disk_calls):
+    """Every shard, the table of names and the manifest are synced, then renamed; then their folder is synced."""
+    spoil(pairs, 5)
+    options = {"codec": "none", "shard_size": 4096, "on_error": "skip", "workers": 0}
+    assert len(convert(pairs.sources, tmp_path / "d", **options).rejected) == 1
+    assert len(manifests.read(tmp_path / "d").shards) > 1
+    check_dataset(disk_calls, tmp_path / "d")
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_merging(tmp_path, disk_calls, monkeypatch, linked):
+    """Shards of other datasets have been synced where they are linked; where they are copied, copies are."""
+    if not linked:
+        monkeypatch.setattr("pathlib.Path.hardlink_to", lambda *_: (_ for _ in ()).throw(OSError("no links here")))
+    a, b = write(tmp_path / "a", "a", 3), write(tmp_path / "b", "b", 2)
+    merge([a, b], tmp_path / "m")
+    for folder in (a, b, tmp_path / "m"):
+        check_dataset(disk_calls, folder)
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_appending(tmp_path, pairs, new_pairs, disk_calls, monkeypatch, linked):
+    """The new shards and the table of all names are on the disk before the manifest leads to them."""
+    if not linked:
+        monkeypatch.setattr("pathlib.Path.hardlink_to", lambda *_: (_ for _ in ()).throw(OSError("no links here")))
+    convert(pairs.sources, tmp_path / "d", codec="none", workers=0)
+    more = new_pairs(tmp_path / "more", 12, 6, 5)
+    for path in list(more.folder.rglob("*.png")):
+        path.rename(path.with_name(f"more{path.name}"))
+    bad = more.folder / "hr" / "more002.png"
+    bad.write_bytes(bad.read_bytes()[:-60])
+    report = append(tmp_path / "d", more.sources, workers=0, on_error="skip", shard_size=4096)
+    assert (report.added, len(report.rejected)) == (11, 1)
+    assert len(report.manifest.shards) > 2
+    check_dataset(disk_calls, tmp_path / "d")
+
+
+def test_a_manifest_is_replaced_when_it_is_whole(tmp_path, monkeypatch):
+    """Where the disk fails while a manifest is written, the old one has its bytes."""
+    convert([{"x": 1}], tmp_path / "d")
+    before = (tmp_path / "d" / "manifest.json").read_bytes()
+
+    def fail(*_):
+        raise OSError("disk")
+
+    manifest = msgspec.structs.replace(manifests.read(tmp_path / "d"), tool="another")
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="disk"):
+        manifests.write(tmp_path / "d", manifest)
+    assert (tmp_path / "d" / "manifest.json").read_bytes() == before
+
+
+def test_a_table_of_names_is_replaced_when_it_is_whole(tmp_path, monkeypatch):
+    """Where the disk fails while names are written, the old table has its bytes."""
+    write_table(tmp_path, "names.lmdb", [b"a", b"b"])
+    before = (tmp_path / "names.lmdb").read_bytes()
+
+    def fail(*_):
+        raise OSError("disk")
+
+    monkeypatch.setattr(LmdbAppender, "finish", fail)
+    with pytest.raises(WriteError, match="disk"):
+        write_table(tmp_path, "names.lmdb", [b"c", b"d"])
+    assert (tmp_path / "names.lmdb").read_bytes() == before
+
+
+def test_a_list_of_rejected_samples_is_replaced_when_it_is_whole(tmp_path, monkeypatch):
+    """Where the disk takes a part of the list of what was left out, the old list has its bytes."""
+    old = [Rejected("a.png", "bad", 0)]
+    write_rejected(tmp_path, old)
+
+    def fail(path, data):
+        with path.open("wb") as file:
+            file.write(data[:5])
+        raise OSError("disk")
+
+    monkeypatch.setattr("pathlib.Path.write_bytes", fail)
+    with pytest.raises(OSError, match="disk"):
+        write_rejected(tmp_path, [Rejected("b.png", "worse", 1)])
+    assert read_rejected(tmp_path) == old
