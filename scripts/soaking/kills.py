@@ -24,7 +24,7 @@ from packer.verify import verify
 WHOM = ("converter", "worker", "all")
 _GRACE = 20.0  # seconds until all that was killed, or has lost its parent, has to be gone
 #: Calls that change what lies in folders, as Python's audit events name them.
-_STEPS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir"}
+_STEPS = {"os.rename", "os.remove", "os.link", "os.mkdir", "os.rmdir"}
 
 
 @dataclass(frozen=True)
@@ -131,13 +131,13 @@ def seconds_of(job: Job, workers: int = 2) -> float:
     return time.perf_counter() - began
 
 
-def kill_at_step(job: Job, number: int) -> bool:
-    """Runs the job in one process, which kills itself before its `number`th step; whether it came that far.
+def kill_at_step(action: Callable[[], object], number: int) -> bool:
+    """Runs `action` in a process that kills itself before its `number`th step; whether it came that far.
 
-    A step is a call that makes, renames or removes a file or folder, or opens a file to write to it.
+    A step is a call that makes, links, renames or removes a file or folder, or opens a file to write to it.
     """
 
-    def action() -> None:
+    def killed() -> None:
         left = number
 
         def hook(event: str, arguments: tuple[object, ...]) -> None:
@@ -149,10 +149,10 @@ def kill_at_step(job: Job, number: int) -> bool:
                     os.kill(os.getpid(), signal.SIGKILL)
 
         sys.addaudithook(hook)
-        job.run(0)
+        action()
 
-    pid = start(action)
-    _, status = os.waitpid(pid, 0)
+    _, status = os.waitpid(start(killed), 0)
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, "it failed, though nobody killed it"
     return os.WIFSIGNALED(status)
 
 
