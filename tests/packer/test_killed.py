@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import itertools
 import random
+import shutil
 import sys
 
 import pytest
 from soaking import kills
+
+from packer.convert import convert
+from packer.format import manifest as manifests
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks, and looks into /proc")
 
@@ -29,6 +33,36 @@ def test_killed_before_every_step(job):
         kept.add(kills.check_going_on(job))
     assert step > 28
     assert kept == {0, 1, 2, 3, 4}  # kills came before the first shard, between all of them, and behind the last
+
+
+def test_begun_anew_killed_before_every_step(tmp_path, monkeypatch):
+    """An unfinished conversion of other options, replaced: shards are never left without a note of what they are of."""
+    job = kills.new_job(tmp_path, False)
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(manifests, "write", stop)
+        with pytest.raises(KeyboardInterrupt):
+            convert(job.sources, tmp_path / "left", job.options, codec="none", workers=0)
+    assert {path.name for path in (tmp_path / "left").iterdir()} == {
+        "names.lmdb",
+        "rejected.jsonl",
+        "shards",
+        "unfinished.json",
+    }
+    for step in itertools.count():
+        shutil.rmtree(job.out.parent)
+        shutil.copytree(tmp_path / "left", job.out)
+        assert kills.kill_at_step(lambda: convert(job.sources, job.out, job.options, workers=0, overwrite=True), step)
+        if any((job.out / "shards").glob("*.lmdb")):
+            assert (job.out / "unfinished.json").exists()
+        kept = convert(job.sources, job.out, job.options, workers=0, overwrite=True).kept_shards
+        assert kills.files(job.out) == job.wanted
+        if kept:  # from its first shard on it is a conversion as any other
+            break
+    assert step > 12
 
 
 @pytest.mark.parametrize("whom", kills.WHOM)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
+import filelock
 import pytest
 
 from packer.convert import convert
@@ -63,6 +65,24 @@ def test_the_lock_of_a_killed_conversion_does_not_hold(tmp_path):
     (tmp_path / "out" / ".lock").write_text("")
     with OutputFolder(tmp_path / "out", state()):
         pass
+
+
+@pytest.mark.parametrize("replacing", [False, True])
+def test_the_lock_goes_while_it_is_held(tmp_path, monkeypatch, replacing):
+    """The file of a lock is removed before the lock is given back: later it could be another conversion's."""
+    out = packed(tmp_path / "out") if replacing else tmp_path / "out"
+    there = []
+
+    class Lock(filelock.FileLock):
+        def release(self, force=False):
+            if self.is_locked:
+                there.append(Path(self.lock_file).exists())
+            super().release(force)
+
+    monkeypatch.setattr(filelock, "FileLock", Lock)
+    with OutputFolder(out, state(), overwrite=replacing) as folder:
+        assert (folder.work / ".lock").exists()
+    assert there == [False] * (1 + replacing)
 
 
 @pytest.mark.parametrize("left", ["thesis.txt", "shards.bak", ".git"])
