@@ -14,9 +14,11 @@ from packer.against import compare, same_bits
 from packer.append import append
 from packer.convert import ConvertOptions, convert, open_source
 from packer.errors import SourceError, UsageError
+from packer.format import manifest as manifests
 from packer.merge import merge
 from packer.repack import repack
 from packer.repair import RepairReport, repair
+from packer.sources.fitted import FittedSource
 from packer.sources.opening import SourceOptions
 from packer.sources.packed.source import open_packed
 
@@ -84,6 +86,23 @@ def test_damage_is_told_and_the_rest_compared(pairs, tmp_path):
     damages = compare(folder, source_of(pairs.sources))
     assert [damage.file for damage in damages] == ["shards/00000.lmdb", "shards/00001.lmdb"]
     assert damages[1].names == ("011",)
+
+
+@pytest.mark.parametrize(("given", "left"), [(range(12), None), (range(11), 11), (range(0), 0)])
+def test_samples_that_do_not_come_are_told(pairs, tmp_path, given, left):
+    """Where reading ends before the last sample that was packed, the shard says how many came."""
+    folder = convert(pairs.sources, tmp_path / "out", workers=0).path
+    manifest = manifests.read(folder)
+
+    class Short(FittedSource):
+        def read(self):
+            for number in given:
+                yield {"lr": pairs.lr[number : number + 1], "hr": pairs.hr[number : number + 1]}
+
+    source = Short(source_of(pairs.sources), manifest.fields)
+    damages = against.compare_shard(folder, manifest.fields, manifest.shards[0], source, 0)
+    words = [] if left is None else [f"shards/00000.lmdb: 12 samples are packed, the source has {left}"]
+    assert [str(damage) for damage in damages] == words
 
 
 def test_other_sources_are_refused(pairs, clouds, rows, new_pairs, tmp_path):

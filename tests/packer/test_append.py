@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import shutil
 
+import msgspec
 import numpy as np
 import pytest
 from soaking.kills import kill_at_step
@@ -118,6 +119,16 @@ def test_another_schema_is_refused(tmp_path, two, extra, words):
     assert manifests.read(two[0]) == before
 
 
+def test_arrays_are_no_pictures(tmp_path, new_pairs):
+    """A field of arrays does not go into one of pictures, though dtype and shape are the same."""
+    convert(new_pairs(tmp_path / "p", 4, 6, 5).sources, tmp_path / "d", workers=0)
+    with DatasetWriter(tmp_path / "arrays") as writer:
+        writer.add({"lr": np.zeros((6, 5, 3), "u1"), "hr": np.zeros((12, 10, 3), "u1")}, name="new")
+    with pytest.raises(UsageError, match=r"'lr' is array uint8 \[6, 5, 3\] in the source and image uint8 \[6, 5, 3\]"):
+        append(tmp_path / "d", tmp_path / "arrays", workers=0)
+    assert manifests.read(tmp_path / "d").samples == 4
+
+
 def test_names_stay_unique(two):
     """A name that is there already is told before anything is packed."""
     a, b = two
@@ -193,6 +204,17 @@ def test_one_behind_another_loses_nothing(tmp_path, two, contents, monkeypatch):
     append(a, b, workers=0)
     assert contents(a)[1] == expected
     assert not verify(a).damages
+
+
+def test_a_dataset_that_changed_meanwhile_is_left_alone(two, contents):
+    """Where somebody gave it another manifest while samples were packed, nothing is taken in, and nothing is lost."""
+    a, b = two
+    other = msgspec.structs.replace(manifests.read(a), tool="another")
+    with pytest.raises(UsageError, match="a was changed while samples were packed for it; append again"):
+        append(a, b, workers=0, planned=lambda prepared: manifests.write(a, other))
+    assert manifests.read(a) == other
+    assert not verify(a).damages
+    assert append(a, b, workers=0).manifest.samples == 14
 
 
 def test_a_kill_leaves_the_old_or_the_new_dataset(tmp_path, two, contents):

@@ -151,6 +151,25 @@ def test_a_source_that_has_changed_is_refused(rows, files_of, tmp_path):
     assert files_of(folder) == before
 
 
+def test_a_source_with_fewer_samples_is_refused(pairs, files_of, tmp_path):
+    """Where bad samples are left out, one more of them is told, not one fewer packed."""
+
+    def spoil(number):
+        path = pairs.folder / "hr" / f"{number:03}.png"
+        path.write_bytes(path.read_bytes()[:-60])
+
+    spoil(8)
+    folder = packed(pairs, tmp_path / "out", on_error="skip")
+    entry = manifests.read(folder).shards[1]
+    assert (entry.samples, entry.rejected) == (5, 1)
+    flip(folder / entry.file, 9000)
+    before = files_of(folder)
+    spoil(10)
+    with pytest.raises(SourceError, match=r"the source has 4 samples for shards/00001\.lmdb, 5 were packed"):
+        repair(folder, source_of(pairs.sources, on_error="skip"))
+    assert files_of(folder) == before
+
+
 def test_other_bytes_of_the_same_samples(pairs, monkeypatch, tmp_path):
     """Another version of a codec's library writes other bytes: they are taken, and the manifest says so.
 
