@@ -19,6 +19,7 @@ from packer.errors import SourceError, UnfinishedError, UsageError, WriteError
 from packer.format import manifest as manifests
 from packer.format.schema import FieldSpec
 from packer.output import OutputFolder
+from packer.rejected import Rejected
 from packer.sources.opening import SourceOptions
 from packer.verify import verify
 from packer.writer import DatasetWriter
@@ -189,7 +190,7 @@ def interrupt(sources, out):
 def test_a_list_of_bad_samples_goes_with_its_shard(pairs, tmp_path):
     """What an earlier run left out of a shard that it did not finish says nothing of the one packed now."""
     interrupt(pairs.sources, tmp_path / "out")
-    stale = tasks.Rejected("hr/011.png", "it was cut short", 1)
+    stale = Rejected("hr/011.png", "it was cut short", 1)
     (tmp_path / "out" / "shards" / "00001.rejected.jsonl").write_bytes(msgspec.json.encode(stale) + b"\n")
     report = convert(pairs.sources, tmp_path / "out", **OPTIONS)
     assert (report.kept_shards, report.samples, report.rejected) == (1, 12, ())

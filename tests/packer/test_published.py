@@ -13,9 +13,9 @@ from packer.convert import convert
 from packer.errors import WriteError
 from packer.finish import read_rejected, write_rejected, write_table
 from packer.format import manifest as manifests
-from packer.format.shard_writer import LmdbAppender
+from packer.format.lmdb_appender import LmdbAppender
 from packer.merge import merge
-from packer.tasks import Rejected
+from packer.rejected import Rejected
 from packer.writer import DatasetWriter
 
 

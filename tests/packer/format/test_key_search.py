@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import lmdb
 import pytest
 
 from packer.errors import DamagedError
+from packer.format import btree
 from packer.format.key_search import KeySearch
 from packer.format.manifest import FileEntry
 from packer.format.names import Names
@@ -55,6 +58,62 @@ def test_damaged_pages_are_errors(table: Path) -> None:
         except DamagedError:
             refused += 1
     assert refused > 50
+
+
+def in_leaf(layout: str, offset: int, key: bytes = b"=b") -> Callable[[bytearray, int], None]:
+    """Writes a number into the entry of a key: 4 bytes of size, 2 of kind, 2 of the key's length."""
+
+    def change(data: bytearray, number: int) -> None:
+        value = next(v for v in btree.walk(memoryview(bytes(data)), 4096, "a") if v.key == key)
+        struct.pack_into(layout, data, value.offset - len(key) - 8 + offset, number)
+
+    return change
+
+
+def in_page(layout: str, offset: int) -> Callable[[bytearray, int], None]:
+    """Writes a number into the root page of a table of one leaf."""
+
+    def change(data: bytearray, number: int) -> None:
+        root = btree.newest_meta(memoryview(data), len(data), "a").root
+        struct.pack_into(layout, data, root * 4096 + offset, number)
+
+    return change
+
+
+def in_meta(layout: str, offset: int) -> Callable[[bytearray, int], None]:
+    """Writes a number into the meta page that is not the one of an empty file."""
+
+    def change(data: bytearray, number: int) -> None:
+        (at,) = (at for at in (0, 4096) if struct.unpack_from("<H", data, at + 88 + 6)[0])
+        struct.pack_into(layout, data, at + offset, number)
+
+    return change
+
+
+DAMAGES = {
+    "kind of an entry": (in_leaf("<H", 4), 2, "has an entry that is no plain value within it"),
+    "value on pages of its own": (in_leaf("<H", 4), 1, "has an entry that is no plain value within it"),
+    "value longer than its page": (in_leaf("<I", 0), 4096, "has an entry that is no plain value within it"),
+    "page number": (in_page("<Q", 0), 4, "has a header that belongs elsewhere"),
+    "a branch in a leaf's place": (in_page("<H", 10), 1, "has a header that belongs elsewhere"),
+    "slots behind the page": (in_page("<H", 12), 4098, "has a header that belongs elsewhere"),
+    "an entry behind the page": (in_page("<H", 16 + 4), 4094, "has an entry outside itself"),
+    "root outside the file": (in_meta("<Q", 88 + 40), 2**40, "is not a page of the file"),
+    "root a meta page": (in_meta("<Q", 88 + 40), 1, "is not a page of the file"),
+    "root a leaf in a branch's place": (in_meta("<H", 88 + 6), 2, "has a header that belongs elsewhere"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_each_damage_is_named(tmp_path: Path, name: str) -> None:
+    """Every check of a look-up finds what it is for, and the message names the file and what to do."""
+    change, number, message = DAMAGES[name]
+    write_names(tmp_path / "names", [b"a", b"b"])
+    data = bytearray((tmp_path / "names").read_bytes())
+    assert KeySearch(memoryview(bytes(data)), "names").get(b"=b") == struct.pack("<Q", 1)
+    change(data, number)
+    with pytest.raises(DamagedError, match=rf"^names: page \d+ of its B-tree {message}; the file is damaged: fetch"):
+        KeySearch(memoryview(bytes(data)), "names").get(b"=b")
 
 
 def test_a_name_of_no_sample_is_damage(table: Path) -> None:

@@ -1,0 +1,125 @@
+"""The index of a column is checked when it is opened: each lie in it is found, and called what it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from packer.errors import DamagedError
+from packer.format.codecs import NAMED
+from packer.format.column_index import ColumnIndex
+from packer.format.index_check import check_index
+from packer.format.schema import Field, FrameRule
+
+#: By name: a field, its number of samples, and its index arrays as they should be. Chunks are (number, frames and
+#: bytes up to its end).
+SOUND: dict[str, tuple[Field, int, dict[str, Any]]] = {
+    "raw": (
+        Field(name="x", dtype="uint8", shape=(4, 5), frame=FrameRule(samples=2)),
+        5,
+        {"checksums": [1, 2, 3], "chunks": [0, 2, 80, 1, 3, 100]},
+    ),
+    "raw rows": (
+        Field(name="x", dtype="uint8", shape=(4, 5), frame=FrameRule(rows=3)),
+        3,
+        {"checksums": [1, 2, 3, 4, 5, 6], "chunks": [0, 2, 20, 1, 6, 60]},
+    ),
+    "ragged": (
+        Field(name="x", dtype="uint16", shape=(None, 5), frame=FrameRule(samples=2)),
+        3,
+        {"checksums": [1, 2], "chunks": [0, 1, 30, 1, 2, 50], "sample_offsets": [0, 10, 30, 50], "shapes": [1, 2, 2]},
+    ),
+    "ragged rows": (
+        Field(name="x", dtype="uint8", shape=(None, 5), frame=FrameRule(rows=2)),
+        2,
+        {
+            "checksums": [1, 2, 3],
+            "chunks": [0, 2, 15, 1, 3, 25],
+            "sample_frames": [0, 2, 3],
+            "sample_offsets": [0, 15, 25],
+            "shapes": [3, 2],
+        },
+    ),
+    "coded": (
+        Field(name="x", dtype="uint8", shape=(4, 5), codec=NAMED["lz4"], frame=FrameRule(samples=2)),
+        5,
+        {"checksums": [1, 2, 3], "chunks": [0, 2, 70, 1, 3, 90], "frame_offsets": [0, 40, 70, 90]},
+    ),
+}
+
+
+def opened(kind: str, sizes: list[int] | None = None, **changed: Any) -> ColumnIndex:
+    """The index of a field of `SOUND`, with some of its arrays changed: lists of numbers, or bytes.
+
+    Args:
+        sizes: of the chunks in the file; by default as the table has them.
+    """
+    field, samples, arrays = SOUND[kind]
+    if sizes is None:
+        sizes = np.diff(arrays["chunks"][2::3], prepend=0).tolist()
+    at = np.cumsum([100, *sizes])[:-1]
+
+    def find(name: str) -> memoryview:
+        value = changed.get(name, arrays[name])
+        return memoryview(value if isinstance(value, bytes) else np.array(value, "<u8").tobytes())
+
+    def find_chunks(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.stack([at, sizes], axis=1)[numbers]
+
+    return check_index(field, samples, find, find_chunks, "a.lmdb")
+
+
+@pytest.mark.parametrize("kind", SOUND)
+def test_what_is_damaged_below_is_sound(kind: str) -> None:
+    """Every index is taken as it is; chunks lie where they were found."""
+    index = opened(kind)
+    assert index.frames == len(SOUND[kind][2]["checksums"])
+    assert index.chunk_at.tolist() == [100, 100 + SOUND[kind][2]["chunks"][2]]
+
+
+DAMAGES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "half a number": ("raw", {"checksums": bytes(23)}, "index array checksums has 23 bytes, not a multiple of 8"),
+    "frame_offsets": ("coded", {"frame_offsets": [0, 40, 90]}, "array frame_offsets holds 3 numbers, 4 expected"),
+    "sample_frames": ("ragged rows", {"sample_frames": [0, 3]}, "array sample_frames holds 2 numbers, 3 expected"),
+    "sample_offsets": ("ragged", {"sample_offsets": [0, 50]}, "array sample_offsets holds 2 numbers, 4 expected"),
+    "shapes": ("ragged", {"shapes": [1, 2, 2, 0]}, "array shapes holds 4 numbers, 3 expected"),
+    "half a chunk": ("raw", {"chunks": [0, 3, 100, 1]}, "chunks holds 4 numbers, a multiple of 3 expected"),
+    "frames of samples": ("raw", {"checksums": [1, 2]}, "2 checksums for 3 frames"),
+    "frames of rows": ("raw rows", {"checksums": [1, 2, 3]}, "3 checksums for 6 frames"),
+    "frames of ragged rows": ("ragged rows", {"sample_frames": [0, 2, 4]}, "3 checksums for 4 frames"),
+    "frames of chunks descend": ("raw", {"chunks": [0, 3, 80, 1, 2, 100]}, "the table of chunks does not ascend"),
+    "bytes of chunks descend": ("raw", {"chunks": [0, 2, 110, 1, 3, 100]}, "the table of chunks does not ascend"),
+    "a negative number": ("raw", {"chunks": [0, 2, 2**63, 1, 3, 100]}, "the table of chunks does not ascend"),
+    "another size": ("raw", {"sizes": [80, 21]}, "chunk 1 has 21 bytes, 20 expected"),
+    "the first size": ("raw", {"sizes": [79, 20]}, "chunk 0 has 79 bytes, 80 expected"),
+    "a frame in no chunk": ("raw", {"chunks": [0, 2, 80, 1, 2, 100]}, "the chunks hold 2 frames of 3"),
+    "no chunks": ("raw", {"chunks": []}, "the chunks hold 0 frames of 3"),
+    "bytes of coded frames": ("coded", {"frame_offsets": [0, 40, 70, 91]}, "the chunks hold 90 bytes, 91 expected"),
+    "bytes of ragged samples": ("ragged", {"sample_offsets": [0, 10, 30, 49]}, "hold 50 bytes, 49 expected"),
+    "samples across chunks": (
+        "raw",
+        {"chunks": [0, 2, 70, 1, 3, 100], "sizes": [70, 30]},
+        "a chunk has not the size of its samples",
+    ),
+    "samples of rows across chunks": (
+        "raw rows",
+        {"chunks": [0, 2, 25, 1, 6, 60], "sizes": [25, 35]},
+        "a chunk has not the size of its samples",
+    ),
+    "fewer bytes than samples": (
+        "raw",
+        {"chunks": [0, 2, 80, 1, 3, 90], "sizes": [80, 10]},
+        "a chunk has not the size of its samples",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_each_damage_is_named(name: str) -> None:
+    """Every check finds what it is for; the message names file and field, and says what to do."""
+    kind, changed, message = DAMAGES[name]
+    with pytest.raises(DamagedError, match=rf"^a\.lmdb: field 'x': .*{message}; run `packer verify`, then"):
+        opened(kind, **changed)
