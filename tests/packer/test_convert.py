@@ -362,6 +362,29 @@ class LateExecutor(Executor):
         return future
 
 
+class WaitingExecutor(Executor):
+    """Fails the second task, and never comes to the others."""
+
+    def __init__(self):
+        self.futures = []
+
+    def submit(self, function, /, *args, **kwargs):
+        future = Future()
+        self.futures.append(future)
+        if len(self.futures) == 2:
+            future.set_exception(OSError("lost"))
+        return future
+
+
+def test_shards_that_wait_are_cancelled(tmp_path):
+    """After a failure an executor is not left with the shards that it has not come to."""
+    waiting = WaitingExecutor()
+    with pytest.raises(WriteError, match="shard 1 was not packed: OSError: lost"):
+        convert(Squares(200), tmp_path / "out", executor=waiting, shard_size=4096)
+    assert len(waiting.futures) > 2
+    assert [future.cancelled() for future in waiting.futures] == [n != 1 for n in range(len(waiting.futures))]
+
+
 def test_shards_of_a_conversion_that_was_given_up_are_dropped(tmp_path):
     """What an executor packs late takes no place in what another conversion has made meanwhile."""
     late = LateExecutor()

@@ -16,11 +16,12 @@ import pytest
 from packer.convert import ConvertOptions, convert
 from packer.errors import SourceError, UsageError, WriteError
 from packer.format.schema import FieldSpec
-from packer.sources.apart import each
+from packer.sources.apart import TICK, each
 from packer.sources.base import Source
 from packer.sources.hdf5 import source as hdf5
 from packer.sources.limits import Limits
 from packer.sources.opening import SourceOptions
+from packer.watch import Watch
 from readers import PackedDataset
 
 BLOCK = 7
@@ -254,3 +255,15 @@ def test_each_goes_on_behind_a_death():
     assert len({one[1] for one in found if isinstance(one, tuple)} - {os.getpid()}) == 2
     with pytest.raises(ZeroDivisionError):
         list(each(lambda item: 1 // item, [1, 0], Limits()))
+
+
+def test_time_that_the_parent_stood_still_counts_little():
+    """Where nobody looked for an hour (Ctrl-Z, a machine asleep), the worker did not read for an hour either."""
+    watch = Watch(Limits(seconds=2.5 * TICK))
+    blocks = watch.over(iter([{"i": [1]}]), 4)
+    assert not watch.is_late(3600)  # nothing is being read
+    watch._at.value = 4
+    assert not watch.is_late(3600)  # seen for the first time
+    assert [watch.is_late(3600) for _ in range(3)] == [False, False, True]
+    next(blocks)
+    assert not watch.is_late(3600)

@@ -119,3 +119,15 @@ def test_bytes_that_no_frame_covers_are_an_error(changed, spans):
     places[:, 0] += START
     with pytest.raises(DamagedError, match="field 'x': an index of its column is damaged"):
         checker(**changed).check(numbers, places)
+
+
+def test_no_more_frames_are_looked_at_than_there_are(monkeypatch):
+    """Samples that an index gives all frames each are an error before memory is taken for the sum of them."""
+
+    def looked(*_):
+        raise AssertionError("frames were looked at")
+
+    damaged = checker(sample_frames=[0, 6, 0, 6])
+    monkeypatch.setattr(Checker, "_edges", looked)
+    with pytest.raises(DamagedError, match="field 'x': an index of its column is damaged"):
+        damaged.check(np.array([0, 2]), np.array([[START, 4], [START + 6, 6]]))

@@ -1,0 +1,31 @@
+"""What reading one sample may take, and that it is given back."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from packer.sources.limits import memory_within
+
+if sys.platform.startswith("linux"):
+    import resource
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux alone keeps this limit")
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_limit_holds_for_the_block_alone(fails: bool) -> None:
+    """Behind the block the process may take what it could before, also where the block took too much."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    reached = False
+    try:
+        with memory_within(2**28):
+            within = resource.getrlimit(resource.RLIMIT_DATA)
+            bytearray(2**30 if fails else 2**10)
+    except MemoryError:
+        reached = True
+    assert reached == fails
+    assert within[0] != before[0]
+    assert within[1] == before[1]
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+    assert len(bytearray(2**29)) == 2**29
