@@ -97,3 +97,19 @@ def test_looking_stops_early_but_not_at_one_end():
     assert len(numbers) < 16 * 17
     assert min(numbers) < 400
     assert max(numbers) > 1100
+
+
+@pytest.mark.parametrize(("nbytes", "places"), [(2**20, 2), (3 * 2**20, 4), (2**30, 16)])
+def test_no_more_is_read_than_may_be(nbytes, places):
+    """The place that exceeds the bytes is the last one that is read: samples may have gigabytes."""
+    taken = []
+
+    class Counted(list):
+        def __getitem__(self, number):
+            taken.append(number)
+            return super().__getitem__(number)
+
+    large = {"a": np.zeros(2**19, np.uint8), "t": "x" * 2**19}
+    fields = SampleSource([large]).fields
+    found = look_at(SampleSource(Counted([large] * 100), fields), places=16, nbytes=nbytes)
+    assert len(found["a"]) == len(found["t"]) == len(taken) == places

@@ -39,12 +39,12 @@ class Clouds(Source):
 
     kind = "test"
 
-    def __init__(self, points: list[int], captions: bool = False, names: bool = True) -> None:
+    def __init__(self, points: list[int], captions: bool = False, names: str | None = "cloud-") -> None:
         self.points = points
         self.fields = (FieldSpec(name="xyz", dtype="float32", shape=(None, 3)), FieldSpec(name="label", dtype="int64"))
         if captions:
             self.fields = (*self.fields, FieldSpec(name="caption", dtype="uint8", kind="text", shape=(None,)))
-        self.names = [f"cloud-{n}" for n in range(len(points))] if names else None
+        self.names = None if names is None else [f"{names}{n}" for n in range(len(points))]
 
     def __len__(self) -> int:
         return len(self.points)
@@ -108,6 +108,13 @@ def test_without_a_size_the_data_decides() -> None:
     """At least 64 MiB a shard, up to 16 shards, at most 1 GiB a shard."""
     for total, count in ((MIB, 1), (AUTO_SMALLEST, 1), (3 * AUTO_SMALLEST, 3), (8 * GIB, AUTO_SHARDS), (64 * GIB, 64)):
         assert len(cut(np.full(1024, total // 1024), None)) == count
+
+
+def test_samples_of_one_size_are_cut_where_others_are() -> None:
+    """A shard ends with the sample that reaches its share: of 21,700 bytes in three, 7,234 and 14,467 are shares."""
+    sizes = np.full(31, 700)
+    assert cut(sizes, 8192) == [0, 11, 21]
+    assert cut(np.broadcast_to(np.int64(700), (31,)), 8192) == [0, 11, 21]
 
 
 def test_there_are_no_more_shards_than_samples() -> None:
@@ -184,9 +191,9 @@ def test_the_row_is_that_of_the_large_samples() -> None:
     assert FieldSizes(none, none.prod(axis=1), known=True).extent(spec).row == 0
 
 
-@pytest.mark.parametrize("names", [True, False])
+@pytest.mark.parametrize("names", [None, "cloud-", "é" * 40])
 @pytest.mark.parametrize("shard_size", [None, 4096, 20_000])
-def test_the_files_have_the_planned_sizes(tmp_path: Path, shard_size: int | None, names: bool) -> None:
+def test_the_files_have_the_planned_sizes(tmp_path: Path, shard_size: int | None, names: str | None) -> None:
     """Raw columns: each shard's file is as large as planned, in a map that never grows."""
     source = Clouds([int(n) for n in np.random.default_rng(0).integers(0, 200, 60)], names=names)
     plan = plan_of(source, shard_size)
@@ -195,7 +202,7 @@ def test_the_files_have_the_planned_sizes(tmp_path: Path, shard_size: int | None
     assert (plan.shards[0].start, plan.shards[-1].stop) == (0, 60)
     for shard in plan.shards:
         path = tmp_path / shard.file
-        options: dict[str, Any] = {"named": names, "origin": {"kind": "test"}, "map_size": shard.map_size}
+        options: dict[str, Any] = {"named": names is not None, "origin": {"kind": "test"}, "map_size": shard.map_size}
         with ShardWriter(path, shard.number, plan.fields, **options) as writer:
             (block,) = source.part(shard.start, shard.stop).read()
             part = source.names[shard.start : shard.stop] if source.names is not None else None
