@@ -83,6 +83,15 @@ def test_leaving_the_loop_stops_the_threads(rows, threads, device):
     assert not readers()
 
 
+@pytest.fixture
+def ctrl_c_is_heard():
+    """Ctrl-C is a KeyboardInterrupt, also where these tests run in the background of a shell that has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c_is_heard")
 def test_ctrl_c_stops_the_threads(rows):
     """A KeyboardInterrupt in the loop's body, or while the loader waits for a batch, leaves no thread."""
     with pytest.raises(KeyboardInterrupt):  # noqa: PT012
