@@ -68,8 +68,8 @@ def test_srcnn_reports_an_epoch_of_each_batch_size(
 
 def test_pointnet_tells_the_two_maps_apart(demo_data: Path, tmp_path: Path) -> None:
     """On clouds of many sizes it does better than the guess that all are of the commoner map."""
-    convert([str(demo_data / "clouds" / "terrain_[0-3]*.ply")], tmp_path / "clouds.packed", workers=0)
-    assert pointnet.main([str(tmp_path / "clouds.packed"), "--epochs", "8", "--batch-size", "4"]) > 0.85
+    convert([str(demo_data / "clouds" / "terrain_[0-2]*.ply")], tmp_path / "clouds.packed", workers=0)
+    assert pointnet.main([str(tmp_path / "clouds.packed"), "--epochs", "12", "--batch-size", "4"]) > 0.85
 
 
 def test_mlp_learns_33_features(tmp_path: Path) -> None:
