@@ -7,12 +7,13 @@ import os
 import h5py
 import numpy as np
 import pytest
+from opened_sources import source_of
 from PIL import Image
 
 from packer import against
 from packer.against import compare, same_bits
 from packer.append import append
-from packer.convert import ConvertOptions, convert, open_source
+from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.format import manifest as manifests
 from packer.merge import merge
@@ -21,10 +22,6 @@ from packer.repair import RepairReport, repair
 from packer.sources.fitted import FittedSource
 from packer.sources.opening import SourceOptions
 from packer.sources.packed.source import open_packed
-
-
-def source_of(sources, **options):
-    return open_source(list(sources), ConvertOptions(**options), [])
 
 
 def test_a_dataset_is_what_its_sources_are(pairs, clouds, rows, tmp_path):

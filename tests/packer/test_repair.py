@@ -7,21 +7,18 @@ import shutil
 import h5py
 import numpy as np
 import pytest
+from opened_sources import source_of
 from PIL import Image
 
 from packer import repair as repairing
 from packer import stats
 from packer.append import append
-from packer.convert import ConvertOptions, convert, open_source
+from packer.convert import convert
 from packer.dataset_lock import dataset_lock
 from packer.errors import DatasetError, SourceError, UnfinishedError, UsageError
 from packer.format import manifest as manifests
 from packer.repair import RepairReport, repair
 from packer.verify import verify
-
-
-def source_of(sources, **options):
-    return open_source(list(sources), ConvertOptions(**options), [])
 
 
 def packed(made, out, **options):

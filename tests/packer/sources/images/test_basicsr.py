@@ -10,6 +10,7 @@ from pathlib import Path
 import lmdb
 import numpy as np
 import pytest
+from opened_sources import read_each
 from PIL import Image
 
 from packer.against import compare
@@ -39,11 +40,6 @@ def make(folder, values, listed=None):
     return str(folder)
 
 
-def read(source):
-    blocks = list(source.read())
-    return {spec.name: [image for block in blocks for image in block[spec.name]] for spec in source.fields}
-
-
 @pytest.fixture
 def pairs(tmp_path):
     """Two pairs whose keys of lr end in x2."""
@@ -69,7 +65,7 @@ def test_real_folders_become_pairs(shared_data, owner, note):
     assert [spec.shape for spec in source.fields] == [(None, None, 3)] * 2
     assert "gt is 4 times as large as lq in every sample" in source.notes()
     assert any(note in said for said in source.notes())
-    images = read(source)
+    images = read_each(source)
     for field in ("lq", "gt"):
         with lmdb.open(f"{folder}/{field}.lmdb", readonly=True, lock=False) as env, env.begin() as txn:
             for name, image in zip(source.names, images[field], strict=True):
@@ -85,7 +81,7 @@ def test_keys_are_paired_as_names_of_files_are(pairs):
     assert [source.files()[0], source.files()[1]] == [f"{pairs['lr']}/data.mdb", f"{pairs['hr']}/data.mdb"]
     part = pickle.loads(pickle.dumps(source.part(1, 2)))
     assert part.names == ["10"]
-    for some in (read(source)["hr"][1], read(part)["hr"][0]):
+    for some in (read_each(source)["hr"][1], read_each(part)["hr"][0]):
         np.testing.assert_array_equal(some, encoded(10, 8, 10)[0])
 
 
@@ -99,7 +95,7 @@ def test_it_is_packed_and_verified(pairs, tmp_path):
 def test_options_of_images_are_heard(pairs):
     """--mode converts, and options of other sources are refused."""
     source = open_sources([f"x={pairs['hr']}"], SourceOptions(mode="gray"))
-    assert read(source)["x"][0].shape == (8, 10, 1)
+    assert read_each(source)["x"][0].shape == (8, 10, 1)
     with pytest.raises(UsageError, match="--axis is for sources of hdf5, and this one holds basicsr"):
         open_sources([f"x={pairs['hr']}"], SourceOptions(axis=1))
 
@@ -109,7 +105,7 @@ def test_a_colour_marked_as_transparent_becomes_alpha(tmp_path):
     pixels, _ = encoded()
     key = tuple(map(int, pixels[1, 2]))
     folder = make(tmp_path / "x.lmdb", {"a": encoded(transparency=key)[1]})
-    (image,) = read(open_sources([f"x={folder}"], SourceOptions(mode="rgba")))["x"]
+    (image,) = read_each(open_sources([f"x={folder}"], SourceOptions(mode="rgba")))["x"]
     np.testing.assert_array_equal(image[:, :, :3], pixels)
     np.testing.assert_array_equal(image[:, :, 3] == 0, (pixels == key).all(axis=2))
 
@@ -119,7 +115,7 @@ def test_a_header_behind_much_else_is_found(tmp_path):
     pixels, data = encoded()
     chunk = b"tEXt" + bytes(100_000)
     long = data[:33] + len(chunk[4:]).to_bytes(4, "big") + chunk + zlib.crc32(chunk).to_bytes(4, "big") + data[33:]
-    (image,) = read(open_basicsr({"x": make(tmp_path / "a.lmdb", {"a": long})}))["x"]
+    (image,) = read_each(open_basicsr({"x": make(tmp_path / "a.lmdb", {"a": long})}))["x"]
     np.testing.assert_array_equal(image, pixels)
 
 
@@ -129,7 +125,7 @@ def test_a_picture_that_changed_is_refused(tmp_path):
     source = open_basicsr({"x": folder})
     source.sizes["x"] += 1
     with pytest.raises(SourceError, match=r"a\.lmdb/a\.png: is not what it was"):
-        read(source)
+        read_each(source)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +153,7 @@ def test_a_wrong_checksum_is_found_when_pixels_are_read(tmp_path):
     data[-20] ^= 1
     source = open_basicsr({"x": make(tmp_path / "a.lmdb", {"a": encoded()[1], "b": bytes(data)})})
     with pytest.raises(SourceError, match="wrong checksum") as caught:
-        read(source)
+        read_each(source)
     assert caught.value.sample == 1
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from opened_sources import read_joined
 from PIL import Image
 
 from packer.against import compare
@@ -34,11 +35,6 @@ def open_cut(pairs, patch=16, stride=None):
     return open_sources(pairs, SourceOptions(patch=patch, stride=stride))
 
 
-def read(source):
-    blocks = list(source.read())
-    return {spec.name: np.concatenate([block[spec.name] for block in blocks]) for spec in source.fields}
-
-
 def pixels(pairs, field, name):
     folder = dict(text.split("=") for text in pairs)[field]
     with Image.open(Path(folder) / f"{name}.png") as picture:
@@ -50,7 +46,7 @@ def test_squares_are_the_pixels_at_their_places(pairs, stride):
     """Square r, c begins at r and c strides; its partner shows the same place; small pictures give none."""
     source = open_cut(pairs, 16, stride)
     assert [spec.shape for spec in source.fields] == [(8, 8, 3), (16, 16, 3)]
-    values = read(source)
+    values = read_joined(source)
     expected = [
         f"{name}_{r}_{c}"
         for name, (height, width) in SIZES.items()
@@ -69,13 +65,13 @@ def test_squares_are_the_pixels_at_their_places(pairs, stride):
 def test_every_part_reads_its_own_squares(pairs, monkeypatch):
     """Parts of parts, also within one picture, and blocks of two squares, give what the whole gives."""
     source = open_cut(pairs, 16, 8)
-    whole = read(source)
+    whole = read_joined(source)
     monkeypatch.setattr(patches, "BLOCK_BYTES", 2000)
     for start in range(0, len(source), 3):
         for stop in range(start + 1, len(source) + 1, 4):
             part = pickle.loads(pickle.dumps(source.part(0, stop).part(start, stop)))
             assert part.names == source.names[start:stop]
-            np.testing.assert_array_equal(read(part)["lr"], whole["lr"][start:stop])
+            np.testing.assert_array_equal(read_joined(part)["lr"], whole["lr"][start:stop])
     assert len(list(source.read())) > len(source) // 3
 
 
@@ -103,9 +99,9 @@ def test_a_bad_picture_without_squares_harms_none(pairs):
     """What is wrong with the pixels of a picture that is too small for a square is no matter."""
     path = Path(pairs[1].partition("=")[2]) / "d.png"
     source = open_cut(pairs)
-    whole = read(source)
+    whole = read_joined(source)
     path.write_bytes(path.read_bytes()[:-20])
-    np.testing.assert_array_equal(read(source)["hr"], whole["hr"])
+    np.testing.assert_array_equal(read_joined(source)["hr"], whole["hr"])
 
 
 def test_bad_squares_are_left_out(pairs, tmp_path):

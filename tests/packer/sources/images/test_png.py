@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from picture_files import chunk
 from PIL import Image
 
 from packer.errors import SourceError
@@ -20,10 +21,6 @@ SHARED = Path(__file__).parents[5] / "shared" / "data"
 KINDS = [(colour, depth) for colour, depths in png.DEPTHS.items() for depth in depths]
 # First row, first column, row step and column step of the seven passes of an interlaced PNG.
 PASSES = [(0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1)]
-
-
-def chunk(kind: bytes, data: bytes = b"") -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
 def pack_row(row: np.ndarray, depth: int) -> bytes:

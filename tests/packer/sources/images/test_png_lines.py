@@ -11,6 +11,7 @@ import zlib
 
 import numpy as np
 import pytest
+from picture_files import chunk
 from PIL import Image
 
 from packer.errors import SourceError
@@ -18,10 +19,6 @@ from packer.sources.images import png, png_pixels
 from packer.sources.images.png_lines import deflated, line_bytes
 
 KINDS = [(colour, depth) for colour, depths in png.DEPTHS.items() for depth in depths]
-
-
-def chunk(kind: bytes, data: bytes = b"") -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
 def with_lines(header: png.PngHeader, lines: bytes, pieces: int = 1) -> bytes:

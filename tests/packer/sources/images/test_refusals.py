@@ -6,29 +6,13 @@ import os
 import struct
 from pathlib import Path
 
-import numpy as np
 import pytest
+from opened_sources import read_each
+from picture_files import open_pairs, picture, save, save_pairs
 from PIL import Image
 
 from packer.errors import SourceError, UsageError
 from packer.sources.images.source import open_images
-
-
-def picture(height=4, width=5, channels=3, seed=0):
-    return np.random.default_rng(seed).integers(0, 256, (height, width, channels), dtype=np.uint8)
-
-
-def save(path, image=None, **options):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    image = picture() if image is None else image
-    Image.fromarray(image.squeeze()).save(path, **options)
-    return image
-
-
-def read(source):
-    """All samples, by field one list of arrays."""
-    blocks = list(source.read())
-    return {spec.name: [image for block in blocks for image in block[spec.name]] for spec in source.fields}
 
 
 def collect():
@@ -40,14 +24,7 @@ def collect():
 @pytest.fixture
 def pairs(tmp_path):
     """Three pairs of one size: lr/<n>x2.png and hr/<n>.png."""
-    for number in (1, 2, 10):
-        save(tmp_path / "lr" / f"{number}x2.png", picture(seed=number))
-        save(tmp_path / "hr" / f"{number}.png", picture(8, 10, seed=number + 100))
-    return tmp_path
-
-
-def open_pairs(pairs, **options):
-    return open_images({"lr": str(pairs / "lr"), "hr": str(pairs / "hr")}, **options)
+    return save_pairs(tmp_path)
 
 
 def test_a_tiff_whose_bits_pillow_would_drop_is_refused(tmp_path):
@@ -193,7 +170,7 @@ def test_reading_stops_at_damage_with_the_number_of_the_sample(pairs):
         blocks.extend(source.read())
     assert (caught.value.sample, caught.value.path) == (1, str(damaged))
     assert [len(block["lr"]) for block in blocks] == [1]
-    assert len(read(source.part(2, 3))["hr"]) == 1
+    assert len(read_each(source.part(2, 3))["hr"]) == 1
 
 
 def test_a_file_that_changed_since_its_header_was_read_is_an_error(pairs):

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from opened_sources import read_each
+from picture_files import open_pairs, picture, save, save_pairs
 from PIL import Image
 
 from packer.format.schema import FieldSpec
@@ -21,34 +23,10 @@ SET5 = SHARED / "png_pairs" / "JingyunLiang+SwinIR" / "testsets" / "Set5"
 KINDS = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 
 
-def picture(height=4, width=5, channels=3, seed=0):
-    return np.random.default_rng(seed).integers(0, 256, (height, width, channels), dtype=np.uint8)
-
-
-def save(path, image=None, **options):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    image = picture() if image is None else image
-    Image.fromarray(image.squeeze()).save(path, **options)
-    return image
-
-
-def read(source):
-    """All samples, by field one list of arrays."""
-    blocks = list(source.read())
-    return {spec.name: [image for block in blocks for image in block[spec.name]] for spec in source.fields}
-
-
 @pytest.fixture
 def pairs(tmp_path):
     """Three pairs of one size: lr/<n>x2.png and hr/<n>.png."""
-    for number in (1, 2, 10):
-        save(tmp_path / "lr" / f"{number}x2.png", picture(seed=number))
-        save(tmp_path / "hr" / f"{number}.png", picture(8, 10, seed=number + 100))
-    return tmp_path
-
-
-def open_pairs(pairs, **options):
-    return open_images({"lr": str(pairs / "lr"), "hr": str(pairs / "hr")}, **options)
+    return save_pairs(tmp_path)
 
 
 def test_pairs_become_samples_with_the_names_of_both(pairs):
@@ -85,7 +63,7 @@ def test_sizes_that_differ_make_ragged_axes(tmp_path):
     source = open_images({"x": str(tmp_path)})
     assert source.fields[0].shape == (4, None, 3)
     assert source.shapes("x").tolist() == [[4, 5, 3], [4, 6, 3], [4, 7, 3]]
-    for got, expected in zip(read(source)["x"], images, strict=True):
+    for got, expected in zip(read_each(source)["x"], images, strict=True):
         np.testing.assert_array_equal(got, expected)
 
 
@@ -100,7 +78,7 @@ def test_every_format_equals_pillow(tmp_path, suffix, channels):
     save(path, picture(channels=channels))
     with Image.open(path) as image:
         expected = np.asarray(image).reshape(4, 5, channels)
-    (got,) = read(open_images({"x": str(path)}))["x"]
+    (got,) = read_each(open_images({"x": str(path)}))["x"]
     np.testing.assert_array_equal(got, expected)
 
 
@@ -118,7 +96,7 @@ def test_16_bits_stay_16_bits_also_beside_8(tmp_path):
     save(tmp_path / "rgb" / "a.png")
     save(tmp_path / "depth" / "a.png", depth)
     source = open_images({"rgb": str(tmp_path / "rgb"), "depth": str(tmp_path / "depth")})
-    np.testing.assert_array_equal(read(source)["depth"][0][:, :, 0], depth)
+    np.testing.assert_array_equal(read_each(source)["depth"][0][:, :, 0], depth)
     assert "bit depths differ: rgb is uint8, depth is uint16" in source.notes()
 
 
@@ -128,7 +106,7 @@ def test_depth_maps_keep_their_dtype(tmp_path, suffix):
     values = np.linspace(0, 1, 20, dtype=np.float32).reshape(4, 5)
     values = values if suffix == "tif" else (values * 65535).astype(np.uint16)
     save(tmp_path / f"a.{suffix}", values)
-    (got,) = read(open_images({"x": str(tmp_path)}))["x"]
+    (got,) = read_each(open_images({"x": str(tmp_path)}))["x"]
     assert got.dtype == values.dtype
     np.testing.assert_array_equal(got[:, :, 0], values)
 
@@ -146,7 +124,7 @@ def test_modes_convert_on_purpose(tmp_path, mode, channels, bits):
     source = open_images({"x": str(tmp_path)}, mode=mode)
     assert source.fields[0].shape == (4, 5, channels)
     numbers = {kind: number for number, kind in KINDS.items()}
-    for name, got in zip(source.names, read(source)["x"], strict=True):
+    for name, got in zip(source.names, read_each(source)["x"], strict=True):
         original = Image.fromarray(picture(channels=numbers[name], seed=numbers[name]).squeeze())
         expected = np.asarray(original.convert("L" if mode == "gray" else mode.upper())).reshape(4, 5, channels)
         near = got if bits == 8 else np.rint(got / 257)
@@ -162,7 +140,7 @@ def test_a_colour_marked_as_transparent_becomes_alpha(tmp_path, name, channels):
     with Image.open(tmp_path / name) as original:
         expected = np.asarray(original.convert("RGBA"))
     assert (expected[:, :, 3] == 0).sum() == 1
-    np.testing.assert_array_equal(read(source)["x"][0], expected)
+    np.testing.assert_array_equal(read_each(source)["x"][0], expected)
     assert source.notes() == []
     for mode in (None, "rgb", "gray"):
         assert any(COLOUR_KEY in note for note in open_images({"x": str(tmp_path)}, mode=mode).notes())
@@ -182,8 +160,8 @@ def test_palette_pictures_give_colours_or_indices(tmp_path):
     """Palette pictures are RGB by default and numbers of colours on request."""
     coloured = Image.fromarray(picture()).quantize(8)
     coloured.save(tmp_path / "a.png")
-    (colours,) = read(open_images({"x": str(tmp_path)}))["x"]
-    (indices,) = read(open_images({"x": str(tmp_path)}, palette="index"))["x"]
+    (colours,) = read_each(open_images({"x": str(tmp_path)}))["x"]
+    (indices,) = read_each(open_images({"x": str(tmp_path)}, palette="index"))["x"]
     np.testing.assert_array_equal(colours, np.asarray(coloured.convert("RGB")))
     np.testing.assert_array_equal(indices[:, :, 0], np.asarray(coloured))
 
@@ -194,7 +172,7 @@ def test_changes_on_the_way_are_said(tmp_path):
     (tmp_path / "both").mkdir()
     Image.fromarray(picture()).save(tmp_path / "key.png", transparency=(1, 2, 3))
     mask = open_images({"x": str(tmp_path / "mask")})
-    np.testing.assert_array_equal(read(mask)["x"][0][:, :, 0], np.eye(4) * 255)
+    np.testing.assert_array_equal(read_each(mask)["x"][0][:, :, 0], np.eye(4) * 255)
     assert "1 file: gray of 1, 2 or 4 bits" in mask.notes()[0]
     Image.fromarray(np.eye(4, dtype=bool)).save(tmp_path / "both" / "a.png", transparency=0)
     assert open_images({"x": str(tmp_path / "both")}).notes() == [f"field x, 1 file: {FEW_BITS}; {COLOUR_KEY}"]
@@ -226,7 +204,7 @@ def test_a_relative_folder_works_from_where_one_stands(tmp_path, monkeypatch):
     image = save(tmp_path / "a.png")
     monkeypatch.chdir(tmp_path)
     for text in (".", "a.png", "*.png", "./"):
-        np.testing.assert_array_equal(read(open_images({"x": text}))["x"][0], image)
+        np.testing.assert_array_equal(read_each(open_images({"x": text}))["x"][0], image)
 
 
 def test_folders_that_link_in_a_circle_end(tmp_path):
@@ -248,13 +226,13 @@ def test_opening_decodes_nothing(pairs):
 def test_parts_are_small_and_the_same(pairs):
     """Parts, pickled too, give the samples of the whole, and carry nothing of the others."""
     source = open_pairs(pairs)
-    whole = read(source)
+    whole = read_each(source)
     for start in range(3):
         part = pickle.loads(pickle.dumps(source.part(start, start + 1)))
         assert part.names == source.names[start : start + 1]
         assert part.fields == source.fields
         assert len(pickle.dumps(part)) < 2000
-        np.testing.assert_array_equal(read(part)["hr"][0], whole["hr"][start])
+        np.testing.assert_array_equal(read_each(part)["hr"][0], whole["hr"][start])
 
 
 def test_blocks_are_bounded(tmp_path):
@@ -282,7 +260,7 @@ def test_set5_equals_pillow(scale):
     """Real pairs of pictures of different sizes pair by their marker and equal Pillow's decoding."""
     source = open_images({"lr": str(SET5 / "LR_bicubic" / f"X{scale}"), "hr": str(SET5 / "HR")})
     assert source.names == ["baby", "bird", "butterfly", "head", "woman"]
-    images = read(source)
+    images = read_each(source)
     expected = [np.asarray(Image.open(path)) for path in source.files()]
     for number in range(5):
         np.testing.assert_array_equal(images["lr"][number], expected[2 * number])

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from opened_sources import read_joined
 
 from packer.against import compare
 from packer.convert import convert
@@ -22,11 +23,6 @@ from packer.sources.opening import open_sources
 
 X = np.arange(60, dtype=np.float32).reshape(10, 2, 3)
 Y = np.arange(10, dtype=np.int64)
-
-
-def read(source):
-    blocks = list(source.read())
-    return {spec.name: np.concatenate([block[spec.name] for block in blocks]) for spec in source.fields}
 
 
 def save(path, array):
@@ -50,7 +46,7 @@ def test_a_folder_of_arrays(tmp_path):
         FieldSpec(name="y", dtype="int64", shape=()),
     )
     assert (source.kind, source.names, len(source)) == ("npy", None, 10)
-    values = read(pickle.loads(pickle.dumps(source.part(2, 9).part(1, 4))))
+    values = read_joined(pickle.loads(pickle.dumps(source.part(2, 9).part(1, 4))))
     np.testing.assert_array_equal(values["x"], X[3:6])
     np.testing.assert_array_equal(values["y"], Y[3:6])
     assert source.files() == [f"{tmp_path}/x.npy", f"{tmp_path}/y.npy"]
@@ -69,7 +65,7 @@ def test_members_of_an_npz(tmp_path, savez, monkeypatch):
     assert any("field big: big-endian" in note for note in source.notes())
     assert len(list(source.read())) > 3
     for start, stop in ((0, 10), (4, 9)):
-        values = read(source.part(start, stop))
+        values = read_joined(source.part(start, stop))
         for name, array in {"x": X, "y": Y, "f": X[:, 0], "big": Y.astype("u2")}.items():
             np.testing.assert_array_equal(values[name], array[start:stop])
             assert values[name].dtype == array.dtype.newbyteorder("=")
@@ -117,7 +113,7 @@ def test_every_plain_array_comes_back(tmp_path_factory, array, is_fortran, way):
 def test_rows_without_bytes(tmp_path):
     """Rows of shape (0,) are counted and packed."""
     source = open_npy({"x": save(tmp_path / "x.npy", np.empty((7, 0), np.float32))})
-    assert read(source)["x"].shape == (7, 0)
+    assert read_joined(source)["x"].shape == (7, 0)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +169,7 @@ def test_a_file_cut_short_later(tmp_path):
     source = open_npy({"x": save(tmp_path / "x.npy", X)})
     (tmp_path / "x.npy").write_bytes((tmp_path / "x.npy").read_bytes()[:-9])
     with pytest.raises(SourceError, match="has become shorter"):
-        read(source)
+        read_joined(source)
 
 
 @pytest.mark.parametrize("save_as", ["x.npy", "x.npz"])
@@ -184,7 +180,7 @@ def test_a_file_that_has_gone(tmp_path, save_as):
     source = open_npy({"x": str(path)})
     path.unlink()
     with pytest.raises(SourceError, match=rf"{save_as}: cannot be read: No such file"):
-        read(source)
+        read_joined(source)
 
 
 @pytest.mark.parametrize("way", ["npy", "npz", "deflated"])
@@ -195,11 +191,11 @@ def test_bools_are_0_or_1(tmp_path, way):
     saver = {"npy": np.save, "npz": np.savez, "deflated": np.savez_compressed}[way]
     saver(path, flags)
     with pytest.raises(SourceError, match="the number 2 stands where a bool is 0 or 1"):
-        read(open_npy({"x": str(path)}))
+        read_joined(open_npy({"x": str(path)}))
     saver(path, flags[:2])
-    assert read(open_npy({"x": str(path)}))["x"].tolist() == [False, True]
+    assert read_joined(open_npy({"x": str(path)}))["x"].tolist() == [False, True]
     saver(path, np.zeros((2, 0), bool))
-    assert read(open_npy({"x": str(path)}))["x"].shape == (2, 0)
+    assert read_joined(open_npy({"x": str(path)}))["x"].shape == (2, 0)
 
 
 @pytest.mark.parametrize("savez", [np.savez, np.savez_compressed])
@@ -210,7 +206,7 @@ def test_damaged_npz(tmp_path, savez):
     whole = path.read_bytes()
     path.write_bytes(whole[:5000] + bytes([whole[5000] ^ 4]) + whole[5001:])
     with pytest.raises(SourceError, match=r"rows\.npz: is damaged"):
-        read(open_npy({"": str(path)}))
+        read_joined(open_npy({"": str(path)}))
     path.write_bytes(whole[:5000])
     with pytest.raises(SourceError, match=r"rows\.npz: is damaged"):
         open_npy({"": str(path)})

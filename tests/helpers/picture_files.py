@@ -1,0 +1,46 @@
+"""Pictures for tests: made up, saved, put together from chunks, and read back by a source."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from packer.sources.base import Source
+from packer.sources.images.source import open_images
+
+
+def picture(height: int = 4, width: int = 5, channels: int = 3, seed: int = 0) -> NDArray[np.uint8]:
+    """Noise, (height, width, channels)."""
+    return np.random.default_rng(seed).integers(0, 256, (height, width, channels), dtype=np.uint8)
+
+
+def save(path: Path, image: NDArray[np.uint8] | None = None, **options: Any) -> NDArray[np.uint8]:
+    """Writes a picture to a file; returns it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image = picture() if image is None else image
+    Image.fromarray(image.squeeze()).save(path, **options)
+    return image
+
+
+def save_pairs(folder: Path) -> Path:
+    """Three pairs of one size: lr/<n>x2.png and hr/<n>.png; returns the folder."""
+    for number in (1, 2, 10):
+        save(folder / "lr" / f"{number}x2.png", picture(seed=number))
+        save(folder / "hr" / f"{number}.png", picture(8, 10, seed=number + 100))
+    return folder
+
+
+def open_pairs(folder: Path, **options: Any) -> Source:
+    """What `save_pairs` wrote, as a source."""
+    return open_images({"lr": str(folder / "lr"), "hr": str(folder / "hr")}, **options)
+
+
+def chunk(kind: bytes, data: bytes = b"") -> bytes:
+    """A chunk of a PNG file, with its length and its checksum."""
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
