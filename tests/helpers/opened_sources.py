@@ -17,7 +17,7 @@ def source_of(sources: Iterable[str], **options: Any) -> Source:
     return open_source(list(sources), ConvertOptions(**options), [])
 
 
-def read_each(source: Source) -> dict[str, list[NDArray[Any]]]:
+def read_each(source: Source) -> dict[str, list[Any]]:
     """All samples, by field one list of arrays."""
     blocks = list(source.read())
     return {spec.name: [array for block in blocks for array in block[spec.name]] for spec in source.fields}

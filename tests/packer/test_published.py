@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from packer import finish
 from packer.append import append
 from packer.convert import convert
 from packer.errors import WriteError
@@ -54,6 +55,24 @@ def test_a_conversion(tmp_path, pairs, disk_calls):
     assert len(convert(pairs.sources, tmp_path / "d", **options).rejected) == 1
     assert len(manifests.read(tmp_path / "d").shards) > 1
     check_dataset(disk_calls, tmp_path / "d")
+
+
+@pytest.mark.xfail(strict=True, reason="lists of rejected samples are not synced: a power cut empties them, unnoticed")
+@pytest.mark.parametrize("file", ["shards/00000.rejected.jsonl", "rejected.jsonl"])
+def test_lists_of_rejected_samples(tmp_path, pairs, disk_calls, file):
+    """What was left out is on the disk before the shard, or the manifest, that counts it has its name."""
+    spoil(pairs, 2)
+    convert(pairs.sources, tmp_path / "d", codec="none", shard_size=4096, on_error="skip", workers=0)
+    named = tmp_path / "d" / ("manifest.json" if file == "rejected.jsonl" else "shards/00000.lmdb")
+    before = disk_calls.calls[: disk_calls.check_renamed(named)]
+    assert any(call[0] == "sync" and call[1].startswith(f"{tmp_path / 'd' / file}") for call in before)
+
+
+@pytest.mark.xfail(strict=True, reason="the note is not synced: after a power cut it may be empty, and nothing goes on")
+def test_the_note_of_an_unfinished_conversion(tmp_path, pairs, disk_calls):
+    """What is being made is on the disk before its first shard is."""
+    convert(pairs.sources, tmp_path / "d", codec="none", workers=0)
+    disk_calls.check_before(tmp_path / "d" / "unfinished.json", tmp_path / "d" / "shards" / "00000.lmdb")
 
 
 @pytest.mark.parametrize("linked", [True, False])
@@ -118,12 +137,11 @@ def test_a_list_of_rejected_samples_is_replaced_when_it_is_whole(tmp_path, monke
     old = [Rejected("a.png", "bad", 0)]
     write_rejected(tmp_path, old)
 
-    def fail(path, data):
-        with path.open("wb") as file:
-            file.write(data[:5])
+    def fail(path, rejected):
+        path.write_text('{"file"')
         raise OSError("disk")
 
-    monkeypatch.setattr("pathlib.Path.write_bytes", fail)
+    monkeypatch.setattr(finish, "write_rejected_lines", fail)
     with pytest.raises(OSError, match="disk"):
         write_rejected(tmp_path, [Rejected("b.png", "worse", 1)])
     assert read_rejected(tmp_path) == old
