@@ -30,7 +30,7 @@ from packer.errors import UsageError, WriteError
 from packer.finish import read_rejected, write_rejected, write_table
 from packer.format import manifest as manifests
 from packer.format.manifest import MANIFEST, SHARD_FOLDER, FileEntry, Manifest
-from packer.format.sync import sync_folder
+from packer.format.sync import sync_folder, write_synced
 from packer.joining import check_names, joined_manifest, moved, take_shard
 from packer.output import beside
 from packer.rejected import Rejected
@@ -203,7 +203,7 @@ class _Appending:
             joined = joined_manifest([held, more], entries, table)
             self._note_rejected(number)
             note = _Note(_digest(joined), self._given, more.samples)
-            self._noted.write_bytes(msgspec.json.encode(note))
+            write_synced(self._noted, msgspec.json.encode(note))
             manifests.write(folder, joined)
             sync_folder(folder)
             _remove_tables(folder, held.names, joined.names)

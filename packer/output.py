@@ -22,6 +22,7 @@ import msgspec
 from packer.errors import UsageError, WriteError
 from packer.format.manifest import MANIFEST, NAMES_FILE, SHARD_FOLDER, UNFINISHED
 from packer.format.remote.urls import refuse_url
+from packer.format.sync import sync_folder, write_synced
 from packer.state import State
 
 _log = logging.getLogger(__name__)
@@ -127,8 +128,9 @@ class OutputFolder:
         for partial in [*self.shards.glob("*.partial"), *self.work.glob("*.partial")]:
             partial.unlink()
         temporary = note.with_name(UNFINISHED + ".partial")
-        temporary.write_bytes(msgspec.json.encode(state))
+        write_synced(temporary, msgspec.json.encode(state))
         temporary.replace(note)
+        sync_folder(self.work)
 
     def _tidy(self) -> None:
         """Removes what a finished dataset needs no more; the note last, for it says that there is something to do."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from packer.errors import SourceError
+from packer.format.sync import write_synced
 
 
 class Rejected(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -27,8 +28,8 @@ class Rejected(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def write_rejected_lines(path: Path, rejected: Sequence[Rejected]) -> None:
-    """Writes a list, a line of JSON for each."""
-    path.write_bytes(msgspec.json.Encoder().encode_lines(rejected))
+    """Writes a list, a line of JSON for each, down to the disk."""
+    write_synced(path, msgspec.json.Encoder().encode_lines(rejected))
 
 
 def read_rejected_lines(path: Path) -> list[Rejected]:

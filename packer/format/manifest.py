@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
@@ -14,6 +13,7 @@ from packer.errors import DatasetError, ManifestError, NoDatasetError, Unfinishe
 from packer.format.layout import FORMAT_NAME, FORMAT_VERSION
 from packer.format.schema import Field
 from packer.format.statistics import FieldStats
+from packer.format.sync import write_synced
 
 MANIFEST = "manifest.json"
 SHARD_FOLDER = "shards"
@@ -183,10 +183,7 @@ def read(folder: Path) -> Manifest:
 def write(folder: Path, manifest: Manifest) -> None:
     """Puts the manifest in place in one rename, after it has reached the disk."""
     temporary = folder / (MANIFEST + ".partial")
-    with temporary.open("wb") as file:
-        file.write(encode(manifest))
-        file.flush()
-        os.fsync(file.fileno())
+    write_synced(temporary, encode(manifest))
     temporary.replace(folder / MANIFEST)
 
 

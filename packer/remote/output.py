@@ -24,6 +24,7 @@ from packer.format.manifest import MANIFEST, MAX_MANIFEST_BYTES, SHARD_FOLDER, U
 from packer.format.remote.cache import default_cache
 from packer.format.remote.folder import Found, RemoteFolder
 from packer.format.remote.urls import label
+from packer.format.sync import write_synced
 from packer.output import REJECTED
 from packer.state import State
 
@@ -85,7 +86,7 @@ class RemoteOutput:
             WriteError: a file cannot be uploaded; the message names it.
         """
         if state.files:  # of samples in memory it would not say which they were
-            (self.folder / UNFINISHED).write_bytes(msgspec.json.encode(state))
+            write_synced(self.folder / UNFINISHED, msgspec.json.encode(state))
         try:
             self._upload()
         except RemoteError as error:

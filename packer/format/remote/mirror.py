@@ -20,6 +20,7 @@ from packer.format.remote.cache import Cache, Lease, default_cache
 from packer.format.remote.fetch import fetch_all, is_whole
 from packer.format.remote.folder import RemoteFolder
 from packer.format.remote.urls import is_url, label
+from packer.format.sync import write_synced
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ class Mirror:
                 return
             self.folder.mkdir(parents=True, exist_ok=True)
             temporary = path.with_name(f".{MANIFEST}.{os.getpid()}.{threading.get_ident()}.partial")
-            temporary.write_bytes(data)
+            write_synced(temporary, data)
             temporary.replace(path)
         except OSError as error:
             raise DatasetError(f"{path}: the cache cannot be written: {error.strerror}") from None

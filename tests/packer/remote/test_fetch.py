@@ -56,7 +56,6 @@ def test_a_temporary_file_that_is_too_long(tmp_path: Path, entry: FileEntry) -> 
     assert not partial.exists()
 
 
-@pytest.mark.xfail(strict=True, reason="the manifest is not synced: emptied by a power cut, it is never fetched again")
 def test_the_manifest_is_on_the_disk_before_it_has_its_name(tmp_path: Path, packed: Path, disk_calls: Any) -> None:
     """A manifest that lies in the cache is taken for whole."""
     fsspec.filesystem("memory").pipe_file("/packed/manifest.json", (packed / "manifest.json").read_bytes())
