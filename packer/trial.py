@@ -22,7 +22,7 @@ from packer.sources.limits import Limits
 #: Runs of samples are packed from so many places, spread evenly, of so many raw bytes each, but of a few samples at
 #: least: a run has costs of its own, such as opening an HDF5 file.
 PLACES = 8
-RUN_BYTES = 2 * 2**20
+RUN_BYTES = 2**20
 _LEAST = 4
 #: No further run is begun after this long.
 SECONDS = 1.0

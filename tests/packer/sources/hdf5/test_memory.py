@@ -14,7 +14,7 @@ from packer.errors import SourceError
 from packer.sources.hdf5.file import faults_named
 
 #: Far more than a process of many tests has free in its heap, which its children may use beyond the limit.
-ROW = 600_000_000
+ROW = 400_000_000
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the limit is kept on Linux alone")
