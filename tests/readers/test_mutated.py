@@ -42,7 +42,7 @@ def test_a_child_that_dies_is_told_of(sound, tmp_path, monkeypatch):
 
     from soaking import survival
 
-    def read(folder):
+    def read(folder, parts):
         match folder.name:
             case "1":
                 os.kill(os.getpid(), signal.SIGKILL)
