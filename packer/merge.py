@@ -63,19 +63,30 @@ def merge(
         if output.is_published:
             output.publish()
             return manifests.read(path)
-        work = output.work
-        entries, rejected = _taken(folders, held, work, progress)
-        try:
-            sync_folder(output.shards)
-            table = None if names is None else write_table(work, NAMES_FILE, [name.encode() for name in names])
-            manifest = joined_manifest(held, entries, table)
-            if rejected:
-                write_rejected(work, rejected)
-            manifests.write(work, manifest)
-            sync_folder(work)
-            output.publish()
-        except OSError as error:
-            raise WriteError(f"{path}: {error}") from None
+        entries, rejected = _taken(folders, held, output.work, progress)
+        return _published(output, held, entries, rejected, names)
+
+
+def _published(
+    output: OutputFolder,
+    held: Sequence[Manifest],
+    entries: Sequence[ShardEntry],
+    rejected: Sequence[Rejected],
+    names: Sequence[str] | None,
+) -> Manifest:
+    """Writes the table of names, the list of what was left out and the manifest, and publishes the dataset."""
+    work = output.work
+    try:
+        sync_folder(output.shards)
+        table = None if names is None else write_table(work, NAMES_FILE, [name.encode() for name in names])
+        manifest = joined_manifest(held, entries, table)
+        if rejected:
+            write_rejected(work, rejected)
+        manifests.write(work, manifest)
+        sync_folder(work)
+        output.publish()
+    except OSError as error:
+        raise WriteError(f"{output.path}: {error}") from None
     return manifest
 
 
