@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 import xxhash
 
-from packer.convert import ConvertOptions, check_apart, convert, listed, open_source
+from packer.convert import ConvertOptions, check_apart, convert, open_source
 from packer.dataset_lock import dataset_lock
 from packer.errors import UsageError, WriteError
 from packer.finish import read_rejected, write_rejected, write_table
@@ -32,12 +32,14 @@ from packer.format import manifest as manifests
 from packer.format.manifest import MANIFEST, SHARD_FOLDER, FileEntry, Manifest
 from packer.format.sync import sync_folder, write_synced
 from packer.joining import check_names, joined_manifest, moved, take_shard
+from packer.origin import origin_of
 from packer.output import beside
 from packer.rejected import Rejected
 from packer.sources.base import Source
 from packer.sources.fitted import FittedSource
 from packer.sources.packed.source import open_packed, read_names
 from packer.sources.samples import SampleSource
+from packer.state import listed
 from packer.tasks import shard_path
 
 
@@ -225,12 +227,10 @@ def _given(source: Source) -> _Given | None:
     files = listed(source)
     if not files:
         return None
-    # As it is read back.
-    origin = msgspec.json.decode(msgspec.json.encode({"kind": source.kind, **source.provenance()}))
     names = xxhash.xxh3_128()
     for name in source.names or ():
         names.update(f"{len(name)} {name}".encode())
-    return _Given(origin, len(source), files, names.hexdigest())
+    return _Given(origin_of(source), len(source), files, names.hexdigest())
 
 
 def _digest(manifest: Manifest) -> str:

@@ -12,13 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
 from packer.errors import DamagedError, UsageError
 from packer.format.manifest import Manifest, ShardEntry
 from packer.format.names import Names
 from packer.format.shard import Shard
-from packer.origin import Origin, parts
+from packer.origin import Origin, origin_of, parts
 from packer.sources.base import Source
 
 
@@ -109,7 +107,6 @@ def packed_names(folder: Path, manifest: Manifest, entry: ShardEntry, first: int
 def _is_of(folder: Path, manifest: Manifest, conversion: Conversion, source: Source) -> bool:
     """Whether a source of as many samples is what a conversion packed: by its names, or else by its origin."""
     if source.names is None:
-        origin = msgspec.json.decode(msgspec.json.encode({"kind": source.kind, **source.provenance()}))
-        return bool(origin == conversion.origin)
+        return origin_of(source) == conversion.origin
     names = packed_names(folder, manifest, conversion.shards[0], conversion.first)
     return names is not None and set(names) <= set(source.names)

@@ -37,7 +37,7 @@ from packer.sources.base import Source
 from packer.sources.limits import Limits
 from packer.sources.opening import SourceOptions, open_sources
 from packer.sources.samples import SampleSource
-from packer.state import State, claim_of, source_files
+from packer.state import State, claim_of, listed
 from packer.tasks import ShardReport, ShardTask, write_shard
 
 
@@ -247,18 +247,6 @@ def check_apart(sources: Any, out: Path) -> None:
         for place in (Path(text), Path(text.partition("=")[2] or text)):
             if place.is_dir() and out.resolve().is_relative_to(place.resolve()):
                 raise UsageError(f"{out} lies within the source {place}; name a folder outside of it")
-
-
-def listed(source: Source) -> list[tuple[str, int, int]]:
-    """Path, size and time of change of every file of a source; none of samples in memory.
-
-    Raises:
-        SourceError: a file is gone, or cannot be looked at.
-    """
-    try:
-        return source_files(source.files())
-    except OSError as error:
-        raise SourceError(f"cannot be read: {error.strerror}", error.filename) from None
 
 
 def _tasks(prepared: Prepared, options: ConvertOptions, work: Path) -> list[ShardTask]:

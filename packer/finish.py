@@ -12,7 +12,7 @@ import msgspec
 import packer
 from packer.errors import SourceError, WriteError
 from packer.format import manifest as manifests
-from packer.format.manifest import NAMES_FILE, ColumnTotals, FileEntry, Manifest
+from packer.format.manifest import NAMES_FILE, FileEntry, Manifest, total_of
 from packer.format.names_writer import write_names
 from packer.format.schema import Field
 from packer.format.shard import Shard
@@ -74,7 +74,7 @@ def write_manifest(folder: Path, made: Made, reports: Sequence[ShardReport]) -> 
         fields=made.fields,
         shards=tuple(report.entry for report in reports),
         names=write_table(folder, made.table, _names(folder, reports)) if made.named else None,
-        columns={field.name: _total(field.name, reports) for field in made.fields},
+        columns={field.name: total_of(report.columns[field.name] for report in reports) for field in made.fields},
         origin=made.origin,
         planned_bytes=made.planned_bytes,
     )
@@ -116,8 +116,3 @@ def _names(folder: Path, reports: Sequence[ShardReport]) -> list[bytes]:
         with Shard(folder / report.entry.file) as shard:
             names += shard.names(report.entry.samples)
     return names
-
-
-def _total(field: str, reports: Sequence[ShardReport]) -> ColumnTotals:
-    columns = [report.columns[field] for report in reports]
-    return ColumnTotals(raw=sum(c.raw for c in columns), stored=sum(c.stored for c in columns))

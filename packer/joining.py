@@ -11,7 +11,7 @@ import msgspec
 
 import packer
 from packer.errors import DamagedError, UsageError, WriteError
-from packer.format.manifest import ColumnTotals, FileEntry, Manifest, ShardEntry
+from packer.format.manifest import FileEntry, Manifest, ShardEntry, total_of
 from packer.format.schema import Field
 from packer.origin import joined
 from packer.rejected import Rejected
@@ -84,7 +84,9 @@ def joined_manifest(manifests: Sequence[Manifest], shards: Sequence[ShardEntry],
         fields=first.fields,
         shards=tuple(shards),
         names=names,
-        columns={field.name: _total(field.name, manifests) for field in first.fields},
+        columns={
+            field.name: total_of(manifest.columns[field.name] for manifest in manifests) for field in first.fields
+        },
         origin=joined([(manifest.samples, manifest.origin) for manifest in manifests]),
         planned_bytes=None if None in planned else sum(filter(None, planned)),
     )
@@ -112,8 +114,3 @@ def check_names(sets: Sequence[tuple[str, Sequence[str] | None]]) -> list[str] |
 def moved(rejected: Iterable[Rejected], shards: int) -> list[Rejected]:
     """Samples that were left out of a dataset whose shards now stand behind so many others."""
     return [bad if bad.shard is None else msgspec.structs.replace(bad, shard=bad.shard + shards) for bad in rejected]
-
-
-def _total(field: str, manifests: Sequence[Manifest]) -> ColumnTotals:
-    columns = [manifest.columns[field] for manifest in manifests]
-    return ColumnTotals(raw=sum(c.raw for c in columns), stored=sum(c.stored for c in columns))

@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.sources.base import Source
 from packer.sources.packed.source import shuffled_order
 
 Origin = dict[str, Any]
@@ -26,6 +28,12 @@ class Leaf(NamedTuple):
 
     origin: Origin
     numbers: NDArray[np.int64]
+
+
+def origin_of(source: Source) -> Origin:
+    """The origin of what is packed from a source, as a manifest gives it back."""
+    origin: Origin = msgspec.json.decode(msgspec.json.encode({"kind": source.kind, **source.provenance()}))
+    return origin
 
 
 def joined(parts: Sequence[tuple[int, Origin]]) -> Origin:

@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 import xxhash
 
+from packer.errors import SourceError
 from packer.format.manifest import UNFINISHED
+from packer.sources.base import Source
 
 #: Settings that may change where it does no harm, see `_is_harmless`.
 ON_ERROR, MAP_SIZE = "--on-error", "--map-size"
@@ -69,6 +71,18 @@ def source_files(paths: list[str]) -> list[tuple[str, int, int]]:
         shown = shown.encode(errors="backslashreplace").decode()  # JSON holds nothing but text
         out.append((shown, found.st_size, found.st_mtime_ns))
     return out
+
+
+def listed(source: Source) -> list[tuple[str, int, int]]:
+    """Path, size and time of change of every file of a source; none of samples in memory.
+
+    Raises:
+        SourceError: a file is gone, or cannot be looked at.
+    """
+    try:
+        return source_files(source.files())
+    except OSError as error:
+        raise SourceError(f"cannot be read: {error.strerror}", error.filename) from None
 
 
 def _is_harmless(name: str, was: Any, finished: bool) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
@@ -55,6 +56,12 @@ class ColumnTotals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     raw: Count
     stored: Count
+
+
+def total_of(columns: Iterable[ColumnTotals]) -> ColumnTotals:
+    """The totals of one field over several shards or datasets."""
+    held = list(columns)
+    return ColumnTotals(raw=sum(column.raw for column in held), stored=sum(column.stored for column in held))
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

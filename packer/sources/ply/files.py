@@ -11,6 +11,7 @@ from typing import NamedTuple
 from natsort import natsorted
 
 from packer.errors import SourceError, UsageError
+from packer.sources.folders import walk
 
 SUFFIX = ".ply"
 
@@ -52,16 +53,10 @@ def find_files(path: str) -> Found:
 
 
 def _walk(root: str) -> Iterator[str]:
-    """All files below a folder; links to folders are followed, each folder is visited once."""
-    seen = set()
-    for folder, folders, files in os.walk(root, followlinks=True):
-        real = os.path.realpath(folder)
-        if real in seen:
-            folders.clear()
-            continue
-        seen.add(real)
-        folders.sort()
-        yield from (os.path.join(folder, name) for name in sorted(files))  # noqa: PTH118  # keeps the user's spelling
+    """All files below a folder, with the user's spelling of it."""
+    # Those in hidden folders are counted as left out.
+    for folder, names in walk(root, hidden=True):
+        yield from (os.path.join(folder, name) for name in names)  # noqa: PTH118
 
 
 def _matches(pattern: str) -> list[str]:
