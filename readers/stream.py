@@ -35,7 +35,7 @@ RUN_BYTES = 512 * 2**10
 #: Where samples are large the calls weigh more than the cache: pairs of 13 kB in batches of 8 take 17 us so, and 23 in
 #: runs of 512 KiB.
 LARGE_SAMPLE = 4096
-LARGE_RUN_BYTES = 2**21
+LARGE_RUN_BYTES = 2**22
 #: And where they are larger still, batches are read one by one: 8 pairs of 118 kB take 92 us so, 107 in those runs.
 HUGE_SAMPLE = 2**16
 

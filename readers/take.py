@@ -24,8 +24,17 @@ TORCH_GRAIN = 32768
 #: Bytes from which several threads are worth a try. 8 pictures of 110 kB take 52 us by numpy and 290 by two threads
 #: that have to wake first; to tell which is quicker takes another 10.
 TEAM_BYTES = 2**20
+#: Bytes from which they are worth it while the threads are still awake from a gather that was: for the small pictures
+#: of a batch of pairs, behind the large ones. 98 kB take 30 us by numpy then, and 10 by two threads.
+AWAKE_BYTES = 2**16
+#: Seconds for which they are taken to be awake: what the steps between two fields take. They spin for a millisecond.
+AWAKE_SECONDS = 1e-4
 #: Calls between two tries of the slower way: at first, and at most. Each try that fails doubles the distance.
 FIRST_TRY, LAST_TRY = 8, 512
+#: Calls of one way after the other that do not count, and calls of a try, these included. Threads that have not been
+#: used for a while have to wake: with tries of one call, pairs of 13 kB in batches of 128 took 185 to 250 us in some
+#: runs and 140 in others.
+WAKING, TRY_CALLS = 1, 4
 
 
 def take(window: torch.Tensor, records: NDArray[np.int64], out: torch.Tensor | None = None) -> torch.Tensor:
@@ -89,15 +98,17 @@ def quicker(nbytes: int, several: Callable[[], torch.Tensor], one: Callable[[], 
     Several are used when the main thread asks only: any other would start a team of its own. In a process
     that was forked they are not: the team stayed behind, and OpenMP would wait for it for ever.
     """
-    if nbytes < TEAM_BYTES or not in_main_thread() or is_forked():
+    if not in_main_thread() or is_forked():
         return one()
-    team = _TEAMS.get(nbytes.bit_length())
-    if team is None:
-        team = _TEAMS[nbytes.bit_length()] = Team()
-    is_several = team.together()
+    if nbytes < TEAM_BYTES:
+        return several() if nbytes >= AWAKE_BYTES and time.perf_counter() < _TEAMS.awake_until else one()
+    team = _TEAMS.of(nbytes)
     began = time.perf_counter()
-    result = several() if is_several else one()
-    team.note(is_several, (time.perf_counter() - began) / nbytes)
+    result = several() if team.together else one()
+    ended = time.perf_counter()
+    if team.together:
+        _TEAMS.awake_until = ended + AWAKE_SECONDS
+    team.note((ended - began) / nbytes)
     return result
 
 
@@ -107,35 +118,72 @@ def in_main_thread() -> bool:
 
 
 class Team:
-    """Whether several threads or one are quicker, by the time that gathers of about one size took."""
+    """Whether several threads or one are quicker, by the time that gathers of about one size took.
+
+    Attributes:
+        together: whether the next gather is to use several threads.
+    """
 
     def __init__(self) -> None:
-        self._cost: dict[bool, float] = {}
+        self.together = True
+        self._is_try = True
         self._calls = 0
         self._distance = FIRST_TRY
+        self._cost: dict[bool, float] = {}
 
-    def together(self) -> bool:
-        """Whether the next gather is to use several threads."""
-        if len(self._cost) < 2:
-            return not self._cost
-        better = self._cost[True] < self._cost[False]
+    def note(self, cost: float) -> None:
+        """Takes down what a gather cost, done the way `together` said, in seconds a byte; may change the way."""
         self._calls += 1
-        return better if self._calls < self._distance else not better
-
-    def note(self, together: bool, cost: float) -> None:
-        """Takes down what a gather cost, in seconds a byte."""
-        if len(self._cost) == 2 and self._calls >= self._distance:
-            lost = cost > self._cost[not together]
-            self._distance = min(2 * self._distance, LAST_TRY) if lost else FIRST_TRY
-            self._calls = 0
-            self._cost[together] = cost
+        if self._calls <= WAKING:
             return
+        way, known = self.together, self._cost
         # The mean of about the last four: quick to follow, not thrown by one slow call.
-        self._cost[together] = 0.75 * self._cost.get(together, cost) + 0.25 * cost
+        known[way] = 0.75 * known.get(way, cost) + 0.25 * cost
+        if self._is_try:
+            if self._calls >= TRY_CALLS:
+                self._end_try()
+        elif self._calls >= self._distance:
+            known.pop(not way, None)
+            self._turn(is_try=True)
+        elif known[way] > known[not way]:
+            self._turn(is_try=False)
+
+    def _end_try(self) -> None:
+        """Goes back to the way before, unless it was the slower one."""
+        before = self._cost.get(not self.together)
+        if before is None:
+            self._turn(is_try=True)
+        elif self._cost[self.together] < before:
+            self._distance, self._is_try, self._calls = FIRST_TRY, False, WAKING
+        else:
+            self._distance = min(2 * self._distance, LAST_TRY)
+            self._turn(is_try=False)
+
+    def _turn(self, is_try: bool) -> None:
+        self.together = not self.together
+        self._is_try, self._calls = is_try, 0
 
 
-#: By the number of bits of the gather's size.
-_TEAMS: dict[int, Team] = {}
+class Teams:
+    """One `Team` for each size of gathers, and how long their threads are awake.
+
+    Attributes:
+        awake_until: by `time.perf_counter`.
+    """
+
+    def __init__(self) -> None:
+        self.awake_until = 0.0
+        self._by_bits: dict[int, Team] = {}
+
+    def of(self, nbytes: int) -> Team:
+        """That of gathers of about so many bytes."""
+        bits = nbytes.bit_length()
+        if bits not in self._by_bits:
+            self._by_bits[bits] = Team()
+        return self._by_bits[bits]
+
+
+_TEAMS = Teams()
 
 
 def settle() -> None:
