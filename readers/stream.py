@@ -85,17 +85,17 @@ class Stream:
         return self._ahead(read, runs, failures) if self.threads else self._inline(read, runs, failures)
 
     def _reader(self, by_name: Mapping[str, FieldReader]) -> Callable[[Run], list[Any]]:
-        names = list(by_name)
-        read_each = [_values(reader, self.pool) for reader in by_name.values()]
+        each = [(name, _values(reader, self.pool)) for name, reader in by_name.items()]
 
         def read(run: Run) -> list[Any]:
-            columns = [values(places) for values, places in zip(read_each, run.places, strict=True)]
-            if len(run.sizes) == 1:
-                return [dict(zip(names, columns, strict=True))]
+            places, sizes = run
+            batch = {name: values(found) for (name, values), found in zip(each, places, strict=True)}
+            if len(sizes) == 1:
+                return [batch]
             # Not `split`: its parts share one version counter, so that writing to one batch would fail the
             # backward pass of another.
-            parts = [torch.unsafe_split_with_sizes(values, run.sizes) for values in columns]
-            return [dict(zip(names, values, strict=True)) for values in zip(*parts, strict=True)]
+            parts = [torch.unsafe_split_with_sizes(values, sizes) for values in batch.values()]
+            return [dict(zip(batch, values, strict=True)) for values in zip(*parts, strict=True)]
 
         return read
 
@@ -173,12 +173,13 @@ def bytes_at_once(sample: int) -> int:
 def _values(reader: FieldReader, pool: Pool) -> Callable[[Numbers], Any]:
     """What reads samples by their places; into memory of the pool, where there is enough to read."""
     field = reader.field
-    row_bytes = field.fixed_bytes
-    always = pool.pinned or field.is_ragged
+    read, allocate, is_image = reader.read, pool.allocate, field.kind == "image"
+    # Fewer samples are left to the system's allocator.
+    least = 0 if pool.pinned or field.is_ragged else -(-LEAST_BYTES // max(field.fixed_bytes, 1))
 
     def values(places: Numbers) -> Any:
-        large = always or len(places) * row_bytes >= LEAST_BYTES
-        return as_images(field, reader.read(places, pool.allocate if large else None))
+        found = read(places, allocate) if len(places) >= least else read(places)
+        return as_images(field, found) if is_image else found
 
     return values
 
