@@ -27,14 +27,15 @@ import xxhash
 from packer.convert import ConvertOptions, check_apart, convert, open_source
 from packer.dataset_lock import dataset_lock
 from packer.errors import UsageError, WriteError
-from packer.finish import read_rejected, write_rejected, write_table
+from packer.finish import write_table
 from packer.format import manifest as manifests
 from packer.format.manifest import MANIFEST, SHARD_FOLDER, FileEntry, Manifest
 from packer.format.sync import sync_folder, write_synced
 from packer.joining import check_names, joined_manifest, moved, take_shard
+from packer.left_out import ListEntry, left_out_lines, write_left_out
 from packer.origin import origin_of
 from packer.output import beside
-from packer.rejected import Rejected
+from packer.rejected import Rejected, decode_lines
 from packer.sources.base import Source
 from packer.sources.fitted import FittedSource
 from packer.sources.packed.source import open_packed, read_names
@@ -71,7 +72,7 @@ def append(
         changes: single options by name, over those in `options`.
 
     Raises:
-        DatasetError: there is no packed dataset.
+        DatasetError: there is no packed dataset, or its list of what was left out is damaged.
         UsageError: the sources do not fit it (the message names the difference), or share a name with it.
         SourceError, WriteError: as `convert`.
     """
@@ -141,6 +142,7 @@ class _Appending:
         self._source = source
         self._given = _given(source)
         self._rejected = rejected
+        self._left_out = left_out_lines(folder, held)
         self._work, self._noted = beside(folder, "appending"), beside(folder, "appended")
 
     def run(self, options: ConvertOptions) -> tuple[Manifest, int]:
@@ -202,8 +204,7 @@ class _Appending:
             table = None
             if names is not None:
                 table = write_table(folder, f"names-{number:05d}.lmdb", [name.encode() for name in names])
-            joined = joined_manifest([held, more], entries, table)
-            self._note_rejected(number)
+            joined = joined_manifest([held, more], entries, table, self._list_left_out())
             note = _Note(_digest(joined), self._given, more.samples)
             write_synced(self._noted, msgspec.json.encode(note))
             manifests.write(folder, joined)
@@ -213,13 +214,11 @@ class _Appending:
             raise WriteError(f"{folder}: {error}") from None
         return joined
 
-    def _note_rejected(self, number: int) -> None:
-        """Lists what was left out, behind what is listed already but for shards that nobody published."""
-        if self._rejected:
-            before = read_rejected(self._folder)
-            kept = [bad for bad in before if bad.shard is None or bad.shard < number]
-            new = [bad for bad in self._rejected if bad.shard is not None or bad not in kept]
-            write_rejected(self._folder, kept + new)
+    def _list_left_out(self) -> ListEntry:
+        """Lists what was left out, behind what the manifest knows already."""
+        before = decode_lines(self._left_out)
+        new = [bad for bad in self._rejected if bad.shard is not None or bad not in before]
+        return write_left_out(self._folder, new, self._left_out) if new else self._held.left_out
 
 
 def _given(source: Source) -> _Given | None:

@@ -17,13 +17,14 @@ from typing import Any
 
 from packer.errors import SourceError, UsageError
 from packer.executors import run_executor
-from packer.finish import Made, finish, read_rejected
+from packer.finish import Made, finish
 from packer.format import manifest as manifests
 from packer.format.codecs import parse_codec
 from packer.format.manifest import Manifest
 from packer.format.remote.urls import is_url
 from packer.format.schema import FieldSpec
 from packer.framing import codec_texts
+from packer.left_out import read_left_out
 from packer.output import OutputFolder, check_output, warn_of_room
 from packer.prepare import Prepared, prepare
 from packer.processes import run_processes
@@ -201,7 +202,7 @@ def _published(path: Path, files: list[tuple[str, int, int]], began: float) -> R
     manifest = manifests.read(path)
     size = sum(size for _, size, _ in files)
     seconds = time.perf_counter() - began
-    return Report(path, manifest, tuple(read_rejected(path)), size, len(manifest.shards), seconds)
+    return Report(path, manifest, tuple(read_left_out(path, manifest)), size, len(manifest.shards), seconds)
 
 
 def open_source(sources: Any, options: ConvertOptions, rejected: list[Rejected]) -> Source:

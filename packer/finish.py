@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ from packer.format.names_writer import write_names
 from packer.format.schema import Field
 from packer.format.shard import Shard
 from packer.format.sync import sync_folder
-from packer.output import REJECTED, OutputFolder
-from packer.rejected import Rejected, read_rejected_lines, write_rejected_lines
+from packer.left_out import ListEntry, write_left_out
+from packer.output import OutputFolder
+from packer.rejected import Rejected
 from packer.tasks import ShardReport
 
 
@@ -30,6 +31,7 @@ class Made:
         named: whether samples have names.
         planned_bytes: bytes of all shards as planned; None where there was no plan.
         table: file of the table of names.
+        left_out: the list of samples that were left out.
     """
 
     fields: tuple[Field, ...]
@@ -37,6 +39,7 @@ class Made:
     named: bool
     planned_bytes: int | None = None
     table: str = NAMES_FILE
+    left_out: ListEntry = msgspec.UNSET
 
 
 def finish(
@@ -53,8 +56,7 @@ def finish(
         reason = f"none could be packed; {rejected[0].file}: {rejected[0].reason}" if rejected else "none was given"
         raise SourceError(f"{folder.path} would hold no sample: {reason}")
     try:
-        if rejected:
-            write_rejected(folder.work, rejected)
+        made = replace(made, left_out=write_left_out(folder.work, rejected))
         manifest = write_manifest(folder.work, made, reports)
         folder.publish()
     except OSError as error:
@@ -77,6 +79,7 @@ def write_manifest(folder: Path, made: Made, reports: Sequence[ShardReport]) -> 
         columns={field.name: total_of(report.columns[field.name] for report in reports) for field in made.fields},
         origin=made.origin,
         planned_bytes=made.planned_bytes,
+        left_out=made.left_out,
     )
     manifests.write(folder, manifest)
     sync_folder(folder)
@@ -93,21 +96,6 @@ def write_table(folder: Path, file: str, names: Sequence[bytes]) -> FileEntry:
     write_names(partial, names)
     path = partial.replace(folder / file)
     return FileEntry(file=file, bytes=path.stat().st_size, digest=manifests.file_digest(path))
-
-
-def write_rejected(folder: Path, rejected: Sequence[Rejected]) -> None:
-    """Lists samples that were left out of the dataset in `folder`, under a temporary name first."""
-    partial = folder / (REJECTED + ".partial")
-    write_rejected_lines(partial, rejected)
-    partial.replace(folder / REJECTED)
-
-
-def read_rejected(folder: Path) -> list[Rejected]:
-    """The samples that were left out of the dataset in `folder`; none where there is no list that can be read."""
-    try:
-        return read_rejected_lines(folder / REJECTED)
-    except (OSError, msgspec.DecodeError):
-        return []
 
 
 def _names(folder: Path, reports: Sequence[ShardReport]) -> list[bytes]:

@@ -13,6 +13,7 @@ import packer
 from packer.errors import DamagedError, UsageError, WriteError
 from packer.format.manifest import FileEntry, Manifest, ShardEntry, total_of
 from packer.format.schema import Field
+from packer.left_out import ListEntry
 from packer.origin import joined
 from packer.rejected import Rejected
 from packer.sources.fitted import described
@@ -74,7 +75,9 @@ def check_alike(first: Sequence[Field], other: Sequence[Field], where: str) -> N
             )
 
 
-def joined_manifest(manifests: Sequence[Manifest], shards: Sequence[ShardEntry], names: FileEntry | None) -> Manifest:
+def joined_manifest(
+    manifests: Sequence[Manifest], shards: Sequence[ShardEntry], names: FileEntry | None, left_out: ListEntry
+) -> Manifest:
     """The manifest of the samples of several datasets, one after another, in `shards`."""
     first = manifests[0]
     planned = [manifest.planned_bytes for manifest in manifests]
@@ -89,6 +92,7 @@ def joined_manifest(manifests: Sequence[Manifest], shards: Sequence[ShardEntry],
         },
         origin=joined([(manifest.samples, manifest.origin) for manifest in manifests]),
         planned_bytes=None if None in planned else sum(filter(None, planned)),
+        left_out=left_out,
     )
 
 

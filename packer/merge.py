@@ -12,11 +12,12 @@ from pathlib import Path
 import packer
 from packer.convert import check_apart
 from packer.errors import UsageError, WriteError
-from packer.finish import read_rejected, write_rejected, write_table
+from packer.finish import write_table
 from packer.format import manifest as manifests
 from packer.format.manifest import NAMES_FILE, Manifest, ShardEntry
 from packer.format.sync import sync_folder
 from packer.joining import check_alike, check_names, joined_manifest, moved, take_shard
+from packer.left_out import read_left_out, write_left_out
 from packer.output import OutputFolder
 from packer.progress import Progress
 from packer.rejected import Rejected
@@ -79,9 +80,7 @@ def _published(
     try:
         sync_folder(output.shards)
         table = None if names is None else write_table(work, NAMES_FILE, [name.encode() for name in names])
-        manifest = joined_manifest(held, entries, table)
-        if rejected:
-            write_rejected(work, rejected)
+        manifest = joined_manifest(held, entries, table, write_left_out(work, rejected))
         manifests.write(work, manifest)
         sync_folder(work)
         output.publish()
@@ -97,7 +96,7 @@ def _taken(
     entries: list[ShardEntry] = []
     rejected: list[Rejected] = []
     for folder, manifest in zip(folders, held, strict=True):
-        rejected += moved(read_rejected(folder), len(entries))
+        rejected += moved(read_left_out(folder, manifest), len(entries))
         for entry in manifest.shards:
             entries.append(take_shard(folder, entry, shard_path(work, len(entries))))
             if progress:

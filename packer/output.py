@@ -20,18 +20,17 @@ import filelock
 import msgspec
 
 from packer.errors import UsageError, WriteError
-from packer.format.manifest import MANIFEST, NAMES_FILE, SHARD_FOLDER, UNFINISHED
+from packer.format.manifest import MANIFEST, NAMES_FILE, REJECTED_FILE, SHARD_FOLDER, UNFINISHED
 from packer.format.remote.urls import refuse_url
 from packer.format.sync import sync_folder, write_synced
 from packer.state import State
 
 _log = logging.getLogger(__name__)
 
-REJECTED = "rejected.jsonl"
 LOCK = ".lock"
 #: Tables of names that appending made.
 _TABLE = re.compile(r"names-\d+\.lmdb(\.partial)?")
-_WRITTEN = (MANIFEST, NAMES_FILE, REJECTED)
+_WRITTEN = (MANIFEST, NAMES_FILE, REJECTED_FILE)
 _OURS = {*_WRITTEN, *(name + ".partial" for name in _WRITTEN), SHARD_FOLDER, UNFINISHED, LOCK}
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import DamagedError, DatasetError, PackerError, UnfinishedError
-from packer.finish import Made, read_rejected, write_manifest
+from packer.finish import Made, write_manifest
 from packer.format import btree
 from packer.format import manifest as manifests
 from packer.format.header import ShardHeader
@@ -25,6 +25,7 @@ from packer.format.manifest import NAMES_FILE, SHARD_FOLDER, UNFINISHED, Manifes
 from packer.format.schema import Field
 from packer.format.shard import Shard
 from packer.format.sizes import shard_bytes
+from packer.left_out import salvage_left_out, write_left_out
 from packer.origin import Origin, joined
 from packer.output import beside
 from packer.tasks import report_of
@@ -43,8 +44,8 @@ class _Held(NamedTuple):
 def rebuild_manifest(folder: Path) -> Manifest:
     """Makes manifest.json again from the headers of the shards, and writes it.
 
-    Samples that were left out are counted by rejected.jsonl, where it is there. Planned bytes are given again where
-    they follow from the shards; statistics of the values are not.
+    Samples that were left out are counted by rejected.jsonl, by what can be read of it. Planned bytes are given again
+    where they follow from the shards; statistics of the values are not.
 
     Raises:
         DatasetError: a shard is missing or damaged, or they do not belong together.
@@ -56,14 +57,16 @@ def rebuild_manifest(folder: Path) -> Manifest:
     first = held[0].header
     if any((shard.header.fields, shard.header.named) != (first.fields, first.named) for shard in held):
         raise _apart(folder)
-    rejected = Counter(bad.shard for bad in read_rejected(folder))
+    left_out = salvage_left_out(folder, len(held))
+    rejected = Counter(bad.shard for bad in left_out)
     reports = [report_of(path, first.fields) for path, _ in held]
     counted = [
         msgspec.structs.replace(report, entry=msgspec.structs.replace(report.entry, rejected=rejected[number]))
         for number, report in enumerate(reports)
     ]
     table = _table(folder, sum(shard.header.samples for shard in held)) if first.named else NAMES_FILE
-    made = Made(first.fields, _origin(parts), first.named, _planned_bytes(held, rejected), table)
+    planned = _planned_bytes(held, rejected)
+    made = Made(first.fields, _origin(parts), first.named, planned, table, write_left_out(folder, left_out))
     return write_manifest(folder, made, counted)
 
 

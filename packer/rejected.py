@@ -29,7 +29,7 @@ class Rejected(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def write_rejected_lines(path: Path, rejected: Sequence[Rejected]) -> None:
     """Writes a list, a line of JSON for each, down to the disk."""
-    write_synced(path, msgspec.json.Encoder().encode_lines(rejected))
+    write_synced(path, encode_lines(rejected))
 
 
 def read_rejected_lines(path: Path) -> list[Rejected]:
@@ -38,7 +38,17 @@ def read_rejected_lines(path: Path) -> list[Rejected]:
     Raises:
         OSError, msgspec.DecodeError: there is none, or it is damaged.
     """
-    return msgspec.json.Decoder(Rejected).decode_lines(path.read_bytes())
+    return decode_lines(path.read_bytes())
+
+
+def encode_lines(rejected: Sequence[Rejected]) -> bytes:
+    """The lines of a list."""
+    return msgspec.json.Encoder().encode_lines(rejected)
+
+
+def decode_lines(lines: bytes) -> list[Rejected]:
+    """The samples that lines of a list tell of; msgspec.DecodeError where they are damaged."""
+    return msgspec.json.Decoder(Rejected).decode_lines(lines)
 
 
 def _text(text: str) -> str:

@@ -21,6 +21,7 @@ from packer.format.column import Column
 from packer.format.manifest import NAMES_FILE, SHARD_FOLDER, Manifest, ShardEntry
 from packer.format.schema import Field
 from packer.format.shard import Shard
+from packer.left_out import salvage_left_out, write_left_out
 from packer.origin import Origin
 from packer.output import beside
 from packer.plan import ShardPlan, field_sizes, plan_shards
@@ -42,12 +43,14 @@ class RepairReport:
         shards: files of the shards that were packed again.
         changed: of those, the ones whose bytes differ from before, though every sample that could still be read is
             the same: another version of a codec's library.
+        left_out: lines of the list of what was left out that could still be read, where it was written anew of those.
     """
 
     manifest: bool
     names: bool
     shards: tuple[str, ...]
     changed: tuple[str, ...]
+    left_out: int | None = None
 
 
 def repair(
@@ -123,10 +126,16 @@ def _repair(
                 if new.digest != entry.digest:
                     changed.append(entry.file)
                 entries[entry.file] = new
-    names = manifest.names is not None and any(d.file == manifest.names.file for d in report.damages)
-    if changed or names:
+    wrong = {damage.file for damage in report.damages}
+    names = manifest.names is not None and manifest.names.file in wrong
+    left_out = None
+    if not isinstance(manifest.left_out, msgspec.UnsetType) and manifest.left_out.file in wrong:
+        readable = salvage_left_out(folder, len(entries))
+        left_out = len(readable)
+        manifest = msgspec.structs.replace(manifest, left_out=write_left_out(folder, readable))
+    if changed or names or left_out is not None:
         _publish(folder, manifest, list(entries.values()))
-    return RepairReport(rebuilt, names, tuple(entry.file for entry in bad), tuple(changed))
+    return RepairReport(rebuilt, names, tuple(entry.file for entry in bad), tuple(changed), left_out)
 
 
 class _Packed(NamedTuple):
@@ -260,7 +269,8 @@ def _unsure(entry: ShardEntry, what: str) -> SourceError:
 def _publish(folder: Path, manifest: Manifest, entries: Sequence[ShardEntry]) -> None:
     """Writes names and manifest anew for shards that have changed."""
     table = manifest.names.file if manifest.names else NAMES_FILE
-    made = Made(manifest.fields, manifest.origin, manifest.names is not None, manifest.planned_bytes, table)
+    named, planned = manifest.names is not None, manifest.planned_bytes
+    made = Made(manifest.fields, manifest.origin, named, planned, table, manifest.left_out)
     reports = [report_of(folder / entry.file, manifest.fields) for entry in entries]
     kept = [msgspec.structs.replace(report, entry=entry) for report, entry in zip(reports, entries, strict=True)]
     new = write_manifest(folder, made, kept)

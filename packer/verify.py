@@ -10,11 +10,14 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from packer.check_pool import check_shards
 from packer.errors import DamagedError, DatasetError
 from packer.format import manifest as manifests
 from packer.format.manifest import SHARD_FOLDER, UNFINISHED, FileEntry, Manifest, ShardEntry
 from packer.format.names import Names
+from packer.left_out import left_out_lines
 from packer.output import beside
 from packer.progress import Progress, no_progress
 from packer.shard_check import Checked, Fault, ShardCheck, check_shard, of_file
@@ -82,6 +85,7 @@ class _Checker:
         self.bytes = 0
         self.frames = 0
         self._names = self._check_names()
+        self._check_left_out()
 
     def check_shards(self, workers: int) -> None:
         """Checks all shards; what is wrong comes in their order."""
@@ -122,6 +126,23 @@ class _Checker:
         samples = (first + fault.samples[0], first + fault.samples[1])
         names = tuple(self._names.name(i) for i in range(*samples)[:SHOWN_NAMES]) if self._names else ()
         return Damage(entry.file, fault.what, fault.field, samples, names)
+
+    def _check_left_out(self) -> None:
+        """Checks the list of what was left out; an append may have lengthened it, but for that it is as it was."""
+        entry = self.manifest.left_out
+        if isinstance(entry, msgspec.UnsetType):
+            return
+        path = self.folder / entry.file
+        try:
+            self.bytes += len(left_out_lines(self.folder, self.manifest))
+            held = path.stat().st_size
+        except (DamagedError, OSError) as error:
+            self._add(entry, of_file(str(error), path, self.folder))
+            return
+        # Read once more: what was appended in between is no damage.
+        now = manifests.read(self.folder).left_out
+        if held != entry.bytes and now == entry and not beside(self.folder, "appending").exists():
+            self._add(entry, f"{held:,} bytes, {entry.bytes:,} expected")
 
     def _add(self, entry: FileEntry, what: str) -> None:
         self.damages.append(Damage(entry.file, what))
@@ -165,5 +186,6 @@ def verify(dataset: str | os.PathLike[str], progress: Progress | None = None, wo
     checker = _Checker(folder, manifest, progress or no_progress)
     checker.check_shards(workers)
     checker.check_strangers()
-    files = 1 + len(manifest.shards) + (manifest.names is not None)
+    others = [manifest.names is not None, not isinstance(manifest.left_out, msgspec.UnsetType)]
+    files = 1 + len(manifest.shards) + sum(others)
     return VerifyReport(tuple(checker.damages), files, checker.bytes, checker.frames)

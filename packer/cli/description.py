@@ -16,11 +16,11 @@ from packer.cli.units import size_text
 from packer.errors import DamagedError
 from packer.format import manifest as manifests
 from packer.format.codecs import codec_name
-from packer.format.manifest import MANIFEST, FileEntry, Manifest
+from packer.format.manifest import MANIFEST, REJECTED_FILE, FileEntry, Manifest
 from packer.format.names import Names
 from packer.format.remote.mirror import Mirror
 from packer.format.remote.urls import is_url
-from packer.output import REJECTED
+from packer.left_out import left_out_lines
 
 #: Names that are shown.
 _FIRST = 5
@@ -63,8 +63,10 @@ def describe(place: str | Path) -> Description:
     files = [*manifest.shards, *([manifest.names] if manifest.names else [])]
     disk = sum(_disk_bytes(path / file.file, file) for file in files)
     rejected = 0
-    with contextlib.suppress(OSError):
-        rejected = (path / REJECTED).read_bytes().count(b"\n")
+    try:
+        rejected = left_out_lines(path, manifest).count(b"\n")
+    except DamagedError as error:
+        _log.warning("%s", error)
     return Description(path, manifest, _first_names(path, manifest), disk + _blocks(path / MANIFEST), rejected)
 
 
@@ -95,7 +97,7 @@ def description_lines(found: Description) -> list[str]:
         ("made by", manifest.tool),
     ]
     if found.rejected:
-        pairs.append(("left out", f"{counted(found.rejected, 'sample')}, listed in {REJECTED}"))
+        pairs.append(("left out", f"{counted(found.rejected, 'sample')}, listed in {REJECTED_FILE}"))
     pairs += _origin(manifest.origin)
     return [*field_table(manifest.fields, manifest.columns), "", *listing(pairs, width)]
 

@@ -14,7 +14,7 @@ from packer.cli.arguments import dataset_first, more_sources_argument
 from packer.cli.logs import is_quiet, log_options
 from packer.cli.options import source_options
 from packer.cli.tables import counted
-from packer.format.manifest import SHARD_FOLDER
+from packer.format.manifest import REJECTED_FILE, SHARD_FOLDER
 
 if TYPE_CHECKING:
     from packer.convert import ConvertOptions
@@ -74,6 +74,8 @@ def _lines(report: RepairReport) -> list[str]:
         made.append("manifest.json: made again from the shards")
     if report.names:
         made.append("names.lmdb: made again from the shards")
+    if report.left_out is not None:
+        made.append(f"{REJECTED_FILE}: written anew, {counted(report.left_out, 'line')} could still be read")
     for file in report.shards:
         other = (
             "; its bytes differ from before, every sample that could still be read is the same"

@@ -19,6 +19,7 @@ from packer.format.sync import write_synced
 MANIFEST = "manifest.json"
 SHARD_FOLDER = "shards"
 NAMES_FILE = "names.lmdb"
+REJECTED_FILE = "rejected.jsonl"
 UNFINISHED = "unfinished.json"
 
 #: A manifest of a million shards has about 150 MB; a larger file is not one.
@@ -77,6 +78,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     columns: dict[str, ColumnTotals]
     origin: dict[str, Any]
     planned_bytes: Count | None = None
+    #: The list of samples that were left out; absent where there are none. The file may be longer: what an append has
+    #: listed that was killed is no part of the dataset.
+    left_out: FileEntry | msgspec.UnsetType = msgspec.UNSET
     #: Absent from the file where nobody asked for it.
     stats: dict[str, FieldStats] | msgspec.UnsetType = msgspec.UNSET
 
@@ -106,7 +110,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def file_bytes(self) -> int:
-        """Bytes of all files but the manifest."""
+        """Bytes of the shards and the table of names."""
         return sum(shard.bytes for shard in self.shards) + (self.names.bytes if self.names else 0)
 
 

@@ -20,19 +20,18 @@ import msgspec
 
 from packer.errors import RemoteError, UsageError, WriteError
 from packer.format import manifest as manifests
-from packer.format.manifest import MANIFEST, MAX_MANIFEST_BYTES, SHARD_FOLDER, UNFINISHED
+from packer.format.manifest import MANIFEST, MAX_MANIFEST_BYTES, REJECTED_FILE, SHARD_FOLDER, UNFINISHED
 from packer.format.remote.cache import default_cache
 from packer.format.remote.folder import Found, RemoteFolder
 from packer.format.remote.urls import label
 from packer.format.sync import write_synced
-from packer.output import REJECTED
 from packer.state import State
 
 _log = logging.getLogger(__name__)
 
 #: One line for each file uploaded: its path, digest, and what the server said of it.
 _UPLOADED = "uploaded.jsonl"
-_OURS = re.compile(rf"{MANIFEST}|{REJECTED}|names(-\d+)?\.lmdb|{SHARD_FOLDER}/[^/]+\.lmdb")
+_OURS = re.compile(rf"{MANIFEST}|{REJECTED_FILE}|names(-\d+)?\.lmdb|{SHARD_FOLDER}/[^/]+\.lmdb")
 STREAMS = 4
 
 
@@ -111,8 +110,8 @@ class RemoteOutput:
         digests = {entry.file: entry.digest for entry in manifest.shards}
         if manifest.names:
             digests[manifest.names.file] = manifest.names.digest
-        if (self.folder / REJECTED).exists():
-            digests[REJECTED] = manifests.file_digest(self.folder / REJECTED)
+        if not isinstance(manifest.left_out, msgspec.UnsetType):
+            digests[manifest.left_out.file] = manifest.left_out.digest
         there = self._remote.files()
         if MANIFEST in there and not self._is_uploaded():
             self._remote.remove(MANIFEST)

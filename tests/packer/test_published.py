@@ -8,15 +8,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from packer import finish
 from packer.append import append
 from packer.convert import convert
 from packer.errors import WriteError
-from packer.finish import read_rejected, write_rejected, write_table
+from packer.finish import write_table
 from packer.format import manifest as manifests
 from packer.format.lmdb_appender import LmdbAppender
 from packer.merge import merge
-from packer.rejected import Rejected
 from packer.writer import DatasetWriter
 
 
@@ -128,18 +126,3 @@ def test_a_table_of_names_is_replaced_when_it_is_whole(tmp_path, monkeypatch):
     with pytest.raises(WriteError, match="disk"):
         write_table(tmp_path, "names.lmdb", [b"c", b"d"])
     assert (tmp_path / "names.lmdb").read_bytes() == before
-
-
-def test_a_list_of_rejected_samples_is_replaced_when_it_is_whole(tmp_path, monkeypatch):
-    """Where the disk takes a part of the list of what was left out, the old list has its bytes."""
-    old = [Rejected("a.png", "bad", 0)]
-    write_rejected(tmp_path, old)
-
-    def fail(path, rejected):
-        path.write_text('{"file"')
-        raise OSError("disk")
-
-    monkeypatch.setattr(finish, "write_rejected_lines", fail)
-    with pytest.raises(OSError, match="disk"):
-        write_rejected(tmp_path, [Rejected("b.png", "worse", 1)])
-    assert read_rejected(tmp_path) == old
