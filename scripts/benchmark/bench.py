@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmark.inputs.sizes import Sizes
 from benchmark.inputs.store import Store
 from benchmark.measuring import Rounds, Side, race, repeated
+from benchmark.profiling import profiled
 from benchmark.row import Figures
 
 
@@ -20,15 +21,18 @@ class Bench:
         store: makes inputs and keeps them.
         sizes: how large the inputs are.
         rounds: how often is measured.
+        profile: whether our side is run once more, to see where its time goes.
     """
 
     store: Store
     sizes: Sizes
     rounds: Rounds
+    profile: bool = False
 
     def race(self, ours: Side, *theirs: Side) -> Figures:
         """Ours against the best of theirs, in turn; the value is the ratio of the rates."""
-        return race(ours, theirs, self.rounds)
+        figures = race(ours, theirs, self.rounds)
+        return replace(figures, profile=profiled(ours)) if self.profile and not ours.apart else figures
 
     def repeated(self, measure: Callable[[], float], *notes: str) -> Figures:
         """The median of what `measure` gives."""

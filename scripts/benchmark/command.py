@@ -3,6 +3,7 @@
 $ scripts/bench
 $ scripts/bench --only clouds --only "pairs 48" --plot bench.png
 $ scripts/bench --full --json bench.json
+$ scripts/bench --only "rowdelta" --profile
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ExitStack() as stack:
         try:
             wanted = _wanted(options)
-            bench = _bench(options.data, options.full)
+            bench = _bench(options)
             stack.enter_context(bench.store.alone())
         except (UsageError, WriteError) as error:
             print(f"bench: error: {error}", file=sys.stderr)
@@ -125,8 +126,9 @@ def _memcpy_rate() -> float:
     return source.nbytes / min(seconds)
 
 
-def _bench(data: Path, full: bool) -> Bench:
-    return Bench(Store(data), FULL if full else QUICK, FULL_ROUNDS if full else QUICK_ROUNDS)
+def _bench(options: argparse.Namespace) -> Bench:
+    sizes, rounds = (FULL, FULL_ROUNDS) if options.full else (QUICK, QUICK_ROUNDS)
+    return Bench(Store(options.data), sizes, rounds, options.profile)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -136,6 +138,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", metavar="ROW", action="append", default=[], help="rows whose title holds this text")
     parser.add_argument("--list", action="store_true", help="print the titles of all rows")
     parser.add_argument("--full", action="store_true", help="the sizes that the targets were set for, and more rounds")
+    parser.add_argument("--profile", action="store_true", help="say below each row where the time of our side goes")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the results as JSON")
     parser.add_argument("--plot", metavar="FILE.png", type=Path, help="draw the results (needs matplotlib)")
     parser.add_argument("--strict", action="store_true", help="exit with status 1 where a row falls short")

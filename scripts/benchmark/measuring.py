@@ -48,6 +48,7 @@ class Side:
         files: read through right before each measurement.
         prepare: run before each measurement, after the files were read.
         check: run before the first round, for ours after the last too; raises WrongContentError.
+        apart: whether another process does the work, so that a profile of this one shows nothing.
         may_read: whether reading from disk is part of the matter, so that it needs no note.
     """
 
@@ -56,6 +57,7 @@ class Side:
     files: Sequence[Path] = ()
     prepare: Callable[[], None] = lambda: None
     check: Callable[[], None] = lambda: None
+    apart: bool = False
     may_read: bool = False
 
 

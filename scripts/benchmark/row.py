@@ -45,6 +45,7 @@ class Figures:
         rounds: the same of every round.
         ours, theirs: medians, items a second; None where the row is no comparison of rates.
         notes: what a reader of the table must know: reading from disk, which of the others was the best.
+        profile: where the time of ours goes, if that was asked for.
         seconds: how long the row took, with checking and making what it reads.
     """
 
@@ -53,6 +54,7 @@ class Figures:
     ours: float | None = None
     theirs: float | None = None
     notes: tuple[str, ...] = ()
+    profile: tuple[str, ...] = ()
     seconds: float = 0.0
 
 

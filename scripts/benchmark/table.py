@@ -16,12 +16,13 @@ def header() -> str:
 
 
 def line(row: Row, figures: Figures) -> str:
-    """One row: rates, result, target, whether it falls short, notes."""
+    """One row: rates, result, target, whether it falls short, notes; below it, where the time of ours goes."""
     rates = f"{_rate(figures.ours):>10} {_rate(figures.theirs):>10}"
     result = f"{amount(figures.value, row.target):>9} {bound(row.target):>9}"
     verdict = "" if row.target.met(figures.value) else "  FALLS SHORT"
     notes = f"  ({'; '.join(figures.notes)})" if figures.notes else ""
-    return f"{row.name:{_NAME}} {row.against:{_AGAINST}} {rates} {result}{verdict}{notes}"
+    first = f"{row.name:{_NAME}} {row.against:{_AGAINST}} {rates} {result}{verdict}{notes}"
+    return "\n    ".join([first, *figures.profile])
 
 
 def summary(results: Sequence[tuple[Row, Figures]]) -> str:
@@ -46,6 +47,7 @@ def as_json(row: Row, figures: Figures) -> dict[str, Any]:
         "theirs_per_second": figures.theirs,
         "rounds": list(figures.rounds),
         "notes": list(figures.notes),
+        "profile": list(figures.profile),
         "seconds": figures.seconds,
     }
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +19,7 @@ from benchmark.inputs.sizes import TINY
 from benchmark.inputs.store import Store
 from benchmark.measuring import Rounds, Side, WrongContentError, epochs, race
 from benchmark.page_cache import disk_bytes, drop, resident_share, warm
+from benchmark.profiling import SHOWN, profiled
 from benchmark.row import ROWS, Figures, Row, Target, chosen, row
 
 ONCE = Rounds(least=1, most=1, seconds=0)
@@ -206,3 +210,38 @@ def test_a_run_removes_what_rows_wrote(tmp_path: Path) -> None:
         store.scratch("new").write_text("x")
     assert not (tmp_path / "scratch").exists()
     assert (tmp_path / "input").exists()
+
+
+def test_a_profile_tells_of_the_functions_that_take_the_time() -> None:
+    """Also of those that a thread of the side runs, where Python can tell."""
+
+    def busy() -> int:
+        return sum(i * i for i in range(200_000))
+
+    def other() -> int:
+        return len(sorted(range(500_000), key=lambda i: -i))
+
+    def run() -> int:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(other).result()
+        return busy() and 1000
+
+    lines = profiled(Side("ours", run))
+    assert 2 <= len(lines) <= SHOWN
+    assert re.fullmatch(r" *\d+% +[\d.]+ us  .*", lines[0])
+    told = " ".join(lines)
+    assert "scripts/test_bench.py" in told
+    assert "<genexpr>" in told
+    assert ("sorted" in told) == (sys.version_info < (3, 12))
+
+
+def test_profiles_stand_below_their_rows() -> None:
+    """Where they were asked for, and where this process does the work."""
+    here, apart = Side("ours", lambda: 10), Side("ours", lambda: 10, apart=True)
+    bench = Bench(Store(Path(), quiet=True), TINY, ONCE, profile=True)
+    made_up = Row("made up", "nothing", Target(2.0), lambda bench: bench.race(here, here))
+    first, *profile = table.line(made_up, made_up.measure(bench)).splitlines()
+    assert "FALLS SHORT" in first or ">=" in first
+    assert any("<lambda>" in line for line in profile)
+    assert bench.race(apart, here).profile == ()
+    assert replace(bench, profile=False).race(here, here).profile == ()

@@ -38,7 +38,7 @@ def _convert_side(bench: Bench, sources: Sequence[str], workers: int, inputs: Pa
         bench.scratch(out.name)
         os.sync()  # what was written before is not to be waited for
 
-    return Side(f"{workers} workers", run, files_of(inputs), prepare_out)
+    return Side(f"{workers} workers", run, files_of(inputs), prepare_out, apart=True)
 
 
 def _pairs(bench: Bench) -> tuple[Path, list[str]]:

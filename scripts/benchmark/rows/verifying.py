@@ -35,4 +35,4 @@ def _against_reading(bench: Bench, path: Path, workers: int) -> Figures:
     def read() -> int:
         return interpreter().read(files)
 
-    return bench.race(Side("verify", check, files), Side("xxh3", read, files))
+    return bench.race(Side("verify", check, files, apart=True), Side("xxh3", read, files, apart=True))
