@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from packer.errors import DamagedError
 from packer.format import rowdelta
-from packer.format.codecs import FrameCodec, lz4_frame
+from packer.format.codecs import FrameCodec
 from readers.addresses import Addresses
 from readers.forks import renew_in_children
 from readers.frame_cache import FrameCache, distinct
@@ -120,7 +120,10 @@ class FixedCoded:
         self._per_frame = rule.samples or 1
         #: Frames of one sample.
         self._bands = -(-self._shape[0] // rule.rows) if rule.rows is not None else 1
-        self._band_bytes = self._row if rule.rows is None else rule.rows * (self._row // max(self._shape[0], 1))
+        band_bytes = self._row if rule.rows is None else rule.rows * (self._row // max(self._shape[0], 1))
+        #: Raw bytes of each; the last holds what is left.
+        self._frame_sizes = np.full(self._bands, band_bytes)
+        self._frame_sizes[-1:] = self._row - (self._bands - 1) * band_bytes
         self._rows = places.memory.window(torch.uint8, np.uint8, (max(self._row, 1),))
         self._lock = threading.Lock()
         self._cache = FrameCache(self._per_frame * self._row, slots)
@@ -190,19 +193,9 @@ class FixedCoded:
 
     def _read_own(self, located: Numbers, out: torch.Tensor) -> None:
         """Decodes frames of one sample, or of a part of one, straight into `out`."""
-        starts = located[:, : self._bands].reshape(-1).tolist()
-        ends = located[:, 1 : self._bands + 1].reshape(-1).tolist()
-        memory = self._memory.bytes
-        if self._codec.is_lz4 and self._bands == 1:
-            _decode_lz4(memory, starts, ends, self._row, out.numpy().data)
-            return
-        target = out.numpy()
-        at = 0
-        for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
-            last = number % self._bands == self._bands - 1
-            size = self._row - (self._bands - 1) * self._band_bytes if last else self._band_bytes
-            self._codec.decode_into(memory[start:end], target[at : at + size])
-            at += size
+        starts, ends = located[:, : self._bands], located[:, 1 : self._bands + 1]
+        spans = np.stack([starts, ends], axis=2).reshape(-1, 2)
+        self._codec.decode_frames(self._memory.bytes, spans, np.tile(self._frame_sizes, len(located)), out.numpy())
 
     def _read_shared(self, located: Numbers, out: torch.Tensor) -> None:
         """Gathers rows: from where they lie, where a frame was kept raw, and else from decoded frames."""
@@ -269,13 +262,3 @@ def damaged(field: str, error: Exception) -> DamagedError:
         f"field {field!r}: a frame of this batch cannot be decoded: {error}; "
         "`packer verify` tells which, `packer repair` packs its shard again"
     )
-
-
-def _decode_lz4(memory: memoryview, starts: list[int], ends: list[int], size: int, out: memoryview) -> None:
-    at = 0
-    for start, end in zip(starts, ends, strict=True):
-        if end - start == size:
-            out[at : at + size] = memory[start:end]
-        else:
-            out[at : at + size] = lz4_frame(memory[start:end], size)
-        at += size

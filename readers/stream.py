@@ -21,6 +21,7 @@ import torch
 from packer.errors import UsageError
 from readers.dataset import PackedDataset
 from readers.field_reader import FieldReader, locate_all
+from readers.fixed import FixedRaw
 from readers.gathering import as_images
 from readers.places import Numbers
 from readers.pool import LEAST_BYTES, Pool
@@ -33,9 +34,10 @@ GROUP_SAMPLES = 8192
 #: calls of a batch cost three times as much as its copying. They take 13 us so, 14.5 in runs of 192 KiB.
 RUN_BYTES = 512 * 2**10
 #: Where samples are large the calls weigh more than the cache: pairs of 13 kB in batches of 8 take 17 us so, and 23 in
-#: runs of 512 KiB.
+#: runs of 512 KiB. Where nothing is decoded, runs may be longer: in batches of 128 those take 120 us a batch alone, and
+#: 107 two at a time; with LZ4 they take a tenth longer so.
 LARGE_SAMPLE = 4096
-LARGE_RUN_BYTES = 2**22
+LARGE_RUN_BYTES, RAW_RUN_BYTES = 2**21, 2**22
 #: And where they are larger still, batches are read one by one: 8 pairs of 118 kB take 92 us so, 107 in those runs.
 HUGE_SAMPLE = 2**16
 
@@ -77,7 +79,7 @@ class Stream:
         readers = self.dataset.readers
         # A transform may take any time, and give any number of bytes: its batches are read ahead one by one.
         alone = self.threads and self.dataset.transform is not None
-        located = _located(list(readers.values()), numbers, batch_size, 0 if alone else LARGE_RUN_BYTES)
+        located = _located(list(readers.values()), numbers, batch_size, bool(alone))
         failures: list[Exception] = []
         sound = _up_to_failure(located, failures)
         runs = self.dataset.opened.advisor.ahead(sound, partial(_spans, list(readers.values())))
@@ -163,11 +165,13 @@ def _check_process(process: int) -> None:
         )
 
 
-def bytes_at_once(sample: int) -> int:
+def bytes_at_once(sample: int, is_raw: bool = False) -> int:
     """Bytes that are read by one call where samples of fixed shape have `sample` bytes each; at least one batch is."""
     if sample < LARGE_SAMPLE:
         return RUN_BYTES
-    return LARGE_RUN_BYTES if sample < HUGE_SAMPLE else 0
+    if sample >= HUGE_SAMPLE:
+        return 0
+    return RAW_RUN_BYTES if is_raw else LARGE_RUN_BYTES
 
 
 def _values(reader: FieldReader, pool: Pool) -> Callable[[Numbers], Any]:
@@ -196,9 +200,9 @@ def _spans(readers: Sequence[FieldReader], run: Run) -> Numbers:
     return np.concatenate([r.spans(places) for r, places in zip(readers, run.places, strict=True)])
 
 
-def _located(readers: Sequence[FieldReader], numbers: Numbers, batch_size: int, run_bytes: int) -> Iterator[Run]:
-    """The batches, located a group at a time, as many in a run as have up to `run_bytes`, and one at least."""
-    at_once = _batches_at_once(readers, batch_size, run_bytes)
+def _located(readers: Sequence[FieldReader], numbers: Numbers, batch_size: int, alone: bool) -> Iterator[Run]:
+    """The batches, located a group at a time; as many in a run as are best read at once, or each `alone`."""
+    at_once = 1 if alone else _batches_at_once(readers, batch_size)
     # The first groups are small, so that the first batch comes at once.
     start, group = 0, batch_size
     while start < len(numbers):
@@ -218,9 +222,9 @@ def _sizes(samples: int, batch_size: int) -> list[int]:
     return [batch_size] * (samples // batch_size) + ([rest] if rest else [])
 
 
-def _batches_at_once(readers: Sequence[FieldReader], batch_size: int, run_bytes: int) -> int:
+def _batches_at_once(readers: Sequence[FieldReader], batch_size: int) -> int:
     if any(reader.field.is_ragged for reader in readers):
         return 1
     sample = sum(reader.field.fixed_bytes for reader in readers)
-    limit = min(run_bytes, bytes_at_once(sample))
+    limit = bytes_at_once(sample, all(type(reader) is FixedRaw for reader in readers))
     return max(1, limit // max(batch_size * sample, 1))

@@ -163,6 +163,9 @@ class Varied:
             if parts:
                 np.concatenate(parts, out=flat)
             return
+        if self._per_frame == 1:
+            self._decode_own(located, ends, flat)
+            return
         decode = self._decode_shared if self._per_frame is not None else self._decode_bands
         last: tuple[int, NDArray[np.uint8]] = (-1, flat)
         # By address, so that samples of one frame follow each other.
@@ -171,6 +174,17 @@ class Varied:
         for row, start, end in places:
             if end > start:
                 last = decode(row, flat[start:end], last)
+
+    def _decode_own(self, located: Numbers, ends: Numbers, flat: NDArray[np.uint8]) -> None:
+        """Decodes samples that have frames of their own."""
+        start = located[:, _ADDRESS]
+        spans = np.stack([start, start + located[:, _STORED]], axis=1)
+        self._codec.decode_frames(self._memory.bytes, spans, located[:, _RAW], flat)
+        if self._codec.rowdelta:
+            values = flat.view(self.field.np_dtype)
+            edges = (ends // self.field.itemsize).tolist()
+            for row, (first, behind) in zip(located.tolist(), itertools.pairwise(edges), strict=True):
+                rowdelta.accumulate(values[first:behind].reshape(1, *self._shape(row)))
 
     def _decode_shared(
         self, row: list[int], out: NDArray[np.uint8], last: tuple[int, NDArray[np.uint8]]

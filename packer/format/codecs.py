@@ -117,10 +117,9 @@ class FrameCodec:
         coding = list(configs[1:] if self.rowdelta else configs)
         self.dtype = dtype
         self.is_raw = not coding
-        #: One plain LZ4 stage: readers decode such frames with `lz4_frame` and nothing in between.
-        self.is_lz4 = len(coding) == 1 and coding[0]["id"] in LZ4
-        self._lz4 = coding[0] if self.is_lz4 else None
-        self._stages = [] if self.is_lz4 else [stages.stage(json.dumps(c, sort_keys=True)) for c in coding]
+        #: One plain LZ4 stage, which the lz4 package runs.
+        self._lz4 = coding[0] if len(coding) == 1 and coding[0]["id"] in LZ4 else None
+        self._stages = [] if self._lz4 else [stages.stage(json.dumps(c, sort_keys=True)) for c in coding]
         self._of_differences = self.rowdelta and coding == list(NAMED["rowdelta+zstd"][1:])
         self._is_exact = all(c["id"] in _EXACT for c in coding)
 
@@ -152,8 +151,8 @@ class FrameCodec:
         """
         if len(stored) == nbytes:
             return stored
-        if self.is_lz4:
-            return lz4_frame(stored, nbytes)
+        if self._lz4:
+            return _lz4_frame(stored, nbytes)
         try:
             out = np.empty(nbytes, np.uint8)
         except (MemoryError, OverflowError) as error:
@@ -171,10 +170,45 @@ class FrameCodec:
             out[...] = np.frombuffer(stored, np.uint8)
         elif self.is_raw:
             raise ValueError(f"{len(stored)} bytes stored, {out.nbytes} expected")
-        elif self.is_lz4:
-            out[...] = np.frombuffer(lz4_frame(stored, out.nbytes), np.uint8)
+        elif self._lz4:
+            out[...] = np.frombuffer(_lz4_frame(stored, out.nbytes), np.uint8)
         else:
             self._run_stages(stored, out)
+
+    def decode_frames(
+        self, memory: memoryview, spans: NDArray[np.int64], sizes: NDArray[np.int64], out: NDArray[np.uint8]
+    ) -> None:
+        """Decodes frames of `memory` into `out`, one behind the other.
+
+        Args:
+            spans: first byte of each frame and the one behind its last, (n, 2).
+            sizes: raw bytes of each, (n,).
+            out: as many bytes as all of them, C-contiguous.
+
+        Raises:
+            ValueError: a frame is damaged.
+        """
+        if len(self._stages) == 1 and stages.pays_together(self._stages[0], sizes):
+            self._decode_together(memory, spans, sizes, out)
+            return
+        starts, ends = spans.T.tolist()
+        if self._lz4:
+            _decode_lz4(memory, starts, ends, sizes.tolist(), out.data)
+            return
+        at = 0
+        for start, end, size in zip(starts, ends, sizes.tolist(), strict=True):
+            self.decode_into(memory[start:end], out[at : at + size])
+            at += size
+
+    def _decode_together(
+        self, memory: memoryview, spans: NDArray[np.int64], sizes: NDArray[np.int64], out: NDArray[np.uint8]
+    ) -> None:
+        try:
+            stages.decode_together(memory, spans, sizes, out)
+        except ValueError:
+            raise
+        except Exception as error:  # the library has an error of its own
+            raise ValueError(f"{type(error).__name__}: {error}") from None
 
     def _encode_stages(self, frame: NDArray[Any]) -> memoryview:
         value: Any = frame
@@ -209,7 +243,7 @@ class FrameCodec:
         return "+".join(codec.codec_id for codec in self._stages)
 
 
-def lz4_frame(stored: memoryview, nbytes: int) -> bytes:
+def _lz4_frame(stored: memoryview, nbytes: int) -> bytes:
     """Decodes one LZ4 frame of `nbytes` raw bytes; ValueError where it is damaged."""
     try:
         raw: bytes = lz4.block.decompress(stored[4:], uncompressed_size=nbytes)
@@ -218,6 +252,16 @@ def lz4_frame(stored: memoryview, nbytes: int) -> bytes:
     if len(raw) != nbytes:
         raise ValueError(f"{len(raw)} bytes decoded, {nbytes} expected")
     return raw
+
+
+def _decode_lz4(memory: memoryview, starts: list[int], ends: list[int], sizes: list[int], out: memoryview) -> None:
+    at = 0
+    for start, end, size in zip(starts, ends, sizes, strict=True):
+        if end - start == size:
+            out[at : at + size] = memory[start:end]
+        else:
+            out[at : at + size] = _lz4_frame(memory[start:end], size)
+        at += size
 
 
 def _lz4_encode(raw: memoryview, config: Config) -> bytes:

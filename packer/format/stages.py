@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
+from packer.format import together
 from packer.format.claims import claimed_bytes
 
 #: Settings of blosc's `shuffle`.
@@ -101,6 +102,22 @@ def decode_into(codec: Any, stored: memoryview, out: NDArray[np.uint8]) -> None:
     out[...] = decoded
 
 
+def pays_together(codec: Any, sizes: NDArray[np.int64]) -> bool:
+    """Whether `decode_together` takes frames of so many raw bytes (n,), and is quicker than one by one."""
+    return codec.codec_id == "zstd" and together.pays(sizes) and _zstd().has_together
+
+
+def decode_together(
+    memory: memoryview, spans: NDArray[np.int64], sizes: NDArray[np.int64], out: NDArray[np.uint8]
+) -> None:
+    """Decodes zstd frames that lie at `spans` (n, 2) of `memory` into `out`, one behind the other.
+
+    Raises:
+        Exception: of many kinds, where one is damaged or has not as many bytes as `sizes` (n,) says.
+    """
+    _zstd().decode_together(memory, spans, sizes, out)
+
+
 def flat_bytes(value: Any) -> memoryview:
     """The bytes of a buffer or an array; memoryview alone cannot cast arrays of complex numbers."""
     flat = value if isinstance(value, (bytes, bytearray, memoryview)) else np.ascontiguousarray(value).reshape(-1)
@@ -128,6 +145,8 @@ class _Zstd(threading.local):
         import zstandard
 
         self._decompressor = zstandard.ZstdDecompressor()
+        # Not where the library was built without C.
+        self.has_together = "multi_decompress_to_buffer" in zstandard.backend_features
         coarse = zstandard.ZstdCompressionParameters.from_level(1, min_match=7, hash_log=13)
         self._compressor = zstandard.ZstdCompressor(compression_params=coarse)
 
@@ -136,6 +155,11 @@ class _Zstd(threading.local):
 
     def decode_into(self, stored: memoryview, out: NDArray[np.uint8]) -> None:
         out.data[:] = self._decompressor.decompress(stored, allow_extra_data=False)
+
+    def decode_together(
+        self, memory: memoryview, spans: NDArray[np.int64], sizes: NDArray[np.int64], out: NDArray[np.uint8]
+    ) -> None:
+        together.decode_together(self._decompressor, memory, spans, sizes, out)
 
 
 @lru_cache(maxsize=1)
