@@ -137,8 +137,10 @@ class Team:
         if self._calls <= WAKING:
             return
         way, known = self.together, self._cost
-        # The mean of about the last four: quick to follow, not thrown by one slow call.
-        known[way] = 0.75 * known.get(way, cost) + 0.25 * cost
+        # The mean of about the last four. One slow call, the first of an epoch say, raises it by a quarter and no more;
+        # else it would be tries that found out, hundreds of calls later, that the other way is no better.
+        before = known.get(way, cost)
+        known[way] = 0.75 * before + 0.25 * min(cost, 2 * before)
         if self._is_try:
             if self._calls >= TRY_CALLS:
                 self._end_try()

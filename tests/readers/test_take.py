@@ -119,6 +119,17 @@ def test_a_change_is_noticed() -> None:
     assert np.mean(chosen[8:]) < 0.05
 
 
+def test_one_slow_call_changes_nothing() -> None:
+    """What was the quicker way stays it when one call has to wait, as the first of an epoch does."""
+    team = Team()
+    _run(team, {True: 1.0, False: 2.0}, 100)
+    while not team.together:
+        team.note(2.0)
+    _run(team, {True: 1.0, False: 2.0}, 2)
+    team.note(100.0)
+    assert all(_run(team, {True: 1.0, False: 2.0}, 20))
+
+
 def test_other_threads_start_no_team(monkeypatch: pytest.MonkeyPatch) -> None:
     """A large gather in a thread beside the main one takes one of torch's threads."""
     monkeypatch.setattr(takes, "_TEAMS", {})
