@@ -29,7 +29,9 @@ def test_every_command_has_its_line(command: str) -> None:
     assert f"| `packer {command}` |" in TEXT
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", RECIPES, ROOT / "docs" / "benchmark.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", RECIPES, ROOT / "docs" / "benchmark.md"], ids=lambda page: page.name
+)
 def test_links_lead_somewhere(page: Path) -> None:
     """Every relative link is to a file of the project."""
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
