@@ -67,7 +67,13 @@ def test_a_loop_with_threads_does_not_go_on_in_a_forked_process(rows):
     assert len(list(batches)) == 99
 
 
-@pytest.mark.parametrize(("codec", "transform", "threads"), [("zstd", None, 2), ("zstd", dict, 1), ("none", dict, 1)])
+@pytest.mark.parametrize(
+    ("codec", "transform", "threads"),
+    [
+        *[("zstd", None, 2), ("zstd", dict, 1), ("none", dict, 1)],
+        *[("shuffle+zstd", None, 2), ("shuffle+lz4", None, 0), ("bitshuffle", None, 0), ("lz4", None, 0)],
+    ],
+)
 def test_threads_of_ones_own_choice(tmp_path, monkeypatch, codec, transform, threads):
     """A transform runs in one thread at a time unless the user asks for more, so that random ones can be repeated."""
     monkeypatch.setattr("os.cpu_count", lambda: 8)
