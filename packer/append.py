@@ -4,10 +4,10 @@ append("div2k.packed", ["lr=more/LR", "hr=more/HR"])
 append("rows.packed", "other.packed")
 
 The new samples are packed beside the dataset first, into `.NAME.appending`; killed there, the same call goes on.
-Then their shards are linked into the dataset, a table of all names is written under a new name, and one rename
-puts the new manifest in place: before it the dataset is the old one, behind it the new one. The table of names
-that the old manifest leads to stays until the next call, for readers that are open. `.NAME.appended` tells the same
-call, killed while it tidied up, that all is done.
+Then their shards are linked into the dataset, a table of all names is written under a new name, what was left out is
+listed behind what is listed already, and one rename puts the new manifest in place: before it the dataset is the old
+one, behind it the new one. The table of names that the old manifest leads to stays until the next call, for readers
+that are open. `.NAME.appended` tells the same call, killed while it tidied up, that all is done.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from packer.dataset_lock import dataset_lock
 from packer.errors import UsageError, WriteError
 from packer.finish import write_table
 from packer.format import manifest as manifests
-from packer.format.manifest import MANIFEST, SHARD_FOLDER, FileEntry, Manifest
+from packer.format.manifest import MANIFEST, REJECTED_FILE, SHARD_FOLDER, FileEntry, Manifest
 from packer.format.sync import sync_folder, write_synced
 from packer.joining import check_names, joined_manifest, moved, take_shard
-from packer.left_out import ListEntry, left_out_lines, write_left_out
+from packer.left_out import ListEntry, left_out_lines, read_left_out, write_left_out
 from packer.origin import origin_of
 from packer.output import beside
-from packer.rejected import Rejected, decode_lines
+from packer.rejected import Rejected
 from packer.sources.base import Source
 from packer.sources.fitted import FittedSource
 from packer.sources.packed.source import open_packed, read_names
@@ -143,6 +143,10 @@ class _Appending:
         self._given = _given(source)
         self._rejected = rejected
         self._left_out = left_out_lines(folder, held)
+        self._listed = set(read_left_out(folder, held))
+        # What a call has listed that was killed is taken back, so that the file holds what the manifest speaks of.
+        if self._left_out or (folder / REJECTED_FILE).exists():
+            write_left_out(folder, [], self._left_out)
         self._work, self._noted = beside(folder, "appending"), beside(folder, "appended")
 
     def run(self, options: ConvertOptions) -> tuple[Manifest, int]:
@@ -216,9 +220,8 @@ class _Appending:
 
     def _list_left_out(self) -> ListEntry:
         """Lists what was left out, behind what the manifest knows already."""
-        before = decode_lines(self._left_out)
-        new = [bad for bad in self._rejected if bad.shard is not None or bad not in before]
-        return write_left_out(self._folder, new, self._left_out) if new else self._held.left_out
+        new = [bad for bad in self._rejected if bad.shard is not None or bad not in self._listed]
+        return write_left_out(self._folder, new, self._left_out)
 
 
 def _given(source: Source) -> _Given | None:

@@ -24,7 +24,7 @@ from packer.format.manifest import Manifest
 from packer.format.remote.urls import is_url
 from packer.format.schema import FieldSpec
 from packer.framing import codec_texts
-from packer.left_out import read_left_out
+from packer.left_out import salvage_left_out
 from packer.output import OutputFolder, check_output, warn_of_room
 from packer.prepare import Prepared, prepare
 from packer.processes import run_processes
@@ -202,7 +202,9 @@ def _published(path: Path, files: list[tuple[str, int, int]], began: float) -> R
     manifest = manifests.read(path)
     size = sum(size for _, size, _ in files)
     seconds = time.perf_counter() - began
-    return Report(path, manifest, tuple(read_left_out(path, manifest)), size, len(manifest.shards), seconds)
+    return Report(
+        path, manifest, tuple(salvage_left_out(path, len(manifest.shards))), size, len(manifest.shards), seconds
+    )
 
 
 def open_source(sources: Any, options: ConvertOptions, rejected: list[Rejected]) -> Source:

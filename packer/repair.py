@@ -14,20 +14,21 @@ import msgspec
 from packer.against import check_same_schema, same_bits
 from packer.conversions import given_by, packed_names
 from packer.dataset_lock import dataset_lock
-from packer.errors import DamagedError, DatasetError, SourceError, UnfinishedError
+from packer.errors import DamagedError, DatasetError, SourceError, UnfinishedError, WriteError
 from packer.finish import Made, write_manifest
 from packer.format import manifest as manifests
 from packer.format.column import Column
-from packer.format.manifest import NAMES_FILE, SHARD_FOLDER, Manifest, ShardEntry
+from packer.format.manifest import NAMES_FILE, REJECTED_FILE, SHARD_FOLDER, Manifest, ShardEntry
 from packer.format.schema import Field
 from packer.format.shard import Shard
-from packer.left_out import salvage_left_out, write_left_out
+from packer.left_out import ListEntry, left_out_lines, salvage_left_out, write_left_out
 from packer.origin import Origin
 from packer.output import beside
 from packer.plan import ShardPlan, field_sizes, plan_shards
 from packer.processes import run_processes
 from packer.progress import Progress, no_progress
 from packer.rebuild import rebuild_manifest
+from packer.rejected import encode_lines
 from packer.sources.base import Source
 from packer.tasks import ShardTask, report_of, write_shard
 from packer.verify import verify
@@ -43,7 +44,8 @@ class RepairReport:
         shards: files of the shards that were packed again.
         changed: of those, the ones whose bytes differ from before, though every sample that could still be read is
             the same: another version of a codec's library.
-        left_out: lines of the list of what was left out that could still be read, where it was written anew of those.
+        left_out: lines of the list of what was left out that could still be read, where it was written anew of those;
+            the shards in the manifest tell how many there were.
     """
 
     manifest: bool
@@ -130,12 +132,23 @@ def _repair(
     names = manifest.names is not None and manifest.names.file in wrong
     left_out = None
     if not isinstance(manifest.left_out, msgspec.UnsetType) and manifest.left_out.file in wrong:
-        readable = salvage_left_out(folder, len(entries))
-        left_out = len(readable)
-        manifest = msgspec.structs.replace(manifest, left_out=write_left_out(folder, readable))
+        listed, left_out = _list_anew(folder, manifest)
+        manifest = msgspec.structs.replace(manifest, left_out=listed)
     if changed or names or left_out is not None:
         _publish(folder, manifest, list(entries.values()))
     return RepairReport(rebuilt, names, tuple(entry.file for entry in bad), tuple(changed), left_out)
+
+
+def _list_anew(folder: Path, manifest: Manifest) -> tuple[ListEntry, int]:
+    """Writes the list of what was left out, of what can still be read; returns its entry, and the number of lines."""
+    try:
+        lines = left_out_lines(folder, manifest)  # where there is only more behind it
+    except DamagedError:
+        lines = encode_lines(salvage_left_out(folder, len(manifest.shards)))
+    try:
+        return write_left_out(folder, [], lines), lines.count(b"\n")
+    except OSError as error:
+        raise WriteError(f"{folder / REJECTED_FILE}: {error.strerror}") from None
 
 
 class _Packed(NamedTuple):

@@ -139,9 +139,10 @@ class _Checker:
         except (DamagedError, OSError) as error:
             self._add(entry, of_file(str(error), path, self.folder))
             return
-        # Read once more: what was appended in between is no damage.
-        now = manifests.read(self.folder).left_out
-        if held != entry.bytes and now == entry and not beside(self.folder, "appending").exists():
+        if held == entry.bytes or beside(self.folder, "appending").exists():
+            return
+        # Read once more, after that: what was appended in between is no damage.
+        if manifests.read(self.folder).left_out == entry:
             self._add(entry, f"{held:,} bytes, {entry.bytes:,} expected")
 
     def _add(self, entry: FileEntry, what: str) -> None:

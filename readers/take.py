@@ -2,7 +2,8 @@
 
 Small gathers are slower with several threads, ten times so on a busy machine: the team waits for the thread that
 did not get a processor. Large ones gain where processors are free (1.6 MB: 84 us with two threads, 150 with one).
-Which it is changes while a program runs, so large gathers are timed, and now and then the other way is tried.
+Which it is changes while a program runs, so large gathers are timed, and now and then the other way is tried. Smaller
+ones behind them use the threads while they are awake.
 """
 
 from __future__ import annotations
@@ -96,9 +97,10 @@ def quicker(nbytes: int, several: Callable[[], torch.Tensor], one: Callable[[], 
     """Does whichever of two was quicker lately for about so many bytes: with several threads, or with one.
 
     Several are used when the main thread asks only: any other would start a team of its own. In a process
-    that was forked they are not: the team stayed behind, and OpenMP would wait for it for ever.
+    that was forked they are not: the team stayed behind, and OpenMP would wait for it for ever. Less
+    than `TEAM_BYTES` is not timed: several are used where they are awake.
     """
-    if not in_main_thread() or is_forked():
+    if torch.get_num_threads() == 1 or not in_main_thread() or is_forked():
         return one()
     if nbytes < TEAM_BYTES:
         return several() if nbytes >= AWAKE_BYTES and time.perf_counter() < _TEAMS.awake_until else one()
@@ -145,7 +147,7 @@ class Team:
             if self._calls >= TRY_CALLS:
                 self._end_try()
         elif self._calls >= self._distance:
-            known.pop(not way, None)
+            del known[not way]  # measured anew, by the try alone
             self._turn(is_try=True)
         elif known[way] > known[not way]:
             self._turn(is_try=False)

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
 
-from readers.take import AWAKE_BYTES, alone, in_main_thread, quicker, take, together
+from readers.take import AWAKE_BYTES, TORCH_GRAIN, alone, in_main_thread, quicker, take, together
 
 #: Fewer bytes are copied by numpy, which keeps the interpreter's lock meanwhile: 25 us at most. torch lets go of it,
-#: and may wait for milliseconds to have it back while another thread is at work. The main thread, which mostly works
-#: alone, leaves less than `TEAM_BYTES` to numpy.
+#: and may wait for milliseconds to have it back while another thread is at work. The main thread mostly works alone,
+#: and leaves to `quicker` what has `AWAKE_BYTES` and more.
 HELD_BYTES = 2**18
 
 
@@ -48,7 +48,8 @@ class Window:
             rows = _as(self._rows.dtype, out).view(len(records), self._length)
             return self._shaped(take(self._rows, records, rows))
         nbytes = len(records) * self._nbytes
-        if nbytes < AWAKE_BYTES or (nbytes < HELD_BYTES and not in_main_thread()):
+        few = len(records) * self._length < TORCH_GRAIN  # torch spreads no fewer elements
+        if few or nbytes < AWAKE_BYTES or (nbytes < HELD_BYTES and not in_main_thread()):
             return torch.from_numpy(self.array(records))
         if not in_main_thread():
             return self._shaped(alone(self._rows, records))

@@ -62,11 +62,11 @@ def describe(place: str | Path) -> Description:
     manifest = manifests.read(path)
     files = [*manifest.shards, *([manifest.names] if manifest.names else [])]
     disk = sum(_disk_bytes(path / file.file, file) for file in files)
-    rejected = 0
     try:
         rejected = left_out_lines(path, manifest).count(b"\n")
     except DamagedError as error:
         _log.warning("%s", error)
+        rejected = sum(shard.rejected for shard in manifest.shards)
     return Description(path, manifest, _first_names(path, manifest), disk + _blocks(path / MANIFEST), rejected)
 
 

@@ -119,7 +119,7 @@ class FrameCodec:
         self.is_raw = not coding
         #: One plain LZ4 stage, which the lz4 package runs.
         self._lz4 = coding[0] if len(coding) == 1 and coding[0]["id"] in LZ4 else None
-        self._stages = [] if self._lz4 else [stages.stage(json.dumps(c, sort_keys=True)) for c in coding]
+        self._stages = [] if self._lz4 is not None else [stages.stage(json.dumps(c, sort_keys=True)) for c in coding]
         self._of_differences = self.rowdelta and coding == list(NAMED["rowdelta+zstd"][1:])
         self._is_exact = all(c["id"] in _EXACT for c in coding)
 
@@ -151,7 +151,7 @@ class FrameCodec:
         """
         if len(stored) == nbytes:
             return stored
-        if self._lz4:
+        if self._lz4 is not None:
             return _lz4_frame(stored, nbytes)
         try:
             out = np.empty(nbytes, np.uint8)
@@ -170,7 +170,7 @@ class FrameCodec:
             out[...] = np.frombuffer(stored, np.uint8)
         elif self.is_raw:
             raise ValueError(f"{len(stored)} bytes stored, {out.nbytes} expected")
-        elif self._lz4:
+        elif self._lz4 is not None:
             out[...] = np.frombuffer(_lz4_frame(stored, out.nbytes), np.uint8)
         else:
             self._run_stages(stored, out)
@@ -192,7 +192,7 @@ class FrameCodec:
             self._decode_together(memory, spans, sizes, out)
             return
         starts, ends = spans.T.tolist()
-        if self._lz4:
+        if self._lz4 is not None:
             _decode_lz4(memory, starts, ends, sizes.tolist(), out.data)
             return
         at = 0

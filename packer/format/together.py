@@ -30,6 +30,8 @@ def decode_together(
 ) -> None:
     """Decodes frames of `memory` into `out`, one behind the other; those stored as they are, are copied.
 
+    What follows a frame within its span is an error only where it is no zstd frame, or makes it larger.
+
     Args:
         decompressor: a `zstandard.ZstdDecompressor`, used by no other thread meanwhile.
         spans: first byte of each frame and the one behind its last, (n, 2).
@@ -38,6 +40,7 @@ def decode_together(
 
     Raises:
         zstandard.ZstdError: a frame is damaged, or holds another number of bytes.
+        ValueError: one does not lie within the memory.
     """
     at = 0
     for first, end in _groups(sizes):
@@ -60,13 +63,16 @@ def _decoded(
     """The raw bytes of frames, in memory of the library or, where they are stored as they are, in `memory`."""
     import zstandard
 
-    coded = np.flatnonzero(spans[:, 1] - spans[:, 0] != sizes)
-    parts = [np.frombuffer(memory[start:end], np.uint8) for start, end in spans.tolist()]
-    if len(coded):
-        lowest, behind = int(spans[:, 0].min()), int(spans[:, 1].max())
-        segments = np.stack([spans[coded, 0] - lowest, spans[coded, 1] - spans[coded, 0]], axis=1)
-        source = zstandard.BufferWithSegments(memory[lowest:behind], segments.tobytes())
-        found = decompressor.multi_decompress_to_buffer(source, decompressed_sizes=sizes[coded].tobytes())
-        for number, frame in enumerate(coded.tolist()):
-            parts[frame] = np.frombuffer(found[number], np.uint8)
-    return parts
+    lengths = spans[:, 1] - spans[:, 0]
+    if (lengths < 0).any() or (spans < 0).any():
+        raise ValueError("a frame ends before it begins")  # the library would take it for one of 2**64 bytes
+    coded = lengths != sizes
+    if not coded.any():
+        return [np.frombuffer(memory[start:end], np.uint8) for start, end in spans.tolist()]
+    lowest, behind = int(spans[coded, 0].min()), int(spans[coded, 1].max())
+    segments = np.stack([spans[coded, 0] - lowest, lengths[coded]], axis=1)
+    source = zstandard.BufferWithSegments(memory[lowest:behind], segments.tobytes())
+    found = decompressor.multi_decompress_to_buffer(source, decompressed_sizes=sizes[coded].tobytes())
+    decoded = map(found.__getitem__, range(len(found)))
+    each = zip(spans.tolist(), coded.tolist(), strict=True)
+    return [np.frombuffer(next(decoded) if is_coded else memory[a:b], np.uint8) for (a, b), is_coded in each]

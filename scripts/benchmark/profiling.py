@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import cProfile
-import pstats
 import sys
 import threading
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from benchmark.measuring import Side
@@ -16,14 +15,12 @@ from benchmark.page_cache import warm
 #: Functions that are told.
 SHOWN = 8
 
-Function = tuple[str, int, str]
-
 
 def profiled(side: Side) -> tuple[str, ...]:
     """A line for each of the functions that take most of a run, their own time alone: share, us an item, function.
 
     A profile makes calls dearer, so that the shares of small functions are too high. Of threads it tells up to Python
-    3.11; what processes of their own do it never sees.
+    3.11, which should end with the run, or they stay profiled; what processes of their own do it never sees.
     """
     warm(side.files)
     side.prepare()
@@ -40,18 +37,21 @@ def profiled(side: Side) -> tuple[str, ...]:
         items = profiles[0].runcall(side.run)
     finally:
         threading.setprofile(None)
-    own: dict[Function, float] = {}
+        profiles[0].disable()
+    own: dict[str, float] = {}
     for profile in profiles:
-        profile.disable()
-        for function, (_, _, seconds, _, _) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
-            own[function] = own.get(function, 0.0) + seconds
+        for entry in profile.getstats():
+            function = _told(entry.code)
+            own[function] = own.get(function, 0.0) + entry.inlinetime
     total = sum(own.values())
     most = sorted(own.items(), key=lambda one: -one[1])[:SHOWN]
     each = 1e6 / max(items, 1)
-    return tuple(f"{seconds / total:4.0%} {each * seconds:9.2f} us  {_told(function)}" for function, seconds in most)
+    return tuple(f"{seconds / total:4.0%} {each * seconds:9.2f} us  {function}" for function, seconds in most)
 
 
-def _told(function: Function) -> str:
+def _told(code: CodeType | str) -> str:
     """A function in words: file and line where there are any."""
-    file, line, name = function
-    return name if file == "~" else f"{Path(file).parent.name}/{Path(file).name}:{line} {name}"
+    if isinstance(code, str):
+        return code
+    path = Path(code.co_filename)
+    return f"{path.parent.name}/{path.name}:{code.co_firstlineno} {code.co_name}"

@@ -13,12 +13,13 @@ import pytest
 from packer import left_out
 from packer.append import append
 from packer.convert import convert
-from packer.errors import DamagedError
+from packer.errors import DamagedError, DatasetError
 from packer.format import manifest as manifests
 from packer.left_out import read_left_out, salvage_left_out, write_left_out
 from packer.merge import merge
 from packer.rejected import Rejected
 from packer.repair import repair
+from packer.stats import save, statistics
 from packer.verify import verify
 
 LIST = "rejected.jsonl"
@@ -179,3 +180,148 @@ def test_what_can_be_read_of_a_list(tmp_path: Path) -> None:
     assert salvage_left_out(tmp_path, 5) == [good, none]
     assert salvage_left_out(tmp_path, 6) == [good, none, later]
     assert salvage_left_out(tmp_path / "nothing", 6) == []
+
+
+def killed_append(dataset: Path, more: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Appends, up to where the list is longer and the manifest is not written."""
+
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("packer.append.write_synced", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            append(dataset, more, workers=0, on_error="skip")
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_another_append_takes_back_what_a_killed_one_listed(
+    dataset: Path, tmp_path: Path, clouds: Any, monkeypatch: pytest.MonkeyPatch, listed: bool
+) -> None:
+    """Its own list is that of the dataset, whether it leaves anything out or not."""
+    if not listed:
+        dataset = convert(cut_short(tmp_path / "whole", clouds), tmp_path / "w", workers=0).path
+    before = (dataset / LIST).read_bytes() if listed else None
+    killed_append(dataset, cut_short(tmp_path / "killed", clouds, "bad3"), monkeypatch)
+    assert (dataset / LIST).exists()
+    append(dataset, cut_short(tmp_path / "good", clouds), workers=0, on_error="skip")
+    assert ((dataset / LIST).read_bytes() if (dataset / LIST).exists() else None) == before
+    assert not found(dataset)
+    append(dataset, cut_short(tmp_path / "other", clouds, "bad4"), workers=0, on_error="skip")
+    names = [Path(bad.file).name for bad in read_left_out(dataset, manifests.read(dataset))]
+    assert names == [*(["bad1.ply", "bad2.ply"] if listed else []), "bad4.ply"]
+    assert not found(dataset)
+
+
+def test_repair_cuts_back_to_what_the_manifest_knows(
+    dataset: Path, tmp_path: Path, clouds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines of an append that will not go on are none of the dataset."""
+    before = (dataset / LIST).read_bytes()
+    killed_append(dataset, cut_short(tmp_path / "killed", clouds, "bad3"), monkeypatch)
+    shutil.rmtree(tmp_path / ".d.appending")
+    assert found(dataset) == [LIST, "shards/00001.lmdb"]
+    assert repair(dataset).left_out == 2
+    assert (dataset / LIST).read_bytes() == before
+
+
+def test_lists_of_datasets_that_do_not_know_them(dataset: Path, tmp_path: Path, clouds: Any) -> None:
+    """Manifests once had counts alone: the list is taken up when one is written next."""
+    manifest = manifests.read(dataset)
+    manifests.write(dataset, msgspec.structs.replace(manifest, left_out=msgspec.UNSET))
+    shutil.copytree(dataset, tmp_path / "a")
+    assert not found(dataset)
+    listed = read_left_out(dataset, manifests.read(dataset))
+    assert len(listed) == 2
+    other = convert(cut_short(tmp_path / "more", clouds), tmp_path / "o", workers=0).path
+    merge([dataset, other], tmp_path / "m")
+    append(tmp_path / "a", other, workers=0)
+    for folder in (tmp_path / "m", tmp_path / "a"):
+        after = manifests.read(folder)
+        assert after.left_out == manifest.left_out
+        assert read_left_out(folder, after) == listed
+
+
+def test_a_list_that_an_append_lengthens_meanwhile(
+    dataset: Path, tmp_path: Path, clouds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that swaps its manifest and tidies up between two looks is no damage."""
+    more = cut_short(tmp_path / "more", clouds, "bad3")
+    killed_append(dataset, more, monkeypatch)
+    exists, asked = Path.exists, []
+
+    def appended(path: Path) -> bool:
+        monkeypatch.setattr(Path, "exists", exists)
+        asked.append(path.name)
+        append(dataset, more, workers=0, on_error="skip")
+        return exists(path)
+
+    lines = left_out.left_out_lines
+
+    def read(*arguments: Any) -> bytes:
+        data = lines(*arguments)
+        monkeypatch.setattr(Path, "exists", appended)
+        return data
+
+    monkeypatch.setattr("packer.verify.left_out_lines", read)
+    assert found(dataset) == []
+    assert asked == [".d.appending"]
+    assert manifests.read(dataset).samples == 2
+
+
+@pytest.mark.parametrize("claimed", [10**9, 2**53])
+def test_a_list_that_claims_more_than_there_is(dataset: Path, claimed: int) -> None:
+    """It is cut short, and nothing is allocated for what it claims."""
+    manifest = manifests.read(dataset)
+    entry = manifest.left_out
+    assert not isinstance(entry, msgspec.UnsetType)
+    lying = msgspec.structs.replace(entry, bytes=claimed)
+    manifests.write(dataset, msgspec.structs.replace(manifest, left_out=lying))
+    (damage,) = verify(dataset).damages
+    assert damage.what == f"{entry.bytes:,} bytes, {claimed:,} expected"
+
+
+def test_lists_that_may_not_be_read_are_not_given_up(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file without permission is no damaged one: it is named, and stays."""
+    before = (dataset / LIST).read_bytes()
+
+    def refused(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path.name == LIST:
+            raise PermissionError(13, "Permission denied", str(path))
+        return plain(path, *arguments, **options)
+
+    plain = Path.open
+    manifest = manifests.read(dataset)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refused)
+        for job in (lambda: verify(dataset), lambda: repair(dataset), lambda: salvage_left_out(dataset, 1)):
+            with pytest.raises(DatasetError, match=r"rejected.jsonl: cannot be read: Permission denied"):
+                job()
+    assert manifests.read(dataset) == manifest
+    assert (dataset / LIST).read_bytes() == before
+
+
+@pytest.mark.parametrize("lines", [b"words\n", b'{"a": 1}\n'])
+def test_lists_of_something_else(dataset: Path, tmp_path: Path, clouds: Any, lines: bytes) -> None:
+    """A manifest may speak of a file that lists no samples: appending and merging say so, before they pack."""
+    other = write_left_out(dataset, [], lines)
+    manifests.write(dataset, msgspec.structs.replace(manifests.read(dataset), left_out=other))
+    with pytest.raises(DamagedError, match=r"rejected.jsonl: it lists no samples.*packer repair"):
+        append(dataset, cut_short(tmp_path / "more", clouds), workers=0)
+    assert not list(tmp_path.glob(".d.*"))
+
+
+def test_a_list_of_which_nothing_can_be_read(dataset: Path) -> None:
+    """What is left of it goes; how many samples it told of stays known."""
+    (dataset / LIST).write_bytes(b"\xff\n")
+    assert repair(dataset).left_out == 0
+    assert not (dataset / LIST).exists()
+    assert [shard.rejected for shard in manifests.read(dataset).shards] == [2]
+    assert not found(dataset)
+
+
+def test_statistics_leave_it_alone(dataset: Path) -> None:
+    """What is added to a manifest changes nothing else."""
+    before = manifests.read(dataset).left_out
+    save(dataset, statistics(dataset))
+    assert manifests.read(dataset).left_out == before

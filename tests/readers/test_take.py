@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from readers import take as takes
-from readers.take import LAST_TRY, TRY_CALLS, Team, take, take_rows
+from readers.take import LAST_TRY, TRY_CALLS, Team, Teams, take, take_rows
 
 
 @pytest.mark.parametrize("rows", [0, 1, 100, 3000])
@@ -132,7 +132,32 @@ def test_one_slow_call_changes_nothing() -> None:
 
 def test_other_threads_start_no_team(monkeypatch: pytest.MonkeyPatch) -> None:
     """A large gather in a thread beside the main one takes one of torch's threads."""
-    monkeypatch.setattr(takes, "_TEAMS", {})
+    monkeypatch.setattr(takes, "_TEAMS", Teams())
+    monkeypatch.setattr(Teams, "of", lambda *_: pytest.fail("it asked for a team"))
     with ThreadPoolExecutor(1) as pool:
         pool.submit(take, torch.zeros(100, 300_000 // 4), np.arange(100)).result()
-    assert not takes._TEAMS
+
+
+def _ways(monkeypatch: pytest.MonkeyPatch, *sizes: int, after: float = 0.0) -> list[str]:
+    """How gathers of so many bytes are done, one behind the other; `after` seconds lie between any two."""
+    now = [0.0]
+    monkeypatch.setattr(takes, "_TEAMS", Teams())
+    monkeypatch.setattr(takes.time, "perf_counter", lambda: now[0])
+    found = []
+    for size in sizes:
+        takes.quicker(size, lambda: found.append("several"), lambda: found.append("one"))  # type: ignore[arg-type, return-value]
+        now[0] += after
+    return found
+
+
+def test_small_gathers_use_threads_that_are_awake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a large one that used several, and soon; not before it, not later, and not where there is too little."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    large, small, least = takes.TEAM_BYTES, takes.AWAKE_BYTES, takes.AWAKE_BYTES - 1
+    assert _ways(monkeypatch, small, large, small, least) == ["one", "several", "several", "one"]
+    assert _ways(monkeypatch, large, small, after=2 * takes.AWAKE_SECONDS) == ["several", "one"]
+    monkeypatch.setattr(takes, "is_forked", lambda: True)
+    assert _ways(monkeypatch, large, small) == ["one", "one"]
+    monkeypatch.setattr(takes, "is_forked", lambda: False)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    assert _ways(monkeypatch, large, small) == ["one", "one"]

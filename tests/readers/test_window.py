@@ -12,6 +12,14 @@ from readers.window import Window
 UNITS = [torch.uint8, torch.bool, torch.float16, torch.int32, torch.float64, torch.complex128]
 
 
+def way(monkeypatch: pytest.MonkeyPatch, held: int) -> None:
+    """Leaves fewer bytes than `held` to numpy; more go to several of torch's threads."""
+    monkeypatch.setattr(windows, "HELD_BYTES", held)
+    monkeypatch.setattr(windows, "AWAKE_BYTES", held)
+    monkeypatch.setattr(windows, "TORCH_GRAIN", held)
+    monkeypatch.setattr(windows, "quicker", lambda nbytes, several, one: several())
+
+
 @pytest.mark.parametrize("held", [0, 2**18])
 @pytest.mark.parametrize("shape", [(), (3,), (2, 5)])
 @pytest.mark.parametrize("unit", UNITS)
@@ -19,8 +27,7 @@ def test_records_begin_at_every_element(
     monkeypatch: pytest.MonkeyPatch, unit: torch.dtype, shape: tuple[int, ...], held: int
 ) -> None:
     """Overlapping records come whole, in order and more than once, as copies; in new memory and in the caller's."""
-    monkeypatch.setattr(windows, "HELD_BYTES", held)
-    monkeypatch.setattr(windows, "TEAM_BYTES", held)
+    way(monkeypatch, held)
     elements = torch.arange(400).to(unit)
     values = elements.numpy().copy()
     window = Window(elements, values.dtype, shape)
@@ -42,8 +49,7 @@ def test_records_begin_at_every_element(
 @pytest.mark.parametrize("held", [0, 2**18])
 def test_records_may_be_made_of_other_elements(monkeypatch: pytest.MonkeyPatch, held: int) -> None:
     """Values of 8 bytes begin at odd bytes; unsigned ones of 2 are addressed as signed ones."""
-    monkeypatch.setattr(windows, "HELD_BYTES", held)
-    monkeypatch.setattr(windows, "TEAM_BYTES", held)
+    way(monkeypatch, held)
     memory = torch.arange(200, dtype=torch.uint8)
     found = Window(memory, np.float64, (2,)).tensor(np.array([3, 100]))
     assert found.numpy().tobytes() == memory[3:19].numpy().tobytes() + memory[100:116].numpy().tobytes()
@@ -56,8 +62,7 @@ def test_records_may_be_made_of_other_elements(monkeypatch: pytest.MonkeyPatch, 
 @pytest.mark.parametrize("held", [0, 2**18])
 def test_no_record_outside_is_copied(monkeypatch: pytest.MonkeyPatch, held: int) -> None:
     """The record behind the last one that fits is refused."""
-    monkeypatch.setattr(windows, "HELD_BYTES", held)
-    monkeypatch.setattr(windows, "TEAM_BYTES", held)
+    way(monkeypatch, held)
     window = Window(torch.zeros(10), np.float32, (3,))
     assert window.tensor(np.array([7])).shape == (1, 3)
     with pytest.raises(IndexError):

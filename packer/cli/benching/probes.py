@@ -35,7 +35,7 @@ READING, DECODING, GATHERING, FETCHING, OWN = range(5)
 #: All that decodes: whoever calls it is timed.
 _DECODERS: tuple[tuple[Any, str], ...] = (
     (FrameCodec, "decode_into"),
-    (fixed, "_decode_lz4"),
+    (FrameCodec, "decode_frames"),
     (fixed, "undo_rows"),
     (rowdelta, "accumulate"),
 )

@@ -87,8 +87,8 @@ def test_raw_fields_decode_nothing(packed):
     ("owner", "name", "codec", "ragged"),
     [
         (FrameCodec, "decode_into", "zstd", False),
-        (FrameCodec, "decode_into", "lz4", True),
-        (fixed, "_decode_lz4", "lz4", False),
+        (FrameCodec, "decode_frames", "lz4", True),
+        (FrameCodec, "decode_frames", "lz4", False),
         (fixed, "undo_rows", "rowdelta+zstd", False),
         (rowdelta, "accumulate", "rowdelta+zstd", True),
     ],

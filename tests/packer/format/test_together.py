@@ -131,3 +131,14 @@ def test_every_codec_decodes_many_frames(name: str, count: int) -> None:
     out = np.zeros(int(sizes.sum()), np.uint8)
     codec.decode_frames(memoryview(b"".join(stored)), spans, sizes, out)
     assert out.tobytes() == b"".join(values.tobytes() for values in raw[::-1])
+
+
+def test_frames_that_end_before_they_begin_are_errors() -> None:
+    """Also far before: the library would take the length for one of 2**64 bytes."""
+    memory, spans, sizes, wanted = frames(30)
+    out = np.zeros(len(wanted), np.uint8)
+    for first, end in ((500, 499), (500, 0), (-5, 40)):
+        lying = spans.copy()
+        lying[3] = first, end
+        with pytest.raises(ValueError, match="ends before it begins"):
+            FrameCodec(NAMED["zstd"], np.dtype("u1")).decode_frames(memory, lying, sizes, out)
