@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -138,3 +140,13 @@ def test_the_same_kind_of_place_on_this_machine(rows, tmp_path, files_of, monkey
     convert(rows.sources, tmp_path / "here", workers=0)
     assert files_of(tmp_path / "there" / "set") == files_of(tmp_path / "here")
     assert len(PackedDataset(f"file://{tmp_path}/there/set")) == 400
+
+
+def test_the_list_of_what_was_left_out_is_uploaded(clouds, s3, held, tmp_path, files_of) -> None:
+    """It is a file of the dataset, which its manifest knows."""
+    shutil.copytree(clouds.folder, tmp_path / "in")
+    (tmp_path / "in" / "none.ply").write_text("nothing")
+    for place in (tmp_path / "here", f"{s3.url}/set"):
+        convert(str(tmp_path / "in"), place, workers=0, on_error="skip")
+    assert "rejected.jsonl" in held()
+    assert held() == files_of(tmp_path / "here")
