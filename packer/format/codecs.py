@@ -205,7 +205,7 @@ class FrameCodec:
     ) -> None:
         try:
             stages.decode_together(memory, spans, sizes, out)
-        except ValueError:
+        except (ValueError, MemoryError):  # no frame is to blame for the latter: its size was known
             raise
         except Exception as error:  # the library has an error of its own
             raise ValueError(f"{type(error).__name__}: {error}") from None

@@ -142,3 +142,15 @@ def test_frames_that_end_before_they_begin_are_errors() -> None:
         lying[3] = first, end
         with pytest.raises(ValueError, match="ends before it begins"):
             FrameCodec(NAMED["zstd"], np.dtype("u1")).decode_frames(memory, lying, sizes, out)
+
+
+def test_a_lack_of_memory_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes are those of the schema: where they do not fit into memory, no frame is called damaged."""
+
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(together, "decode_together", fail)
+    memory, spans, sizes, wanted = frames(30)
+    with pytest.raises(MemoryError):
+        FrameCodec(NAMED["zstd"], np.dtype("u1")).decode_frames(memory, spans, sizes, np.zeros(len(wanted), np.uint8))
