@@ -115,7 +115,7 @@ def decode_together(
     Raises:
         Exception: of many kinds, where one is damaged or has not as many bytes as `sizes` (n,) says.
     """
-    _zstd().decode_together(memory, spans, sizes, out)
+    together.decode_together(_zstd().decompressor, memory, spans, sizes, out)
 
 
 def flat_bytes(value: Any) -> memoryview:
@@ -144,7 +144,7 @@ class _Zstd(threading.local):
     def __init__(self) -> None:
         import zstandard
 
-        self._decompressor = zstandard.ZstdDecompressor()
+        self.decompressor = zstandard.ZstdDecompressor()
         # Not where the library was built without C.
         self.has_together = "multi_decompress_to_buffer" in zstandard.backend_features
         coarse = zstandard.ZstdCompressionParameters.from_level(1, min_match=7, hash_log=13)
@@ -154,12 +154,7 @@ class _Zstd(threading.local):
         return self._compressor.compress(value.data)
 
     def decode_into(self, stored: memoryview, out: NDArray[np.uint8]) -> None:
-        out.data[:] = self._decompressor.decompress(stored, allow_extra_data=False)
-
-    def decode_together(
-        self, memory: memoryview, spans: NDArray[np.int64], sizes: NDArray[np.int64], out: NDArray[np.uint8]
-    ) -> None:
-        together.decode_together(self._decompressor, memory, spans, sizes, out)
+        out.data[:] = self.decompressor.decompress(stored, allow_extra_data=False)
 
 
 @lru_cache(maxsize=1)
