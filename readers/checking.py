@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from packer.errors import DamagedError
 from packer.format.column_index import ColumnIndex
+from packer.format.frame_hashes import frame_hashes
 from packer.format.schema import Field
 from readers.field_reader import FieldReader
 from readers.fixed import Allocate
@@ -92,9 +92,8 @@ class Checker:
     def _wrong(self, index: ColumnIndex, frame: Numbers, edges: Numbers) -> NDArray[np.bool_]:
         """Whether the checksum of each frame (f,) is wrong; each is worked out once."""
         unique, at, inverse = np.unique(frame, return_index=True, return_inverse=True)
-        memory, digest = self._places.memory.bytes, xxhash.xxh3_64_intdigest
-        found = [digest(memory[start:end]) for start, end in edges[at].tolist()]
-        wrong: NDArray[np.bool_] = np.array(found, np.uint64) != index.arrays["checksums"][unique]
+        found = frame_hashes(self._places.memory.bytes, edges[at])
+        wrong: NDArray[np.bool_] = found != index.arrays["checksums"][unique]
         return wrong[inverse]
 
     def _error(self, shard: int, numbers: Numbers) -> DamagedError:

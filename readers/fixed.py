@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from packer.errors import DamagedError
 from packer.format import rowdelta
-from packer.format.codecs import FrameCodec
+from packer.format.codecs import FrameCodec, Frames
 from readers.addresses import Addresses
 from readers.forks import renew_in_children
 from readers.frame_cache import FrameCache, distinct
@@ -38,6 +38,8 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
 
 #: Decoded frames that one field keeps between batches, unless a loader asks for more.
 CACHE_BYTES = 32 * 2**20
+#: Axes of an image (H, W, C) in the order of (C, H, W).
+CHANNELS_FIRST = (2, 0, 1)
 #: torch gathers no single unsigned numbers of several bytes; their bytes, as signed ones, it does.
 _GATHERED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
@@ -70,6 +72,8 @@ class FixedRaw:
         self._at = at // self._unit.itemsize
         self._length = self._row // self._unit.itemsize
         self._window = places.memory.window(self._unit, self.field.np_dtype, self._shape)
+        first = CHANNELS_FIRST if self.field.kind == "image" else None
+        self._images = places.memory.window(self._unit, self.field.np_dtype, self._shape, first)
         self.row = 0
         self.addresses = Addresses([places], [self._at], [self._length])
 
@@ -94,9 +98,11 @@ class FixedRaw:
 
     def read(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
         """The samples, (n, *shape), in new memory or in what `allocate` gives."""
-        if allocate is None:
-            return self._window.tensor(located)
-        return self._window.tensor(located, allocate(len(located) * self._row))
+        return self._window.tensor(located, allocate and allocate(len(located) * self._row))
+
+    def images(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
+        """The same; images with their channels first, (n, C, H, W), as they are handed out."""
+        return self._images.tensor(located, allocate and allocate(len(located) * self._row))
 
 
 class FixedCoded:
@@ -124,6 +130,8 @@ class FixedCoded:
         #: Raw bytes of each; the last holds what is left.
         self._frame_sizes = np.full(self._bands, band_bytes)
         self._frame_sizes[-1:] = self._row - (self._bands - 1) * band_bytes
+        #: Bytes of a row of each band, of images that are stored as differences between rows.
+        self._row_bytes = np.full(self._bands, self._row // max(self._shape[0], 1) if self._codec.rowdelta else 0)
         self._rows = places.memory.window(torch.uint8, np.uint8, (max(self._row, 1),))
         self._lock = threading.Lock()
         self._cache = FrameCache(self._per_frame * self._row, slots)
@@ -179,23 +187,25 @@ class FixedCoded:
         """
         n = len(located)
         out = (allocate or fresh)(n * self._row)
+        undone = not self._codec.rowdelta
         if n and self._row:
             try:
                 if self._per_frame > 1:
                     self._read_shared(located, out.view(n, self._row))
                 else:
-                    self._read_own(located, out)
+                    undone |= self._read_own(located, out)
             except ValueError as error:
                 raise damaged(self.field.name, error) from None
-        if self._codec.rowdelta:
+        if not undone:
             undo_rows(out.numpy().view(self.field.np_dtype).reshape(n, *self._shape), self.field.frame.rows)
         return out.view(self._dtype).view(n, *self._shape)
 
-    def _read_own(self, located: Numbers, out: torch.Tensor) -> None:
-        """Decodes frames of one sample, or of a part of one, straight into `out`."""
+    def _read_own(self, located: Numbers, out: torch.Tensor) -> bool:
+        """Decodes frames of one sample, or of a part of one, straight into `out`; whether differences are undone."""
         starts, ends = located[:, : self._bands], located[:, 1 : self._bands + 1]
         spans = np.stack([starts, ends], axis=2).reshape(-1, 2)
-        self._codec.decode_frames(self._memory.bytes, spans, np.tile(self._frame_sizes, len(located)), out.numpy())
+        sizes, rows = np.tile(self._frame_sizes, len(located)), np.tile(self._row_bytes, len(located))
+        return self._codec.decode_frames(self._memory.bytes, Frames(spans, sizes, rows=rows), out.numpy())
 
     def _read_shared(self, located: Numbers, out: torch.Tensor) -> None:
         """Gathers rows: from where they lie, where a frame was kept raw, and else from decoded frames."""
@@ -232,10 +242,10 @@ class FixedCoded:
         slot = self._cache.fill(frames, self._decode_shared(located))
         take_rows(self._cache.slots, slot * self._per_frame + located[:, self._bands + 1], out)
 
-    def _decode_shared(self, located: Numbers) -> Callable[[int, NDArray[np.uint8]], None]:
-        def decode(item: int, slot: NDArray[np.uint8]) -> None:
-            start, end, _, held = located[item].tolist()
-            self._codec.decode_into(self._memory.bytes[start:end], slot[: held * self._row])
+    def _decode_shared(self, located: Numbers) -> Callable[[Numbers, Numbers, NDArray[np.uint8]], None]:
+        def decode(items: Numbers, places: Numbers, slots: NDArray[np.uint8]) -> None:
+            spans, held = located[items, :2], located[items, self._bands + 2]
+            self._codec.decode_frames(self._memory.bytes, Frames(spans, held * self._row, places), slots)
 
         return decode
 

@@ -60,10 +60,11 @@ class FrameCache:
         if slots <= len(self._owner):
             return
         slots = max(slots, self._least)
+        # First: where there is not so much memory, all stays as it was.
+        self.slots = fresh(slots * self._frame_bytes)
         self._owner = [-1] * slots
         self._held = {}
         self._next = 0
-        self.slots = fresh(slots * self._frame_bytes)
 
     def emptied(self) -> FrameCache:
         """Another of as many slots with no frame in them, which takes its memory when the first is wanted."""
@@ -71,24 +72,27 @@ class FrameCache:
         cache._least = max(len(self._owner), self._least)
         return cache
 
-    def fill(self, frames: Distinct, decode: Callable[[int, NDArray[np.uint8]], None]) -> Numbers:
+    def fill(self, frames: Distinct, decode: Callable[[Numbers, Numbers, NDArray[np.uint8]], None]) -> Numbers:
         """Slot of the frame of each item, (n,), after decoding those that are in none.
 
         Args:
-            decode: decodes the frame of item i into a slot.
+            decode: decodes the frames of items (m,) to places (m,) in memory, (bytes,) uint8.
         """
-        wanted, item, inverse = frames
+        wanted = frames.addresses.tolist()
         self.grow(2 * len(wanted))
-        found = [self._held.get(frame, -1) for frame in wanted.tolist()]
+        found = [self._held.get(frame, -1) for frame in wanted]
         in_use = set(found)
-        target = self.slots.numpy().reshape(len(self._owner), self._frame_bytes)
-        for i, slot in enumerate(found):
-            if slot < 0:
-                found[i] = slot = self._take(in_use)
-                decode(int(item[i]), target[slot])
-                self._owner[slot] = int(wanted[i])
-                self._held[int(wanted[i])] = slot
-        return np.array(found, np.int64)[inverse]
+        missing = [i for i, slot in enumerate(found) if slot < 0]
+        if missing:
+            for i in missing:
+                found[i] = self._take(in_use)
+            slots = np.array(found, np.int64)[missing]
+            decode(frames.item[missing], slots * self._frame_bytes, self.slots.numpy())
+            # Not before: a frame that cannot be decoded is not held.
+            for i in missing:
+                self._owner[found[i]] = wanted[i]
+                self._held[wanted[i]] = found[i]
+        return np.array(found, np.int64)[frames.inverse]
 
     def _take(self, in_use: set[int]) -> int:
         """The oldest slot that the present batch does not use; forgets its frame."""

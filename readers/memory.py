@@ -46,10 +46,12 @@ class Memory:
         self.array: NDArray[np.uint8] = window
         self._words: dict[int, Window] = {}
 
-    def window(self, unit: torch.dtype, dtype: DTypeLike, shape: tuple[int, ...]) -> Window:
+    def window(
+        self, unit: torch.dtype, dtype: DTypeLike, shape: tuple[int, ...], axes: tuple[int, ...] | None = None
+    ) -> Window:
         """The memory as records of a dtype and shape; record i begins `i` times the size of `unit` behind address 0."""
         elements = self._flat[: len(self._flat) // unit.itemsize * unit.itemsize].view(unit)
-        return Window(elements, dtype, shape)
+        return Window(elements, dtype, shape, axes)
 
     def words(self, addresses: Address, count: int) -> NDArray[np.int64]:
         """`count` 8-byte numbers at each address, (n, count); for index arrays, whose numbers are below 2**63."""

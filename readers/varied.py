@@ -2,13 +2,12 @@
 
 As in `fixed.py`, `locate` turns numbers into places for as many batches as the caller likes, and `read` copies or
 decodes. Index arrays are fetched for all samples of a call at once; the bytes themselves take one slice or one
-decode call a sample, into place.
+decode call a sample, into place, or one call for all where machine code decodes.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from packer.format import rowdelta
-from packer.format.codecs import FrameCodec
+from packer.format.codecs import FrameCodec, Frames
 from packer.format.limits import MAX_CHUNK_BYTES
 from packer.format.schema import MAX_AXIS
 from readers.fixed import TORCH_DTYPES, Allocate, damaged
@@ -55,10 +54,14 @@ class Varied:
     def keep(self, samples: int) -> None:
         """Makes room for the decoded frames of about `samples` samples, where frames hold several."""
         if self._per_frame is not None and self._per_frame > 1:
-            total = sum(int(index.arrays["sample_offsets"][-1]) for index in self._places.indexes)
-            mean = total / max(int(self._places.first[-1]), 1)
             # Half as much again, and a frame's worth, for frames that are larger than the mean.
-            self._kept.limit = max(self._kept.limit, int(1.5 * mean * (samples + self._per_frame)))
+            wanted = int(1.5 * self.sample_bytes() * (samples + self._per_frame))
+            self._kept.limit = max(self._kept.limit, wanted)
+
+    def sample_bytes(self) -> float:
+        """Raw bytes of a sample, in the mean."""
+        total = sum(int(index.arrays["sample_offsets"][-1]) for index in self._places.indexes)
+        return total / max(int(self._places.first[-1]), 1)
 
     def locate(self, numbers: Numbers) -> Numbers:
         """Places and shapes of samples, (n, 7 + ragged axes).
@@ -97,6 +100,10 @@ class Varied:
         out[:] = [n or 0 for n in self.field.shape]
         out[:, list(self._axes)] = located[:, _AXES:]
         return out
+
+    def raw_bytes(self, located: Numbers) -> Numbers:
+        """Bytes of each sample when it is decoded, (n,)."""
+        return located[:, _RAW]
 
     def has_rows_of(self, other: Varied) -> bool:
         """Whether each sample has the same lengths of its ragged axes in another field of the dataset."""
@@ -178,9 +185,10 @@ class Varied:
     def _decode_own(self, located: Numbers, ends: Numbers, flat: NDArray[np.uint8]) -> None:
         """Decodes samples that have frames of their own."""
         start = located[:, _ADDRESS]
-        spans = np.stack([start, start + located[:, _STORED]], axis=1)
-        self._codec.decode_frames(self._memory.bytes, spans, located[:, _RAW], flat)
-        if self._codec.rowdelta:
+        spans, sizes = np.stack([start, start + located[:, _STORED]], axis=1), located[:, _RAW]
+        rows = sizes // np.maximum(self.shapes(located)[:, 0], 1) if self._codec.rowdelta else None
+        undone = self._codec.decode_frames(self._memory.bytes, Frames(spans, sizes, rows=rows), flat)
+        if self._codec.rowdelta and not undone:
             values = flat.view(self.field.np_dtype)
             edges = (ends // self.field.itemsize).tolist()
             for row, (first, behind) in zip(located.tolist(), itertools.pairwise(edges), strict=True):
@@ -273,13 +281,12 @@ class Varied:
         return tuple(next(ragged) if n is None else n for n in self.field.shape)
 
     def _list(self, located: Numbers, flat: torch.Tensor, ends: Numbers) -> list[torch.Tensor]:
-        values = flat.view(self._dtype)
-        size = self.field.itemsize
-        out = []
-        for row, start in zip(located.tolist(), (ends // size).tolist(), strict=False):
-            shape = self._shape(row)
-            out.append(values[start : start + math.prod(shape)].view(shape))
-        return out
+        if not len(located):
+            return []
+        # Not slices: they share one version counter, so that writing to one sample would fail the backward pass of
+        # another.
+        parts = torch.unsafe_split_with_sizes(flat.view(self._dtype), (np.diff(ends) // self.field.itemsize).tolist())
+        return [part.view(self._shape(row)) for part, row in zip(parts, located.tolist(), strict=True)]
 
 
 def _sums(lengths: Numbers) -> Numbers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -23,11 +24,18 @@ class Window:
         elements: the memory, (n,); writable as far as torch can see, and never to be handed out.
         dtype: that of a record's values.
         shape: that of a record, which has a whole number of elements.
+        axes: the order in which tensors have the axes of a record; as they are stored, unless it is given.
     """
 
-    def __init__(self, elements: torch.Tensor, dtype: DTypeLike, shape: tuple[int, ...]) -> None:
+    def __init__(
+        self, elements: torch.Tensor, dtype: DTypeLike, shape: tuple[int, ...], axes: tuple[int, ...] | None = None
+    ) -> None:
         self._item = np.dtype((dtype, shape))
-        self._shape = shape
+        order = tuple(range(len(shape))) if axes is None else axes
+        # One call makes the tensor that is handed out. Two, `view` and `permute`, take 4 us more behind a large copy.
+        self._shape = tuple(shape[axis] for axis in order)
+        self._strides = tuple(math.prod(shape[axis + 1 :]) for axis in order)
+        self._axes = None if axes is None else (0, *(axis + 1 for axis in axes))
         self._dtype = torch.from_numpy(np.empty(0, dtype)).dtype
         self._nbytes = self._item.itemsize
         self._length = self._nbytes // elements.itemsize
@@ -50,17 +58,22 @@ class Window:
         nbytes = len(records) * self._nbytes
         few = len(records) * self._length < TORCH_GRAIN  # torch spreads no fewer elements
         if few or nbytes < AWAKE_BYTES or (nbytes < HELD_BYTES and not in_main_thread()):
-            return torch.from_numpy(self.array(records))
+            return self._small(records)
         if not in_main_thread():
             return self._shaped(alone(self._rows, records))
         return quicker(
             nbytes,
             lambda: self._shaped(together(self._rows, records)),
-            lambda: torch.from_numpy(self.array(records)),
+            lambda: self._small(records),
         )
 
+    def _small(self, records: NDArray[np.int64]) -> torch.Tensor:
+        values = self.array(records)
+        return torch.from_numpy(values if self._axes is None else values.transpose(self._axes))
+
     def _shaped(self, rows: torch.Tensor) -> torch.Tensor:
-        return _as(self._dtype, rows).view(len(rows), *self._shape)
+        values = _as(self._dtype, rows)
+        return values.as_strided((len(rows), *self._shape), (values.shape[1], *self._strides))
 
 
 def _as(dtype: torch.dtype, values: torch.Tensor) -> torch.Tensor:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -90,3 +91,38 @@ def demo_data() -> Path:
 
     make_data(ROOT / "data")
     return ROOT / "data"
+
+
+@pytest.fixture(scope="session")
+def loops() -> ModuleType:
+    """The loops in machine code. Whether frames are handled by them is another matter: see `way`."""
+    from ways import loading_of  # here, since test_leak_check.py takes this file to where no helpers are
+
+    found = loading_of(by_machine=True).found
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def by_machine() -> Iterator[None]:
+    """Frames are handled by machine code, as in a process that has been at them for long."""
+    from ways import handled
+
+    with handled(by_machine=True):
+        yield
+
+
+@pytest.fixture
+def one_by_one() -> Iterator[None]:
+    """Frames are handled one by one, as where machine code cannot be had."""
+    from ways import handled
+
+    with handled(by_machine=False):
+        yield
+
+
+@pytest.fixture(params=["by_machine", "one_by_one"])
+def way(request: pytest.FixtureRequest) -> str:
+    """Both ways of handling frames, one after the other."""
+    request.getfixturevalue(request.param)
+    return str(request.param)

@@ -14,6 +14,7 @@ from packer.errors import DamagedError
 from packer.format import rowdelta
 from packer.format.codecs import FrameCodec
 from packer.format.column_index import ColumnIndex
+from packer.format.frame_hashes import frame_hashes
 
 #: What wrong numbers in an index lead to, wherever they are first used.
 _DAMAGE = (ValueError, IndexError, OverflowError, MemoryError)
@@ -49,20 +50,14 @@ class Column:
     def check_frames(self) -> Iterator[tuple[int, list[tuple[int, int]]]]:
         """Checks all frames, some at a time: bytes that were checked, and where and which the wrong frames are.
 
-        A frame of 0.7 kB takes 0.33 us and one of 11 kB 0.88; `check_frame` takes 0.66 and 1.6.
-
         Raises:
             DamagedError: the index does not lead to the frames.
         """
         spans, checksums = self.frame_spans(), self.index.arrays["checksums"]
-        file, digest = self._file, xxhash.xxh3_64_intdigest
         for first in range(0, len(spans), _CHECKED):
-            starts, ends = spans[first : first + _CHECKED].T.tolist()
-            found = [digest(file[start:end]) for start, end in zip(starts, ends, strict=True)]
-            expected = checksums[first : first + _CHECKED].tolist()
-            # Lists of numbers are compared at once; mostly that is all.
-            wrong = [i for i, one in enumerate(found) if one != expected[i]] if found != expected else []
-            yield sum(ends) - sum(starts), [(starts[i], first + i) for i in wrong]
+            some = np.ascontiguousarray(spans[first : first + _CHECKED])
+            wrong = np.flatnonzero(frame_hashes(self._file, some) != checksums[first : first + _CHECKED]).tolist()
+            yield int((some[:, 1] - some[:, 0]).sum()), [(int(some[i, 0]), first + i) for i in wrong]
 
     def read(self, start: int, stop: int) -> list[NDArray[Any]]:
         """The samples start..stop, each of its own shape, as arrays that own their memory.

@@ -19,11 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
-from packer.format import together
 from packer.format.claims import claimed_bytes
 
 #: Settings of blosc's `shuffle`.
-_BY_BYTES, _BY_BITS = 1, 2
+_NOT, _BY_BYTES, _BY_BITS = 0, 1, 2
 #: Bytes of an element and of a block, in the header of a blosc frame.
 _BLOSC_SIZES = struct.Struct("<3xB4xI")
 
@@ -53,15 +52,25 @@ def encode(codec: Any, value: Any) -> Any:
 
     c-blosc leaves blocks as they are that it cannot shuffle by bits: those that hold no multiple of eight elements. It
     is told to shuffle such frames by bytes: clouds of any number of points, which are mostly one block, shrink
-    1.30-fold so, and 1.03-fold without.
+    1.30-fold so, and 1.03-fold without. Bytes are shuffled by bits where that makes them smaller: photographs are
+    (1.13-fold and 1.03), few colours are not (2.2 and 2.3, decoded in 29 us a cloud and in 19).
 
     Raises:
         Exception: of many kinds, where the codec cannot take these values.
     """
     stored = codec.encode(value)
-    if codec.codec_id == "blosc" and codec.shuffle == _BY_BITS and not _in_eights(stored):
-        stored = stage(json.dumps({**codec.get_config(), "shuffle": _BY_BYTES})).encode(value)
+    if codec.codec_id == "blosc" and codec.shuffle == _BY_BITS:
+        element, block = _BLOSC_SIZES.unpack_from(stored)
+        if element == 1:
+            return min(_shuffled(codec, _NOT, value), stored, key=len)
+        if block % (8 * element):
+            return _shuffled(codec, _BY_BYTES, value)
     return stored
+
+
+def _shuffled(codec: Any, shuffle: int, value: Any) -> Any:
+    """What blosc makes of a buffer with another setting of `shuffle`."""
+    return stage(json.dumps({**codec.get_config(), "shuffle": shuffle})).encode(value)
 
 
 def encode_differences(value: NDArray[Any]) -> bytes:
@@ -102,32 +111,10 @@ def decode_into(codec: Any, stored: memoryview, out: NDArray[np.uint8]) -> None:
     out[...] = decoded
 
 
-def pays_together(codec: Any, sizes: NDArray[np.int64]) -> bool:
-    """Whether `decode_together` takes frames of so many raw bytes (n,), and is quicker than one by one."""
-    return codec.codec_id == "zstd" and together.pays(sizes) and _zstd().has_together
-
-
-def decode_together(
-    memory: memoryview, spans: NDArray[np.int64], sizes: NDArray[np.int64], out: NDArray[np.uint8]
-) -> None:
-    """Decodes zstd frames that lie at `spans` (n, 2) of `memory` into `out`, one behind the other.
-
-    Raises:
-        Exception: of many kinds, where one is damaged or has not as many bytes as `sizes` (n,) says.
-    """
-    together.decode_together(_zstd().decompressor, memory, spans, sizes, out)
-
-
 def flat_bytes(value: Any) -> memoryview:
     """The bytes of a buffer or an array; memoryview alone cannot cast arrays of complex numbers."""
     flat = value if isinstance(value, (bytes, bytearray, memoryview)) else np.ascontiguousarray(value).reshape(-1)
     return np.frombuffer(flat, np.uint8).data
-
-
-def _in_eights(stored: Any) -> bool:
-    """Whether the blocks of a blosc frame hold multiples of eight elements, by its header."""
-    element, block = _BLOSC_SIZES.unpack_from(stored)
-    return bool(block % (8 * element) == 0)
 
 
 def _check_claim(codec_id: str, stored: memoryview, least: int, most: int) -> None:
@@ -145,8 +132,6 @@ class _Zstd(threading.local):
         import zstandard
 
         self.decompressor = zstandard.ZstdDecompressor()
-        # Not where the library was built without C.
-        self.has_together = "multi_decompress_to_buffer" in zstandard.backend_features
         coarse = zstandard.ZstdCompressionParameters.from_level(1, min_match=7, hash_log=13)
         self._compressor = zstandard.ZstdCompressor(compression_params=coarse)
 

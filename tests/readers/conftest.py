@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from packer.format import manifest as manifests
+from packer.format.codecs import FrameCodec, Frames
 from packer.format.limits import CHUNK_BYTES
 from packer.format.manifest import NAMES_FILE, ColumnTotals, FileEntry, Manifest, file_digest
 from packer.format.names_writer import write_names
@@ -41,12 +44,21 @@ def build(
                 block = {f.name: [sample[f.name]] if f.is_ragged else sample[f.name][None] for f in fields}
                 writer.add(block, 1, None if names is None else [left.pop(0)])
         reports.append(report_of(path, fields))
-    manifests.write(folder, _manifest(folder, fields, reports, names))
+    raw = {f.name: sum(_raw_bytes(sample[f.name]) for samples in shards for sample in samples) for f in fields}
+    manifests.write(folder, _manifest(folder, fields, reports, names, raw))
     return folder
 
 
+def _raw_bytes(value: Any) -> int:
+    return len(value.encode()) if isinstance(value, str) else int(value.nbytes)
+
+
 def _manifest(
-    folder: Path, fields: Sequence[Field], reports: Sequence[ShardReport], names: Sequence[str] | None
+    folder: Path,
+    fields: Sequence[Field],
+    reports: Sequence[ShardReport],
+    names: Sequence[str] | None,
+    raw: dict[str, int],
 ) -> Manifest:
     entry = None
     if names is not None:
@@ -59,7 +71,7 @@ def _manifest(
         fields=tuple(fields),
         shards=tuple(report.entry for report in reports),
         names=entry,
-        columns={field.name: ColumnTotals(raw=0, stored=0) for field in fields},
+        columns={field.name: ColumnTotals(raw=raw[field.name], stored=0) for field in fields},
         origin={},
     )
 
@@ -126,3 +138,28 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pack() -> Any:
     """The function `build`: test files cannot import from here."""
     return build
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Raw bytes of each frame that is decoded from here on, whether by itself or with others by one call."""
+    sizes: list[int] = []
+    one, many = FrameCodec.decode_into, FrameCodec.decode_frames
+    inside = threading.local()
+
+    def decode_into(self: FrameCodec, stored: memoryview, out: NDArray[np.uint8]) -> None:
+        if not getattr(inside, "many", False):
+            sizes.append(out.nbytes)
+        one(self, stored, out)
+
+    def decode_frames(self: FrameCodec, memory: memoryview, frames: Frames, out: NDArray[np.uint8]) -> bool:
+        sizes.extend(frames.sizes.tolist())
+        inside.many = True
+        try:
+            return many(self, memory, frames, out)
+        finally:
+            inside.many = False
+
+    monkeypatch.setattr(FrameCodec, "decode_into", decode_into)
+    monkeypatch.setattr(FrameCodec, "decode_frames", decode_frames)
+    return sizes

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from packer.format import compiled
 from packer.format.schema import FieldSpec
 from packer.writer import DatasetWriter
 from readers import Loader, PackedDataset, forks, opened
@@ -119,6 +121,31 @@ def test_a_lock_on_names_is_free_in_a_child(shared: Path) -> None:
     assert forked_while_held(opened._NAMES._lock, read) == 0
 
 
+def test_a_fork_waits_for_a_thread_that_loads_the_loops(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else modules would be half imported in the child, for ever. It may load them itself, too."""
+    monkeypatch.setattr(compiled, "loading", compiled.Loading())
+    ds = PackedDataset(shared)
+    begun, loaded = threading.Event(), threading.Event()
+
+    def load() -> None:
+        with compiled._lock:
+            begun.set()
+            time.sleep(0.2)
+            loaded.set()
+
+    def read() -> None:
+        assert loaded.is_set()
+        assert compiled.loading.load() is not None
+        check(ds)
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    assert begun.wait(10)
+    assert in_child(read) == 0
+    thread.join()
+    assert compiled.loading.load() is not None
+
+
 def test_slots_left_half_done_are_not_read(shared: Path) -> None:
     """A child trusts no slot that a thread of its parent may have been writing to, but keeps as many."""
     ds = PackedDataset(shared)
@@ -135,17 +162,13 @@ def test_slots_left_half_done_are_not_read(shared: Path) -> None:
     assert in_child(read) == 0
 
 
-def test_a_child_decodes_each_frame_once_an_epoch(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_decodes_each_frame_once_an_epoch(shared: Path, decoded: list[int]) -> None:
     """Room that a loader asks for in a child is there, also where its parent had asked for as much before."""
     ds = PackedDataset(shared, fields=["x"])
     loader = Loader(ds, 20, shuffle="block", threads=0)
     list(loader)
     reader: Any = ds.opened.readers["x"]
-    decoded = []
-    decode = type(reader._codec).decode_into
-    monkeypatch.setattr(
-        type(reader._codec), "decode_into", lambda self, *args: decoded.append(1) or decode(self, *args)
-    )
+    decoded.clear()
     frames = -(-COUNT // reader.field.frame.samples)
 
     def read() -> None:

@@ -14,12 +14,15 @@ def fill(cache, frames, failing=()):
     """Fills in frames, each 8 bytes of its number; returns what the slots hold, and what was decoded."""
     decoded = []
 
-    def decode(item, slot):
-        if frames[item] in failing:
-            slot[:] = 255
-            raise ValueError("damaged")
-        decoded.append(frames[item])
-        slot[:] = frames[item]
+    def decode(items, places, memory):
+        for item, place in zip(items.tolist(), places.tolist(), strict=True):
+            assert 0 <= place <= len(memory) - 8
+            slot = memory[place : place + 8]
+            if frames[item] in failing:
+                slot[:] = 255
+                raise ValueError("damaged")
+            decoded.append(frames[item])
+            slot[:] = frames[item]
 
     slots = cache.fill(distinct(np.array(frames, np.int64)), decode)
     return cache.slots.numpy().reshape(-1, 8)[slots], decoded
@@ -81,6 +84,22 @@ def test_the_oldest_frame_makes_room():
     assert fill(cache, [2])[1] == [2]
 
 
+def test_all_that_is_missing_is_asked_for_at_once():
+    """One call decodes every frame that is in no slot, each to a slot of its own, and none is made for nothing."""
+    cache = FrameCache(8, 10)
+    calls = []
+
+    def decode(items, places, memory):
+        calls.append(items.tolist())
+        assert len(memory) == 80
+        assert len(set(places.tolist())) == len(places)
+        assert not (places % 8).any()
+
+    for frames in ([5, 2, 5, 9], [9, 2, 5], [1, 2, 9, 4]):
+        cache.fill(distinct(np.array(frames)), decode)
+    assert calls == [[1, 2, 3], [0, 3]]
+
+
 def test_growing_keeps_room_for_two_batches():
     """The cache grows to twice what a batch needs, and to what it is told; it never shrinks."""
     cache = FrameCache(8, 0)
@@ -116,3 +135,23 @@ def test_a_store_without_room_keeps_nothing():
     for _ in range(2):
         store.get(7, lambda: calls.append(7) or np.zeros(5, np.uint8))
     assert calls == [7, 7]
+
+
+def test_where_memory_does_not_suffice_all_stays_as_it_was(monkeypatch):
+    """Frames that are held can be read, and there is room for more when there is memory again."""
+    cache = FrameCache(8, 4)
+
+    def decode(items, places, memory):
+        for place in places.tolist():
+            memory[place : place + 8] = place % 251
+
+    def fail(nbytes):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("readers.frame_cache.fresh", fail)
+        with pytest.raises(MemoryError):
+            cache.fill(distinct(np.arange(9)), decode)
+    slots = cache.fill(distinct(np.arange(9)), decode)
+    assert len({*slots.tolist()}) == 9
+    assert cache.slots.nbytes >= 9 * 8

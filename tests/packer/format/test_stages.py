@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numcodecs
@@ -35,6 +36,46 @@ def test_whole_eights_are_shuffled_by_bits(count: int) -> None:
     """What c-blosc can do is left to it."""
     codec = stages.stage(json.dumps(NAMED["bitshuffle"][0]))
     assert stages.encode(codec, coordinates(count)) == codec.encode(coordinates(count))
+
+
+def few_colours() -> NDArray[np.uint8]:
+    """Twenty words of thirteen bytes, each many times: shuffled by bits they are hard to find again."""
+    words = np.random.default_rng(0).integers(0, 256, (20, 13), np.uint8)
+    return words[np.random.default_rng(1).integers(0, 20, 3000)].reshape(-1)
+
+
+def photograph() -> NDArray[np.uint8]:
+    """Bytes whose high bits are alike, and whose low bits are noise: nothing but shuffling by bits shrinks them."""
+    return (np.random.default_rng(0).integers(0, 16, 30_000) + 64).astype(np.uint8)
+
+
+@pytest.mark.parametrize(("make", "shuffle"), [(few_colours, 0), (photograph, 2)])
+@pytest.mark.parametrize("dtype", ["u1", "i1"])
+def test_bytes_are_shuffled_where_that_makes_them_smaller(
+    make: Callable[[], NDArray[np.uint8]], shuffle: int, dtype: str
+) -> None:
+    """The smaller of both is kept, and any blosc decodes it."""
+    values = make().view(dtype)
+    config = NAMED["bitshuffle"][0]
+    both = {way: bytes(stages.stage(json.dumps({**config, "shuffle": way})).encode(values)) for way in (0, 2)}
+    assert len(both[shuffle]) < 0.9 * len(both[2 - shuffle])
+    stored = bytes(stages.encode(stages.stage(json.dumps(config)), values))
+    assert stored == both[shuffle]
+    assert numcodecs.Blosc().decode(stored) == values.tobytes()
+
+
+def test_bytes_of_larger_numbers_are_shuffled_by_bits_as_before() -> None:
+    """Only of single bytes both are tried."""
+    values = few_colours()[: 8 * 3000].view("u2")
+    codec = stages.stage(json.dumps(NAMED["bitshuffle"][0]))
+    assert stages.encode(codec, values) == codec.encode(values)
+
+
+def test_blosc_that_shuffles_otherwise_is_left_alone() -> None:
+    """Whoever asks for another shuffle, or none, gets it."""
+    for shuffle in (0, 1):
+        codec = stages.stage(json.dumps({**NAMED["bitshuffle"][0], "shuffle": shuffle}))
+        assert stages.encode(codec, photograph()) == codec.encode(photograph())
 
 
 def test_differences_are_zstd_frames() -> None:
