@@ -19,7 +19,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from packer.errors import UsageError
-from packer.format.codecs import LZ4, Config
+from packer.format.codecs import LZ4
 from readers.block_order import BlockShuffled
 from readers.dataset import PackedDataset
 from readers.dataset_order import block_samples, check_state, describe, order_of
@@ -29,17 +29,17 @@ from readers.next_order import NextOrder
 from readers.order import Given
 from readers.places import Numbers
 from readers.pool import Pool
+from readers.runs import CODED_RUN_BYTES, batches_at_once, machine_decodes
 from readers.sampler_order import SamplerOrder
 from readers.share import Share
-from readers.stream import Stream, bytes_at_once
+from readers.stream import Stream
 from readers.varied import Varied
 
 #: Frames of at least this many raw bytes are worth a thread where their codec is a heavy one: two threads then
 #: decode 1.5 to 1.8 times as fast as one, while short calls only fight for the interpreter.
 THREAD_BYTES = 32 * 2**10
-#: Compressors of blosc that are no heavier than LZ4: clouds, shuffled, thousands a second: 10.5 in the caller's thread,
-#: 8.8 by one other and 10.1 by two, and no more of them beside a caller that computes.
-LIGHT_BLOSC = ("blosclz", "lz4", "lz4hc", "snappy")
+#: Runs of an epoch that machine code decodes, from which two threads are started for it, whatever the frames.
+LONG_RUNS = 8
 
 
 class Loader:
@@ -48,8 +48,9 @@ class Loader:
     Each `for` loop is one epoch and moves on to the next; `set_epoch` chooses one. The order of the samples
     depends on seed and epoch alone: not on threads, ranks, batch size, or where an epoch was resumed.
 
-    Small batches are parts of one piece of memory of up to 2 MiB, which is gathered at once and stays as long as a
-    tensor on it does; `torch.save` writes all of it. `clone()` what you keep or save.
+    Batches are parts of one piece of memory, of up to 8 MiB where batches are small or frames are decoded, which is
+    filled at once and stays as long as a tensor on it does; `torch.save` writes all of it. `clone()` what you keep or
+    save.
 
     Args:
         dataset: what to read.
@@ -60,11 +61,11 @@ class Loader:
         seed: of the order.
         drop_last: leave out the last batch where it is not full.
         threads: 0 does all in the caller's thread; n reads ahead in n threads; `"auto"` takes threads where decoding
-            large frames or a transform leaves time to hide: two at most, and one where there is a transform. With
+            or a transform leaves time to hide: two at most, and one where there is a transform. With
             n > 1 the transform runs in n threads at once and has to bear that; random ones are then not reproducible.
             Unless it is 0, a thread of its own makes a long order of the next epoch while the present one is read.
-        prefetch: batches read ahead by threads, at most, or one a thread where that is more; a batch of less than
-            256 KiB that no transform is waiting for is read together with its neighbours, and they count as one.
+        prefetch: batches read ahead by threads, at most, or one a thread where that is more; batches that are parts of
+            one piece of memory, as above, count as one. Where a transform waits for them, each is read by itself.
         device: moves batches there: gathered into page-locked memory, copied beside the caller's work.
         rank, world_size: this rank's share of the common order; from torch.distributed where it is initialised.
         sampler: sample numbers instead of `shuffle`: a torch Sampler, or an array or list of int.
@@ -228,8 +229,7 @@ class Loader:
             return
         block, shards = block_samples(self.dataset), len(self.dataset.manifest.shards)
         window = min(self.order.window + block, len(self.dataset))
-        row = max(sum(field.fixed_bytes for field in self.dataset.fields.values()), 1)
-        at_once = max(self.batch_size, bytes_at_once(row) // row)
+        at_once = self.batch_size * batches_at_once(list(self.dataset.readers.values()), self.batch_size)
         for reader in self.dataset.opened.readers.values():
             if isinstance(reader, Varied):
                 reader.keep(window + 2 * at_once)
@@ -254,7 +254,7 @@ def _rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
 
 def _threads(threads: int | str, dataset: PackedDataset) -> int:
     if threads == "auto":
-        heavy = any(_is_heavy(dataset, name) for name in dataset.fields)
+        heavy = any(_is_heavy(dataset, name) for name in dataset.fields) or _is_long(dataset)
         # Of two threads either may be first to draw a transform's random numbers.
         if heavy and dataset.transform is None:
             return min(2, os.cpu_count() or 1)
@@ -267,14 +267,18 @@ def _threads(threads: int | str, dataset: PackedDataset) -> int:
 def _is_heavy(dataset: PackedDataset, name: str) -> bool:
     """Whether decoding a field leaves time to hide: a codec heavier than lz4, and large frames."""
     field = dataset.fields[name]
-    if all(_is_light(config) for config in field.codec) or not len(dataset):
+    if all(config["id"] in LZ4 for config in field.codec) or not len(dataset):
         return False
     mean = dataset.manifest.columns[name].raw / len(dataset)
     return mean * (field.frame.samples or 1) >= THREAD_BYTES
 
 
-def _is_light(config: Config) -> bool:
-    return config["id"] in LZ4 or (config["id"] == "blosc" and config.get("cname", "lz4") in LIGHT_BLOSC)
+def _is_long(dataset: PackedDataset) -> bool:
+    """Whether machine code decodes an epoch, for so long that threads are worth starting."""
+    if dataset.crop is not None or dataset.sample_points is not None:
+        return False
+    raw = [(field, dataset.manifest.columns[field.name].raw) for field in dataset.fields.values()]
+    return sum(nbytes for _, nbytes in raw) >= LONG_RUNS * CODED_RUN_BYTES and machine_decodes(raw)
 
 
 def _to_numpy(batch: Any) -> Any:

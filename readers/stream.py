@@ -13,43 +13,22 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import torch
 
 from packer.errors import UsageError
 from readers.dataset import PackedDataset
-from readers.field_reader import FieldReader, locate_all
+from readers.field_reader import FieldReader
 from readers.fixed import FixedRaw
 from readers.gathering import as_images
 from readers.places import Numbers
 from readers.pool import LEAST_BYTES, Pool
+from readers.runs import Run, runs, split
 from readers.take import settle
-
-#: Samples located at once; their places take half a megabyte a field.
-GROUP_SAMPLES = 8192
-
-#: Batches of few bytes are read several at a time, up to this many bytes, and then split: for 100 rows of 140 bytes the
-#: calls of a batch cost three times as much as its copying. They take 13 us so, 14.5 in runs of 192 KiB.
-RUN_BYTES = 512 * 2**10
-#: Where samples are large the calls weigh more than the cache: pairs of 13 kB in batches of 8 take 17 us so, and 23 in
-#: runs of 512 KiB. Where nothing is decoded, runs may be longer: in batches of 128 those take 120 us a batch alone, and
-#: 107 two at a time; with LZ4 they take a tenth longer so.
-LARGE_SAMPLE = 4096
-LARGE_RUN_BYTES, RAW_RUN_BYTES = 2**21, 2**22
-#: And where they are larger still, batches are read one by one: 8 pairs of 118 kB take 92 us so, 107 in those runs.
-HUGE_SAMPLE = 2**16
 
 #: Names of the reading threads begin with this.
 THREAD_NAME = "packed-reader"
-
-
-class Run(NamedTuple):
-    """Some batches that are read by one call a field: places of their samples by field, and samples of each."""
-
-    places: list[Numbers]
-    sizes: list[int]
 
 
 @dataclass(frozen=True)
@@ -79,12 +58,12 @@ class Stream:
         readers = self.dataset.readers
         # A transform may take any time, and give any number of bytes: its batches are read ahead one by one.
         alone = self.threads and self.dataset.transform is not None
-        located = _located(list(readers.values()), numbers, batch_size, bool(alone))
+        located = runs(list(readers.values()), numbers, batch_size, bool(alone))
         failures: list[Exception] = []
         sound = _up_to_failure(located, failures)
-        runs = self.dataset.opened.advisor.ahead(sound, partial(_spans, list(readers.values())))
+        told = self.dataset.opened.advisor.ahead(sound, partial(_spans, list(readers.values())))
         read = self._reader(readers)
-        return self._ahead(read, runs, failures) if self.threads else self._inline(read, runs, failures)
+        return self._ahead(read, told, failures) if self.threads else self._inline(read, told, failures)
 
     def _reader(self, by_name: Mapping[str, FieldReader]) -> Callable[[Run], list[Any]]:
         each = [(name, _values(reader, self.pool)) for name, reader in by_name.items()]
@@ -94,9 +73,7 @@ class Stream:
             batch = {name: values(found) for (name, values), found in zip(each, places, strict=True)}
             if len(sizes) == 1:
                 return [batch]
-            # Not `split`: its parts share one version counter, so that writing to one batch would fail the
-            # backward pass of another.
-            parts = [torch.unsafe_split_with_sizes(values, sizes) for values in batch.values()]
+            parts = [split(values, sizes) for values in batch.values()]
             return [dict(zip(batch, values, strict=True)) for values in zip(*parts, strict=True)]
 
         return read
@@ -107,11 +84,11 @@ class Stream:
         return batch if self.finish is None else self.finish(batch)
 
     def _inline(
-        self, read: Callable[[Run], list[Any]], runs: Iterator[Run], failures: list[Exception]
+        self, read: Callable[[Run], list[Any]], told: Iterator[Run], failures: list[Exception]
     ) -> Generator[Any, None, None]:
         """Batches read by the caller's thread; each is finished when it is asked for."""
         as_is = self.dataset.transform is None and self.finish is None
-        for run in runs:
+        for run in told:
             waiting = read(run)
             waiting.reverse()
             while waiting:
@@ -120,7 +97,7 @@ class Stream:
             raise failures.pop()
 
     def _ahead(
-        self, read: Callable[[Run], list[Any]], runs: Iterator[Run], failures: list[Exception]
+        self, read: Callable[[Run], list[Any]], told: Iterator[Run], failures: list[Exception]
     ) -> Generator[Any, None, None]:
         """Batches read by threads, in order; none is left running when the caller stops."""
         process = os.getpid()
@@ -132,7 +109,7 @@ class Stream:
         settle()
         threads = ThreadPoolExecutor(self.threads, THREAD_NAME)
         try:
-            for run in runs:
+            for run in told:
                 _check_process(process)
                 waiting.append(threads.submit(finished, run))
                 if len(waiting) > max(self.prefetch, self.threads):
@@ -149,10 +126,10 @@ class Stream:
             threads.shutdown(wait=not is_reader, cancel_futures=True)
 
 
-def _up_to_failure(runs: Iterator[Run], failures: list[Exception]) -> Iterator[Run]:
+def _up_to_failure(located: Iterator[Run], failures: list[Exception]) -> Iterator[Run]:
     """The runs up to an error, which is put into `failures`: those before it that were not read yet can be."""
     try:
-        yield from runs
+        yield from located
     except Exception as error:
         failures.append(error)
 
@@ -165,19 +142,12 @@ def _check_process(process: int) -> None:
         )
 
 
-def bytes_at_once(sample: int, is_raw: bool = False) -> int:
-    """Bytes that are read by one call where samples of fixed shape have `sample` bytes each; at least one batch is."""
-    if sample < LARGE_SAMPLE:
-        return RUN_BYTES
-    if sample >= HUGE_SAMPLE:
-        return 0
-    return RAW_RUN_BYTES if is_raw else LARGE_RUN_BYTES
-
-
 def _values(reader: FieldReader, pool: Pool) -> Callable[[Numbers], Any]:
     """What reads samples by their places; into memory of the pool, where there is enough to read."""
     field = reader.field
     read, allocate, is_image = reader.read, pool.allocate, field.kind == "image"
+    if isinstance(reader, FixedRaw):
+        read, is_image = reader.images, False
     # Fewer samples are left to the system's allocator.
     least = 0 if pool.pinned or field.is_ragged else -(-LEAST_BYTES // max(field.fixed_bytes, 1))
 
@@ -198,33 +168,3 @@ def _one_by_one(batches: list[Any]) -> Iterator[Any]:
 def _spans(readers: Sequence[FieldReader], run: Run) -> Numbers:
     """Address and size of the bytes of a run, (n, 2)."""
     return np.concatenate([r.spans(places) for r, places in zip(readers, run.places, strict=True)])
-
-
-def _located(readers: Sequence[FieldReader], numbers: Numbers, batch_size: int, alone: bool) -> Iterator[Run]:
-    """The batches, located a group at a time; as many in a run as are best read at once, or each `alone`."""
-    at_once = 1 if alone else _batches_at_once(readers, batch_size)
-    # The first groups are small, so that the first batch comes at once.
-    start, group = 0, batch_size
-    while start < len(numbers):
-        end = start + -(-group // batch_size) * batch_size
-        places = locate_all(readers, numbers[start:end])
-        sizes = _sizes(min(end, len(numbers)) - start, batch_size)
-        for first in range(0, len(sizes), at_once):
-            run = sizes[first : first + at_once]
-            at = first * batch_size
-            yield Run([found[at : at + sum(run)] for found in places], run)
-        start, group = end, min(4 * group, GROUP_SAMPLES)
-
-
-def _sizes(samples: int, batch_size: int) -> list[int]:
-    """Samples of each batch."""
-    rest = samples % batch_size
-    return [batch_size] * (samples // batch_size) + ([rest] if rest else [])
-
-
-def _batches_at_once(readers: Sequence[FieldReader], batch_size: int) -> int:
-    if any(reader.field.is_ragged for reader in readers):
-        return 1
-    sample = sum(reader.field.fixed_bytes for reader in readers)
-    limit = bytes_at_once(sample, all(type(reader) is FixedRaw for reader in readers))
-    return max(1, limit // max(batch_size * sample, 1))

@@ -123,7 +123,7 @@ def test_advice_is_given_while_reading_is_cold(rows, calls, monkeypatch):
     blocks = [7]
     reads = [0]
     monkeypatch.setattr(advice, "_blocks_read", lambda: blocks.append(blocks[-1] + reads[0]) or blocks[-1])
-    monkeypatch.setattr("readers.stream.RUN_BYTES", 1400)
+    monkeypatch.setattr("readers.runs.RUN_BYTES", 1400)
     monkeypatch.setattr(advice, "GAP_BYTES", 0)
     loader = Loader(PackedDataset(rows), 10, shuffle=True)
     first = loader.order.epoch(0)[:10]
@@ -167,7 +167,7 @@ def test_advice_runs_ahead_of_reading(rows, calls, monkeypatch):
     monkeypatch.setattr(os, "preadv", refused)
     count = iter(range(10**6))
     monkeypatch.setattr(advice, "_blocks_read", lambda: next(count))
-    monkeypatch.setattr("readers.stream.RUN_BYTES", 25 * 140)
+    monkeypatch.setattr("readers.runs.RUN_BYTES", 25 * 140)
     monkeypatch.setattr(advice, "COLD_BYTES", 50 * 140)
     dataset = PackedDataset(rows)
     places = dataset.opened.readers["x"]

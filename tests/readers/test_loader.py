@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import DistributedSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from packer.errors import UsageError
-from packer.format.codecs import NAMED, FrameCodec
+from packer.format.codecs import NAMED
 from packer.format.schema import Field, FrameRule
 from readers import DataTimeMonitor, Loader, PackedDataset, Ragged
 
@@ -314,9 +314,9 @@ def test_pin_memory_without_cuda_changes_nothing(rows):
 
 
 @pytest.mark.parametrize("run_bytes", [4096, 2**18])
-def test_block_shuffle_decodes_each_frame_about_once(tmp_path, pack, monkeypatch, run_bytes):
+def test_block_shuffle_decodes_each_frame_about_once(tmp_path, pack, monkeypatch, decoded, run_bytes):
     """Block shuffle decodes a frame at most 1.2 times an epoch on average, also with frames of two lengths."""
-    monkeypatch.setattr("readers.stream.RUN_BYTES", run_bytes)
+    monkeypatch.setattr("readers.runs.RUN_BYTES", run_bytes)
     sizes = {"a": 37, "b": 20}
     fields = [
         Field(name=name, dtype="uint8", shape=(1024,), codec=NAMED["zstd"], frame=FrameRule(samples=n))
@@ -324,9 +324,6 @@ def test_block_shuffle_decodes_each_frame_about_once(tmp_path, pack, monkeypatch
     ]
     samples = [{name: np.full(1024, i % 250, np.uint8) for name in sizes} for i in range(8000)]
     path = pack(tmp_path / "frames", fields, [samples[:5000], samples[5000:5003], samples[5003:]])
-    decoded = []
-    decode = FrameCodec.decode_into
-    monkeypatch.setattr(FrameCodec, "decode_into", lambda *args: decoded.append(1) or decode(*args))
     frames = sum(-(-n // size) for n in (5000, 3, 2997) for size in sizes.values())
     for batch_size, window in ((4, 3000), (128, 1000)):
         loader = Loader(PackedDataset(path), batch_size, shuffle="block", window=window)
@@ -337,15 +334,12 @@ def test_block_shuffle_decodes_each_frame_about_once(tmp_path, pack, monkeypatch
             assert least <= len(decoded) <= 1.2 * frames
 
 
-def test_block_shuffle_decodes_frames_of_captions_about_once(tmp_path, pack, monkeypatch):
+def test_block_shuffle_decodes_frames_of_captions_about_once(tmp_path, pack, decoded):
     """Ragged samples that share frames are decoded once an epoch too."""
     field = Field(
         name="t", dtype="uint8", kind="text", shape=(None,), codec=NAMED["zstd"], frame=FrameRule(samples=100)
     )
     path = pack(tmp_path / "captions", [field], [[{"t": f"caption {i} " * (i % 9)} for i in range(4000)]])
-    decoded = []
-    decode = FrameCodec.decode_into
-    monkeypatch.setattr(FrameCodec, "decode_into", lambda *args: decoded.append(1) or decode(*args))
     got = [text for batch in Loader(PackedDataset(path), 16, shuffle="block", window=1000) for text in batch["t"]]
     assert sorted(got) == sorted(f"caption {i} " * (i % 9) for i in range(4000))
     assert len(decoded) <= 1.2 * 40

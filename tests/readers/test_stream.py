@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from readers import PackedDataset, stream
+from readers import PackedDataset, runs
 from readers.pool import Pool
 from readers.stream import Stream
 
@@ -41,16 +41,16 @@ def test_batches_of_any_size(dataset, samples, batch_size, threads, seed):
 def test_first_batch_comes_before_the_rest_is_located(dataset, monkeypatch):
     """Only a few batches are located for the first one, and no more than about GROUP_SAMPLES ahead of any other."""
     located = []
-    locate = stream.locate_all
+    locate = runs.locate_all
     monkeypatch.setattr(
-        stream, "locate_all", lambda readers, numbers: located.append(len(numbers)) or locate(readers, numbers)
+        runs, "locate_all", lambda readers, numbers: located.append(len(numbers)) or locate(readers, numbers)
     )
     batches = Stream(dataset, Pool()).batches(np.arange(40_000) % 1000, 100)
     next(batches)
     assert sum(located) <= 400
     for handed in range(2, 401):
         next(batches)
-        assert sum(located) <= handed * 100 + 2 * stream.GROUP_SAMPLES + 200
+        assert sum(located) <= handed * 100 + 2 * runs.GROUP_SAMPLES + 200
     batches.close()
     assert len(located) < 20
 
@@ -59,14 +59,14 @@ def test_calls_of_small_batches_are_shared(dataset, monkeypatch):
     """Small batches are read several at a time; a large one alone."""
     reader = type(dataset.opened.readers["x"])
     counts = []
-    read = reader.read
+    read = reader.images
     monkeypatch.setattr(
-        reader, "read", lambda self, places, *args: counts.append(len(places)) or read(self, places, *args)
+        reader, "images", lambda self, places, *args: counts.append(len(places)) or read(self, places, *args)
     )
     assert len(list(Stream(dataset, Pool()).batches(np.arange(20_000) % 1000, 10))) == 2000
-    assert len(counts) < 2 * 2000 / 20
+    assert 0 < len(counts) < 2 * 2000 / 20
     row_bytes = 33 * 4 + 8
-    assert max(counts) * row_bytes <= stream.RUN_BYTES
+    assert max(counts) * row_bytes <= runs.RUN_BYTES
     counts.clear()
     list(Stream(dataset, Pool()).batches(np.arange(10_000) % 1000, 5000))
     assert counts == [5000] * 4

@@ -1,0 +1,387 @@
+"""Runs of batches: how many are read by one call, and that they are the batches that were packed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packer.errors import DamagedError
+from packer.format.codecs import NAMED, FrameCodec
+from packer.format.schema import Field, FrameRule
+from readers import Crop, Loader, PackedDataset, Ragged, runs
+from readers.runs import batches_at_once, split
+
+SIZES = st.lists(st.integers(0, 5), min_size=1, max_size=6)
+COUNT = 107
+OWN, SHARED, BANDS = FrameRule(samples=1), FrameRule(samples=8), FrameRule(rows=3)
+
+
+def field(name: str, codec: str, shape: tuple[int | None, ...], rule: FrameRule = OWN, **more: Any) -> Field:
+    more = {"dtype": "uint8", "kind": "array"} | more
+    return Field(name=name, shape=shape, codec=NAMED[codec], frame=rule, **more)
+
+
+#: Fields of any kind, by a name that says how they are stored.
+FIELDS = {
+    "raw": field("raw", "none", (30,)),
+    "raw cloud": field("raw cloud", "none", (None, 3)),
+    "own": field("own", "lz4", (600,)),
+    "images": field("images", "rowdelta+zstd", (8, 5, 3), BANDS, kind="image", dtype="uint16"),
+    "whole": field("whole", "rowdelta+zstd", (8, 5, 3), OWN, kind="image"),
+    "shared": field("shared", "zstd", (200,), SHARED),
+    "cloud": field("cloud", "bitshuffle", (None, 3), dtype="float32"),
+    "pictures": field("pictures", "rowdelta+zstd", (None, None, 3), OWN, kind="image"),
+    "strips": field("strips", "rowdelta+zstd", (None, 6, 3), BANDS, kind="image"),
+    "caption": field("caption", "zstd", (None,), OWN, kind="text"),
+    "shared captions": field("shared captions", "lz4", (None,), SHARED, kind="text"),
+    "slow": Field(name="slow", dtype="uint8", shape=(300,), codec=({"id": "zlib"},)),
+}
+
+
+def value(one: Field, number: int) -> Any:
+    """A sample of a field, which holds its number."""
+    if one.kind == "text":
+        return f"sample {number} " * (number % 9)
+    shape = [1 + (number + axis) % 7 if n is None else n for axis, n in enumerate(one.shape)]
+    return (np.arange(np.prod(shape)) // 9 + number).astype(one.dtype).reshape(shape)
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory: pytest.TempPathFactory, pack: Any) -> Callable[..., PackedDataset]:
+    """Gives the dataset of the fields of these names, `COUNT` samples in two shards."""
+    made: dict[tuple[str, ...], Path] = {}
+
+    def dataset(*names: str, **options: Any) -> PackedDataset:
+        if names not in made:
+            samples = [{name: value(FIELDS[name], number) for name in names} for number in range(COUNT)]
+            folder = tmp_path_factory.mktemp("runs") / "packed"
+            made[names] = pack(folder, [FIELDS[name] for name in names], [samples[:60], samples[60:]])
+        return PackedDataset(made[names], **options)
+
+    return dataset
+
+
+# ---------------------------------------------------------------- split
+
+
+def ragged(lengths: Sequence[int]) -> Ragged:
+    """Samples of these lengths, whose values are all different."""
+    total = sum(lengths)
+    values = torch.arange(2 * total, dtype=torch.float32).reshape(total, 2)
+    return Ragged(values, torch.tensor([0, *np.cumsum(lengths, dtype=np.int64).tolist()]))
+
+
+@given(sizes=SIZES)
+def test_parts_of_a_tensor(sizes: list[int]) -> None:
+    """Of as many samples as the batches have, the empty ones too; all of one memory."""
+    whole = torch.arange(3 * sum(sizes)).reshape(-1, 3)
+    parts = split(whole, sizes)
+    assert [len(part) for part in parts] == sizes
+    assert torch.equal(torch.cat(list(parts)), whole)
+    assert all(part.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr() for part in parts)
+
+
+@given(sizes=SIZES, data=st.data())
+def test_parts_of_a_ragged_batch(sizes: list[int], data: st.DataObject) -> None:
+    """Each with offsets of its own from 0 on, samples without rows among them."""
+    lengths = data.draw(st.lists(st.integers(0, 4), min_size=sum(sizes), max_size=sum(sizes)))
+    whole = ragged(lengths)
+    samples = whole.to_list()
+    for part, size in zip(split(whole, sizes), sizes, strict=True):
+        assert isinstance(part, Ragged)
+        assert part.offsets.dtype == torch.int64
+        assert part.offsets[0] == 0
+        assert part.offsets[-1] == len(part.values)
+        found = part.to_list()
+        assert len(found) == size
+        assert all(torch.equal(a, samples.pop(0)) for a in found)
+    assert not samples
+
+
+@given(sizes=SIZES)
+def test_parts_of_a_list(sizes: list[int]) -> None:
+    """Of text, or of pictures of many sizes."""
+    whole = [f"text {number}" for number in range(sum(sizes))]
+    parts = split(whole, sizes)
+    assert [len(part) for part in parts] == sizes
+    assert [text for part in parts for text in part] == whole
+
+
+@pytest.mark.parametrize("make", [lambda: torch.ones(6, 2), lambda: ragged([1, 0, 2, 2, 1, 3])])
+def test_writing_to_one_part_leaves_the_backward_pass_of_another(make: Callable[[], Any]) -> None:
+    """torch counts the changes of each by itself."""
+    first, second = (part.values if isinstance(part, Ragged) else part for part in split(make(), [3, 3]))
+    weight = torch.ones(2, requires_grad=True)
+    loss = (second * weight).sum()
+    first.zero_()
+    loss.backward()
+    assert weight.grad is not None
+    assert torch.equal(weight.grad, second.sum(0))
+
+
+def test_offsets_of_one_part_are_not_those_of_another() -> None:
+    """Nor those of the whole: whoever changes his changes no others."""
+    whole = ragged([1, 0, 2, 2, 1, 3])
+    first, second = split(whole, [3, 3])
+    first.offsets.fill_(9)
+    assert second.offsets.tolist() == [0, 2, 3, 6]
+    second.offsets.fill_(9)
+    assert whole.offsets.tolist() == [0, 1, 1, 3, 5, 6, 9]
+
+
+# ---------------------------------------------------------------- how many at once
+
+
+def at_once(dataset: PackedDataset, batch_size: int) -> int:
+    return batches_at_once(list(dataset.readers.values()), batch_size)
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("batch_size", [1, 10, 10**6])
+def test_raw_rows_are_read_by_the_half_mebibyte(datasets: Callable[..., PackedDataset], batch_size: int) -> None:
+    """One batch at least, in both ways of handling frames."""
+    assert at_once(datasets("raw"), batch_size) == max(1, runs.RUN_BYTES // (30 * batch_size))
+
+
+@pytest.mark.parametrize(
+    ("names", "sample"),
+    [
+        (["own"], 600),
+        (["own", "raw"], 630),
+        (["images"], 240),
+        (["whole", "own"], 720),
+        (["own", "shared"], 800),
+    ],
+)
+def test_frames_for_machine_code_are_read_in_long_runs(
+    datasets: Callable[..., PackedDataset], by_machine: None, names: list[str], sample: int
+) -> None:
+    """Where most of what is coded has frames of its own, or in bands."""
+    assert at_once(datasets(*names), 4) == runs.CODED_RUN_BYTES // (4 * sample)
+    assert at_once(datasets(*names), 10**6) == 1
+
+
+@pytest.mark.parametrize("names", [["cloud"], ["pictures"], ["caption"], ["cloud", "caption", "raw"]])
+def test_ragged_frames_for_machine_code_are_read_in_long_runs(
+    datasets: Callable[..., PackedDataset], by_machine: None, names: list[str]
+) -> None:
+    """By what a sample has in the mean."""
+    values = [value(FIELDS[name], number) for name in names for number in range(COUNT)]
+    mean = sum(len(one) if isinstance(one, str) else one.nbytes for one in values) / COUNT
+    assert at_once(datasets(*names), 4) == int(runs.CODED_RUN_BYTES // (4 * mean))
+
+
+@pytest.mark.usefixtures("one_by_one")
+@pytest.mark.parametrize("names", [["own"], ["images"], ["own", "raw"]])
+def test_frames_one_by_one_are_read_in_short_runs(datasets: Callable[..., PackedDataset], names: list[str]) -> None:
+    """Where machine code cannot be had, as rows are."""
+    sample = sum(FIELDS[name].fixed_bytes for name in names)
+    assert at_once(datasets(*names), 4) == runs.RUN_BYTES // (4 * sample)
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize(("names", "sample"), [(["shared"], 200), (["slow"], 300), (["shared", "raw"], 230)])
+def test_frames_that_machine_code_does_not_decode_by_the_run(
+    datasets: Callable[..., PackedDataset], names: list[str], sample: int
+) -> None:
+    """Those that hold several samples, and those of other codecs."""
+    assert at_once(datasets(*names), 4) == runs.RUN_BYTES // (4 * sample)
+
+
+@pytest.mark.usefixtures("one_by_one")
+@pytest.mark.parametrize("name", ["cloud", "pictures", "caption"])
+def test_ragged_batches_are_read_alone_one_by_one(datasets: Callable[..., PackedDataset], name: str) -> None:
+    """A call for each sample costs more than what a call a batch would spare."""
+    assert at_once(datasets(name), 4) == 1
+
+
+@pytest.mark.usefixtures("by_machine")
+@pytest.mark.parametrize("name", ["raw cloud", "strips", "shared captions"])
+def test_ragged_batches_without_frames_of_their_own_are_read_alone(
+    datasets: Callable[..., PackedDataset], name: str
+) -> None:
+    """Raw ones, those in bands, and those of frames that several samples share."""
+    assert at_once(datasets(name), 4) == 1
+
+
+def test_crops_and_checked_frames_are_read_as_before(datasets: Callable[..., PackedDataset], by_machine: None) -> None:
+    """A crop does not decode whole frames of all fields; frames that are checked are read by another reader."""
+    assert at_once(datasets("whole", crop=Crop(4, of="whole")), 4) == runs.RUN_BYTES // (4 * 4 * 4 * 3)
+    assert at_once(datasets("own", verify=True), 4) == runs.RUN_BYTES // (4 * 600)
+
+
+@pytest.mark.usefixtures("by_machine")
+def test_runs_are_cut_by_what_samples_have(pack: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by the mean: large samples behind many small ones would come by hundreds."""
+    lengths = [2] * 300 + [400] * 30
+    clouds = [{"cloud": np.full((n, 3), i, np.float32)} for i, n in enumerate(lengths)]
+    dataset = PackedDataset(pack(tmp_path / "p", [FIELDS["cloud"]], [clouds]))
+    monkeypatch.setattr(runs, "CODED_RUN_BYTES", 10_000)
+    pieces = [batch["cloud"].values for batch in Loader(dataset, 2, threads=0)]
+    assert [values[:, 0].tolist() for values in pieces] == [
+        [i] * lengths[i] + [i + 1] * lengths[i + 1] for i in range(0, 330, 2)
+    ]
+    # A run may go beyond by what its last batch has.
+    assert max(values.untyped_storage().nbytes() for values in pieces) <= 10_000 + 2 * 400 * 12
+    assert len({values.untyped_storage().data_ptr() for values in pieces[:100]}) < 20
+
+
+# ---------------------------------------------------------------- batches of runs
+
+
+def batch_of(names: Sequence[str], numbers: Sequence[int]) -> dict[str, Any]:
+    """The batch of these samples, made without any reader."""
+    batch: dict[str, Any] = {}
+    for name in names:
+        one, values = FIELDS[name], [value(FIELDS[name], number) for number in numbers]
+        if one.kind == "text":
+            batch[name] = values
+            continue
+        tensors = [torch.from_numpy(array) for array in values]
+        if one.kind == "image":
+            tensors = [tensor.permute(2, 0, 1) for tensor in tensors]
+        if not one.is_ragged:
+            batch[name] = torch.stack(tensors)
+        elif one.kind == "image":
+            batch[name] = tensors
+        else:
+            offsets = [0, *np.cumsum([len(tensor) for tensor in tensors]).tolist()]
+            batch[name] = Ragged(torch.cat(tensors), torch.tensor(offsets))
+    return batch
+
+
+def plain(batch: Any) -> Any:
+    """What a batch holds, to be compared."""
+    if isinstance(batch, dict):
+        return {name: plain(values) for name, values in batch.items()}
+    if isinstance(batch, Ragged):
+        return [batch.offsets.tolist(), plain(batch.values)]
+    if isinstance(batch, torch.Tensor):
+        return [str(batch.dtype), tuple(batch.shape), batch.tolist()]
+    return [plain(one) for one in batch] if isinstance(batch, list) else batch
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["cloud", "caption", "raw"],
+        ["pictures"],
+        ["own", "images"],
+        ["whole"],
+        ["own", "shared", "caption"],
+        ["strips", "shared captions"],
+    ],
+    ids=" ".join,
+)
+def test_batches_of_runs_are_those_that_were_packed(
+    datasets: Callable[..., PackedDataset], monkeypatch: pytest.MonkeyPatch, names: list[str], threads: int
+) -> None:
+    """As those read alone: in order, of any kind, the last one short, with threads and without, in runs of any size."""
+    dataset = datasets(*names)
+    order = np.random.default_rng(0).permutation(COUNT).tolist()
+    wanted = [plain(batch_of(names, order[at : at + 5])) for at in range(0, COUNT, 5)]
+    assert [plain(dataset[order[at : at + 5]]) for at in range(0, COUNT, 5)] == wanted
+    for run_bytes in (runs.CODED_RUN_BYTES, 30_000, 1):
+        monkeypatch.setattr(runs, "CODED_RUN_BYTES", run_bytes)
+        loader = Loader(dataset, 5, sampler=order, threads=threads)
+        assert [plain(batch) for batch in loader] == wanted
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize(("name", "each"), [("own", 1), ("images", 3), ("cloud", 1), ("pictures", 1), ("caption", 1)])
+def test_a_run_is_decoded_by_one_call(
+    datasets: Callable[..., PackedDataset],
+    by_machine: None,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    each: int,
+    threads: int,
+) -> None:
+    """Of all its batches, and bands."""
+    dataset = datasets(name)
+    frames: list[int] = []
+    decode = FrameCodec.decode_frames
+
+    def counted(self: FrameCodec, *arguments: Any) -> bool:
+        frames.append(len(arguments[1].sizes))
+        return decode(self, *arguments)
+
+    monkeypatch.setattr(FrameCodec, "decode_frames", counted)
+    batches = list(Loader(dataset, 2, threads=threads))
+    assert len(batches) == 54
+    # Samples are located 2, 8, 32 and then the rest at once, and a run is within one of these groups.
+    assert sorted(frames) == [2 * each, 8 * each, 32 * each, 65 * each]
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_batches_for_a_transform_are_read_ahead_alone(
+    datasets: Callable[..., PackedDataset], by_machine: None, decoded: list[int], threads: int
+) -> None:
+    """Threads read each by itself, since a transform may take any time; the caller's thread reads runs."""
+    handed = []
+
+    def transform(batch: Any) -> Any:
+        handed.append(len(decoded))
+        return batch
+
+    list(Loader(datasets("own", transform=transform), 10, threads=threads, prefetch=1))
+    assert len(handed) == 11
+    ahead = [count - 10 * number for number, count in enumerate(handed, 1)]
+    if threads:
+        assert max(ahead) <= 10 * threads
+    else:
+        assert max(ahead) > 20
+
+
+def test_batches_of_a_run_are_written_to_alone(datasets: Callable[..., PackedDataset], by_machine: None) -> None:
+    """One may be changed in place while the backward pass of another is still to come."""
+    _, first, second, *_ = (batch["cloud"].values for batch in Loader(datasets("cloud"), 5, threads=0))
+    assert first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
+    weight = torch.ones(3, requires_grad=True)
+    loss = (second * weight).sum()
+    first.zero_()
+    loss.backward()
+    assert weight.grad is not None
+    assert torch.equal(weight.grad, second.sum(0))
+
+
+@pytest.mark.usefixtures("way")
+def test_a_damaged_frame_is_an_error_of_its_run(pack: Any, tmp_path: Path) -> None:
+    """It comes when the run is read, and batches of runs before it are handed out."""
+    samples = [{"own": np.arange(600, dtype=np.uint8) // 9 + np.uint8(i)} for i in range(COUNT)]
+    folder = pack(tmp_path / "p", [FIELDS["own"]], [samples])
+    dataset = PackedDataset(folder)
+    reader = dataset.opened.readers["own"]
+    address, size = reader.spans(reader.locate(np.array([50])))[0].tolist()
+    (shard,) = (folder / "shards").iterdir()
+    data = bytearray(shard.read_bytes())
+    start = address - int(dataset.opened.memory.starts[0])
+    data[start : start + size] = b"\xff" * size
+    shard.write_bytes(bytes(data))
+    got = 0
+    with pytest.raises(DamagedError, match="field 'own'"):  # noqa: PT012
+        for batch in Loader(PackedDataset(folder), 2, threads=0):
+            assert (batch["own"][:, 0] == torch.arange(got, got + 2)).all()
+            got += 2
+    # Of runs of 2, 8, 32 and 65 samples, the last.
+    assert got == 42
+
+
+@pytest.mark.usefixtures("way")
+def test_pictures_of_a_run_are_written_to_alone(datasets: Callable[..., PackedDataset]) -> None:
+    """Each picture of a list, too, whether of one batch or of two."""
+    _, first, second, *_ = (batch["pictures"] for batch in Loader(datasets("pictures"), 5, threads=0))
+    kept, version = second[0].clone(), second[0]._version
+    for changed in (first[0], second[1]):
+        changed.mul_(2)
+        assert torch.equal(second[0], kept)
+        assert second[0]._version == version  # by which autograd tells whether a tensor was written to
