@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from packer.cli.machine import Machine
 from packer.cli.tables import counted
 from packer.cli.units import size_text
+from packer.format.compiled import number_of
 from packer.format.manifest import Manifest
 
 #: The batch that shared memory is measured for, and how many of them lie there for each worker of a DataLoader:
@@ -44,6 +45,7 @@ def findings(manifest: Manifest, machine: Machine) -> list[Finding]:
         *_file_system(machine),
         *_memory(manifest, machine),
         *_frames(manifest),
+        *_decoding(manifest, machine),
         *_shared_memory(manifest, machine),
         *_processes(machine),
         *_open_files(manifest, machine),
@@ -100,6 +102,13 @@ def _frames(manifest: Manifest) -> Iterator[Finding]:
     if shared:
         found = "decoded together: " + ", ".join(f"{count} samples of {name!r}" for name, count in shared.items())
         advice = 'one at random costs all of them: shuffle="block" decodes each frame about once an epoch'
+        yield Finding("codec", found, advice, hurts=True)
+
+
+def _decoding(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
+    if machine.one_by_one is not None and any(number_of(field.codec) is not None for field in manifest.fields):
+        found = f"frames are decoded one by one: {machine.one_by_one}"
+        advice = "with the package numba, machine code decodes whole batches, twice as fast and more: see to that"
         yield Finding("codec", found, advice, hurts=True)
 
 

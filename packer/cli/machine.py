@@ -50,6 +50,7 @@ class Machine:
         start_method: how multiprocessing makes processes.
         open_files: how many files a process may have open.
         cuda: name of the GPU that torch would use; None where it finds none.
+        one_by_one: why frames are decoded one by one; None where machine code decodes whole batches.
     """
 
     file_system: FileSystem | None
@@ -61,11 +62,13 @@ class Machine:
     start_method: str
     open_files: int | None
     cuda: str | None
+    one_by_one: str | None = None
 
 
 def machine_of(folder: Path) -> Machine:
     """The machine, as it is for a dataset in `folder`."""
     from packer.convert import processors
+    from packer.format.compiled import loading
 
     memory, free = _memory()
     shared = shutil.disk_usage(_SHARED) if _SHARED.is_dir() else None
@@ -79,6 +82,7 @@ def machine_of(folder: Path) -> Machine:
         start_method=multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0],
         open_files=_open_files(),
         cuda=_cuda(),
+        one_by_one=None if loading.load() is not None else str(loading.failure),
     )
 
 

@@ -32,6 +32,7 @@ from benchmark.measuring import Rounds
 from benchmark.row import ROWS, Figures, Row, chosen
 from packer.cli.benching.plot import check_plot
 from packer.errors import UsageError, WriteError
+from packer.format import compiled
 
 QUICK_ROUNDS = Rounds(least=5, most=15, seconds=1.0)
 FULL_ROUNDS = Rounds(least=7, most=25, seconds=10.0)
@@ -54,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"bench: error: {error}", file=sys.stderr)
             return error.exit_status
         print(surroundings(bench), flush=True)
+        print(frames_by(), flush=True)
         start = time.perf_counter()
         results = measure(bench, wanted)
     print(f"\n{table.summary(results)}\n{time.perf_counter() - start:.0f} s in all")
@@ -113,6 +115,13 @@ def surroundings(bench: Bench) -> str:
         f"{sizes.clouds:,} clouds, in {bench.store.folder}\n"
         f"Ratios are medians over rounds of the ratio within a round. Every side makes its own random order.{busy}"
     )
+
+
+def frames_by() -> str:
+    """How frames are handled, after loading what a process loads once it has handled them for half a second."""
+    if compiled.loading.load() is not None:
+        return "Frames are decoded and hashed by loops in machine code, as in any process that does so for long."
+    return f"Frames are decoded and hashed one by one: {compiled.loading.failure}"
 
 
 def _memcpy_rate() -> float:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.convert import convert
+from packer.format import compiled
 from packer.format.manifest import file_digest
 from packer.verify import verify
 
@@ -86,6 +87,7 @@ _FUNCTIONS: dict[str, Callable[..., int]] = {"convert": _convert, "verify": _ver
 
 def serve() -> None:
     """What the interpreter does."""
+    compiled.loading.load()  # as after half a second of checking
     for line in sys.stdin:
         what, arguments, options = json.loads(line)
         print(_FUNCTIONS[what](*arguments, **options), flush=True)

@@ -200,6 +200,12 @@ def test_what_is_wrong_is_said_before_anything_is_measured(
         assert words in said.err
 
 
+def test_the_way_of_handling_frames_is_said(way: str) -> None:
+    """By machine code, which is loaded before anything is measured; or one by one, and why."""
+    words = {"by_machine": "by loops in machine code", "one_by_one": "one by one: not in this test"}
+    assert words[way] in command.frames_by()
+
+
 def test_a_run_removes_what_rows_wrote(tmp_path: Path) -> None:
     """That of a run that was killed too; what lies beside stays."""
     store = Store(tmp_path, quiet=True)

@@ -74,6 +74,8 @@ def _probe(opened: Opened, seconds: Seconds) -> None:
     for reader, probe in zip(opened.readers.values(), probes, strict=True):
         # Not another reader in its place: those of uncompressed fields look their samples up together.
         reader.read = probe.read  # type: ignore[method-assign]
+        if isinstance(reader, fixed.FixedRaw):
+            reader.images = probe.images  # type: ignore[method-assign]
     opened.advisor = ProbedAdvisor(opened.memory, opened.shards, probes, seconds)
 
 
@@ -94,6 +96,13 @@ class Probe:
 
     def read(self, located: Numbers, allocate: Allocate | None = None) -> Any:
         """As the reader does it, its bytes having been touched before."""
+        return self._timed("read", located, allocate)
+
+    def images(self, located: Numbers, allocate: Allocate | None = None) -> Any:
+        """The same of what an uncompressed field of fixed shape hands out."""
+        return self._timed("images", located, allocate)
+
+    def _timed(self, what: str, located: Numbers, allocate: Allocate | None) -> Any:
         self.thread = get_ident()
         reader, seconds = self._reader(), self._seconds
         assert reader is not None
@@ -105,7 +114,7 @@ class Probe:
         decoding = seconds[DECODING]
         with self._decoding:
             start = perf_counter()
-            values = type(reader).read(reader, located, allocate)
+            values = getattr(type(reader), what)(reader, located, allocate)
             end = perf_counter()
         seconds[READING] += touched - ready
         seconds[GATHERING] += end - start - (seconds[DECODING] - decoding)

@@ -66,6 +66,22 @@ def test_what_hurts(manifest):
     assert all(len(hurting(manifest, **change)) == 1 for change in ({"free": 1000}, {"shared_free": 2**20}))
 
 
+@pytest.mark.parametrize(
+    ("codec", "hurts"), [("lz4", True), ("zstd", True), ('{"id": "zlib"}', False), ("none", False)]
+)
+def test_frames_that_machine_code_would_decode(tmp_path, codec, hurts):
+    """Where it cannot be had, that is told with the reason, for codecs that it knows."""
+    path = convert([{"x": np.zeros(1024, np.float32)} for _ in range(9)], tmp_path / "p", codec=codec).path
+    found = hurting(manifests.read(path), one_by_one="No module named 'numba'")
+    assert ("one by one: No module named 'numba'" in found.get("codec", "")) == hurts
+    assert "one by one" not in hurting(manifests.read(path)).get("codec", "")
+
+
+def test_whether_machine_code_decodes(tmp_path, way):
+    """It is loaded to find out; why it cannot be is told in the words of the failure."""
+    assert machine_of(tmp_path).one_by_one == (None if way == "by_machine" else "not in this test")
+
+
 def test_what_cannot_be_told_is_left_out(manifest):
     """On a system without /proc and /dev/shm nothing is made up."""
     found = findings(
