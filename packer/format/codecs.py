@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import lz4.block
@@ -216,8 +216,7 @@ class FrameCodec:
                 return item > 0
         # One that is damaged is found once more, and named, by what Python calls.
         began = time.perf_counter()
-        _check_places(len(memory), frames, places, len(out))
-        each = zip(frames.spans.tolist(), frames.sizes.tolist(), places.tolist(), strict=True)
+        each = _inside(frames, places, len(memory), len(out))
         if self._lz4 is not None:
             _decode_lz4(memory, each, out.data)
         else:
@@ -275,16 +274,20 @@ def _lz4_frame(stored: memoryview, nbytes: int) -> bytes:
     return raw
 
 
-def _check_places(held: int, frames: Frames, places: NDArray[np.int64], room: int) -> None:
-    """Raises ValueError where a slice would not be what it says: Python counts numbers below zero from the end."""
-    starts, ends = frames.spans.T
-    known = (starts >= 0) & (starts <= ends) & (ends <= held)
-    fits = (frames.sizes >= 0) & (places >= 0) & (frames.sizes <= room) & (places <= room - frames.sizes)
-    if not (known & fits).all():
-        raise ValueError("a frame does not lie, or does not go, where an index says")
+def _inside(
+    frames: Frames, places: NDArray[np.int64], held: int, room: int
+) -> Iterator[tuple[tuple[int, int], int, int]]:
+    """Span, raw bytes and place of each frame; ValueError where one is not within `held` bytes, or `room`.
+
+    Python would count numbers below zero from the end, and cut what goes beyond it.
+    """
+    for (start, end), size, place in zip(frames.spans.tolist(), frames.sizes.tolist(), places.tolist(), strict=True):
+        if not (0 <= start <= end <= held and 0 <= size <= room - place <= room):
+            raise ValueError("a frame does not lie, or does not go, where an index says")
+        yield (start, end), size, place
 
 
-def _decode_lz4(memory: memoryview, frames: Iterable[tuple[list[int], int, int]], out: memoryview) -> None:
+def _decode_lz4(memory: memoryview, frames: Iterable[tuple[tuple[int, int], int, int]], out: memoryview) -> None:
     for (start, end), size, place in frames:
         stored = memory[start:end]
         out[place : place + size] = stored if end - start == size else _lz4_frame(stored, size)

@@ -21,7 +21,6 @@ from typing import Any
 #: Seconds spent on frames one by one after which the loops are loaded.
 WORTH_SECONDS = 0.5
 
-
 #: Bytes that a process must be free to take before the loops are loaded; they take about 100 MB.
 LEAST_MEMORY = 2**29
 

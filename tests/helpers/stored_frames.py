@@ -128,3 +128,14 @@ def lying(one: Stored, lie: str) -> Frames:
     said = Numbers(*spans[1].tolist(), int(sizes[1]), int(places[1]))
     *spans[1], sizes[1], places[1] = LIES[lie](said, len(one.memory), len(one.wanted))
     return Frames(spans, sizes, places)
+
+
+def apart(one: Stored) -> tuple[Stored, Bytes, Bytes]:
+    """The same frames, placed from the end on with five bytes behind each; where they go, and what is to be there."""
+    sizes = one.frames.sizes
+    out = np.full(int(sizes.sum()) + 5 * len(sizes), 0x77, np.uint8)
+    places = len(out) - (sizes + 5).cumsum()
+    wanted = out.copy()
+    for place, size, end in zip(places.tolist(), sizes.tolist(), sizes.cumsum().tolist(), strict=True):
+        wanted[place : place + size] = one.wanted[end - size : end]
+    return one._replace(frames=one.frames._replace(places=places)), out, wanted

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zstandard
-from stored_frames import LIES, OUTSIDE, Guarded, Stored, as_bytes, lying, mixed, numbers, stored
+from stored_frames import LIES, OUTSIDE, Guarded, Stored, apart, as_bytes, lying, mixed, numbers, stored
 from ways import handled
 
 from packer.format import compiled, rowdelta
@@ -60,14 +60,8 @@ def test_every_codec_decodes_many_frames(codec: str, count: int) -> None:
 @every_codec
 def test_frames_go_where_they_are_to_go(codec: str) -> None:
     """Not one behind the other; what lies between their places stays as it was."""
-    one = stored(codec, mixed(12))
-    sizes = one.frames.sizes
-    out = np.full(int(sizes.sum()) + 12 * 5, 0x77, np.uint8)
-    places = len(out) - (sizes + 5).cumsum()
-    wanted = out.copy()
-    for place, size, end in zip(places.tolist(), sizes.tolist(), sizes.cumsum().tolist(), strict=True):
-        wanted[place : place + size] = one.wanted[end - size : end]
-    decode(one._replace(frames=one.frames._replace(places=places)), out)
+    one, out, wanted = apart(stored(codec, mixed(12)))
+    decode(one, out)
     assert np.array_equal(out, wanted)
 
 

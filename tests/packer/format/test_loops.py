@@ -20,7 +20,20 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba.core.caching import IndexDataCacheFile
-from stored_frames import LIES, OUTSIDE, Bytes, Guarded, Stored, as_bytes, at_the_edge, lying, mixed, numbers, stored
+from stored_frames import (
+    LIES,
+    OUTSIDE,
+    Bytes,
+    Guarded,
+    Stored,
+    apart,
+    as_bytes,
+    at_the_edge,
+    lying,
+    mixed,
+    numbers,
+    stored,
+)
 
 from packer.format import compiled, rowdelta
 from packer.format.codecs import NAMED, FrameCodec
@@ -93,15 +106,8 @@ def test_what_goes_in_comes_out(loops: ModuleType, codec: str, sizes: list[int],
 @every_codec
 def test_frames_go_where_they_are_to_go(loops: ModuleType, codec: str) -> None:
     """Not one behind the other, nor in their order; what lies between their places stays as it was."""
-    one = stored(codec, mixed(12))
-    sizes = one.frames.sizes
-    out = np.full(int(sizes.sum()) + 12 * 5, 0x77, np.uint8)
-    # From the end on, with five bytes behind each.
-    places = len(out) - (sizes + 5).cumsum()
-    wanted = out.copy()
-    for place, size, end in zip(places.tolist(), sizes.tolist(), sizes.cumsum().tolist(), strict=True):
-        wanted[place : place + size] = one.wanted[end - size : end]
-    assert run(loops, codec, one._replace(frames=one.frames._replace(places=places)), out) == 12
+    one, out, wanted = apart(stored(codec, mixed(12)))
+    assert run(loops, codec, one, out) == 12
     assert np.array_equal(out, wanted)
 
 
