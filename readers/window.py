@@ -15,6 +15,8 @@ from readers.take import AWAKE_BYTES, TORCH_GRAIN, alone, in_main_thread, quicke
 #: and may wait for milliseconds to have it back while another thread is at work. The main thread mostly works alone,
 #: and leaves to `quicker` what has `AWAKE_BYTES` and more.
 HELD_BYTES = 2**18
+#: Items of numpy's own types are no larger.
+MOST_ITEM_BYTES = 2**31 - 1
 
 
 class Window:
@@ -30,24 +32,30 @@ class Window:
     def __init__(
         self, elements: torch.Tensor, dtype: DTypeLike, shape: tuple[int, ...], axes: tuple[int, ...] | None = None
     ) -> None:
-        self._item = np.dtype((dtype, shape))
+        self._record_dtype, self._record_shape = np.dtype(dtype), shape
         order = tuple(range(len(shape))) if axes is None else axes
         # One call makes the tensor that is handed out. Two, `view` and `permute`, take 4 us more behind a large copy.
         self._shape = tuple(shape[axis] for axis in order)
         self._strides = tuple(math.prod(shape[axis + 1 :]) for axis in order)
         self._axes = None if axes is None else (0, *(axis + 1 for axis in axes))
         self._dtype = torch.from_numpy(np.empty(0, dtype)).dtype
-        self._nbytes = self._item.itemsize
+        self._nbytes = math.prod(shape) * self._record_dtype.itemsize
         self._length = self._nbytes // elements.itemsize
         records = max(len(elements) - self._length + 1, 0)
         self._rows = elements.as_strided((records, self._length), (1, 1))
+        if self._nbytes > MOST_ITEM_BYTES:
+            return
         # To numpy each record is one opaque item, and a gather one memcpy an item. With what makes it a batch again
         # 100 of 132 bytes take 2.5 us so, 4.5 as rows of elements, and 5 by torch.
         opaque = np.dtype((np.void, self._nbytes))
         self._items: NDArray[Any] = np.ndarray((records,), opaque, elements.numpy().data, 0, (elements.itemsize,))
+        self._item = np.dtype((dtype, shape))
 
     def array(self, records: NDArray[np.int64]) -> NDArray[Any]:
         """A copy of the records that begin at the elements `records` (n,), (n, *shape)."""
+        if self._nbytes > MOST_ITEM_BYTES:
+            rows = take(self._rows, records).numpy()
+            return rows.view(self._record_dtype).reshape(len(records), *self._record_shape)
         return self._items[records].view(self._item)
 
     def tensor(self, records: NDArray[np.int64], out: torch.Tensor | None = None) -> torch.Tensor:

@@ -20,14 +20,18 @@ def way(monkeypatch: pytest.MonkeyPatch, held: int) -> None:
     monkeypatch.setattr(windows, "quicker", lambda nbytes, several, one: several())
 
 
-@pytest.mark.parametrize("held", [0, 2**18])
+@pytest.mark.parametrize(("held", "most"), [(0, windows.MOST_ITEM_BYTES), (2**18, windows.MOST_ITEM_BYTES), (2**18, 0)])
 @pytest.mark.parametrize("shape", [(), (3,), (2, 5)])
 @pytest.mark.parametrize("unit", UNITS)
 def test_records_begin_at_every_element(
-    monkeypatch: pytest.MonkeyPatch, unit: torch.dtype, shape: tuple[int, ...], held: int
+    monkeypatch: pytest.MonkeyPatch, unit: torch.dtype, shape: tuple[int, ...], held: int, most: int
 ) -> None:
-    """Overlapping records come whole, in order and more than once, as copies; in new memory and in the caller's."""
+    """Overlapping records come whole, in order and more than once, as copies; in new memory and in the caller's.
+
+    So do those that are too large for numpy's items.
+    """
     way(monkeypatch, held)
+    monkeypatch.setattr(windows, "MOST_ITEM_BYTES", most)
     elements = torch.arange(400).to(unit)
     values = elements.numpy().copy()
     window = Window(elements, values.dtype, shape)
