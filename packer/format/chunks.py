@@ -21,7 +21,7 @@ class ChunkBuffers:
     """Memory for chunks. Fresh memory is mapped page by page, which takes longer than filling it."""
 
     #: Free buffers that are kept: as many as chunks are stored between two commits, and one.
-    KEEP = 2
+    KEEP = 3
 
     def __init__(self) -> None:
         self._free: list[NDArray[np.uint8]] = []

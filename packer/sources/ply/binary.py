@@ -8,6 +8,7 @@ is believed before it is held against the bytes that are there.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -90,15 +91,8 @@ class _Body:
 
     def _record(self, start: int, lengths: list[int]) -> Table:
         """The table read as one structured array, whose lists have these lengths."""
-        left = iter(lengths)
-        fields: list[tuple[Any, ...]] = []
-        for i, p in enumerate(self.element.properties):
-            if p.count_dtype:
-                fields += [(f"n{i}", self._dtype(p.count_dtype)), (number_name(i), self._dtype(p.dtype), (next(left),))]
-            else:
-                fields.append((number_name(i), self._dtype(p.dtype)))
-        count = self.element.count
-        rows = np.frombuffer(self.data, np.dtype(fields), count, start) if count else np.empty(0, fields)
+        dtype, count = _record_dtype(self.element.properties, self.order, tuple(lengths)), self.element.count
+        rows = np.frombuffer(self.data, dtype, count, start) if count else np.empty(0, dtype)
         table = Table(self.element, records=rows)
         for i, p in enumerate(self.element.properties):
             if p.count_dtype:
@@ -180,7 +174,7 @@ class _Body:
         return row_error(self.path, self.element, row, reason)
 
     def _dtype(self, name: str) -> np.dtype[Any]:
-        return np.dtype(name).newbyteorder(self.order)
+        return _ordered(name, self.order)
 
     def _cut_off(self, start: int) -> SourceError:
         element, left = self.element, len(self.data) - start
@@ -191,6 +185,25 @@ class _Body:
             row,
             f"the file ends here, but the header declares {element.count} rows: it is cut short or the header is wrong",
         )
+
+
+# Sets have many files of few kinds: to make the dtype of a record takes 20 us, a tenth of reading 10,000 points.
+@lru_cache(maxsize=64)
+def _record_dtype(properties: tuple[Property, ...], order: Order, lengths: tuple[int, ...]) -> np.dtype[Any]:
+    """A row of these properties, whose lists have these lengths."""
+    left = iter(lengths)
+    fields: list[tuple[Any, ...]] = []
+    for i, p in enumerate(properties):
+        value = _ordered(p.dtype, order)
+        if p.count_dtype:
+            fields += [(f"n{i}", _ordered(p.count_dtype, order)), (number_name(i), value, (next(left),))]
+        else:
+            fields.append((number_name(i), value))
+    return np.dtype(fields)
+
+
+def _ordered(name: str, order: Order) -> np.dtype[Any]:
+    return np.dtype(name).newbyteorder(order)
 
 
 class _Segment(NamedTuple):

@@ -7,9 +7,9 @@ Every field is ragged in its first axis, as the number of points is, even where 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -126,7 +126,7 @@ def _is_text(name: str) -> bool:
 
 def _open_member(path: str, name: str, cast: Mapping[str, str], kinds: Kinds, triangulate: bool) -> Member:
     header = read_header(path)
-    check_size(header, Path(path).stat().st_size, path)
+    check_size(header, os.stat(path).st_size, path)  # noqa: PTH116  # Path takes 5 us more a file
     rules = _rules(header, cast, kinds, path)
     lists = measure_lists(header, path, corners_of(rules) if triangulate else None)
     return Member(path, name, header, rules, lists, triangulate)

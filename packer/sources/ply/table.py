@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,36 +37,25 @@ class Table:
 
     def joined(self, properties: Sequence[int]) -> NDArray[Any]:
         """Columns of one dtype side by side: (rows, len(properties)); without a copy where rows hold nothing else."""
-        columns = [self.numbers[i] for i in properties]
-        if self.records is not None and _adjacent(self.records, properties):
-            return _piece_of(self.records, properties[0], len(properties))
-        return np.stack(columns, axis=1)
+        piece = None if self.records is None else _piece(self.records.dtype, tuple(properties))
+        if self.records is None or piece is None:
+            return np.stack([self.numbers[i] for i in properties], axis=1)
+        # As one piece of bytes a row they are copied three times as fast as column by column.
+        pieces = np.ascontiguousarray(self.records.view(piece)["piece"])
+        return pieces.view(self.numbers[properties[0]].dtype).reshape(len(pieces), len(properties))
 
 
-def _adjacent(records: NDArray[Any], properties: Sequence[int]) -> bool:
-    """Whether properties of one type follow each other within a record."""
-    fields = [_record_field(records, i) for i in properties]
-    dtype, start = fields[0]
-    return all(field == (dtype, start + k * dtype.itemsize) for k, field in enumerate(fields))
-
-
-def _piece_of(records: NDArray[Any], first: int, count: int) -> NDArray[Any]:
-    """`count` adjacent properties of every record, (rows, count).
-
-    They are copied as one piece of bytes a row, three times as fast as column by column.
-    """
-    dtype, start = _record_field(records, first)
-    width, whole = count * dtype.itemsize, records.dtype.itemsize
-    piece = np.dtype({"names": ["piece"], "formats": [f"V{width}"], "offsets": [start], "itemsize": whole})
-    column = records.view(piece)["piece"]
-    return np.ascontiguousarray(column).view(dtype).reshape(len(records), count)
-
-
-def _record_field(records: NDArray[Any], prop: int) -> tuple[np.dtype[Any], int]:
-    """Dtype and offset of a property within a record."""
-    fields: Any = records.dtype.fields
-    dtype, offset = fields[number_name(prop)][:2]
-    return dtype, offset
+# For many files of few kinds: it takes 10 us, of the 200 in which 10,000 points are read.
+@lru_cache(maxsize=64)
+def _piece(record: np.dtype[Any], properties: tuple[int, ...]) -> np.dtype[Any] | None:
+    """A record as one piece of bytes for these properties; None where they differ in type or do not adjoin."""
+    fields: Any = record.fields
+    found = [fields[number_name(i)][:2] for i in properties]
+    dtype, start = found[0]
+    if any(field != (dtype, start + k * dtype.itemsize) for k, field in enumerate(found)):
+        return None
+    formats = [f"V{len(properties) * dtype.itemsize}"]
+    return np.dtype({"names": ["piece"], "formats": formats, "offsets": [start], "itemsize": record.itemsize})
 
 
 def number_name(prop: int) -> str:
@@ -82,6 +72,8 @@ def convert(values: NDArray[Any], dtype: str) -> NDArray[Any]:
         DoesNotFitError: a value is outside the dtype's range, or is not whole where an integer is asked for.
     """
     target = np.dtype(dtype)
+    if values.dtype == target and values.flags.c_contiguous and values.flags.aligned:
+        return values
     if values.dtype.newbyteorder("=") == target:
         # Behind another element values may lie at odd addresses.
         return np.require(values, target, ["C_CONTIGUOUS", "ALIGNED"])

@@ -20,9 +20,6 @@ from benchmark.page_cache import files_of
 from benchmark.row import Figures, row
 
 LARGE = 192
-#: As many shards for one worker as for the other in a quick run too: by themselves they would be of 64 MiB at least.
-#: Smaller ones would measure how processes start and wait for the disk.
-SHARD = 45 * 2**20
 PLANNED = 100_000
 
 
@@ -32,7 +29,7 @@ def _convert_side(bench: Bench, sources: Sequence[str], workers: int, inputs: Pa
     out = bench.scratch("out.packed")
 
     def run() -> int:
-        return interpreter().convert(sources, str(out), codec=codec, workers=workers, shard_size=SHARD)
+        return interpreter().convert(sources, str(out), codec=codec, workers=workers, shard_size=bench.sizes.shard)
 
     def prepare_out() -> None:
         bench.scratch(out.name)
