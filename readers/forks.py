@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 import weakref
 from pathlib import Path
 from typing import Protocol
@@ -42,6 +43,11 @@ def is_forked() -> bool:
     return _forked
 
 
+def in_main_thread() -> bool:
+    """Whether it is the main thread that asks; `threading` itself takes two calls more to tell."""
+    return threading.get_ident() == _main_thread
+
+
 def _began_by_fork() -> bool:
     """The same, of the process that imports this module, from what the system says of it."""
     try:
@@ -52,11 +58,12 @@ def _began_by_fork() -> bool:
 
 
 _forked = _began_by_fork()
+_main_thread = threading.main_thread().ident
 
 
 def _in_child() -> None:
-    global _forked
-    _forked = True
+    global _forked, _main_thread
+    _forked, _main_thread = True, threading.get_ident()
     for holder in list(_HOLDERS):
         holder.renew()
 

@@ -50,17 +50,13 @@ class Share:
 
     @property
     def step_size(self) -> int:
-        """Samples that all ranks together take at one step."""
+        """Samples that all ranks together take at one step; at the last of an epoch it may be fewer."""
         return self.batch_size * self.world_size
 
     def steps(self, n: int, done: int = 0) -> int:
         """Number of batches that each rank still has."""
         left = _left(n, done)
         return left // self.step_size if self.drop_last else -(-left // self.step_size)
-
-    def done_after(self, steps: int, n: int, done: int = 0) -> int:
-        """How many numbers of the order are done after `steps` more steps; n at the end of the epoch."""
-        return min(done + steps * self.step_size, n)
 
     def numbers(self, order: NDArray[np.int64], done: int = 0) -> NDArray[np.int64]:
         """The sample numbers of all batches that this rank still has, one behind the other, (m,).

@@ -144,16 +144,16 @@ def _check_process(process: int) -> None:
 
 def _values(reader: FieldReader, pool: Pool) -> Callable[[Numbers], Any]:
     """What reads samples by their places; into memory of the pool, where there is enough to read."""
-    field = reader.field
-    read, allocate, is_image = reader.read, pool.allocate, field.kind == "image"
-    if isinstance(reader, FixedRaw):
-        read, is_image = reader.images, False
+    field, read, allocate = reader.field, reader.read, pool.allocate
     # Fewer samples are left to the system's allocator.
     least = 0 if pool.pinned or field.is_ragged else -(-LEAST_BYTES // max(field.fixed_bytes, 1))
+    if isinstance(reader, FixedRaw):
+        # Behind a large copy each call more takes 1 us, and this is done for every field of every run.
+        images = reader.images
+        return lambda places: images(places, allocate if len(places) >= least else None)
 
     def values(places: Numbers) -> Any:
-        found = read(places, allocate) if len(places) >= least else read(places)
-        return as_images(field, found) if is_image else found
+        return as_images(field, read(places, allocate if len(places) >= least else None))
 
     return values
 

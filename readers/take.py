@@ -8,7 +8,6 @@ ones behind them use the threads while they are awake.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 
@@ -16,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from readers.forks import is_forked
+from readers.forks import in_main_thread, is_forked
 from readers.fresh import fresh
 from readers.openmp import set_own_threads
 
@@ -100,10 +99,10 @@ def quicker(nbytes: int, several: Callable[[], torch.Tensor], one: Callable[[], 
     that was forked they are not: the team stayed behind, and OpenMP would wait for it for ever. Less
     than `TEAM_BYTES` is not timed: several are used where they are awake.
     """
+    if nbytes < TEAM_BYTES:
+        return several() if nbytes >= AWAKE_BYTES and in_main_thread() and team_is_awake() else one()
     if torch.get_num_threads() == 1 or not in_main_thread() or is_forked():
         return one()
-    if nbytes < TEAM_BYTES:
-        return several() if nbytes >= AWAKE_BYTES and time.perf_counter() < _TEAMS.awake_until else one()
     team = _TEAMS.of(nbytes)
     began = time.perf_counter()
     result = several() if team.together else one()
@@ -114,9 +113,9 @@ def quicker(nbytes: int, several: Callable[[], torch.Tensor], one: Callable[[], 
     return result
 
 
-def in_main_thread() -> bool:
-    """Whether it is the main thread that asks."""
-    return threading.current_thread() is threading.main_thread()
+def team_is_awake() -> bool:
+    """Whether the main thread, which asks, finds torch's threads still awake from its last large gather."""
+    return time.perf_counter() < _TEAMS.awake_until and torch.get_num_threads() > 1 and not is_forked()
 
 
 class Team:

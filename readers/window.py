@@ -9,11 +9,20 @@ import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
 
-from readers.take import AWAKE_BYTES, TORCH_GRAIN, alone, in_main_thread, quicker, take, together
+from readers.forks import in_main_thread
+from readers.take import (
+    AWAKE_BYTES,
+    TEAM_BYTES,
+    TORCH_GRAIN,
+    alone,
+    quicker,
+    take,
+    team_is_awake,
+    together,
+)
 
 #: Fewer bytes are copied by numpy, which keeps the interpreter's lock meanwhile: 25 us at most. torch lets go of it,
-#: and may wait for milliseconds to have it back while another thread is at work. The main thread mostly works alone,
-#: and leaves to `quicker` what has `AWAKE_BYTES` and more.
+#: and may wait for milliseconds to have it back while another thread is at work. The main thread mostly works alone.
 HELD_BYTES = 2**18
 #: Items of numpy's own types are no larger.
 MOST_ITEM_BYTES = 2**31 - 1
@@ -65,10 +74,12 @@ class Window:
             return self._shaped(take(self._rows, records, rows))
         nbytes = len(records) * self._nbytes
         few = len(records) * self._length < TORCH_GRAIN  # torch spreads no fewer elements
-        if few or nbytes < AWAKE_BYTES or (nbytes < HELD_BYTES and not in_main_thread()):
+        if few or nbytes < AWAKE_BYTES:
             return self._small(records)
         if not in_main_thread():
-            return self._shaped(alone(self._rows, records))
+            return self._small(records) if nbytes < HELD_BYTES else self._shaped(alone(self._rows, records))
+        if nbytes < TEAM_BYTES:
+            return self._shaped(together(self._rows, records)) if team_is_awake() else self._small(records)
         return quicker(
             nbytes,
             lambda: self._shaped(together(self._rows, records)),

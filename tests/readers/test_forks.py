@@ -213,3 +213,17 @@ def test_a_process_knows_that_it_was_forked(rows: Path) -> None:
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)], timeout=60, check=False)
     assert done.returncode == 0
     assert in_child(lambda: forks.is_forked() or os._exit(4)) == 0
+
+
+def test_the_thread_that_forks_is_the_main_one_of_the_child() -> None:
+    """Others are not; and of a child that another thread forks, that thread is."""
+
+    def from_child() -> None:
+        assert forks.in_main_thread()
+
+    assert forks.in_main_thread()
+    found: list[object] = []
+    thread = threading.Thread(target=lambda: found.extend([forks.in_main_thread(), in_child(from_child)]))
+    thread.start()
+    thread.join()
+    assert found == [False, 0]

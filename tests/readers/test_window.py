@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from readers import window as windows
 from readers.window import Window
@@ -71,3 +72,21 @@ def test_no_record_outside_is_copied(monkeypatch: pytest.MonkeyPatch, held: int)
     assert window.tensor(np.array([7])).shape == (1, 3)
     with pytest.raises(IndexError):
         window.tensor(np.array([8]))
+
+
+@pytest.mark.parametrize("awake", [False, True])
+def test_torch_copies_small_pictures_while_its_threads_are_awake(monkeypatch: pytest.MonkeyPatch, awake: bool) -> None:
+    """Else numpy does, in the main thread; with the same values."""
+    elements = torch.arange(2 * windows.AWAKE_BYTES // 4, dtype=torch.int32)
+    window = Window(elements, np.int32, (len(elements) // 2,))
+    done: list[str] = []
+
+    def together(rows: torch.Tensor, records: NDArray[np.int64]) -> torch.Tensor:
+        done.append("together")
+        return rows[records]
+
+    monkeypatch.setattr(windows, "team_is_awake", lambda: awake)
+    monkeypatch.setattr(windows, "together", together)
+    found = window.tensor(np.array([1, 0]))
+    assert done == ["together"] * awake
+    assert torch.equal(found, torch.stack([elements[1 : 1 + found.shape[1]], elements[: found.shape[1]]]))
