@@ -148,7 +148,7 @@ def _values(reader: FieldReader, pool: Pool) -> Callable[[Numbers], Any]:
     # Fewer samples are left to the system's allocator.
     least = 0 if pool.pinned or field.is_ragged else -(-LEAST_BYTES // max(field.fixed_bytes, 1))
     if isinstance(reader, FixedRaw):
-        # Behind a large copy each call more takes 1 us, and this is done for every field of every run.
+        # No call more than needed: it is done for each field of each run, behind copies that empty the cache.
         images = reader.images
         return lambda places: images(places, allocate if len(places) >= least else None)
 

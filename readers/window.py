@@ -10,16 +10,7 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 
 from readers.forks import in_main_thread
-from readers.take import (
-    AWAKE_BYTES,
-    TEAM_BYTES,
-    TORCH_GRAIN,
-    alone,
-    quicker,
-    take,
-    team_is_awake,
-    together,
-)
+from readers.take import AWAKE_BYTES, TEAM_BYTES, TORCH_GRAIN, alone, quicker, take, team_is_awake, together
 
 #: Fewer bytes are copied by numpy, which keeps the interpreter's lock meanwhile: 25 us at most. torch lets go of it,
 #: and may wait for milliseconds to have it back while another thread is at work. The main thread mostly works alone.
@@ -78,7 +69,7 @@ class Window:
             return self._small(records)
         if not in_main_thread():
             return self._small(records) if nbytes < HELD_BYTES else self._shaped(alone(self._rows, records))
-        if nbytes < TEAM_BYTES:
+        if nbytes < TEAM_BYTES:  # as `quicker` does it, with fewer calls
             return self._shaped(together(self._rows, records)) if team_is_awake() else self._small(records)
         return quicker(
             nbytes,

@@ -14,8 +14,8 @@ from packer.format.writeback import Writeback
 #: Stored bytes between two commits: two full chunks. Until then they lie in memory twice, as LMDB's dirty pages and
 #: here for a replay. What is written at once decides how large the pieces of memory are in which Linux keeps the file
 #: for its readers (6.16 and later, on ext4): of one chunk none is a whole 2 MiB, since chunks begin anywhere; of two,
-#: 45% lie in such pieces, and pairs of 13 kB are gathered in 186 us a batch of 128 instead of 211. Four chunks make
-#: 72%, but take a third more time to write.
+#: half lie in such pieces, and pairs of 13 kB are read in 187 us a batch of 128 instead of 214. Four chunks make 72%,
+#: but take a third more time to write.
 COMMIT_BYTES = 4 * 10**6
 #: Bytes between two times that the file is mapped anew. What commits look at through the map counts as memory of the
 #: process, with all that lies around it: 420 MB of a shard of 1 GiB.

@@ -114,16 +114,21 @@ def test_parts_of_a_list(sizes: list[int]) -> None:
     assert [text for part in parts for text in part] == whole
 
 
+def _check_backward(changed: torch.Tensor, other: torch.Tensor) -> None:
+    """Goes back through `other` (n, k), after `changed` was written to."""
+    weight = torch.ones(other.shape[1], requires_grad=True)
+    loss = (other * weight).sum()
+    changed.zero_()
+    loss.backward()
+    assert weight.grad is not None
+    assert torch.equal(weight.grad, other.sum(0))
+
+
 @pytest.mark.parametrize("make", [lambda: torch.ones(6, 2), lambda: ragged([1, 0, 2, 2, 1, 3])])
 def test_writing_to_one_part_leaves_the_backward_pass_of_another(make: Callable[[], Any]) -> None:
     """torch counts the changes of each by itself."""
     first, second = (part.values if isinstance(part, Ragged) else part for part in split(make(), [3, 3]))
-    weight = torch.ones(2, requires_grad=True)
-    loss = (second * weight).sum()
-    first.zero_()
-    loss.backward()
-    assert weight.grad is not None
-    assert torch.equal(weight.grad, second.sum(0))
+    _check_backward(first, second)
 
 
 def test_offsets_of_one_part_are_not_those_of_another() -> None:
@@ -346,12 +351,7 @@ def test_batches_of_a_run_are_written_to_alone(datasets: Callable[..., PackedDat
     """One may be changed in place while the backward pass of another is still to come."""
     _, first, second, *_ = (batch["cloud"].values for batch in Loader(datasets("cloud"), 5, threads=0))
     assert first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
-    weight = torch.ones(3, requires_grad=True)
-    loss = (second * weight).sum()
-    first.zero_()
-    loss.backward()
-    assert weight.grad is not None
-    assert torch.equal(weight.grad, second.sum(0))
+    _check_backward(first, second)
 
 
 @pytest.mark.usefixtures("way")
