@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
-from packer.sources.ply.header import Element, Property
+from packer.sources.ply.header import SIZES, Element, Property
 from packer.sources.ply.table import ListColumn, Table, number_name, row_error
 
 #: numpy holds the size of a record in a C int.
@@ -43,7 +43,7 @@ def read_binary(elements: Sequence[Element], data: bytes, order: Order, path: st
 
 def least_bytes(element: Element) -> int:
     """Bytes of the smallest body an element can have: every list empty."""
-    return element.count * sum(np.dtype(p.count_dtype or p.dtype).itemsize for p in element.properties)
+    return element.count * sum([SIZES[p.count_dtype or p.dtype] for p in element.properties])
 
 
 def gather(values: NDArray[Any], starts: NDArray[np.int64], sizes: NDArray[np.int64], step: int = 1) -> NDArray[Any]:

@@ -37,26 +37,28 @@ def find_files(path: str) -> Found:
     if Path(path).is_file():
         return Found([path], [Path(path).stem], 0)
     if Path(path).is_dir():
-        root, files = path, list(_walk(path))
+        relative = dict(_walk(path))
     elif glob.has_magic(path):
-        root, files = _glob_root(path), [p for p in _matches(path) if Path(p).is_file()]
+        root = _glob_root(path)
+        relative = {p: Path(os.path.relpath(p, root)).as_posix() for p in _matches(path) if Path(p).is_file()}
     else:
         raise UsageError(f"{path}: there is no such file or folder")
-    files = [p for p in files if p.lower().endswith(SUFFIX)]
-    relative = {p: Path(os.path.relpath(p, root)) for p in files}
-    shown = [p for p in files if not any(part.startswith(".") and part != ".." for part in relative[p].parts)]
+    files = [p for p in relative if p.lower().endswith(SUFFIX)]
+    shown = [p for p in files if not any(part[0] == "." and part != ".." for part in relative[p].split("/"))]
     if not shown:
         raise SourceError(f"no {SUFFIX} file is there", path)
     # natsort leaves ties (01 and 1) in the order given, which the file system chooses: sort plainly first.
-    paths = natsorted(sorted(shown), key=lambda p: relative[p].as_posix())
-    return Found(paths, [relative[p].with_suffix("").as_posix() for p in paths], len(files) - len(shown))
+    paths = natsorted(sorted(shown), key=relative.__getitem__)
+    return Found(paths, [relative[p][: -len(SUFFIX)] for p in paths], len(files) - len(shown))
 
 
-def _walk(root: str) -> Iterator[str]:
-    """All files below a folder, with the user's spelling of it."""
+def _walk(root: str) -> Iterator[tuple[str, str]]:
+    """All files below a folder, with the user's spelling of it, and relative to it, with `/` between the parts."""
     # Those in hidden folders are counted as left out.
     for folder, names in walk(root, hidden=True):
-        yield from (os.path.join(folder, name) for name in names)  # noqa: PTH118
+        inner = Path(os.path.relpath(folder, root)).as_posix()
+        above = "" if inner == "." else f"{inner}/"
+        yield from ((os.path.join(folder, name), above + name) for name in names)  # noqa: PTH118
 
 
 def _matches(pattern: str) -> list[str]:

@@ -13,6 +13,9 @@ from difflib import get_close_matches
 from io import FileIO
 from typing import Literal
 
+import msgspec
+import numpy as np
+
 from packer.errors import SourceError
 from packer.sources.raw_file import open_raw
 
@@ -30,6 +33,8 @@ TYPES = {
     "double": "float64",
 }
 TYPES |= {name: name for name in TYPES.values()}
+#: Bytes of a value of each.
+SIZES = {name: np.dtype(name).itemsize for name in TYPES.values()}
 
 #: Real headers are below 10 kB; a file without `end_header` is given up at this size.
 MAX_HEADER_BYTES = 2**20
@@ -40,8 +45,7 @@ MAX_COUNT = 2**48
 MAX_DECLARATIONS = 4096
 
 
-@dataclass(frozen=True)
-class Property:
+class Property(msgspec.Struct, frozen=True):
     """One property of an element; `count_dtype` is set where it is a list."""
 
     name: str
@@ -49,8 +53,7 @@ class Property:
     count_dtype: str | None = None
 
 
-@dataclass(frozen=True)
-class Element:
+class Element(msgspec.Struct, frozen=True):
     """One table of the file: `count` rows of `properties`."""
 
     name: str
@@ -62,8 +65,7 @@ class Element:
         return any(p.count_dtype for p in self.properties)
 
 
-@dataclass(frozen=True)
-class Header:
+class Header(msgspec.Struct, frozen=True):
     """What a PLY file declares; `body` is the offset of its first byte behind the header."""
 
     format: Format
@@ -88,6 +90,22 @@ def read_header(path: str) -> Header:
     try:
         with open_raw(path) as file:
             return parse_header(_read_head(file), path)
+    except OSError as error:
+        raise SourceError(f"cannot be read: {error.strerror}", path) from error
+
+
+def read_whole(path: str) -> tuple[Header, bytes]:
+    """The header of a file, and what is behind it.
+
+    Raises:
+        SourceError: as `read_header`.
+    """
+    try:
+        with open_raw(path) as file:
+            header = parse_header(_read_head(file), path)
+            # Read on its own the body lies aligned in memory, and a cloud of one field needs no copy.
+            file.seek(header.body)
+            return header, file.readall()
     except OSError as error:
         raise SourceError(f"cannot be read: {error.strerror}", path) from error
 

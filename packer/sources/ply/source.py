@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from packer.errors import SourceError, UsageError
 from packer.format.schema import DTYPES, FieldSpec
 from packer.sources.base import Block, OnBad, Source, stop
-from packer.sources.ply.body import check_size, measure_lists, read_from, read_tables
+from packer.sources.ply.body import check_size, measure_lists, read_tables
 from packer.sources.ply.fields import Rule, rules_of
 from packer.sources.ply.files import find_files
-from packer.sources.ply.header import Header, Property, read_header
+from packer.sources.ply.header import Header, Property, read_header, read_whole
 from packer.sources.ply.origin import origin_of
 from packer.sources.ply.set import Choice, Column, Member, agreeing, columns_of, first_axes
 from packer.sources.ply.table import DoesNotFitError, Table, convert, row_error
@@ -205,9 +205,7 @@ class PlySource(Source):
             yield {name: [array] for name, array in sample.items()}
 
     def _read_file(self, number: int, path: str) -> dict[str, NDArray[Any]]:
-        header = read_header(path)
-        # Read on its own the body lies aligned in memory, and a cloud of one field needs no copy.
-        body = read_from(path, header.body)
+        header, body = read_whole(path)
         check_size(header, header.body + len(body), path)
         rules = _rules(header, self.cast, self._kinds, path)
         tables = read_tables(header, body, path)

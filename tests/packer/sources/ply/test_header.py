@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from packer.errors import SourceError
 from packer.sources.ply.header import Element, Property, parse_header, read_header
