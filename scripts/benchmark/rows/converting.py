@@ -29,7 +29,8 @@ def _convert_side(bench: Bench, sources: Sequence[str], workers: int, inputs: Pa
     out = bench.scratch("out.packed")
 
     def run() -> int:
-        return interpreter().convert(sources, str(out), codec=codec, workers=workers, shard_size=bench.sizes.shard)
+        options = {"codec": codec, "workers": workers, "shard_size": bench.sizes.shard}
+        return interpreter("converting").convert(sources, str(out), **options)
 
     def prepare_out() -> None:
         bench.scratch(out.name)

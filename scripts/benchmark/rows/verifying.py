@@ -30,9 +30,9 @@ def _against_reading(bench: Bench, path: Path, workers: int) -> Figures:
     files = files_of(path)
 
     def check() -> int:
-        return interpreter().verify(path, workers)
+        return interpreter("checking").verify(path, workers)
 
     def read() -> int:
-        return interpreter().read(files)
+        return interpreter("checking").read(files)
 
     return bench.race(Side("verify", check, files, apart=True), Side("xxh3", read, files, apart=True))
