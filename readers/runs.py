@@ -31,7 +31,7 @@ RUN_BYTES = 512 * 2**10
 #: runs of 512 KiB. Where nothing is decoded, runs may be longer: in batches of 128 those take 219 us a batch two at a
 #: time, and 206 five at a time; from 16 MiB on what is written is no longer in the cache when it is written again.
 LARGE_SAMPLE = 4096
-LARGE_RUN_BYTES, RAW_RUN_BYTES = 2**21, 2**23
+LARGE_RUN_BYTES, RAW_RUN_BYTES = 2**21, 2**22
 #: And where they are larger still, raw batches are read one by one: 8 pairs of 118 kB take 92 us so, 107 in those runs.
 HUGE_SAMPLE = 2**16
 #: Frames that machine code decodes keep a thread busy without the interpreter, the longer the better. Thousands a

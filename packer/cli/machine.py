@@ -70,7 +70,7 @@ def machine_of(folder: Path) -> Machine:
     from packer.convert import processors
     from packer.format.compiled import loading
 
-    memory, free = _memory()
+    memory, free = memory_of()
     shared = shutil.disk_usage(_SHARED) if _SHARED.is_dir() else None
     return Machine(
         file_system=file_system(folder),
@@ -103,7 +103,7 @@ def file_system(folder: Path, mounts: Path = _MOUNTS) -> FileSystem | None:
     return found
 
 
-def _memory() -> tuple[int | None, int | None]:
+def memory_of() -> tuple[int | None, int | None]:
     """Bytes of memory in all, and free for programs and the page cache."""
     try:
         lines = dict(line.split(":", 1) for line in _MEMORY.read_text().splitlines())

@@ -19,6 +19,7 @@ COMMANDS = {
     "stats": ("packer.cli.stats", "Say what the values of each field and channel lie between."),
     "bench": ("packer.cli.bench", "Measure how fast it is read, in every setting."),
     "doctor": ("packer.cli.doctor", "Say which settings suit this machine, and what will hurt."),
+    "warm": ("packer.cli.warm", "Put a dataset into memory before it is read."),
     "export": ("packer.cli.export", "Write a packed dataset as PNG, PLY or HDF5 files again."),
     "append": ("packer.cli.append", "Pack more samples behind those of a dataset."),
     "merge": ("packer.cli.merge", "Make one dataset of several, without packing anew."),

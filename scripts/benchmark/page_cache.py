@@ -9,7 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from packer.cli.benching.page_cache import disk_bytes, drop, warm
+from packer.cli.benching import page_cache
+from packer.cli.benching.page_cache import disk_bytes, drop
+from packer.warm import warm_file
 
 __all__ = ["disk_bytes", "drop", "files_of", "resident_share", "warm"]
 
@@ -17,6 +19,15 @@ __all__ = ["disk_bytes", "drop", "files_of", "resident_share", "warm"]
 def files_of(path: Path) -> list[Path]:
     """The file `path`, or all files under it."""
     return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+
+
+def warm(files: Sequence[Path]) -> None:
+    """Reads files through, so that they are in memory; shards that are no more, as `packer warm` does."""
+    for path in files:
+        if path.suffix == ".lmdb" and resident_share([path]) < 1:
+            warm_file(path)
+        else:
+            page_cache.warm([path])
 
 
 def resident_share(files: Sequence[Path]) -> float:

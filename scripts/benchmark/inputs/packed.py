@@ -1,4 +1,4 @@
-"""The arrays as packed datasets."""
+"""The arrays as packed datasets, in memory as `packer warm` leaves them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from benchmark.inputs import arrays
 from benchmark.inputs.array_source import ArraySource
 from benchmark.inputs.store import Store
 from packer.convert import convert
+from packer.warm import warm
 
 
 def rows(store: Store, n: int, codec: str = "none", shards: int = 1) -> Path:
@@ -64,3 +65,4 @@ def _pack(source: ArraySource, path: Path, codec: str, shards: int = 1) -> None:
     total = sum(spec.fixed_bytes for spec in source.fields) * len(source)
     size = max(-(-total // shards), 4096) if shards > 1 else None
     convert(source, path, codec=codec, shard_size=size, workers=0, overwrite=True)
+    warm(path)

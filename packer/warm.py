@@ -1,0 +1,139 @@
+"""Puts a dataset into memory before it is read in random order: from its beginning to its end, in large pages.
+
+from packer.warm import warm
+warm(Path("div2k.packed"))
+
+The page cache holds a file in the pieces in which it was written or first read, mostly of 4 KiB, and a processor that
+jumps about looks each of them up: 8 pairs of 118 kB take 121 to 134 us so, and 79 to 87 where the pieces have 2 MiB.
+Linux reads such pieces where a map asks for them and the file system can (ext4 from Linux 6.16 on, XFS from 5.18), and
+some kernels join smaller ones (`MADV_COLLAPSE`, see madvise(2)).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from packer.errors import DamagedError
+from packer.format import manifest as manifests
+from packer.progress import Progress, no_progress
+
+#: Bytes between two words about how far it is.
+_STEP = 2**26
+#: The share of a file in large pages that is as much as can be had: its ends hardly fill one.
+_ENOUGH = 0.8
+_LARGE_PAGE = 2**21
+#: Linux 6.1 has it, Python's mmap does not name it.
+_MADV_COLLAPSE = 25
+_SMAPS = Path("/proc/self/smaps")
+
+
+@dataclass(frozen=True)
+class Warmed:
+    """What lies in memory now.
+
+    Attributes:
+        nbytes: of all shards.
+        large: of these, in pages of 2 MiB.
+    """
+
+    nbytes: int
+    large: int
+
+
+def warm(folder: Path, progress: Progress = no_progress) -> Warmed:
+    """Reads all shards of the dataset in `folder`; those that lie there in small pages are dropped first.
+
+    Where that brings no large ones, the other shards stay as they are.
+
+    Args:
+        progress: called with 0 and the bytes read since the last call.
+
+    Raises:
+        DatasetError: there is no packed dataset.
+        DamagedError: a shard is missing or cannot be read.
+    """
+    nbytes = large = 0
+    helps = True
+    for shard in manifests.read(folder).shards:
+        path = folder / shard.file
+        try:
+            found, helps = _warm_file(path, helps, progress)
+        except OSError as error:
+            raise DamagedError(f"{path}: {error.strerror}; `packer verify` tells what else is wrong") from None
+        nbytes, large = nbytes + shard.bytes, large + found
+    return Warmed(nbytes, large)
+
+
+def warm_file(path: Path) -> int:
+    """Reads one file; returns how many of its bytes lie in large pages.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    return _warm_file(path, True, no_progress)[0]
+
+
+def _warm_file(path: Path, drops: bool, progress: Progress) -> tuple[int, bool]:
+    """The bytes in large pages, and whether to drop the next file, too, where it lies in small ones."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    try:
+        size = os.fstat(descriptor).st_size
+        large = _read(descriptor, size, progress)
+        if not drops or size < 2 * _LARGE_PAGE or large >= _ENOUGH * size or not hasattr(os, "posix_fadvise"):
+            return large, drops
+        # What is not on the disk yet is not dropped, nor is what another process has mapped.
+        with contextlib.suppress(OSError):  # a file system that is read alone
+            os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        again = _read(descriptor, size, no_progress)
+        return again, again > large
+    finally:
+        os.close(descriptor)
+
+
+def _read(descriptor: int, size: int, progress: Progress) -> int:
+    """Reads a file through a map; returns how many bytes lie in large pages."""
+    if not size:
+        return 0
+    with mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) as memory:
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            with contextlib.suppress(OSError):  # a kernel without large pages
+                memory.madvise(mmap.MADV_HUGEPAGE)
+        for at in range(0, size, _STEP):
+            behind = min(at + _STEP, size)
+            memory[at : behind : mmap.PAGESIZE]  # a byte of each page
+            progress(0, behind - at)
+        large = _large_bytes(memory)
+        if large < _ENOUGH * size and hasattr(mmap, "MADV_HUGEPAGE"):
+            with contextlib.suppress(OSError):  # most kernels do so for files of memory alone
+                memory.madvise(_MADV_COLLAPSE)
+                large = _large_bytes(memory)
+        return large
+
+
+def _large_bytes(memory: mmap.mmap) -> int:
+    """How many bytes of a map lie in large pages; 0 where nothing tells."""
+    array = np.frombuffer(memory, np.uint8)
+    begin = f"{array.ctypes.data:x}-"
+    del array  # a map that an array looks into cannot be closed
+    try:
+        lines = iter(_SMAPS.read_text().splitlines())
+    except OSError:  # not Linux
+        return 0
+    for line in lines:
+        if line.startswith(begin):
+            break
+    found = 0
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name in ("FilePmdMapped", "ShmemPmdMapped"):
+            found += int(value.split()[0]) * 1024
+        elif name == "VmFlags":  # the last line of a map
+            break
+    return found

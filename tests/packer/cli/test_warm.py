@@ -1,0 +1,34 @@
+"""`packer warm`: what it says."""
+
+from __future__ import annotations
+
+import pytest
+
+from packer.cli import machine
+from packer.cli.units import size_text
+from packer.convert import convert
+
+
+@pytest.fixture
+def packed(pairs, tmp_path):
+    return convert(pairs.sources, tmp_path / "packed", codec="none", workers=0).path
+
+
+def test_what_lies_in_memory_is_said(packer, packed):
+    """One line; shards smaller than a large page have none."""
+    result = packer("warm", packed)
+    size = size_text(sum(path.stat().st_size for path in (packed / "shards").glob("*.lmdb")))
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == f"{packed}: {size} in memory, none of it in large pages\n"
+
+
+def test_what_does_not_fit_is_refused(refused, packed, monkeypatch):
+    """Before anything is read: what came first would be gone again."""
+    monkeypatch.setattr(machine, "memory_of", lambda: (10_000, 1_000))
+    refused(2, ["warm", packed], packed, "1.00 kB of memory are free", 'shuffle="block"')
+
+
+def test_no_dataset(refused, tmp_path):
+    """A wrong folder is named."""
+    refused(2, ["warm", tmp_path], tmp_path, "not a packed dataset")
+    refused(2, ["warm", tmp_path / "nowhere"], "nowhere does not exist")
