@@ -132,7 +132,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="glibc alone has a setting for it")
 def test_memory_of_one_sample_serves_the_next():
-    """600 kB taken and freed 100 times are 12,000 pages, where they are given back to the system each time."""
+    """600 kB taken and freed 100 times are 6,600 pages, where they are given back to the system each time."""
     # An interpreter of its own: the heap of this one has been grown by other tests.
     done = subprocess.run([sys.executable, "-c", _TAKING], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 2_000
