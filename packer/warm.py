@@ -5,13 +5,14 @@ warm(Path("div2k.packed"))
 
 The page cache holds a file in the pieces in which it was written or first read, mostly of 4 KiB, and a processor that
 jumps about looks each of them up: 8 pairs of 118 kB take 121 to 134 us so, and 79 to 87 where the pieces have 2 MiB.
-Linux reads such pieces where a map asks for them and the file system can (ext4 from Linux 6.16 on, XFS from 5.18), and
+Linux reads such pieces where a map asks for them and the file system can (ext4 from Linux 6.16 on, XFS earlier), and
 some kernels join smaller ones (`MADV_COLLAPSE`, see madvise(2)).
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 from dataclasses import dataclass
@@ -28,8 +29,8 @@ _STEP = 2**26
 #: The share of a file in large pages that is as much as can be had: its ends hardly fill one.
 _ENOUGH = 0.8
 _LARGE_PAGE = 2**21
-#: Linux 6.1 has it, Python's mmap does not name it.
-_MADV_COLLAPSE = 25
+#: Of Linux 5.14 and 6.1; Python's mmap does not name them.
+_MADV_POPULATE_READ, _MADV_COLLAPSE = 22, 25
 _SMAPS = Path("/proc/self/smaps")
 
 
@@ -65,7 +66,7 @@ def warm(folder: Path, progress: Progress = no_progress) -> Warmed:
         try:
             found, helps = _warm_file(path, helps, progress)
         except OSError as error:
-            raise DamagedError(f"{path}: {error.strerror}; `packer verify` tells what else is wrong") from None
+            raise DamagedError(f"{path} cannot be read: {error.strerror}; `packer verify` tells more") from None
         nbytes, large = nbytes + shard.bytes, large + found
     return Warmed(nbytes, large)
 
@@ -106,15 +107,27 @@ def _read(descriptor: int, size: int, progress: Progress) -> int:
             with contextlib.suppress(OSError):  # a kernel without large pages
                 memory.madvise(mmap.MADV_HUGEPAGE)
         for at in range(0, size, _STEP):
-            behind = min(at + _STEP, size)
-            memory[at : behind : mmap.PAGESIZE]  # a byte of each page
-            progress(0, behind - at)
+            nbytes = min(_STEP, size - at)
+            _touch(memory, at, nbytes)
+            progress(0, nbytes)
         large = _large_bytes(memory)
         if large < _ENOUGH * size and hasattr(mmap, "MADV_HUGEPAGE"):
             with contextlib.suppress(OSError):  # most kernels do so for files of memory alone
                 memory.madvise(_MADV_COLLAPSE)
                 large = _large_bytes(memory)
         return large
+
+
+def _touch(memory: mmap.mmap, at: int, nbytes: int) -> None:
+    """Has pages of a map read; one that the disk cannot give is an OSError where the kernel knows the call."""
+    try:
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            memory.madvise(_MADV_POPULATE_READ, at, nbytes)
+            return
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    memory[at : at + nbytes : mmap.PAGESIZE]  # a byte of each page
 
 
 def _large_bytes(memory: mmap.mmap) -> int:

@@ -92,5 +92,5 @@ def test_what_is_not_there(packed: Path, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="not a packed dataset"):
         warm(tmp_path)
     shards(packed)[1].unlink()
-    with pytest.raises(DamagedError, match=r"00001\.lmdb: No such file"):
+    with pytest.raises(DamagedError, match=r"00001\.lmdb cannot be read: No such file"):
         warm(packed)

@@ -38,11 +38,11 @@ class Table:
     def joined(self, properties: Sequence[int]) -> NDArray[Any]:
         """Columns of one dtype side by side: (rows, len(properties)); without a copy where rows hold nothing else."""
         piece = None if self.records is None else _piece(self.records.dtype, tuple(properties))
-        # Three columns, as colours have, at even addresses: 12 us for 10,000 rows, 22 in pieces.
+        # Three aligned columns, as colours have: 12 us for 10,000 rows column by column, 22 in pieces.
         quick = len(properties) == 3 and self.numbers[properties[0]].flags.aligned
         if self.records is None or piece is None or (quick and piece.itemsize > piece["piece"].itemsize):
             return np.stack([self.numbers[i] for i in properties], axis=1)
-        # Others are copied three times as fast as one piece of bytes a row.
+        # Others are copied three times as fast as column by column where a row is one piece of bytes.
         pieces = np.ascontiguousarray(self.records.view(piece)["piece"])
         return pieces.view(self.numbers[properties[0]].dtype).reshape(len(pieces), len(properties))
 
