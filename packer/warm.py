@@ -26,12 +26,13 @@ from packer.progress import Progress, no_progress
 
 #: Bytes between two words about how far it is.
 _STEP = 2**26
-#: The share of a file in large pages that is as much as can be had: its ends hardly fill one.
+#: The share of the large pages which a file fills that is as much as can be had.
 _ENOUGH = 0.8
 _LARGE_PAGE = 2**21
 #: Of Linux 5.14 and 6.1; Python's mmap does not name them.
 _MADV_POPULATE_READ, _MADV_COLLAPSE = 22, 25
 _SMAPS = Path("/proc/self/smaps")
+_ADVICE = "`packer verify` tells what is damaged"
 
 
 @dataclass(frozen=True)
@@ -48,25 +49,27 @@ class Warmed:
 
 
 def warm(folder: Path, progress: Progress = no_progress) -> Warmed:
-    """Reads all shards of the dataset in `folder`; those that lie there in small pages are dropped first.
+    """Reads all shards of the dataset in `folder`; those that lie there in small pages are dropped and read again.
 
     Where that brings no large ones, the other shards stay as they are.
 
     Args:
-        progress: called with 0 and the bytes read since the last call.
+        progress: called with 0 and the bytes read since the last call; below 0 where they are read again.
 
     Raises:
         DatasetError: there is no packed dataset.
-        DamagedError: a shard is missing or cannot be read.
+        DamagedError: a shard is missing, cannot be read, or has not the size that it was written with.
     """
     nbytes = large = 0
-    helps = True
+    drops = hasattr(os, "posix_fadvise")
     for shard in manifests.read(folder).shards:
         path = folder / shard.file
         try:
-            found, helps = _warm_file(path, helps, progress)
-        except OSError as error:
-            raise DamagedError(f"{path} cannot be read: {error.strerror}; `packer verify` tells more") from None
+            if path.stat().st_size != shard.bytes:
+                raise DamagedError(f"{path} has {path.stat().st_size:,} bytes, {shard.bytes:,} are expected; {_ADVICE}")
+            found, drops = _warm_file(path, drops, progress)
+        except (OSError, ValueError) as error:  # ValueError: it became shorter meanwhile
+            raise DamagedError(f"{path} cannot be read: {_reason(error)}; {_ADVICE}") from None
         nbytes, large = nbytes + shard.bytes, large + found
     return Warmed(nbytes, large)
 
@@ -75,47 +78,63 @@ def warm_file(path: Path) -> int:
     """Reads one file; returns how many of its bytes lie in large pages.
 
     Raises:
-        OSError: it cannot be read.
+        OSError, ValueError: it cannot be read.
     """
-    return _warm_file(path, True, no_progress)[0]
+    return _warm_file(path, hasattr(os, "posix_fadvise"), no_progress)[0]
+
+
+def _reason(error: OSError | ValueError) -> str:
+    if isinstance(error, OSError) and error.errno != errno.EFAULT:
+        return f"{error.strerror}"
+    return "the disk does not give all of it, or it was cut short meanwhile"
 
 
 def _warm_file(path: Path, drops: bool, progress: Progress) -> tuple[int, bool]:
     """The bytes in large pages, and whether to drop the next file, too, where it lies in small ones."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
     try:
+        large = _read(descriptor, progress)
         size = os.fstat(descriptor).st_size
-        large = _read(descriptor, size, progress)
-        if not drops or size < 2 * _LARGE_PAGE or large >= _ENOUGH * size or not hasattr(os, "posix_fadvise"):
+        if not drops or large >= _ENOUGH * (size // _LARGE_PAGE * _LARGE_PAGE):
             return large, drops
         # What is not on the disk yet is not dropped, nor is what another process has mapped.
         with contextlib.suppress(OSError):  # a file system that is read alone
             os.fsync(descriptor)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        again = _read(descriptor, size, no_progress)
-        return again, again > large
+        progress(0, -size)
+        again = _read(descriptor, progress)
+        return again, again > 0
     finally:
         os.close(descriptor)
 
 
-def _read(descriptor: int, size: int, progress: Progress) -> int:
+def _read(descriptor: int, progress: Progress) -> int:
     """Reads a file through a map; returns how many bytes lie in large pages."""
+    size = os.fstat(descriptor).st_size
     if not size:
         return 0
+    steps = [(at, min(_STEP, size - at)) for at in range(0, size, _STEP)]
     with mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) as memory:
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            with contextlib.suppress(OSError):  # a kernel without large pages
-                memory.madvise(mmap.MADV_HUGEPAGE)
-        for at in range(0, size, _STEP):
-            nbytes = min(_STEP, size - at)
+        _advise(memory, getattr(mmap, "MADV_HUGEPAGE", None), 0, size)
+        for at, nbytes in steps:
             _touch(memory, at, nbytes)
             progress(0, nbytes)
-        large = _large_bytes(memory)
-        if large < _ENOUGH * size and hasattr(mmap, "MADV_HUGEPAGE"):
-            with contextlib.suppress(OSError):  # most kernels do so for files of memory alone
-                memory.madvise(_MADV_COLLAPSE)
-                large = _large_bytes(memory)
-        return large
+        if _large_bytes(memory) < _ENOUGH * (size // _LARGE_PAGE * _LARGE_PAGE):
+            for at, nbytes in steps:
+                if not _advise(memory, _MADV_COLLAPSE, at, nbytes):
+                    break
+        return _large_bytes(memory)
+
+
+def _advise(memory: mmap.mmap, advice: int | None, at: int, nbytes: int) -> bool:
+    """Whether the kernel takes this advice; most join the pages of files that lie in memory alone."""
+    if advice is None or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return False
+    try:
+        memory.madvise(advice, at, nbytes)
+    except OSError:
+        return False
+    return True
 
 
 def _touch(memory: mmap.mmap, at: int, nbytes: int) -> None:

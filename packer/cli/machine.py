@@ -16,14 +16,16 @@ _NETWORK = re.compile(
 _MOUNTS = Path("/proc/self/mounts")
 _MEMORY = Path("/proc/meminfo")
 _SHARED = Path("/dev/shm")
-#: The memory that a container may use, and what it uses; of cgroups in version 2 and in version 1.
-_LIMITS = (
-    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
-    (
-        Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-        Path("/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ),
+#: Files of a container, by version of cgroups: the memory that it may use, what it uses, and what of that is what.
+_LIMITS = tuple(
+    tuple(Path("/sys/fs/cgroup", *place, name) for name in names)
+    for place, names in (
+        ((), ("memory.max", "memory.current", "memory.stat")),
+        (("memory",), ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat")),
+    )
 )
+#: What counts as used and is given up where it is needed: files that were read.
+_CACHED = re.compile(r"^(?:active|inactive)_file (\d+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -110,11 +112,12 @@ def memory_of() -> tuple[int | None, int | None]:
         total, free = (int(lines[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
     except (OSError, KeyError, ValueError):
         return None, None
-    for limit, used in _LIMITS:
+    for limit, used, kinds in _LIMITS:
         try:
             most = int(limit.read_text())
             if most < total:
-                return most, min(free, most - int(used.read_text()))
+                cached = sum(map(int, _CACHED.findall(kinds.read_text() if kinds.exists() else "")))
+                return most, min(free, most - int(used.read_text()) + cached)
         except (OSError, ValueError):  # no such file, or the word `max`
             continue
     return total, free

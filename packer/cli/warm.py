@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from packer.cli.logs import log_options
@@ -13,10 +15,10 @@ from packer.cli.logs import log_options
 def warm(dataset: str) -> None:
     """Put the packed dataset DATASET into memory, in pages as large as this system has for files.
 
-    It is read once, from beginning to end, as fast as the disk can; training that begins behind it waits for no disk,
-    and reads uncompressed samples of some 100 kB faster from large pages. The memory stays free for programs that need
-    it, and nothing is kept beyond a restart. DATASET may be a URL such as s3://bucket/set: what is not in the cache
-    is fetched.
+    It is read from beginning to end, as fast as the disk can, and once more where that brings larger pages. Training
+    that begins behind it waits for no disk, and reads uncompressed samples of some 100 kB faster. The memory stays free
+    for programs that need it; nothing is kept beyond a restart. DATASET may be a URL such as s3://bucket/set: what is
+    not in the cache is fetched.
 
     \b
     $ packer warm div2k.packed
@@ -27,17 +29,18 @@ def warm(dataset: str) -> None:
     from packer.cli.units import size_text
     from packer.errors import UsageError
     from packer.format import manifest as manifests
-    from packer.format.remote.mirror import whole
+    from packer.format.remote.mirror import Mirror, whole
+    from packer.format.remote.urls import is_url
 
-    with whole(dataset) as folder:
-        nbytes, free = sum(shard.bytes for shard in manifests.read(folder).shards), memory_of()[1]
-        if free is not None and nbytes > free:
-            raise UsageError(
-                f"{dataset}: its shards have {size_text(nbytes)}, and {size_text(free)} of memory are free: the "
-                'beginning would be gone before the end is read; train without it, with Loader(..., shuffle="block")'
-            )
-        with progress("reading", "bytes") as shown:
-            shown.start(nbytes)
-            warmed = warming.warm(folder, shown.advance)
+    manifest = Mirror.open(dataset).manifest() if is_url(dataset) else manifests.read(Path(dataset))
+    nbytes, free = sum(shard.bytes for shard in manifest.shards), memory_of()[1]
+    if free is not None and nbytes > free:
+        raise UsageError(
+            f"{dataset}: its shards have {size_text(nbytes)}, and {size_text(free)} of memory are free: the "
+            'beginning would be gone before the end is read; train without it, with Loader(..., shuffle="block")'
+        )
+    with whole(dataset) as folder, progress("reading", "bytes") as shown:
+        shown.start(nbytes)
+        warmed = warming.warm(folder, shown.advance)
     large = f"{size_text(warmed.large)} of it in pages of 2 MiB" if warmed.large else "none of it in large pages"
     click.echo(f"{dataset}: {size_text(warmed.nbytes)} in memory, {large}")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
+import re
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from packer import warm as warming
 from packer.convert import convert
 from packer.errors import DamagedError, DatasetError
+from packer.progress import Progress
 from packer.warm import warm, warm_file
 
 LARGE_PAGE = 2**21
@@ -41,7 +45,8 @@ def large_pages_of(path: Path) -> bool:
             memory[:: mmap.PAGESIZE]
             maps = Path("/proc/self/smaps").read_text().partition(str(probe))[2]
     probe.unlink()
-    return "FilePmdMapped:         0 kB" not in maps[: maps.index("VmFlags")]
+    told = re.search(r"FilePmdMapped: +(\d+) kB", maps[: maps.index("VmFlags")])
+    return told is not None and int(told[1]) > 0
 
 
 def test_all_of_it_is_read_and_stays_as_it_was(packed: Path) -> None:
@@ -85,6 +90,74 @@ def test_an_empty_file(tmp_path: Path) -> None:
     """It has nothing to read, and no map."""
     (tmp_path / "empty").touch()
     assert warm_file(tmp_path / "empty") == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="files cannot be dropped on this system")
+@pytest.mark.parametrize(
+    ("found", "large", "reads"),
+    [
+        pytest.param([0, 0, 0], 0, 3, id="no large pages: only the first shard is read again"),
+        pytest.param([0, 10, 0, 10], 20, 4, id="each becomes large"),
+        pytest.param([10, 10], 20, 2, id="both are large"),
+        pytest.param([10, 0, 10], 20, 3, id="the second becomes large"),
+        pytest.param([0, 4, 0, 10], 14, 4, id="some stay small: the next is read again all the same"),
+    ],
+)
+def test_what_is_read_again(
+    packed: Path, monkeypatch: pytest.MonkeyPatch, found: list[int], large: int, reads: int
+) -> None:
+    """A shard in small pages, unless that brought nothing for one before it; the progress goes back meanwhile."""
+    left, sizes, told = list(found), [], []
+
+    def read(descriptor: int, progress: Progress) -> int:
+        sizes.append(os.fstat(descriptor).st_size)
+        progress(0, sizes[-1])
+        return left.pop(0) * 2**20
+
+    monkeypatch.setattr(warming, "_read", read)
+    warmed = warm(packed, lambda samples, nbytes: told.append(nbytes))
+    assert (warmed.large, len(sizes), left) == (large * 2**20, reads, [])
+    assert sum(told) == warmed.nbytes
+
+
+def test_a_kernel_that_does_not_know_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages are touched one by one then; other errors are those of the disk."""
+
+    class Map:
+        def __init__(self, number: int) -> None:
+            self.number, self.touched = number, slice(0)
+
+        def madvise(self, *_: int) -> None:
+            raise OSError(self.number, "no")
+
+        def __getitem__(self, pages: slice) -> bytes:
+            self.touched = pages
+            return b""
+
+    old = Map(errno.EINVAL)
+    warming._touch(old, 8192, 4096)  # type: ignore[arg-type]
+    assert old.touched == slice(8192, 12288, mmap.PAGESIZE)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with pytest.raises(OSError, match="no"):
+            warming._touch(Map(errno.EFAULT), 0, 1)  # type: ignore[arg-type]
+
+
+def test_a_disk_that_fails(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said in words, and which shard it is."""
+
+    def read(*_: object) -> int:
+        raise OSError(errno.EFAULT, "Bad address")
+
+    monkeypatch.setattr(warming, "_read", read)
+    with pytest.raises(DamagedError, match=r"00000\.lmdb cannot be read: the disk does not give all of it"):
+        warm(packed)
+
+
+def test_a_shard_that_was_cut(packed: Path) -> None:
+    """What is not there is not said to be in memory."""
+    os.truncate(shards(packed)[1], 4096)
+    with pytest.raises(DamagedError, match=r"00001\.lmdb has 4,096 bytes, 12,"):
+        warm(packed)
 
 
 def test_what_is_not_there(packed: Path, tmp_path: Path) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-
-from PIL import Image
 
 from benchmark.bench import Bench
 from benchmark.inputs import files
@@ -53,10 +50,9 @@ def png_against_pillow(bench: Bench) -> Figures:
     paths = files_of(folder)
 
     def decode() -> int:
-        with multiprocessing.get_context("fork").Pool(2) as pool:
-            return sum(pool.map(_decode, paths, chunksize=32)) // 2
+        return interpreter("converting").decode(paths, processes=2) // 2
 
-    return bench.race(_convert_side(bench, sources, 2, folder), Side("Pillow", decode, paths))
+    return bench.race(_convert_side(bench, sources, 2, folder), Side("Pillow", decode, paths, apart=True))
 
 
 @row("PNG 48/192 -> packed, 2 workers", against="1 worker", at_least=1.7)
@@ -124,12 +120,6 @@ def _plan_seconds(folder: Path) -> float:
     start = time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return time.perf_counter() - start
-
-
-def _decode(path: Path) -> int:
-    with Image.open(path) as picture:
-        picture.load()
-    return 1
 
 
 def _read_ply(paths: Sequence[Path]) -> int:

@@ -133,16 +133,19 @@ def test_the_mount_of_a_folder(tmp_path):
 
 
 def test_limits_of_a_container(tmp_path, monkeypatch):
-    """Where the container may have less memory than the machine has, its limit and use count."""
-    meminfo, limit, used = (tmp_path / name for name in ("meminfo", "max", "current"))
+    """Where the container may have less memory than the machine has, its limit and use count; not the page cache."""
+    meminfo, limit, used, kinds = (tmp_path / name for name in ("meminfo", "max", "current", "stat"))
     meminfo.write_text("MemTotal:  1000 kB\nMemFree: 5 kB\nMemAvailable:  800 kB\n")
     monkeypatch.setattr(machines, "_MEMORY", meminfo)
-    monkeypatch.setattr(machines, "_LIMITS", ((limit, used),))
+    monkeypatch.setattr(machines, "_LIMITS", ((limit, used, kinds),))
     used.write_text("100000\n")
     for text, expected in (("500000\n", (500_000, 400_000)), ("max\n", (1_024_000, 819_200))):
         limit.write_text(text)
         found = machine_of(tmp_path)
         assert (found.memory, found.free) == expected
+    limit.write_text("500000\n")
+    kinds.write_text("anon 30000\ninactive_file 50000\nactive_file 20000\nfile_mapped 9999\n")
+    assert machine_of(tmp_path).free == 470_000
     meminfo.write_text("nonsense")
     assert machine_of(tmp_path).memory is None
 
