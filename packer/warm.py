@@ -12,7 +12,6 @@ some kernels join smaller ones (`MADV_COLLAPSE`, see madvise(2)).
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import mmap
 import os
@@ -23,6 +22,7 @@ import numpy as np
 
 from packer.errors import DamagedError
 from packer.format import manifest as manifests
+from packer.page_cache import can_drop, drop
 from packer.progress import Progress, no_progress
 
 #: Bytes between two words about how far it is.
@@ -62,7 +62,7 @@ def warm(folder: Path, progress: Progress = no_progress) -> Warmed:
         DamagedError: a shard is missing, cannot be read, or has not the size that it was written with.
     """
     nbytes = large = 0
-    drops = hasattr(os, "posix_fadvise")
+    drops = can_drop()
     for shard in manifests.read(folder).shards:
         path = folder / shard.file
         try:
@@ -81,7 +81,7 @@ def warm_file(path: Path) -> int:
     Raises:
         OSError, ValueError: it cannot be read.
     """
-    return _warm_file(path, hasattr(os, "posix_fadvise"), no_progress)[0]
+    return _warm_file(path, can_drop(), no_progress)[0]
 
 
 def _reason(error: OSError | ValueError) -> str:
@@ -98,10 +98,7 @@ def _warm_file(path: Path, drops: bool, progress: Progress) -> tuple[int, bool]:
         size = os.fstat(descriptor).st_size
         if not drops or large >= _ENOUGH * (size // _LARGE_PAGE * _LARGE_PAGE):
             return large, drops
-        # What is not on the disk yet is not dropped, nor is what another process has mapped.
-        with contextlib.suppress(OSError):  # a file system that is read alone
-            os.fsync(descriptor)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        drop(descriptor)
         progress(0, -size)
         again = _read(descriptor, progress)
         return again, again > 0

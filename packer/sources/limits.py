@@ -70,7 +70,7 @@ def memory_within(nbytes: int | None) -> Iterator[None]:
 
 
 def _statm() -> bytes:
-    """What the kernel says of this process's memory, in pages. With Path `memory_within` takes 23 us instead of 12."""
+    """What the kernel says of this process's memory, in pages. `memory_within` takes 14 us so, 23 with Path."""
     descriptor = os.open("/proc/self/statm", os.O_RDONLY)
     try:
         return os.read(descriptor, 256)

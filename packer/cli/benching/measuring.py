@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from packer.cli.benching.page_cache import can_drop
 from packer.cli.benching.passes import Clock, Passes
 from packer.cli.benching.recommending import advice, fits_memory
 from packer.cli.benching.results import Report, Speed, Split
@@ -16,6 +15,7 @@ from packer.cli.benching.settings import Choice, Setting
 from packer.cli.benching.speeds import cold_speeds, warm_speeds
 from packer.cli.benching.splits import Splitting, device_copy
 from packer.cli.benching.subject import Subject
+from packer.page_cache import can_drop
 
 #: Shares of the time: warm and cold speeds, warm and cold splits.
 _WARM, _COLD, _WARM_SPLIT, _COLD_SPLIT = 0.4, 0.3, 0.15, 0.15

@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from packer import page_cache
+
 try:
     import resource
 except ImportError:  # Windows
@@ -15,11 +17,6 @@ except ImportError:  # Windows
 _BUFFER_BYTES = 2**20
 #: What ru_inblock counts in.
 _BLOCK = 512
-
-
-def can_drop() -> bool:
-    """Whether files can be taken out of memory on this system."""
-    return hasattr(os, "posix_fadvise")
 
 
 def warm(files: Iterable[Path]) -> None:
@@ -36,8 +33,7 @@ def drop(files: Iterable[Path]) -> None:
     for path in files:
         descriptor = os.open(path, os.O_RDONLY)
         try:
-            os.fsync(descriptor)  # what was not written yet cannot be dropped
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            page_cache.drop(descriptor)
         finally:
             os.close(descriptor)
 

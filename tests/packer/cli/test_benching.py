@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from packer.cli.benching.draws import BlockDraws, FullDraws, draws_of
 from packer.cli.benching.obstacles import NO_TIME, obstacle
-from packer.cli.benching.page_cache import can_drop, disk_bytes, drop, warm
+from packer.cli.benching.page_cache import disk_bytes, drop, warm
 from packer.cli.benching.passes import Clock, Passes, timed
 from packer.cli.benching.probes import DECODING, FETCHING, GATHERING, OWN, READING, ProbedDataset, pages_of
 from packer.cli.benching.recommending import advice
@@ -28,6 +28,7 @@ from packer.cli.benching.splits import Splitting, median_split, split_of
 from packer.cli.benching.subject import Subject
 from packer.cli.benching.ways import open_way
 from packer.convert import convert
+from packer.page_cache import can_drop
 from packer.errors import DatasetError
 from packer.format import rowdelta
 from packer.format.codecs import FrameCodec
