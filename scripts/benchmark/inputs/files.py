@@ -54,15 +54,15 @@ def ply_binary(store: Store, files: int, points: int) -> Path:
     return store.made(f"ply-binary-{files}-{points}", partial(_write_clouds, files, points, "binary_little_endian"))
 
 
-def hdf5_rows(store: Store, n: int, total: int) -> Path:
-    """An uncompressed, contiguous HDF5 file of the first `n` of the `total` rows."""
+def hdf5_rows(store: Store, n: int) -> Path:
+    """An uncompressed, contiguous HDF5 file of `n` rows."""
 
     def make(path: Path) -> None:
         import h5py  # here, because only rows that convert need it
 
         with h5py.File(path, "w") as file:
-            for name, values in arrays.rows(store, total).items():
-                file[name] = values[:n]
+            for name, values in arrays.rows(store, n).items():
+                file[name] = values
 
     return store.made(f"rows-{n}.h5", make)
 

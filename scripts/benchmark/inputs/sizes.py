@@ -24,7 +24,7 @@ class Sizes:
         hdf5_rows: of 33 float32 in an HDF5 file.
         png_copies: how often the large PNG files are converted in one measurement.
         planned: PNG pairs that are planned.
-        shard: raw bytes of a shard, about, where files are converted.
+        shard, hdf5_shard: raw bytes of a shard, about, where files are converted, and where the HDF5 file is.
         made: megabytes of pictures that are made while they are packed.
         pictures: large ones, of which crops are read.
         picture: rows and columns of such a picture.
@@ -46,12 +46,13 @@ class Sizes:
     text_points: int = 5_000
     ply_files: int = 500
     ply_points: int = 10_000
-    hdf5_rows: int = 600_000
+    hdf5_rows: int = 1_200_000
     png_copies: int = 8
     planned: int = 10_000
     # As many shards for one worker as for the other. By themselves they would be of 64 MiB at least; smaller ones
-    # would measure how processes start and wait for the disk.
+    # would measure how processes start and wait for the disk: of HDF5, which takes least a byte, first of all.
     shard: int = 45 * 2**20
+    hdf5_shard: int = 90 * 2**20
     made: int = 200
     pictures: int = 6
     picture: tuple[int, int] = (1356, 2040)
@@ -76,6 +77,7 @@ FULL = Sizes(
     png_copies=5,
     planned=100_000,
     shard=72 * 2**20,
+    hdf5_shard=72 * 2**20,
     made=8_000,
     pictures=36,
 )

@@ -20,13 +20,15 @@ LARGE = 192
 PLANNED = 100_000
 
 
-def _convert_side(bench: Bench, sources: Sequence[str], workers: int, inputs: Path, codec: str = "auto") -> Side:
+def _convert_side(
+    bench: Bench, sources: Sequence[str], workers: int, inputs: Path, codec: str = "auto", shard: int | None = None
+) -> Side:
     """A conversion from beginning to end, its processes and syncing the output included."""
 
     out = bench.scratch("out.packed")
 
     def run() -> int:
-        options = {"codec": codec, "workers": workers, "shard_size": bench.sizes.shard}
+        options = {"codec": codec, "workers": workers, "shard_size": shard or bench.sizes.shard}
         return interpreter("converting").convert(sources, str(out), **options)
 
     def prepare_out() -> None:
@@ -81,11 +83,11 @@ def binary_ply(bench: Bench) -> Figures:
 @row("uncompressed HDF5 -> packed, none, 2 workers", against="cp and sync", at_least=0.5)
 def hdf5(bench: Bench) -> Figures:
     """Rows of 132 bytes and a label."""
-    path = files.hdf5_rows(bench.store, bench.sizes.hdf5_rows, bench.sizes.rows)
-    return _against_copying(bench, path, bench.sizes.hdf5_rows)
+    path = files.hdf5_rows(bench.store, bench.sizes.hdf5_rows)
+    return _against_copying(bench, path, bench.sizes.hdf5_rows, bench.sizes.hdf5_shard)
 
 
-def _against_copying(bench: Bench, path: Path, samples: int) -> Figures:
+def _against_copying(bench: Bench, path: Path, samples: int, shard: int | None = None) -> Figures:
     out = bench.scratch("copy")
 
     def copy() -> int:
@@ -97,7 +99,7 @@ def _against_copying(bench: Bench, path: Path, samples: int) -> Figures:
         bench.scratch(out.name)
         os.sync()
 
-    ours = _convert_side(bench, [str(path)], 2, path, "none")
+    ours = _convert_side(bench, [str(path)], 2, path, "none", shard)
     return bench.race(ours, Side("cp", copy, files_of(path), prepare_out))
 
 
