@@ -53,6 +53,8 @@ class ConvertOptions:
             0 for samples in memory.
         on_error: `stop` at the first bad sample, or `skip` it and note it in rejected.jsonl.
         overwrite: whether a dataset that is there may be replaced; it stays until the new one is done.
+        go_on: whether to go on with an unfinished conversion although `on_error`, `map_limit` or the limits of reading
+            have changed; refused where that would have made a finished shard another one.
         map_limit: bytes that the LMDB map of a shard may take; None for no limit.
         fields: schema of samples in memory; None infers it.
         source: what the sources are told.
@@ -72,6 +74,7 @@ class ConvertOptions:
     workers: int | None = None
     on_error: str = "stop"
     overwrite: bool = False
+    go_on: bool = False
     map_limit: int | None = None
     fields: Sequence[FieldSpec] | None = None
     source: SourceOptions = field(default_factory=SourceOptions)
@@ -176,9 +179,11 @@ def _pack(sources: Any, path: Path, options: ConvertOptions) -> tuple[Report, St
         options.planned(prepared)
     warn_of_room(path, prepared.plan.file_bytes)
     files = listed(source)
-    asked = Asked(options.on_error, options.map_limit, options.shard_size)
+    asked = Asked(
+        options.on_error, options.map_limit, options.shard_size, Limits(options.read_seconds, options.read_bytes)
+    )
     state = state_of(prepared, asked, files)
-    with OutputFolder(path, state, options.overwrite) as folder:
+    with OutputFolder(path, state, options.overwrite, options.go_on) as folder:
         if folder.is_published:
             folder.publish()
             return _published(path, files, began), state

@@ -2,7 +2,8 @@
 
 OUT does not exist, or is empty      made here
 OUT is unfinished, same conversion   goes on where it stopped; where its manifest stands already, only tidied up
-OUT is unfinished, another one       refused; with overwrite begun anew
+OUT is unfinished, another one       refused; with overwrite begun anew; with go_on, where no finished shard would be
+                                     another one, gone on with
 OUT is a finished dataset            refused; with overwrite made beside it, and swapped when it is done
 OUT holds anything else              refused
 """
@@ -48,13 +49,14 @@ class OutputFolder:
     Args:
         state: what is to be made.
         overwrite: whether a dataset that is there may be replaced.
+        go_on: whether settings may have changed that leave the finished shards as they are.
 
     Raises:
         UsageError: it is a URL; the folder is in use, holds something else, or an unfinished conversion that differs.
         WriteError: the folder cannot be written.
     """
 
-    def __init__(self, path: Path, state: State, overwrite: bool = False) -> None:
+    def __init__(self, path: Path, state: State, overwrite: bool = False, go_on: bool = False) -> None:
         refuse_url(path)
         # A link stays: what it leads to is made, and replaced.
         self.path = self.work = path = path.resolve() if path.is_symlink() else path
@@ -63,7 +65,7 @@ class OutputFolder:
         self._old = beside(path, "replaced")
         self._locks: dict[Path, filelock.BaseFileLock] = {}
         try:
-            self._open(state, overwrite)
+            self._open(state, overwrite, go_on)
         except OSError as error:
             self._release()
             raise WriteError(f"{error.filename or path}: cannot be written: {error.strerror or error}") from None
@@ -91,7 +93,7 @@ class OutputFolder:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._release()
 
-    def _open(self, state: State, overwrite: bool) -> None:
+    def _open(self, state: State, overwrite: bool, go_on: bool) -> None:
         self._finish_swap()
         check_output(self.path, overwrite)  # before a lock is made: the dataset may be one that nobody may write to
         self.path.mkdir(parents=True, exist_ok=True)
@@ -100,7 +102,7 @@ class OutputFolder:
             shutil.rmtree(self._old)
         if _is_finished(self.path):
             note = self.path / UNFINISHED
-            if state.tells_all and note.exists() and not _difference(note, state):
+            if state.tells_all and note.exists() and not _difference(note, state, go_on):
                 self.is_published = True
                 return
             self._tidy()
@@ -110,16 +112,18 @@ class OutputFolder:
             self.work.mkdir(exist_ok=True)
             # It moves to `path` at the end, and holds others off there until all is tidied up.
             self._lock(self.work)
-        self._claim(state, overwrite)
+        self._claim(state, overwrite, go_on)
 
-    def _claim(self, state: State, overwrite: bool) -> None:
+    def _claim(self, state: State, overwrite: bool, go_on: bool) -> None:
         """Notes what is being made; what an earlier run left is kept if it was the same."""
         note = self.work / UNFINISHED
-        difference = _difference(note, state, any(self.shards.glob("*.lmdb")))
+        finished = any(self.shards.glob("*.lmdb"))
+        difference = _difference(note, state, go_on, finished)
         if difference and not overwrite:
+            might_go_on = _difference(note, state, True, finished) is None
             raise UsageError(
-                f"{self.path} holds an unfinished conversion that differs: {difference}; "
-                "undo the change to go on with it, or use --overwrite to begin anew"
+                f"{self.path} holds an unfinished conversion that differs: {difference}; undo the change to go on with "
+                f"it, {'use --go-on to go on with the change, ' if might_go_on else ''}or --overwrite to begin anew"
             )
         if difference or not note.exists():
             _empty(self.work)
@@ -214,10 +218,16 @@ def _already(path: Path) -> UsageError:
     return UsageError(f"{path} is a packed dataset already; use --overwrite to replace it")
 
 
-def _difference(note: Path, state: State, finished: bool = True) -> str | None:
-    """How the conversion that a note tells of differs from `state`; None where it does not, or there is no note."""
+def _difference(note: Path, state: State, go_on: bool, finished: bool = True) -> str | None:
+    """How the conversion that a note tells of differs from `state`; None where it does not, or there is no note.
+
+    Args:
+        go_on: as `OutputFolder` has it.
+        finished: whether there are finished shards.
+    """
     try:
-        return msgspec.json.decode(note.read_bytes(), type=State).difference(state, finished)
+        earlier = msgspec.json.decode(note.read_bytes(), type=State)
+        return earlier.difference(state, earlier.harmless(finished) if go_on else ())
     except FileNotFoundError:
         return None
     except (msgspec.DecodeError, OSError):

@@ -15,7 +15,8 @@ from packer.errors import DamagedError, UsageError
 from packer.format.codecs import codec_name
 from packer.format.schema import Field
 from packer.prepare import Prepared
-from packer.state import MAP_SIZE, ON_ERROR, State
+from packer.sources.limits import Limits
+from packer.state import MAP_SIZE, ON_ERROR, READ_MEMORY, READ_TIMEOUT, State
 from packer.tasks import ShardReport, ShardTask, report_of
 
 _log = logging.getLogger(__name__)
@@ -27,6 +28,7 @@ class Asked(NamedTuple):
     on_error: str
     map_limit: int | None
     shard_size: int | None
+    limits: Limits
 
 
 def state_of(prepared: Prepared, asked: Asked, files: list[tuple[str, int, int]]) -> State:
@@ -41,6 +43,8 @@ def state_of(prepared: Prepared, asked: Asked, files: list[tuple[str, int, int]]
         "the number of samples": plan.samples,
         ON_ERROR: asked.on_error,
         MAP_SIZE: asked.map_limit,
+        READ_TIMEOUT: asked.limits.seconds,
+        READ_MEMORY: asked.limits.nbytes,
         **_field_settings(plan.fields),
         "--shard-size": [shard.start for shard in plan.shards],
         "the source": msgspec.to_builtins(prepared.origin),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from packer.errors import SourceError
 from packer.format.manifest import UNFINISHED
 from packer.sources.base import Source
 
-#: Settings that may change where it does no harm, see `_is_harmless`.
-ON_ERROR, MAP_SIZE = "--on-error", "--map-size"
+#: Settings that may be changed halfway by those who ask for it, see `State.harmless`.
+ON_ERROR, MAP_SIZE, READ_TIMEOUT, READ_MEMORY = "--on-error", "--map-size", "--read-timeout", "--read-memory"
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,15 +35,15 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     shown: dict[str, str] = {}
     tells_all: bool = True
 
-    def difference(self, other: State, finished: bool = True) -> str | None:
+    def difference(self, other: State, passing: Collection[str] = ()) -> str | None:
         """What differs from another conversion, in words; None where the other can go on with this one.
 
         Args:
-            finished: whether this one has finished shards.
+            passing: settings that may differ.
         """
         for name in {**self.settings, **other.settings}:
             was, now = self.settings.get(name), other.settings.get(name)
-            if was != now and not _is_harmless(name, was, finished):
+            if was != now and name not in passing:
                 shown = (self.shown.get(name, was), other.shown.get(name, now))
                 return f"{name} was {_short(shown[0])} and is now {_short(shown[1])}"
         held = {path: rest for path, *rest in self.files}
@@ -52,6 +53,18 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
             if held.pop(path) != rest:
                 return f"{path} has changed"
         return f"{next(iter(held))} is gone" if held else None
+
+    def harmless(self, finished: bool) -> tuple[str, ...]:
+        """Settings of which a change leaves the finished shards as they would be made with it.
+
+        The size of a map is not stored. Where bad samples stop a conversion, no finished shard has left any out.
+
+        Args:
+            finished: whether there are any.
+        """
+        if finished and self.settings.get(ON_ERROR) != "stop":
+            return (MAP_SIZE,)
+        return (ON_ERROR, MAP_SIZE, READ_TIMEOUT, READ_MEMORY)
 
 
 def claim_of(work: Path) -> str:
@@ -83,15 +96,6 @@ def listed(source: Source) -> list[tuple[str, int, int]]:
         return source_files(source.files())
     except OSError as error:
         raise SourceError(f"cannot be read: {error.strerror}", error.filename) from None
-
-
-def _is_harmless(name: str, was: Any, finished: bool) -> bool:
-    """Whether a changed setting leaves the shards that are finished as they would be made now.
-
-    Where bad samples stop a conversion, no finished shard has left any out. A map that turned out too small ends the
-    first shard.
-    """
-    return (name == ON_ERROR and (was == "stop" or not finished)) or (name == MAP_SIZE and not finished)
 
 
 def _short(value: Any) -> str:

@@ -33,6 +33,12 @@ _log = logging.getLogger(__name__)
 @workers_option
 @click.option("--scheduler", metavar="ADDRESS", help="Pack on a Dask cluster, as in tcp://host:8786.")
 @overwrite_option
+@click.option(
+    "--go-on",
+    is_flag=True,
+    help="Go on with an unfinished conversion although --on-error, --map-size or a limit of reading has changed, where "
+    "no finished shard would be another one.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be made, as `packer plan` does, and make nothing.")
 @log_options
 def convert(
@@ -58,7 +64,7 @@ def convert(
         check_place(list(sources), _place(out), options.overwrite)
         show_plan(sources, options, _place(out), as_json=False)
         return
-    with _advice_on_resuming():
+    with _advice_on_resuming(options):
         if scheduler is None:
             report = _convert(sources, out, options)
         else:
@@ -103,11 +109,17 @@ def _convert(sources: tuple[str, ...], out: str, options: ConvertOptions) -> Rep
 
 
 @contextmanager
-def _advice_on_resuming() -> Iterator[None]:
+def _advice_on_resuming(options: ConvertOptions) -> Iterator[None]:
+    from packer.errors import SourceError
+
     try:
         yield
     except Interrupted as stop:
         stop.advice = "finished shards are kept; run the same command again to go on"
+        raise
+    except SourceError as error:
+        if error.sample is not None and options.on_error == "stop":
+            _log.warning("what is finished is kept; with --on-error skip --go-on bad samples are left out from there")
         raise
 
 

@@ -456,6 +456,10 @@ def test_a_finished_shard_that_was_damaged_is_packed_again(tmp_path, caplog):
         ({"codec": '[{"id": "zstd", "level": 5}]'}, "the codec of lr was none and is now zstd"),
         ({"shard_size": 8192}, "--shard-size was 4096 and is now 8192"),
         ({"source": SourceOptions(mode="gray")}, r"the shape of lr was \[6, 5, 3\] and is now \[6, 5, 1\]"),
+        ({"map_limit": 2**30}, "--map-size was None and is now 1073741824"),
+        ({"read_seconds": 5}, "--read-timeout was 600.0 and is now 5"),
+        ({"read_bytes": 2**20}, "--read-memory was 8589934592 and is now 1048576"),
+        ({"on_error": "skip"}, "--on-error was stop and is now skip"),
     ],
 )
 def test_what_was_changed_is_named(pairs, tmp_path, changed, words):
@@ -468,7 +472,7 @@ def test_what_was_changed_is_named(pairs, tmp_path, changed, words):
         convert(pairs.sources, tmp_path / "d", **options)
     with pytest.raises(UsageError, match=words):
         convert(pairs.sources, tmp_path / "d", **options | changed)
-    report = convert(pairs.sources, tmp_path / "d", **options, on_error="skip")
+    report = convert(pairs.sources, tmp_path / "d", **options, on_error="skip", go_on=True)
     assert (report.kept_shards, len(report.rejected), report.samples) == (1, 1, 11)
 
 

@@ -35,25 +35,52 @@ def test_source_files_are_noted_by_size_and_time(tmp_path):
     assert source_files([str(path)]) == [(str(path), 5, path.stat().st_mtime_ns)]
 
 
-@pytest.mark.parametrize(
-    ("name", "was", "now", "finished", "goes_on"),
-    [
-        ("--on-error", "stop", "skip", True, True),
-        ("--on-error", "skip", "stop", True, False),
-        ("--on-error", "skip", "stop", False, True),
-        ("--map-size", 4096, None, False, True),
-        ("--map-size", 4096, None, True, False),
-        ("codec", "lz4", "none", False, False),
-    ],
-)
-def test_settings_that_harm_no_finished_shard_may_change(tmp_path, name, was, now, finished, goes_on):
-    """What an error has asked to change can be changed, where finished shards are what they would be now."""
-    with OutputFolder(tmp_path / "out", state(**{name: was})) as folder:
+CHANGES = [
+    # What was asked for before and now, beside "codec"; whether a shard is finished; whether --go-on takes it.
+    ({"--on-error": "stop"}, {"--on-error": "skip"}, True, True),
+    ({"--on-error": "skip"}, {"--on-error": "stop"}, True, False),
+    ({"--on-error": "skip"}, {"--on-error": "stop"}, False, True),
+    ({"--map-size": 4096}, {"--map-size": 8192}, False, True),
+    ({"--map-size": 4096}, {"--map-size": 8192}, True, True),
+    ({"--on-error": "stop", "--read-timeout": 1.0}, {"--on-error": "stop", "--read-timeout": 2.0}, True, True),
+    ({"--on-error": "skip", "--read-timeout": 1.0}, {"--on-error": "skip", "--read-timeout": 2.0}, True, False),
+    ({"--on-error": "skip", "--read-memory": 10}, {"--on-error": "skip", "--read-memory": 20}, True, False),
+    ({"--on-error": "skip", "--read-memory": 10}, {"--on-error": "skip", "--read-memory": 20}, False, True),
+    ({"codec": "lz4"}, {"codec": "none"}, False, False),
+]
+
+
+@pytest.mark.parametrize(("was", "now", "finished", "goes_on"), CHANGES)
+def test_changed_settings_are_refused_and_named(tmp_path, was, now, finished, goes_on):
+    """Every one; and --go-on is named where it would help, which is where no finished shard would be another one."""
+    begun(tmp_path / "out", was, finished)
+    name = next(name for name in was if was[name] != now[name])
+    advice = "--go-on to go on with the change, or --overwrite" if goes_on else "go on with it, or --overwrite"
+    with pytest.raises(UsageError, match=f"{name} was {was[name]} and is now {now[name]};.*{advice}"):
+        OutputFolder(tmp_path / "out", state(**now))
+    assert shards(tmp_path / "out") == ["00000.lmdb"] * finished
+
+
+@pytest.mark.parametrize(("was", "now", "finished", "goes_on"), CHANGES)
+def test_changed_settings_that_are_meant(tmp_path, was, now, finished, goes_on):
+    """With --go-on what is finished is kept, and the change is noted; a change that is none of its own is refused."""
+    begun(tmp_path / "out", was, finished)
+    if not goes_on:
+        with pytest.raises(UsageError, match="differs"):
+            OutputFolder(tmp_path / "out", state(**now), go_on=True)
+        return
+    with OutputFolder(tmp_path / "out", state(**now), go_on=True):
+        assert shards(tmp_path / "out") == ["00000.lmdb"] * finished
+    with OutputFolder(tmp_path / "out", state(**now)):
+        assert shards(tmp_path / "out") == ["00000.lmdb"] * finished
+
+
+def begun(out, settings, finished):
+    """An unfinished conversion."""
+    with OutputFolder(out, state(**settings)) as folder:
         if finished:
             (folder.shards / "00000.lmdb").write_text("finished")
-    if goes_on:
-        with OutputFolder(tmp_path / "out", state(**{name: now})) as folder:
-            assert sorted(path.name for path in folder.shards.iterdir()) == ["00000.lmdb"] * finished
-    else:
-        with pytest.raises(UsageError, match=f"{name} was {was} and is now {now}"):
-            OutputFolder(tmp_path / "out", state(**{name: now}))
+
+
+def shards(out):
+    return sorted(path.name for path in (out / "shards").iterdir())

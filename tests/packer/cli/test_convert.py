@@ -95,6 +95,26 @@ def test_skip_lists_what_was_left_out(packer, clouds, tmp_path):
     assert "rejected.jsonl" in result.stderr
 
 
+def test_a_bad_sample_can_be_left_out_halfway(packer, new_pairs, files_of, tmp_path):
+    """Stopped by it, one is told how to go on without: what is finished is kept, and all is as if never stopped."""
+    made = new_pairs(tmp_path / "many", 40, 6, 5)
+    bad = made.folder / "hr" / "030.png"
+    bad.write_bytes(bad.read_bytes()[:-20])
+    command = ["convert", *made.sources, tmp_path / "out", "--shard-size", "4KiB", "--codec", "none", "--workers", 0]
+    stopped = packer(*command)
+    assert stopped.exit_code == 1
+    assert "--on-error skip --go-on" in stopped.stderr
+    refused = packer(*command, "--on-error", "skip")
+    assert refused.exit_code == 2
+    assert "--on-error was stop and is now skip" in refused.stderr
+    gone_on = packer(*command, "--on-error", "skip", "--go-on")
+    assert gone_on.exit_code == 0, gone_on.stderr
+    assert "from an earlier run" in gone_on.stdout
+    command[3] = tmp_path / "never-stopped"
+    assert packer(*command, "--on-error", "skip").exit_code == 0
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "never-stopped")
+
+
 def test_skip_lists_headers_too(packer, pairs, tmp_path):
     """A file whose header is bad already is listed in the same way."""
     (pairs.folder / "hr" / "004.png").write_bytes(b"")
