@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
-from readers.order import check_seed, random_bits, random_order
+from readers.order import check_seed, order_by_group, random_bits, random_order
 
 #: Samples a window holds where the caller does not say: their numbers, before and after, and the pattern fit a cache of
 #: 1 MB (10,000,000 samples take 80 ms, with windows of 65,536 100).
@@ -89,7 +89,7 @@ def _window_edges(ends: NDArray[np.int64], window: int) -> NDArray[np.int64]:
 def _shuffle_windows(order: NDArray[np.int64], edges: NDArray[np.int64], bits: np.random.PCG64) -> NDArray[np.int64]:
     sizes = np.diff(edges)
     if len(order) < SMALL_WINDOW * len(sizes):
-        return order[random_order(len(order), bits, np.repeat(np.arange(len(sizes)), sizes))]
+        return order[order_by_group(np.repeat(np.arange(len(sizes)), sizes), bits)]
     largest = int(sizes.max(initial=0))
     patterns = [random_order(largest, bits) for _ in range(min(PATTERNS, len(sizes)))]
     # A window's samples fit the processor's cache, which is what makes this fast.

@@ -12,7 +12,7 @@ import xxhash
 from packer.errors import UsageError
 from readers.block_order import WINDOW, BlockShuffled
 from readers.dataset import PackedDataset
-from readers.order import Given, Order, Sequential, Shuffled
+from readers.order import ORDER_VERSION, Given, Order, Sequential, Shuffled
 from readers.places import Numbers
 from readers.sampler_order import SamplerOrder
 
@@ -81,6 +81,8 @@ def describe(order: Order) -> str:
     seed = getattr(order, "seed", None)
     window = getattr(order, "window", None)
     said = f"{type(order).__name__}, seed {seed}, window {window}"
+    if isinstance(order, Shuffled | BlockShuffled):
+        said += f", drawn in way {ORDER_VERSION}"
     if isinstance(order, BlockShuffled):
         return f"{said}, blocks {_digest(order.edges)}"
     return f"{said}, numbers {_digest(order.indices)}" if isinstance(order, Given) else said

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from packer.errors import UsageError
+from readers import order as order_module
 from readers.block_order import BlockShuffled
-from readers.order import Given, Sequential, Shuffled, random_bits, random_order
+from readers.order import Given, Sequential, Shuffled, order_by_group, random_bits, random_order
 from readers.sampler_order import SamplerOrder
 
 ORDERS = [
@@ -68,13 +69,17 @@ def test_seed_decides():
 
 def test_order_is_the_same_on_every_platform():
     """The order of one seed and epoch is written down here: a saved state must mean the same after an upgrade."""
-    assert Shuffled(10, 1).epoch(2).tolist() == [5, 6, 9, 3, 2, 1, 0, 8, 4, 7]
-    assert BlockShuffled.uniform(12, 3, 6, 1).epoch(2).tolist() == [10, 11, 8, 7, 9, 6, 2, 1, 0, 3, 5, 4]
-    assert BlockShuffled.uniform(900, 9, 300, 1).epoch(2)[:8].tolist() == [763, 260, 410, 623, 304, 318, 573, 320]
+    assert Shuffled(10, 1).epoch(2).tolist() == [4, 0, 3, 5, 1, 6, 2, 7, 9, 8]
+    assert BlockShuffled.uniform(12, 3, 6, 1).epoch(2).tolist() == [9, 10, 7, 6, 8, 11, 1, 5, 2, 0, 4, 3]
+    assert BlockShuffled.uniform(900, 9, 300, 1).epoch(2)[:8].tolist() == [83, 81, 310, 60, 159, 33, 314, 618]
+    assert Shuffled(2**18 - 1, 1).epoch(2)[:5].tolist() == [119593, 189789, 157035, 187393, 94645]
+    assert Shuffled(2**18, 1).epoch(2)[:5].tolist() == [145017, 15401, 158939, 244930, 29753]
 
 
-def test_all_orders_are_equally_likely():
-    """Over many epochs each of the 24 orders of 4 numbers comes about as often as any other."""
+@pytest.mark.parametrize("long", [4, 5])
+def test_all_orders_are_equally_likely(long, monkeypatch):
+    """Over many epochs each of the 24 orders of 4 numbers comes about as often as any other; of long and short ones."""
+    monkeypatch.setattr(order_module, "LONG", long)
     order = Shuffled(4, 0)
     seen = np.array([order.epoch(i) @ [64, 16, 4, 1] for i in range(4800)])
     _, counts = np.unique(seen, return_counts=True)
@@ -86,7 +91,7 @@ def test_all_orders_are_equally_likely():
 def test_groups_stay_in_order():
     """With groups, numbers are shuffled inside a group only."""
     group = np.repeat(np.arange(10), 100)
-    numbers = random_order(1000, random_bits(0, 0), group)
+    numbers = order_by_group(group, random_bits(0, 0))
     assert np.array_equal(numbers // 100, group)
     assert all(not np.array_equal(part, np.sort(part)) for part in numbers.reshape(10, 100))
 
@@ -210,8 +215,11 @@ def test_bad_numbers_are_refused(make):
         make()
 
 
-def test_words_are_those_that_numpy_promises():
+def test_words_are_those_that_numpy_promises(monkeypatch):
     """A random order comes from the raw words of the generator, which no version of numpy changes."""
     n = 1000
+    keys = random_bits(3, 4).random_raw(n // 2).astype("<u8").view("<u2").reshape(2, n)
+    assert random_order(n, random_bits(3, 4)).tolist() == sorted(range(n), key=lambda i: (keys[1, i], keys[0, i], i))
     words = random_bits(3, 4).random_raw(n) & ~np.uint64(1023) | np.arange(n, dtype=np.uint64)
+    monkeypatch.setattr(order_module, "LONG", n)
     assert np.array_equal(random_order(n, random_bits(3, 4)), np.sort(words) & np.uint64(1023))
