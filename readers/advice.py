@@ -33,8 +33,8 @@ PIECE_BYTES = 128 * 2**10
 #: How far ahead to ask while reading is cold, at most, and at first.
 COLD_BYTES = 8 * 2**20
 FIRST_BYTES = 2**20
-#: While reading is warm, how often to look whether it still is: looking takes 2 to 4 us.
-CHECK_SECONDS = 1e-3
+#: While reading is warm, how often to look whether it still is: looking takes 2 to 4 us, and 10 between large copies.
+CHECK_SECONDS = 4e-3
 #: Of the first run so many stretches are tried, to see whether they are in memory: 37 us. Asking for all of it takes
 #: 250 to 360 us for 128 pairs of pictures, more than reading them.
 TRIES = 8

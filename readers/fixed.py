@@ -100,6 +100,15 @@ class FixedRaw:
         """The samples, (n, *shape), in new memory or in what `allocate` gives."""
         return self._window.tensor(located, allocate and allocate(len(located) * self._row))
 
+    def gatherer(self, allocate: Allocate) -> Callable[[torch.Tensor], torch.Tensor]:
+        """What gives the same as `images`, of places as a tensor, by torch and with fewer calls; large ones in memory
+        that `allocate` gives."""
+        return self._images.gatherer(allocate)
+
+    def copier(self) -> Callable[[Numbers], torch.Tensor]:
+        """What gives the same as `images` by numpy and with fewer calls, in new memory."""
+        return self._images.copier()
+
     def images(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
         """The same; images with their channels first, (n, C, H, W), as they are handed out."""
         return self._images.tensor(located, allocate and allocate(len(located) * self._row))

@@ -48,9 +48,8 @@ class Run(NamedTuple):
     sizes: list[int]
 
 
-def runs(readers: Sequence[FieldReader], numbers: Numbers, batch_size: int, alone: bool) -> Iterator[Run]:
-    """Batches of samples `numbers` (n,), located a group at a time; as many in a run as pay, or each `alone`."""
-    at_once = 1 if alone else batches_at_once(readers, batch_size)
+def runs(readers: Sequence[FieldReader], numbers: Numbers, batch_size: int, at_once: int) -> Iterator[Run]:
+    """Batches of samples `numbers` (n,), located a group at a time; so many `at_once` in a run."""
     # The first groups are small, so that the first batch comes at once.
     start, group = 0, batch_size
     while start < len(numbers):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -22,9 +22,10 @@ from readers.dataset import PackedDataset
 from readers.field_reader import FieldReader
 from readers.fixed import FixedRaw
 from readers.gathering import as_images
+from readers.large import RUN_BYTES, LargeBatches, is_large, sample_bytes
 from readers.places import Numbers
 from readers.pool import LEAST_BYTES, Pool
-from readers.runs import Run, runs, split
+from readers.runs import Run, batches_at_once, runs, split
 from readers.take import settle
 
 #: Names of the reading threads begin with this.
@@ -58,19 +59,27 @@ class Stream:
         readers = self.dataset.readers
         # A transform may take any time, and give any number of bytes: its batches are read ahead one by one.
         alone = self.threads and self.dataset.transform is not None
-        located = runs(list(readers.values()), numbers, batch_size, bool(alone))
+        fields = list(readers.values())
+        large = not self.threads and not self.pool.pinned and is_large(fields, batch_size)
+        if large:
+            at_once = max(1, RUN_BYTES // (batch_size * sample_bytes(fields)))
+        else:
+            at_once = 1 if alone else batches_at_once(fields, batch_size)
+        located = runs(fields, numbers, batch_size, at_once)
         failures: list[Exception] = []
         sound = _up_to_failure(located, failures)
-        told = self.dataset.opened.advisor.ahead(sound, partial(_spans, list(readers.values())))
-        read = self._reader(readers)
+        told = self.dataset.opened.advisor.ahead(sound, partial(_spans, fields))
+        by_name = {name: _values(reader, self.pool) for name, reader in readers.items()}
+        if large:
+            raw = cast(Mapping[str, FixedRaw], readers)
+            return self._one_by_one(LargeBatches(raw, self.pool, batch_size, by_name), told, failures)
+        read = self._reader(by_name)
         return self._ahead(read, told, failures) if self.threads else self._inline(read, told, failures)
 
-    def _reader(self, by_name: Mapping[str, FieldReader]) -> Callable[[Run], list[Any]]:
-        each = [(name, _values(reader, self.pool)) for name, reader in by_name.items()]
-
+    def _reader(self, by_name: Mapping[str, Callable[[Numbers], Any]]) -> Callable[[Run], list[Any]]:
         def read(run: Run) -> list[Any]:
             places, sizes = run
-            batch = {name: values(found) for (name, values), found in zip(each, places, strict=True)}
+            batch = {name: values(found) for (name, values), found in zip(by_name.items(), places, strict=True)}
             if len(sizes) == 1:
                 return [batch]
             parts = [split(values, sizes) for values in batch.values()]
@@ -82,6 +91,18 @@ class Stream:
         if self.dataset.transform is not None:
             batch = self.dataset.transform(batch)
         return batch if self.finish is None else self.finish(batch)
+
+    def _one_by_one(
+        self, large: LargeBatches, told: Iterator[Run], failures: list[Exception]
+    ) -> Generator[Any, None, None]:
+        """Batches read by the caller's thread, each when it is asked for."""
+        as_is = self.dataset.transform is None and self.finish is None
+        for run in told:
+            for batch in large.of(run):
+                yield batch if as_is else self._finished(batch)
+                del batch
+        if failures:
+            raise failures.pop()
 
     def _inline(
         self, read: Callable[[Run], list[Any]], told: Iterator[Run], failures: list[Exception]
@@ -113,10 +134,10 @@ class Stream:
                 _check_process(process)
                 waiting.append(threads.submit(finished, run))
                 if len(waiting) > max(self.prefetch, self.threads):
-                    yield from _one_by_one(waiting.popleft().result())
+                    yield from _handed_over(waiting.popleft().result())
             while waiting:
                 _check_process(process)
-                yield from _one_by_one(waiting.popleft().result())
+                yield from _handed_over(waiting.popleft().result())
             if failures:
                 raise failures.pop()
         finally:
@@ -158,7 +179,7 @@ def _values(reader: FieldReader, pool: Pool) -> Callable[[Numbers], Any]:
     return values
 
 
-def _one_by_one(batches: list[Any]) -> Iterator[Any]:
+def _handed_over(batches: list[Any]) -> Iterator[Any]:
     """Hands batches over without keeping them."""
     batches.reverse()
     while batches:

@@ -72,12 +72,21 @@ def alone(window: torch.Tensor, records: NDArray[np.int64], out: torch.Tensor | 
     """The same with one thread; other threads of the program do not notice."""
     if set_own_threads is None:
         return _by_few(window, records, out)
-    threads = torch.get_num_threads()
-    try:
-        set_own_threads(1)
+    with one_thread():
         return together(window, records, out)
-    finally:
-        set_own_threads(threads)
+
+
+class one_thread:  # noqa: N801  # a context manager; of contextlib's kind it takes 2 us more
+    """One of torch's threads for the thread that enters; where there is such a way, see `set_own_threads`."""
+
+    def __enter__(self) -> None:
+        self._before = torch.get_num_threads()
+        if set_own_threads is not None:
+            set_own_threads(1)
+
+    def __exit__(self, *_: object) -> None:
+        if set_own_threads is not None:
+            set_own_threads(self._before)
 
 
 def _by_few(window: torch.Tensor, records: NDArray[np.int64], out: torch.Tensor | None = None) -> torch.Tensor:
@@ -123,11 +132,12 @@ class Team:
 
     Attributes:
         together: whether the next gather is to use several threads.
+        is_try: whether that is the slower way, which is tried.
     """
 
     def __init__(self) -> None:
         self.together = True
-        self._is_try = True
+        self.is_try = True
         self._calls = 0
         self._distance = FIRST_TRY
         self._cost: dict[bool, float] = {}
@@ -142,7 +152,7 @@ class Team:
         # else it would be tries that found out, hundreds of calls later, that the other way is no better.
         before = known.get(way, cost)
         known[way] = 0.75 * before + 0.25 * min(cost, 2 * before)
-        if self._is_try:
+        if self.is_try:
             if self._calls >= TRY_CALLS:
                 self._end_try()
         elif self._calls >= self._distance:
@@ -157,14 +167,14 @@ class Team:
         if before is None:
             self._turn(is_try=True)
         elif self._cost[self.together] < before:
-            self._distance, self._is_try, self._calls = FIRST_TRY, False, WAKING
+            self._distance, self.is_try, self._calls = FIRST_TRY, False, WAKING
         else:
             self._distance = min(2 * self._distance, LAST_TRY)
             self._turn(is_try=False)
 
     def _turn(self, is_try: bool) -> None:
         self.together = not self.together
-        self._is_try, self._calls = is_try, 0
+        self.is_try, self._calls = is_try, 0
 
 
 class Teams:

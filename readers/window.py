@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 
 from readers.forks import in_main_thread
+from readers.pool import LEAST_BYTES
 from readers.take import AWAKE_BYTES, TEAM_BYTES, TORCH_GRAIN, alone, quicker, take, team_is_awake, together
 
 #: Fewer bytes are copied by numpy, which keeps the interpreter's lock meanwhile: 25 us at most. torch lets go of it,
@@ -76,6 +78,34 @@ class Window:
             lambda: self._shaped(together(self._rows, records)),
             lambda: self._small(records),
         )
+
+    def gatherer(self, allocate: Callable[[int], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+        """A function that gives what `tensor` does, of records as a tensor, by torch with as many threads as it likes.
+
+        Args:
+            allocate: gives memory for so many bytes, uint8, where there are many; few come from torch's allocator.
+        """
+        rows, length, unit = self._rows, self._length, self._rows.dtype
+        nbytes, dtype, shape = self._nbytes, self._dtype, self._shape
+        strides = (nbytes // dtype.itemsize, *self._strides)
+
+        def gather(records: torch.Tensor) -> torch.Tensor:
+            n = len(records)
+            if n * nbytes < LEAST_BYTES:
+                values = torch.index_select(rows, 0, records)
+            else:
+                values = _as(unit, allocate(n * nbytes))
+                torch.index_select(rows, 0, records, out=values.view(n, length))
+            return _as(dtype, values).as_strided((n, *shape), strides)
+
+        return gather
+
+    def copier(self) -> Callable[[NDArray[np.int64]], torch.Tensor]:
+        """A function that gives what `tensor` does, by numpy, of records below `MOST_ITEM_BYTES`."""
+        items, item, axes = self._items, self._item, self._axes
+        if axes is None:
+            return lambda records: torch.from_numpy(items[records].view(item))
+        return lambda records: torch.from_numpy(items[records].view(item).transpose(axes))
 
     def _small(self, records: NDArray[np.int64]) -> torch.Tensor:
         values = self.array(records)

@@ -132,7 +132,7 @@ def test_advice_is_given_while_reading_is_cold(rows, calls, monkeypatch):
         calls.clear()
         assert sorted(n for batch in loader for n in batch["y"].tolist()) == list(range(1000))
         asked.append(len(calls))
-    assert len(first) >= asked[0] > 0
+    assert 2 * len(first) >= asked[0] > 0  # of two fields
     assert asked[1] > 10 * asked[0]
     assert asked[2] <= 20
 
