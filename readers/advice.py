@@ -56,14 +56,14 @@ class Advisor:
         self._blocks = _blocks_read()
         self.works = hasattr(os, "posix_fadvise") and resource is not None
 
-    def ahead(self, runs: Iterator[Run], spans: Callable[[Run], Numbers]) -> Iterator[Run]:
+    def ahead(self, runs: Iterator[Run], spans: Callable[[Run, int | None], Numbers]) -> Iterator[Run]:
         """The same runs, each handed over when it is to be read; cold ones are asked for up to `COLD_BYTES` earlier.
 
         So is the first, unless it seems to be in memory: a page that is missing makes the kernel read all around it,
         8 MiB where it is set for large files, for a record of 48 kB.
 
         Args:
-            spans: gives address and size of the bytes of a run, (n, 2).
+            spans: gives address and size of the bytes of a run, (n, 2); of all its samples, or of about so many.
         """
         self._read_around(False)
         try:
@@ -71,17 +71,16 @@ class Advisor:
         finally:
             self._read_around(True)
 
-    def _ahead(self, runs: Iterator[Run], spans: Callable[[Run], Numbers]) -> Iterator[Run]:
+    def _ahead(self, runs: Iterator[Run], spans: Callable[[Run, int | None], Numbers]) -> Iterator[Run]:
         waiting: deque[tuple[Run, int]] = deque()
         ahead = reach = 0
         cold, first = self.works, True
         checked = time.monotonic()
         for run in runs:
+            if cold and first:
+                cold, first = not self.in_memory(spans(run, TRIES)), False
             if cold:
-                wanted = spans(run)
-                if first:
-                    cold, first = not self.in_memory(wanted), False
-            if cold:
+                wanted = spans(run, None)
                 self.ask(wanted)
                 waiting.append((run, int(wanted[:, 1].sum())))
                 ahead += waiting[-1][1]
@@ -120,9 +119,10 @@ class Advisor:
         tried = wanted[:: max(1, len(wanted) // TRIES)]
         owner = self._owner(tried)
         try:
-            for shard, offset in zip(owner.tolist(), (tried - self._memory.starts[owner]).tolist(), strict=True):
+            for shard in set(owner.tolist()):
                 # What is tried must not make the kernel read around it.
                 os.posix_fadvise(self._shards[shard].fd, 0, 0, os.POSIX_FADV_RANDOM)
+            for shard, offset in zip(owner.tolist(), (tried - self._memory.starts[owner]).tolist(), strict=True):
                 os.preadv(self._shards[shard].fd, [bytearray(1)], offset, os.RWF_NOWAIT)
         except OSError:  # not in memory, or a file system that does not tell
             return False

@@ -98,9 +98,7 @@ class Stream:
         """Batches read by the caller's thread, each when it is asked for."""
         as_is = self.dataset.transform is None and self.finish is None
         for run in told:
-            for batch in large.of(run):
-                yield batch if as_is else self._finished(batch)
-                del batch
+            yield from large.of(run) if as_is else map(self._finished, large.of(run))
         if failures:
             raise failures.pop()
 
@@ -186,6 +184,7 @@ def _handed_over(batches: list[Any]) -> Iterator[Any]:
         yield batches.pop()
 
 
-def _spans(readers: Sequence[FieldReader], run: Run) -> Numbers:
-    """Address and size of the bytes of a run, (n, 2)."""
-    return np.concatenate([r.spans(places) for r, places in zip(readers, run.places, strict=True)])
+def _spans(readers: Sequence[FieldReader], run: Run, some: int | None = None) -> Numbers:
+    """Address and size of the bytes of a run, (n, 2); of all its samples, or of about so many of them."""
+    step = 1 if some is None else max(1, sum(run.sizes) // some)
+    return np.concatenate([r.spans(places[::step]) for r, places in zip(readers, run.places, strict=True)])

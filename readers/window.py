@@ -88,15 +88,20 @@ class Window:
         rows, length, unit = self._rows, self._length, self._rows.dtype
         nbytes, dtype, shape = self._nbytes, self._dtype, self._shape
         strides = (nbytes // dtype.itemsize, *self._strides)
+        select = torch.index_select
 
         def gather(records: torch.Tensor) -> torch.Tensor:
-            n = len(records)
+            n = records.numel()  # `len` is a function of torch's in Python
             if n * nbytes < LEAST_BYTES:
-                values = torch.index_select(rows, 0, records)
+                values = select(rows, 0, records)
             else:
-                values = _as(unit, allocate(n * nbytes))
-                torch.index_select(rows, 0, records, out=values.view(n, length))
-            return _as(dtype, values).as_strided((n, *shape), strides)
+                values = allocate(n * nbytes)
+                if unit != torch.uint8:
+                    values = values.view(unit)
+                select(rows, 0, records, out=values.view(n, length))
+            if unit != dtype:
+                values = values.view(dtype)
+            return values.as_strided((n, *shape), strides)
 
         return gather
 

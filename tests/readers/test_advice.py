@@ -1,5 +1,6 @@
 """Advice: exactly the bytes that are wanted are asked for, of the right files, and only while reading is cold."""
 
+import gc
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -227,6 +228,7 @@ def _read_around(folder):
 @pytest.mark.skipif(not SMAPS.exists(), reason="only Linux tells how its maps are advised")
 def test_nothing_is_read_around_while_a_dataset_is_opened_or_a_loader_reads(rows, monkeypatch):
     """Trees and indexes are a few pages far apart, and a loader asks for what it wants; else all is as usual."""
+    gc.collect()  # other tests have mapped the same files
     seen = []
     for module, name in ((btree, "walk_numbered"), (shard, "check_index")):
         inner = getattr(module, name)
