@@ -1,0 +1,210 @@
+"""Large batches of uncompressed samples: which they are, and that each is read as packed, when it is asked for."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from packer.format.codecs import NAMED
+from packer.format.schema import Field
+from readers import Loader, PackedDataset, large, stream, take
+from readers.large import LargeBatches, is_large
+from readers.take import Team, Teams
+
+COUNT = 53
+#: Name, dtype, shape and kind.
+FIELDS = [
+    ("hr", "uint8", (6, 4, 3), "image"),
+    ("deep", "uint16", (3, 2, 1), "image"),
+    ("x", "float32", (5,), "array"),
+    ("y", "int64", (), "array"),
+    ("none", "uint8", (0, 2), "array"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, pack: Any) -> Path:
+    """Uncompressed samples in two shards; a sample holds its number."""
+    fields = [Field(name=n, dtype=d, shape=s, kind=k, codec=NAMED["none"]) for n, d, s, k in FIELDS]
+    samples = [
+        {n: (np.arange(np.prod(s)) % 7 + number).astype(d).reshape(s) for n, d, s, _ in FIELDS}
+        for number in range(COUNT)
+    ]
+    made: Path = pack(tmp_path_factory.mktemp("large") / "packed", fields, [samples[:30], samples[30:]])
+    return made
+
+
+@pytest.fixture(params=["several threads", "one thread", "numpy"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How batches are read, all of which count as large."""
+    monkeypatch.setattr(large, "HUGE_SAMPLE", 1)
+    monkeypatch.setattr(large, "TEAM_BYTES", 2**40 if request.param == "numpy" else 1)
+    for module in ("window", "pool"):  # of batches of 8 the pictures lie in memory of the pool
+        monkeypatch.setattr(f"readers.{module}.LEAST_BYTES", 400)
+    monkeypatch.setattr("readers.pool._rounded", lambda nbytes: nbytes)
+
+    class Decided(Team):
+        def __init__(self) -> None:
+            super().__init__()
+            self.together = request.param == "several threads"
+
+        def note(self, cost: float) -> None:
+            assert cost > 0
+
+    teams = Teams()
+    monkeypatch.setattr(teams, "of", lambda nbytes: Decided())
+    monkeypatch.setattr(large, "_TEAMS", teams)
+    return str(request.param)
+
+
+def same(batch: dict[str, torch.Tensor], dataset: PackedDataset, numbers: list[int]) -> None:
+    """Holds a batch against samples that were read one by one."""
+    assert list(batch) == list(dataset.fields)
+    for name, values in batch.items():
+        wanted = torch.stack([torch.as_tensor(dataset[number][name]) for number in numbers])
+        assert values.dtype == wanted.dtype
+        assert values.shape == wanted.shape
+        assert torch.equal(values, wanted)
+
+
+@pytest.mark.parametrize("batch_size", [1, 8, 64])
+def test_batches_are_as_packed(folder: Path, way: str, monkeypatch: pytest.MonkeyPatch, batch_size: int) -> None:
+    """Fields of any dtype, kind and size, runs of several batches, the last batch smaller; they stay as they were."""
+    monkeypatch.setattr(stream, "RUN_BYTES", 5 * batch_size * 130)
+    dataset = PackedDataset(folder)
+    loader = Loader(dataset, batch_size, shuffle=True)
+    order = loader.order.epoch(0).tolist()
+    batches = list(loader)
+    assert sum(len(batch["y"]) for batch in batches) == COUNT
+    for at, batch in enumerate(batches):
+        same(batch, dataset, order[at * batch_size : (at + 1) * batch_size])
+    for batch in batches:
+        for values in batch.values():
+            values.zero_()  # their own memory, not the file's
+    same(next(iter(Loader(dataset, 8))), dataset, list(range(8)))
+
+
+def test_a_batch_is_read_when_it_is_asked_for(folder: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the run it belongs to; and what a transform makes of it is handed out."""
+    read = []
+    batch_of = LargeBatches._batch
+    monkeypatch.setattr(LargeBatches, "_batch", lambda *arguments: read.append(1) or batch_of(*arguments))
+    dataset = PackedDataset(folder, transform=lambda batch: int(batch["y"][0]))
+    numbers = []
+    for batch in Loader(dataset, 4, threads=0):
+        numbers.append(batch)
+        assert len(read) == len(numbers)
+    assert numbers == list(range(0, COUNT, 4))
+
+
+def test_memory_is_used_again_and_not_before_it_is_free(folder: Path, way: str) -> None:
+    """A batch that is held stays as it is; those let go of give their memory to later ones."""
+    if way == "numpy":
+        pytest.skip("numpy takes new memory")
+    dataset = PackedDataset(folder)
+    places = []
+    held = None
+    for at, batch in enumerate(Loader(dataset, 8)):
+        places.append(batch["hr"].data_ptr())
+        if at == 1:
+            held = batch["hr"]
+    assert held is not None
+    assert torch.equal(held, torch.stack([dataset[number]["hr"] for number in range(8, 16)]))
+    assert places.count(held.data_ptr()) == 1
+    assert len(set(places)) < len(places)
+
+
+def elsewhere(work: Callable[[], Any]) -> Any:
+    """What `work` gives in a thread of its own."""
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(work()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_other_threads_read_in_the_usual_way(folder: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A team of threads is the main thread's alone."""
+    monkeypatch.setattr(LargeBatches, "_gathered", lambda *_: pytest.fail("a team was asked for"))
+    dataset = PackedDataset(folder)
+    for at, batch in enumerate(elsewhere(lambda: list(Loader(dataset, 8)))):
+        same(batch, dataset, list(range(8 * at, min(8 * at + 8, COUNT))))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_loop_goes_on_in_a_forked_process(folder: Path, way: str) -> None:
+    """Without the threads that stayed in the other one, in the midst of a run and behind it."""
+    dataset = PackedDataset(folder)
+    batches = iter(Loader(dataset, 8))
+    next(batches)
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            large.time.perf_counter = None  # type: ignore[assignment]  # a gather by the team would be timed
+            numbers = [number for batch in batches for number in batch["y"].tolist()]
+            again = [number for batch in Loader(dataset, 8) for number in batch["y"].tolist()]
+            status = 0 if numbers == list(range(8, COUNT)) and again == list(range(COUNT)) else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.fixture
+def notes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[bool, bool]]]:
+    """What teams were told of: whether several threads were at work, and whether that was a try."""
+    noted: list[tuple[bool, bool]] = []
+    note = Team.note
+    monkeypatch.setattr(large, "TEAM_BYTES", 1)
+    monkeypatch.setattr(large, "_TEAMS", Teams())
+    monkeypatch.setattr(Team, "note", lambda self, cost: noted.append((self.together, self.is_try)) or note(self, cost))
+    return noted
+
+
+def test_one_batch_of_a_run_is_timed(
+    folder: Path, notes: list[tuple[bool, bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And all of them while the slower way is tried; none where torch has one thread."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    loader = Loader(PackedDataset(folder), 1)
+    for _ in range(20):
+        assert len(list(loader)) == COUNT
+    tries = [is_try for _, is_try in notes]
+    assert tries[: take.TRY_CALLS] == [True] * take.TRY_CALLS
+    # The first group of an epoch is one batch, the other one run.
+    assert 40 <= len(notes) <= 40 + 10 * take.TRY_CALLS
+    assert {together for together, _ in notes} == {True, False}
+    notes.clear()
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    assert len(list(loader)) == COUNT
+    assert notes == []
+
+
+@pytest.mark.parametrize(
+    ("field", "batch_size", "expected"),
+    [
+        ({"shape": (large.HUGE_SAMPLE,)}, 1, True),
+        ({"shape": (large.HUGE_SAMPLE - 1,)}, 1, False),
+        ({"shape": (1024,)}, take.TEAM_BYTES // 1024, True),
+        ({"shape": (1024,)}, take.TEAM_BYTES // 1024 - 1, False),
+        ({"shape": (large.HUGE_SAMPLE,), "codec": NAMED["lz4"]}, 100, False),
+        ({"shape": (None, large.HUGE_SAMPLE)}, 100, False),
+    ],
+)
+def test_which_batches_are_large(
+    tmp_path: Path, pack: Any, monkeypatch: pytest.MonkeyPatch, field: dict[str, Any], batch_size: int, expected: bool
+) -> None:
+    """Those of a mebibyte, or of samples of 64 KiB, if all fields are uncompressed and of one shape."""
+    one = Field(**{"name": "x", "dtype": "uint8", "codec": NAMED["none"], **field})
+    sample = np.zeros([n or 1 for n in one.shape], "u1")
+    dataset = PackedDataset(pack(tmp_path / "d", [one], [[{"x": sample}]]))
+    assert is_large(list(dataset.readers.values()), batch_size) == expected
+    monkeypatch.setattr(large, "set_own_threads", None)  # then one of torch's threads cannot be had
+    assert not is_large(list(dataset.readers.values()), batch_size)
