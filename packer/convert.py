@@ -54,7 +54,8 @@ class ConvertOptions:
         on_error: `stop` at the first bad sample, or `skip` it and note it in rejected.jsonl.
         overwrite: whether a dataset that is there may be replaced; it stays until the new one is done.
         go_on: whether to go on with an unfinished conversion although `on_error`, `map_limit` or the limits of reading
-            have changed; refused where that would have made a finished shard another one.
+            have changed; refused where that would have made a finished shard another one. So does `overwrite`, which
+            begins anew there.
         map_limit: bytes that the LMDB map of a shard may take; None for no limit.
         fields: schema of samples in memory; None infers it.
         source: what the sources are told.

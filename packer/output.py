@@ -2,8 +2,8 @@
 
 OUT does not exist, or is empty      made here
 OUT is unfinished, same conversion   goes on where it stopped; where its manifest stands already, only tidied up
-OUT is unfinished, another one       refused; with overwrite begun anew; with go_on, where no finished shard would be
-                                     another one, gone on with
+OUT is unfinished, another one       refused; with overwrite begun anew; with either, or go_on, gone on with where only
+                                     settings have changed that what is finished does not depend on
 OUT is a finished dataset            refused; with overwrite made beside it, and swapped when it is done
 OUT holds anything else              refused
 """
@@ -102,7 +102,7 @@ class OutputFolder:
             shutil.rmtree(self._old)
         if _is_finished(self.path):
             note = self.path / UNFINISHED
-            if state.tells_all and note.exists() and not _difference(note, state, go_on):
+            if state.tells_all and note.exists() and not _difference(note, state, go_on or overwrite):
                 self.is_published = True
                 return
             self._tidy()
@@ -118,13 +118,16 @@ class OutputFolder:
         """Notes what is being made; what an earlier run left is kept if it was the same."""
         note = self.work / UNFINISHED
         finished = any(self.shards.glob("*.lmdb"))
-        difference = _difference(note, state, go_on, finished)
+        difference = _difference(note, state, go_on or overwrite, finished)
         if difference and not overwrite:
-            might_go_on = _difference(note, state, True, finished) is None
+            is_harmless = _difference(note, state, True, finished) is None
+            way = "--go-on to go on with the change" if is_harmless else "--overwrite to begin anew"
             raise UsageError(
-                f"{self.path} holds an unfinished conversion that differs: {difference}; undo the change to go on with "
-                f"it, {'use --go-on to go on with the change, ' if might_go_on else ''}or --overwrite to begin anew"
+                f"{self.path} holds an unfinished conversion that differs: {difference}; "
+                f"undo the change to go on with it, or use {way}"
             )
+        if difference and finished:
+            _log.warning("%s: what an earlier run had finished is packed anew: %s", self.path, difference)
         if difference or not note.exists():
             _empty(self.work)
         self.shards.mkdir(exist_ok=True)
@@ -227,7 +230,7 @@ def _difference(note: Path, state: State, go_on: bool, finished: bool = True) ->
     """
     try:
         earlier = msgspec.json.decode(note.read_bytes(), type=State)
-        return earlier.difference(state, earlier.harmless(finished) if go_on else ())
+        return earlier.difference(state, earlier.harmless(state, finished) if go_on else ())
     except FileNotFoundError:
         return None
     except (msgspec.DecodeError, OSError):

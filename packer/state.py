@@ -16,6 +16,7 @@ from packer.sources.base import Source
 
 #: Settings that may be changed halfway by those who ask for it, see `State.harmless`.
 ON_ERROR, MAP_SIZE, READ_TIMEOUT, READ_MEMORY = "--on-error", "--map-size", "--read-timeout", "--read-memory"
+_LIMITS = (READ_TIMEOUT, READ_MEMORY)
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,17 +55,21 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
                 return f"{path} has changed"
         return f"{next(iter(held))} is gone" if held else None
 
-    def harmless(self, finished: bool) -> tuple[str, ...]:
-        """Settings of which a change leaves the finished shards as they would be made with it.
+    def harmless(self, other: State, finished: bool) -> tuple[str, ...]:
+        """Settings in which another conversion may differ and would have made the same of what is finished here.
 
-        The size of a map is not stored. Where bad samples stop a conversion, no finished shard has left any out.
+        Where bad samples stop a conversion, no finished shard has left any out, and none would where limits of reading
+        are looser. The size of a map stands in the shards.
 
         Args:
-            finished: whether there are any.
+            finished: whether there are finished shards.
         """
-        if finished and self.settings.get(ON_ERROR) != "stop":
-            return (MAP_SIZE,)
-        return (ON_ERROR, MAP_SIZE, READ_TIMEOUT, READ_MEMORY)
+        if not finished:
+            return (ON_ERROR, MAP_SIZE, *_LIMITS)
+        if self.settings.get(ON_ERROR) != "stop":
+            return ()
+        looser = [name for name in _LIMITS if _no_less(other.settings.get(name), self.settings.get(name))]
+        return (ON_ERROR, *looser)
 
 
 def claim_of(work: Path) -> str:
@@ -96,6 +101,11 @@ def listed(source: Source) -> list[tuple[str, int, int]]:
         return source_files(source.files())
     except OSError as error:
         raise SourceError(f"cannot be read: {error.strerror}", error.filename) from None
+
+
+def _no_less(limit: float | None, than: float | None) -> bool:
+    """Whether one limit lets through all that another does; None is none."""
+    return limit is None or (than is not None and limit >= than)
 
 
 def _short(value: Any) -> str:

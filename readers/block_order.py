@@ -18,8 +18,8 @@ from readers.order import check_seed, order_by_group, random_bits, random_order
 WINDOW = 16_384
 
 #: A window's shuffle is one of so many, drawn anew for each epoch: each window alone is in a truly random order, and
-#: two share a pattern at most, over samples that differ. Drawing one for each window would take 200 ms of the epoch's
-#: order of 10,000,000 samples; these take 4.
+#: two share a pattern at most, over samples that differ. Drawing one for each window would take 90 ms of the epoch's
+#: order of 10,000,000 samples; these take 1.
 PATTERNS = 8
 
 #: Windows smaller than this on average are shuffled all at once by sorting: 25 ns a sample, where a turn of the loop

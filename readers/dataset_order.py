@@ -18,6 +18,8 @@ from readers.sampler_order import SamplerOrder
 
 #: Bytes of decoded frames that a block shuffle may hold; the window is made smaller where it would hold more.
 WINDOW_BYTES = 64 * 2**20
+#: What comes before the number of the way in which random orders are made.
+_WAY = ", way "
 #: A block is so many times as long as a frame that crosses its edge and so may be decoded twice: a tenth of them.
 BLOCK_FRAMES = 10
 
@@ -81,11 +83,11 @@ def describe(order: Order) -> str:
     seed = getattr(order, "seed", None)
     window = getattr(order, "window", None)
     said = f"{type(order).__name__}, seed {seed}, window {window}"
-    if isinstance(order, Shuffled | BlockShuffled):
-        said += f", drawn in way {ORDER_VERSION}"
     if isinstance(order, BlockShuffled):
-        return f"{said}, blocks {_digest(order.edges)}"
-    return f"{said}, numbers {_digest(order.indices)}" if isinstance(order, Given) else said
+        said += f", blocks {_digest(order.edges)}"
+    if isinstance(order, Given):
+        said += f", numbers {_digest(order.indices)}"
+    return f"{said}{_WAY}{ORDER_VERSION}" if isinstance(order, Shuffled | BlockShuffled) else said
 
 
 def check_state(state: Mapping[str, Any], samples: int, own: str) -> None:
@@ -97,6 +99,11 @@ def check_state(state: Mapping[str, Any], samples: int, own: str) -> None:
     if state["samples"] != samples:
         raise UsageError(f"the state is of {state['samples']} samples; this loader reads {samples}")
     if state.get("order", own) != own:
+        if str(state["order"]).partition(_WAY)[0] == own.partition(_WAY)[0]:
+            raise UsageError(
+                "the state was saved by another version of readers, in which this seed gave another order; begin the "
+                "epoch anew: set_epoch(state['epoch'])"
+            )
         raise UsageError(
             f"the state is of another order ({state['order']}); this loader's is {own}. Give the same shuffle, seed, "
             "window and sampler; the blocks of shuffle='block' follow from the fields that are read"

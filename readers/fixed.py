@@ -67,7 +67,7 @@ class FixedRaw:
         # Elements are addressed, not bytes: many are copied by torch, which is slow for single bytes.
         # Only a chunk small enough to lie within a page of the B-tree may be out of step; then bytes it is.
         self._unit = _GATHERED.get(self._dtype, self._dtype)
-        if (at % self._dtype.itemsize).any():
+        if self._row and (at % self._dtype.itemsize).any():
             self._unit = torch.uint8
         self._at = at // self._unit.itemsize
         self._length = self._row // self._unit.itemsize
@@ -101,8 +101,11 @@ class FixedRaw:
         return self._window.tensor(located, allocate and allocate(len(located) * self._row))
 
     def gatherer(self, allocate: Allocate) -> Callable[[torch.Tensor], torch.Tensor]:
-        """What gives the same as `images`, of places as a tensor, by torch and with fewer calls; large ones in memory
-        that `allocate` gives."""
+        """What gives the same as `images`, of places as a tensor, by torch and with fewer calls.
+
+        Args:
+            allocate: gives memory for large ones.
+        """
         return self._images.gatherer(allocate)
 
     def copier(self) -> Callable[[Numbers], torch.Tensor]:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from readers.field_reader import FieldReader
@@ -20,12 +21,12 @@ from readers.openmp import set_own_threads
 from readers.places import Numbers
 from readers.pool import Pool
 from readers.runs import HUGE_SAMPLE, Run
-from readers.take import TEAM_BYTES, Teams, one_thread
+from readers.take import AWAKE_BYTES, TEAM_BYTES, Team, Teams, one_thread
 
 Batch = dict[str, torch.Tensor]
 Reads = Sequence[Callable[[Any], torch.Tensor]]
 
-#: Bytes of a run, about; a batch is read when it is asked for, so that this is how far ahead it is located.
+#: Bytes of a run, about. What is prepared for a run is a fifth of a batch's calls so, with pairs of 13 kB by 128.
 RUN_BYTES = 2**23
 
 _TEAMS = Teams()
@@ -46,8 +47,9 @@ def sample_bytes(readers: Sequence[FieldReader]) -> int:
 class LargeBatches:
     """Reads batches of which `is_large` is true, in the thread that asks.
 
-    By several of torch's threads where a field has `TEAM_BYTES` a batch, and several are quicker than one; else by
-    numpy: 8 pairs of 118 kB take 80 us so, and by way of `Window.tensor` 90.
+    Where a field has `TEAM_BYTES` a batch, torch gathers it and all but the smallest, with several threads or one,
+    whichever is quicker. Else numpy copies: 8 pairs of 118 kB come to 0.80 of a gather in RAM so, and by way of
+    `Window.tensor` to 0.74.
 
     Args:
         readers: of all fields.
@@ -66,43 +68,59 @@ class LargeBatches:
         self._names = list(readers)
         self._usual = list(usual.values())
         self._sample_bytes = sample_bytes(list(readers.values()))
-        largest = max(reader.field.fixed_bytes for reader in readers.values())
-        self._by_team = largest * batch_size >= TEAM_BYTES
-        if self._by_team:
-            self._reads: Reads = [reader.gatherer(pool.allocate) for reader in readers.values()]
-        else:
-            self._reads = [reader.copier() for reader in readers.values()]
+        sizes = [reader.field.fixed_bytes * batch_size for reader in readers.values()]
+        self._has_team = max(sizes) >= TEAM_BYTES
+        # torch lets go of the interpreter's lock in each of its calls, and may wait 5 ms to have it back while another
+        # thread is at work: not for labels.
+        self._by_torch = [self._has_team and nbytes >= AWAKE_BYTES for nbytes in sizes]
+        self._reads: Reads = [
+            reader.gatherer(pool.allocate) if by_torch else reader.copier()
+            for reader, by_torch in zip(readers.values(), self._by_torch, strict=True)
+        ]
 
     def of(self, run: Run) -> Iterator[Batch]:
         """The batches of a run, each read when it is asked for."""
         if not in_main_thread() or is_forked():
             return self._each(run, self._usual)
-        return self._gathered(run) if self._by_team else self._each(run, self._reads)
+        return self._gathered(run) if self._has_team else self._each(run, self._reads)
 
     def _each(self, run: Run, reads: Reads) -> Iterator[Batch]:
-        for first, behind in itertools.pairwise([0, *itertools.accumulate(run.sizes)]):
-            yield self._batch(reads, [places[first:behind] for places in run.places])
+        for places in zip(*(_parts(places, run) for places in run.places), strict=True):
+            yield self._batch(reads, places)
 
     def _gathered(self, run: Run) -> Iterator[Batch]:
-        split = [torch.unsafe_split_with_sizes(torch.from_numpy(places), run.sizes) for places in run.places]
+        split = [
+            torch.unsafe_split_with_sizes(torch.from_numpy(places), run.sizes) if by_torch else _parts(places, run)
+            for places, by_torch in zip(run.places, self._by_torch, strict=True)
+        ]
         team, has_several = _TEAMS.of(run.sizes[0] * self._sample_bytes), torch.get_num_threads() > 1
-        # One batch of a run is timed, which saves 2 us in each of the others; while the other way is tried, all are.
-        timed = len(run.sizes) // 2
         for number, places in enumerate(zip(*split, strict=True)):
-            if is_forked():  # since the run began
-                yield self._batch(self._usual, [part.numpy() for part in places])
-                continue
-            began = time.perf_counter()
-            if team.together or not has_several:
-                batch = self._batch(self._reads, places)
+            if is_forked() or not in_main_thread():  # since the run began
+                yield self._batch(self._usual, [np.asarray(part) for part in places])
+            elif not has_several:
+                yield self._batch(self._reads, places)
+            # One batch of a run is timed, which saves 2 us in each of the others; all are while the other way is tried.
+            elif team.is_try or number == len(run.sizes) // 2:
+                yield self._timed(team, places, run.sizes[number])
             else:
-                with one_thread():
-                    batch = self._batch(self._reads, places)
-            if has_several and (number == timed or team.is_try):
-                team.note((time.perf_counter() - began) / (run.sizes[number] * self._sample_bytes))
-            yield batch
-            # Its memory may be used again when the caller has let go of it.
-            del batch
+                yield self._by_team(team, places)
+
+    def _timed(self, team: Team, places: Sequence[Any], samples: int) -> Batch:
+        began = time.perf_counter()
+        batch = self._by_team(team, places)
+        team.note((time.perf_counter() - began) / (samples * self._sample_bytes))
+        return batch
+
+    def _by_team(self, team: Team, places: Sequence[Any]) -> Batch:
+        if team.together:
+            return self._batch(self._reads, places)
+        with one_thread():
+            return self._batch(self._reads, places)
 
     def _batch(self, reads: Reads, places: Sequence[Any]) -> Batch:
         return {name: read(part) for name, read, part in zip(self._names, reads, places, strict=True)}
+
+
+def _parts(places: Numbers, run: Run) -> list[Numbers]:
+    """The places of each batch of a run."""
+    return [places[first:behind] for first, behind in itertools.pairwise([0, *itertools.accumulate(run.sizes)])]

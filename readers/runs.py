@@ -21,17 +21,16 @@ from readers.places import Numbers
 from readers.ragged import Ragged
 from readers.varied import Varied
 
-#: Samples located at once; their places take a megabyte a field. More often would be dearer: what is called between
-#: large copies is cold.
+#: Samples located at once, at most; their places take a megabyte a field. More often would be dearer: what is called
+#: between large copies is cold.
 GROUP_SAMPLES = 16384
 
 #: Batches of few bytes are read several at a time, up to this many bytes, and then split: for 100 rows of 140 bytes the
 #: calls of a batch cost three times as much as its copying. They take 13 us so, 14.5 in runs of 192 KiB.
 RUN_BYTES = 512 * 2**10
 #: Where samples are large the calls weigh more than the cache: pairs of 13 kB in batches of 8 take 17 us so, and 23 in
-#: runs of 512 KiB. Where nothing is decoded, runs may be longer: in batches of 128, two of which are read at a time,
-#: those come to 0.75 to 0.80 of a gather in RAM; five at a time to 0.70 to 0.72, for three such runs, which are in use
-#: at once, do not stay in the processor's cache.
+#: runs of 512 KiB. Where nothing is decoded, runs may be longer: those come to 1.03 of a gather in RAM so, to 0.96 in
+#: runs of 2 MiB, 0.80 of 1 MiB, and 1.00 of 8 MiB.
 LARGE_SAMPLE = 4096
 LARGE_RUN_BYTES, RAW_RUN_BYTES = 2**21, 2**22
 #: And where they are larger still, raw batches are read one by one: 8 pairs of 118 kB take 92 us so, 107 in those runs.
@@ -51,8 +50,9 @@ class Run(NamedTuple):
 
 def runs(readers: Sequence[FieldReader], numbers: Numbers, batch_size: int, at_once: int) -> Iterator[Run]:
     """Batches of samples `numbers` (n,), located a group at a time; so many `at_once` in a run."""
-    # The first group is one batch, so that it comes at once.
+    # The first groups are small, so that the first batch comes at once, and the second where much is looked up.
     start, group = 0, batch_size
+    growth = GROUP_SAMPLES if all(type(reader) is FixedRaw for reader in readers) else 4
     while start < len(numbers):
         end = start + -(-group // batch_size) * batch_size
         places = locate_all(readers, numbers[start:end])
@@ -63,7 +63,7 @@ def runs(readers: Sequence[FieldReader], numbers: Numbers, batch_size: int, at_o
             Run([found[first * batch_size : behind * batch_size] for found in places], sizes[first:behind])
             for first, behind in itertools.pairwise(edges)
         ]
-        start, group = end, GROUP_SAMPLES
+        start, group = end, min(growth * group, GROUP_SAMPLES)
 
 
 def _sizes(samples: int, batch_size: int) -> list[int]:

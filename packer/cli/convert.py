@@ -16,7 +16,7 @@ import click
 from packer.cli.arguments import check_out, sources_before_out
 from packer.cli.interruption import Interrupted
 from packer.cli.logs import is_quiet, log_options
-from packer.cli.options import conversion_options, overwrite_option, workers_option
+from packer.cli.options import conversion_options, go_on_option, overwrite_option, workers_option
 from packer.cli.tables import counted
 from packer.cli.units import size_text
 
@@ -33,12 +33,7 @@ _log = logging.getLogger(__name__)
 @workers_option
 @click.option("--scheduler", metavar="ADDRESS", help="Pack on a Dask cluster, as in tcp://host:8786.")
 @overwrite_option
-@click.option(
-    "--go-on",
-    is_flag=True,
-    help="Go on with an unfinished conversion although --on-error, --map-size or a limit of reading has changed, where "
-    "no finished shard would be another one.",
-)
+@go_on_option
 @click.option("--dry-run", is_flag=True, help="Say what would be made, as `packer plan` does, and make nothing.")
 @log_options
 def convert(

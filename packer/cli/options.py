@@ -187,6 +187,12 @@ def _pairs(option: str, form: str, texts: Sequence[str]) -> dict[str, str]:
 overwrite_option = click.option(
     "--overwrite", is_flag=True, help="Replace a dataset that is there, once the new one is done."
 )
+go_on_option = click.option(
+    "--go-on",
+    is_flag=True,
+    help="Go on with what is unfinished although --on-error, --map-size or a limit of reading has changed, if no "
+    "finished shard would be another one for it.",
+)
 workers_option = click.option(
     "--workers",
     type=click.IntRange(min=0),

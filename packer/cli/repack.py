@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from packer.cli.logs import is_quiet, log_options
-from packer.cli.options import overwrite_option, shard_size_option, workers_option
+from packer.cli.options import go_on_option, overwrite_option, shard_size_option, workers_option
 from packer.cli.units import size
 
 
@@ -26,6 +26,7 @@ from packer.cli.units import size
 @click.option("--shuffle", type=click.IntRange(min=0), metavar="SEED", help="Put the samples into a random order.")
 @workers_option
 @overwrite_option
+@go_on_option
 @log_options
 def repack(
     dataset: Path,
@@ -36,6 +37,7 @@ def repack(
     shuffle: int | None,
     workers: int | None,
     overwrite: bool,
+    go_on: bool,
 ) -> None:
     """Pack the samples of DATASET into OUT, with another codec, size of shards, or order.
 
@@ -57,6 +59,7 @@ def repack(
             map_limit=map_size,
             workers=workers,
             overwrite=overwrite,
+            go_on=go_on,
             planned=shown.begin,
             resumed=shown.resume,
             progress=shown.advance,

@@ -17,7 +17,7 @@ from packer import append as appending
 from packer.append import append
 from packer.convert import convert
 from packer.dataset_lock import dataset_lock
-from packer.errors import DatasetError, UsageError
+from packer.errors import DatasetError, SourceError, UsageError
 from packer.format import manifest as manifests
 from packer.sources.opening import SourceOptions
 from packer.verify import verify
@@ -312,3 +312,21 @@ def test_left_out_samples_are_listed_once(tmp_path, clouds, monkeypatch):
             append(tmp_path / "d", str(tmp_path / "more"), workers=0, on_error="skip")
     append(tmp_path / "d", str(tmp_path / "more"), workers=0, on_error="skip")
     assert len((tmp_path / "d" / "rejected.jsonl").read_text().splitlines()) == 2
+
+
+def test_what_is_finished_is_kept_when_bad_samples_are_to_be_skipped(tmp_path, new_pairs):
+    """Stopped by a bad picture, appending goes on without it where it was."""
+    convert(new_pairs(tmp_path / "held", 4, 6, 5).sources, tmp_path / "d", workers=0)
+    more = new_pairs(tmp_path / "more", 40, 6, 5)
+    for field in ("lr", "hr"):
+        for path in sorted((more.folder / field).iterdir()):
+            path.rename(path.with_name(f"more-{path.name}"))
+    bad = more.folder / "hr" / "more-030.png"
+    bad.write_bytes(bad.read_bytes()[:-20])
+    options = {"workers": 0, "shard_size": 4096}
+    with pytest.raises(SourceError):
+        append(tmp_path / "d", more.sources, **options)
+    kept = []
+    append(tmp_path / "d", more.sources, **options, on_error="skip", resumed=lambda samples, _: kept.append(samples))
+    assert kept[0] > 0
+    assert len(PackedDataset(tmp_path / "d")) == 4 + 39

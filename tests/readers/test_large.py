@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,9 @@ FIELDS = [
     ("deep", "uint16", (3, 2, 1), "image"),
     ("x", "float32", (5,), "array"),
     ("y", "int64", (), "array"),
-    ("none", "uint8", (0, 2), "array"),
+    ("odd", "uint8", (7,), "array"),
+    ("none", "float32", (0, 2), "array"),
+    ("nothing", "uint16", (2, 0), "array"),
 ]
 
 
@@ -46,6 +49,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How batches are read, all of which count as large."""
     monkeypatch.setattr(large, "HUGE_SAMPLE", 1)
     monkeypatch.setattr(large, "TEAM_BYTES", 2**40 if request.param == "numpy" else 1)
+    monkeypatch.setattr(large, "AWAKE_BYTES", 0)
     for module in ("window", "pool"):  # of batches of 8 the pictures lie in memory of the pool
         monkeypatch.setattr(f"readers.{module}.LEAST_BYTES", 400)
     monkeypatch.setattr("readers.pool._rounded", lambda nbytes: nbytes)
@@ -104,6 +108,28 @@ def test_a_batch_is_read_when_it_is_asked_for(folder: Path, way: str, monkeypatc
     assert numbers == list(range(0, COUNT, 4))
 
 
+def test_what_a_transform_has_let_go_of_is_kept_by_nobody(folder: Path, way: str) -> None:
+    """The batch it was given is gone while the caller works on what was made of it."""
+    seen = []
+
+    def transform(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        seen.append(weakref.ref(batch["hr"]))
+        return batch["x"]
+
+    for _ in Loader(PackedDataset(folder, transform=transform), 8, threads=0):
+        assert seen[-1]() is None
+
+
+def test_an_error_of_a_transform_ends_the_loop(folder: Path, way: str) -> None:
+    """Of any kind: StopIteration is not taken for the end of a run."""
+    left = iter([1, 2])
+    dataset = PackedDataset(folder, transform=lambda batch: next(left))
+    given: list[int] = []
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        given.extend(Loader(dataset, 2, threads=0))
+    assert given == [1, 2]
+
+
 def test_memory_is_used_again_and_not_before_it_is_free(folder: Path, way: str) -> None:
     """A batch that is held stays as it is; those let go of give their memory to later ones."""
     if way == "numpy":
@@ -138,20 +164,31 @@ def test_other_threads_read_in_the_usual_way(folder: Path, way: str, monkeypatch
         same(batch, dataset, list(range(8 * at, min(8 * at + 8, COUNT))))
 
 
+def test_a_loop_goes_on_in_another_thread(folder: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the team of the main thread, in the midst of a run."""
+    batches = iter(Loader(PackedDataset(folder), 8))
+    next(batches)
+    next(batches)
+    for name in ("_by_team", "_timed"):
+        monkeypatch.setattr(LargeBatches, name, lambda *_: pytest.fail("a team was asked for"))
+    assert elsewhere(lambda: [int(batch["y"][0]) for batch in batches]) == list(range(16, COUNT, 8))
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_loop_goes_on_in_a_forked_process(folder: Path, way: str) -> None:
     """Without the threads that stayed in the other one, in the midst of a run and behind it."""
     dataset = PackedDataset(folder)
     batches = iter(Loader(dataset, 8))
     next(batches)
+    next(batches)  # the first of a longer run
     child = os.fork()
     if not child:
         status = 1
         try:
-            large.time.perf_counter = None  # type: ignore[assignment]  # a gather by the team would be timed
+            LargeBatches._by_team = LargeBatches._timed = None  # type: ignore[assignment, method-assign]
             numbers = [number for batch in batches for number in batch["y"].tolist()]
             again = [number for batch in Loader(dataset, 8) for number in batch["y"].tolist()]
-            status = 0 if numbers == list(range(8, COUNT)) and again == list(range(COUNT)) else 2
+            status = 0 if numbers == list(range(16, COUNT)) and again == list(range(COUNT)) else 2
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -173,6 +210,7 @@ def test_one_batch_of_a_run_is_timed(
 ) -> None:
     """And all of them while the slower way is tried; none where torch has one thread."""
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(take, "set_own_threads", lambda threads: None)
     loader = Loader(PackedDataset(folder), 1)
     for _ in range(20):
         assert len(list(loader)) == COUNT
@@ -185,6 +223,21 @@ def test_one_batch_of_a_run_is_timed(
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     assert len(list(loader)) == COUNT
     assert notes == []
+
+
+def test_labels_are_left_to_numpy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where torch gathers pictures, too; of others it would have to ask for the interpreter's lock as often."""
+    monkeypatch.setattr(large, "TEAM_BYTES", 8 * 72)
+    monkeypatch.setattr(large, "AWAKE_BYTES", 8 * 8 + 1)
+    gathered = []
+    select = torch.index_select
+    monkeypatch.setattr(
+        torch, "index_select", lambda rows, *rest, **out: gathered.append(rows.shape[1]) or select(rows, *rest, **out)
+    )
+    dataset = PackedDataset(folder)
+    for at, batch in enumerate(Loader(dataset, 8)):
+        assert batch["y"].tolist() == list(range(8 * at, min(8 * at + 8, COUNT)))
+    assert set(gathered) == {72, 6, 5}  # the elements of a sample
 
 
 @pytest.mark.parametrize(

@@ -170,6 +170,19 @@ def test_state_of_another_order_is_refused(rows):
     Loader(PackedDataset(rows), 16, shuffle=True, seed=1, threads=1).load_state_dict(state)
 
 
+def test_state_of_an_older_order_is_refused(rows):
+    """Where the same seed gave another order, that is said; a sequential one has not changed."""
+    for options in ({"shuffle": True}, {"shuffle": "block"}, {}):
+        loader = Loader(PackedDataset(rows), 10, **options)
+        state = loader.state_dict()
+        state["order"] = state["order"].partition(", way ")[0]
+        if not options:
+            loader.load_state_dict(state)
+            continue
+        with pytest.raises(UsageError, match=r"another version of readers.*set_epoch"):
+            loader.load_state_dict(state)
+
+
 def test_state_of_another_dataset_is_refused(rows, packed):
     """A state of other samples, or one that cannot be, is refused and leaves the loader as it was."""
     loader = Loader(PackedDataset(rows), 100)
