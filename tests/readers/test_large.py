@@ -217,12 +217,24 @@ def test_one_batch_of_a_run_is_timed(
     tries = [is_try for _, is_try in notes]
     assert tries[: take.TRY_CALLS] == [True] * take.TRY_CALLS
     # The first group of an epoch is one batch, the other one run.
-    assert 40 <= len(notes) <= 40 + 10 * take.TRY_CALLS
+    assert 46 <= len(notes) <= 40 + 10 * take.TRY_CALLS
     assert {together for together, _ in notes} == {True, False}
     notes.clear()
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     assert len(list(loader)) == COUNT
     assert notes == []
+
+
+def test_fields_of_no_bytes_need_no_place(tmp_path: Path, pack: Any) -> None:
+    """Their columns begin where another ends, at any byte."""
+    shapes = {"big": ("uint8", (65_539,)), "empty": ("float32", (0, 2)), "odd": ("uint8", (3,))}
+    fields = [Field(name=n, dtype=d, shape=s, codec=NAMED["none"]) for n, (d, s) in shapes.items()]
+    samples = [{n: np.full(s, number, d) for n, (d, s) in shapes.items()} for number in range(20)]
+    dataset = PackedDataset(pack(tmp_path / "d", fields, [samples]))
+    (batch,) = Loader(dataset, 20)
+    assert (batch["empty"].shape, batch["empty"].dtype) == ((20, 0, 2), torch.float32)
+    assert torch.equal(batch["big"][:, -1], torch.arange(20, dtype=torch.uint8))
+    assert torch.equal(batch["odd"], torch.arange(20, dtype=torch.uint8)[:, None].expand(20, 3))
 
 
 def test_labels_are_left_to_numpy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,19 @@ def test_first_batch_comes_before_the_rest_is_located(dataset, monkeypatch):
     assert len(located) < 20
 
 
+@pytest.mark.parametrize(("fixture", "groups"), [("rows", [2, 998]), ("packed", [2, 8, 32])])
+def test_how_many_are_located_at_once(request, monkeypatch, fixture, groups):
+    """Of uncompressed fields of one shape all that may be; of others, which take longer, few at first."""
+    located = []
+    locate = runs.locate_all
+    monkeypatch.setattr(
+        runs, "locate_all", lambda readers, numbers: located.append(len(numbers)) or locate(readers, numbers)
+    )
+    dataset = PackedDataset(request.getfixturevalue(fixture))
+    list(Stream(dataset, Pool()).batches(np.arange(len(dataset)), 2))
+    assert located[: len(groups)] == groups
+
+
 def test_calls_of_small_batches_are_shared(dataset, monkeypatch):
     """Small batches are read several at a time; a large one alone."""
     reader = type(dataset.opened.readers["x"])
