@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from packer.convert import convert
 from packer.format.codecs import NAMED
 from packer.format.schema import Field
 from readers import Loader, PackedDataset, large, stream, take
@@ -225,16 +226,22 @@ def test_one_batch_of_a_run_is_timed(
     assert notes == []
 
 
-def test_fields_of_no_bytes_need_no_place(tmp_path: Path, pack: Any) -> None:
+def test_fields_of_no_bytes_need_no_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their columns begin where another ends, at any byte."""
-    shapes = {"big": ("uint8", (65_539,)), "empty": ("float32", (0, 2)), "odd": ("uint8", (3,))}
-    fields = [Field(name=n, dtype=d, shape=s, codec=NAMED["none"]) for n, (d, s) in shapes.items()]
-    samples = [{n: np.full(s, number, d) for n, (d, s) in shapes.items()} for number in range(20)]
-    dataset = PackedDataset(pack(tmp_path / "d", fields, [samples]))
-    (batch,) = Loader(dataset, 20)
-    assert (batch["empty"].shape, batch["empty"].dtype) == ((20, 0, 2), torch.float32)
-    assert torch.equal(batch["big"][:, -1], torch.arange(20, dtype=torch.uint8))
-    assert torch.equal(batch["odd"], torch.arange(20, dtype=torch.uint8)[:, None].expand(20, 3))
+    monkeypatch.setattr(large, "AWAKE_BYTES", 0)  # all by torch
+    places = []
+    for odd in range(1, 5):
+        shapes = {"big": ("u1", (65_539,)), "odd": ("u1", (odd,)), "empty": ("f4", (0, 2))}
+        samples = [
+            {name: np.full(shape, number, dtype) for name, (dtype, shape) in shapes.items()} for number in range(40)
+        ]
+        dataset = PackedDataset(convert(samples, tmp_path / str(odd), codec="none").path)
+        places += dataset.opened.readers["empty"]._places.span_at.tolist()
+        batch = next(iter(Loader(dataset, 20)))
+        assert (batch["empty"].shape, batch["empty"].dtype) == ((20, 0, 2), torch.float32)
+        assert torch.equal(batch["big"][:, -1], torch.arange(20, dtype=torch.uint8))
+        assert torch.equal(batch["odd"], torch.arange(20, dtype=torch.uint8)[:, None].expand(20, odd))
+    assert any(place % 4 for place in places)
 
 
 def test_labels_are_left_to_numpy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
