@@ -26,7 +26,7 @@ from readers.take import AWAKE_BYTES, TEAM_BYTES, Team, Teams, one_thread
 Batch = dict[str, torch.Tensor]
 Reads = Sequence[Callable[[Any], torch.Tensor]]
 
-#: Bytes of a run, about. What is prepared for a run is a fifth of a batch's calls so, with pairs of 13 kB by 128.
+#: Bytes of a run, about: five batches of 128 pairs of 13 kB. What is done once a run takes about 35 us.
 RUN_BYTES = 2**23
 
 _TEAMS = Teams()
@@ -99,7 +99,7 @@ class LargeBatches:
                 yield self._batch(self._usual, [np.asarray(part) for part in places])
             elif not has_several:
                 yield self._batch(self._reads, places)
-            # One batch of a run is timed, which saves 2 us in each of the others; all are while the other way is tried.
+            # One batch of a run is timed, which saves calls in the others; all are while the other way is tried.
             elif team.is_try or number == len(run.sizes) // 2:
                 yield self._timed(team, places, run.sizes[number])
             else:
