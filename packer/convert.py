@@ -181,7 +181,11 @@ def _pack(sources: Any, path: Path, options: ConvertOptions) -> tuple[Report, St
     warn_of_room(path, prepared.plan.file_bytes)
     files = listed(source)
     asked = Asked(
-        options.on_error, options.map_limit, options.shard_size, Limits(options.read_seconds, options.read_bytes)
+        options.on_error,
+        options.map_limit,
+        options.shard_size,
+        Limits(options.read_seconds, options.read_bytes),
+        options.source.max_pixels,
     )
     state = state_of(prepared, asked, files)
     with OutputFolder(path, state, options.overwrite, options.go_on) as folder:

@@ -29,6 +29,7 @@ class Asked(NamedTuple):
     map_limit: int | None
     shard_size: int | None
     limits: Limits
+    max_pixels: int | None
 
 
 def state_of(prepared: Prepared, asked: Asked, files: list[tuple[str, int, int]]) -> State:
@@ -45,6 +46,7 @@ def state_of(prepared: Prepared, asked: Asked, files: list[tuple[str, int, int]]
         MAP_SIZE: asked.map_limit,
         READ_TIMEOUT: asked.limits.seconds,
         READ_MEMORY: asked.limits.nbytes,
+        "--max-pixels": asked.max_pixels,  # the other options of sources stand in what is said of the source
         **_field_settings(plan.fields),
         "--shard-size": [shard.start for shard in plan.shards],
         "the source": msgspec.to_builtins(prepared.origin),

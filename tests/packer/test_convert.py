@@ -456,6 +456,7 @@ def test_a_finished_shard_that_was_damaged_is_packed_again(tmp_path, caplog):
         ({"codec": '[{"id": "zstd", "level": 5}]'}, "the codec of lr was none and is now zstd"),
         ({"shard_size": 8192}, "--shard-size was 4096 and is now 8192"),
         ({"source": SourceOptions(mode="gray")}, r"the shape of lr was \[6, 5, 3\] and is now \[6, 5, 1\]"),
+        ({"source": SourceOptions(max_pixels=10**6)}, "--max-pixels was None and is now 1000000"),
         ({"map_limit": 2**30}, "--map-size was None and is now 1073741824"),
         ({"read_seconds": 5}, "--read-timeout was 600.0 and is now 5"),
         ({"read_bytes": 2**20}, "--read-memory was 8589934592 and is now 1048576"),
