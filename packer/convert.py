@@ -93,10 +93,15 @@ class ConvertOptions:
             raise UsageError(f"{self.workers} workers; 0 or more are expected")
         if self.map_limit is not None and self.map_limit < 1:
             raise UsageError(f"a map of {self.map_limit} bytes; 1 or more are expected")
-        Limits(self.read_seconds, self.read_bytes)  # checks them
+        _ = self.limits  # checks them
         for text in codec_texts(self.codec).values():
             if text != "auto":
                 parse_codec(text)  # here, because a large source takes long to open
+
+    @property
+    def limits(self) -> Limits:
+        """What reading one sample may take."""
+        return Limits(self.read_seconds, self.read_bytes)
 
 
 @dataclass(frozen=True)
@@ -134,7 +139,7 @@ def guard(options: ConvertOptions, in_memory: bool) -> Limits | None:
     """The limits of what is read in processes of its own; None where all is to be read in this one."""
     if options.workers == 0 or (options.workers is None and in_memory):
         return None
-    return Limits(options.read_seconds, options.read_bytes)
+    return options.limits
 
 
 def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions | None = None, **changes: Any) -> Report:
@@ -180,13 +185,7 @@ def _pack(sources: Any, path: Path, options: ConvertOptions) -> tuple[Report, St
         options.planned(prepared)
     warn_of_room(path, prepared.plan.file_bytes)
     files = listed(source)
-    asked = Asked(
-        options.on_error,
-        options.map_limit,
-        options.shard_size,
-        Limits(options.read_seconds, options.read_bytes),
-        options.source.max_pixels,
-    )
+    asked = Asked(options.on_error, options.map_limit, options.shard_size, options.limits, options.source.max_pixels)
     state = state_of(prepared, asked, files)
     with OutputFolder(path, state, options.overwrite, options.go_on) as folder:
         if folder.is_published:

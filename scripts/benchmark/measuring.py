@@ -1,7 +1,7 @@
 """Sides measured in turn, round after round, so that whatever else the machine does meets all alike.
 
 Each round begins with another side, A B B A ...: one that uses all processors may be slower behind one that used a
-single one, while the others slept (pairs of 13 kB in batches of 128: 0.78 and 0.81 of the limit, 0.81 and 0.82 so).
+single one, while the others slept (pairs of 13 kB in batches of 128: 0.78 and 0.81 of the limit, 0.82 and 0.81 so).
 
 A ratio is the median of the ratios of the rounds, not the ratio of the medians.
 """
