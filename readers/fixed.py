@@ -22,6 +22,7 @@ from readers.forks import renew_in_children
 from readers.frame_cache import FrameCache, distinct
 from readers.fresh import fresh
 from readers.places import Numbers, Places
+from readers.pool import Pool
 from readers.take import take_rows
 
 #: Gives `n` bytes of writable memory as a uint8 tensor (n,).
@@ -100,13 +101,9 @@ class FixedRaw:
         """The samples, (n, *shape), in new memory or in what `allocate` gives."""
         return self._window.tensor(located, allocate and allocate(len(located) * self._row))
 
-    def gatherer(self, allocate: Allocate) -> Callable[[torch.Tensor], torch.Tensor]:
-        """What gives the same as `images`, of places as a tensor, by torch and with fewer calls.
-
-        Args:
-            allocate: gives memory for large ones.
-        """
-        return self._images.gatherer(allocate)
+    def gatherer(self, pool: Pool, most: int) -> Callable[[torch.Tensor], torch.Tensor]:
+        """What gives the same as `images`, of at most so many places as a tensor, by torch and with fewer calls."""
+        return self._images.gatherer(pool, most)
 
     def copier(self) -> Callable[[Numbers], torch.Tensor]:
         """What gives the same as `images` by numpy and with fewer calls, in new memory."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,8 +26,8 @@ from readers.take import AWAKE_BYTES, TEAM_BYTES, Team, Teams, one_thread
 Batch = dict[str, torch.Tensor]
 Reads = Sequence[Callable[[Any], torch.Tensor]]
 
-#: Bytes of a run, about: five batches of 128 pairs of 13 kB. What is done once a run takes about 35 us.
-RUN_BYTES = 2**23
+#: Bytes of a run, about: ten batches of 128 pairs of 13 kB. What is done once a run takes about 35 us.
+RUN_BYTES = 2**24
 
 _TEAMS = Teams()
 
@@ -44,6 +44,21 @@ def sample_bytes(readers: Sequence[FieldReader]) -> int:
     return sum(reader.field.fixed_bytes for reader in readers if not reader.field.is_ragged)
 
 
+class LargeRun(NamedTuple):
+    """A run of large batches, of which everything is prepared but the copying.
+
+    Attributes:
+        places, sizes: as of `Run`.
+        parts: places of each batch, by field, as what reads them takes them.
+        batches: each is read when it is asked for.
+    """
+
+    places: list[Numbers]
+    sizes: list[int]
+    parts: list[Sequence[Any]]
+    batches: Iterator[Batch]
+
+
 class LargeBatches:
     """Reads batches of which `is_large` is true, in the thread that asks.
 
@@ -56,6 +71,9 @@ class LargeBatches:
         pool: memory for large fields.
         batch_size: samples of all batches but the last.
         usual: reads each field by the places of samples, in any thread and in a forked process.
+
+    Attributes:
+        at_once: batches of a run.
     """
 
     def __init__(
@@ -68,57 +86,73 @@ class LargeBatches:
         self._names = list(readers)
         self._usual = list(usual.values())
         self._sample_bytes = sample_bytes(list(readers.values()))
+        self.at_once = max(1, RUN_BYTES // (batch_size * self._sample_bytes))
         sizes = [reader.field.fixed_bytes * batch_size for reader in readers.values()]
         self._has_team = max(sizes) >= TEAM_BYTES
         # torch lets go of the interpreter's lock in each of its calls, and may wait 5 ms to have it back while another
         # thread is at work: not for labels.
         self._by_torch = [self._has_team and nbytes >= AWAKE_BYTES for nbytes in sizes]
         self._reads: Reads = [
-            reader.gatherer(pool.allocate) if by_torch else reader.copier()
+            reader.gatherer(pool, batch_size) if by_torch else reader.copier()
             for reader, by_torch in zip(readers.values(), self._by_torch, strict=True)
         ]
 
-    def of(self, run: Run) -> Iterator[Batch]:
-        """The batches of a run, each read when it is asked for."""
-        if not in_main_thread() or is_forked():
-            return self._each(run, self._usual)
-        return self._gathered(run) if self._has_team else self._each(run, self._reads)
+    def prepared(self, runs: Iterable[Run]) -> list[LargeRun]:
+        """The runs of a group, for `of`."""
+        return [self._prepared(run) for run in runs]
 
-    def _each(self, run: Run, reads: Reads) -> Iterator[Batch]:
-        for places in zip(*(_parts(places, run) for places in run.places), strict=True):
-            yield self._batch(reads, places)
-
-    def _gathered(self, run: Run) -> Iterator[Batch]:
-        split = [
+    def _prepared(self, run: Run) -> LargeRun:
+        parts: list[Sequence[Any]] = [
             torch.unsafe_split_with_sizes(torch.from_numpy(places), run.sizes) if by_torch else _parts(places, run)
             for places, by_torch in zip(run.places, self._by_torch, strict=True)
         ]
-        team, has_several = _TEAMS.of(run.sizes[0] * self._sample_bytes), torch.get_num_threads() > 1
-        for number, places in enumerate(zip(*split, strict=True)):
-            if is_forked() or not in_main_thread():  # since the run began
-                yield self._batch(self._usual, [np.asarray(part) for part in places])
-            elif not has_several:
-                yield self._batch(self._reads, places)
-            # One batch of a run is timed, which saves calls in the others; all are while the other way is tried.
-            elif team.is_try or number == len(run.sizes) // 2:
-                yield self._timed(team, places, run.sizes[number])
-            else:
-                yield self._by_team(team, places)
+        return LargeRun(*run, parts, self._batches(self._reads, parts))
 
-    def _timed(self, team: Team, places: Sequence[Any], samples: int) -> Batch:
+    def _batches(self, reads: Reads, parts: Iterable[Iterable[Any]]) -> Iterator[Batch]:
+        names = self._names
+
+        def batch(places: Sequence[Any]) -> Batch:
+            return {name: read(part) for name, read, part in zip(names, reads, places, strict=True)}
+
+        return map(batch, zip(*parts, strict=True))
+
+    def of(self, run: LargeRun) -> Iterator[Batch]:
+        """The batches of a run, each read when it is asked for."""
+        if not in_main_thread() or is_forked():
+            return self._in_the_usual_way(run, 0)
+        return self._gathered(run) if self._has_team else run.batches
+
+    def _in_the_usual_way(self, run: LargeRun, first: int) -> Iterator[Batch]:
+        return self._batches(self._usual, [map(np.asarray, parts[first:]) for parts in run.parts])
+
+    def _gathered(self, run: LargeRun) -> Iterator[Batch]:
+        team, has_several = _TEAMS.of(run.sizes[0] * self._sample_bytes), torch.get_num_threads() > 1
+        timed = len(run.sizes) // 2
+        for number, samples in enumerate(run.sizes):
+            if is_forked() or not in_main_thread():  # since the run began
+                yield from self._in_the_usual_way(run, number)
+                return
+            if not has_several:
+                yield next(run.batches)
+            # One batch of a run is timed, which saves calls in the others; all are while the other way is tried.
+            elif team.is_try or number == timed:
+                yield self._timed(team, run, samples)
+            elif team.together:
+                yield next(run.batches)
+            else:
+                yield _by_one(run)
+
+    def _timed(self, team: Team, run: LargeRun, samples: int) -> Batch:
         began = time.perf_counter()
-        batch = self._by_team(team, places)
+        batch = next(run.batches) if team.together else _by_one(run)
         team.note((time.perf_counter() - began) / (samples * self._sample_bytes))
         return batch
 
-    def _by_team(self, team: Team, places: Sequence[Any]) -> Batch:
-        if team.together:
-            return self._batch(self._reads, places)
-        with one_thread():
-            return self._batch(self._reads, places)
 
-    def _batch(self, reads: Reads, places: Sequence[Any]) -> Batch:
-        return {name: read(part) for name, read, part in zip(self._names, reads, places, strict=True)}
+def _by_one(run: LargeRun) -> Batch:
+    """The next batch, by one of torch's threads."""
+    with one_thread():
+        return next(run.batches)
 
 
 def _parts(places: Numbers, run: Run) -> list[Numbers]:

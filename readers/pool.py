@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from readers.buffers import Buffers
 from readers.fresh import CPU, fresh
 
 #: Smaller batches come from the system's allocator, which reuses small memory well by itself.
@@ -42,6 +43,7 @@ class Pool:
         self._free: deque[NDArray[np.uint8]] = deque(maxlen=keep)
         self._lent: dict[int, tuple[object, NDArray[np.uint8]]] = {}
         self._given_back = _giver_back(self._free, self._lent)
+        self._buffers: dict[tuple[int, int, torch.dtype], Buffers] = {}
 
     def __reduce__(self) -> tuple[type[Pool], tuple[bool, int]]:
         return Pool, (self.pinned, self._keep)
@@ -61,6 +63,13 @@ class Pool:
         reference = weakref.ref(view, self._given_back)
         self._lent[id(reference)] = reference, memory
         return torch.from_numpy(view)
+
+    def buffers(self, rows: int, length: int, dtype: torch.dtype) -> Buffers:
+        """Memory for batch after batch of up to so many rows; not page-locked."""
+        key = rows, length, dtype
+        if key not in self._buffers:
+            self._buffers[key] = Buffers(rows, length, dtype, self._keep)
+        return self._buffers[key]
 
     def _fitting(self, nbytes: int) -> NDArray[np.uint8] | None:
         """A free buffer that is large enough and not twice too large; None if there is none."""

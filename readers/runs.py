@@ -48,8 +48,8 @@ class Run(NamedTuple):
     sizes: list[int]
 
 
-def runs(readers: Sequence[FieldReader], numbers: Numbers, batch_size: int, at_once: int) -> Iterator[Run]:
-    """Batches of samples `numbers` (n,), located a group at a time; so many `at_once` in a run."""
+def groups(readers: Sequence[FieldReader], numbers: Numbers, batch_size: int, at_once: int) -> Iterator[list[Run]]:
+    """Batches of samples `numbers` (n,), so many `at_once` in a run; the runs that are located together."""
     # The first groups are small, so that the first batch comes at once, and the second where much is looked up.
     start, group = 0, batch_size
     growth = GROUP_SAMPLES if all(type(reader) is FixedRaw for reader in readers) else 4
@@ -59,7 +59,7 @@ def runs(readers: Sequence[FieldReader], numbers: Numbers, batch_size: int, at_o
         sizes = _sizes(min(end, len(numbers)) - start, batch_size)
         edges = _edges(readers, places, sizes, at_once)
         # All of a group at once, not each between two copies, which leave nothing else in the processor's cache.
-        yield from [
+        yield [
             Run([found[first * batch_size : behind * batch_size] for found in places], sizes[first:behind])
             for first, behind in itertools.pairwise(edges)
         ]

@@ -13,7 +13,8 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from itertools import chain
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -22,14 +23,16 @@ from readers.dataset import PackedDataset
 from readers.field_reader import FieldReader
 from readers.fixed import FixedRaw
 from readers.gathering import as_images
-from readers.large import RUN_BYTES, LargeBatches, is_large, sample_bytes
+from readers.large import LargeBatches, LargeRun, is_large
 from readers.places import Numbers
 from readers.pool import LEAST_BYTES, Pool
-from readers.runs import Run, batches_at_once, runs, split
+from readers.runs import Run, batches_at_once, groups, split
 from readers.take import settle
 
 #: Names of the reading threads begin with this.
 THREAD_NAME = "packed-reader"
+
+AnyRun = TypeVar("AnyRun", Run, LargeRun)
 
 
 @dataclass(frozen=True)
@@ -60,19 +63,16 @@ class Stream:
         # A transform may take any time, and give any number of bytes: its batches are read ahead one by one.
         alone = self.threads and self.dataset.transform is not None
         fields = list(readers.values())
-        large = not self.threads and not self.pool.pinned and is_large(fields, batch_size)
-        if large:
-            at_once = max(1, RUN_BYTES // (batch_size * sample_bytes(fields)))
-        else:
-            at_once = 1 if alone else batches_at_once(fields, batch_size)
-        located = runs(fields, numbers, batch_size, at_once)
-        failures: list[Exception] = []
-        sound = _up_to_failure(located, failures)
-        told = self.dataset.opened.advisor.ahead(sound, partial(_spans, fields))
         by_name = {name: _values(reader, self.pool) for name, reader in readers.items()}
-        if large:
-            raw = cast(Mapping[str, FixedRaw], readers)
-            return self._one_by_one(LargeBatches(raw, self.pool, batch_size, by_name), told, failures)
+        advisor, failures = self.dataset.opened.advisor, list[Exception]()
+        if not self.threads and not self.pool.pinned and is_large(fields, batch_size):
+            large = LargeBatches(cast(Mapping[str, FixedRaw], readers), self.pool, batch_size, by_name)
+            located = chain.from_iterable(map(large.prepared, groups(fields, numbers, batch_size, large.at_once)))
+            ready = advisor.ahead(_up_to_failure(located, failures), partial(_spans, fields))
+            return self._one_by_one(large, ready, failures)
+        at_once = 1 if alone else batches_at_once(fields, batch_size)
+        located_runs = chain.from_iterable(groups(fields, numbers, batch_size, at_once))
+        told = advisor.ahead(_up_to_failure(located_runs, failures), partial(_spans, fields))
         read = self._reader(by_name)
         return self._ahead(read, told, failures) if self.threads else self._inline(read, told, failures)
 
@@ -93,7 +93,7 @@ class Stream:
         return batch if self.finish is None else self.finish(batch)
 
     def _one_by_one(
-        self, large: LargeBatches, told: Iterator[Run], failures: list[Exception]
+        self, large: LargeBatches, told: Iterator[LargeRun], failures: list[Exception]
     ) -> Generator[Any, None, None]:
         """Batches read by the caller's thread, each when it is asked for."""
         as_is = self.dataset.transform is None and self.finish is None
@@ -148,7 +148,7 @@ class Stream:
             threads.shutdown(wait=not is_reader, cancel_futures=True)
 
 
-def _up_to_failure(located: Iterator[Run], failures: list[Exception]) -> Iterator[Run]:
+def _up_to_failure(located: Iterator[AnyRun], failures: list[Exception]) -> Iterator[AnyRun]:
     """The runs up to an error, which is put into `failures`: those before it that were not read yet can be."""
     try:
         yield from located
@@ -187,7 +187,7 @@ def _handed_over(batches: list[Any]) -> Iterator[Any]:
         yield batches.pop()
 
 
-def _spans(readers: Sequence[FieldReader], run: Run, some: int | None = None) -> Numbers:
+def _spans(readers: Sequence[FieldReader], run: AnyRun, some: int | None = None) -> Numbers:
     """Address and size of the bytes of a run, (n, 2); of all its samples, or of about so many of them."""
     step = 1 if some is None else max(1, sum(run.sizes) // some)
     return np.concatenate([r.spans(places[::step]) for r, places in zip(readers, run.places, strict=True)])

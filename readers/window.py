@@ -11,7 +11,7 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 
 from readers.forks import in_main_thread
-from readers.pool import LEAST_BYTES
+from readers.pool import Pool
 from readers.take import AWAKE_BYTES, TEAM_BYTES, TORCH_GRAIN, alone, quicker, take, team_is_awake, together
 
 #: Fewer bytes are copied by numpy, which keeps the interpreter's lock meanwhile: 25 us at most. torch lets go of it,
@@ -79,26 +79,22 @@ class Window:
             lambda: self._small(records),
         )
 
-    def gatherer(self, allocate: Callable[[int], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    def gatherer(self, pool: Pool, most: int) -> Callable[[torch.Tensor], torch.Tensor]:
         """A function that gives what `tensor` does, of records as a tensor, by torch with as many threads as it likes.
 
         Args:
-            allocate: gives memory for so many bytes, uint8, where there are many; few come from torch's allocator.
+            pool: gives the memory.
+            most: records of a call, at most.
         """
         rows, length, unit = self._rows, self._length, self._rows.dtype
-        nbytes, dtype, shape = self._nbytes, self._dtype, self._shape
-        strides = (nbytes // dtype.itemsize, *self._strides)
-        select = torch.index_select
+        dtype, shape = self._dtype, self._shape
+        strides = (self._nbytes // dtype.itemsize, *self._strides)
+        select, take_memory = torch.index_select, pool.buffers(most, length, unit).take
 
         def gather(records: torch.Tensor) -> torch.Tensor:
             n = records.numel()  # `len` is a function of torch's in Python
-            if n * nbytes < LEAST_BYTES:
-                values = select(rows, 0, records)
-            else:
-                values = allocate(n * nbytes)
-                if unit != torch.uint8:
-                    values = values.view(unit)
-                select(rows, 0, records, out=values.view(n, length))
+            values = take_memory(n)
+            select(rows, 0, records, out=values)
             if unit != dtype:
                 values = values.view(dtype)
             return values.as_strided((n, *shape), strides)

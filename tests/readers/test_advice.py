@@ -126,6 +126,7 @@ def test_advice_is_given_while_reading_is_cold(rows, calls, monkeypatch):
     monkeypatch.setattr(advice, "_blocks_read", lambda: blocks.append(blocks[-1] + reads[0]) or blocks[-1])
     monkeypatch.setattr("readers.runs.RUN_BYTES", 1400)
     monkeypatch.setattr(advice, "GAP_BYTES", 0)
+    monkeypatch.setattr(advice, "WARM_SECONDS", 0)
     loader = Loader(PackedDataset(rows), 10, shuffle=True)
     first = loader.order.epoch(0)[:10]
     asked = []
@@ -146,6 +147,47 @@ def test_what_is_in_memory_is_not_asked_for(rows, calls):
         Path(opened.path).read_bytes()
     assert len(list(Loader(dataset, 10, shuffle=True))) == 100
     assert calls == []
+
+
+def test_what_was_warm_a_moment_ago_is_not_tried(rows, calls, monkeypatch):
+    """The next epoch begins at once; later ones, and those behind reading from the disk, try their first run."""
+    tried, blocks = [], [0]
+    monkeypatch.setattr(advice.Advisor, "in_memory", lambda *_: tried.append(1) or True)
+    monkeypatch.setattr(advice, "_blocks_read", lambda: blocks[0])
+    monkeypatch.setattr(advice, "CHECK_SECONDS", 0)
+    monkeypatch.setattr(advice, "WARM_SECONDS", 100)
+    loader = Loader(PackedDataset(rows), 100)
+    advisor = loader.dataset.opened.advisor
+    for _ in range(3):
+        list(loader)
+        assert len(tried) == 1
+    advisor._warm_until = 0.0  # a while later
+    list(loader)
+    assert len(tried) == 2
+    monkeypatch.setattr(advice, "_blocks_read", lambda: blocks.append(0) or len(blocks))
+    list(loader)
+    assert len(tried) == 2
+    list(loader)
+    assert len(tried) == 3
+
+
+def test_reading_around_is_left_alone_while_warm(rows, calls, monkeypatch):
+    """It is switched off when a cold epoch begins, or one turns cold, and on again when the epoch ends."""
+    switched = []
+    monkeypatch.setattr(advice, "_blocks_read", lambda: 0)
+    monkeypatch.setattr(advice, "CHECK_SECONDS", 0)
+    dataset = PackedDataset(rows)
+    monkeypatch.setattr(dataset.opened.shards[0], "read_around", switched.append)
+    monkeypatch.setattr(advice.Advisor, "in_memory", lambda *_: True)
+    loader = Loader(dataset, 100)
+    list(loader)
+    assert switched == [False, True]
+    list(loader)
+    assert switched == [False, True]
+    blocks = [1]
+    monkeypatch.setattr(advice, "_blocks_read", lambda: blocks.append(0) or len(blocks))
+    list(loader)
+    assert switched == [False, True, False, True]
 
 
 @pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="only Linux tells what is in memory")

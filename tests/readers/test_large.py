@@ -16,7 +16,8 @@ import torch
 from packer.convert import convert
 from packer.format.codecs import NAMED
 from packer.format.schema import Field
-from readers import Loader, PackedDataset, large, stream, take
+from readers import Loader, PackedDataset, large, take
+from readers.fixed import FixedRaw
 from readers.large import LargeBatches, is_large
 from readers.take import Team, Teams
 
@@ -51,9 +52,6 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(large, "HUGE_SAMPLE", 1)
     monkeypatch.setattr(large, "TEAM_BYTES", 2**40 if request.param == "numpy" else 1)
     monkeypatch.setattr(large, "AWAKE_BYTES", 0)
-    for module in ("window", "pool"):  # of batches of 8 the pictures lie in memory of the pool
-        monkeypatch.setattr(f"readers.{module}.LEAST_BYTES", 400)
-    monkeypatch.setattr("readers.pool._rounded", lambda nbytes: nbytes)
 
     class Decided(Team):
         def __init__(self) -> None:
@@ -82,7 +80,7 @@ def same(batch: dict[str, torch.Tensor], dataset: PackedDataset, numbers: list[i
 @pytest.mark.parametrize("batch_size", [1, 8, 64])
 def test_batches_are_as_packed(folder: Path, way: str, monkeypatch: pytest.MonkeyPatch, batch_size: int) -> None:
     """Fields of any dtype, kind and size, runs of several batches, the last batch smaller; they stay as they were."""
-    monkeypatch.setattr(stream, "RUN_BYTES", 5 * batch_size * 130)
+    monkeypatch.setattr(large, "RUN_BYTES", 5 * batch_size * 130)
     dataset = PackedDataset(folder)
     loader = Loader(dataset, batch_size, shuffle=True)
     order = loader.order.epoch(0).tolist()
@@ -96,16 +94,31 @@ def test_batches_are_as_packed(folder: Path, way: str, monkeypatch: pytest.Monke
     same(next(iter(Loader(dataset, 8))), dataset, list(range(8)))
 
 
+def noted(maker: Callable[..., Any], calls: list[int]) -> Callable[..., Any]:
+    """A method like `maker`, of whose functions each call is noted."""
+
+    def make(*arguments: Any) -> Callable[[Any], torch.Tensor]:
+        read = maker(*arguments)
+
+        def noting(places: Any) -> Any:
+            calls.append(1)
+            return read(places)
+
+        return noting
+
+    return make
+
+
 def test_a_batch_is_read_when_it_is_asked_for(folder: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not the run it belongs to; and what a transform makes of it is handed out."""
     read = []
-    batch_of = LargeBatches._batch
-    monkeypatch.setattr(LargeBatches, "_batch", lambda *arguments: read.append(1) or batch_of(*arguments))
+    for method in ("gatherer", "copier"):
+        monkeypatch.setattr(FixedRaw, method, noted(getattr(FixedRaw, method), read))
     dataset = PackedDataset(folder, transform=lambda batch: int(batch["y"][0]))
     numbers = []
     for batch in Loader(dataset, 4, threads=0):
         numbers.append(batch)
-        assert len(read) == len(numbers)
+        assert len(read) == len(numbers) * len(FIELDS)
     assert numbers == list(range(0, COUNT, 4))
 
 
@@ -170,8 +183,8 @@ def test_a_loop_goes_on_in_another_thread(folder: Path, way: str, monkeypatch: p
     batches = iter(Loader(PackedDataset(folder), 8))
     next(batches)
     next(batches)
-    for name in ("_by_team", "_timed"):
-        monkeypatch.setattr(LargeBatches, name, lambda *_: pytest.fail("a team was asked for"))
+    monkeypatch.setattr(LargeBatches, "_timed", lambda *_: pytest.fail("a team was asked for"))
+    monkeypatch.setattr(torch, "index_select", lambda *_, **__: pytest.fail("torch was asked to gather"))
     assert elsewhere(lambda: [int(batch["y"][0]) for batch in batches]) == list(range(16, COUNT, 8))
 
 
@@ -186,7 +199,8 @@ def test_a_loop_goes_on_in_a_forked_process(folder: Path, way: str) -> None:
     if not child:
         status = 1
         try:
-            LargeBatches._by_team = LargeBatches._timed = None  # type: ignore[assignment, method-assign]
+            LargeBatches._timed = None  # type: ignore[assignment, method-assign]
+            torch.index_select = None  # type: ignore[assignment]
             numbers = [number for batch in batches for number in batch["y"].tolist()]
             again = [number for batch in Loader(dataset, 8) for number in batch["y"].tolist()]
             status = 0 if numbers == list(range(16, COUNT)) and again == list(range(COUNT)) else 2

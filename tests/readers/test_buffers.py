@@ -1,0 +1,175 @@
+"""Buffers: memory comes back when the last tensor on it is gone, and never before."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from readers.buffers import _UNUSED, Buffers
+from readers.pool import Pool
+
+
+def buffers(keep: int = 3) -> Buffers:
+    """Rows of 100 bytes, up to 64 of them."""
+    return Buffers(64, 100, torch.uint8, keep)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.int64, torch.bool])
+def test_tensors_have_the_rows_asked_for(dtype: torch.dtype) -> None:
+    """Of any dtype, all rows or fewer, writable, aligned as torch's own."""
+    made = Buffers(64, 5, dtype, 3)
+    for rows in (64, 64, 7, 1, 64):
+        tensor = made.take(rows)
+        assert (tensor.shape, tensor.dtype) == ((rows, 5), dtype)
+        assert tensor.is_contiguous()
+        assert tensor.data_ptr() % 64 == 0
+        tensor.fill_(1)
+        assert int(tensor.sum()) == 5 * rows
+
+
+def test_dropped_memory_is_used_again() -> None:
+    """Two tensors in turn need two pieces of memory, also where some have fewer rows."""
+    made, places = buffers(), set()
+    last = None
+    for rows in (64, 64, 5, 64, 64, 1, 64):
+        tensor = made.take(rows)
+        places.add(tensor.data_ptr())
+        last = tensor
+    assert last is not None
+    assert len(places) == 2
+
+
+@pytest.mark.parametrize("rows", [64, 63])
+@pytest.mark.parametrize(
+    "hold",
+    [
+        lambda t: t[5:9],
+        lambda t: t.view(-1)[:96].view(torch.float32).view(-1, 6)[3],
+        lambda t: t.as_strided((len(t), 4, 25), (100, 1, 4)),
+        lambda t: t.numpy(),
+        lambda t: t.numpy()[7:8],
+        lambda t: memoryview(t.numpy())[:10],
+        lambda t: t.detach(),
+        lambda t: t.permute(1, 0),
+        lambda t: torch.unsafe_split_with_sizes(t, [1, len(t) - 1])[0],
+        lambda t: t.untyped_storage(),
+        lambda t: torch.from_dlpack(t[1:3]),
+        lambda t: np.from_dlpack(t)[1:3],
+        lambda t: torch.nn.Parameter(t, requires_grad=False),
+    ],
+)
+def test_any_view_keeps_the_memory(hold: Callable[[torch.Tensor], Any], rows: int) -> None:
+    """As long as a view is left, of whatever kind, its memory is not given out; after that it is."""
+    made = buffers()
+    tensor = made.take(rows)
+    at = tensor.data_ptr()
+    view = hold(tensor)
+    del tensor
+    assert made.take(64).data_ptr() != at
+    del view
+    assert made.take(64).data_ptr() == at
+
+
+def test_what_autograd_saved_keeps_the_memory() -> None:
+    """A tensor of which only the backward pass knows."""
+    made = Buffers(64, 100, torch.float32, 3)
+    tensor = made.take(64)
+    at = tensor.data_ptr()
+    weight = torch.ones((64, 100), requires_grad=True)
+    result = (weight * tensor.fill_(3)).sum()
+    del tensor
+    assert made.take(64).data_ptr() != at
+    result.backward()
+    assert weight.grad is not None
+    assert bool((weight.grad == 3).all())
+    del result
+    assert made.take(64).data_ptr() == at
+
+
+def test_memory_beyond_what_is_kept_belongs_to_its_tensors() -> None:
+    """Of twenty tensors none changes, and only the memory of the last three is used again."""
+    made = buffers(keep=3)
+    tensors = [made.take(64).fill_(number) for number in range(20)]
+    assert [int(tensor[-1, -1]) for tensor in tensors] == list(range(20))
+    places = [tensor.data_ptr() for tensor in tensors]
+    assert len(set(places)) == 20
+    tensors.clear()
+    again = [made.take(64) for _ in range(3)]
+    assert sorted(tensor.data_ptr() for tensor in again) == sorted(places[-3:])
+
+
+def test_other_threads_may_let_go_at_any_time() -> None:
+    """What a thread still reads is never written to."""
+    made = buffers()
+    wrong = []
+    waiting: queue.Queue[tuple[torch.Tensor, int] | None] = queue.Queue(4)
+
+    def check() -> None:
+        while (item := waiting.get()) is not None:
+            if not bool((item[0] == item[1]).all()):
+                wrong.append(item[1])
+            del item
+
+    threads = [threading.Thread(target=check) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for number in range(1000):
+        waiting.put((made.take(64 - number % 2).fill_(number % 251), number % 251))
+    for _ in threads:
+        waiting.put(None)
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_threads_may_ask_at_once() -> None:
+    """None is given what another holds, or is about to be given."""
+    made = buffers(keep=8)
+    wrong = []
+
+    def use(number: int) -> None:
+        for _ in range(500):
+            tensor = made.take(64).fill_(number)
+            if not bool((tensor == number).all()):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=use, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_what_is_asked_for_in_the_midst_of_asking_is_other_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a signal's handler, say, just when free memory was found."""
+    made, inner = buffers(), list[torch.Tensor]()
+    free = made.take(64).data_ptr()
+
+    def ask_again(array: object) -> int:
+        monkeypatch.undo()
+        inner.append(made.take(64))
+        return _UNUSED
+
+    monkeypatch.setattr("readers.buffers.getrefcount", ask_again)
+    assert made.take(64).data_ptr() == free
+    assert inner[0].data_ptr() != free
+
+
+def test_a_pool_keeps_them_from_epoch_to_epoch() -> None:
+    """Of each shape and dtype one; a copy of the pool has its own."""
+    pool = Pool(keep=5)
+    made = pool.buffers(8, 4, torch.uint8)
+    assert pool.buffers(8, 4, torch.uint8) is made
+    others = [pool.buffers(8, 5, torch.uint8), pool.buffers(9, 4, torch.uint8), pool.buffers(8, 4, torch.int8)]
+    assert len({id(one) for one in (made, *others)}) == 4
+    held = [made.take(8) for _ in range(6)]
+    places = {tensor.data_ptr() for tensor in held[1:]}
+    held.clear()
+    assert {tensor.data_ptr() for tensor in [made.take(8) for _ in range(5)]} == places
