@@ -38,18 +38,22 @@ def renew_in_children(holder: Renewed) -> None:
     _HOLDERS.add(holder)
 
 
-def is_forked() -> bool:
-    """Whether this process goes on with the program of the one that forked it, whose threads stayed behind."""
-    return _forked
-
-
 def in_main_thread() -> bool:
     """Whether it is the main thread that asks; `threading` itself takes two calls more to tell."""
     return threading.get_ident() == _main_thread
 
 
+def has_team() -> bool:
+    """Whether the thread that asks may use torch's threads: the main one may, in a process that was not forked.
+
+    Any other would start a team of its own; and in a forked process the team stayed behind, and OpenMP would wait for
+    it for ever.
+    """
+    return threading.get_ident() == _with_team
+
+
 def _began_by_fork() -> bool:
-    """The same, of the process that imports this module, from what the system says of it."""
+    """Whether this process goes on with the program of the one that forked it, from what the system says of it."""
     try:
         flags = int(Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[6])
     except (OSError, ValueError, IndexError):  # not Linux: a child that multiprocessing made can still tell
@@ -57,13 +61,13 @@ def _began_by_fork() -> bool:
     return bool(flags & _FORKED_NO_EXEC)
 
 
-_forked = _began_by_fork()
 _main_thread = threading.main_thread().ident
+_with_team = None if _began_by_fork() else _main_thread
 
 
 def _in_child() -> None:
-    global _forked, _main_thread
-    _forked, _main_thread = True, threading.get_ident()
+    global _main_thread, _with_team
+    _main_thread, _with_team = threading.get_ident(), None
     for holder in list(_HOLDERS):
         holder.renew()
 

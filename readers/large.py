@@ -16,7 +16,7 @@ import torch
 
 from readers.field_reader import FieldReader
 from readers.fixed import FixedRaw
-from readers.forks import in_main_thread, is_forked
+from readers.forks import has_team
 from readers.openmp import set_own_threads
 from readers.places import Numbers
 from readers.pool import Pool
@@ -118,7 +118,7 @@ class LargeBatches:
 
     def of(self, run: LargeRun) -> Iterator[Batch]:
         """The batches of a run, each read when it is asked for."""
-        if not in_main_thread() or is_forked():
+        if not has_team():
             return self._in_the_usual_way(run, 0)
         return self._gathered(run) if self._has_team else run.batches
 
@@ -129,7 +129,7 @@ class LargeBatches:
         team, has_several = _TEAMS.of(run.sizes[0] * self._sample_bytes), torch.get_num_threads() > 1
         timed = len(run.sizes) // 2
         for number, samples in enumerate(run.sizes):
-            if is_forked() or not in_main_thread():  # since the run began
+            if not has_team():  # since the run began
                 yield from self._in_the_usual_way(run, number)
                 return
             if not has_several:

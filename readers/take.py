@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from readers.forks import in_main_thread, is_forked
+from readers.forks import has_team
 from readers.fresh import fresh
 from readers.openmp import set_own_threads
 
@@ -31,10 +31,13 @@ AWAKE_BYTES = 2**16
 AWAKE_SECONDS = 1e-4
 #: Calls between two tries of the slower way: at first, and at most. Each try that fails doubles the distance.
 FIRST_TRY, LAST_TRY = 8, 512
-#: Calls of one way after the other that do not count, and calls of a try, these included. Threads that have not been
-#: used for a while have to wake: with tries of one call, pairs of 13 kB in batches of 128 took 185 to 250 us in some
-#: runs and 140 in others.
+#: Calls with several threads behind one with one that do not count, and calls of a try, these included. Threads that
+#: have not been used for a while have to wake: with tries of one call, pairs of 13 kB in batches of 128 took 185 to 250
+#: us in some runs and 140 in others.
 WAKING, TRY_CALLS = 1, 4
+#: A try ends at once where it is so many times as slow as the other way. Of 1,000 batches of those pairs tries of four
+#: calls each took 3 of 100.
+CLEARLY = 1.25
 
 
 def take(window: torch.Tensor, records: NDArray[np.int64], out: torch.Tensor | None = None) -> torch.Tensor:
@@ -104,13 +107,12 @@ def _by_few(window: torch.Tensor, records: NDArray[np.int64], out: torch.Tensor 
 def quicker(nbytes: int, several: Callable[[], torch.Tensor], one: Callable[[], torch.Tensor]) -> torch.Tensor:
     """Does whichever of two was quicker lately for about so many bytes: with several threads, or with one.
 
-    Several are used when the main thread asks only: any other would start a team of its own. In a process
-    that was forked they are not: the team stayed behind, and OpenMP would wait for it for ever. Less
-    than `TEAM_BYTES` is not timed: several are used where they are awake.
+    Several are used only for who has them, see `has_team`. Less than `TEAM_BYTES` is not timed: several are used where
+    they are awake.
     """
     if nbytes < TEAM_BYTES:
-        return several() if nbytes >= AWAKE_BYTES and in_main_thread() and team_is_awake() else one()
-    if torch.get_num_threads() == 1 or not in_main_thread() or is_forked():
+        return several() if nbytes >= AWAKE_BYTES and team_is_awake() else one()
+    if torch.get_num_threads() == 1 or not has_team():
         return one()
     team = _TEAMS.of(nbytes)
     began = time.perf_counter()
@@ -123,8 +125,8 @@ def quicker(nbytes: int, several: Callable[[], torch.Tensor], one: Callable[[], 
 
 
 def team_is_awake() -> bool:
-    """Whether the main thread, which asks, finds torch's threads still awake from its last large gather."""
-    return time.perf_counter() < _TEAMS.awake_until and torch.get_num_threads() > 1 and not is_forked()
+    """Whether the thread that asks has torch's threads, and finds them awake from its last large gather."""
+    return time.perf_counter() < _TEAMS.awake_until and torch.get_num_threads() > 1 and has_team()
 
 
 class Team:
@@ -145,7 +147,7 @@ class Team:
     def note(self, cost: float) -> None:
         """Takes down what a gather cost, done the way `together` said, in seconds a byte; may change the way."""
         self._calls += 1
-        if self._calls <= WAKING:
+        if self.together and self._calls <= WAKING:
             return
         way, known = self.together, self._cost
         # The mean of about the last four. One slow call, the first of an epoch say, raises it by a quarter and no more;
@@ -153,7 +155,7 @@ class Team:
         before = known.get(way, cost)
         known[way] = 0.75 * before + 0.25 * min(cost, 2 * before)
         if self.is_try:
-            if self._calls >= TRY_CALLS:
+            if self._calls >= TRY_CALLS or known[way] > CLEARLY * known.get(not way, float("inf")):
                 self._end_try()
         elif self._calls >= self._distance:
             del known[not way]  # measured anew, by the try alone

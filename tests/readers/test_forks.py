@@ -201,7 +201,7 @@ def test_a_process_knows_that_it_was_forked(rows: Path) -> None:
         (torch.ones(3000, 3000) + 1).sum()  # torch's threads, which stay behind
         pid = os.fork()
         from readers import PackedDataset, forks
-        assert forks.is_forked() == (not pid)
+        assert forks.has_team() == bool(pid)
         if pid:
             raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         faulthandler.dump_traceback_later(20, exit=True)
@@ -212,7 +212,7 @@ def test_a_process_knows_that_it_was_forked(rows: Path) -> None:
     """
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)], timeout=60, check=False)
     assert done.returncode == 0
-    assert in_child(lambda: forks.is_forked() or os._exit(4)) == 0
+    assert in_child(lambda: forks.has_team() and os._exit(4)) == 0
 
 
 def test_the_thread_that_forks_is_the_main_one_of_the_child() -> None:
@@ -222,8 +222,11 @@ def test_the_thread_that_forks_is_the_main_one_of_the_child() -> None:
         assert forks.in_main_thread()
 
     assert forks.in_main_thread()
+    assert forks.has_team()
     found: list[object] = []
-    thread = threading.Thread(target=lambda: found.extend([forks.in_main_thread(), in_child(from_child)]))
+    thread = threading.Thread(
+        target=lambda: found.extend([forks.in_main_thread(), forks.has_team(), in_child(from_child)])
+    )
     thread.start()
     thread.join()
-    assert found == [False, 0]
+    assert found == [False, False, 0]
