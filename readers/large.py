@@ -20,7 +20,7 @@ from readers.forks import has_team
 from readers.openmp import set_own_threads
 from readers.places import Numbers
 from readers.pool import Pool
-from readers.runs import HUGE_SAMPLE, Run
+from readers.runs import HUGE_SAMPLE, Run, cut, even_edges
 from readers.take import AWAKE_BYTES, TEAM_BYTES, Team, Teams, one_thread
 
 Batch = dict[str, torch.Tensor]
@@ -71,9 +71,6 @@ class LargeBatches:
         pool: memory for large fields.
         batch_size: samples of all batches but the last.
         usual: reads each field by the places of samples, in any thread and in a forked process.
-
-    Attributes:
-        at_once: batches of a run.
     """
 
     def __init__(
@@ -86,7 +83,7 @@ class LargeBatches:
         self._names = list(readers)
         self._usual = list(usual.values())
         self._sample_bytes = sample_bytes(list(readers.values()))
-        self.at_once = max(1, RUN_BYTES // (batch_size * self._sample_bytes))
+        self._at_once = max(1, RUN_BYTES // (batch_size * self._sample_bytes))
         sizes = [reader.field.fixed_bytes * batch_size for reader in readers.values()]
         self._has_team = max(sizes) >= TEAM_BYTES
         # torch lets go of the interpreter's lock in each of its calls, and may wait 5 ms to have it back while another
@@ -97,16 +94,20 @@ class LargeBatches:
             for reader, by_torch in zip(readers.values(), self._by_torch, strict=True)
         ]
 
-    def prepared(self, runs: Iterable[Run]) -> list[LargeRun]:
-        """The runs of a group, for `of`."""
-        return [self._prepared(run) for run in runs]
-
-    def _prepared(self, run: Run) -> LargeRun:
-        parts: list[Sequence[Any]] = [
-            torch.unsafe_split_with_sizes(torch.from_numpy(places), run.sizes) if by_torch else _parts(places, run)
-            for places, by_torch in zip(run.places, self._by_torch, strict=True)
+    def prepared(self, group: Run) -> list[LargeRun]:
+        """The runs of batches that are located together, for `of`."""
+        # All of a group at once, not each run between two copies.
+        whole = [
+            torch.unsafe_split_with_sizes(torch.from_numpy(places), group.sizes) if by_torch else _parts(places, group)
+            for places, by_torch in zip(group.places, self._by_torch, strict=True)
         ]
-        return LargeRun(*run, parts, self._batches(self._reads, parts))
+        # The first batch by itself, for it may come from the disk.
+        edges = [0, *(1 + edge for edge in even_edges(len(group.sizes) - 1, self._at_once))]
+        prepared = []
+        for run, (first, behind) in zip(cut(group, edges), itertools.pairwise(edges), strict=True):
+            parts: list[Sequence[Any]] = [field[first:behind] for field in whole]
+            prepared.append(LargeRun(*run, parts, self._batches(self._reads, parts)))
+        return prepared
 
     def _batches(self, reads: Reads, parts: Iterable[Iterable[Any]]) -> Iterator[Batch]:
         names = self._names
@@ -155,6 +156,6 @@ def _by_one(run: LargeRun) -> Batch:
         return next(run.batches)
 
 
-def _parts(places: Numbers, run: Run) -> list[Numbers]:
-    """The places of each batch of a run."""
-    return [places[first:behind] for first, behind in itertools.pairwise([0, *itertools.accumulate(run.sizes)])]
+def _parts(places: Numbers, group: Run) -> list[Numbers]:
+    """The places of each batch."""
+    return [places[first:behind] for first, behind in itertools.pairwise([0, *itertools.accumulate(group.sizes)])]

@@ -48,22 +48,43 @@ class Run(NamedTuple):
     sizes: list[int]
 
 
-def groups(readers: Sequence[FieldReader], numbers: Numbers, batch_size: int, at_once: int) -> Iterator[list[Run]]:
-    """Batches of samples `numbers` (n,), so many `at_once` in a run; the runs that are located together."""
-    # The first groups are small, so that the first batch comes at once, and the second where much is looked up.
-    start, group = 0, batch_size
+def runs(readers: Sequence[FieldReader], numbers: Numbers, batch_size: int, at_once: int) -> Iterator[Run]:
+    """Batches of samples `numbers` (n,), so many `at_once` in a run, or so many bytes where samples differ in size."""
+    for group in groups(readers, numbers, batch_size, batch_size):
+        by_bytes = at_once > 1 and any(isinstance(reader, Varied) for reader in readers)
+        edges = _edges_by_bytes(readers, group) if by_bytes else even_edges(len(group.sizes), at_once)
+        # All of a group at once, not each between two copies, which leave nothing else in the processor's cache.
+        yield from cut(group, edges)
+
+
+def groups(readers: Sequence[FieldReader], numbers: Numbers, batch_size: int, first: int) -> Iterator[Run]:
+    """Batches of samples `numbers` (n,) that are located together.
+
+    Args:
+        first: samples of the first group, about. The first batch comes the sooner the fewer they are, and the second
+            where much is looked up.
+    """
+    start, group = 0, first
     growth = GROUP_SAMPLES if all(type(reader) is FixedRaw for reader in readers) else 4
     while start < len(numbers):
         end = start + -(-group // batch_size) * batch_size
         places = locate_all(readers, numbers[start:end])
-        sizes = _sizes(min(end, len(numbers)) - start, batch_size)
-        edges = _edges(readers, places, sizes, at_once)
-        # All of a group at once, not each between two copies, which leave nothing else in the processor's cache.
-        yield [
-            Run([found[first * batch_size : behind * batch_size] for found in places], sizes[first:behind])
-            for first, behind in itertools.pairwise(edges)
-        ]
+        yield Run(places, _sizes(min(end, len(numbers)) - start, batch_size))
         start, group = end, min(growth * group, GROUP_SAMPLES)
+
+
+def cut(group: Run, edges: list[int]) -> list[Run]:
+    """Runs of the batches between two edges each; all but the last batch have as many samples."""
+    size = group.sizes[0]
+    return [
+        Run([places[first * size : behind * size] for places in group.places], group.sizes[first:behind])
+        for first, behind in itertools.pairwise(edges)
+    ]
+
+
+def even_edges(batches: int, at_once: int) -> list[int]:
+    """The first batch of each run of so many, and the number of batches."""
+    return [*range(0, batches, at_once), batches]
 
 
 def _sizes(samples: int, batch_size: int) -> list[int]:
@@ -72,16 +93,16 @@ def _sizes(samples: int, batch_size: int) -> list[int]:
     return [batch_size] * (samples // batch_size) + ([rest] if rest else [])
 
 
-def _edges(readers: Sequence[FieldReader], places: Sequence[Numbers], sizes: list[int], at_once: int) -> list[int]:
-    """The first batch of each run, and the number of batches; of so many `at_once` where samples have one size."""
-    if at_once == 1 or not any(isinstance(reader, Varied) for reader in readers):
-        return [*range(0, len(sizes), at_once), len(sizes)]
-    # By what they have, not the mean: a dataset that begins with its small samples may end with runs of 200 MB else.
-    nbytes = np.zeros(sum(sizes), np.int64)
-    for reader, found in zip(readers, places, strict=True):
-        nbytes += reader.raw_bytes(found) if isinstance(reader, Varied) else reader.field.fixed_bytes
-    before = np.cumsum(nbytes)[np.cumsum(sizes) - 1][:-1]
-    return [0, *(np.flatnonzero(np.diff(before // CODED_RUN_BYTES, prepend=0)) + 1).tolist(), len(sizes)]
+def _edges_by_bytes(readers: Sequence[FieldReader], group: Run) -> list[int]:
+    """The same, by what the batches of a group have.
+
+    Not by the mean: a dataset that begins with its small samples may end with runs of 200 MB else.
+    """
+    nbytes = np.zeros(sum(group.sizes), np.int64)
+    for reader, places in zip(readers, group.places, strict=True):
+        nbytes += reader.raw_bytes(places) if isinstance(reader, Varied) else reader.field.fixed_bytes
+    before = np.cumsum(nbytes)[np.cumsum(group.sizes) - 1][:-1]
+    return [0, *(np.flatnonzero(np.diff(before // CODED_RUN_BYTES, prepend=0)) + 1).tolist(), len(group.sizes)]
 
 
 def batches_at_once(readers: Sequence[FieldReader], batch_size: int) -> int:

@@ -26,7 +26,7 @@ from readers.gathering import as_images
 from readers.large import LargeBatches, LargeRun, is_large
 from readers.places import Numbers
 from readers.pool import LEAST_BYTES, Pool
-from readers.runs import Run, batches_at_once, groups, split
+from readers.runs import GROUP_SAMPLES, Run, batches_at_once, groups, runs, split
 from readers.take import settle
 
 #: Names of the reading threads begin with this.
@@ -67,11 +67,11 @@ class Stream:
         advisor, failures = self.dataset.opened.advisor, list[Exception]()
         if not self.threads and not self.pool.pinned and is_large(fields, batch_size):
             large = LargeBatches(cast(Mapping[str, FixedRaw], readers), self.pool, batch_size, by_name)
-            located = chain.from_iterable(map(large.prepared, groups(fields, numbers, batch_size, large.at_once)))
+            located = chain.from_iterable(map(large.prepared, groups(fields, numbers, batch_size, GROUP_SAMPLES)))
             ready = advisor.ahead(_up_to_failure(located, failures), partial(_spans, fields))
             return self._one_by_one(large, ready, failures)
         at_once = 1 if alone else batches_at_once(fields, batch_size)
-        located_runs = chain.from_iterable(groups(fields, numbers, batch_size, at_once))
+        located_runs = runs(fields, numbers, batch_size, at_once)
         told = advisor.ahead(_up_to_failure(located_runs, failures), partial(_spans, fields))
         read = self._reader(by_name)
         return self._ahead(read, told, failures) if self.threads else self._inline(read, told, failures)

@@ -16,9 +16,10 @@ import torch
 from packer.convert import convert
 from packer.format.codecs import NAMED
 from packer.format.schema import Field
-from readers import Loader, PackedDataset, large, take
+from readers import Loader, PackedDataset, large, stream, take
 from readers.fixed import FixedRaw
-from readers.large import LargeBatches, is_large
+from readers.large import LargeBatches, LargeRun, is_large
+from readers.runs import Run
 from readers.take import Team, Teams
 
 COUNT = 53
@@ -256,6 +257,30 @@ def test_fields_of_no_bytes_need_no_place(tmp_path: Path, monkeypatch: pytest.Mo
         assert torch.equal(batch["big"][:, -1], torch.arange(20, dtype=torch.uint8))
         assert torch.equal(batch["odd"], torch.arange(20, dtype=torch.uint8)[:, None].expand(20, odd))
     assert any(place % 4 for place in places)
+
+
+def test_the_first_batch_of_a_group_is_a_run_of_its_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may come from the disk; those behind it are asked for together. All are located at once."""
+    monkeypatch.setattr(large, "HUGE_SAMPLE", 1)
+    monkeypatch.setattr(large, "RUN_BYTES", 4 * 4 * 130)
+    located, cuts = [], []
+    prepared = LargeBatches.prepared
+
+    def noting(self: LargeBatches, group: Run) -> list[LargeRun]:
+        located.append(sum(group.sizes))
+        runs = prepared(self, group)
+        cuts.append([run.sizes for run in runs])
+        return runs
+
+    monkeypatch.setattr(LargeBatches, "prepared", noting)
+    list(Loader(PackedDataset(folder), 4))
+    assert located == [COUNT]
+    assert cuts == [[[4], [4] * 4, [4] * 4, [4] * 4, [1]]]
+    monkeypatch.setattr(stream, "GROUP_SAMPLES", 8)
+    monkeypatch.setattr("readers.runs.GROUP_SAMPLES", 8)
+    list(Loader(PackedDataset(folder), 4))
+    assert located[1:] == [8] * 6 + [5]
+    assert cuts[-1] == [[4], [1]]
 
 
 def test_labels_are_left_to_numpy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

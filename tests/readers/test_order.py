@@ -223,3 +223,12 @@ def test_words_are_those_that_numpy_promises(monkeypatch):
     words = random_bits(3, 4).random_raw(n) & ~np.uint64(1023) | np.arange(n, dtype=np.uint64)
     monkeypatch.setattr(order_module, "LONG", n)
     assert np.array_equal(random_order(n, random_bits(3, 4)), np.sort(words) & np.uint64(1023))
+
+
+@pytest.mark.parametrize("seed", [0, 3, np.int64(3), 2**40])
+def test_seeds_are_those_of_numpy(seed):
+    """Made several epochs at a time, they are what a SeedSequence of seed and epoch gives; two epochs share nothing."""
+    for epoch in (0, 1, 15, 16, 17, 100, np.int64(5), 2**33):
+        words = np.random.PCG64(np.random.SeedSequence([seed, epoch])).random_raw(5)
+        for _ in range(2):
+            assert random_bits(seed, epoch).random_raw(5).tolist() == words.tolist()
