@@ -11,6 +11,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -45,6 +46,13 @@ TRIES = 8
 GAP_BYTES = 16 * 2**10
 
 
+@dataclass
+class Warmth:
+    """What a loader knows from before: until when, by `time.monotonic`, its samples are taken to be in memory."""
+
+    until: float = 0.0
+
+
 class Advisor:
     """Asks for bytes ahead of time, while reading is cold.
 
@@ -57,11 +65,10 @@ class Advisor:
         self._memory = memory
         self._shards = shards
         self._blocks = _blocks_read()
-        self._warm_until = 0.0
         self._reads_around = True
         self.works = hasattr(os, "posix_fadvise") and resource is not None
 
-    def ahead(self, runs: Iterator[Run], spans: Callable[[Run, int | None], Numbers]) -> Iterator[Run]:
+    def ahead(self, runs: Iterator[Run], spans: Callable[[Run, int | None], Numbers], warmth: Warmth) -> Iterator[Run]:
         """The same runs, each handed over when it is to be read; cold ones are asked for up to `COLD_BYTES` earlier.
 
         So is the first, unless it seems to be in memory: a page that is missing makes the kernel read all around it,
@@ -69,17 +76,18 @@ class Advisor:
 
         Args:
             spans: gives address and size of the bytes of a run, (n, 2); of all its samples, or of about so many.
+            warmth: of the loader whose runs these are; another one may read samples that are not in memory.
         """
         try:
-            yield from self._ahead(runs, spans)
+            yield from self._ahead(runs, spans, warmth)
         finally:
             self._read_around(True)
 
-    def _ahead(self, runs: Iterator[Run], spans: Callable[[Run, int | None], Numbers]) -> Iterator[Run]:
+    def _ahead(self, runs: Iterator[Run], spans: Callable[[Run, int | None], Numbers], warmth: Warmth) -> Iterator[Run]:
         waiting: deque[tuple[Run, int]] = deque()
         ahead = reach = 0
         checked = time.monotonic()
-        cold, first = self.works and checked > self._warm_until, True
+        cold, first = self.works and checked > warmth.until, True
         for run in runs:
             if cold:
                 self._read_around(False)
@@ -101,7 +109,7 @@ class Advisor:
                 if cold or now >= checked + CHECK_SECONDS:
                     checked = now
                     cold = self.works and self.is_cold()
-                    self._warm_until = 0.0 if cold else now + WARM_SECONDS
+                    warmth.until = 0.0 if cold else now + WARM_SECONDS
                 # Not far at first, or the first batch would be long in coming.
                 reach = min(2 * reach + FIRST_BYTES, COLD_BYTES) if cold else 0
         while waiting:

@@ -22,8 +22,8 @@ from readers.forks import renew_in_children
 from readers.frame_cache import FrameCache, distinct
 from readers.fresh import fresh
 from readers.places import Numbers, Places
-from readers.pool import Pool
 from readers.take import take_rows
+from readers.window import MakeBuffers
 
 #: Gives `n` bytes of writable memory as a uint8 tensor (n,).
 Allocate = Callable[[int], torch.Tensor]
@@ -101,9 +101,9 @@ class FixedRaw:
         """The samples, (n, *shape), in new memory or in what `allocate` gives."""
         return self._window.tensor(located, allocate and allocate(len(located) * self._row))
 
-    def gatherer(self, pool: Pool, most: int) -> Callable[[torch.Tensor], torch.Tensor]:
-        """What gives the same as `images`, of at most so many places as a tensor, by torch and with fewer calls."""
-        return self._images.gatherer(pool, most)
+    def gatherer(self, buffers: MakeBuffers) -> Callable[[torch.Tensor], torch.Tensor]:
+        """What gives the same as `images`, of places as a tensor, by torch and with fewer calls."""
+        return self._images.gatherer(buffers)
 
     def copier(self) -> Callable[[Numbers], torch.Tensor]:
         """What gives the same as `images` by numpy and with fewer calls, in new memory."""

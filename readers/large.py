@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from readers.field_reader import FieldReader
@@ -26,8 +26,11 @@ from readers.take import AWAKE_BYTES, TEAM_BYTES, Team, Teams, one_thread
 Batch = dict[str, torch.Tensor]
 Reads = Sequence[Callable[[Any], torch.Tensor]]
 
-#: Bytes of a run, about: ten batches of 128 pairs of 13 kB. What is done once a run takes about 35 us.
-RUN_BYTES = 2**24
+#: Bytes of a run, about: five batches of 128 pairs of 13 kB. What is done once a run takes 25 us.
+RUN_BYTES = 2**23
+#: Batches that are located and prepared together, at most: so many tensors there are at a time. Thousands of batches of
+#: one sample would take 13 ms, before the first comes.
+GROUP_BATCHES = 256
 
 _TEAMS = Teams()
 
@@ -49,13 +52,11 @@ class LargeRun(NamedTuple):
 
     Attributes:
         places, sizes: as of `Run`.
-        parts: places of each batch, by field, as what reads them takes them.
         batches: each is read when it is asked for.
     """
 
     places: list[Numbers]
     sizes: list[int]
-    parts: list[Sequence[Any]]
     batches: Iterator[Batch]
 
 
@@ -69,7 +70,7 @@ class LargeBatches:
     Args:
         readers: of all fields.
         pool: memory for large fields.
-        batch_size: samples of all batches but the last.
+        batch_size: samples of a batch, at most.
         usual: reads each field by the places of samples, in any thread and in a forked process.
     """
 
@@ -90,26 +91,27 @@ class LargeBatches:
         # thread is at work: not for labels.
         self._by_torch = [self._has_team and nbytes >= AWAKE_BYTES for nbytes in sizes]
         self._reads: Reads = [
-            reader.gatherer(pool, batch_size) if by_torch else reader.copier()
-            for reader, by_torch in zip(readers.values(), self._by_torch, strict=True)
+            reader.gatherer(partial(pool.buffers, name, batch_size)) if by_torch else reader.copier()
+            for (name, reader), by_torch in zip(readers.items(), self._by_torch, strict=True)
         ]
 
     def prepared(self, group: Run) -> list[LargeRun]:
         """The runs of batches that are located together, for `of`."""
         # All of a group at once, not each run between two copies.
-        whole = [
-            torch.unsafe_split_with_sizes(torch.from_numpy(places), group.sizes) if by_torch else _parts(places, group)
+        whole: list[Sequence[Any]] = [
+            torch.unsafe_split_with_sizes(torch.from_numpy(places), group.sizes)
+            if by_torch
+            else _parts(places, group.sizes)
             for places, by_torch in zip(group.places, self._by_torch, strict=True)
         ]
-        # The first batch by itself, for it may come from the disk.
+        # The first batch by itself: that of an epoch may come from the disk, and should come soon.
         edges = [0, *(1 + edge for edge in even_edges(len(group.sizes) - 1, self._at_once))]
-        prepared = []
-        for run, (first, behind) in zip(cut(group, edges), itertools.pairwise(edges), strict=True):
-            parts: list[Sequence[Any]] = [field[first:behind] for field in whole]
-            prepared.append(LargeRun(*run, parts, self._batches(self._reads, parts)))
-        return prepared
+        return [
+            LargeRun(*run, self._batches(self._reads, [parts[first:behind] for parts in whole]))
+            for run, (first, behind) in zip(cut(group, edges), itertools.pairwise(edges), strict=True)
+        ]
 
-    def _batches(self, reads: Reads, parts: Iterable[Iterable[Any]]) -> Iterator[Batch]:
+    def _batches(self, reads: Reads, parts: Sequence[Sequence[Any]]) -> Iterator[Batch]:
         names = self._names
 
         def batch(places: Sequence[Any]) -> Batch:
@@ -124,7 +126,7 @@ class LargeBatches:
         return self._gathered(run) if self._has_team else run.batches
 
     def _in_the_usual_way(self, run: LargeRun, first: int) -> Iterator[Batch]:
-        return self._batches(self._usual, [map(np.asarray, parts[first:]) for parts in run.parts])
+        return self._batches(self._usual, [_parts(places, run.sizes)[first:] for places in run.places])
 
     def _gathered(self, run: LargeRun) -> Iterator[Batch]:
         team, has_several = _TEAMS.of(run.sizes[0] * self._sample_bytes), torch.get_num_threads() > 1
@@ -156,6 +158,6 @@ def _by_one(run: LargeRun) -> Batch:
         return next(run.batches)
 
 
-def _parts(places: Numbers, group: Run) -> list[Numbers]:
-    """The places of each batch."""
-    return [places[first:behind] for first, behind in itertools.pairwise([0, *itertools.accumulate(group.sizes)])]
+def _parts(places: Numbers, sizes: list[int]) -> list[Numbers]:
+    """The places of each batch, of so many samples each."""
+    return [places[first:behind] for first, behind in itertools.pairwise([0, *itertools.accumulate(sizes)])]

@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 
 from packer.errors import UsageError
 from packer.format.codecs import LZ4
+from readers.advice import Warmth
 from readers.block_order import BlockShuffled
 from readers.dataset import PackedDataset
 from readers.dataset_order import block_samples, check_state, describe, order_of
@@ -115,6 +116,7 @@ class Loader:
         # The caller holds up to two batches: the next one is made before its name lets go of the last.
         held = 2 + (max(prefetch, self.threads) if self.threads else 0)
         self._pool = Pool(torch.cuda.is_available() and (pin_memory or on_gpu), held * max(len(dataset.fields), 1))
+        self._warmth = Warmth()
         self._finish: Callable[[Any], Any] | None = _to_numpy if as_numpy else None
 
     @property
@@ -211,7 +213,7 @@ class Loader:
 
     def _batches(self, order: Numbers, done: int) -> Generator[Any, None, None]:
         """What this rank still has of an epoch; closing it stops the threads."""
-        stream = Stream(self.dataset, self._pool, self.threads, self.prefetch, self._finish)
+        stream = Stream(self.dataset, self._pool, self.threads, self.prefetch, self._finish, self._warmth)
         with closing(stream.batches(self.share.numbers(order, done), self.batch_size)) as batches:
             if self.device is None:
                 yield from batches

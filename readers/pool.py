@@ -21,6 +21,8 @@ from readers.fresh import CPU, fresh
 LEAST_BYTES = 2**20
 #: Free buffers that are kept, where the caller does not say.
 KEEP = 6
+#: Batches in use at a time where each is read when it is asked for: the caller's last one, the next, and one to spare.
+BATCHES = 3
 
 
 class Pool:
@@ -43,7 +45,7 @@ class Pool:
         self._free: deque[NDArray[np.uint8]] = deque(maxlen=keep)
         self._lent: dict[int, tuple[object, NDArray[np.uint8]]] = {}
         self._given_back = _giver_back(self._free, self._lent)
-        self._buffers: dict[tuple[int, int, torch.dtype], Buffers] = {}
+        self._buffers: dict[tuple[str, int, int, torch.dtype], Buffers] = {}
 
     def __reduce__(self) -> tuple[type[Pool], tuple[bool, int]]:
         return Pool, (self.pinned, self._keep)
@@ -64,11 +66,11 @@ class Pool:
         self._lent[id(reference)] = reference, memory
         return torch.from_numpy(view)
 
-    def buffers(self, rows: int, length: int, dtype: torch.dtype) -> Buffers:
-        """Memory for batch after batch of up to so many rows; not page-locked."""
-        key = rows, length, dtype
+    def buffers(self, name: str, rows: int, length: int, dtype: torch.dtype) -> Buffers:
+        """Memory for batch after batch of one field, up to so many rows each; from epoch to epoch, not page-locked."""
+        key = name, rows, length, dtype
         if key not in self._buffers:
-            self._buffers[key] = Buffers(rows, length, dtype, self._keep)
+            self._buffers[key] = Buffers(rows, length, dtype, BATCHES)
         return self._buffers[key]
 
     def _fitting(self, nbytes: int) -> NDArray[np.uint8] | None:

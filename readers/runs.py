@@ -50,19 +50,20 @@ class Run(NamedTuple):
 
 def runs(readers: Sequence[FieldReader], numbers: Numbers, batch_size: int, at_once: int) -> Iterator[Run]:
     """Batches of samples `numbers` (n,), so many `at_once` in a run, or so many bytes where samples differ in size."""
-    for group in groups(readers, numbers, batch_size, batch_size):
+    for group in groups(readers, numbers, batch_size, batch_size, GROUP_SAMPLES):
         by_bytes = at_once > 1 and any(isinstance(reader, Varied) for reader in readers)
         edges = _edges_by_bytes(readers, group) if by_bytes else even_edges(len(group.sizes), at_once)
         # All of a group at once, not each between two copies, which leave nothing else in the processor's cache.
         yield from cut(group, edges)
 
 
-def groups(readers: Sequence[FieldReader], numbers: Numbers, batch_size: int, first: int) -> Iterator[Run]:
+def groups(readers: Sequence[FieldReader], numbers: Numbers, batch_size: int, first: int, most: int) -> Iterator[Run]:
     """Batches of samples `numbers` (n,) that are located together.
 
     Args:
         first: samples of the first group, about. The first batch comes the sooner the fewer they are, and the second
             where much is looked up.
+        most: samples of any group, about.
     """
     start, group = 0, first
     growth = GROUP_SAMPLES if all(type(reader) is FixedRaw for reader in readers) else 4
@@ -70,7 +71,7 @@ def groups(readers: Sequence[FieldReader], numbers: Numbers, batch_size: int, fi
         end = start + -(-group // batch_size) * batch_size
         places = locate_all(readers, numbers[start:end])
         yield Run(places, _sizes(min(end, len(numbers)) - start, batch_size))
-        start, group = end, min(growth * group, GROUP_SAMPLES)
+        start, group = end, min(growth * group, most)
 
 
 def cut(group: Run, edges: list[int]) -> list[Run]:
@@ -94,7 +95,7 @@ def _sizes(samples: int, batch_size: int) -> list[int]:
 
 
 def _edges_by_bytes(readers: Sequence[FieldReader], group: Run) -> list[int]:
-    """The same, by what the batches of a group have.
+    """What `even_edges` gives, by the bytes that the batches of a group have.
 
     Not by the mean: a dataset that begins with its small samples may end with runs of 200 MB else.
     """

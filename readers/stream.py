@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import Any, TypeVar, cast
@@ -19,11 +19,12 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from packer.errors import UsageError
+from readers.advice import Warmth
 from readers.dataset import PackedDataset
 from readers.field_reader import FieldReader
 from readers.fixed import FixedRaw
 from readers.gathering import as_images
-from readers.large import LargeBatches, LargeRun, is_large
+from readers.large import GROUP_BATCHES, LargeBatches, LargeRun, is_large
 from readers.places import Numbers
 from readers.pool import LEAST_BYTES, Pool
 from readers.runs import GROUP_SAMPLES, Run, batches_at_once, groups, runs, split
@@ -32,7 +33,7 @@ from readers.take import settle
 #: Names of the reading threads begin with this.
 THREAD_NAME = "packed-reader"
 
-AnyRun = TypeVar("AnyRun", Run, LargeRun)
+SomeRun = TypeVar("SomeRun")
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Stream:
         prefetch: batches read ahead by threads, at most, or one a thread where that is more; what counts as one
             are the batches of a run where they are small and there is no transform.
         finish: applied to each batch, behind the dataset's transform, by the thread that read it.
+        warmth: what is known of earlier epochs.
     """
 
     dataset: PackedDataset
@@ -51,6 +53,7 @@ class Stream:
     threads: int = 0
     prefetch: int = 2
     finish: Callable[[Any], Any] | None = None
+    warmth: Warmth = field(default_factory=Warmth)
 
     def batches(self, numbers: Numbers, batch_size: int) -> Generator[Any, None, None]:
         """Samples `numbers` (n,) in batches, the last one of what is left. To be closed, so that no thread is left.
@@ -63,16 +66,18 @@ class Stream:
         # A transform may take any time, and give any number of bytes: its batches are read ahead one by one.
         alone = self.threads and self.dataset.transform is not None
         fields = list(readers.values())
+        batch_size = min(batch_size, max(len(numbers), 1))  # some ask for one of all there is, whatever that is
         by_name = {name: _values(reader, self.pool) for name, reader in readers.items()}
         advisor, failures = self.dataset.opened.advisor, list[Exception]()
         if not self.threads and not self.pool.pinned and is_large(fields, batch_size):
             large = LargeBatches(cast(Mapping[str, FixedRaw], readers), self.pool, batch_size, by_name)
-            located = chain.from_iterable(map(large.prepared, groups(fields, numbers, batch_size, GROUP_SAMPLES)))
-            ready = advisor.ahead(_up_to_failure(located, failures), partial(_spans, fields))
+            group = min(GROUP_BATCHES * batch_size, GROUP_SAMPLES)
+            located = chain.from_iterable(map(large.prepared, groups(fields, numbers, batch_size, group, group)))
+            ready = advisor.ahead(_up_to_failure(located, failures), partial(_spans, fields), self.warmth)
             return self._one_by_one(large, ready, failures)
         at_once = 1 if alone else batches_at_once(fields, batch_size)
         located_runs = runs(fields, numbers, batch_size, at_once)
-        told = advisor.ahead(_up_to_failure(located_runs, failures), partial(_spans, fields))
+        told = advisor.ahead(_up_to_failure(located_runs, failures), partial(_spans, fields), self.warmth)
         read = self._reader(by_name)
         return self._ahead(read, told, failures) if self.threads else self._inline(read, told, failures)
 
@@ -148,7 +153,7 @@ class Stream:
             threads.shutdown(wait=not is_reader, cancel_futures=True)
 
 
-def _up_to_failure(located: Iterator[AnyRun], failures: list[Exception]) -> Iterator[AnyRun]:
+def _up_to_failure(located: Iterator[SomeRun], failures: list[Exception]) -> Iterator[SomeRun]:
     """The runs up to an error, which is put into `failures`: those before it that were not read yet can be."""
     try:
         yield from located
@@ -187,7 +192,7 @@ def _handed_over(batches: list[Any]) -> Iterator[Any]:
         yield batches.pop()
 
 
-def _spans(readers: Sequence[FieldReader], run: AnyRun, some: int | None = None) -> Numbers:
+def _spans(readers: Sequence[FieldReader], run: Run | LargeRun, some: int | None = None) -> Numbers:
     """Address and size of the bytes of a run, (n, 2); of all its samples, or of about so many of them."""
     step = 1 if some is None else max(1, sum(run.sizes) // some)
     return np.concatenate([r.spans(places[::step]) for r, places in zip(readers, run.places, strict=True)])

@@ -10,9 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
 
+from readers.buffers import Buffers
 from readers.forks import in_main_thread
-from readers.pool import Pool
 from readers.take import AWAKE_BYTES, TEAM_BYTES, TORCH_GRAIN, alone, quicker, take, team_is_awake, together
+
+#: Makes memory for rows of so many elements.
+MakeBuffers = Callable[[int, torch.dtype], Buffers]
 
 #: Fewer bytes are copied by numpy, which keeps the interpreter's lock meanwhile: 25 us at most. torch lets go of it,
 #: and may wait for milliseconds to have it back while another thread is at work. The main thread mostly works alone.
@@ -79,17 +82,16 @@ class Window:
             lambda: self._small(records),
         )
 
-    def gatherer(self, pool: Pool, most: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    def gatherer(self, buffers: MakeBuffers) -> Callable[[torch.Tensor], torch.Tensor]:
         """A function that gives what `tensor` does, of records as a tensor, by torch with as many threads as it likes.
 
         Args:
-            pool: gives the memory.
-            most: records of a call, at most.
+            buffers: gives the memory.
         """
         rows, length, unit = self._rows, self._length, self._rows.dtype
         dtype, shape = self._dtype, self._shape
         strides = (self._nbytes // dtype.itemsize, *self._strides)
-        select, take_memory = torch.index_select, pool.buffers(most, length, unit).take
+        select, take_memory = torch.index_select, buffers(length, unit).take
 
         def gather(records: torch.Tensor) -> torch.Tensor:
             n = records.numel()  # `len` is a function of torch's in Python

@@ -150,25 +150,26 @@ def test_what_is_in_memory_is_not_asked_for(rows, calls):
 
 
 def test_what_was_warm_a_moment_ago_is_not_tried(rows, calls, monkeypatch):
-    """The next epoch begins at once; later ones, and those behind reading from the disk, try their first run."""
+    """A loader's next epoch begins at once; later ones, and those behind reading from the disk, try their first run."""
     tried, blocks = [], [0]
     monkeypatch.setattr(advice.Advisor, "in_memory", lambda *_: tried.append(1) or True)
     monkeypatch.setattr(advice, "_blocks_read", lambda: blocks[0])
     monkeypatch.setattr(advice, "CHECK_SECONDS", 0)
     monkeypatch.setattr(advice, "WARM_SECONDS", 100)
     loader = Loader(PackedDataset(rows), 100)
-    advisor = loader.dataset.opened.advisor
     for _ in range(3):
         list(loader)
         assert len(tried) == 1
-    advisor._warm_until = 0.0  # a while later
-    list(loader)
+    list(Loader(loader.dataset, 100))  # which may read other samples
     assert len(tried) == 2
-    monkeypatch.setattr(advice, "_blocks_read", lambda: blocks.append(0) or len(blocks))
-    list(loader)
-    assert len(tried) == 2
+    loader._warmth.until = 0.0  # a while later
     list(loader)
     assert len(tried) == 3
+    monkeypatch.setattr(advice, "_blocks_read", lambda: blocks.append(0) or len(blocks))
+    list(loader)
+    assert len(tried) == 3
+    list(loader)
+    assert len(tried) == 4
 
 
 def test_reading_around_is_left_alone_while_warm(rows, calls, monkeypatch):

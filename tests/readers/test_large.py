@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ import torch
 from packer.convert import convert
 from packer.format.codecs import NAMED
 from packer.format.schema import Field
-from readers import Loader, PackedDataset, large, stream, take
+from readers import Loader, PackedDataset, advice, large, stream, take
 from readers.fixed import FixedRaw
 from readers.large import LargeBatches, LargeRun, is_large
 from readers.runs import Run
@@ -232,7 +233,7 @@ def test_one_batch_of_a_run_is_timed(
         assert len(list(loader)) == COUNT
     tries = [is_try for _, is_try in notes]
     assert tries[: take.TRY_CALLS] == [True] * take.TRY_CALLS
-    # The first group of an epoch is one batch, the other one run.
+    # The first run of an epoch is one batch, the other all the rest.
     assert 46 <= len(notes) <= 40 + 10 * take.TRY_CALLS
     assert {together for together, _ in notes} == {True, False}
     notes.clear()
@@ -259,8 +260,8 @@ def test_fields_of_no_bytes_need_no_place(tmp_path: Path, monkeypatch: pytest.Mo
     assert any(place % 4 for place in places)
 
 
-def test_the_first_batch_of_a_group_is_a_run_of_its_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may come from the disk; those behind it are asked for together. All are located at once."""
+def test_what_is_prepared_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many batches, and samples, at most; the first batch is a run of its own, for it may come from the disk."""
     monkeypatch.setattr(large, "HUGE_SAMPLE", 1)
     monkeypatch.setattr(large, "RUN_BYTES", 4 * 4 * 130)
     located, cuts = [], []
@@ -273,14 +274,56 @@ def test_the_first_batch_of_a_group_is_a_run_of_its_own(folder: Path, monkeypatc
         return runs
 
     monkeypatch.setattr(LargeBatches, "prepared", noting)
-    list(Loader(PackedDataset(folder), 4))
+    loader = Loader(PackedDataset(folder), 4)
+    list(loader)
     assert located == [COUNT]
     assert cuts == [[[4], [4] * 4, [4] * 4, [4] * 4, [1]]]
-    monkeypatch.setattr(stream, "GROUP_SAMPLES", 8)
-    monkeypatch.setattr("readers.runs.GROUP_SAMPLES", 8)
-    list(Loader(PackedDataset(folder), 4))
-    assert located[1:] == [8] * 6 + [5]
-    assert cuts[-1] == [[4], [1]]
+    for name, value in (("GROUP_SAMPLES", 8), ("GROUP_BATCHES", 2)):
+        located.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(stream, name, value)
+            list(loader)
+        assert located == [8] * 6 + [5]
+        assert cuts[-1] == [[4], [1]]
+
+
+def test_cold_runs_are_asked_for_before_they_are_due(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one is read the next is on its way, for runs of the usual size."""
+    asked: list[int] = []
+    run = 4 * 4 * 130
+    ahead = run * advice.COLD_BYTES // large.RUN_BYTES
+    monkeypatch.setattr(large, "HUGE_SAMPLE", 1)
+    for name in ("COLD_BYTES", "FIRST_BYTES"):
+        monkeypatch.setattr(advice, name, ahead)
+    monkeypatch.setattr(large, "RUN_BYTES", run)
+    monkeypatch.setattr(advice.Advisor, "in_memory", lambda *_: False)
+    monkeypatch.setattr(advice.Advisor, "is_cold", lambda *_: True)
+    monkeypatch.setattr(advice.Advisor, "ask", lambda self, spans: asked.append(len(spans)))
+    before = [len(asked) for _ in Loader(PackedDataset(folder), 4)]
+    assert before == [1, *[3] * 4, *[4] * 4, *[5] * 5]
+    assert asked == [4 * len(FIELDS), *[16 * len(FIELDS)] * 3, len(FIELDS)]
+
+
+@pytest.mark.parametrize("batch_size", [COUNT + 1, 10**9, sys.maxsize])
+def test_a_batch_may_be_of_all_there_is(folder: Path, way: str, batch_size: int) -> None:
+    """However many are asked for, memory is taken for as many as there are."""
+    dataset = PackedDataset(folder)
+    (batch,) = Loader(dataset, batch_size)
+    same(batch, dataset, list(range(COUNT)))
+
+
+def test_memory_of_batches_that_were_held_is_given_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each field the loader keeps that of three batches."""
+    monkeypatch.setattr(large, "TEAM_BYTES", 1)
+    monkeypatch.setattr(large, "AWAKE_BYTES", 0)
+    loader = Loader(PackedDataset(folder), 4)
+    held = list(loader)
+    arrays = [weakref.ref(array) for one in loader._pool._buffers.values() for array in one._arrays]
+    assert len(arrays) == 3 * len(FIELDS)
+    assert len(held) > 3
+    kept = loader._pool._buffers["hr", 4, 72, torch.uint8]
+    del held
+    assert len({kept.take(4).data_ptr() for _ in range(10)}) == 1
 
 
 def test_labels_are_left_to_numpy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
