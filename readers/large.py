@@ -26,7 +26,7 @@ from readers.take import AWAKE_BYTES, TEAM_BYTES, Team, Teams, one_thread
 Batch = dict[str, torch.Tensor]
 Reads = Sequence[Callable[[Any], torch.Tensor]]
 
-#: Bytes of a run, about: five batches of 128 pairs of 13 kB. What is done once a run takes 25 us.
+#: Bytes of a run, about: five batches of 128 pairs of 13 kB. What is done once a run takes 25 to 45 us.
 RUN_BYTES = 2**23
 #: Batches that are located and prepared together, at most: so many tensors there are at a time. Thousands of batches of
 #: one sample would take 13 ms, before the first comes.
