@@ -101,9 +101,9 @@ class FixedRaw:
         """The samples, (n, *shape), in new memory or in what `allocate` gives."""
         return self._window.tensor(located, allocate and allocate(len(located) * self._row))
 
-    def gatherer(self, buffers: MakeBuffers) -> Callable[[torch.Tensor], torch.Tensor]:
-        """What gives the same as `images`, of places as a tensor, by torch and with fewer calls."""
-        return self._images.gatherer(buffers)
+    def gatherer(self, most: int, buffers: MakeBuffers) -> Callable[[torch.Tensor], torch.Tensor]:
+        """What gives the same as `images`, of up to `most` places as a tensor, by torch and with fewer calls."""
+        return self._images.gatherer(most, buffers)
 
     def copier(self) -> Callable[[Numbers], torch.Tensor]:
         """What gives the same as `images` by numpy and with fewer calls, in new memory."""

@@ -91,7 +91,7 @@ class LargeBatches:
         # thread is at work: not for labels.
         self._by_torch = [self._has_team and nbytes >= AWAKE_BYTES for nbytes in sizes]
         self._reads: Reads = [
-            reader.gatherer(partial(pool.buffers, name, batch_size)) if by_torch else reader.copier()
+            reader.gatherer(batch_size, partial(pool.buffers, name)) if by_torch else reader.copier()
             for (name, reader), by_torch in zip(readers.items(), self._by_torch, strict=True)
         ]
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from readers.buffers import Buffers
+from readers.buffers import Buffers, Shaped
 from readers.fresh import CPU, fresh
 
 #: Smaller batches come from the system's allocator, which reuses small memory well by itself.
@@ -66,11 +66,11 @@ class Pool:
         self._lent[id(reference)] = reference, memory
         return torch.from_numpy(view)
 
-    def buffers(self, name: str, rows: int, length: int, dtype: torch.dtype) -> Buffers:
-        """Memory for batch after batch of one field, up to so many rows each; from epoch to epoch, not page-locked."""
+    def buffers(self, name: str, rows: int, length: int, dtype: torch.dtype, shaped: Shaped) -> Buffers:
+        """Memory for batch after batch of one field, from epoch to epoch; see `Buffers`. It is not page-locked."""
         key = name, rows, length, dtype
         if key not in self._buffers:
-            self._buffers[key] = Buffers(rows, length, dtype, BATCHES)
+            self._buffers[key] = Buffers(rows, length, dtype, shaped, BATCHES)
         return self._buffers[key]
 
     def _fitting(self, nbytes: int) -> NDArray[np.uint8] | None:

@@ -10,12 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
 
-from readers.buffers import Buffers
+from readers.buffers import Buffers, Shaped
 from readers.forks import in_main_thread
 from readers.take import AWAKE_BYTES, TEAM_BYTES, TORCH_GRAIN, alone, quicker, take, team_is_awake, together
 
-#: Makes memory for rows of so many elements.
-MakeBuffers = Callable[[int, torch.dtype], Buffers]
+MakeBuffers = Callable[[int, int, torch.dtype, Shaped], Buffers]
 
 #: Fewer bytes are copied by numpy, which keeps the interpreter's lock meanwhile: 25 us at most. torch lets go of it,
 #: and may wait for milliseconds to have it back while another thread is at work. The main thread mostly works alone.
@@ -82,24 +81,29 @@ class Window:
             lambda: self._small(records),
         )
 
-    def gatherer(self, buffers: MakeBuffers) -> Callable[[torch.Tensor], torch.Tensor]:
+    def gatherer(self, most: int, buffers: MakeBuffers) -> Callable[[torch.Tensor], torch.Tensor]:
         """A function that gives what `tensor` does, of records as a tensor, by torch with as many threads as it likes.
 
         Args:
-            buffers: gives the memory.
+            most: records of a call, at most.
+            buffers: makes the memory: of so many rows and elements, a dtype, and with a shape to hand it out in.
         """
-        rows, length, unit = self._rows, self._length, self._rows.dtype
-        dtype, shape = self._dtype, self._shape
-        strides = (self._nbytes // dtype.itemsize, *self._strides)
-        select, take_memory = torch.index_select, buffers(length, unit).take
+        rows, dtype, shape, axes = self._rows, self._record_dtype, self._record_shape, self._axes
+
+        def shaped(array: NDArray[Any]) -> NDArray[Any]:
+            values = array.view(dtype).reshape(most, *shape)
+            return values if axes is None else values.transpose(axes)
+
+        select, take_memory = torch.index_select, buffers(most, self._length, rows.dtype, shaped).take
 
         def gather(records: torch.Tensor) -> torch.Tensor:
             n = records.numel()  # `len` is a function of torch's in Python
-            values = take_memory(n)
-            select(rows, 0, records, out=values)
-            if unit != dtype:
-                values = values.view(dtype)
-            return values.as_strided((n, *shape), strides)
+            memory, values = take_memory()
+            if n == most:
+                select(rows, 0, records, out=memory)
+                return torch.from_numpy(values)
+            select(rows, 0, records, out=memory[:n])
+            return torch.from_numpy(values)[:n]
 
         return gather
 

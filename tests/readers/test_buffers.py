@@ -14,22 +14,34 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from readers.buffers import _UNUSED, Buffers
 from readers.pool import Pool
 
 
+def as_it_is(array: NDArray[Any]) -> NDArray[Any]:
+    """Hands memory out as it is filled."""
+    return array
+
+
 def buffers(keep: int = 3) -> Buffers:
-    """Rows of 100 bytes, up to 64 of them."""
-    return Buffers(64, 100, torch.uint8, keep)
+    """64 rows of 100 bytes."""
+    return Buffers(64, 100, torch.uint8, as_it_is, keep)
+
+
+def take(made: Buffers, rows: int = 64) -> torch.Tensor:
+    """The next tensor, as those who read make it."""
+    _, values = made.take()
+    return torch.from_numpy(values) if rows == len(values) else torch.from_numpy(values)[:rows]
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.int64, torch.bool])
 def test_tensors_have_the_rows_asked_for(dtype: torch.dtype) -> None:
     """Of any dtype, all rows or fewer, writable, aligned as torch's own."""
-    made = Buffers(64, 5, dtype, 3)
+    made = Buffers(64, 5, dtype, as_it_is, 3)
     for rows in (64, 64, 7, 1, 64):
-        tensor = made.take(rows)
+        tensor = take(made, rows)
         assert (tensor.shape, tensor.dtype) == ((rows, 5), dtype)
         assert tensor.is_contiguous()
         assert tensor.data_ptr() % 64 == 0
@@ -37,12 +49,29 @@ def test_tensors_have_the_rows_asked_for(dtype: torch.dtype) -> None:
         assert int(tensor.sum()) == 5 * rows
 
 
+def test_what_is_filled_is_what_is_handed_out() -> None:
+    """In another shape and dtype, and with other axes first; in use as long as any tensor of those is."""
+    made = Buffers(8, 24, torch.int16, lambda array: array.view("u2").reshape(8, 2, 3, 4).transpose(0, 3, 1, 2), 3)
+    memory, values = made.take()
+    at = memory.data_ptr()
+    memory.copy_(torch.arange(8 * 24).view(8, 24))
+    tensor = torch.from_numpy(values)
+    assert (tensor.shape, tensor.dtype) == ((8, 4, 2, 3), torch.uint16)
+    assert np.array_equal(tensor, np.arange(8 * 24).reshape(8, 2, 3, 4).transpose(0, 3, 1, 2))
+    del memory, values
+    part = tensor[2:3, 1]
+    del tensor
+    assert made.take()[0].data_ptr() != at
+    del part
+    assert made.take()[0].data_ptr() == at
+
+
 def test_dropped_memory_is_used_again() -> None:
     """Two tensors in turn need two pieces of memory, also where some have fewer rows."""
     made, places = buffers(), set()
     last = None
     for rows in (64, 64, 5, 64, 64, 1, 64):
-        tensor = made.take(rows)
+        tensor = take(made, rows)
         places.add(tensor.data_ptr())
         last = tensor
     assert last is not None
@@ -71,40 +100,40 @@ def test_dropped_memory_is_used_again() -> None:
 def test_any_view_keeps_the_memory(hold: Callable[[torch.Tensor], Any], rows: int) -> None:
     """As long as a view is left, of whatever kind, its memory is not given out; after that it is."""
     made = buffers()
-    tensor = made.take(rows)
+    tensor = take(made, rows)
     at = tensor.data_ptr()
     view = hold(tensor)
     del tensor
-    assert made.take(64).data_ptr() != at
+    assert take(made, 64).data_ptr() != at
     del view
-    assert made.take(64).data_ptr() == at
+    assert take(made, 64).data_ptr() == at
 
 
 def test_what_autograd_saved_keeps_the_memory() -> None:
     """A tensor of which only the backward pass knows."""
-    made = Buffers(64, 100, torch.float32, 3)
-    tensor = made.take(64)
+    made = Buffers(64, 100, torch.float32, as_it_is, 3)
+    tensor = take(made, 64)
     at = tensor.data_ptr()
     weight = torch.ones((64, 100), requires_grad=True)
     result = (weight * tensor.fill_(3)).sum()
     del tensor
-    assert made.take(64).data_ptr() != at
+    assert take(made, 64).data_ptr() != at
     result.backward()
     assert weight.grad is not None
     assert bool((weight.grad == 3).all())
     del result
-    assert made.take(64).data_ptr() == at
+    assert take(made, 64).data_ptr() == at
 
 
 def test_memory_beyond_what_is_kept_belongs_to_its_tensors() -> None:
     """Of twenty tensors none changes, and only the memory of the last three is used again."""
     made = buffers(keep=3)
-    tensors = [made.take(64).fill_(number) for number in range(20)]
+    tensors = [take(made, 64).fill_(number) for number in range(20)]
     assert [int(tensor[-1, -1]) for tensor in tensors] == list(range(20))
     places = [tensor.data_ptr() for tensor in tensors]
     assert len(set(places)) == 20
     tensors.clear()
-    again = [made.take(64) for _ in range(3)]
+    again = [take(made, 64) for _ in range(3)]
     assert sorted(tensor.data_ptr() for tensor in again) == sorted(places[-3:])
 
 
@@ -134,7 +163,7 @@ def test_other_threads_may_let_go_at_any_time() -> None:
     for thread in threads:
         thread.start()
     for number in range(1000):
-        waiting.put((made.take(64 - number % 2).fill_(number % 251), number % 251))
+        waiting.put((take(made, 64 - number % 2).fill_(number % 251), number % 251))
     for _ in threads:
         waiting.put(None)
     for thread in threads:
@@ -150,7 +179,7 @@ def test_threads_may_ask_at_once() -> None:
 
     def use(number: int) -> None:
         for _ in range(500):
-            tensor = made.take(64).fill_(number)
+            tensor = take(made, 64).fill_(number)
             if not bool((tensor == number).all()):
                 wrong.append(number)
 
@@ -165,15 +194,15 @@ def test_threads_may_ask_at_once() -> None:
 def test_what_is_asked_for_in_the_midst_of_asking_is_other_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a signal's handler, say, just when free memory was found."""
     made, inner = buffers(), list[torch.Tensor]()
-    free = made.take(64).data_ptr()
+    free = take(made, 64).data_ptr()
 
     def ask_again(array: object) -> int:
         monkeypatch.undo()
-        inner.append(made.take(64))
+        inner.append(take(made, 64))
         return _UNUSED
 
     monkeypatch.setattr("readers.buffers.getrefcount", ask_again)
-    assert made.take(64).data_ptr() == free
+    assert take(made, 64).data_ptr() == free
     assert inner[0].data_ptr() != free
 
 
@@ -188,28 +217,28 @@ def test_a_debugger_that_looks_on_changes_nothing() -> None:
     sys.settrace(tracer)
     try:
         fresh_module = importlib.reload(importlib.import_module("readers.buffers"))
-        made = fresh_module.Buffers(64, 100, torch.uint8, 3)
-        tensors = [made.take(64).fill_(number) for number in range(3)]
+        made = fresh_module.Buffers(64, 100, torch.uint8, as_it_is, 3)
+        tensors = [take(made, 64).fill_(number) for number in range(3)]
     finally:
         sys.settrace(before)
-    tensors += [made.take(64).fill_(number) for number in range(3, 6)]
+    tensors += [take(made, 64).fill_(number) for number in range(3, 6)]
     assert [int(tensor[-1, -1]) for tensor in tensors] == list(range(6))
 
 
 def test_a_pool_keeps_them_from_epoch_to_epoch() -> None:
     """Of each field, shape and dtype one; a copy of the pool has its own."""
     pool = Pool(keep=5)
-    made = pool.buffers("x", 8, 4, torch.uint8)
-    assert pool.buffers("x", 8, 4, torch.uint8) is made
+    made = pool.buffers("x", 8, 4, torch.uint8, as_it_is)
+    assert pool.buffers("x", 8, 4, torch.uint8, as_it_is) is made
     others = [
-        pool.buffers("y", 8, 4, torch.uint8),
-        pool.buffers("x", 8, 5, torch.uint8),
-        pool.buffers("x", 9, 4, torch.uint8),
-        pool.buffers("x", 8, 4, torch.int8),
-        pickle.loads(pickle.dumps(pool)).buffers("x", 8, 4, torch.uint8),
+        pool.buffers("y", 8, 4, torch.uint8, as_it_is),
+        pool.buffers("x", 8, 5, torch.uint8, as_it_is),
+        pool.buffers("x", 9, 4, torch.uint8, as_it_is),
+        pool.buffers("x", 8, 4, torch.int8, as_it_is),
+        pickle.loads(pickle.dumps(pool)).buffers("x", 8, 4, torch.uint8, as_it_is),
     ]
     assert len({id(one) for one in (made, *others)}) == 6
-    held = [made.take(8) for _ in range(6)]
+    held = [take(made, 8) for _ in range(6)]
     places = {tensor.data_ptr() for tensor in held[3:]}
     held.clear()
-    assert {tensor.data_ptr() for tensor in [made.take(8) for _ in range(3)]} == places
+    assert {tensor.data_ptr() for tensor in [take(made, 8) for _ in range(3)]} == places

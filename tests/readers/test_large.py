@@ -163,6 +163,23 @@ def test_memory_is_used_again_and_not_before_it_is_free(folder: Path, way: str) 
     assert len(set(places)) < len(places)
 
 
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("modes", [(True, False), (False, True)])
+def test_inference_mode_may_begin_and_end_between_epochs(folder: Path, modes: tuple[bool, bool]) -> None:
+    """Of the memory of both, and of places that were looked up in the midst of a run."""
+    dataset = PackedDataset(folder)
+    loader = Loader(dataset, 8)
+    for mode in modes:
+        with torch.inference_mode(mode):
+            for at, batch in enumerate(loader):
+                same(batch, dataset, list(range(8 * at, min(8 * at + 8, COUNT))))
+    batches = iter(loader)
+    with torch.inference_mode():
+        next(batches)
+    batch = next(batches)
+    assert torch.equal(torch.nn.Parameter(batch["x"]) * 2, batch["x"] * 2)
+
+
 def elsewhere(work: Callable[[], Any]) -> Any:
     """What `work` gives in a thread of its own."""
     found: list[Any] = []
@@ -318,12 +335,12 @@ def test_memory_of_batches_that_were_held_is_given_back(folder: Path, monkeypatc
     monkeypatch.setattr(large, "AWAKE_BYTES", 0)
     loader = Loader(PackedDataset(folder), 4)
     held = list(loader)
-    arrays = [weakref.ref(array) for one in loader._pool._buffers.values() for array in one._arrays]
-    assert len(arrays) == 3 * len(FIELDS)
+    kept = loader._pool._buffers.values()
+    assert [len(one._kept) for one in kept] == [3] * len(FIELDS)
     assert len(held) > 3
-    kept = loader._pool._buffers["hr", 4, 72, torch.uint8]
     del held
-    assert len({kept.take(4).data_ptr() for _ in range(10)}) == 1
+    for one in kept:
+        assert len({one.take()[0].data_ptr() for _ in range(10)}) == 1
 
 
 def test_labels_are_left_to_numpy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
