@@ -103,6 +103,7 @@ class Window:
                 select(rows, 0, records, out=memory)
                 return torch.from_numpy(values)
             select(rows, 0, records, out=memory[:n])
+            # Not of a part of the array: such a tensor would refer to what is behind the array, not to it.
             return torch.from_numpy(values)[:n]
 
         return gather
