@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 
+from packer.format.schema import Field
 from readers.field_reader import FieldReader
 from readers.fixed import FixedRaw
 from readers.forks import has_team
@@ -91,8 +92,8 @@ class LargeBatches:
         # thread is at work: not for labels.
         self._by_torch = [self._has_team and nbytes >= AWAKE_BYTES for nbytes in sizes]
         self._reads: Reads = [
-            reader.gatherer(batch_size, partial(pool.buffers, name)) if by_torch else reader.copier()
-            for (name, reader), by_torch in zip(readers.items(), self._by_torch, strict=True)
+            reader.gatherer(batch_size, partial(pool.buffers, _kind(reader.field))) if by_torch else reader.copier()
+            for reader, by_torch in zip(readers.values(), self._by_torch, strict=True)
         ]
 
     def prepared(self, group: Run) -> list[LargeRun]:
@@ -150,6 +151,11 @@ class LargeBatches:
         batch = next(run.batches) if team.together else _by_one(run)
         team.note((time.perf_counter() - began) / (samples * self._sample_bytes))
         return batch
+
+
+def _kind(field: Field) -> Hashable:
+    """What tells memory of one field from that of another: datasets may take each other's place in a loader."""
+    return field.name, field.dtype, field.shape, field.kind
 
 
 def _by_one(run: LargeRun) -> Batch:

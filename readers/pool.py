@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import numpy as np
 import torch
@@ -45,7 +45,7 @@ class Pool:
         self._free: deque[NDArray[np.uint8]] = deque(maxlen=keep)
         self._lent: dict[int, tuple[object, NDArray[np.uint8]]] = {}
         self._given_back = _giver_back(self._free, self._lent)
-        self._buffers: dict[tuple[str, int, int, torch.dtype], Buffers] = {}
+        self._buffers: dict[tuple[Hashable, int, int, torch.dtype], Buffers] = {}
 
     def __reduce__(self) -> tuple[type[Pool], tuple[bool, int]]:
         return Pool, (self.pinned, self._keep)
@@ -66,9 +66,9 @@ class Pool:
         self._lent[id(reference)] = reference, memory
         return torch.from_numpy(view)
 
-    def buffers(self, name: str, rows: int, length: int, dtype: torch.dtype, shaped: Shaped) -> Buffers:
-        """Memory for batch after batch of one field, from epoch to epoch; see `Buffers`. It is not page-locked."""
-        key = name, rows, length, dtype
+    def buffers(self, what: Hashable, rows: int, length: int, dtype: torch.dtype, shaped: Shaped) -> Buffers:
+        """Memory for batch after batch of `what`, from epoch to epoch; see `Buffers`. It is not page-locked."""
+        key = what, rows, length, dtype
         if key not in self._buffers:
             self._buffers[key] = Buffers(rows, length, dtype, shaped, BATCHES)
         return self._buffers[key]

@@ -206,6 +206,55 @@ def test_what_is_asked_for_in_the_midst_of_asking_is_other_memory(monkeypatch: p
     assert inner[0].data_ptr() != free
 
 
+def test_memory_that_is_dropped_while_it_is_counted_stays_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By another thread that takes more than is kept."""
+    made, counts = buffers(), list[int]()
+    take(made)
+
+    def noting(values: object) -> int:
+        counts.append(sys.getrefcount(values))
+        return _UNUSED
+
+    monkeypatch.setattr("readers.buffers.getrefcount", noting)
+    held = take(made)
+    own = counts[0] - _UNUSED
+
+    def dropping(values: object) -> int:
+        made._kept.clear()
+        return sys.getrefcount(values) - own
+
+    monkeypatch.setattr("readers.buffers.getrefcount", dropping)
+    assert take(made).data_ptr() != held.data_ptr()
+
+
+def test_memory_within_functionalize_is_not_kept() -> None:
+    """Tensors there stand for others, whose memory is elsewhere."""
+    made = buffers()
+
+    def inside(values: torch.Tensor) -> torch.Tensor:
+        made.take()
+        return values + 1
+
+    torch.func.functionalize(inside)(torch.zeros(1))
+    filled = []
+    for number in range(6):
+        memory, values = made.take()
+        memory.fill_(number)
+        filled.append(torch.from_numpy(values))
+    assert [int(tensor[-1, -1]) for tensor in filled] == list(range(6))
+
+
+def test_compiled_code_keeps_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.compile makes arrays of its own: neither are those it makes used again, nor does it use those of others."""
+    made = buffers()
+    free = take(made).data_ptr()
+    monkeypatch.setattr("readers.buffers._is_compiling", lambda: True)
+    assert len({free, *(tensor.data_ptr() for tensor in [take(made), take(made)])}) == 3
+    monkeypatch.undo()
+    assert take(made).data_ptr() == free
+    assert len(made._kept) == 1
+
+
 def test_a_debugger_that_looks_on_changes_nothing() -> None:
     """One that reads all variables refers to them too: memory is used again less, and never too early."""
 
@@ -231,7 +280,7 @@ def test_a_pool_keeps_them_from_epoch_to_epoch() -> None:
     made = pool.buffers("x", 8, 4, torch.uint8, as_it_is)
     assert pool.buffers("x", 8, 4, torch.uint8, as_it_is) is made
     others = [
-        pool.buffers("y", 8, 4, torch.uint8, as_it_is),
+        pool.buffers(("x", (4,)), 8, 4, torch.uint8, as_it_is),
         pool.buffers("x", 8, 5, torch.uint8, as_it_is),
         pool.buffers("x", 9, 4, torch.uint8, as_it_is),
         pool.buffers("x", 8, 4, torch.int8, as_it_is),

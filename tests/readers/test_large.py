@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+import textwrap
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -179,6 +181,45 @@ def test_inference_mode_may_begin_and_end_between_epochs(folder: Path, modes: tu
         next(batches)
     batch = next(batches)
     assert torch.equal(torch.nn.Parameter(batch["x"]) * 2, batch["x"] * 2)
+
+
+@pytest.mark.usefixtures("way")
+def test_datasets_may_take_each_others_place(folder: Path, tmp_path: Path, pack: Any) -> None:
+    """Of as many bytes, and another shape."""
+    loader = Loader(PackedDataset(folder, fields=["hr"]), 8)
+    list(loader)
+    turned = Field(name="hr", dtype="uint8", shape=(4, 6, 3), kind="image", codec=NAMED["none"])
+    samples = [{"hr": np.full((4, 6, 3), number, "u1")} for number in range(COUNT)]
+    loader.dataset = PackedDataset(pack(tmp_path / "turned", [turned], [samples]))
+    for at, batch in enumerate(loader):
+        same(batch, loader.dataset, list(range(8 * at, min(8 * at + 8, COUNT))))
+
+
+def test_a_loop_may_be_compiled(folder: Path) -> None:
+    """In part of its epochs: what it has handed out stays as it is."""
+    code = f"""
+        import torch
+        from readers import Loader, PackedDataset, large
+        large.TEAM_BYTES, large.AWAKE_BYTES, large.HUGE_SAMPLE = 1, 0, 1
+        loader, kept = Loader(PackedDataset({str(folder)!r}), 8), []
+
+        @torch.compile(backend="eager")
+        def compiled():
+            for batch in loader:
+                kept.append(batch)
+
+        for batch in loader:
+            break
+        compiled()
+        kept += [*loader, *loader]
+        for at, batch in enumerate(kept):
+            numbers = torch.arange({COUNT})[8 * (at % 7) :][:8]
+            assert torch.equal(batch["y"], numbers), at
+            assert torch.equal(batch["hr"][:, 0, 0, 0], numbers.to(torch.uint8)), at
+        assert len(kept) == 21
+    """
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)], timeout=100, check=False)
+    assert done.returncode == 0
 
 
 def elsewhere(work: Callable[[], Any]) -> Any:
