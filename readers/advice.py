@@ -52,6 +52,9 @@ class Warmth:
 
     until: float = 0.0
 
+    def __reduce__(self) -> tuple[type[Warmth], tuple[()]]:
+        return Warmth, ()  # another machine has another clock, and other files in memory
+
 
 class Advisor:
     """Asks for bytes ahead of time, while reading is cold.

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import pickle
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -170,6 +171,13 @@ def test_what_was_warm_a_moment_ago_is_not_tried(rows, calls, monkeypatch):
     assert len(tried) == 3
     list(loader)
     assert len(tried) == 4
+
+
+def test_warmth_does_not_travel(rows):
+    """A copy of a loader in another process, or on another machine, tries its first run."""
+    loader = Loader(PackedDataset(rows), 100)
+    loader._warmth.until = float("inf")
+    assert pickle.loads(pickle.dumps(loader))._warmth.until == 0.0
 
 
 def test_reading_around_is_left_alone_while_warm(rows, calls, monkeypatch):
