@@ -25,23 +25,23 @@ import msgspec
 import xxhash
 
 from packer.convert import ConvertOptions, check_apart, convert, open_source
-from packer.dataset_lock import dataset_lock
 from packer.errors import UsageError, WriteError
-from packer.finish import write_table
 from packer.format import manifest as manifests
 from packer.format.manifest import MANIFEST, REJECTED_FILE, SHARD_FOLDER, FileEntry, Manifest
 from packer.format.sync import sync_folder, write_synced
-from packer.joining import check_names, joined_manifest, moved, take_shard
-from packer.left_out import ListEntry, left_out_lines, read_left_out, write_left_out
-from packer.origin import origin_of
-from packer.output import beside
-from packer.rejected import Rejected
+from packer.packing.dataset_lock import dataset_lock
+from packer.packing.finish import write_table
+from packer.packing.joining import check_names, joined_manifest, moved, take_shard
+from packer.packing.left_out import ListEntry, left_out_lines, read_left_out, write_left_out
+from packer.packing.origin import origin_of
+from packer.packing.output import beside
+from packer.packing.rejected import Rejected
+from packer.packing.state import listed
+from packer.packing.tasks import shard_path
 from packer.sources.base import Source
 from packer.sources.fitted import FittedSource
 from packer.sources.packed.source import open_packed, read_names
 from packer.sources.samples import SampleSource
-from packer.state import listed
-from packer.tasks import shard_path
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.codecs import rowdelta
+from packer.codecs.configs import NAMED, Buffer, Config, FrameCodec, check_fits, codec_name
 from packer.errors import SourceError, UsageError
-from packer.format import rowdelta
-from packer.format.codecs import NAMED, Buffer, Config, FrameCodec, check_fits, codec_name
 from packer.format.schema import FieldSpec
-from packer.framing import measured_ratio, sample_frames
-from packer.plan import field_sizes
-from packer.prepare import auto_codecs, look_at
+from packer.packing.framing import measured_ratio, sample_frames
+from packer.packing.plan import field_sizes
+from packer.packing.prepare import auto_codecs, look_at
 from packer.sources.base import Source
 from packer.sources.limits import Limits
 

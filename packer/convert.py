@@ -15,31 +15,31 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from packer.codecs.configs import parse_codec
 from packer.errors import SourceError, UsageError
-from packer.executors import run_executor
-from packer.finish import Made, finish
 from packer.format import manifest as manifests
-from packer.format.codecs import parse_codec
 from packer.format.manifest import Manifest
-from packer.format.remote.urls import is_url
 from packer.format.schema import FieldSpec
-from packer.framing import codec_texts
-from packer.left_out import salvage_left_out
-from packer.output import OutputFolder, check_output, warn_of_room
-from packer.prepare import Prepared, prepare
-from packer.processes import run_processes
-from packer.progress import Progress, no_progress
-from packer.rejected import Rejected
-from packer.remote.output import RemoteOutput
+from packer.packing.executors import run_executor
+from packer.packing.finish import Made, finish
+from packer.packing.framing import codec_texts
+from packer.packing.left_out import salvage_left_out
+from packer.packing.output import OutputFolder, check_output, warn_of_room
+from packer.packing.prepare import Prepared, prepare
+from packer.packing.processes import run_processes
+from packer.packing.progress import Progress, no_progress
+from packer.packing.rejected import Rejected
+from packer.packing.remote_output import RemoteOutput
+from packer.packing.resuming import Asked, finished, state_of
+from packer.packing.state import State, claim_of, listed
+from packer.packing.tasks import ShardReport, ShardTask, write_shard
 from packer.remote.sources import local_input
-from packer.resuming import Asked, finished, state_of
+from packer.remote.urls import is_url
 from packer.sources import child
 from packer.sources.base import Source
 from packer.sources.limits import Limits
 from packer.sources.opening import SourceOptions, open_sources
 from packer.sources.samples import SampleSource
-from packer.state import State, claim_of, listed
-from packer.tasks import ShardReport, ShardTask, write_shard
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,18 +12,18 @@ from pathlib import Path
 import packer
 from packer.convert import check_apart
 from packer.errors import UsageError, WriteError
-from packer.finish import write_table
 from packer.format import manifest as manifests
 from packer.format.manifest import NAMES_FILE, Manifest, ShardEntry
 from packer.format.sync import sync_folder
-from packer.joining import check_alike, check_names, joined_manifest, moved, take_shard
-from packer.left_out import read_left_out, write_left_out
-from packer.output import OutputFolder
-from packer.progress import Progress
-from packer.rejected import Rejected
+from packer.packing.finish import write_table
+from packer.packing.joining import check_alike, check_names, joined_manifest, moved, take_shard
+from packer.packing.left_out import read_left_out, write_left_out
+from packer.packing.output import OutputFolder
+from packer.packing.progress import Progress
+from packer.packing.rejected import Rejected
+from packer.packing.state import State
+from packer.packing.tasks import shard_path
 from packer.sources.packed.source import read_names
-from packer.state import State
-from packer.tasks import shard_path
 
 
 def merge(

@@ -15,8 +15,8 @@ from typing import Any
 from packer.convert import ConvertOptions, Report, check_apart, convert
 from packer.errors import UsageError
 from packer.format import manifest as manifests
-from packer.format.remote.urls import is_url
-from packer.framing import OTHERS, codec_texts
+from packer.packing.framing import OTHERS, codec_texts
+from packer.remote.urls import is_url
 from packer.sources.packed.source import open_packed
 
 

@@ -11,26 +11,26 @@ from typing import NamedTuple
 
 import msgspec
 
-from packer.against import check_same_schema, same_bits
-from packer.conversions import given_by, packed_names
-from packer.dataset_lock import dataset_lock
+from packer.checking.against import check_same_schema, same_bits
+from packer.checking.rebuild import rebuild_manifest
 from packer.errors import DamagedError, DatasetError, SourceError, UnfinishedError, WriteError
-from packer.finish import Made, write_manifest
 from packer.format import manifest as manifests
 from packer.format.column import Column
 from packer.format.manifest import NAMES_FILE, REJECTED_FILE, SHARD_FOLDER, Manifest, ShardEntry
 from packer.format.schema import Field
 from packer.format.shard import Shard
-from packer.left_out import ListEntry, left_out_lines, salvage_left_out, write_left_out
-from packer.origin import Origin
-from packer.output import beside
-from packer.plan import ShardPlan, field_sizes, plan_shards
-from packer.processes import run_processes
-from packer.progress import Progress, no_progress
-from packer.rebuild import rebuild_manifest
-from packer.rejected import encode_lines
+from packer.packing.conversions import given_by, packed_names
+from packer.packing.dataset_lock import dataset_lock
+from packer.packing.finish import Made, write_manifest
+from packer.packing.left_out import ListEntry, left_out_lines, salvage_left_out, write_left_out
+from packer.packing.origin import Origin
+from packer.packing.output import beside
+from packer.packing.plan import ShardPlan, field_sizes, plan_shards
+from packer.packing.processes import run_processes
+from packer.packing.progress import Progress, no_progress
+from packer.packing.rejected import encode_lines
+from packer.packing.tasks import ShardTask, report_of, write_shard
 from packer.sources.base import Source
-from packer.tasks import ShardTask, report_of, write_shard
 from packer.verify import verify
 
 

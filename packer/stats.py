@@ -15,14 +15,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.dataset_lock import dataset_lock
 from packer.errors import UsageError, WriteError
 from packer.format import manifest as manifests
 from packer.format.manifest import Manifest
 from packer.format.schema import FieldSpec
 from packer.format.statistics import FieldStats
 from packer.moments import PIECE, Moments, moments
-from packer.progress import Progress
+from packer.packing.dataset_lock import dataset_lock
+from packer.packing.progress import Progress
 from packer.sources.base import block_bytes, count
 from packer.sources.packed.source import PackedSource
 

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import msgspec
 
-from packer.check_pool import check_shards
+from packer.checking.check_pool import check_shards
+from packer.checking.shard_check import Checked, Fault, ShardCheck, check_shard, of_file
 from packer.errors import DamagedError, DatasetError
 from packer.format import manifest as manifests
 from packer.format.manifest import SHARD_FOLDER, UNFINISHED, FileEntry, Manifest, ShardEntry
 from packer.format.names import Names
-from packer.left_out import left_out_lines
-from packer.output import beside
-from packer.progress import Progress, no_progress
-from packer.shard_check import Checked, Fault, ShardCheck, check_shard, of_file
+from packer.packing.left_out import left_out_lines
+from packer.packing.output import beside
+from packer.packing.progress import Progress, no_progress
 
 #: Names told of one damage.
 SHOWN_NAMES = 5

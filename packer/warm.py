@@ -22,8 +22,8 @@ import numpy as np
 
 from packer.errors import DamagedError
 from packer.format import manifest as manifests
+from packer.packing.progress import Progress, no_progress
 from packer.page_cache import can_drop, drop
-from packer.progress import Progress, no_progress
 
 #: Bytes between two words about how far it is.
 _STEP = 2**26

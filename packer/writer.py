@@ -18,19 +18,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 import packer
+from packer.codecs.configs import parse_codec
 from packer.errors import SourceError, UsageError, WriteError
-from packer.finish import Made, finish
-from packer.format.codecs import parse_codec
 from packer.format.manifest import UNFINISHED, check_count
 from packer.format.schema import Field, FieldSpec
 from packer.format.shard_writer import ShardWriter
-from packer.framing import Extent, choose_codec, codec_by_field, stored_field
-from packer.output import OutputFolder
+from packer.packing.finish import Made, finish
+from packer.packing.framing import Extent, choose_codec, codec_by_field, stored_field
+from packer.packing.output import OutputFolder
+from packer.packing.state import State
+from packer.packing.tasks import ShardReport, publish, report_of, shard_path
 from packer.sources.base import Block
 from packer.sources.names import name_bytes
 from packer.sources.samples import Sample, as_arrays, infer_fields, one_block
-from packer.state import State
-from packer.tasks import ShardReport, publish, report_of, shard_path
 
 GIB = 2**30
 #: Samples held back at the start, to tell which axes are ragged and which codec pays.

@@ -23,7 +23,7 @@ from readers.places import Numbers
 from readers.ragged import Ragged
 
 if TYPE_CHECKING:
-    from packer.format.remote.mirror import Mirror
+    from packer.remote.mirror import Mirror
 
 
 class ByShard:

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.codecs.frame_hashes import frame_hashes
 from packer.errors import DamagedError
 from packer.format.column_index import ColumnIndex
-from packer.format.frame_hashes import frame_hashes
 from packer.format.schema import Field
 from readers.field_reader import FieldReader
 from readers.fixed import Allocate

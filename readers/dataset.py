@@ -14,8 +14,8 @@ from torch.utils.data import Dataset
 from packer.errors import UsageError
 from packer.format import manifest as manifests
 from packer.format.names import Names
-from packer.format.remote.urls import is_url
 from packer.format.schema import Field
+from packer.remote.urls import is_url
 from readers.batch import Batch, item_of
 from readers.by_shard import ByShard
 from readers.checking import CheckedReader, Checker, checked
@@ -33,7 +33,7 @@ from readers.rows import SampleRows
 from readers.sample_names import SampleNames
 
 if TYPE_CHECKING:
-    from packer.format.remote.mirror import Mirror
+    from packer.remote.mirror import Mirror
 
 Transform = Callable[[Any], Any]
 
@@ -268,12 +268,12 @@ class PackedDataset(Dataset[Any]):
 def _mirror(
     path: str | os.PathLike[str], cache: str | os.PathLike[str] | None, cache_bytes: int | None
 ) -> Mirror | None:
-    """The `packer.format.remote.mirror.Mirror` of a URL; None for a folder."""
+    """The `packer.remote.mirror.Mirror` of a URL; None for a folder."""
     if not is_url(path):
         if cache is not None or cache_bytes is not None:
             raise UsageError(f"{path} is a folder: cache and cache_bytes are for datasets behind a URL")
         return None
-    from packer.format.remote.mirror import Mirror  # here: it is loaded where there is something to fetch
+    from packer.remote.mirror import Mirror  # here: it is loaded where there is something to fetch
 
     return Mirror.open(path, cache, cache_bytes)
 

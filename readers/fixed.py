@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from packer.codecs import rowdelta
+from packer.codecs.configs import FrameCodec, Frames
 from packer.errors import DamagedError
-from packer.format import rowdelta
-from packer.format.codecs import FrameCodec, Frames
 from readers.addresses import Addresses
 from readers.forks import renew_in_children
 from readers.frame_cache import FrameCache, distinct

@@ -18,8 +18,8 @@ from typing import Any, cast
 import torch
 from torch.utils import _pytree as pytree
 
+from packer.codecs.configs import LZ4
 from packer.errors import UsageError
-from packer.format.codecs import LZ4
 from readers.advice import Warmth
 from readers.block_order import BlockShuffled
 from readers.dataset import PackedDataset

@@ -14,9 +14,9 @@ import torch
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from packer.codecs import rowdelta
+from packer.codecs.configs import FrameCodec
 from packer.errors import UsageError
-from packer.format import rowdelta
-from packer.format.codecs import FrameCodec
 from packer.format.schema import Field, FrameRule
 from readers.fixed import Allocate, FixedCoded, FixedRaw, damaged
 from readers.fresh import fresh

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from packer.format import compiled
+from packer.codecs import compiled
 from packer.format.schema import Field
 from readers.field_reader import FieldReader, locate_all
 from readers.fixed import FixedCoded, FixedRaw

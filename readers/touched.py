@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.format.codecs import Buffer, FrameCodec
+from packer.codecs.configs import Buffer, FrameCodec
 from readers.fixed import FixedCoded
 from readers.memory import Memory
 from readers.places import Numbers

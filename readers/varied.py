@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packer.format import rowdelta
-from packer.format.codecs import FrameCodec, Frames
+from packer.codecs import rowdelta
+from packer.codecs.configs import FrameCodec, Frames
 from packer.format.limits import MAX_CHUNK_BYTES
 from packer.format.schema import MAX_AXIS
 from readers.fixed import TORCH_DTYPES, Allocate, damaged

@@ -56,16 +56,26 @@ def test_errors_import_nothing():
     assert imported(MODULES["packer.errors"]) == {"__future__"}
 
 
-@pytest.mark.parametrize("module", layer("packer.format"))
-def test_the_format_knows_errors_alone(module):
+FORMAT = ("packer.errors", "packer.format", "packer.codecs")
+STORED = (*FORMAT, "packer.remote")
+
+
+@pytest.mark.parametrize("module", layer("packer.format", "packer.codecs"))
+def test_format_and_codecs_know_errors_alone(module):
     """What a dataset is does not depend on how it is made or read."""
-    assert all(within(name, "packer.errors", "packer.format") for name in ours(module))
+    assert all(within(name, *FORMAT) for name in ours(module))
+
+
+@pytest.mark.parametrize("module", layer("packer.remote"))
+def test_remote_knows_the_format_alone(module):
+    """Fetching files knows neither sources nor packing."""
+    assert all(within(name, *STORED) for name in ours(module))
 
 
 @pytest.mark.parametrize("module", layer("packer.sources"))
 def test_sources_know_the_format_alone(module):
     """Sources know neither plan nor writer."""
-    assert all(within(name, "packer.errors", "packer.format", "packer.sources") for name in ours(module))
+    assert all(within(name, *STORED, "packer.sources") for name in ours(module))
 
 
 @pytest.mark.parametrize("module", layer("packer", without=["packer.cli"]))
@@ -78,7 +88,7 @@ def test_the_library_knows_neither_readers_nor_terminal(module):
 @pytest.mark.parametrize("module", layer("readers"))
 def test_readers_know_the_format_alone(module):
     """Reading depends on no part of converting."""
-    assert all(within(name, "packer.errors", "packer.format", "readers") for name in ours(module))
+    assert all(within(name, *STORED, "readers") for name in ours(module))
     assert not [name for name in imported(MODULES[module]) if within(name, "click", "rich", "h5py", "PIL", "plyfile")]
 
 
@@ -97,7 +107,7 @@ def test_there_are_no_cycles():
     ("modules", "absent"),
     [
         (["packer.cli.main"], "numpy torch rich h5py PIL plyfile lmdb numcodecs msgspec"),
-        ([m for m in MODULES if within(m, "packer.format")], "torch click rich h5py PIL plyfile"),
+        ([m for m in MODULES if within(m, "packer.format", "packer.codecs")], "torch click rich h5py PIL plyfile"),
         (["packer.convert", "packer.writer"], "torch click rich h5py PIL plyfile"),
         (["readers"], "click rich h5py PIL plyfile lmdb"),
     ],

@@ -43,7 +43,7 @@ def check_out(sources: Sequence[str], out: str) -> None:
     Raises:
         click.UsageError: there is nothing else, or it is `FIELD=PATH`, and something is at the path.
     """
-    from packer.format.remote.urls import is_url
+    from packer.remote.urls import is_url
 
     if not sources:
         raise click.UsageError(f"{out} stands alone; name the sources, and behind them OUT, the folder to pack into")

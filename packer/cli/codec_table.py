@@ -8,7 +8,7 @@ from packer.cli.summary import shape_text
 from packer.cli.tables import counted, indented, shortened, table, terminal_width
 from packer.cli.units import size_text
 from packer.codec_report import FieldReport
-from packer.framing import LEAST_RECORD, LEAST_SHARE
+from packer.packing.framing import LEAST_RECORD, LEAST_SHARE
 
 _HEADS = ("codec", "ratio", "packing", "reading")
 

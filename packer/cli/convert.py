@@ -22,7 +22,7 @@ from packer.cli.units import size_text
 
 if TYPE_CHECKING:
     from packer.convert import ConvertOptions, Report
-    from packer.prepare import Prepared
+    from packer.packing.prepare import Prepared
 
 _log = logging.getLogger(__name__)
 
@@ -76,8 +76,8 @@ def convert(
 
 def _place(out: str) -> Path:
     """The folder that is packed into: for a URL one of the cache, from where it is uploaded."""
-    from packer.format.remote.cache import default_cache
-    from packer.format.remote.urls import is_url
+    from packer.remote.cache import default_cache
+    from packer.remote.urls import is_url
 
     return default_cache() / "outputs" / "out" if is_url(out) else Path(out)
 

@@ -13,14 +13,14 @@ import msgspec
 from packer.cli.summary import field_table
 from packer.cli.tables import counted, indented, listing, terminal_width
 from packer.cli.units import size_text
+from packer.codecs.configs import codec_name
 from packer.errors import DamagedError
 from packer.format import manifest as manifests
-from packer.format.codecs import codec_name
 from packer.format.manifest import MANIFEST, REJECTED_FILE, FileEntry, Manifest
 from packer.format.names import Names
-from packer.format.remote.mirror import Mirror
-from packer.format.remote.urls import is_url
-from packer.left_out import left_out_lines
+from packer.packing.left_out import left_out_lines
+from packer.remote.mirror import Mirror
+from packer.remote.urls import is_url
 
 #: Names that are shown.
 _FIRST = 5

@@ -13,12 +13,12 @@ import msgspec
 from packer.cli.summary import shape_text
 from packer.cli.tables import counted, indented, listing, table, terminal_width
 from packer.cli.units import size_text, time_text
+from packer.codecs.configs import codec_name
 from packer.convert import ConvertOptions, guard, open_source, processors
-from packer.estimate import Estimate, FieldEstimate, estimate
-from packer.format.codecs import codec_name
-from packer.prepare import Prepared, prepare
-from packer.rejected import Rejected
-from packer.trial import Trial, trial
+from packer.packing.estimate import Estimate, FieldEstimate, estimate
+from packer.packing.prepare import Prepared, prepare
+from packer.packing.rejected import Rejected
+from packer.packing.trial import Trial, trial
 
 _RIGHT = ("raw", "stored", "ratio")
 

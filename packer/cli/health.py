@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from packer.cli.machine import Machine
 from packer.cli.tables import counted
 from packer.cli.units import size_text
-from packer.format.compiled import number_of
+from packer.codecs.compiled import number_of
 from packer.format.manifest import Manifest
 
 #: The batch that shared memory is measured for, and how many of them lie there for each worker of a DataLoader:

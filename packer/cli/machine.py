@@ -69,8 +69,8 @@ class Machine:
 
 def machine_of(folder: Path) -> Machine:
     """The machine, as it is for a dataset in `folder`."""
+    from packer.codecs.compiled import loading
     from packer.convert import processors
-    from packer.format.compiled import loading
 
     memory, free = memory_of()
     shared = shutil.disk_usage(_SHARED) if _SHARED.is_dir() else None

@@ -15,7 +15,7 @@ from typing import Any
 
 from packer.cli.logs import is_quiet
 from packer.cli.units import size_text, time_text
-from packer.prepare import Prepared
+from packer.packing.prepare import Prepared
 
 #: Seconds between two drawings of the bar, and between two lines of a log.
 _REDRAW = 0.1

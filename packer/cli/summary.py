@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from packer.cli.tables import counted, printable, table, terminal_width
 from packer.cli.units import size_text, time_text
+from packer.codecs.configs import codec_name
 from packer.convert import Report
-from packer.format.codecs import codec_name
 from packer.format.manifest import ColumnTotals
 from packer.format.schema import Field, FieldSpec
 

@@ -41,7 +41,7 @@ def verify(dataset: str, sources: tuple[str, ...], against: bool, options: Conve
     if against != bool(sources):
         raise click.UsageError("--against and the sources to compare with belong together")
     from packer.cli.damage_list import damage_lines, json_text
-    from packer.format.remote.mirror import whole
+    from packer.remote.mirror import whole
 
     with whole(dataset) as folder:
         with dataset_first(_WITH_SOURCES) if against else nullcontext():
@@ -66,7 +66,7 @@ def _verified(dataset: Path) -> VerifyReport:
 
 
 def _compared(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> list[Damage]:
-    from packer.against import compare
+    from packer.checking.against import compare
     from packer.cli.progress import progress
     from packer.convert import open_source
 

@@ -29,8 +29,8 @@ def warm(dataset: str) -> None:
     from packer.cli.units import size_text
     from packer.errors import UsageError
     from packer.format import manifest as manifests
-    from packer.format.remote.mirror import Mirror, whole
-    from packer.format.remote.urls import is_url
+    from packer.remote.mirror import Mirror, whole
+    from packer.remote.urls import is_url
 
     manifest = Mirror.open(dataset).manifest() if is_url(dataset) else manifests.read(Path(dataset))
     nbytes, free = sum(shard.bytes for shard in manifest.shards), memory_of()[1]

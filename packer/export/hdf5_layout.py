@@ -15,7 +15,7 @@ from packer.export.files import checked
 from packer.export.hdf5_paths import field_paths
 from packer.export.hdf5_types import StoredType, Typed, stored_type
 from packer.format.schema import FieldSpec
-from packer.origin import Leaf, leaves
+from packer.packing.origin import Leaf, leaves
 from packer.sources.packed.source import PackedSource
 
 _DEFAULT = "default.h5"

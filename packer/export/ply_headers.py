@@ -9,7 +9,7 @@ import msgspec
 
 from packer.errors import UsageError
 from packer.format.schema import FieldSpec
-from packer.origin import Leaf, leaves
+from packer.packing.origin import Leaf, leaves
 from packer.sources.packed.source import PackedSource
 from packer.sources.ply.fields import GROUPS
 

@@ -9,8 +9,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from packer.codecs.configs import Buffer
 from packer.errors import UsageError
-from packer.format.codecs import Buffer
 from packer.format.limits import CHUNK_BYTES, MAX_CHUNK_BYTES
 
 #: Stores a chunk and returns the number under which it is found. The chunk does not change until the next commit.

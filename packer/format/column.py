@@ -10,11 +10,11 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from packer.codecs import rowdelta
+from packer.codecs.configs import FrameCodec
+from packer.codecs.frame_hashes import frame_hashes
 from packer.errors import DamagedError
-from packer.format import rowdelta
-from packer.format.codecs import FrameCodec
 from packer.format.column_index import ColumnIndex
-from packer.format.frame_hashes import frame_hashes
 
 #: What wrong numbers in an index lead to, wherever they are first used.
 _DAMAGE = (ValueError, IndexError, OverflowError, MemoryError)

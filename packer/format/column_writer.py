@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.codecs import rowdelta
+from packer.codecs.configs import FrameCodec
 from packer.errors import UsageError
-from packer.format import rowdelta
 from packer.format.chunks import ChunkBuffers, Chunks, PutChunk
-from packer.format.codecs import FrameCodec
 from packer.format.layout import index_arrays
 from packer.format.limits import CHUNK_BYTES
 from packer.format.schema import Field

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import lmdb
 
+from packer.codecs.configs import Buffer
 from packer.errors import UsageError
-from packer.format.codecs import Buffer
 from packer.format.writeback import Writeback
 
 #: Stored bytes between two commits: two full chunks. Until then they lie in memory twice, as LMDB's dirty pages and

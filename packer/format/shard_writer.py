@@ -12,10 +12,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.codecs.configs import Buffer
 from packer.errors import UsageError
 from packer.format import limits
 from packer.format.chunks import ChunkBuffers
-from packer.format.codecs import Buffer
 from packer.format.column_writer import ColumnWriter
 from packer.format.header import ShardHeader
 from packer.format.layout import (

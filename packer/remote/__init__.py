@@ -1,1 +1,1 @@
-"""What is written and read behind URLs of fsspec: sources and outputs."""
+"""What lies behind a URL: the store, the cache of what was fetched, and mirrors of datasets and sources."""

@@ -20,10 +20,10 @@ import filelock
 import msgspec
 
 from packer.errors import RemoteError, SourceError
-from packer.format.remote.cache import default_cache
-from packer.format.remote.fetch import LOCK, PARTIAL
-from packer.format.remote.folder import BLOCK_BYTES, Found, RemoteFolder
-from packer.format.remote.urls import is_url, label
+from packer.remote.cache import default_cache
+from packer.remote.fetch import LOCK, PARTIAL
+from packer.remote.folder import BLOCK_BYTES, Found, RemoteFolder
+from packer.remote.urls import is_url, label
 
 _log = logging.getLogger(__name__)
 

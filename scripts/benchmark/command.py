@@ -31,8 +31,8 @@ from benchmark.inputs.store import Store
 from benchmark.measuring import Rounds
 from benchmark.row import ROWS, Figures, Row, chosen
 from packer.cli.benching.plot import check_plot
+from packer.codecs import compiled
 from packer.errors import UsageError, WriteError
-from packer.format import compiled
 
 QUICK_ROUNDS = Rounds(least=5, most=15, seconds=1.0)
 FULL_ROUNDS = Rounds(least=7, most=25, seconds=10.0)

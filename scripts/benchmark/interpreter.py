@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 from PIL import Image
 
+from packer.codecs import compiled
 from packer.convert import convert
-from packer.format import compiled
 from packer.format.manifest import file_digest
 from packer.verify import verify
 

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from packer.codecs.configs import NAMED, Config
 from packer.format import btree
 from packer.format import manifest as manifests
-from packer.format.codecs import NAMED, Config
 from packer.format.manifest import MANIFEST, NAMES_FILE, ColumnTotals, FileEntry, Manifest
 from packer.format.names_writer import write_names
 from packer.format.pages import PAGE_SIZE
 from packer.format.schema import Field, FrameRule
 from packer.format.shard_writer import ShardWriter
-from packer.tasks import report_of, shard_path
+from packer.packing.tasks import report_of, shard_path
 
 SAMPLES = 14
 _SHARD_SAMPLES = 9

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.convert import convert
-from packer.estimate import estimate
 from packer.format.manifest import NAMES_FILE
 from packer.format.schema import FieldSpec
-from packer.prepare import Prepared
+from packer.packing.estimate import estimate
+from packer.packing.prepare import Prepared
 from packer.sources.base import Block, Source
 
 _DTYPES = ("uint8", "int16", "float32", "float64")

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
+from packer.codecs import compiled
 from packer.errors import PackerError, UsageError
-from packer.format import compiled
 from packer.verify import verify
 from readers import Crop, Loader, PackedDataset, PointSample, Ragged
 from soaking.mutations import mutate

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from packer.codecs.configs import NAMED, Config
 from packer.format import manifest as manifests
 from packer.format import pages
-from packer.format.codecs import NAMED, Config
 from packer.format.manifest import ColumnTotals, FileEntry, Manifest, ShardEntry
 from packer.format.names_writer import write_names
 from packer.format.schema import Field, FrameRule

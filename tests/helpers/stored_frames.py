@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.format.codecs import NAMED, FrameCodec, Frames
+from packer.codecs.configs import NAMED, FrameCodec, Frames
 
 Bytes = NDArray[np.uint8]
 

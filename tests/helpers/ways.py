@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from packer.format import compiled
+from packer.codecs import compiled
 
 
 def loading_of(by_machine: bool) -> compiled.Loading:

@@ -16,9 +16,9 @@ from soaking.kills import kill_at_step
 from packer import append as appending
 from packer.append import append
 from packer.convert import convert
-from packer.dataset_lock import dataset_lock
 from packer.errors import DatasetError, SourceError, UsageError
 from packer.format import manifest as manifests
+from packer.packing.dataset_lock import dataset_lock
 from packer.sources.opening import SourceOptions
 from packer.verify import verify
 from packer.writer import DatasetWriter

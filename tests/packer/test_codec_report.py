@@ -11,10 +11,10 @@ import pytest
 
 from packer import codec_report as reports
 from packer.codec_report import codec_report
+from packer.codecs.configs import NAMED, codec_name
 from packer.convert import ConvertOptions, convert, open_source
 from packer.errors import SourceError
 from packer.format import manifest as manifests
-from packer.format.codecs import NAMED, codec_name
 from packer.sources.limits import Limits
 from packer.sources.samples import SampleSource
 

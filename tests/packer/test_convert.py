@@ -13,13 +13,13 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from packer import tasks
 from packer.convert import ConvertOptions, convert, processors
 from packer.errors import SourceError, UnfinishedError, UsageError, WriteError
 from packer.format import manifest as manifests
 from packer.format.schema import FieldSpec
-from packer.output import OutputFolder
-from packer.rejected import Rejected
+from packer.packing import tasks
+from packer.packing.output import OutputFolder
+from packer.packing.rejected import Rejected
 from packer.sources.opening import SourceOptions
 from packer.verify import verify
 from packer.writer import DatasetWriter
@@ -127,7 +127,7 @@ def test_going_on_after_a_failure(tmp_path, monkeypatch, files_of, workers):
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
         patch.setattr("packer.convert.write_shard", third_time)
-        patch.setattr("packer.processes.write_shard", third_time)
+        patch.setattr("packer.packing.processes.write_shard", third_time)
         with pytest.raises(WriteError, match="disk is full"):
             convert(Squares(200), out, options)
     with pytest.raises(UnfinishedError, match="run the same"):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from packer import joining
 from packer.convert import convert
 from packer.errors import DamagedError, UsageError
 from packer.export import export
 from packer.format import manifest as manifests
 from packer.merge import merge
-from packer.output import OutputFolder
+from packer.packing import joining
+from packer.packing.output import OutputFolder
 from packer.repack import repack
 from packer.verify import verify
 from packer.writer import DatasetWriter

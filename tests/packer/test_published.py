@@ -11,10 +11,10 @@ import pytest
 from packer.append import append
 from packer.convert import convert
 from packer.errors import WriteError
-from packer.finish import write_table
 from packer.format import manifest as manifests
 from packer.format.lmdb_appender import LmdbAppender
 from packer.merge import merge
+from packer.packing.finish import write_table
 from packer.writer import DatasetWriter
 
 

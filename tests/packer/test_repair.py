@@ -14,9 +14,9 @@ from packer import repair as repairing
 from packer import stats
 from packer.append import append
 from packer.convert import convert
-from packer.dataset_lock import dataset_lock
 from packer.errors import DatasetError, SourceError, UnfinishedError, UsageError
 from packer.format import manifest as manifests
+from packer.packing.dataset_lock import dataset_lock
 from packer.repair import RepairReport, repair
 from packer.verify import verify
 

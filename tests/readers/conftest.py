@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from packer.codecs.configs import FrameCodec, Frames
 from packer.format import manifest as manifests
-from packer.format.codecs import FrameCodec, Frames
 from packer.format.limits import CHUNK_BYTES
 from packer.format.manifest import NAMES_FILE, ColumnTotals, FileEntry, Manifest, file_digest
 from packer.format.names_writer import write_names
 from packer.format.schema import Field, FieldSpec
 from packer.format.shard_writer import ShardWriter
-from packer.tasks import ShardReport, report_of, shard_path
+from packer.packing.tasks import ShardReport, report_of, shard_path
 from packer.writer import DatasetWriter
 
 Sample = dict[str, Any]

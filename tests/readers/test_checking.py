@@ -13,9 +13,9 @@ import torch
 import xxhash
 from torch.utils.data import DataLoader
 
+from packer.codecs.configs import NAMED
 from packer.errors import DamagedError
 from packer.format import manifest as manifests
-from packer.format.codecs import NAMED
 from packer.format.schema import Field, FrameRule
 from packer.format.shard import Shard
 from readers import Crop, Loader, PackedDataset

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import xxhash
 
+from packer.codecs.configs import NAMED
 from packer.errors import DamagedError
-from packer.format.codecs import NAMED
 from packer.format.column_index import ColumnIndex
 from packer.format.schema import Field, FrameRule
 from readers.checking import Checker

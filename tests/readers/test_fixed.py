@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from ways import handled
 
+from packer.codecs.configs import NAMED
 from packer.errors import DamagedError
-from packer.format.codecs import NAMED
 from packer.format.limits import CHUNK_BYTES
 from packer.format.schema import DTYPES, ROWDELTA_DTYPES, Field, FrameRule
 from readers import PackedDataset, fixed

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from packer.format import compiled
+from packer.codecs import compiled
 from packer.format.schema import FieldSpec
 from packer.writer import DatasetWriter
 from readers import Loader, PackedDataset, forks, opened

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 import torch
 
+from packer.codecs.configs import NAMED
 from packer.convert import convert
-from packer.format.codecs import NAMED
 from packer.format.schema import Field
 from readers import Loader, PackedDataset, advice, large, stream, take
 from readers.fixed import FixedRaw

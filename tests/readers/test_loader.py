@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.utils.data import DistributedSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
+from packer.codecs.configs import NAMED
 from packer.errors import UsageError
-from packer.format.codecs import NAMED
 from packer.format.schema import Field, FrameRule
 from readers import DataTimeMonitor, Loader, PackedDataset, Ragged
 

@@ -5,8 +5,8 @@ import multiprocessing
 import numpy as np
 import pytest
 
+from packer.codecs.configs import NAMED
 from packer.errors import UsageError
-from packer.format.codecs import NAMED
 from packer.format.schema import Field, FieldSpec, FrameRule
 from packer.writer import DatasetWriter
 from readers import Crop, Loader, PackedDataset

@@ -15,9 +15,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packer.codecs.configs import NAMED
 from packer.errors import PackerError
 from packer.format.btree import walk
-from packer.format.codecs import NAMED
 from packer.format.schema import Field, FrameRule
 from packer.format.shard import Shard
 from readers import PackedDataset, Ragged

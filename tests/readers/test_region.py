@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from packer.codecs.configs import NAMED
 from packer.errors import DamagedError, MissingNameError, SampleIndexError, UsageError
 from packer.format.btree import walk
-from packer.format.codecs import NAMED
 from packer.format.layout import column_key
 from packer.format.limits import CHUNK_BYTES
 from packer.format.schema import DTYPES, ROWDELTA_DTYPES, Field, FieldSpec, FrameRule

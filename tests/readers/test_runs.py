@@ -12,8 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packer.codecs.configs import NAMED, FrameCodec
 from packer.errors import DamagedError
-from packer.format.codecs import NAMED, FrameCodec
 from packer.format.schema import Field, FrameRule
 from readers import Crop, Loader, PackedDataset, Ragged, runs
 from readers.runs import batches_at_once, split

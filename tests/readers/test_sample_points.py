@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
+from packer.codecs.configs import NAMED
 from packer.errors import UsageError
-from packer.format.codecs import NAMED
 from packer.format.schema import Field, FrameRule
 from readers import Crop, Loader, PackedDataset, PointSample, Ragged, touched
 

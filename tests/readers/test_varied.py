@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from ways import handled
 
+from packer.codecs.configs import NAMED
 from packer.errors import DamagedError
 from packer.format.btree import walk
-from packer.format.codecs import NAMED
 from packer.format.layout import column_key, index_arrays
 from packer.format.limits import CHUNK_BYTES
 from packer.format.schema import DTYPES, ROWDELTA_DTYPES, Field, FrameRule

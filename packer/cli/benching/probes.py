@@ -16,8 +16,8 @@ from weakref import ref
 
 import numpy as np
 
-from packer.format import rowdelta
-from packer.format.codecs import FrameCodec
+from packer.codecs import rowdelta
+from packer.codecs.configs import FrameCodec
 from packer.format.pages import PAGE_SIZE
 from packer.format.shard import Shard
 from readers import PackedDataset, fixed

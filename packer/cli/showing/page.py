@@ -15,7 +15,7 @@ from packer.cli.showing.views import views
 from packer.cli.summary import ratio_text, shape_text
 from packer.cli.tables import counted
 from packer.cli.units import size_text
-from packer.format.codecs import codec_name
+from packer.codecs.configs import codec_name
 from packer.format.manifest import Manifest
 from packer.format.schema import Field
 

@@ -27,10 +27,10 @@ from packer.cli.benching.speeds import warm_speeds
 from packer.cli.benching.splits import Splitting, median_split, split_of
 from packer.cli.benching.subject import Subject
 from packer.cli.benching.ways import open_way
+from packer.codecs import rowdelta
+from packer.codecs.configs import FrameCodec
 from packer.convert import convert
 from packer.errors import DatasetError
-from packer.format import rowdelta
-from packer.format.codecs import FrameCodec
 from packer.format.pages import PAGE_SIZE
 from packer.page_cache import can_drop
 from readers import PackedDataset, fixed

@@ -10,7 +10,7 @@ import signal
 import pytest
 
 from packer import codec_report
-from packer.format.codecs import NAMED
+from packer.codecs.configs import NAMED
 from packer.sources.ply.source import PlySource
 
 

@@ -6,8 +6,8 @@ import json
 
 import numpy as np
 
+from packer.codecs.configs import codec_name
 from packer.format import manifest as manifests
-from packer.format.codecs import codec_name
 from readers import PackedDataset
 
 

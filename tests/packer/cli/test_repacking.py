@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from PIL import Image
 
+from packer.codecs.configs import codec_name
 from packer.format import manifest as manifests
-from packer.format.codecs import codec_name
 from packer.verify import verify
 
 

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from packer.codecs.configs import NAMED, Buffer, Config, parse_codec
 from packer.errors import DamagedError, UsageError
 from packer.format import chunks
-from packer.format.codecs import NAMED, Buffer, Config, parse_codec
 from packer.format.column import Column
 from packer.format.column_writer import ColumnWriter
 from packer.format.index_check import check_index

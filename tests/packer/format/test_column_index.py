@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from packer.codecs.configs import NAMED
 from packer.errors import DamagedError
-from packer.format.codecs import NAMED
 from packer.format.column_index import ColumnIndex
 from packer.format.schema import Field, FrameRule
 

@@ -15,9 +15,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from packer.codecs.configs import NAMED
 from packer.errors import DamagedError, SourceError, UsageError, WriteError
 from packer.format import lmdb_appender
-from packer.format.codecs import NAMED
 from packer.format.header import ShardHeader
 from packer.format.layout import HEADER, NAME_BYTES, NAME_OFFSETS, chunk_key
 from packer.format.lmdb_appender import LmdbAppender

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from packer.codecs.configs import NAMED
 from packer.format import lmdb_appender, pages, sizes
-from packer.format.codecs import NAMED
 from packer.format.limits import CHUNK_BYTES
 from packer.format.schema import Field, FrameRule
 from packer.format.shard_writer import ShardWriter

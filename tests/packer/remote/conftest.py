@@ -21,8 +21,8 @@ import numpy as np
 import pytest
 
 from packer.format import manifest as manifests
-from packer.format.remote import patience
-from packer.format.remote.patience import Patience
+from packer.remote import patience
+from packer.remote.patience import Patience
 from packer.writer import DatasetWriter
 
 Fault = Callable[["Handler", int, list[tuple[str, str]], bytes], None]

@@ -8,7 +8,7 @@ import pytest
 
 from packer.errors import DatasetError
 from packer.format.manifest import FileEntry
-from packer.format.remote.cache import Cache, Lease, default_cache
+from packer.remote.cache import Cache, Lease, default_cache
 
 
 def test_what_is_on_its_way_counts(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ import fsspec
 import pytest
 
 from packer.format.manifest import FileEntry, file_digest
-from packer.format.remote.fetch import PARTIAL, aside, fetch, is_whole
-from packer.format.remote.folder import RemoteFolder
-from packer.format.remote.mirror import Mirror
+from packer.remote.fetch import PARTIAL, aside, fetch, is_whole
+from packer.remote.folder import RemoteFolder
+from packer.remote.mirror import Mirror
 
 DATA = bytes(range(256)) * 40
 

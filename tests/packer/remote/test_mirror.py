@@ -15,16 +15,16 @@ from torch.utils.data import DataLoader
 
 from packer.errors import DamagedError, DatasetError, RemoteError, UsageError
 from packer.format import manifest as manifests
-from packer.format.remote import folder as remote_folder
-from packer.format.remote import patience
-from packer.format.remote.mirror import Mirror
-from packer.format.remote.patience import Patience
+from packer.remote import folder as remote_folder
+from packer.remote import patience
+from packer.remote.mirror import Mirror
+from packer.remote.patience import Patience
 from packer.writer import DatasetWriter
 from readers import Loader, PackedDataset
 
 _OPEN = """
 import sys
-from packer.format.remote.mirror import Mirror
+from packer.remote.mirror import Mirror
 mirror = Mirror.open(sys.argv[1], sys.argv[2])
 print("ready", flush=True)
 sys.stdin.readline()

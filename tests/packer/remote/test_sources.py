@@ -8,7 +8,7 @@ import pytest
 
 from packer.convert import convert
 from packer.errors import SourceError
-from packer.format.remote import folder as remote_folder
+from packer.remote import folder as remote_folder
 from packer.remote.sources import fetch_source, local_input
 
 

@@ -13,7 +13,7 @@ import pytest
 from opened_sources import read_each
 from PIL import Image
 
-from packer.against import compare
+from packer.checking.against import compare
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec

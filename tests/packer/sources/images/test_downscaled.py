@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from packer.against import compare
+from packer.checking.against import compare
 from packer.convert import ConvertOptions, convert
 from packer.errors import SourceError, UsageError
 from packer.sources.opening import SourceOptions, open_sources

@@ -1,0 +1,188 @@
+"""Compares a packed dataset with the sources it was made from, value by value.
+
+Of a dataset that was merged or appended to, with those of one of its parts, or with all.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import DamagedError, SourceError, UsageError
+from packer.format import manifest as manifests
+from packer.format.column import Column
+from packer.format.manifest import Manifest, ShardEntry
+from packer.format.schema import Field
+from packer.format.shard import Shard
+from packer.packing.conversions import given_by, shard_sources
+from packer.packing.origin import is_in_order
+from packer.packing.progress import Progress
+from packer.packing.rejected import Rejected
+from packer.packing.tasks import read_blocks
+from packer.sources.apart import each
+from packer.sources.base import Block, Source, block_bytes, count
+from packer.sources.limits import Limits
+from packer.verify import Damage
+
+_log = logging.getLogger(__name__)
+
+
+class _Comparison(NamedTuple):
+    """A shard and the samples it was made from; `first` is the number of its first one in the dataset."""
+
+    folder: Path
+    fields: Sequence[Field]
+    entry: ShardEntry
+    part: Source
+    first: int
+
+
+def compare(
+    dataset: str | os.PathLike[str], source: Source, progress: Progress | None = None, guarded: bool = False
+) -> list[Damage]:
+    """What differs between a dataset and its source; empty where every value and name is the same.
+
+    Args:
+        source: opened with the options of the conversion.
+        progress: called with the samples and raw bytes done since the last call.
+        guarded: whether to read in another process, so that a source that crashes it is told and not this one's end;
+            progress is then told of whole shards.
+
+    Raises:
+        UsageError: the source has other fields, another number of samples, or another order.
+        SourceError: the source cannot be read.
+    """
+    folder = Path(dataset)
+    manifest = manifests.read(folder)
+    check_same_schema(manifest, source)
+    shards = []
+    for conversion, samples in given_by(folder, manifest, source):
+        first = conversion.first
+        for entry, part in shard_sources(conversion, samples):
+            shards.append(_Comparison(folder, manifest.fields, entry, part, first))
+            first += entry.samples
+    damages: list[Damage] = []
+    compared = each(
+        partial(_differences, None if guarded else progress), shards, Limits(None, None) if guarded else None
+    )
+    for shard, found in zip(shards, compared, strict=True):
+        if isinstance(found, SourceError):
+            raise found
+        damages += found
+        if guarded and progress:
+            progress(shard.entry.samples, 0)
+    compared_samples = sum(shard.entry.samples for shard in shards)
+    if compared_samples < manifest.samples:
+        start = shards[0].first
+        _log.warning("compared: samples %d to %d alone, which the sources are of", start, start + compared_samples - 1)
+    return damages
+
+
+def _differences(progress: Progress | None, shard: _Comparison) -> list[Damage]:
+    try:
+        return compare_shard(*shard, progress)
+    except DamagedError as error:
+        return [Damage(shard.entry.file, str(error).replace(f"{shard.folder}{os.sep}", ""))]
+
+
+def check_same_schema(manifest: Manifest, source: Source) -> None:
+    """Raises UsageError where a source cannot be what a dataset was made from."""
+    packed = {field.name: field.spec for field in manifest.fields}
+    given = {spec.name: spec for spec in source.fields}
+    for name in {**packed, **given}:
+        if packed.get(name) != given.get(name):
+            where = "is not in the source" if name in packed else "is not in the dataset"
+            what = "differs between dataset and source" if name in packed and name in given else where
+            raise UsageError(f"field {name!r} {what}; name the sources and options that the dataset was made with")
+    seed = source.provenance().get("shuffled")
+    if (seed is None or seed != manifest.origin.get("shuffled")) and not is_in_order(manifest.origin, manifest.samples):
+        raise UsageError(
+            "the samples of the dataset were shuffled, so that they are in another order than in their source files; "
+            "compare and repair the dataset that it was packed from, then pack it again"
+        )
+    if (manifest.names is None) != (source.names is None):
+        raise UsageError("the samples of either the dataset or the source have names, those of the other have none")
+
+
+def compare_shard(
+    folder: Path,
+    fields: Sequence[Field],
+    entry: ShardEntry,
+    part: Source,
+    first: int,
+    progress: Progress | None = None,
+) -> list[Damage]:
+    """What differs between a shard of the dataset in `folder` and the samples it was made from.
+
+    Args:
+        first: number of its first sample in the dataset.
+
+    Raises:
+        DamagedError: the shard cannot be read.
+        SourceError: the samples cannot.
+    """
+    damages: list[Damage] = []
+    rejected: list[Rejected] | None = [] if entry.rejected else None
+    with Shard(folder / entry.file, entry.bytes) as shard:
+        columns = [shard.column(i, field, entry.samples) for i, field in enumerate(fields)]
+        named = shard.header().named
+        names = [name.decode() for name in shard.names(entry.samples)] if named else None
+        at = 0
+        for block, given in read_blocks(part, rejected):
+            size = count(block)
+            if at + size > entry.samples:
+                raise DamagedError(f"{entry.file}: the source has more samples than were packed")
+            for column in columns:
+                damages += _compare_values(entry, column, block, at, first, given)
+            if names is not None and given is not None and list(given) != names[at : at + size]:
+                samples = (first + at, first + at + size)
+                damages.append(_difference(entry, "names differ from the source", samples=samples))
+            at += size
+            if progress:
+                progress(size, block_bytes(block))
+    if at != entry.samples:
+        damages.append(_difference(entry, f"{entry.samples} samples are packed, the source has {at}"))
+    return damages
+
+
+def _compare_values(
+    entry: ShardEntry, column: Column, block: Block, at: int, first: int, names: Sequence[str] | None
+) -> list[Damage]:
+    values = block[column.field.name]
+    packed = column.read(at, at + len(values))
+    damages = []
+    for number, (ours, theirs) in enumerate(zip(packed, values, strict=True)):
+        if not same_bits(ours, theirs):
+            sample = first + at + number
+            name = (names[number],) if names else ()
+            what = "differs from the source"
+            damages.append(_difference(entry, what, column.field.name, (sample, sample + 1), name))
+    return damages
+
+
+def _difference(
+    entry: ShardEntry,
+    what: str,
+    field: str | None = None,
+    samples: tuple[int, int] | None = None,
+    names: tuple[str, ...] = (),
+) -> Damage:
+    """What `packer repair` takes for right: it is as it was written."""
+    return Damage(entry.file, what, field, samples, names, repairable=False)
+
+
+def same_bits(ours: NDArray[Any], theirs: NDArray[Any] | str) -> bool:
+    """Whether two values are the same to the bit; NaN equals itself, 0.0 differs from -0.0."""
+    if isinstance(theirs, str):
+        return ours.tobytes() == theirs.encode()
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+        return False
+    flat = np.ascontiguousarray(theirs).reshape(-1)
+    return bool((ours.reshape(-1).view(np.uint8) == flat.view(np.uint8)).all())

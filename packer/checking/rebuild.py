@@ -1,0 +1,204 @@
+"""A lost manifest, made again from the headers of the shards.
+
+A dataset that was converted holds the shards 0, 1, 2, ... of one conversion. One that was merged or appended to holds
+those of several, one behind the other: the files are numbered through, and each header keeps the number and the
+origin that the shard had in the dataset it was packed for. So a header that says 0 begins another part.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import DamagedError, DatasetError, PackerError, UnfinishedError
+from packer.format import btree
+from packer.format import manifest as manifests
+from packer.format.header import ShardHeader
+from packer.format.manifest import NAMES_FILE, SHARD_FOLDER, UNFINISHED, Manifest
+from packer.format.schema import Field
+from packer.format.shard import Shard
+from packer.format.sizes import shard_bytes
+from packer.packing.finish import Made, write_manifest
+from packer.packing.left_out import salvage_left_out, write_left_out
+from packer.packing.origin import Origin, joined
+from packer.packing.output import beside
+from packer.packing.tasks import report_of
+
+#: Sources that know the shape of every sample before it is read; of others planned sizes are guesses.
+_MEASURED = ("images", "basicsr", "ply")
+
+
+class _Held(NamedTuple):
+    """A shard that is there."""
+
+    path: Path
+    header: ShardHeader
+
+
+def rebuild_manifest(folder: Path) -> Manifest:
+    """Makes manifest.json again from the headers of the shards, and writes it.
+
+    Samples that were left out are counted by rejected.jsonl, by what can be read of it. Planned bytes are given again
+    where they follow from the shards; statistics of the values are not.
+
+    Raises:
+        DatasetError: a shard is missing or damaged, or they do not belong together.
+    """
+    if (folder / UNFINISHED).exists():
+        raise UnfinishedError(f"{folder} is unfinished; run the same `packer convert` again to go on")
+    parts = _parts(folder, _in_order(folder))
+    held = [shard for part in parts for shard in part]
+    first = held[0].header
+    if any((shard.header.fields, shard.header.named) != (first.fields, first.named) for shard in held):
+        raise _apart(folder)
+    left_out = salvage_left_out(folder, len(held))
+    rejected = Counter(bad.shard for bad in left_out)
+    reports = [report_of(path, first.fields) for path, _ in held]
+    counted = [
+        msgspec.structs.replace(report, entry=msgspec.structs.replace(report.entry, rejected=rejected[number]))
+        for number, report in enumerate(reports)
+    ]
+    table = _table(folder, sum(shard.header.samples for shard in held)) if first.named else NAMES_FILE
+    planned = _planned_bytes(held, rejected)
+    made = Made(first.fields, _origin(parts), first.named, planned, table, write_left_out(folder, left_out))
+    return write_manifest(folder, made, counted)
+
+
+def _in_order(folder: Path) -> list[_Held]:
+    """The shards in the order of the dataset.
+
+    Raises:
+        DatasetError: one is missing or damaged.
+    """
+    found = []
+    for path in sorted((folder / SHARD_FOLDER).glob("*.lmdb")):
+        with Shard(path) as shard:
+            found.append(_Held(path, shard.header()))
+    found = _without_unfinished(folder, found)
+    whole = list(range(len(found)))
+    by_header = sorted(found, key=lambda held: held.header.shard)
+    if found and [held.header.shard for held in by_header] == whole:
+        return by_header
+    by_file = sorted(found, key=lambda held: int(held.path.stem) if held.path.stem.isdecimal() else -1)
+    if not found or [held.path.stem for held in by_file] != [f"{number:05d}" for number in whole]:
+        raise DatasetError(f"{folder}: the shards are not all there, so the manifest cannot be made from them")
+    return by_file
+
+
+def _without_unfinished(folder: Path, found: list[_Held]) -> list[_Held]:
+    """Without the shards of an append that was killed before it was published; the same call packs them again."""
+    if not _is_unfinished(folder):
+        return found
+    try:
+        new = {entry.digest for entry in manifests.read(beside(folder, "appending")).shards}
+    except PackerError:
+        return found
+    # Its shards are behind all others, so that nothing else is read through.
+    found.sort(key=lambda held: held.path.name)
+    while found and manifests.file_digest(found[-1].path) in new:
+        found.pop()
+    return found
+
+
+def _is_unfinished(folder: Path) -> bool:
+    """Whether an append was killed before its manifest took the place of the one before."""
+    return beside(folder, "appending").exists() and not beside(folder, "appended").exists()
+
+
+def _parts(folder: Path, held: Sequence[_Held]) -> list[list[_Held]]:
+    """The shards by the conversion that packed them.
+
+    Raises:
+        DatasetError: one is missing among them, or is out of place.
+    """
+    parts: list[list[_Held]] = []
+    for shard in held:
+        before = parts[-1][-1].header if parts else None
+        if shard.header.shard == 0:
+            parts.append([shard])
+        elif before and (before.shard + 1, before.origin) == (shard.header.shard, shard.header.origin):
+            parts[-1].append(shard)
+        else:
+            raise _apart(folder)
+    return parts
+
+
+def _apart(folder: Path) -> DatasetError:
+    return DatasetError(f"{folder}: the shards do not belong together, so the manifest cannot be made from them")
+
+
+def _origin(parts: Sequence[Sequence[_Held]]) -> Origin:
+    """Where the samples of all parts came from."""
+    if len(parts) == 1:
+        return parts[0][0].header.origin
+    return joined([(sum(shard.header.samples for shard in part), part[0].header.origin) for part in parts])
+
+
+def _planned_bytes(held: Sequence[_Held], rejected: Counter[int | None]) -> int | None:
+    """The size that was planned for all shards; None where it does not follow from what they hold.
+
+    It does not where samples are left out, nor where sizes were not known before the samples were read.
+    """
+    fields = held[0].header.fields
+    ragged = any(field.is_ragged for field in fields)
+    for number, shard in enumerate(held):
+        origin = shard.header.origin
+        kind = origin.get("kind")
+        measured = not ragged or kind in _MEASURED or "shuffled" in origin
+        if kind == "writer" or not measured or rejected[number]:
+            return None
+    return sum(_planned_shard(shard) for shard in held)
+
+
+def _planned_shard(held: _Held) -> int:
+    header = held.header
+    with Shard(held.path) as shard:
+        shapes = {
+            field.name: _shapes(field, shard, number, header.samples)
+            for number, field in enumerate(header.fields)
+            if field.is_ragged
+        }
+        names = sum(map(len, shard.names(header.samples))) if header.named else None
+    return shard_bytes(header.shard, header.fields, header.samples, shapes, names, header.origin)
+
+
+def _shapes(field: Field, shard: Shard, number: int, samples: int) -> NDArray[np.int64]:
+    """Shape of every sample, (samples, axes)."""
+    out = np.empty((samples, len(field.shape)), np.int64)
+    out[:] = [n or 0 for n in field.shape]
+    out[:, field.ragged_axes] = shard.index(number, field, samples).arrays["shapes"]
+    return out
+
+
+def _table(folder: Path, samples: int) -> str:
+    """The table of names that is, or was, in use: appending writes each under a new name.
+
+    Raises:
+        DatasetError: it is whole, and has names for other shards than are there.
+    """
+    tables = [*sorted(folder.glob("names-*.lmdb"), reverse=True), folder / NAMES_FILE]
+    if _is_unfinished(folder):
+        tables = [table for table in tables if _count(table) in (None, samples)] or tables
+    named = _count(tables[0])
+    if named not in (None, samples):
+        raise DatasetError(
+            f"{tables[0]} has {named:,} names, the shards hold {samples:,} samples, so that they are not those of the "
+            "dataset; remove the table to take the shards as they are"
+        )
+    return tables[0].name
+
+
+def _count(table: Path) -> int | None:
+    """How many names a table has; None where it is missing or damaged, so that it is made again from the shards."""
+    try:
+        with table.open("rb") as file:
+            head = memoryview(file.read(btree.HEAD_BYTES))
+        return btree.newest_meta(head, table.stat().st_size, str(table)).entries // 2
+    except (OSError, DamagedError):
+        return None

@@ -1,0 +1,99 @@
+"""Whether the loops of `loops.py` are there yet: loaded once they are worth the half second that this takes.
+
+Pairs of 16 and 64 px with LZ4 take 4.1 us each with them and 5.7 without, clouds with blosc 54 and 74, and of two
+threads neither waits for the other's lock between two frames, which doubles clouds again. A process that reads a few
+batches, or looks at one dataset, has nothing of it. So frames are handled one by one until that has taken as long as
+loading would: at worst, everything takes twice as long as if that had been known before.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+#: Seconds spent on frames one by one after which the loops are loaded.
+WORTH_SECONDS = 0.5
+
+#: Bytes that a process must be free to take before the loops are loaded; they take about 100 MB.
+LEAST_MEMORY = 2**29
+
+#: What the loops take for a codec, by the id of its one stage.
+CODECS = {"lz4": 0, "lz4hc": 0, "blosc": 1, "zstd": 2}
+
+
+class Loading:
+    """What became of the loops in this process.
+
+    Attributes:
+        found: the module, once it is loaded.
+        failure: why it cannot be.
+        seconds: spent on frames one by one.
+    """
+
+    def __init__(self) -> None:
+        self.found: ModuleType | None = None
+        self.failure: Exception | None = None
+        self.seconds = 0.0
+
+    def load(self) -> ModuleType | None:
+        """The loops, now; None where they cannot be had, or another thread is about to load them."""
+        if self.found is None and self.failure is None and _lock.acquire(blocking=False):
+            try:
+                _check_memory()
+                from packer.codecs import loops
+
+                self.found = loops
+            except Exception as error:  # numba, and whoever built a codec's package, has many ways to fail
+                self.failure = error
+                logging.getLogger(__name__).info("frames are handled one by one: %s: %s", type(error).__name__, error)
+            finally:
+                _lock.release()
+        return self.found
+
+    def is_possible(self) -> bool:
+        """Whether the loops are loaded, or nothing is known that would keep them from it."""
+        return self.found is not None or (self.failure is None and find_spec("numba") is not None)
+
+
+def _check_memory() -> None:
+    """Raises MemoryError where this process may not take what a compiler takes: short of it, LLVM ends the process."""
+    try:
+        import resource
+
+        held = [int(pages) * resource.getpagesize() for pages in Path("/proc/self/statm").read_text().split()]
+    except (ImportError, OSError):  # another system
+        return
+    for kind, taken in ((resource.RLIMIT_AS, held[0]), (resource.RLIMIT_DATA, held[5])):
+        limit = resource.getrlimit(kind)[0]
+        if limit != resource.RLIM_INFINITY and limit - taken < LEAST_MEMORY:
+            raise MemoryError(f"a limit leaves this process {max(limit - taken, 0):,} bytes of memory")
+
+
+loading = Loading()
+# A process is not forked while a thread of it loads: the child would wait for ever for what is half imported.
+_lock = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+
+
+def loops() -> ModuleType | None:
+    """The module `loops`, if it is loaded or worth it by now; None where frames are to be handled one by one."""
+    return loading.found or (loading.load() if loading.seconds > WORTH_SECONDS else None)
+
+
+def number_of(codec: Sequence[dict[str, Any]]) -> int | None:
+    """What the loops call the codec of a column, differences between rows aside; None where they do not know it."""
+    ids = [config["id"] for config in codec if config["id"] != "rowdelta"]
+    return CODECS.get(ids[0]) if len(ids) == 1 else None
+
+
+def note_since(began: float) -> None:
+    """Notes that frames were handled one by one since `began`, by `time.perf_counter`."""
+    loading.seconds += time.perf_counter() - began

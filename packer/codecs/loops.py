@@ -1,0 +1,159 @@
+"""What is done with every frame of a batch, in machine code and without the interpreter's lock.
+
+numba compiles these loops; what decodes and hashes are the C functions of the codecs' packages, called with no Python
+in between. To import this module takes half a second, and some more when a machine does so for the first time: ask
+`compiled` for it. None of the loops reads or writes beyond the arrays it is given, whatever the numbers in them say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import llvmlite.binding
+import numba
+import numpy as np
+from numba import njit
+
+from packer.codecs import symbols
+
+# numba's own annotations know neither this setting nor that types can be called.
+config: Any = numba.config
+types: Any = numba.types
+
+if config.DISABLE_JIT:
+    raise ImportError("numba's compiler is switched off by NUMBA_DISABLE_JIT")
+
+for _name, _address in symbols.addresses().items():
+    # A name of our own: numba keeps what it compiled, in which functions go by their names.
+    llvmlite.binding.add_symbol(f"packer_{_name}", _address)
+
+_int, _long, _pointer = types.int32, types.int64, types.intp
+_lz4 = types.ExternalFunction("packer_LZ4_decompress_safe", _int(_pointer, _pointer, _int, _int))
+_blosc = types.ExternalFunction("packer_blosc_decompress_ctx", _int(_pointer, _pointer, _pointer, _int))
+_zstd_new = types.ExternalFunction("packer_ZSTD_createDCtx", _pointer())
+_zstd_free = types.ExternalFunction("packer_ZSTD_freeDCtx", _pointer(_pointer))
+_zstd_size = types.ExternalFunction("packer_ZSTD_getFrameContentSize", _long(_pointer, _pointer))
+_zstd_length = types.ExternalFunction("packer_ZSTD_findFrameCompressedSize", _pointer(_pointer, _pointer))
+_zstd = types.ExternalFunction("packer_ZSTD_decompressDCtx", _pointer(_pointer, _pointer, _pointer, _pointer, _pointer))
+_xxh3 = types.ExternalFunction("packer_XXH3_64bits", types.uint64(_pointer, _pointer))
+_copy = types.ExternalFunction("memcpy", _pointer(_pointer, _pointer, _pointer))
+
+_MEMORY = types.Array(types.uint8, 1, "C", readonly=True)
+_BYTES = types.Array(types.uint8, 1, "C")
+_NUMBERS = types.Array(_long, 1, "C")
+_SPANS = types.Array(_long, 2, "C")
+_HASHES = types.Array(types.uint64, 1, "C")
+
+#: As in `compiled.CODECS`. Literally: numba takes what it kept for right until this file changes.
+_LZ4, _BLOSC, _ZSTD = 0, 1, 2
+#: Bytes before the block of an LZ4 frame, and of the header of a blosc frame.
+_LZ4_SIZE, _BLOSC_HEADER = 4, 16
+#: Bytes of a frame, at most: the decoders take some of these numbers as 32 bits.
+_MOST = 2**31 - 1
+
+
+def _compiled(signature: Any) -> Callable[[Any], Any]:
+    """Compiles a function, or finds it compiled by an earlier process."""
+
+    def compile_(function: Any) -> Any:
+        try:
+            return njit(signature, nogil=True, cache=True)(function)
+        except Exception:  # no folder to keep it in, a full disk, or damage of what was kept: numba raises many kinds
+            return njit(signature, nogil=True)(function)
+
+    return compile_
+
+
+@njit
+def _word(memory: Any, at: int) -> int:  # pragma: no cover
+    """Four bytes as a number, little-endian."""
+    first, second = _long(memory[at]), _long(memory[at + 1])
+    return first | second << 8 | _long(memory[at + 2]) << 16 | _long(memory[at + 3]) << 24
+
+
+@njit
+def _add_rows(values: Any, row: int) -> None:  # pragma: no cover
+    """Adds to each row the one above, modulo 2**bits."""
+    for at in range(row, len(values), row):
+        above, below = values[at - row : at], values[at : at + row]
+        for i in range(row):
+            below[i] += above[i]
+
+
+@_compiled(_long(_long, _MEMORY, _SPANS, _NUMBERS, _NUMBERS, _NUMBERS, _long, _BYTES))
+def decode(
+    codec: int, memory: Any, spans: Any, sizes: Any, places: Any, rows: Any, item: int, out: Any
+) -> int:  # pragma: no cover
+    """Decodes frames; of images that are stored as differences between rows, it also undoes these.
+
+    Args:
+        codec: a value of `compiled.CODECS`.
+        memory: (bytes,) uint8, in which the frames lie.
+        spans: first byte of each frame and the one behind its last, (n, 2) int64.
+        sizes: raw bytes of each, (n,) int64. A frame that has as many is not encoded.
+        places: where in `out` each is to begin, (n,) int64.
+        rows: bytes of a row of each, (n,) int64; anything where `item` is 0.
+        item: bytes of a number where differences are to be undone, 1 or 2; else 0.
+        out: (bytes,) uint8.
+
+    Returns:
+        the number of the first frame that cannot be decoded, or n.
+    """
+    source, target = memory.ctypes.data, out.ctypes.data
+    context = _zstd_new() if codec == _ZSTD else 0
+    if codec == _ZSTD and not context:
+        return 0
+    done = 0
+    while done < len(sizes):
+        start, end, size, place = spans[done, 0], spans[done, 1], sizes[done], places[done]
+        stored = end - start
+        if not (0 <= start <= end <= len(memory) and stored <= _MOST):
+            break
+        if not (0 <= place <= len(out) and 0 <= size <= min(len(out) - place, _MOST)):
+            break
+        if stored == size:
+            _copy(target + place, source + start, size)
+        elif codec == _LZ4:
+            if stored < _LZ4_SIZE:
+                break
+            if _lz4(source + start + _LZ4_SIZE, target + place, stored - _LZ4_SIZE, size) != size:
+                break
+        elif codec == _BLOSC:
+            # What `claims.py` does, too: c-blosc believes the sizes in a header.
+            if stored < _BLOSC_HEADER or _word(memory, start + 4) != size or _word(memory, start + 12) != stored:
+                break
+            if _word(memory, start + 8) > max(size, 1):
+                break
+            if _blosc(source + start, target + place, size, 1) != size:
+                break
+        else:
+            # One frame, and one that says how much it holds.
+            if _zstd_length(source + start, stored) != stored or _zstd_size(source + start, stored) != size:
+                break
+            if _zstd(context, target + place, size, source + start, stored) != size:
+                break
+        if item and size:
+            row = rows[done] // item
+            if row <= 0 or size % (row * item):
+                break
+            if item == 1:
+                _add_rows(out[place : place + size], row)
+            else:
+                _add_rows(out[place : place + size].view(np.uint16), row)
+        done += 1
+    if context:
+        _zstd_free(context)
+    return done
+
+
+@_compiled(_long(_MEMORY, _SPANS, _HASHES))
+def hashes(memory: Any, spans: Any, found: Any) -> int:  # pragma: no cover
+    """The xxh3 of each frame, as `decode` takes them, into (n,) uint64; returns how many lie within the memory."""
+    source = memory.ctypes.data
+    for frame in range(len(found)):
+        start, end = spans[frame, 0], spans[frame, 1]
+        if not 0 <= start <= end <= len(memory):
+            return frame
+        found[frame] = _xxh3(source + start, end - start)
+    return len(found)

@@ -1,0 +1,202 @@
+"""Chooses how each column is stored: its frame rule, and with `auto` its codec."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.codecs import rowdelta
+from packer.codecs.configs import LZ4, NAMED, Config, FrameCodec, check_fits
+from packer.errors import UsageError
+from packer.format.limits import (
+    BAND_BYTES,
+    BAND_SAMPLE_BYTES,
+    FRAME_BYTES,
+    LZ4_FRAME_BYTES,
+    LZ4_OWN_FRAME_BYTES,
+    OWN_FRAME_BYTES,
+    RAW_FRAME_BYTES,
+)
+from packer.format.schema import ROWDELTA_DTYPES, Field, FieldSpec, FrameRule
+
+#: Smaller records of fixed shape stay raw under `auto`: to read one at random would mean decoding 16 KiB.
+LEAST_RECORD = 2048
+#: Fields with less than this share of all bytes stay raw under `auto`: nothing is gained.
+LEAST_SHARE = 0.01
+
+#: What blosc calls shuffling by bytes.
+BYTES = 1
+#: Codecs that `auto` weighs, fastest first, each with how much better its ratio must be than that of
+#: the best before it: decoding goes from 5 GB/s to 4, 2.5, 1.5, 1 and 0.9.
+_CANDIDATES: tuple[tuple[tuple[Config, ...], float], ...] = (
+    (NAMED["lz4"], 1.15),
+    (NAMED["shuffle+lz4"], 1.1),
+    (NAMED["bitshuffle"], 1.1),
+    (NAMED["shuffle+zstd"], 1.25),
+    (NAMED["zstd"], 1.25),
+    (NAMED["rowdelta+zstd"], 1.25),
+)
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How large the samples of a field are: bytes of the mean and of the largest, and a typical row."""
+
+    mean: float
+    largest: int
+    row: float
+
+
+def frame_rule(spec: FieldSpec, codec: Sequence[Config], extent: Extent) -> FrameRule:
+    """How a column is cut into frames, from the size of its samples.
+
+    Where one picture is large all are cut into bands, since it may be cropped, whatever stands beside it. Of small
+    clouds each would be a frame then: they share frames, unless the mean is large too.
+    """
+    banded = extent.largest > BAND_SAMPLE_BYTES and (spec.kind == "image" or extent.mean >= BAND_BYTES)
+    if banded and spec.shape and spec.kind != "text":
+        return FrameRule(rows=max(1, int(BAND_BYTES / max(extent.row, 1))))
+    target, own = _frame_bytes(codec)
+    shared = extent.mean < own
+    return FrameRule(samples=max(1, min(int(target / max(extent.mean, 1)), 2**16)) if shared else 1)
+
+
+def _frame_bytes(codec: Sequence[Config]) -> tuple[int, int]:
+    """About how large a frame of several samples is, and from which size on samples have frames of their own."""
+    if not codec:
+        return RAW_FRAME_BYTES, RAW_FRAME_BYTES
+    if codec[0]["id"] in LZ4:
+        return LZ4_FRAME_BYTES, LZ4_OWN_FRAME_BYTES
+    return FRAME_BYTES, OWN_FRAME_BYTES
+
+
+def choose_codec(spec: FieldSpec, samples: Sequence[NDArray[Any]], share: float) -> tuple[Config, ...]:
+    """The fastest codec that earns its keep on some samples of a field.
+
+    The choice depends on the data alone, never on a clock, so that output is reproducible.
+
+    Args:
+        share: the field's share of the bytes of all fields.
+    """
+    small = not spec.is_ragged and spec.fixed_bytes < LEAST_RECORD
+    if small or share < LEAST_SHARE or not sum(s.nbytes for s in samples):
+        return ()
+    best, best_ratio = NAMED["none"], 1.0
+    for codec, gain in _CANDIDATES:
+        if not _is_for(codec, spec):
+            continue
+        ratio = measured_ratio(spec, codec, samples)
+        if ratio >= best_ratio * gain:
+            best, best_ratio = codec, ratio
+    return best
+
+
+def _is_for(codec: Sequence[Config], spec: FieldSpec) -> bool:
+    """Whether a codec does anything for values of a field that another of the candidates does not."""
+    if codec[0]["id"] == "rowdelta":
+        return spec.kind == "image" and spec.dtype in ROWDELTA_DTYPES
+    # Single bytes have none to be shuffled; their bits do.
+    return spec.itemsize > 1 or codec[0].get("shuffle") != BYTES
+
+
+def measured_ratio(spec: FieldSpec, codec: Sequence[Config], samples: Sequence[NDArray[Any]]) -> float:
+    """Raw bytes over stored bytes when `samples` are encoded in frames of the usual size."""
+    frame_codec = FrameCodec(codec, spec.np_dtype)
+    raw = stored = 0
+    for frame in sample_frames(samples, codec):
+        raw += frame.nbytes
+        stored += len(frame_codec.encode(frame))
+    return raw / stored if stored else 1.0
+
+
+def sample_frames(samples: Sequence[NDArray[Any]], codec: Sequence[Config]) -> Iterator[NDArray[Any]]:
+    """Samples as the frames of a codec: small ones joined, large ones cut into bands of about 64 KiB."""
+    target, own = _frame_bytes(codec)
+    delta = bool(codec) and codec[0]["id"] == "rowdelta"
+    waiting: list[NDArray[Any]] = []
+    size = 0
+    for sample in samples:
+        value = rowdelta.difference(sample[None])[0] if delta else sample
+        flat = np.ascontiguousarray(value).reshape(-1)
+        step = max(1, BAND_BYTES // max(flat.itemsize, 1))
+        if flat.nbytes > BAND_SAMPLE_BYTES:
+            yield from (flat[at : at + step] for at in range(0, flat.size, step))
+            continue
+        waiting.append(flat)
+        size += flat.nbytes
+        if size >= target or flat.nbytes >= own:
+            yield np.concatenate(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield np.concatenate(waiting)
+
+
+def stored_field(spec: FieldSpec, codec: Sequence[Config], extent: Extent) -> Field:
+    """The schema of a field with its codec and frame rule.
+
+    Raises:
+        UsageError: the codec cannot be used for this field.
+    """
+    check_fits(codec, spec)
+    return Field(
+        name=spec.name,
+        dtype=spec.dtype,
+        kind=spec.kind,
+        shape=spec.shape,
+        codec=tuple(codec),
+        frame=frame_rule(spec, codec, extent),
+    )
+
+
+#: The codec of all fields that none is named for stands under this name: no field can have it.
+OTHERS = ""
+
+
+def codec_by_field(choice: str | Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """Codec text of every field, from `"lz4"`, `"hr=zstd,label=none"` or a mapping; `auto` where none is named.
+
+    Raises:
+        UsageError: a field is named that does not exist.
+    """
+    named = codec_texts(choice)
+    default = named.pop(OTHERS, "auto")
+    unknown = sorted(set(named) - set(names))
+    if unknown:
+        raise UsageError(f"no field {unknown[0]!r} for the codec {named[unknown[0]]!r}; fields are {', '.join(names)}")
+    return {name: named.get(name, default) for name in names}
+
+
+def codec_texts(choice: str | Mapping[str, str]) -> dict[str, str]:
+    """Codec text by field name; what is meant for all other fields stands under `OTHERS`.
+
+    Raises:
+        UsageError: two are named for one field, or two for all others.
+    """
+    if isinstance(choice, Mapping):
+        return dict(choice)
+    texts: dict[str, str] = {}
+    for item in _split(choice):
+        is_config = item.startswith(("{", "["))  # JSON may hold an equals sign too
+        field, equals, codec = ("", "", item) if is_config else item.partition("=")
+        name, text = (field.strip(), codec.strip()) if equals else (OTHERS, codec or field)
+        if name in texts:
+            what = f"the field {name!r}" if equals else "all fields that are not named"
+            raise UsageError(f"codecs {texts[name]} and {text} are both for {what}; give one")
+        texts[name] = text
+    return texts
+
+
+def _split(text: str) -> list[str]:
+    """The parts of `text` between the commas that stand in no JSON."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "{[") - (letter in "}]")
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]

@@ -1,0 +1,264 @@
+"""The folder a dataset is made in: claimed by one conversion, unfinished until its manifest stands.
+
+OUT does not exist, or is empty      made here
+OUT is unfinished, same conversion   goes on where it stopped; where its manifest stands already, only tidied up
+OUT is unfinished, another one       refused; with overwrite begun anew; with either, or go_on, gone on with where only
+                                     settings have changed that what is finished does not depend on
+OUT is a finished dataset            refused; with overwrite made beside it, and swapped when it is done
+OUT holds anything else              refused
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import shutil
+from pathlib import Path
+from types import TracebackType
+
+import filelock
+import msgspec
+
+from packer.errors import UsageError, WriteError
+from packer.format.manifest import MANIFEST, NAMES_FILE, REJECTED_FILE, SHARD_FOLDER, UNFINISHED
+from packer.format.sync import sync_folder, write_synced
+from packer.packing.state import State
+from packer.remote.urls import refuse_url
+
+_log = logging.getLogger(__name__)
+
+LOCK = ".lock"
+#: Tables of names that appending made.
+_TABLE = re.compile(r"names-\d+\.lmdb(\.partial)?")
+_WRITTEN = (MANIFEST, NAMES_FILE, REJECTED_FILE)
+_OURS = {*_WRITTEN, *(name + ".partial" for name in _WRITTEN), SHARD_FOLDER, UNFINISHED, LOCK}
+
+
+class OutputFolder:
+    """The folder of a dataset while it is made; a context manager that holds its lock.
+
+    Killed at any instant, what it leaves is found out by the next one: the note (unfinished.json) is written before
+    anything else and goes last, so a manifest with a note beside it is one that only wants tidying up.
+
+    Attributes:
+        path: where the dataset will stand.
+        work: where it is made: `path`, or a folder beside it where a finished dataset is being replaced.
+        is_published: whether an earlier run had published this very dataset; all that is left is `publish`.
+
+    Args:
+        state: what is to be made.
+        overwrite: whether a dataset that is there may be replaced.
+        go_on: whether settings may have changed that leave the finished shards as they are.
+
+    Raises:
+        UsageError: it is a URL; the folder is in use, holds something else, or an unfinished conversion that differs.
+        WriteError: the folder cannot be written.
+    """
+
+    def __init__(self, path: Path, state: State, overwrite: bool = False, go_on: bool = False) -> None:
+        refuse_url(path)
+        # A link stays: what it leads to is made, and replaced.
+        self.path = self.work = path = path.resolve() if path.is_symlink() else path
+        self.is_published = False
+        self._beside = beside(path, "replacing")
+        self._old = beside(path, "replaced")
+        self._locks: dict[Path, filelock.BaseFileLock] = {}
+        try:
+            self._open(state, overwrite, go_on)
+        except OSError as error:
+            self._release()
+            raise WriteError(f"{error.filename or path}: cannot be written: {error.strerror or error}") from None
+        except BaseException:
+            self._release()
+            raise
+
+    @property
+    def shards(self) -> Path:
+        return self.work / SHARD_FOLDER
+
+    def publish(self) -> None:
+        """Puts a replacement in place, and tidies up behind the manifest."""
+        if self.work != self.path:
+            self.path.rename(self._old)
+            self.work.rename(self.path)
+            shutil.rmtree(self._old)
+            self.work = self.path
+        self._tidy()
+        self._release()
+
+    def __enter__(self) -> OutputFolder:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._release()
+
+    def _open(self, state: State, overwrite: bool, go_on: bool) -> None:
+        self._finish_swap()
+        check_output(self.path, overwrite)  # before a lock is made: the dataset may be one that nobody may write to
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock(self.path)
+        if self._old.exists():
+            shutil.rmtree(self._old)
+        if _is_finished(self.path):
+            note = self.path / UNFINISHED
+            if state.tells_all and note.exists() and not _difference(note, state, go_on or overwrite):
+                self.is_published = True
+                return
+            self._tidy()
+            if not overwrite:
+                raise _already(self.path)
+            self.work = self._beside
+            self.work.mkdir(exist_ok=True)
+            # It moves to `path` at the end, and holds others off there until all is tidied up.
+            self._lock(self.work)
+        self._claim(state, overwrite, go_on)
+
+    def _claim(self, state: State, overwrite: bool, go_on: bool) -> None:
+        """Notes what is being made; what an earlier run left is kept if it was the same."""
+        note = self.work / UNFINISHED
+        finished = any(self.shards.glob("*.lmdb"))
+        difference = _difference(note, state, go_on or overwrite, finished)
+        if difference and not overwrite:
+            is_harmless = _difference(note, state, True, finished) is None
+            way = "--go-on to go on with the change" if is_harmless else "--overwrite to begin anew"
+            raise UsageError(
+                f"{self.path} holds an unfinished conversion that differs: {difference}; "
+                f"undo the change to go on with it, or use {way}"
+            )
+        if difference and finished:
+            _log.warning("%s: what an earlier run had finished is packed anew: %s", self.path, difference)
+        if difference or not note.exists():
+            _empty(self.work)
+        self.shards.mkdir(exist_ok=True)
+        for partial in [*self.shards.glob("*.partial"), *self.work.glob("*.partial")]:
+            partial.unlink()
+        temporary = note.with_name(UNFINISHED + ".partial")
+        write_synced(temporary, msgspec.json.encode(state))
+        temporary.replace(note)
+        sync_folder(self.work)
+
+    def _tidy(self) -> None:
+        """Removes what a finished dataset needs no more; the note last, for it says that there is something to do."""
+        for left_out in self.shards.glob("*.rejected.jsonl"):
+            left_out.unlink()
+        (self.work / UNFINISHED).unlink(missing_ok=True)
+
+    def _finish_swap(self) -> None:
+        """Puts right what a kill between the two renames of a replacement left."""
+        if self.path.exists() or not self._old.exists():
+            return
+        self._lock(self._old)
+        if not self.path.exists() and _is_finished(self._beside):
+            self._beside.rename(self.path)
+        elif not self.path.exists():
+            self._old.rename(self.path)
+            self._locks[self.path] = self._locks.pop(self._old)
+        self._release()
+
+    def _lock(self, folder: Path) -> None:
+        lock = filelock.FileLock(folder / LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except filelock.Timeout:
+            raise UsageError(
+                f"another conversion into {self.path} is running; wait for it or choose another folder"
+            ) from None
+        self._locks[folder] = lock
+
+    def _release(self) -> None:
+        for folder in self._locks:
+            # Removed while it is held: a file removed later could be another conversion's.
+            with contextlib.suppress(OSError):
+                (folder / LOCK).unlink(missing_ok=True)
+        for lock in self._locks.values():
+            lock.release()
+        self._locks = {}
+
+
+def check_output(path: Path, overwrite: bool) -> None:
+    """Refuses a place where no dataset can be made, before the sources are looked at. Writes nothing.
+
+    Raises:
+        UsageError: it is a URL, holds something else, or a dataset that may not be replaced.
+    """
+    refuse_url(path)
+    _check_only_ours(path)
+    left_over = beside(path, "replaced").exists() or any((path / name).exists() for name in (UNFINISHED, LOCK))
+    if not overwrite and _is_finished(path) and not left_over:
+        raise _already(path)
+
+
+def warn_of_room(path: Path, most: int) -> None:
+    """Logs a warning where the disk may be too small for a dataset of `most` bytes that is made at `path`.
+
+    Args:
+        most: without compression, so that less may do: hence no error.
+    """
+    held = sum(shard.stat().st_size for shard in (path / SHARD_FOLDER).glob("*.lmdb"))
+    near = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
+    free = shutil.disk_usage(near).free
+    if most - held > free:
+        _log.warning(
+            "%s may take up to %s bytes more, %s are free; `packer plan` tells what it is likely to take",
+            path,
+            f"{most - held:,}",
+            f"{free:,}",
+        )
+
+
+def beside(path: Path, what: str) -> Path:
+    """The hidden folder where a dataset is worked on before it takes the place of the one at `path`."""
+    real = path.resolve()  # `.` has no name; and by a link to the dataset the same folder is meant
+    return real.with_name(f".{real.name}.{what}")
+
+
+def _is_finished(folder: Path) -> bool:
+    return (folder / MANIFEST).exists()
+
+
+def _already(path: Path) -> UsageError:
+    return UsageError(f"{path} is a packed dataset already; use --overwrite to replace it")
+
+
+def _difference(note: Path, state: State, go_on: bool, finished: bool = True) -> str | None:
+    """How the conversion that a note tells of differs from `state`; None where it does not, or there is no note.
+
+    Args:
+        go_on: as `OutputFolder` has it.
+        finished: whether there are finished shards.
+    """
+    try:
+        earlier = msgspec.json.decode(note.read_bytes(), type=State)
+        return earlier.difference(state, earlier.harmless(state, finished) if go_on else ())
+    except FileNotFoundError:
+        return None
+    except (msgspec.DecodeError, OSError):
+        return f"{note.name} cannot be read"
+
+
+def _check_only_ours(path: Path) -> None:
+    """Refuses a folder that holds anything but a dataset: nothing of the user's is ever removed."""
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise UsageError(f"{path} is a file; name a folder that does not exist yet")
+    held = {entry.name for entry in path.iterdir()}
+    foreign = sorted(name for name in held - _OURS - {UNFINISHED + ".partial"} if not _TABLE.fullmatch(name))
+    if foreign:
+        raise UsageError(f"{path} is not empty: it holds {foreign[0]}; name a folder that does not exist yet")
+    if held & {MANIFEST, UNFINISHED, UNFINISHED + ".partial"}:
+        return
+    if SHARD_FOLDER in held and any((path / SHARD_FOLDER).iterdir()):
+        raise UsageError(f"{path} holds shards and no manifest; `packer repair` makes it again, or name another folder")
+    if held - {LOCK, SHARD_FOLDER}:
+        raise UsageError(f"{path} is not empty and not an unfinished conversion; name a folder that does not exist yet")
+
+
+def _empty(folder: Path) -> None:
+    """Removes an unfinished conversion; its note last, so that shards are never left without one."""
+    if (folder / SHARD_FOLDER).exists():
+        for file in (folder / SHARD_FOLDER).iterdir():
+            file.unlink()
+    for name in sorted(_OURS - {LOCK, SHARD_FOLDER}, key=lambda name: name == UNFINISHED):
+        (folder / name).unlink(missing_ok=True)

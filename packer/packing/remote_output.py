@@ -1,0 +1,148 @@
+"""A dataset made for a URL: packed in the cache, then uploaded, its manifest last.
+
+What is packed stays in the cache until all of it is uploaded, with the note of its conversion (unfinished.json): the
+same command goes on with packing or with uploading, wherever it was stopped, and another one begins anew. Samples in
+memory are packed again.
+A dataset that is replaced is gone from its URL while the new one is uploaded: first its manifest is removed.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+
+import filelock
+import msgspec
+
+from packer.errors import RemoteError, UsageError, WriteError
+from packer.format import manifest as manifests
+from packer.format.manifest import MANIFEST, MAX_MANIFEST_BYTES, REJECTED_FILE, SHARD_FOLDER, UNFINISHED
+from packer.format.sync import write_synced
+from packer.packing.state import State
+from packer.remote.cache import default_cache
+from packer.remote.folder import Found, RemoteFolder
+from packer.remote.urls import label
+
+_log = logging.getLogger(__name__)
+
+#: One line for each file uploaded: its path, digest, and what the server said of it.
+_UPLOADED = "uploaded.jsonl"
+_OURS = re.compile(rf"{MANIFEST}|{REJECTED_FILE}|names(-\d+)?\.lmdb|{SHARD_FOLDER}/[^/]+\.lmdb")
+STREAMS = 4
+
+
+class RemoteOutput:
+    """The folder where a dataset for a URL is packed, and the way to its URL; a context manager that holds its lock.
+
+    Attributes:
+        folder: where to pack it.
+
+    Args:
+        overwrite: whether a dataset that is there may be replaced.
+
+    Raises:
+        UsageError: a dataset or something else is behind the URL, or the same is being done now.
+        WriteError: the URL or the cache cannot be had.
+    """
+
+    def __init__(self, url: str, overwrite: bool = False) -> None:
+        self.url = url.rstrip("/")
+        home = default_cache() / "outputs" / label(url)
+        self.folder = home / self.url.rpartition("/")[2]
+        self._note = home / _UPLOADED
+        self._lock = filelock.FileLock(home / ".lock")
+        try:
+            home.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire(timeout=0)
+        except filelock.Timeout:
+            raise UsageError(f"another conversion into {url} is running; wait for it or choose another URL") from None
+        except OSError as error:
+            raise WriteError(f"{home}: cannot be written: {error.strerror}") from None
+        try:
+            self._remote = RemoteFolder(url)
+            self._check(overwrite)
+        except RemoteError as error:
+            self._lock.release()
+            raise WriteError(str(error)) from None
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def __enter__(self) -> RemoteOutput:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._lock.release()
+
+    def upload(self, state: State) -> None:
+        """Puts the packed dataset behind the URL, and removes it here; `state` is that of its conversion.
+
+        Raises:
+            WriteError: a file cannot be uploaded; the message names it.
+        """
+        if state.files:  # of samples in memory it would not say which they were
+            write_synced(self.folder / UNFINISHED, msgspec.json.encode(state))
+        try:
+            self._upload()
+        except RemoteError as error:
+            raise WriteError(f"{error}; the same command goes on with the upload") from None
+        shutil.rmtree(self.folder)
+        self._note.unlink(missing_ok=True)
+
+    def _check(self, overwrite: bool) -> None:
+        there = self._remote.files()
+        if foreign := sorted(name for name in there if not _OURS.fullmatch(name)):
+            raise UsageError(f"{self.url} is not empty: it holds {foreign[0] or 'a file'}; name another place")
+        if MANIFEST in there and not overwrite and not self._is_uploaded():
+            raise UsageError(f"{self.url} is a packed dataset already; use --overwrite to replace it")
+
+    def _is_uploaded(self) -> bool:
+        """Whether the manifest behind the URL is that of the dataset packed here."""
+        here = self.folder / MANIFEST
+        return here.exists() and self._remote.read(MANIFEST, MAX_MANIFEST_BYTES) == here.read_bytes()
+
+    def _upload(self) -> None:
+        manifest = manifests.read(self.folder)
+        digests = {entry.file: entry.digest for entry in manifest.shards}
+        if manifest.names:
+            digests[manifest.names.file] = manifest.names.digest
+        if not isinstance(manifest.left_out, msgspec.UnsetType):
+            digests[manifest.left_out.file] = manifest.left_out.digest
+        there = self._remote.files()
+        if MANIFEST in there and not self._is_uploaded():
+            self._remote.remove(MANIFEST)
+        self._put_all(digests, there)
+        self._remote.put(MANIFEST, self.folder / MANIFEST)
+        for name in there.keys() - digests.keys() - {MANIFEST}:
+            self._remote.remove(name)
+
+    def _put_all(self, digests: Mapping[str, str], there: Mapping[str, Found]) -> None:
+        """Uploads what an earlier run has not."""
+        done = self._done()
+        todo = [name for name in digests if name not in there or done.get(name) != (digests[name], there[name])]
+        _log.info("uploading the dataset to %s: %s of its files are not there yet", self.url, f"{len(todo):,}")
+        with self._note.open("ab") as note, ThreadPoolExecutor(STREAMS) as pool:
+            try:
+                for name, found in zip(todo, pool.map(self._put, todo), strict=True):
+                    note.write(msgspec.json.encode((name, digests[name], *found)) + b"\n")
+                    note.flush()
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+    def _put(self, name: str) -> Found:
+        return self._remote.put(name, self.folder / name)
+
+    def _done(self) -> dict[str, tuple[str, Found]]:
+        """Digest, size and tag of what earlier runs uploaded; a line that a kill cut short is passed over."""
+        done = {}
+        for line in self._note.read_bytes().splitlines() if self._note.exists() else []:
+            try:
+                name, digest, size, tag = msgspec.json.decode(line, type=tuple[str, str, int, str])
+            except msgspec.DecodeError:
+                continue
+            done[name] = (digest, Found(size, tag))
+        return done

@@ -1,0 +1,229 @@
+"""One shard as a task: a pure function of source, schema and plan, run in whichever process."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from packer.errors import SourceError, WriteError
+from packer.format.manifest import SHARD_FOLDER, ColumnTotals, ShardEntry, file_digest
+from packer.format.schema import Field
+from packer.format.shard import Shard
+from packer.format.shard_writer import ShardWriter
+from packer.format.sync import sync_folder
+from packer.packing.progress import Progress
+from packer.packing.rejected import Rejected, read_rejected_lines, write_rejected_lines
+from packer.packing.state import claim_of
+from packer.sources.base import Block, Source, count
+
+#: Given the blocks of samples from a number on, gives them on; knows thereby what is being read.
+Over = Callable[[Iterator[Block], int], Iterator[Block]]
+
+
+@dataclass(frozen=True)
+class ShardTask:
+    """All that packing one shard needs; pickles small.
+
+    Attributes:
+        source: the samples of this shard alone.
+        folder: the dataset's folder.
+        skip: leave out samples that cannot be read, instead of stopping.
+        first: number that the first sample has in the whole source.
+        crashing: numbers of samples not to be tried, since they would end this process, and what is noted of them.
+        claim: what the folder has to be claimed for when the shard gets its name (see `state.claim_of`); empty where
+            nobody else can be at work there.
+    """
+
+    source: Source
+    folder: Path
+    number: int
+    fields: tuple[Field, ...]
+    map_size: int
+    origin: dict[str, Any] = field(default_factory=dict)
+    skip: bool = False
+    map_limit: int | None = None
+    first: int = 0
+    crashing: Mapping[int, Rejected] = field(default_factory=dict)
+    claim: str = ""
+
+    @property
+    def path(self) -> Path:
+        return shard_path(self.folder, self.number)
+
+
+class ShardReport(msgspec.Struct, frozen=True):
+    """What came of a shard."""
+
+    entry: ShardEntry
+    columns: dict[str, ColumnTotals]
+    rejected: tuple[Rejected, ...]
+
+    @property
+    def raw_bytes(self) -> int:
+        return sum(column.raw for column in self.columns.values())
+
+
+def shard_path(folder: Path, number: int) -> Path:
+    """Where shard `number` of a dataset lies."""
+    return folder / SHARD_FOLDER / f"{number:05d}.lmdb"
+
+
+def write_shard(task: ShardTask, progress: Progress | None = None, over: Over | None = None) -> ShardReport:
+    """Packs one shard under a temporary name, then renames it.
+
+    Raises:
+        SourceError: a sample cannot be read, unless such samples are skipped.
+        WriteError: the shard cannot be written.
+    """
+    partial = _new_partial(task.path)
+    try:
+        rejected = _write(task, partial, progress, over)
+        _check_claim(task)
+        publish(task.path, partial, rejected)
+    except BaseException:  # Ctrl-C too, which may come before the writer looks after its file
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise
+    return report_of(task.path, task.fields)
+
+
+def _check_claim(task: ShardTask) -> None:
+    """Raises WriteError where a conversion that was given up has gone on, and the folder is now another one's.
+
+    An executor may start a task after it was told to cancel it: processes fetch one more than they work at.
+    """
+    try:
+        held = claim_of(task.folder) if task.claim else ""
+    except OSError as error:
+        raise WriteError(f"{task.path}: {error.strerror}") from None
+    if held != task.claim:
+        raise WriteError(f"{task.path}: another conversion has taken the folder over; this shard is dropped")
+
+
+def remove_partial(path: Path) -> None:
+    """Removes what processes that were stopped left of the shard `path`."""
+    for partial in path.parent.glob(f"{path.name}.*.partial"):
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def _new_partial(path: Path) -> Path:
+    """A temporary name that no other process takes.
+
+    One that was given up (by a scheduler that lost sight of it) may go on for a while, and must
+    not give the shard's name to what somebody else has half written.
+    """
+    return path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
+
+
+def _write(task: ShardTask, partial: Path, progress: Progress | None, over: Over | None) -> list[Rejected]:
+    """Writes the samples of a shard to `partial`; returns what was left out."""
+    rejected: list[Rejected] = []
+    writer = ShardWriter(
+        partial,
+        task.number,
+        task.fields,
+        map_size=task.map_size,
+        named=task.source.names is not None,
+        origin=task.origin,
+        map_limit=task.map_limit,
+    )
+    with writer:
+        for block, names in read_blocks(task.source, rejected if task.skip else None, task.crashing, over):
+            before = writer.raw_bytes
+            writer.add(block, count(block), names)
+            if progress:
+                progress(count(block), writer.raw_bytes - before)
+    return [msgspec.structs.replace(bad, shard=task.number) for bad in rejected]
+
+
+def read_blocks(
+    source: Source,
+    rejected: list[Rejected] | None,
+    crashing: Mapping[int, Rejected] | None = None,
+    over: Over | None = None,
+) -> Iterator[tuple[Block, Sequence[str] | None]]:
+    """Blocks of a source with the names of their samples.
+
+    Args:
+        rejected: bad samples are noted here and left out; None to raise at the first.
+        crashing: samples that are not read, but noted as this says; for none without `rejected`.
+        over: told of every run of blocks that is read.
+    """
+    start = 0
+    for number, noted in sorted((crashing or {}).items()):
+        yield from _read_run(source, start, number, rejected, over)
+        if rejected is not None:
+            rejected.append(noted)
+        start = number + 1
+    yield from _read_run(source, start, len(source), rejected, over)
+
+
+def _read_run(
+    source: Source, start: int, stop: int, rejected: list[Rejected] | None, over: Over | None
+) -> Iterator[tuple[Block, Sequence[str] | None]]:
+    at = start
+    while at < stop:
+        part = source if (at, stop) == (0, len(source)) else source.part(at, stop)
+        try:
+            blocks = part.read()
+            for block in over(blocks, at) if over else blocks:
+                end = at + count(block)
+                yield block, None if source.names is None else source.names[at:end]
+                at = end
+            return
+        except SourceError as error:
+            if rejected is None or error.sample is None:
+                raise
+            rejected.append(Rejected.of(error, source.kind))
+            at += 1
+
+
+def publish(path: Path, partial: Path, rejected: Sequence[Rejected]) -> None:
+    """Gives a finished shard its name; what was left out of it goes to a file beside it first."""
+    try:
+        if rejected:
+            write_rejected_lines(_rejected_path(path), rejected)
+        else:
+            _rejected_path(path).unlink(missing_ok=True)  # of a run that was killed at this very point
+        partial.replace(path)
+    except OSError as error:
+        raise WriteError(f"{path}: {error.strerror}") from None
+    sync_folder(path.parent)
+
+
+def report_of(path: Path, fields: Sequence[Field]) -> ShardReport:
+    """The report of a finished shard, from its file.
+
+    Raises:
+        DamagedError: the shard cannot be read.
+    """
+    with Shard(path) as shard:
+        samples = shard.header().samples
+        columns = {}
+        for number, field_ in enumerate(fields):
+            index = shard.index(number, field_, samples)
+            raw = int(index.arrays["sample_offsets"][-1]) if field_.is_ragged else samples * field_.fixed_bytes
+            stored = int(index.arrays["chunks"][-1, 2]) if len(index.arrays["chunks"]) else 0
+            columns[field_.name] = ColumnTotals(raw=raw, stored=stored)
+            del index
+    beside = _rejected_path(path)
+    rejected = read_rejected_lines(beside) if beside.exists() else []
+    entry = ShardEntry(
+        file=f"{SHARD_FOLDER}/{path.name}",
+        bytes=path.stat().st_size,
+        digest=file_digest(path),
+        samples=samples,
+        rejected=len(rejected),
+    )
+    return ShardReport(entry, columns, tuple(rejected))
+
+
+def _rejected_path(path: Path) -> Path:
+    return path.with_suffix(".rejected.jsonl")

@@ -1,0 +1,152 @@
+"""The folder that fetched files are kept in, with a limit to its size: the least recently used files go first.
+
+    CACHE/datasets/NAME-DIGEST/    one version of one dataset: manifest.json, shards/, names.lmdb
+    CACHE/sources/NAME-DIGEST/     files to be packed
+    CACHE/outputs/NAME-DIGEST/     a dataset that is made, until it is uploaded
+
+The limit is for `datasets`. What an open dataset uses stays: it holds a lease, a shared lock on a file of its folder,
+and only folders without one are looked at when room is made. Anything in the cache may be deleted by hand.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import filelock
+
+from packer.errors import DatasetError, UsageError
+from packer.format.manifest import FileEntry
+from packer.remote.fetch import LOCK, PARTIAL, aside, is_whole
+
+try:
+    import fcntl
+except ImportError:  # Windows, where a file that is open cannot be removed anyway
+    fcntl = None  # type: ignore[assignment]
+
+_IN_USE = ".in-use"
+
+
+def default_cache() -> Path:
+    """The folder of the cache where none is named: that of the user, by the convention of XDG."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "lmdb-packer"
+
+
+class Lease:
+    """Keeps the files of a folder from being removed, until it is closed or gone."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / _IN_USE, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+        self.close = weakref.finalize(self, os.close, descriptor)
+        if fcntl is not None:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+
+
+class _Removal:
+    """The right to remove files of a folder; false where a lease is held on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._descriptor = os.open(folder / _IN_USE, os.O_RDWR | os.O_CREAT, 0o666)
+
+    def __enter__(self) -> bool:
+        if fcntl is None:
+            return True
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+
+@dataclass(frozen=True)
+class Cache:
+    """The fetched datasets below one folder.
+
+    Attributes:
+        folder: of the cache.
+        limit: bytes that the datasets in it may take; None for no limit.
+    """
+
+    folder: Path
+    limit: int | None = None
+
+    @property
+    def datasets(self) -> Path:
+        return self.folder / "datasets"
+
+    def reserve(self, folder: Path, entries: Sequence[FileEntry]) -> None:
+        """Makes room for the files of one dataset that are still to be fetched; its lease must be held.
+
+        What is set aside for a file is a sparse temporary file of its size, so that others count it.
+
+        Raises:
+            UsageError: the dataset alone is larger than the limit.
+            DatasetError: other datasets that are open take the room.
+        """
+        for entry in entries:
+            if is_whole(folder, entry):
+                os.utime(folder / entry.file)
+        if self.limit is None:
+            return
+        if (needed := sum(entry.bytes for entry in entries)) > self.limit:
+            raise UsageError(
+                f"the dataset takes {needed:,} bytes, and its cache {self.folder} may hold {self.limit:,}; "
+                "all its shards are mapped at once: allow more by cache_bytes"
+            )
+        with filelock.FileLock(self.folder / LOCK):
+            self._reserve(folder, entries, self.limit)
+
+    def _reserve(self, folder: Path, entries: Sequence[FileEntry], limit: int) -> None:
+        files = _files(self.datasets)
+        missing = [entry for entry in entries if not is_whole(folder, entry)]
+        partials = {aside(folder, entry, PARTIAL): entry.bytes for entry in missing}
+        over = sum(size for _, size in files.values()) - limit
+        over += sum(size - files.get(path, (0, 0))[1] for path, size in partials.items())
+        for path in sorted(files, key=lambda path: files[path][0]):
+            if over <= 0:
+                break
+            over -= self._removed(path)
+        if over > 0:
+            raise DatasetError(
+                f"its cache {self.folder} may hold {limit:,} bytes, and open datasets take too much of them: "
+                f"{over:,} more are needed; allow more by cache_bytes"
+            )
+        for path, size in partials.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("ab") as file:
+                file.truncate(size)
+
+    def _removed(self, path: Path) -> int:
+        """Removes a file, unless its dataset is in use; returns the bytes that are free now."""
+        with _Removal(self.datasets / path.relative_to(self.datasets).parts[0]) as is_free:
+            if not is_free:
+                return 0
+            try:
+                size = path.stat().st_size
+                path.unlink()
+            except OSError:
+                return 0
+            return size
+
+
+def _files(folder: Path) -> dict[Path, tuple[int, int]]:
+    """Time of use (ns) and size of every file below a folder but locks."""
+    found = {}
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            if name == _IN_USE or name.endswith(LOCK):
+                continue
+            try:
+                info = (Path(parent) / name).stat()
+            except OSError:  # renamed or removed meanwhile
+                continue
+            found[Path(parent) / name] = (info.st_mtime_ns, info.st_size)
+    return found

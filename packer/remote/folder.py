@@ -1,0 +1,193 @@
+"""A folder behind a URL: its files are listed, read in blocks, and written whole, each attempt with patience."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from packer.errors import RemoteError, UsageError
+from packer.remote import patience
+from packer.remote.patience import attempted
+
+#: Bytes asked for at once: a cut connection costs no more than this.
+BLOCK_BYTES = 16 * 2**20
+#: Servers that have no folders: making one makes a bucket.
+_WITHOUT_FOLDERS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss", "http", "https")
+#: What tells one version of a file from another, by kind of server; the first that there is counts.
+_TAGS = ("ETag", "etag", "md5Hash", "content_md5", "checksum", "generation", "mtime", "LastModified", "last_modified")
+
+
+class Found(NamedTuple):
+    """A file as its server lists it: size in bytes, and a text that changes with its bytes."""
+
+    size: int
+    tag: str
+
+
+class RemoteFolder:
+    """Files behind a URL of fsspec, by their path below it.
+
+    Raises:
+        UsageError: fsspec or the package for this kind of URL is not installed.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self._fs, self._root = _open(self.url)
+
+    def url_of(self, name: str) -> str:
+        """The URL of a file, for messages."""
+        return f"{self.url}/{name}" if name else self.url
+
+    def read(self, name: str, most: int) -> bytes:
+        """The first `most` bytes of a file, or all where there are fewer.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            RemoteError: it cannot be had.
+        """
+        path = self._path(name)
+        return attempted(self.url_of(name), lambda: bytes(self._fs.cat_file(path, start=0, end=most)))
+
+    def blocks(self, name: str, size: int) -> Iterator[bytes]:
+        """The first `size` bytes of a file, in blocks. A block that fails is asked for again, not the ones before.
+
+        Raises:
+            FileNotFoundError, RemoteError: as `read`.
+        """
+        for start in range(0, size, BLOCK_BYTES):
+            stop = min(start + BLOCK_BYTES, size)
+            yield attempted(self.url_of(name), lambda start=start, stop=stop: self._block(name, start, stop))  # type: ignore[misc]
+
+    def found(self, name: str = "") -> Found:
+        """Size and tag of a file.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            RemoteError: the server does not say.
+        """
+        path = self._path(name)
+        return _found(attempted(self.url_of(name), lambda: self._info(path)))
+
+    def files(self, pattern: str = "") -> dict[str, Found]:
+        """All files below the folder, or those that fit a pattern: path below it to size and tag.
+
+        Raises:
+            RemoteError: they cannot be listed.
+        """
+
+        def listing() -> Mapping[str, Mapping[str, Any]]:
+            self._fs.invalidate_cache()  # what was listed a while ago may have changed
+            if pattern:
+                found: Mapping[str, Mapping[str, Any]] = self._fs.glob(self._path(pattern), detail=True)
+            else:
+                found = self._fs.find(self._root, detail=True)
+            return found
+
+        try:
+            found = attempted(self.url_of(pattern), listing)
+        except FileNotFoundError as error:
+            raise RemoteError(f"{self.url}: there is no such bucket or folder: {patience.in_words(error)}") from None
+        named = {path: info for path, info in found.items() if info["type"] == "file" and not path.endswith("/")}
+        return {self._name(path): _found(info) for path, info in named.items()}
+
+    def put(self, name: str, file: Path) -> Found:
+        """Writes a local file; returns what the server then says of it.
+
+        Raises:
+            RemoteError: it cannot be written, or what arrived has another size.
+        """
+        path, size = self._path(name), file.stat().st_size
+
+        def put() -> Found:
+            if not self.url.startswith(tuple(f"{kind}://" for kind in _WITHOUT_FOLDERS)):
+                self._fs.makedirs(self._fs._parent(path), exist_ok=True)
+            self._fs.put_file(str(file), path)
+            self._fs.invalidate_cache()
+            found = _found(self._info(path))
+            if found.size != size:
+                raise OSError(f"{found.size:,} bytes arrived, {size:,} were sent")
+            return found
+
+        try:
+            return attempted(self.url_of(name), put)
+        except FileNotFoundError as error:
+            raise RemoteError(f"{self.url}: there is no such bucket or folder: {patience.in_words(error)}") from None
+
+    def remove(self, name: str) -> None:
+        """Removes a file, if there is one.
+
+        Raises:
+            RemoteError: it cannot be removed.
+        """
+
+        def remove() -> None:
+            try:
+                self._fs.rm_file(self._path(name))
+            except FileNotFoundError:
+                return
+
+        attempted(self.url_of(name), remove)
+
+    def _info(self, path: str) -> Mapping[str, Any]:
+        self._fs.invalidate_cache()
+        info: Mapping[str, Any] = self._fs.info(path)
+        if info["type"] != "file":
+            raise FileNotFoundError(path)
+        return info
+
+    def _block(self, name: str, start: int, stop: int) -> bytes:
+        data = bytes(self._fs.cat_file(self._path(name), start=start, end=stop))
+        if len(data) > stop - start:
+            raise RemoteError(f"{self.url_of(name)}: its server does not give parts of a file; copy it by other means")
+        if len(data) < stop - start:
+            raise OSError(f"{start + len(data):,} bytes came, {stop:,} are expected")
+        return data
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}" if name else self._root
+
+    def _name(self, path: str) -> str:
+        """The path of a listed file below the folder; one that would leave it is refused."""
+        root = self._root.lstrip("/")
+        name = path.lstrip("/").removeprefix(root).lstrip("/") if root else path.lstrip("/")
+        if not path.lstrip("/").startswith(root) or any(part in ("", ".", "..") for part in name.split("/")[:-1]):
+            raise RemoteError(f"{self.url_of(name)}: its name cannot be that of a file here; rename it")
+        if PurePosixPath(name).name in (".", "..") or "\\" in name or "\0" in name:
+            raise RemoteError(f"{self.url_of(name)}: its name cannot be that of a file here; rename it")
+        return name
+
+
+def _open(url: str) -> tuple[Any, str]:
+    """The file system of a URL, and the path of the URL in it."""
+    kind = url.partition("://")[0]
+    package = "s3" if kind in ("s3", "s3a") else "fsspec"
+    try:
+        core = importlib.import_module("fsspec.core")
+        fs, root = core.url_to_fs(url, **_options(kind))
+    except ImportError as error:
+        raise UsageError(
+            f"{url}: {patience.in_words(error)}; URLs need more: pip install '.[{package}]' in a clone of packer"
+        ) from None
+    except ValueError as error:
+        raise UsageError(f"{url}: {patience.in_words(error)}") from None
+    if hasattr(fs, "retries"):
+        fs.retries = 1  # s3fs tries five times by itself, within each of our attempts
+    return fs, str(root).rstrip("/")
+
+
+def _options(kind: str) -> dict[str, Any]:
+    """What the file system is told: how long to wait, and not to try again by itself; the user's own settings win."""
+    if kind not in ("s3", "s3a"):
+        return {}
+    seconds = patience.PATIENCE.seconds
+    config = {"connect_timeout": seconds, "read_timeout": seconds, "retries": {"total_max_attempts": 1}}
+    settings = importlib.import_module("fsspec.config").conf.get(kind, {})
+    return {"config_kwargs": {**config, **settings.get("config_kwargs", {})}}
+
+
+def _found(info: Mapping[str, Any]) -> Found:
+    tag = next((str(info[name]) for name in _TAGS if info.get(name) is not None), "")
+    return Found(int(info["size"] or 0), tag)

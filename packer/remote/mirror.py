@@ -1,0 +1,158 @@
+"""A packed dataset behind a URL, as a folder of the cache that holds what has been needed of it.
+
+The manifest is read first, and its bytes are part of the folder's name: a dataset that was replaced behind its URL gets
+another folder, and files of two versions never meet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from packer.errors import DatasetError, UsageError
+from packer.format import manifest as manifests
+from packer.format.manifest import MANIFEST, MAX_MANIFEST_BYTES, FileEntry, Manifest
+from packer.format.sync import write_synced
+from packer.remote.cache import Cache, Lease, default_cache
+from packer.remote.fetch import fetch_all, is_whole
+from packer.remote.folder import RemoteFolder
+from packer.remote.urls import is_url, label
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """One version of a dataset behind a URL; pickles.
+
+    Attributes:
+        url: of the dataset.
+        cache: where it is kept.
+        folder: of this version within the cache.
+    """
+
+    url: str
+    cache: Cache
+    folder: Path
+
+    @classmethod
+    def open(cls, url: str, cache: str | os.PathLike[str] | None = None, cache_bytes: int | None = None) -> Mirror:
+        """The dataset as it is behind its URL now; its manifest is fetched, and nothing else.
+
+        Args:
+            cache: folder; None for the user's own.
+            cache_bytes: what the datasets in it may take; None for no limit.
+
+        Raises:
+            UsageError: what the URL needs is not installed, or the limit is none.
+            RemoteError: the manifest cannot be had.
+            DatasetError: there is no packed dataset.
+            ManifestError: the manifest is wrong.
+        """
+        if cache_bytes is not None and cache_bytes < 0:
+            raise UsageError(f"cache_bytes is {cache_bytes}; 0 or more is expected")
+        place = Cache(default_cache() if cache is None else Path(cache).absolute(), cache_bytes)
+        data = _manifest_bytes(url)
+        manifests.decode(data, f"{url}/{MANIFEST}")
+        mirror = cls(url.rstrip("/"), place, place.datasets / label(url, data))
+        mirror._keep(data)
+        return mirror
+
+    def manifest(self) -> Manifest:
+        """The manifest of this very version, also where the one behind the URL has been replaced.
+
+        Raises:
+            DatasetError: it is no longer in the cache, and there is another one behind the URL.
+        """
+        if not (self.folder / MANIFEST).exists():
+            data = _manifest_bytes(self.url)
+            if self.folder.name != label(self.url, data):
+                raise DatasetError(f"{self.url}: the dataset was replaced since it was opened; open it anew")
+            self._keep(data)
+        return manifests.read(self.folder)
+
+    def fetch_shards(self, manifest: Manifest, wanted: Sequence[FileEntry] | None = None) -> Lease:
+        """Fetches some shards, and keeps them in the cache as long as the lease is; by default all that hold samples.
+
+        Room is made for all of them at once, so that the others will find it.
+
+        Raises:
+            DamagedError: a file is missing or has the wrong digest.
+            RemoteError: it cannot be had.
+            UsageError, DatasetError: there is no room in the cache.
+        """
+        return self._fetch([shard for shard in manifest.shards if shard.samples], wanted)
+
+    def is_fetched(self, manifest: Manifest) -> bool:
+        """Whether all shards that hold samples are in the cache."""
+        return all(is_whole(self.folder, shard) for shard in manifest.shards if shard.samples)
+
+    def fetch_names(self, manifest: Manifest) -> Lease:
+        """Fetches the table of names, where there is one.
+
+        Raises:
+            As `fetch_shards`.
+        """
+        return self._fetch([manifest.names] if manifest.names else [])
+
+    def fetch(self, manifest: Manifest) -> Lease:
+        """Fetches all files.
+
+        Raises:
+            As `fetch_shards`.
+        """
+        return self._fetch([*manifest.shards, *([manifest.names] if manifest.names else [])])
+
+    def _fetch(self, entries: Sequence[FileEntry], now: Sequence[FileEntry] | None = None) -> Lease:
+        """Makes room for `entries`, and fetches those of them that are wanted now; all by default."""
+        try:
+            lease = Lease(self.folder)
+            self.cache.reserve(self.folder, entries)
+        except OSError as error:
+            raise DatasetError(f"{self.folder}: the cache cannot be written: {error.strerror}") from None
+        fetch_all(RemoteFolder(self.url), entries if now is None else now, self.folder)
+        return lease
+
+    def _keep(self, data: bytes) -> None:
+        """Puts the manifest into the folder; many processes may do so at once, with the same bytes."""
+        path = self.folder / MANIFEST
+        try:
+            if path.exists():
+                os.utime(path)
+                return
+            self.folder.mkdir(parents=True, exist_ok=True)
+            temporary = path.with_name(f".{MANIFEST}.{os.getpid()}.{threading.get_ident()}.partial")
+            write_synced(temporary, data)
+            temporary.replace(path)
+        except OSError as error:
+            raise DatasetError(f"{path}: the cache cannot be written: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def whole(place: str) -> Iterator[Path]:
+    """The folder of a dataset: of a URL one of the cache, with all its files fetched; a path as it is.
+
+    Raises:
+        As `Mirror.open` and `Mirror.fetch`.
+    """
+    if not is_url(place):
+        yield Path(place)
+        return
+    mirror = Mirror.open(place)
+    lease = mirror.fetch(mirror.manifest())
+    try:
+        yield mirror.folder
+    finally:
+        lease.close()
+
+
+def _manifest_bytes(url: str) -> bytes:
+    try:
+        return RemoteFolder(url).read(MANIFEST, MAX_MANIFEST_BYTES)
+    except FileNotFoundError:
+        raise DatasetError(
+            f"{url} is not a packed dataset: it has no {MANIFEST}; an upload that was interrupted is finished by the "
+            "same `packer convert`"
+        ) from None

@@ -1,0 +1,212 @@
+"""Comparing with the sources: every value and every name, to the bit."""
+
+from __future__ import annotations
+
+import os
+
+import h5py
+import numpy as np
+import pytest
+from opened_sources import source_of
+from PIL import Image
+
+from packer.append import append
+from packer.checking import against
+from packer.checking.against import compare, same_bits
+from packer.convert import convert
+from packer.errors import SourceError, UsageError
+from packer.format import manifest as manifests
+from packer.merge import merge
+from packer.repack import repack
+from packer.repair import RepairReport, repair
+from packer.sources.fitted import FittedSource
+from packer.sources.opening import SourceOptions
+from packer.sources.packed.source import open_packed
+
+
+def test_a_dataset_is_what_its_sources_are(pairs, clouds, rows, tmp_path):
+    """Nothing differs after a conversion, over several shards, and progress tells of every sample."""
+    for number, made in enumerate((pairs, clouds, rows)):
+        folder = convert(made.sources, tmp_path / str(number), workers=0, shard_size=4096).path
+        told = []
+        source = source_of(made.sources)
+        assert compare(folder, source, lambda samples, nbytes, told=told: told.append((samples, nbytes))) == []
+        assert sum(samples for samples, _ in told) == len(source)
+
+
+def test_a_changed_pixel_is_named(pairs, tmp_path):
+    """One pixel of one picture: shard, field, number and name of that sample alone."""
+    folder = convert(pairs.sources, tmp_path / "out", workers=0, shard_size=4096, codec="lr=none,hr=zstd").path
+    picture = pairs.hr[8].copy()
+    picture[3, 4, 1] ^= 1
+    Image.fromarray(picture).save(pairs.folder / "hr" / "008.png")
+    (damage,) = compare(folder, source_of(pairs.sources))
+    assert str(damage) == "shards/00001.lmdb, field 'hr', sample 8 (008): differs from the source"
+
+
+def test_a_changed_number_without_a_name(rows, tmp_path):
+    """The sign of a zero counts; samples without names are told by number."""
+    with h5py.File(rows.path, "a") as file:
+        file["x"][123] = 0.0
+    folder = convert(rows.sources, tmp_path / "out", workers=0).path
+    with h5py.File(rows.path, "a") as file:
+        file["x"][123, 1] = -0.0
+    (damage,) = compare(folder, source_of(rows.sources))
+    assert str(damage) == "shards/00000.lmdb, field 'x', sample 123: differs from the source"
+
+
+def test_changed_names_and_shapes(clouds, tmp_path):
+    """A file that was renamed, and a cloud with another number of points."""
+    folder = convert(clouds.sources, tmp_path / "out", workers=0).path
+    (clouds.folder / "c4.ply").rename(clouds.folder / "c5.ply")
+    (damage,) = compare(folder, source_of(clouds.sources))
+    assert damage.what == "names differ from the source"
+    (clouds.folder / "c5.ply").rename(clouds.folder / "c4.ply")
+    (clouds.folder / "c2.ply").write_bytes((clouds.folder / "c1.ply").read_bytes())
+    damages = compare(folder, source_of(clouds.sources))
+    assert {(d.field, d.samples, d.names) for d in damages} == {(f, (2, 3), ("c2",)) for f in ("xyz", "rgb")}
+
+
+def test_samples_left_out_are_left_out_again(clouds, tmp_path):
+    """A dataset made with bad files skipped compares equal to sources in which they still are."""
+    bad = clouds.folder / "c3.ply"
+    bad.write_text(bad.read_text()[:-20])
+    folder = convert(clouds.sources, tmp_path / "out", workers=0, on_error="skip").path
+    assert compare(folder, source_of(clouds.sources, on_error="skip")) == []
+
+
+def test_damage_is_told_and_the_rest_compared(pairs, tmp_path):
+    """A shard that is missing is one damage; the others are compared all the same."""
+    folder = convert(pairs.sources, tmp_path / "out", workers=0, shard_size=4096).path
+    (folder / "shards" / "00000.lmdb").unlink()
+    Image.fromarray(pairs.hr[0]).save(pairs.folder / "hr" / "011.png")
+    damages = compare(folder, source_of(pairs.sources))
+    assert [damage.file for damage in damages] == ["shards/00000.lmdb", "shards/00001.lmdb"]
+    assert damages[1].names == ("011",)
+
+
+@pytest.mark.parametrize(("given", "left"), [(range(12), None), (range(11), 11), (range(0), 0)])
+def test_samples_that_do_not_come_are_told(pairs, tmp_path, given, left):
+    """Where reading ends before the last sample that was packed, the shard says how many came."""
+    folder = convert(pairs.sources, tmp_path / "out", workers=0).path
+    manifest = manifests.read(folder)
+
+    class Short(FittedSource):
+        def read(self):
+            for number in given:
+                yield {"lr": pairs.lr[number : number + 1], "hr": pairs.hr[number : number + 1]}
+
+    source = Short(source_of(pairs.sources), manifest.fields)
+    damages = against.compare_shard(folder, manifest.fields, manifest.shards[0], source, 0)
+    words = [] if left is None else [f"shards/00000.lmdb: 12 samples are packed, the source has {left}"]
+    assert [str(damage) for damage in damages] == words
+
+
+def test_other_sources_are_refused(pairs, clouds, rows, new_pairs, tmp_path):
+    """Other fields, another number of samples, or names where there were none."""
+    folder = convert(pairs.sources, tmp_path / "out", workers=0).path
+    with pytest.raises(UsageError, match="is not in the source"):
+        compare(folder, source_of(clouds.sources))
+    with pytest.raises(UsageError, match="'lr' differs"):
+        compare(folder, source_of(pairs.sources, source=_gray()))
+    with pytest.raises(UsageError, match="the source has 7 samples, the dataset was made from 12"):
+        compare(folder, source_of(new_pairs(tmp_path / "fewer", 7, 6, 5).sources))
+    unnamed = convert([{"lr": a, "hr": b} for a, b in zip(pairs.lr, pairs.hr, strict=True)], tmp_path / "b").path
+    with pytest.raises(UsageError):
+        compare(unnamed, source_of(pairs.sources))
+
+
+def test_same_bits():
+    """NaN equals itself, zeros of two signs do not; shape and dtype count; text is its UTF-8."""
+    nan = np.array([np.nan])
+    assert same_bits(nan, nan.copy())
+    assert not same_bits(np.array([0.0]), np.array([-0.0]))
+    assert not same_bits(np.zeros((2, 1)), np.zeros((1, 2)))
+    assert not same_bits(np.zeros(2, np.int32), np.zeros(2, np.uint32))
+    assert same_bits(np.frombuffer("ä".encode(), np.uint8), "ä")
+    grid = np.arange(6).reshape(2, 3)
+    assert same_bits(grid, np.asfortranarray(grid))
+    assert not same_bits(grid, np.ascontiguousarray(grid[:, ::-1]))
+    assert same_bits(np.float64(3).reshape(()), np.float64(3).reshape(()))
+
+
+def _gray():
+    from packer.sources.opening import SourceOptions
+
+    return SourceOptions(mode="gray")
+
+
+SQUARES = {"patch": 4, "stride": 2}
+
+
+@pytest.mark.parametrize(
+    "options", [SQUARES, {"downscale": 2}, {"downscale": 2, **SQUARES}, {"axis": -1}, {"samples": "groups:/d"}], ids=str
+)
+def test_options_of_the_source(pairs, tmp_path, options):
+    """Squares, smaller pictures, other axes and groups are compared and repaired with the options of the packing."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        if "axis" in options:
+            file["x"] = np.arange(2400.0).reshape(2, 1200)
+        for number in range(8):
+            file[f"d/s{number}/x"] = np.arange(number + 100.0)
+    hdf5 = [str(tmp_path / "a.h5")]
+    sources = hdf5 if options.keys() & {"axis", "samples"} else pairs.sources
+    source_options = SourceOptions(**options, skip=("d",) if "axis" in options else ())
+    if "downscale" in options:
+        sources = sources[1:]
+    folder = convert(sources, tmp_path / "d", workers=0, shard_size=4096, source=source_options).path
+    source = source_of(sources, source=source_options)
+    assert compare(folder, source) == []
+    (folder / "shards" / "00000.lmdb").unlink()
+    assert repair(folder, source) == RepairReport(False, False, ("shards/00000.lmdb",), ())
+    with pytest.raises((UsageError, SourceError), match=r"name the sources and options|no common sample axis"):
+        compare(folder, source_of(sources))
+
+
+def test_another_order_is_told(rows, tmp_path):
+    """Shuffled samples are not compared with those of other places, nor packed from them."""
+    convert(rows.sources, tmp_path / "d", workers=0)
+    folder = repack(tmp_path / "d", tmp_path / "s", seed=4, workers=0).path
+    assert compare(folder, open_packed(tmp_path / "d", seed=4)) == []
+    convert(rows.sources, tmp_path / "e", workers=0)
+    merge([folder, tmp_path / "e"], tmp_path / "m")
+    with pytest.raises(UsageError, match="were shuffled"):
+        compare(tmp_path / "m", source_of([str(tmp_path / "*.h5")]))
+    (folder / "shards" / "00000.lmdb").unlink()
+    with pytest.raises(UsageError, match="were shuffled"):
+        compare(folder, source_of(rows.sources))
+    with pytest.raises(UsageError, match="were shuffled"):
+        repair(folder, source_of(rows.sources))
+
+
+def test_one_part_is_compared_with_its_own_sources(rows, tmp_path, caplog):
+    """Of what was appended or merged the sources of one part suffice; numbers are those of the whole dataset."""
+    other = tmp_path / "other.h5"
+    with h5py.File(rows.path) as file, h5py.File(other, "w") as more:
+        for name in file:
+            more[name] = file[name][:7]
+    folder = convert(rows.sources, tmp_path / "out", workers=0).path
+    append(folder, str(other), workers=0)
+    assert compare(folder, source_of(rows.sources)) == []
+    with h5py.File(other, "a") as more:
+        more["x"][3] = 1.5
+    (damage,) = compare(folder, source_of([str(other)]))
+    first = len(rows.x)
+    assert damage.samples == (first + 3, first + 4)
+    assert f"compared: samples {first} to {first + 6} alone" in caplog.text
+    with h5py.File(other, "w") as more:
+        more["x"], more["label"] = rows.x[:8], rows.label[:8]
+    with pytest.raises(UsageError, match=rf"the source has 8 samples, .* in 2 parts of {first}, 7"):
+        compare(folder, source_of([str(other)]))
+
+
+def test_a_source_that_crashes_is_told(pairs, tmp_path, monkeypatch):
+    """Compared in another process, a source that takes it down is an error that names the reason."""
+    folder = convert(pairs.sources, tmp_path / "out", workers=0).path
+    source = source_of(pairs.sources)
+    told = []
+    assert compare(folder, source, lambda samples, nbytes: told.append(samples), guarded=True) == []
+    assert sum(told) == 12
+    monkeypatch.setattr(against, "compare_shard", lambda *args: os._exit(3))
+    with pytest.raises(SourceError, match="crashes the process that does"):
+        compare(folder, source, guarded=True)

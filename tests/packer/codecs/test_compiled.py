@@ -1,0 +1,319 @@
+"""When the loops in machine code are loaded, and what happens where they cannot be had."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import logging
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+from stored_frames import mixed, stored
+
+import packer.codecs
+from packer.codecs import compiled, symbols
+from packer.codecs.compiled import CODECS, WORTH_SECONDS, Loading, number_of
+from packer.codecs.configs import NAMED, FrameCodec, Frames, parse_codec
+
+ROOT = Path(__file__).resolve().parents[3]
+LOOPS = "packer.codecs.loops"
+
+
+@pytest.fixture
+def loading(monkeypatch: pytest.MonkeyPatch) -> Loading:
+    """What a process knows that has handled no frames yet."""
+    fresh = Loading()
+    monkeypatch.setattr(compiled, "loading", fresh)
+    return fresh
+
+
+@pytest.fixture
+def unimported(monkeypatch: pytest.MonkeyPatch, loops: ModuleType) -> None:
+    """The loops are imported anew when they are loaded; what was there is put back."""
+    monkeypatch.delitem(sys.modules, LOOPS)
+    monkeypatch.delattr(packer.codecs, "loops")
+
+
+def decodes_right() -> bool:
+    """Whether some frames are decoded to what they were."""
+    one = stored("lz4", mixed(20))
+    out = np.empty(len(one.wanted), np.uint8)
+    one.codec.decode_frames(memoryview(one.memory), one.frames, out)
+    return np.array_equal(out, one.wanted)
+
+
+# ---------------------------------------------------------------- when they are loaded
+
+
+def test_loops_are_loaded_once_they_are_worth_it(loading: Loading, loops: ModuleType) -> None:
+    """Not before frames took that many seconds one by one."""
+    assert compiled.loops() is None
+    loading.seconds = WORTH_SECONDS
+    assert compiled.loops() is None
+    assert loading.found is None
+    loading.seconds = WORTH_SECONDS * 1.001
+    assert compiled.loops() is loops
+    assert loading.found is loops
+
+
+def test_loops_that_are_loaded_are_used(loading: Loading, loops: ModuleType) -> None:
+    """Whatever time was noted before."""
+    assert loading.load() is loops
+    assert compiled.loops() is loops
+
+
+def test_decoding_notes_its_time_and_goes_over_to_loops(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first call is made one by one, the second by the loops, after which no more time is noted."""
+    monkeypatch.setattr(compiled, "WORTH_SECONDS", 0.0)
+    assert decodes_right()
+    assert loading.found is None
+    noted = loading.seconds
+    assert 0 < noted < 10
+    assert decodes_right()
+    assert loading.found is not None
+    assert loading.seconds == noted
+
+
+@pytest.mark.parametrize("codec", ["none", '{"id": "zlib"}'])
+def test_what_loops_do_not_decode_is_no_reason_to_load_them(loading: Loading, codec: str) -> None:
+    """Time that such frames take is not noted."""
+    coder, values = FrameCodec(parse_codec(codec), np.dtype("u1")), np.zeros(1000, np.uint8)
+    frame = bytes(coder.encode(values))
+    frames = Frames(np.array([[0, len(frame)]]), np.array([1000]))
+    coder.decode_frames(memoryview(frame), frames, np.empty(1000, np.uint8))
+    assert loading.seconds == 0
+
+
+def test_to_read_a_little_imports_no_compiler() -> None:
+    """A process that decodes a few frames pays nothing for the loops."""
+    code = """
+        import sys
+        import numpy as np
+        from packer.codecs.configs import NAMED, FrameCodec, Frames
+        codec = FrameCodec(NAMED["lz4"], np.dtype("u1"))
+        frame = bytes(codec.encode(np.zeros(1000, np.uint8)))
+        out = np.ones(1000, np.uint8)
+        codec.decode_frames(memoryview(frame), Frames(np.array([[0, len(frame)]]), np.array([1000])), out)
+        assert not out.any()
+        assert not {"numba", "llvmlite", "packer.codecs.loops"} & set(sys.modules)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=ROOT, timeout=60, check=True)
+
+
+# ---------------------------------------------------------------- where they cannot be had
+
+
+def test_a_package_that_hides_its_functions(
+    loading: Loading, unimported: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Frames are handled one by one; it is said once, quietly, and not tried again."""
+    hidden = {"xxhash._xxhash": ("XXH9_64bits",)}
+    loading.seconds = 2 * WORTH_SECONDS
+    with caplog.at_level(logging.DEBUG), monkeypatch.context() as patch:
+        patch.setattr(symbols, "FUNCTIONS", hidden)
+        assert decodes_right()
+        assert compiled.loops() is None
+    assert isinstance(loading.failure, AttributeError)
+    assert compiled.loops() is None
+    assert loading.load() is None
+    assert decodes_right()
+    assert [(record.levelno, record.name) for record in caplog.records] == [(logging.INFO, "packer.codecs.compiled")]
+    assert "XXH9_64bits" in caplog.text
+
+
+@pytest.mark.parametrize("missing", ["numba", "llvmlite.binding", "lz4.block._block", "numcodecs.zstd", LOOPS])
+def test_a_module_that_is_not_there(
+    loading: Loading, unimported: None, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    """Frames are handled one by one."""
+    monkeypatch.setitem(sys.modules, missing, None)
+    assert loading.load() is None
+    assert isinstance(loading.failure, ImportError)
+    assert decodes_right()
+
+
+def test_a_compiler_that_fails(loading: Loading, unimported: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it raises."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise numba.errors.TypingError("not this one")
+
+    monkeypatch.setattr(numba, "njit", fail)
+    loading.seconds = 2 * WORTH_SECONDS
+    assert decodes_right()
+    assert isinstance(loading.failure, numba.errors.TypingError)
+
+
+def test_a_compiler_that_is_switched_off(tmp_path: Path) -> None:
+    """Datasets are read one by one in a process that is told to compile nothing."""
+    code = f"""
+        import numpy as np
+        from packer.codecs import compiled
+        from packer.writer import DatasetWriter
+        from readers import Loader, PackedDataset
+        compiled.WORTH_SECONDS = 0.0
+        with DatasetWriter({str(tmp_path / "p")!r}, codec="lz4") as writer:
+            for number in range(50):
+                writer.add({{"x": np.full(300, number)}})
+        for _ in range(2):
+            batches = list(Loader(PackedDataset({str(tmp_path / "p")!r}, verify=True), 20))
+            assert [number for batch in batches for number in batch["x"][:, 7].tolist()] == [*range(50)]
+        assert compiled.loading.found is None
+        assert "NUMBA_DISABLE_JIT" in str(compiled.loading.failure)
+        assert not compiled.loading.is_possible()
+    """
+    environment = os.environ | {"NUMBA_DISABLE_JIT": "1"}
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=ROOT, env=environment, timeout=60, check=True)
+
+
+def test_an_interruption_is_no_failure(loading: Loading, unimported: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever presses a key while the loops are loaded may have them later."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(symbols, "addresses", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            loading.load()
+    assert loading.found is None
+    assert loading.failure is None
+    monkeypatch.setattr(importlib.machinery.SourceFileLoader, "exec_module", lambda self, module: None)
+    assert loading.load() is not None
+
+
+def test_they_are_possible_until_it_is_known_better(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the compiler, as long as loading has not failed."""
+    assert loading.is_possible()
+    monkeypatch.setattr(compiled, "find_spec", lambda name: None)
+    assert not loading.is_possible()
+    assert loading.load() is not None
+    assert loading.is_possible()
+    monkeypatch.undo()
+    failed = Loading()
+    failed.failure = ImportError("broken")
+    assert not failed.is_possible()
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux tells how much memory a process has")
+@pytest.mark.parametrize(("room", "is_loaded"), [(100 * 2**20, False), (2**33, True)])
+def test_little_memory_is_left_to_others(room: int, is_loaded: bool) -> None:
+    """Short of memory, the compiler would end the process."""
+    code = f"""
+        import resource
+        from pathlib import Path
+        from packer.codecs import compiled
+        held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (held + {room}, -1))
+        assert (compiled.loading.load() is not None) == {is_loaded}
+        assert isinstance(compiled.loading.failure, MemoryError) != {is_loaded}
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=ROOT, timeout=60, check=True)
+
+
+# ---------------------------------------------------------------- several threads
+
+
+class SlowImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Gives an empty module for the loops, once it is told to go on."""
+
+    def __init__(self) -> None:
+        self.began, self.go_on = threading.Event(), threading.Event()
+        self.imports = 0
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        return importlib.machinery.ModuleSpec(fullname, self) if fullname == LOOPS else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        self.imports += 1
+        self.began.set()
+        assert self.go_on.wait(30)
+
+
+def test_nobody_waits_for_a_thread_that_loads(
+    loading: Loading, unimported: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others go on one by one meanwhile, and find the loops when they are there."""
+    slow = SlowImport()
+    monkeypatch.setattr(sys, "meta_path", [slow, *sys.meta_path])
+    loading.seconds = 2 * WORTH_SECONDS
+    with ThreadPoolExecutor(1) as threads:
+        loaded = threads.submit(compiled.loops)
+        assert slow.began.wait(30)
+        try:
+            assert compiled.loops() is None
+            assert loading.load() is None
+            assert decodes_right()
+            assert not loaded.done()
+        finally:
+            slow.go_on.set()
+        found = loaded.result(30)
+    assert found is not None
+    assert found.__name__ == LOOPS
+    assert compiled.loops() is found
+    assert slow.imports == 1
+
+
+# ---------------------------------------------------------------- codecs
+
+
+@pytest.mark.parametrize(
+    ("codec", "found"),
+    [
+        ("none", None),
+        ("lz4", CODECS["lz4"]),
+        ("lz4hc", CODECS["lz4"]),
+        ("zstd", CODECS["zstd"]),
+        ("rowdelta+zstd", CODECS["zstd"]),
+        ("bitshuffle", CODECS["blosc"]),
+        ("shuffle+lz4", CODECS["blosc"]),
+        ("shuffle+zstd", CODECS["blosc"]),
+        ('[{"id": "rowdelta"}, {"id": "lz4"}]', CODECS["lz4"]),
+        ('[{"id": "rowdelta"}, {"id": "zlib"}]', None),
+        ('{"id": "zlib"}', None),
+        ('[{"id": "shuffle"}, {"id": "zstd"}]', None),
+        ('[{"id": "zstd"}, {"id": "zstd"}]', None),
+    ],
+)
+def test_loops_know_codecs_of_one_stage(codec: str, found: int | None) -> None:
+    """Differences between rows aside."""
+    assert number_of(parse_codec(codec)) == found
+
+
+def test_differences_alone_are_no_codec() -> None:
+    """There is nothing to decode."""
+    assert number_of(({"id": "rowdelta"},)) is None
+
+
+def test_every_codec_of_one_stage_has_a_name_here() -> None:
+    """What the command line names is decoded by machine code."""
+    named: list[Any] = [configs for name, configs in NAMED.items() if name != "none"]
+    assert all(number_of(configs) is not None for configs in named)
+
+
+def test_codecs_have_numbers_of_their_own() -> None:
+    """But for the two whose frames are alike."""
+    assert len({*CODECS.values()}) == len(CODECS) - 1
+    assert CODECS["lz4"] == CODECS["lz4hc"]
+
+
+def test_loops_have_the_same_numbers(loops: ModuleType) -> None:
+    """They are written in both files."""
+    assert {name: CODECS[name] for name in ("lz4", "blosc", "zstd")} == {
+        "lz4": loops._LZ4,
+        "blosc": loops._BLOSC,
+        "zstd": loops._ZSTD,
+    }

@@ -1,0 +1,271 @@
+"""Many frames decoded by one call, by machine code and one by one: the same values and the same errors."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import zstandard
+from stored_frames import LIES, OUTSIDE, Guarded, Stored, apart, as_bytes, lying, mixed, numbers, stored
+from ways import handled
+
+from packer.codecs import compiled, rowdelta
+from packer.codecs.configs import NAMED, FrameCodec, Frames, parse_codec
+
+CODECS = ("lz4", "lz4hc", "zstd", "bitshuffle", "shuffle+lz4", "shuffle+zstd")
+ZLIB = '{"id": "zlib", "level": 6}'
+TWO_STAGES = '[{"id": "delta", "dtype": "<u2"}, {"id": "blosc", "cname": "zstd", "clevel": 3, "shuffle": 1}]'
+every_codec = pytest.mark.parametrize("codec", CODECS)
+
+
+def decode(one: Stored, out: Any, rows: Any = None) -> bool:
+    """Whether differences were undone, after decoding all frames."""
+    frames = one.frames if rows is None else one.frames._replace(rows=numbers(rows))
+    return one.codec.decode_frames(memoryview(one.memory), frames, out)
+
+
+def images(dtype: str, rows: int | None = None) -> tuple[Stored, list[int], Any]:
+    """Frames of differences between the rows of images, the bytes of a row of each, and the images' bytes."""
+    shapes = [(9, 5, 3), (1, 8, 3), (30, 20, 1), (0, 6, 3), (2, 7, 3)]
+    rng = np.random.default_rng(0)
+    whole = [rng.integers(0, 2**16 if n == 1 else 4, shape).astype(dtype) for n, shape in enumerate(shapes)]
+    one = stored("rowdelta+zstd", [rowdelta.difference(image[None])[0] for image in whole])
+    return one, [image[:1].nbytes or 1 for image in whole], as_bytes(whole)
+
+
+# ---------------------------------------------------------------- good frames
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("codec", [*CODECS, "none", ZLIB, TWO_STAGES])
+@pytest.mark.parametrize("count", [0, 1, 30])
+def test_every_codec_decodes_many_frames(codec: str, count: int) -> None:
+    """One behind the other in the order asked, those among them that are empty or were kept as they are."""
+    coder = FrameCodec(parse_codec(codec), np.dtype("u2"))
+    raw = mixed(count)
+    frames = [bytes(coder.encode(values)) for values in raw]
+    ends = np.cumsum([len(frame) for frame in frames], dtype=np.int64)
+    spans = np.stack([ends - [len(frame) for frame in frames], ends], axis=1).astype(np.int64)[::-1]
+    out = np.zeros(sum(values.nbytes for values in raw), np.uint8)
+    sizes = numbers([values.nbytes for values in raw[::-1]])
+    assert coder.decode_frames(memoryview(b"".join(frames)), Frames(spans, sizes), out) is False
+    assert np.array_equal(out, as_bytes(raw[::-1]))
+
+
+@pytest.mark.usefixtures("way")
+@every_codec
+def test_frames_go_where_they_are_to_go(codec: str) -> None:
+    """Not one behind the other; what lies between their places stays as it was."""
+    one, out, wanted = apart(stored(codec, mixed(12)))
+    decode(one, out)
+    assert np.array_equal(out, wanted)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16"])
+def test_machine_code_undoes_differences_and_says_so(by_machine: None, dtype: str) -> None:
+    """Where it is told the rows of the images."""
+    one, rows, wanted = images(dtype)
+    out = np.empty(len(wanted), np.uint8)
+    assert decode(one, out, rows) is True
+    assert np.array_equal(out, wanted)
+
+
+@pytest.mark.usefixtures("way")
+def test_differences_are_left_to_whoever_says_nothing_of_rows() -> None:
+    """The frames hold them as they were stored."""
+    one, _, _ = images("uint16")
+    out = np.empty(len(one.wanted), np.uint8)
+    assert decode(one, out) is False
+    assert np.array_equal(out, one.wanted)
+
+
+def test_frames_one_by_one_hold_differences(one_by_one: None) -> None:
+    """Also where rows are told: whole batches are undone at once then."""
+    one, rows, _ = images("uint8")
+    out = np.empty(len(one.wanted), np.uint8)
+    assert decode(one, out, rows) is False
+    assert np.array_equal(out, one.wanted)
+
+
+def test_rows_of_other_codecs_mean_nothing(by_machine: None) -> None:
+    """There are no differences to undo."""
+    one = stored("zstd", mixed(9, "u1"))
+    out = np.empty(len(one.wanted), np.uint8)
+    assert decode(one, out, [4] * 9) is False
+    assert np.array_equal(out, one.wanted)
+
+
+def test_what_machine_code_gives_up_is_decoded_one_by_one(by_machine: None) -> None:
+    """From the first frame on: none is left with its differences undone and others not."""
+    one, rows, _ = images("uint8")
+    rows[2] = 7  # which 600 bytes do not divide into
+    out = np.empty(len(one.wanted), np.uint8)
+    assert decode(one, out, rows) is False
+    assert np.array_equal(out, one.wanted)
+
+
+@pytest.mark.usefixtures("by_machine")
+@every_codec
+def test_machine_code_decodes_what_it_knows(monkeypatch: pytest.MonkeyPatch, codec: str) -> None:
+    """One call for all frames, and none to Python's decoders."""
+    one, calls = stored(codec, mixed(20)), []
+    loops = compiled.loops()
+    assert loops is not None
+    run = loops.decode
+    monkeypatch.setattr(loops, "decode", lambda *arguments: calls.append(len(arguments[3])) or run(*arguments))
+    monkeypatch.setattr(FrameCodec, "decode_into", None)
+    monkeypatch.setattr("packer.codecs.configs._decode_lz4", None)
+    out = np.empty(len(one.wanted), np.uint8)
+    decode(one, out)
+    assert np.array_equal(out, one.wanted)
+    assert calls == [20]
+
+
+@pytest.mark.usefixtures("by_machine")
+@pytest.mark.parametrize("codec", ["none", ZLIB, TWO_STAGES])
+def test_machine_code_is_not_asked_for_what_it_does_not_know(monkeypatch: pytest.MonkeyPatch, codec: str) -> None:
+    """Codecs of other libraries, of several stages, and none at all."""
+    monkeypatch.setattr(compiled, "loops", lambda: SimpleNamespace(decode=None))
+    coder, values = FrameCodec(parse_codec(codec), np.dtype("u2")), np.arange(400, dtype=np.uint16) // 9
+    frame, out = bytes(coder.encode(values)), np.empty(800, np.uint8)
+    coder.decode_frames(memoryview(frame), Frames(numbers([[0, len(frame)]]), numbers([800])), out)
+    assert out.tobytes() == values.tobytes()
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("codec", ["lz4", "zstd", "bitshuffle"])
+def test_several_threads_at_once(codec: str) -> None:
+    """Decoders that hold state while they work are not shared."""
+    one = stored(codec, mixed(60), [*range(60)] * 3)
+
+    def is_right(_: int) -> bool:
+        out = np.zeros(len(one.wanted), np.uint8)
+        decode(one, out)
+        return np.array_equal(out, one.wanted)
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(is_right, range(24)))
+
+
+# ---------------------------------------------------------------- damaged frames
+
+
+@pytest.mark.usefixtures("way")
+@every_codec
+@pytest.mark.parametrize("lie", LIES)
+def test_numbers_that_lie_are_errors(codec: str, lie: str) -> None:
+    """A frame that is not where its numbers say, or does not fit; nothing is written where none may be."""
+    one = stored(codec, [np.arange(400, dtype=np.uint16) // 9] * 3)
+    out = Guarded(len(one.wanted))
+    with pytest.raises(ValueError, match=r"."):
+        decode(one._replace(frames=lying(one, lie)), out.out)
+    assert out.is_whole()
+
+
+@pytest.mark.usefixtures("way")
+@every_codec
+@pytest.mark.parametrize("lie", OUTSIDE)
+def test_frames_stored_as_they_are_may_not_lie_either(codec: str, lie: str) -> None:
+    """Nothing is copied from where no memory is, or to there."""
+    one = stored(codec, list(np.random.default_rng(0).integers(0, 256, (3, 104), np.uint8)))
+    assert (np.diff(one.frames.spans) == 104).all()
+    out = Guarded(312)
+    with pytest.raises(ValueError, match=r"."):
+        decode(one._replace(frames=lying(one, lie)), out.out)
+    assert out.is_whole()
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("codec", ["zstd", "bitshuffle"])
+def test_a_last_frame_of_too_many_bytes_is_an_error_too(codec: str) -> None:
+    """Also where there is room for what it holds."""
+    one = stored(codec, [np.arange(400, dtype=np.uint16) // 9] * 2)
+    with pytest.raises(ValueError, match=r"."):
+        decode(one._replace(frames=lying(one, "has very many bytes")), np.empty(len(one.wanted), np.uint8))
+
+
+@every_codec
+def test_damage_is_the_same_error_both_ways(codec: str) -> None:
+    """Hundreds of frames with flipped bits, or cut: the same bytes, or the same words."""
+    chance = random.Random(5)
+    values = np.random.default_rng(0).integers(0, 9, 700).astype(np.uint32)
+    one = stored(codec, [values] * 3)
+    start, end = one.frames.spans[1].tolist()
+    errors = 0
+    for _ in range(300):
+        memory, spans = one.memory.copy(), one.frames.spans.copy()
+        for _ in range(chance.choice((0, 1, 1, 8))):
+            memory[start + chance.randrange(chance.choice((16, end - start)))] ^= 1 << chance.randrange(8)
+        spans[1, 1] = chance.choice((end, end, end, chance.randrange(start, end + 3)))
+        found = []
+        for machine in (True, False):
+            out = Guarded(len(one.wanted))
+            with handled(machine):
+                try:
+                    decode(one._replace(memory=memory, frames=Frames(spans, one.frames.sizes)), out.out)
+                except ValueError as error:
+                    found.append(str(error))
+                else:
+                    found.append(out.out.tobytes())
+            assert out.is_whole()
+        assert found[0] == found[1]
+        errors += isinstance(found[0], str)
+    assert 50 < errors < 290
+
+
+@pytest.mark.usefixtures("way")
+def test_the_words_are_those_of_the_frame_that_is_damaged() -> None:
+    """They say what is wrong with it."""
+    one = stored("zstd", mixed(30, "u1"))
+    one.frames.sizes[20] += 1
+    with pytest.raises(ValueError, match=rf"claims {one.frames.sizes[20] - 1} bytes, {one.frames.sizes[20]} expected"):
+        decode(one, np.empty(len(one.wanted) + 1, np.uint8))
+
+
+@pytest.mark.usefixtures("way")
+def test_what_follows_a_zstd_frame_is_damage() -> None:
+    """Another frame, of bytes or of none."""
+    coder = FrameCodec(NAMED["zstd"], np.dtype("u1"))
+    frame = bytes(coder.encode(np.zeros(1000, np.uint8)))
+    for more in (frame, zstandard.compress(b""), b"\0"):
+        spans = numbers([[0, len(frame + more)]])
+        with pytest.raises(ValueError, match=r"extra|trailing|unused"):
+            coder.decode_frames(memoryview(frame + more), Frames(spans, numbers([1000])), np.empty(1000, np.uint8))
+
+
+@pytest.mark.usefixtures("way")
+def test_zstd_frames_say_how_large_they_are() -> None:
+    """The format asks for it: one that does not was made by nobody who followed it, or is damaged."""
+    frame = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(1000))
+    frames = Frames(numbers([[0, len(frame)]]), numbers([1000]))
+    with pytest.raises(ValueError, match="how large"):
+        FrameCodec(NAMED["zstd"], np.dtype("u1")).decode_frames(memoryview(frame), frames, np.empty(1000, np.uint8))
+
+
+@pytest.mark.usefixtures("one_by_one")
+@pytest.mark.parametrize("codec", ["lz4", "zstd", "bitshuffle"])
+def test_a_lack_of_memory_is_no_damage(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How large a frame is, is known: where it does not fit into memory, it is not called damaged."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    one = stored(codec, mixed(9))
+    monkeypatch.setattr("lz4.block.decompress", fail)
+    monkeypatch.setattr("packer.codecs.stages.decode_into", fail)
+    with pytest.raises(MemoryError):
+        decode(one, np.empty(len(one.wanted), np.uint8))
+
+
+@pytest.mark.usefixtures("by_machine")
+def test_one_frame_is_left_to_python(monkeypatch: pytest.MonkeyPatch, loops: Any) -> None:
+    """A decoder of zstd would have to be made for it."""
+    monkeypatch.setattr(loops, "decode", lambda *_: pytest.fail("machine code was asked"))
+    one = stored("zstd", mixed(1))
+    out = np.empty(len(one.wanted), np.uint8)
+    assert decode(one, out) is False
+    assert np.array_equal(out, one.wanted)

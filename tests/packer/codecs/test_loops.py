@@ -1,0 +1,452 @@
+"""Loops in machine code: the bytes that Python gives frame by frame, and nothing written where it should not be."""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numba.core.caching import IndexDataCacheFile
+from stored_frames import (
+    LIES,
+    OUTSIDE,
+    Bytes,
+    Guarded,
+    Stored,
+    apart,
+    as_bytes,
+    at_the_edge,
+    lying,
+    mixed,
+    numbers,
+    stored,
+)
+
+from packer.codecs import compiled, rowdelta
+from packer.codecs.configs import NAMED, FrameCodec
+from packer.format.schema import DTYPES
+
+CODECS = ("lz4", "lz4hc", "zstd", "bitshuffle", "shuffle+lz4", "shuffle+zstd")
+MEMORY = Path("/proc/self/statm")
+every_codec = pytest.mark.parametrize("codec", CODECS)
+
+
+def number(codec: str) -> int:
+    """What the loops call a codec."""
+    found = compiled.number_of(NAMED[codec])
+    assert found is not None
+    return found
+
+
+def run(loops: ModuleType, codec: str, one: Stored, out: Bytes, rows: Any = None, item: int = 0) -> int:
+    """Decodes frames, one behind the other unless it is said where; returns what the loop returns."""
+    spans, sizes, places, _ = one.frames
+    at = sizes.cumsum() - sizes if places is None else places
+    row = sizes if rows is None else numbers(rows)
+    return int(loops.decode(number(codec), np.frombuffer(one.memory, np.uint8), spans, sizes, at, row, item, out))
+
+
+def singly(one: Stored) -> Bytes:
+    """The same frames by `decode_into`, one behind the other."""
+    memory, parts = memoryview(one.memory), []
+    for (start, end), size in zip(one.frames.spans.tolist(), one.frames.sizes.tolist(), strict=True):
+        parts.append(np.empty(size, np.uint8))
+        one.codec.decode_into(memory[start:end], parts[-1])
+    return as_bytes(parts)
+
+
+# ---------------------------------------------------------------- good frames
+
+
+@every_codec
+def test_bytes_are_those_of_frames_one_by_one(loops: ModuleType, codec: str) -> None:
+    """Frames in any order and several times, empty ones and such as are stored as they are among them."""
+    one = stored(codec, mixed(40), np.random.default_rng(1).integers(0, 40, 90).tolist())
+    raw = np.diff(one.frames.spans)[:, 0] == one.frames.sizes
+    assert 0 < raw.sum() < 90
+    out = Guarded(len(one.wanted))
+    assert run(loops, codec, one, out.out) == 90
+    assert np.array_equal(out.out, one.wanted)
+    assert np.array_equal(out.out, singly(one))
+    assert out.is_whole()
+
+
+@every_codec
+@settings(max_examples=25)
+@given(
+    sizes=st.lists(st.sampled_from([0, 1, 2, 3, 8, 64, 500, 5001]), max_size=8),
+    dtype=st.sampled_from(DTYPES),
+    high=st.sampled_from([1, 2, 9, 256]),
+)
+def test_what_goes_in_comes_out(loops: ModuleType, codec: str, sizes: list[int], dtype: str, high: int) -> None:
+    """Frames of any numbers, of any dtype."""
+    rng = np.random.default_rng(len(sizes))
+    high = min(high, 2) if dtype == "bool" else high
+    raw = [rng.integers(0, high, n * np.dtype(dtype).itemsize).astype(np.uint8).view(dtype) for n in sizes]
+    one = stored(codec, raw)
+    out = Guarded(len(one.wanted))
+    assert run(loops, codec, one, out.out) == len(sizes)
+    assert np.array_equal(out.out, one.wanted)
+    assert out.is_whole()
+
+
+@every_codec
+def test_frames_go_where_they_are_to_go(loops: ModuleType, codec: str) -> None:
+    """Not one behind the other, nor in their order; what lies between their places stays as it was."""
+    one, out, wanted = apart(stored(codec, mixed(12)))
+    assert run(loops, codec, one, out) == 12
+    assert np.array_equal(out, wanted)
+
+
+@every_codec
+def test_no_frames_are_no_work(loops: ModuleType, codec: str) -> None:
+    """Nothing is read or written, also where there is no memory at all."""
+    one = stored(codec, [])._replace(memory=bytearray())
+    assert run(loops, codec, one, np.zeros(0, np.uint8)) == 0
+    out = np.full(9, 7, np.uint8)
+    assert run(loops, codec, one, out) == 0
+    assert (out == 7).all()
+
+
+def test_threads_decode_side_by_side(loops: ModuleType) -> None:
+    """Others run while a thread decodes: it does not hold the lock of the interpreter."""
+    one = stored("bitshuffle", [np.arange(2**18, dtype=np.uint32)], [0] * 80)
+    one = one._replace(frames=one.frames._replace(places=numbers([0] * 80)))
+    out, began, ended = np.empty(2**20, np.uint8), threading.Event(), threading.Event()
+
+    def decode() -> None:
+        began.set()
+        assert run(loops, "bitshuffle", one, out) == 80
+        ended.set()
+
+    thread = threading.Thread(target=decode)
+    start = time.perf_counter()
+    thread.start()
+    assert began.wait(30)
+    turns = 0
+    while not ended.is_set():
+        time.sleep(0.001)
+        turns += 1
+    seconds = time.perf_counter() - start
+    thread.join()
+    assert turns > 5, f"{turns} turns of this thread in {seconds:.2f} s"
+
+
+# ---------------------------------------------------------------- differences between rows
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16"])
+@pytest.mark.parametrize("codec", ["lz4", "zstd", "bitshuffle"])
+def test_differences_between_rows_are_undone(loops: ModuleType, codec: str, dtype: str) -> None:
+    """Images of other sizes in one call, some stored as they are, at odd places too: as `rowdelta` undoes them."""
+    rng = np.random.default_rng(0)
+    shapes = [(1, 5, 3), (2, 5, 3), (7, 4, 1), (40, 30, 3), (0, 4, 3), (64, 1, 1), (40, 30, 3), (3, 200, 1)]
+    images = [rng.integers(0, 2**16 if n in (3, 5) else 3, shape).astype(dtype) for n, shape in enumerate(shapes)]
+    one = stored(codec, images)
+    item = np.dtype(dtype).itemsize
+    rows = [shape[1] * shape[2] * item for shape in shapes]
+    at_odd = one.frames.sizes.cumsum() - one.frames.sizes + 1
+    out = Guarded(len(one.wanted) + 1)
+    one = one._replace(frames=one.frames._replace(places=at_odd))
+    assert run(loops, codec, one, out.out, rows, item) == len(images)
+    for image in images:
+        rowdelta.accumulate(image[None])
+    assert np.array_equal(out.out[1:], as_bytes(images))
+    assert out.is_whole()
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16"])
+def test_bands_of_rows_begin_anew(loops: ModuleType, dtype: str) -> None:
+    """Each band is a frame: its first row is no difference."""
+    image = np.random.default_rng(0).integers(0, 2**16, (11, 6, 3)).astype(dtype)
+    bands = [image[at : at + 4] for at in range(0, 11, 4)]
+    one = stored("zstd", bands)
+    out = np.empty(image.nbytes, np.uint8)
+    assert run(loops, "zstd", one, out, [18 * image.itemsize] * 3, image.itemsize) == 3
+    wanted = [np.cumsum(band, axis=0, dtype=dtype) for band in bands]
+    assert np.array_equal(out, as_bytes(wanted))
+
+
+def test_what_holds_no_differences_stays_as_it_is(loops: ModuleType) -> None:
+    """Whatever is said of rows."""
+    one = stored("zstd", mixed(9))
+    out = np.empty(len(one.wanted), np.uint8)
+    assert run(loops, "zstd", one, out, [8] * 9, 0) == 9
+    assert np.array_equal(out, one.wanted)
+
+
+@pytest.mark.parametrize(("row", "item"), [(0, 1), (-4, 1), (7, 1), (401, 1), (0, 2), (1, 2), (6, 2), (-(2**62), 2)])
+def test_rows_that_do_not_fit_are_refused(loops: ModuleType, row: int, item: int) -> None:
+    """An image of 400 bytes has no such rows; its frame counts as one that cannot be decoded."""
+    one = stored("lz4", [np.zeros(400, np.uint8)] * 3)
+    out = Guarded(1200)
+    assert run(loops, "lz4", one, out.out, [20, row, 20], item) == 1
+    assert out.is_whole()
+
+
+# ---------------------------------------------------------------- damaged frames
+
+
+@every_codec
+@pytest.mark.parametrize("lie", LIES)
+def test_numbers_that_lie_are_refused(loops: ModuleType, codec: str, lie: str) -> None:
+    """A frame that is not where its numbers say, or does not fit, is reported; nothing is written where none may be."""
+    one = stored(codec, [np.arange(400, dtype=np.uint16) // 9] * 3)
+    out = Guarded(len(one.wanted))
+    assert run(loops, codec, one._replace(frames=lying(one, lie)), out.out) == 1
+    assert np.array_equal(out.out[:800], one.wanted[:800])
+    assert out.is_whole()
+
+
+@pytest.mark.parametrize("lie", OUTSIDE)
+def test_frames_stored_as_they_are_may_not_lie_either(loops: ModuleType, lie: str) -> None:
+    """They are copied, as many bytes as they have."""
+    noise = np.random.default_rng(0).integers(0, 256, (3, 100), np.uint8)
+    one = stored("lz4", list(noise))
+    assert (np.diff(one.frames.spans) == 100).all()
+    out = Guarded(300)
+    assert run(loops, "lz4", one._replace(frames=lying(one, lie)), out.out) == 1
+    assert out.is_whole()
+
+
+@every_codec
+def test_frames_of_two_gibibytes_are_left_to_others(loops: ModuleType, codec: str) -> None:
+    """Some decoders take such a size for a smaller one, or for a negative one."""
+    one = stored(codec, [np.zeros(400, np.uint8)])
+    start, end = one.frames.spans[0].tolist()
+    try:
+        memory = np.zeros(2**32 + 2**12, np.uint8)  # hardly touched, and so hardly there
+    except MemoryError:
+        pytest.skip("there is no room for 4 GiB")
+    memory[: end - start] = np.frombuffer(one.memory, np.uint8)[start:end]
+    at, size, out = numbers([0]), numbers([400]), np.empty(400, np.uint8)
+    assert loops.decode(number(codec), memory, numbers([[0, end - start]]), size, at, size, 0, out) == 1
+    for more in (2**31, 2**32):
+        assert loops.decode(number(codec), memory, numbers([[0, end - start + more]]), size, at, size, 0, out) == 0
+        as_is = numbers([[0, more]]), numbers([more])
+        assert loops.decode(number(codec), memory, *as_is, at, size, 0, memory) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is taken away as Linux does it")
+@every_codec
+def test_nothing_behind_the_memory_is_read(loops: ModuleType, codec: str) -> None:
+    """Not by frames that are cut, within their header too, nor by such as lie there."""
+    whole = stored(codec, [np.arange(900, dtype=np.uint32) // 9])
+    start, end = whole.frames.spans[0].tolist()
+    out, at, size = Guarded(3600), numbers([0]), numbers([3600])
+    for length in [*range(40), *range(40, end - start, 7), end - start]:
+        data = at_the_edge(bytes(whole.memory[start : start + length]))
+        found = loops.decode(number(codec), data, numbers([[0, length]]), size, at, size, 0, out.out)
+        assert found == (length == end - start)
+    for span in ([length, 0], [length, length], [0, length + 1], [length + 1, length + 9], [length - 20, length]):
+        assert loops.decode(number(codec), data, numbers([span]), size, at, size, 0, out.out) == 0
+    assert out.is_whole()
+
+
+def words(frame: bytes, **changes: int) -> bytes:
+    """A blosc frame with other numbers in its header."""
+    places = {"element": (3, 1), "raw": (4, 4), "block": (8, 4), "stored": (12, 4)}
+    out = bytearray(frame)
+    for name, value in changes.items():
+        at, width = places[name]
+        out[at : at + width] = value.to_bytes(width, "little")
+    return bytes(out)
+
+
+BLOSC = words(bytes(FrameCodec(NAMED["shuffle+lz4"], np.dtype("u2")).encode(np.arange(4000, dtype=np.uint16) // 9)))
+ZSTD = bytes(FrameCodec(NAMED["zstd"], np.dtype("u1")).encode(np.arange(8000, dtype=np.uint16).view(np.uint8)[:8000]))
+LZ4 = bytes(FrameCodec(NAMED["lz4"], np.dtype("u1")).encode(np.zeros(8000, np.uint8)))
+
+
+@pytest.mark.parametrize(
+    ("codec", "frame"),
+    [
+        ("shuffle+lz4", words(BLOSC, raw=8001)),
+        ("shuffle+lz4", words(BLOSC, raw=7999)),
+        ("shuffle+lz4", words(BLOSC, raw=2**32 - 1)),
+        ("shuffle+lz4", words(BLOSC, raw=0)),
+        ("shuffle+lz4", words(BLOSC, block=8001)),
+        ("shuffle+lz4", words(BLOSC, block=2**31)),
+        ("shuffle+lz4", words(BLOSC, block=2**32 - 1)),
+        ("shuffle+lz4", words(BLOSC, block=0)),
+        ("shuffle+lz4", words(BLOSC, stored=len(BLOSC) + 1)),
+        ("shuffle+lz4", words(BLOSC, stored=2**31 - 1)),
+        ("shuffle+lz4", words(BLOSC, stored=16)),
+        ("shuffle+lz4", BLOSC[:15]),
+        ("shuffle+lz4", words(BLOSC[:16], stored=16)),
+        ("shuffle+lz4", b"\xff" + BLOSC[1:]),
+        ("zstd", ZSTD + ZSTD),
+        ("zstd", ZSTD + zstandard.compress(b"")),
+        ("zstd", zstandard.compress(b"") + ZSTD),
+        ("zstd", ZSTD + b"\0"),
+        ("zstd", b"\x50\x2a\x4d\x18\x04\0\0\0more" + ZSTD),
+        ("zstd", b"\x50\x2a\x4d\x18\x04\0\0\0more"),
+        ("zstd", zstandard.compress(bytes(7999))),
+        ("zstd", zstandard.compress(bytes(8001))),
+        ("zstd", ZSTD[:4]),
+        ("lz4", LZ4[:4]),
+        ("lz4", LZ4[:3]),
+        ("lz4", LZ4[:1]),
+        ("lz4", LZ4 + b"\0"),
+        ("lz4", LZ4 + LZ4),
+    ],
+)
+def test_headers_that_lie_are_refused(loops: ModuleType, codec: str, frame: bytes) -> None:
+    """Frames that claim other sizes, have blocks larger than the data, are short, or have others before or behind."""
+    memory = np.frombuffer(frame + bytes(8000), np.uint8)
+    out, none = Guarded(8000), numbers([0])
+    found = loops.decode(number(codec), memory, numbers([[0, len(frame)]]), numbers([8000]), none, none, 0, out.out)
+    assert found == 0
+    assert out.is_whole()
+
+
+@every_codec
+def test_damaged_bytes_are_refused_or_other_bytes(loops: ModuleType, codec: str) -> None:
+    """Hundreds of frames with flipped bits, cut or with more behind: the same bytes as by `decode_into`, or none."""
+    chance = random.Random(3)
+    whole = stored(codec, [np.random.default_rng(0).integers(0, 9, 900).astype(np.uint32)])
+    start, end = whole.frames.spans[0].tolist()
+    good = refused = 0
+    for _ in range(600):
+        frame = whole.memory[start : chance.choice((end, end, end, chance.randrange(start, end + 3)))]
+        for _ in range(chance.choice((0, 1, 1, 2, 8))):
+            at = chance.randrange(min(len(frame), chance.choice((16, 10**6)))) if frame else 0
+            frame[at : at + 1] = bytes([frame[at] ^ 1 << chance.randrange(8)]) if frame else b""
+        one = Stored(whole.codec, frame, whole.frames._replace(spans=numbers([[0, len(frame)]])), whole.wanted)
+        out = Guarded(3600)
+        found = run(loops, codec, one, out.out)
+        assert out.is_whole()
+        if found == 1:
+            assert np.array_equal(out.out, singly(one))
+            good += 1
+        else:
+            with pytest.raises(ValueError, match=r"."):
+                singly(one)
+            refused += 1
+    assert good > 50
+    assert refused > 50
+
+
+@pytest.mark.skipif(not MEMORY.exists(), reason="only Linux tells how much memory a process has")
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_memory_of_the_decoder_is_given_back(loops: ModuleType, is_damaged: bool) -> None:
+    """Thousands of calls take no more than one, damaged frames or not."""
+    one = stored("zstd", [np.zeros(100, np.uint8)] * 2)
+    one.frames.sizes[1] -= is_damaged
+    out = np.empty(200, np.uint8)
+    pages = 0
+    for call in range(2000):
+        assert run(loops, "zstd", one, out) == 2 - is_damaged
+        if call == 99:
+            pages = int(MEMORY.read_text().split()[0])
+    assert int(MEMORY.read_text().split()[0]) < pages + 5000  # of 20 to 40 a decoder
+
+
+# ---------------------------------------------------------------- hashes
+
+
+def hashed(loops: ModuleType, spans: Any) -> tuple[int, list[int]]:
+    """What the loop returns for spans of a hundred bytes, and what it found."""
+    found = np.full(len(spans), 7, np.uint64)
+    done = loops.hashes(np.arange(100, dtype=np.uint8), numbers(spans).reshape(-1, 2), found)
+    return done, found.tolist()
+
+
+@pytest.mark.parametrize("wrong", [(-1, 5), (50, 101), (60, 50), (-20, -10), (101, 101), (2**62, 2**62 + 1)])
+def test_hashes_are_of_bytes_within_the_memory(loops: ModuleType, wrong: tuple[int, int]) -> None:
+    """A frame that does not lie there is reported, and those behind it are not looked at."""
+    done, found = hashed(loops, [(0, 100), wrong, (3, 9)])
+    assert done == 1
+    assert found[1:] == [7, 7]
+    assert hashed(loops, [(0, 100), (100, 100), (0, 0)])[0] == 3
+    assert hashed(loops, [])[0] == 0
+
+
+# ---------------------------------------------------------------- keeping what was compiled
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in which numba keeps what it compiles."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "kept"))
+    return tmp_path / "kept"
+
+
+@pytest.fixture
+def twice(loops: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
+    """Compiles a small function as the loops are compiled, as every process does."""
+    path = tmp_path / "small_module.py"
+    path.write_text("def twice(value):\n    return 2 * value\n")
+    spec = importlib.util.spec_from_file_location("small_module", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "small_module", module)
+
+    def compiled_anew() -> Any:
+        spec.loader.exec_module(module)
+        return loops._compiled(numba.types.int64(numba.types.int64))(module.twice)
+
+    return compiled_anew
+
+
+def test_what_was_compiled_is_kept(kept: Path, twice: Callable[[], Any]) -> None:
+    """The next process finds it."""
+    assert twice()(4) == 8
+    assert len(list(kept.rglob("*.nbc"))) == 1
+    again = twice()
+    assert again(4) == 8
+    assert sum(again.stats.cache_hits.values()) == 1
+
+
+def test_without_a_folder_to_keep_it_in_it_is_compiled(
+    loops: ModuleType, kept: Path, twice: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where neither the package nor the user's home can be written to."""
+    njit = loops.njit
+    asked = []
+
+    def without_cache(*arguments: Any, **options: Any) -> Any:
+        asked.append(options)
+        if options.get("cache"):
+            raise RuntimeError("cannot cache function 'twice': no locator available for file 'small.py'")
+        return njit(*arguments, **options)
+
+    monkeypatch.setattr(loops, "njit", without_cache)
+    assert twice()(4) == 8
+    assert [options.get("cache", False) for options in asked] == [True, False]
+    assert all(options["nogil"] for options in asked)
+    assert not kept.exists()
+
+
+@pytest.mark.parametrize("what", ["*.nbi", "*.nbc"])
+@pytest.mark.parametrize("content", [b"", b"nonsense\n"])
+def test_damage_of_what_is_kept_does_no_harm(kept: Path, twice: Callable[[], Any], what: str, content: bytes) -> None:
+    """A file that a process or a machine left half written is as good as none."""
+    twice()
+    (file,) = kept.rglob(what)
+    file.write_bytes(content)
+    assert twice()(4) == 8
+
+
+def test_a_full_disk_does_no_harm(twice: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be kept is compiled all the same."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(IndexDataCacheFile, "save", full)
+    assert twice()(4) == 8

@@ -1,0 +1,70 @@
+"""Differences between rows, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
+
+from packer.codecs.rowdelta import ROW_BYTES, accumulate, difference
+
+images = hnp.arrays(
+    st.sampled_from([np.uint8, np.uint16]), hnp.array_shapes(min_dims=2, max_dims=4, min_side=0, max_side=5)
+)
+#: Rows, and bytes of all images in one row: few and many of both, so that rows are added one by one and in groups.
+heights = st.integers(0, 70)
+widths = st.sampled_from([1, 3, ROW_BYTES // 2, ROW_BYTES])
+
+
+@given(images=images)
+def test_accumulating_differences_gives_the_images(images: NDArray[Any]) -> None:
+    """The two steps are inverses for every shape, with the wrap-around of both dtypes."""
+    there = difference(images)
+    accumulate(there)
+    assert there.dtype == images.dtype
+    assert (there == images).all()
+
+
+@given(height=heights, width=widths, several=st.booleans())
+def test_rows_of_any_number_and_length(height: int, width: int, several: bool) -> None:
+    """However many rows there are, and however they are added, the sums are numpy's own."""
+    differences = np.random.default_rng(height).integers(0, 256, (2 if several else 1, height, width), np.uint8)
+    expected = np.cumsum(differences, axis=1, dtype=np.uint8)
+    accumulate(differences)
+    assert (differences == expected).all()
+
+
+def test_rows_in_another_axis() -> None:
+    """Bands of rows: each begins anew."""
+    bands = np.random.default_rng(0).integers(0, 256, (2, 3, 20, 4), np.uint8)
+    expected = np.cumsum(bands, axis=2, dtype=np.uint8)
+    accumulate(bands, axis=2)
+    assert (bands == expected).all()
+
+
+@given(images=images)
+def test_the_caller_keeps_its_images(images: NDArray[Any]) -> None:
+    """Differences are a new array."""
+    before = images.copy()
+    assert not np.shares_memory(difference(images), images)
+    assert (images == before).all()
+
+
+@pytest.mark.parametrize(("dtype", "wrapped"), [(np.uint8, 2**8 - 5), (np.uint16, 2**16 - 5)])
+def test_each_row_is_less_the_row_above(dtype: Any, wrapped: int) -> None:
+    """Literal values: the first row stays, others are differences modulo 2**bits, and images are apart."""
+    rows = np.array([[[7, 8], [2, 9]], [[1, 1], [1, 2]]], dtype)
+    assert difference(rows).tolist() == [[[7, 8], [wrapped, 1]], [[1, 1], [0, 1]]]
+
+
+def test_images_need_not_lie_in_one_piece() -> None:
+    """Views with gaps, such as crops, are accumulated in place."""
+    whole = np.arange(200, dtype=np.uint8).reshape(2, 10, 10)
+    crop = difference(whole)[:, :, 2:5]
+    accumulate(crop)
+    assert (crop == whole[:, :, 2:5]).all()

@@ -1,0 +1,111 @@
+"""Stages of codecs: what numcodecs leaves open, and decoding in several threads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numcodecs
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from packer.codecs import stages
+from packer.codecs.configs import NAMED, FrameCodec
+
+F4 = np.dtype("f4")
+
+
+def coordinates(count: int) -> NDArray[np.float32]:
+    """Numbers that share their high bits and no bytes: little shrinks them unless they are shuffled."""
+    return np.round(np.random.default_rng(count).uniform(100, 101, count), 4).astype(F4)
+
+
+@pytest.mark.parametrize("count", [*range(3000, 3009), 200_003])
+def test_frames_of_any_number_of_elements_are_shuffled(count: int) -> None:
+    """c-blosc shuffles whole eights by bits; what has others is shuffled all the same, and any blosc decodes it."""
+    values = coordinates(count)
+    stored = bytes(FrameCodec(NAMED["bitshuffle"], F4).encode(values))
+    assert len(stored) < 0.8 * values.nbytes
+    assert numcodecs.Blosc().decode(stored) == values.tobytes()
+
+
+@pytest.mark.parametrize("count", [3000, 3008])
+def test_whole_eights_are_shuffled_by_bits(count: int) -> None:
+    """What c-blosc can do is left to it."""
+    codec = stages.stage(json.dumps(NAMED["bitshuffle"][0]))
+    assert stages.encode(codec, coordinates(count)) == codec.encode(coordinates(count))
+
+
+def few_colours() -> NDArray[np.uint8]:
+    """Twenty words of thirteen bytes, each many times: shuffled by bits they are hard to find again."""
+    words = np.random.default_rng(0).integers(0, 256, (20, 13), np.uint8)
+    return words[np.random.default_rng(1).integers(0, 20, 3000)].reshape(-1)
+
+
+def photograph() -> NDArray[np.uint8]:
+    """Bytes whose high bits are alike, and whose low bits are noise: nothing but shuffling by bits shrinks them."""
+    return (np.random.default_rng(0).integers(0, 16, 30_000) + 64).astype(np.uint8)
+
+
+@pytest.mark.parametrize(("make", "shuffle"), [(few_colours, 0), (photograph, 2)])
+@pytest.mark.parametrize("dtype", ["u1", "i1"])
+def test_bytes_are_shuffled_where_that_makes_them_smaller(
+    make: Callable[[], NDArray[np.uint8]], shuffle: int, dtype: str
+) -> None:
+    """The smaller of both is kept, and any blosc decodes it."""
+    values = make().view(dtype)
+    config = NAMED["bitshuffle"][0]
+    both = {way: bytes(stages.stage(json.dumps({**config, "shuffle": way})).encode(values)) for way in (0, 2)}
+    assert len(both[shuffle]) < 0.9 * len(both[2 - shuffle])
+    stored = bytes(stages.encode(stages.stage(json.dumps(config)), values))
+    assert stored == both[shuffle]
+    assert numcodecs.Blosc().decode(stored) == values.tobytes()
+
+
+def test_bytes_of_larger_numbers_are_shuffled_by_bits_as_before() -> None:
+    """Only of single bytes both are tried."""
+    values = few_colours()[: 8 * 3000].view("u2")
+    codec = stages.stage(json.dumps(NAMED["bitshuffle"][0]))
+    assert stages.encode(codec, values) == codec.encode(values)
+
+
+def test_blosc_that_shuffles_otherwise_is_left_alone() -> None:
+    """Whoever asks for another shuffle, or none, gets it."""
+    for shuffle in (0, 1):
+        codec = stages.stage(json.dumps({**NAMED["bitshuffle"][0], "shuffle": shuffle}))
+        assert stages.encode(codec, photograph()) == codec.encode(photograph())
+
+
+def test_differences_are_zstd_frames() -> None:
+    """Any zstd decodes them; without the short matches by chance that level 1 takes for gain."""
+    noise = np.random.default_rng(0).normal(0, 1.5, 60_000).round().astype(np.int8).view(np.uint8)
+    stored = bytes(FrameCodec(NAMED["rowdelta+zstd"], np.dtype("u1")).encode(noise))
+    level_1 = bytes(numcodecs.Zstd(1).encode(noise))
+    assert numcodecs.Zstd().decode(stored) == noise.tobytes()
+    assert stored != level_1
+    assert len(stored) < len(level_1)
+
+
+def test_decoding_in_several_threads() -> None:
+    """A decompressor holds state while it works: threads have one each."""
+    frames = [np.random.default_rng(i).integers(0, 9, 300_000).astype(np.uint8) for i in range(8)]
+    codec = FrameCodec(NAMED["zstd"], np.dtype("u1"))
+    stored = [memoryview(bytes(codec.encode(frame))) for frame in frames]
+
+    def is_right(number: int) -> bool:
+        out = np.empty(frames[0].nbytes, np.uint8)
+        codec.decode_into(stored[number], out)
+        return bool((out == frames[number]).all())
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(is_right, list(range(8)) * 20))
+
+
+def test_what_follows_a_zstd_frame_is_damage() -> None:
+    """A frame is the whole of what is stored."""
+    raw = bytes(1000)
+    stored = memoryview(bytes(numcodecs.Zstd(1).encode(raw)) + b"more")
+    with pytest.raises(ValueError, match=r"extra|trailing|unused"):
+        FrameCodec(NAMED["zstd"], np.dtype("u1")).decode(stored, len(raw))

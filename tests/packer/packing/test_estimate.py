@@ -1,0 +1,115 @@
+"""The estimate of what packing makes, against what it makes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from packer.convert import convert
+from packer.format.schema import Field, FrameRule
+from packer.packing.estimate import estimate, stored_share
+from packer.packing.prepare import look_at, prepare
+from packer.sources.samples import SampleSource
+from readers import PackedDataset
+
+
+def samples(count, size, seed=0):
+    """Arrays of few different values, compressible to a different degree each, and names' worth of text."""
+    rng = np.random.default_rng(seed)
+    return [{"a": rng.integers(0, 2 + i % 7, (size,), dtype=np.uint16), "t": "word " * (i % 5)} for i in range(count)]
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4", "zstd", "bitshuffle"])
+def test_the_interval_holds_the_truth(tmp_path, codec):
+    """Files of a dataset larger than what was looked at lie within the interval, and near the estimate.
+
+    The plan counts the commits of chunks that are not encoded: a few pages, whatever the size.
+    """
+    source = samples(2000, 1000)
+    found = estimate(prepare(SampleSource(source), codec, None))
+    made = convert(source, tmp_path / "out", codec=codec).file_bytes
+    assert found.low <= made <= found.high
+    assert found.file_bytes == pytest.approx(made, rel=0.02, abs=8 * 4096)
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+@pytest.mark.parametrize("height", [2, 2000])
+def test_pictures_in_memory_are_estimated_too(tmp_path, codec, height):
+    """Ragged in two axes, small and large: the interval holds the truth though no size was known to the plan."""
+    rng = np.random.default_rng(0)
+    source = [{"a": rng.integers(0, 9, (height + i % 2, 2 + i % 3, 3), dtype=np.uint8)} for i in range(500)]
+    found = estimate(prepare(SampleSource(source), codec, None))
+    made = convert(source, tmp_path / "out", codec=codec)
+    assert made.file_bytes == pytest.approx(found.file_bytes, rel=0.05, abs=16 * 4096)
+    assert PackedDataset(tmp_path / "out")[499]["a"].numpy().tobytes() == source[499]["a"].tobytes()
+
+
+def test_fixed_raw_fields_are_exact(tmp_path):
+    """Where nothing is encoded and all sizes are known there is no interval."""
+    source = [{"a": np.zeros(100)}] * 50
+    found = estimate(prepare(SampleSource(source), "none", None))
+    assert found.exact
+    assert found.low == found.file_bytes == found.high == convert(source, tmp_path / "out", codec="none").file_bytes
+
+
+def test_no_sample_to_look_at():
+    """Without any sample nothing is promised: the field is taken to stay as it is."""
+    field = Field(name="a", dtype="uint8", shape=(4,), codec=({"id": "zstd", "level": 1},), frame=FrameRule(samples=4))
+    assert stored_share(field, []) == (1.0, 0.0)
+
+
+def test_one_frame_gives_no_interval():
+    """A single frame tells nothing of how much frames differ: the interval is as wide as the share."""
+    field = Field(
+        name="a", dtype="uint8", shape=(9999,), codec=({"id": "zstd", "level": 1},), frame=FrameRule(samples=4)
+    )
+    share, error = stored_share(field, [np.zeros(9999, np.uint8)])
+    assert share == error < 0.01
+
+
+@pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 1000])
+def test_samples_are_looked_at_once_and_everywhere(count):
+    """Places are spread from the first sample to the last, and no sample is taken twice."""
+    found = look_at(SampleSource([{"a": np.full(30_000, i)} for i in range(count)]))["a"]
+    numbers = [int(array[0]) for array in found]
+    assert len(set(numbers)) == len(numbers) == min(count, 16)
+    assert min(numbers) == 0
+    assert max(numbers) == count - 1
+
+
+def test_looking_does_not_judge_text():
+    """Text that cannot be stored is an error where it is packed, with its place."""
+
+    class Raw(SampleSource):
+        def part(self, start, stop):
+            return self
+
+        def read(self):
+            yield {"t": ["\ud800", "é"]}
+
+    assert [array.nbytes for array in look_at(Raw([{"t": "a"}, {"t": "b"}]), places=1)["t"]] == [3, 2]
+
+
+def test_looking_stops_early_but_not_at_one_end():
+    """When the bytes run out, what was looked at is spread over the source all the same."""
+    source = SampleSource([{"a": np.full(1000, i)} for i in range(1600)])
+    numbers = [int(array[0]) for array in look_at(source, places=16, nbytes=4 * 16 * 8000)["a"]]
+    assert len(numbers) < 16 * 17
+    assert min(numbers) < 400
+    assert max(numbers) > 1100
+
+
+@pytest.mark.parametrize(("nbytes", "places"), [(2**20, 2), (3 * 2**20, 4), (2**30, 16)])
+def test_no_more_is_read_than_may_be(nbytes, places):
+    """The place that exceeds the bytes is the last one that is read: samples may have gigabytes."""
+    taken = []
+
+    class Counted(list):
+        def __getitem__(self, number):
+            taken.append(number)
+            return super().__getitem__(number)
+
+    large = {"a": np.zeros(2**19, np.uint8), "t": "x" * 2**19}
+    fields = SampleSource([large]).fields
+    found = look_at(SampleSource(Counted([large] * 100), fields), places=16, nbytes=nbytes)
+    assert len(found["a"]) == len(found["t"]) == len(taken) == places

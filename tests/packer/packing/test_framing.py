@@ -1,0 +1,210 @@
+"""Frame rules, and what `auto` picks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from packer.codecs.configs import NAMED, codec_name
+from packer.errors import UsageError
+from packer.format.limits import BAND_BYTES, BAND_SAMPLE_BYTES
+from packer.format.schema import FieldSpec, FrameRule
+from packer.packing.framing import Extent, choose_codec, codec_by_field, frame_rule, measured_ratio, stored_field
+
+IMAGE = FieldSpec(name="hr", dtype="uint8", kind="image", shape=(None, None, 3))
+CLOUD = FieldSpec(name="xyz", dtype="float32", shape=(None, 3))
+RECORD = FieldSpec(name="x", dtype="float32", shape=(1024,))
+
+
+def photograph(rng: np.random.Generator, size: int = 96) -> NDArray[np.uint8]:
+    """A smooth picture with grain, as photographs are: neighbours are alike, few bytes repeat."""
+    y, x = np.mgrid[0:size, 0:size] / size
+    waves = sum(60 / k * np.sin(k * (x * rng.normal() + y * rng.normal()) + rng.normal()) for k in (2, 5, 9))
+    channels = [waves * weight + 128 + rng.normal(0, 1.5, (size, size)) for weight in (1, 0.9, 0.8)]
+    return np.clip(np.stack(channels, axis=-1), 0, 255).astype(np.uint8)
+
+
+def picks(spec: FieldSpec, samples: list[NDArray[Any]], share: float = 1.0) -> str:
+    return codec_name(choose_codec(spec, samples, share))
+
+
+# ---------------------------------------------------------------- auto
+
+
+@pytest.mark.parametrize("spec", [IMAGE, FieldSpec(name="x", dtype="uint8", shape=(96, 96, 3))])
+def test_noise_stays_raw(spec: FieldSpec) -> None:
+    """What does not shrink is not encoded: raw frames are read without a copy."""
+    rng = np.random.default_rng(0)
+    assert picks(spec, [rng.integers(0, 256, (96, 96, 3), dtype=np.uint8) for _ in range(8)]) == "none"
+
+
+@pytest.mark.parametrize("spec", [IMAGE, CLOUD, RECORD])
+def test_a_constant_is_encoded(spec: FieldSpec) -> None:
+    """What shrinks a hundredfold is not kept raw."""
+    shape = [64 if n is None else n for n in spec.shape]
+    assert picks(spec, [np.ones(shape, spec.dtype)] * 8) != "none"
+
+
+def test_photographs_are_differenced() -> None:
+    """Photographs take the one codec that comes near PNG."""
+    rng = np.random.default_rng(1)
+    samples = [photograph(rng) for _ in range(8)]
+    assert picks(IMAGE, list(samples)) == "rowdelta+zstd"
+    assert measured_ratio(IMAGE, NAMED["rowdelta+zstd"], samples) > 1.25 * measured_ratio(IMAGE, NAMED["lz4"], samples)
+
+
+def test_only_images_are_differenced() -> None:
+    """The same bytes as a plain array take another codec, or none."""
+    rng = np.random.default_rng(1)
+    spec = FieldSpec(name="x", dtype="uint8", shape=(96, 96, 3))
+    assert "rowdelta" not in picks(spec, [photograph(rng) for _ in range(8)])
+
+
+def test_measured_clouds_take_a_shuffle() -> None:
+    """Coordinates close to each other share their high bits."""
+    rng = np.random.default_rng(2)
+    clouds = [np.round(rng.uniform(100, 101, (700, 3)), 4).astype("f4") for _ in range(8)]
+    assert picks(CLOUD, list(clouds)) == "shuffle+lz4"
+
+
+def test_coordinates_on_a_grid_take_zstd() -> None:
+    """Numbers that come again and again are found as wholes; shuffling would tear them apart."""
+    rng = np.random.default_rng(3)
+    grid = rng.normal(size=300).astype("f4")
+    assert picks(CLOUD, [rng.choice(grid, (3000, 3)) for _ in range(8)]) == "zstd"
+
+
+def test_single_bytes_are_not_shuffled() -> None:
+    """A shuffle by bytes would leave them as they are."""
+    rng = np.random.default_rng(4)
+    spec = FieldSpec(name="rgb", dtype="uint8", shape=(None, 3))
+    letters = [rng.choice(16, (3000, 3), p=rng.dirichlet(np.ones(16))).astype("u1") for _ in range(8)]
+    assert picks(spec, list(letters)) in ("zstd", "bitshuffle")
+    assert picks(IMAGE, [photograph(rng) // 16 * 16 for _ in range(8)]) in ("zstd", "rowdelta+zstd")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape"), [("int64", ()), ("float32", (33,)), ("float64", (255,)), ("bool", (2047,))]
+)
+def test_labels_and_small_records_stay_raw(dtype: str, shape: tuple[int, ...]) -> None:
+    """To read one of them at random would mean decoding a whole frame, however well it shrinks."""
+    assert picks(FieldSpec(name="x", dtype=dtype, shape=shape), [np.zeros(shape, dtype)] * 1000) == "none"
+
+
+def test_a_field_of_little_share_stays_raw() -> None:
+    """Where a field is less than a hundredth of all bytes nothing is gained."""
+    samples = [np.zeros((64, 64, 3), np.uint8)] * 4
+    assert picks(IMAGE, list(samples), share=0.009) == "none"
+    assert picks(IMAGE, list(samples), share=0.02) != "none"
+
+
+@pytest.mark.parametrize("samples", [[], [np.zeros((0, 3), "f4")] * 5])
+def test_without_bytes_there_is_nothing_to_encode(samples: list[NDArray[Any]]) -> None:
+    """No samples, or empty ones, stay raw."""
+    assert picks(CLOUD, samples) == "none"
+
+
+def test_the_choice_depends_on_the_data_alone() -> None:
+    """The same samples give the same codec every time."""
+    samples = [photograph(np.random.default_rng(3), 64) for _ in range(4)]
+    assert len({picks(IMAGE, list(samples)) for _ in range(5)}) == 1
+
+
+# ---------------------------------------------------------------- frame rules
+
+
+@pytest.mark.parametrize(
+    ("spec", "codec", "extent", "rule"),
+    [
+        (RECORD, "none", Extent(4096, 4096, 4), FrameRule(samples=16)),
+        (RECORD, "zstd", Extent(4095, 4095, 4), FrameRule(samples=4)),
+        (RECORD, "zstd", Extent(4096, 4096, 4), FrameRule(samples=1)),
+        (RECORD, "lz4", Extent(500, 500, 4), FrameRule(samples=8)),
+        (RECORD, "lz4", Extent(512, 512, 4), FrameRule(samples=1)),
+        (FieldSpec(name="x", dtype="int64"), "none", Extent(8, 8, 8), FrameRule(samples=8192)),
+        (CLOUD, "lz4", Extent(20_000, 900_000, 12), FrameRule(samples=1)),
+        (IMAGE, "zstd", Extent(3e6, 3e6, 6000), FrameRule(rows=10)),
+        (IMAGE, "none", Extent(3e6, 3e6, 6000), FrameRule(rows=10)),
+        (IMAGE, "zstd", Extent(1e9, 1e9, 1e6), FrameRule(rows=1)),
+        (CLOUD, "none", Extent(0, 0, 12), FrameRule(samples=2**16)),
+        (
+            FieldSpec(name="t", dtype="uint8", kind="text", shape=(None,)),
+            "none",
+            Extent(2e6, 3e6, 1),
+            FrameRule(samples=1),
+        ),
+    ],
+)
+def test_frames_have_about_the_same_bytes(spec: FieldSpec, codec: str, extent: Extent, rule: FrameRule) -> None:
+    """Small samples share a frame, large ones are cut into bands of rows."""
+    assert frame_rule(spec, NAMED[codec], extent) == rule
+
+
+def test_one_large_sample_among_small_ones() -> None:
+    """Bands cost a few numbers a sample: most clouds must be worth it, but a picture that may be cropped has them."""
+    largest = BAND_SAMPLE_BYTES + 1
+    assert frame_rule(CLOUD, (), Extent(BAND_BYTES - 1, largest, 12)).rows is None
+    assert frame_rule(CLOUD, (), Extent(BAND_BYTES, largest, 12)).rows == BAND_BYTES // 12
+    assert frame_rule(IMAGE, (), Extent(100, largest, 600)).rows == BAND_BYTES // 600
+    assert frame_rule(IMAGE, (), Extent(100, BAND_SAMPLE_BYTES, 600)).rows is None
+
+
+def test_the_stored_field_keeps_its_spec() -> None:
+    """Codec and frame rule are added; a codec that does not fit is a usage error."""
+    field = stored_field(IMAGE, NAMED["rowdelta+zstd"], Extent(3e6, 3e6, 6000))
+    assert field.spec == IMAGE
+    assert field.codec == NAMED["rowdelta+zstd"]
+    with pytest.raises(UsageError, match="'xyz'"):
+        stored_field(CLOUD, NAMED["rowdelta+zstd"], Extent(100, 100, 12))
+
+
+# ---------------------------------------------------------------- codec by field
+
+ZSTD = '{"id": "zstd", "level": 5}'
+LIST = '[{"id": "shuffle", "elementsize": 4}, {"id": "zlib", "level": 1}]'
+
+
+@pytest.mark.parametrize(
+    ("choice", "lr", "hr"),
+    [
+        ("auto", "auto", "auto"),
+        ("lz4", "lz4", "lz4"),
+        ("hr=zstd", "auto", "zstd"),
+        ("hr=zstd,lr=none", "none", "zstd"),
+        ("lz4,hr=zstd", "lz4", "zstd"),
+        (" hr = zstd , lz4 ", "lz4", "zstd"),
+        (ZSTD, ZSTD, ZSTD),
+        (LIST, LIST, LIST),
+        (f"hr={ZSTD}", "auto", ZSTD),
+        (f"hr={ZSTD},lr={LIST}", LIST, ZSTD),
+        (f"{LIST},lr=none", "none", LIST),
+        ({}, "auto", "auto"),
+        ({"lr": "lz4"}, "lz4", "auto"),
+    ],
+)
+def test_codecs_are_named_for_all_fields_or_for_some(choice: Any, lr: str, hr: str) -> None:
+    """A name, JSON, or a list by field; commas and equals signs within JSON part nothing."""
+    assert codec_by_field(choice, ["lr", "hr"]) == {"lr": lr, "hr": hr}
+
+
+@pytest.mark.parametrize(
+    ("choice", "words"),
+    [
+        ("hr=lz4,lr=none,hr=zstd", "lz4 and zstd are both for the field 'hr'"),
+        ("lz4,none", "for all fields that are not"),
+    ],
+)
+def test_two_codecs_for_one_field(choice: str, words: str) -> None:
+    """Neither is taken in silence."""
+    with pytest.raises(UsageError, match=words):
+        codec_by_field(choice, ["lr", "hr"])
+
+
+@pytest.mark.parametrize("choice", ["hx=zstd", {"hx": "zstd"}, "hr=lz4,hx=zstd"])
+def test_a_codec_for_a_field_that_is_not_there(choice: Any) -> None:
+    """The message names the field and those there are."""
+    with pytest.raises(UsageError, match=r"'hx'.*lr, hr"):
+        codec_by_field(choice, ["lr", "hr"])

@@ -1,0 +1,327 @@
+"""The list of samples that were left out: its manifest knows it, and nothing that is published of it is lost."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from packer.append import append
+from packer.convert import convert
+from packer.errors import DamagedError, DatasetError
+from packer.format import manifest as manifests
+from packer.merge import merge
+from packer.packing import left_out
+from packer.packing.left_out import read_left_out, salvage_left_out, write_left_out
+from packer.packing.rejected import Rejected
+from packer.repair import repair
+from packer.stats import save, statistics
+from packer.verify import verify
+
+LIST = "rejected.jsonl"
+
+
+def cut_short(folder: Path, clouds: Any, *names: str) -> str:
+    """A folder with a good cloud, and one cut short for each name."""
+    folder.mkdir()
+    whole = (clouds.folder / "c3.ply").read_bytes()
+    (folder / f"{folder.name}.ply").write_bytes(whole)
+    for name in names:
+        (folder / f"{name}.ply").write_bytes(whole[:-5])
+    return str(folder)
+
+
+@pytest.fixture
+def dataset(tmp_path: Path, clouds: Any) -> Path:
+    """One sample, and a list of two that were left out."""
+    source = cut_short(tmp_path / "in", clouds, "bad1", "bad2")
+    return convert(source, tmp_path / "d", workers=0, on_error="skip").path
+
+
+def found(folder: Path) -> list[str]:
+    """Files that are damaged."""
+    return [damage.file for damage in verify(folder).damages]
+
+
+def test_the_manifest_knows_the_list(dataset: Path) -> None:
+    """Its bytes are checked with all others, and nothing else of the folder is unknown."""
+    manifest = manifests.read(dataset)
+    entry = manifest.left_out
+    assert not isinstance(entry, msgspec.UnsetType)
+    assert (entry.file, entry.bytes) == (LIST, (dataset / LIST).stat().st_size)
+    assert [Path(bad.file).name for bad in read_left_out(dataset, manifest)] == ["bad1.ply", "bad2.ply"]
+    report = verify(dataset)
+    assert (report.damages, report.files) == ((), len([path for path in dataset.rglob("*") if path.is_file()]))
+    assert report.bytes == manifest.file_bytes + entry.bytes
+
+
+def test_nothing_left_out_is_no_list(tmp_path: Path, clouds: Any) -> None:
+    """A dataset of good samples says nothing of a list."""
+    folder = convert(cut_short(tmp_path / "in", clouds), tmp_path / "d", workers=0, on_error="skip").path
+    assert manifests.read(folder).left_out is msgspec.UNSET
+    assert b"left_out" not in (folder / "manifest.json").read_bytes()
+    assert not (folder / LIST).exists()
+
+
+def test_every_flipped_bit_is_found(dataset: Path) -> None:
+    """One bit of each byte, chosen by chance."""
+    path, chance = dataset / LIST, random.Random(0)
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << chance.randrange(8)]) + whole[at + 1 :])
+        assert found(dataset) == [LIST]
+    path.write_bytes(whole)
+    assert not found(dataset)
+
+
+@pytest.mark.parametrize("change", ["removed", "cut", "emptied", "longer", "a folder"])
+def test_other_lists_are_found_and_written_anew(dataset: Path, change: str) -> None:
+    """What is left of a list is kept by `repair`, and the manifest knows it then."""
+    path = dataset / LIST
+    whole = path.read_bytes()
+    if change == "longer":
+        path.write_bytes(whole + b"\n")
+    elif change in ("cut", "emptied"):
+        path.write_bytes(whole[: -10 if change == "cut" else 0])
+    else:
+        path.unlink()
+        if change == "a folder":
+            path.mkdir()
+    (damage,) = verify(dataset).damages
+    assert damage.file == LIST
+    assert "packer" not in damage.what
+    if change == "a folder":
+        path.rmdir()
+    kept = {"longer": ["bad1.ply", "bad2.ply"], "cut": ["bad1.ply"]}.get(change, [])
+    report = repair(dataset)
+    assert (report.left_out, report.shards, report.names, report.manifest) == (len(kept), (), False, False)
+    after = manifests.read(dataset)
+    assert [Path(bad.file).name for bad in read_left_out(dataset, after)] == kept
+    assert [shard.rejected for shard in after.shards] == [2]
+    assert not found(dataset)
+
+
+def test_damaged_lists_are_not_joined(dataset: Path, tmp_path: Path, clouds: Any) -> None:
+    """Appending and merging would hide the damage: they refuse, before anything is packed."""
+    path = dataset / LIST
+    path.write_bytes(path.read_bytes().replace(b"bad1", b"bad7"))
+    more = cut_short(tmp_path / "more", clouds)
+    whole = convert(more, tmp_path / "w", workers=0).path
+    before = (dataset / "manifest.json").read_bytes()
+    with pytest.raises(DamagedError, match=r"rejected.jsonl: its digest is wrong.*packer repair"):
+        append(dataset, more, workers=0)
+    with pytest.raises(DamagedError, match="digest is wrong"):
+        merge([whole, dataset], tmp_path / "m")
+    assert not (tmp_path / "m" / "manifest.json").exists()
+    assert (dataset / "manifest.json").read_bytes() == before
+    assert not list(tmp_path.glob(".d.*"))
+
+
+def test_lists_of_joined_datasets(dataset: Path, tmp_path: Path, clouds: Any) -> None:
+    """One behind the other, with the numbers that their shards have now."""
+    other = convert(cut_short(tmp_path / "more", clouds, "bad3"), tmp_path / "o", workers=0, on_error="skip").path
+    shutil.copytree(dataset, tmp_path / "a")
+    merge([dataset, other], tmp_path / "m")
+    append(tmp_path / "a", str(tmp_path / "more"), workers=0, on_error="skip")
+    for folder in (tmp_path / "m", tmp_path / "a"):
+        listed = read_left_out(folder, manifests.read(folder))
+        places = [(Path(bad.file).name, bad.shard) for bad in listed]
+        assert places == [("bad1.ply", 0), ("bad2.ply", 0), ("bad3.ply", 1)]
+        assert not found(folder)
+
+
+def test_a_killed_append_leaves_the_list_of_the_dataset(
+    dataset: Path, tmp_path: Path, clouds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it listed before the manifest knew is no part of the dataset, and is listed once when it goes on."""
+    more = cut_short(tmp_path / "more", clouds, "bad3")
+    shutil.copytree(dataset, tmp_path / "never")
+    old = read_left_out(dataset, manifests.read(dataset))
+
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("packer.append.write_synced", stopped)  # the note, which comes before the manifest
+        with pytest.raises(KeyboardInterrupt):
+            append(dataset, more, workers=0, on_error="skip")
+    assert (dataset / LIST).read_bytes().count(b"\n") == 3
+    assert read_left_out(dataset, manifests.read(dataset)) == old
+    assert not found(dataset)
+    for folder in (dataset, tmp_path / "never"):
+        append(folder, more, workers=0, on_error="skip")
+    assert (dataset / LIST).read_bytes() == (tmp_path / "never" / LIST).read_bytes()
+    assert manifests.read(dataset).left_out == manifests.read(tmp_path / "never").left_out
+
+
+def test_the_list_is_replaced_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the disk takes a part of the list of what was left out, the old list has its bytes."""
+    write_left_out(tmp_path, [Rejected("a.png", "bad", 0)])
+    before = (tmp_path / LIST).read_bytes()
+
+    def fail(path: Path, data: bytes) -> None:
+        path.write_bytes(data[:5])
+        raise OSError("disk")
+
+    monkeypatch.setattr(left_out, "write_synced", fail)
+    with pytest.raises(OSError, match="disk"):
+        write_left_out(tmp_path, [Rejected("b.png", "worse", 1)])
+    assert (tmp_path / LIST).read_bytes() == before
+
+
+def test_what_can_be_read_of_a_list(tmp_path: Path) -> None:
+    """Lines that are damaged are passed over, and those of shards that are not there."""
+    good, none, later = Rejected("a.png", "bad", 0), Rejected("b.png", "no picture"), Rejected("c.png", "bad", 5)
+    write_left_out(tmp_path, [good, none, later], b'{"file": 3}\n\xff\n')
+    assert salvage_left_out(tmp_path, 5) == [good, none]
+    assert salvage_left_out(tmp_path, 6) == [good, none, later]
+    assert salvage_left_out(tmp_path / "nothing", 6) == []
+
+
+def killed_append(dataset: Path, more: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Appends, up to where the list is longer and the manifest is not written."""
+
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("packer.append.write_synced", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            append(dataset, more, workers=0, on_error="skip")
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_another_append_takes_back_what_a_killed_one_listed(
+    dataset: Path, tmp_path: Path, clouds: Any, monkeypatch: pytest.MonkeyPatch, listed: bool
+) -> None:
+    """Its own list is that of the dataset, whether it leaves anything out or not."""
+    if not listed:
+        dataset = convert(cut_short(tmp_path / "whole", clouds), tmp_path / "w", workers=0).path
+    before = (dataset / LIST).read_bytes() if listed else None
+    killed_append(dataset, cut_short(tmp_path / "killed", clouds, "bad3"), monkeypatch)
+    assert (dataset / LIST).exists()
+    append(dataset, cut_short(tmp_path / "good", clouds), workers=0, on_error="skip")
+    assert ((dataset / LIST).read_bytes() if (dataset / LIST).exists() else None) == before
+    assert not found(dataset)
+    append(dataset, cut_short(tmp_path / "other", clouds, "bad4"), workers=0, on_error="skip")
+    names = [Path(bad.file).name for bad in read_left_out(dataset, manifests.read(dataset))]
+    assert names == [*(["bad1.ply", "bad2.ply"] if listed else []), "bad4.ply"]
+    assert not found(dataset)
+
+
+def test_repair_cuts_back_to_what_the_manifest_knows(
+    dataset: Path, tmp_path: Path, clouds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines of an append that will not go on are none of the dataset."""
+    before = (dataset / LIST).read_bytes()
+    killed_append(dataset, cut_short(tmp_path / "killed", clouds, "bad3"), monkeypatch)
+    shutil.rmtree(tmp_path / ".d.appending")
+    assert found(dataset) == [LIST, "shards/00001.lmdb"]
+    assert repair(dataset).left_out == 2
+    assert (dataset / LIST).read_bytes() == before
+
+
+def test_lists_of_datasets_that_do_not_know_them(dataset: Path, tmp_path: Path, clouds: Any) -> None:
+    """Manifests once had counts alone: the list is taken up when one is written next."""
+    manifest = manifests.read(dataset)
+    manifests.write(dataset, msgspec.structs.replace(manifest, left_out=msgspec.UNSET))
+    shutil.copytree(dataset, tmp_path / "a")
+    assert not found(dataset)
+    listed = read_left_out(dataset, manifests.read(dataset))
+    assert len(listed) == 2
+    other = convert(cut_short(tmp_path / "more", clouds), tmp_path / "o", workers=0).path
+    merge([dataset, other], tmp_path / "m")
+    append(tmp_path / "a", other, workers=0)
+    for folder in (tmp_path / "m", tmp_path / "a"):
+        after = manifests.read(folder)
+        assert after.left_out == manifest.left_out
+        assert read_left_out(folder, after) == listed
+
+
+def test_a_list_that_an_append_lengthens_meanwhile(
+    dataset: Path, tmp_path: Path, clouds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that swaps its manifest and tidies up between two looks is no damage."""
+    more = cut_short(tmp_path / "more", clouds, "bad3")
+    killed_append(dataset, more, monkeypatch)
+    exists, asked = Path.exists, []
+
+    def appended(path: Path) -> bool:
+        monkeypatch.setattr(Path, "exists", exists)
+        asked.append(path.name)
+        append(dataset, more, workers=0, on_error="skip")
+        return exists(path)
+
+    lines = left_out.left_out_lines
+
+    def read(*arguments: Any) -> bytes:
+        data = lines(*arguments)
+        monkeypatch.setattr(Path, "exists", appended)
+        return data
+
+    monkeypatch.setattr("packer.verify.left_out_lines", read)
+    assert found(dataset) == []
+    assert asked == [".d.appending"]
+    assert manifests.read(dataset).samples == 2
+
+
+@pytest.mark.parametrize("claimed", [10**9, 2**53])
+def test_a_list_that_claims_more_than_there_is(dataset: Path, claimed: int) -> None:
+    """It is cut short, and nothing is allocated for what it claims."""
+    manifest = manifests.read(dataset)
+    entry = manifest.left_out
+    assert not isinstance(entry, msgspec.UnsetType)
+    lying = msgspec.structs.replace(entry, bytes=claimed)
+    manifests.write(dataset, msgspec.structs.replace(manifest, left_out=lying))
+    (damage,) = verify(dataset).damages
+    assert damage.what == f"{entry.bytes:,} bytes, {claimed:,} expected"
+
+
+def test_lists_that_may_not_be_read_are_not_given_up(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file without permission is no damaged one: it is named, and stays."""
+    before = (dataset / LIST).read_bytes()
+
+    def refused(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path.name == LIST:
+            raise PermissionError(13, "Permission denied", str(path))
+        return plain(path, *arguments, **options)
+
+    plain = Path.open
+    manifest = manifests.read(dataset)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refused)
+        for job in (lambda: verify(dataset), lambda: repair(dataset), lambda: salvage_left_out(dataset, 1)):
+            with pytest.raises(DatasetError, match=r"rejected.jsonl: cannot be read: Permission denied"):
+                job()
+    assert manifests.read(dataset) == manifest
+    assert (dataset / LIST).read_bytes() == before
+
+
+@pytest.mark.parametrize("lines", [b"words\n", b'{"a": 1}\n'])
+def test_lists_of_something_else(dataset: Path, tmp_path: Path, clouds: Any, lines: bytes) -> None:
+    """A manifest may speak of a file that lists no samples: appending and merging say so, before they pack."""
+    other = write_left_out(dataset, [], lines)
+    manifests.write(dataset, msgspec.structs.replace(manifests.read(dataset), left_out=other))
+    with pytest.raises(DamagedError, match=r"rejected.jsonl: it lists no samples.*packer repair"):
+        append(dataset, cut_short(tmp_path / "more", clouds), workers=0)
+    assert not list(tmp_path.glob(".d.*"))
+
+
+def test_a_list_of_which_nothing_can_be_read(dataset: Path) -> None:
+    """What is left of it goes; how many samples it told of stays known."""
+    (dataset / LIST).write_bytes(b"\xff\n")
+    assert repair(dataset).left_out == 0
+    assert not (dataset / LIST).exists()
+    assert [shard.rejected for shard in manifests.read(dataset).shards] == [2]
+    assert not found(dataset)
+
+
+def test_statistics_leave_it_alone(dataset: Path) -> None:
+    """What is added to a manifest changes nothing else."""
+    before = manifests.read(dataset).left_out
+    save(dataset, statistics(dataset))
+    assert manifests.read(dataset).left_out == before

@@ -1,0 +1,232 @@
+"""The folder a dataset is made in: who may use it, what is replaced when, and what is never touched."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import filelock
+import pytest
+
+from packer.convert import convert
+from packer.errors import UsageError, WriteError
+from packer.packing.output import OutputFolder, beside, warn_of_room
+from packer.packing.state import State
+
+SMALL = [{"a": n} for n in range(3)]
+OTHER = [{"b": n} for n in range(4)]
+
+
+def state(**settings):
+    return State(shards=2, settings={"codec": "lz4", **settings}, files=[("/a.png", 10, 100)])
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def packed(path):
+    """A small finished dataset."""
+    convert(SMALL, path)
+    return path
+
+
+def test_a_new_folder_is_claimed_and_released(tmp_path):
+    """The folder says what is being made while it is unfinished, and holds no lock afterwards."""
+    with OutputFolder(tmp_path / "deep" / "out", state()) as folder:
+        assert folder.work == folder.path
+        assert names(folder.path) == [".lock", "shards", "unfinished.json"]
+    assert names(folder.path) == ["shards", "unfinished.json"]
+
+
+def test_an_empty_folder_is_taken(tmp_path):
+    """OUT may exist if nothing is in it."""
+    (tmp_path / "out").mkdir()
+    with OutputFolder(tmp_path / "out", state()):
+        pass
+    assert names(tmp_path / "out") == ["shards", "unfinished.json"]
+
+
+def test_a_second_conversion_is_refused_at_once(tmp_path):
+    """While one conversion holds the folder another is refused, with overwrite too; then it may have it."""
+    with OutputFolder(tmp_path / "out", state()):
+        for overwrite in (False, True):
+            with pytest.raises(UsageError, match=r"another conversion into .*out is running"):
+                OutputFolder(tmp_path / "out", state(), overwrite)
+    with OutputFolder(tmp_path / "out", state()):
+        pass
+
+
+def test_the_lock_of_a_killed_conversion_does_not_hold(tmp_path):
+    """A lock file that nobody holds, as a kill leaves it, is no obstacle."""
+    with OutputFolder(tmp_path / "out", state()):
+        pass
+    (tmp_path / "out" / ".lock").write_text("")
+    with OutputFolder(tmp_path / "out", state()):
+        pass
+
+
+@pytest.mark.parametrize("replacing", [False, True])
+def test_the_lock_goes_while_it_is_held(tmp_path, monkeypatch, replacing):
+    """The file of a lock is removed before the lock is given back: later it could be another conversion's."""
+    out = packed(tmp_path / "out") if replacing else tmp_path / "out"
+    there = []
+
+    class Lock(filelock.FileLock):
+        def release(self, force=False):
+            if self.is_locked:
+                there.append(Path(self.lock_file).exists())
+            super().release(force)
+
+    monkeypatch.setattr(filelock, "FileLock", Lock)
+    with OutputFolder(out, state(), overwrite=replacing) as folder:
+        assert (folder.work / ".lock").exists()
+    assert there == [False] * (1 + replacing)
+
+
+@pytest.mark.parametrize("left", ["thesis.txt", "shards.bak", ".git"])
+def test_foreign_files_are_never_removed(tmp_path, left):
+    """A folder that holds anything else is refused, however it is asked for and whatever else it holds."""
+    for made in (False, True):
+        out = tmp_path / f"out{made}"
+        if made:
+            packed(out)
+        out.mkdir(exist_ok=True)
+        (out / left).mkdir()
+        before = names(out)
+        for overwrite in (False, True):
+            with pytest.raises(UsageError, match=r"not empty|packed dataset already"):
+                OutputFolder(out, state(), overwrite)
+        assert names(out) == before
+
+
+def test_files_of_ours_without_their_context_are_kept(tmp_path):
+    """A folder with a file that could be a dataset's, but no manifest and no note of a conversion, is refused."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "rejected.jsonl").write_text("mine")
+    with pytest.raises(UsageError, match="not an unfinished conversion"):
+        OutputFolder(tmp_path / "out", state(), overwrite=True)
+    assert (tmp_path / "out" / "rejected.jsonl").read_text() == "mine"
+
+
+def test_going_on_keeps_shards_and_drops_partial_files(tmp_path):
+    """The same conversion finds what it had finished, and no half-written file."""
+    with OutputFolder(tmp_path / "out", state()) as folder:
+        (folder.shards / "00000.lmdb").write_text("whole")
+        (folder.shards / "00001.lmdb.partial").write_text("half")
+        (folder.work / "names.lmdb.partial").write_text("half")
+    with OutputFolder(tmp_path / "out", state()) as folder:
+        assert names(folder.shards) == ["00000.lmdb"]
+        assert "names.lmdb.partial" not in names(folder.work)
+
+
+def test_another_conversion_needs_overwrite(tmp_path):
+    """What differs is named; with overwrite the unfinished one is begun anew."""
+    with OutputFolder(tmp_path / "out", state()) as folder:
+        (folder.shards / "00000.lmdb").write_text("of lz4")
+    with pytest.raises(UsageError, match="codec was lz4 and is now zstd"):
+        OutputFolder(tmp_path / "out", state(codec="zstd"))
+    assert names(tmp_path / "out" / "shards") == ["00000.lmdb"]
+    with OutputFolder(tmp_path / "out", state(codec="zstd"), overwrite=True) as folder:
+        assert names(folder.shards) == []
+
+
+def test_a_note_that_cannot_be_read_needs_overwrite(tmp_path):
+    """A damaged unfinished.json is taken for another conversion's."""
+    with OutputFolder(tmp_path / "out", state()):
+        pass
+    (tmp_path / "out" / "unfinished.json").write_text("{")
+    with pytest.raises(UsageError, match=r"unfinished\.json cannot be read"):
+        OutputFolder(tmp_path / "out", state())
+    with OutputFolder(tmp_path / "out", state(), overwrite=True):
+        pass
+
+
+def test_the_old_dataset_stands_until_the_new_one_is_done(tmp_path, files_of):
+    """While a dataset is replaced, and after that has failed, the old one is whole; then the new one is there alone."""
+    out = packed(tmp_path / "out")
+    before = files_of(out)
+    with OutputFolder(out, state(), overwrite=True) as folder:
+        assert folder.work != out
+        assert files_of(out) == {**before, ".lock": b""}
+    assert files_of(out) == before
+    with pytest.raises(UsageError, match="--overwrite"):
+        OutputFolder(out, state())
+
+
+def test_replacing(tmp_path):
+    """Replaced, the folder holds the new dataset, and nothing lies beside it."""
+    out = packed(tmp_path / "out")
+    report = convert(OTHER, out, overwrite=True)
+    assert report.samples == 4
+    assert names(out) == ["manifest.json", "shards"]
+    assert names(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("stage", ["old moved away", "new moved in"])
+def test_killed_between_the_renames(tmp_path, files_of, stage):
+    """A kill between the two renames of a replacement is put right by the next run."""
+    out = packed(tmp_path / "out")
+    new = files_of(packed(tmp_path / "new"))
+    out.rename(tmp_path / ".out.replaced")
+    (tmp_path / "new").rename(tmp_path / (".out.replacing" if stage == "old moved away" else "out"))
+    with pytest.raises(UsageError, match="packed dataset already"):
+        OutputFolder(out, state())
+    assert files_of(out) == new
+    assert names(tmp_path) == ["out"]
+
+
+def test_killed_before_the_new_one_was_done(tmp_path, files_of):
+    """An old dataset that was moved away for one that is not finished comes back."""
+    out = packed(tmp_path / "out")
+    before = files_of(out)
+    out.rename(tmp_path / ".out.replaced")
+    (tmp_path / ".out.replacing").mkdir()
+    with pytest.raises(UsageError, match="packed dataset already"):
+        OutputFolder(out, state())
+    assert files_of(out) == before
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    """An error of the system names the folder."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(WriteError, match="file/out"):
+        OutputFolder(tmp_path / "file" / "out", state())
+
+
+def test_a_link_stays_a_link(tmp_path):
+    """What a symbolic link leads to is made and replaced; hidden folders stand beside that."""
+    (tmp_path / "disk").mkdir()
+    packed(tmp_path / "disk" / "real")
+    (tmp_path / "out").symlink_to(tmp_path / "disk" / "real")
+    for _ in range(2):
+        assert convert(OTHER, tmp_path / "out", overwrite=True).samples == 4
+    assert (tmp_path / "out").is_symlink()
+    assert names(tmp_path / "disk") == ["real"]
+    assert beside(tmp_path / "out", "appending") == beside(tmp_path / "disk" / "real", "appending")
+
+
+def test_a_place_that_is_taken_is_told_before_sources_are_looked_at(tmp_path):
+    """Opening a million files takes a while; only to refuse the output folder then would be a waste of it."""
+    packed(tmp_path / "out")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    for place, words in (("out", "a packed dataset already"), ("other", "not empty")):
+        with pytest.raises(UsageError, match=words):
+            convert(str(tmp_path / "nothing"), tmp_path / place)
+    with pytest.raises(UsageError, match="nothing"):
+        convert(str(tmp_path / "nothing"), tmp_path / "out", overwrite=True)
+
+
+def test_a_disk_that_may_be_too_small(tmp_path, monkeypatch, caplog):
+    """A warning, since less may do where samples are compressed; what is there already counts."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=8191))
+    convert(SMALL, tmp_path / "out", codec="none")
+    held = sum(path.stat().st_size for path in (tmp_path / "out" / "shards").iterdir())
+    assert f"may take up to {held:,} bytes more, 8,191 are free" in caplog.text
+    caplog.clear()
+    warn_of_room(tmp_path / "out", held + 8191)
+    assert not caplog.text
+    warn_of_room(tmp_path / "out", held + 8192)
+    assert "8,192 bytes more" in caplog.text

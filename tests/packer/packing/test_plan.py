@@ -1,0 +1,230 @@
+"""Plans: which sample goes where, and how large each file gets, from sizes alone."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packer.codecs.configs import NAMED
+from packer.errors import SourceError, UsageError
+from packer.format import pages
+from packer.format.schema import Field, FieldSpec, FrameRule
+from packer.format.shard_writer import ShardWriter
+from packer.packing.plan import (
+    AUTO_SHARDS,
+    AUTO_SMALLEST,
+    GIB,
+    UNKNOWN_BYTES,
+    FieldSizes,
+    cut,
+    field_sizes,
+    make_plan,
+    unknown_shape,
+)
+from packer.sources.base import Block, Source
+from packer.sources.samples import SampleSource
+
+MIB = 2**20
+
+
+class Clouds(Source):
+    """Clouds with a label, a caption of unknown size where asked for, and names where asked for."""
+
+    kind = "test"
+
+    def __init__(self, points: list[int], captions: bool = False, names: str | None = "cloud-") -> None:
+        self.points = points
+        self.fields = (FieldSpec(name="xyz", dtype="float32", shape=(None, 3)), FieldSpec(name="label", dtype="int64"))
+        if captions:
+            self.fields = (*self.fields, FieldSpec(name="caption", dtype="uint8", kind="text", shape=(None,)))
+        self.names = None if names is None else [f"{names}{n}" for n in range(len(points))]
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def shapes(self, field: str) -> Any:
+        return np.array([[n, 3] for n in self.points], np.int64).reshape(-1, 2) if field == "xyz" else None
+
+    def part(self, start: int, stop: int) -> Source:
+        return Clouds(self.points[start:stop])
+
+    def read(self) -> Iterator[Block]:
+        yield {
+            "xyz": [np.full((n, 3), n, "f4") for n in self.points],
+            "label": np.array(self.points, np.int64),
+        }
+
+    def files(self) -> list[str]:
+        return []
+
+
+def stored(spec: FieldSpec, codec: str = "none") -> Field:
+    return Field(
+        name=spec.name,
+        dtype=spec.dtype,
+        kind=spec.kind,
+        shape=spec.shape,
+        codec=NAMED[codec],
+        frame=FrameRule(samples=4),
+    )
+
+
+def plan_of(source: Clouds, shard_size: int | None = None, codec: str = "none") -> Any:
+    fields = [stored(spec, codec) for spec in source.fields]
+    return make_plan(source, fields, field_sizes(source), shard_size, {"kind": "test"})
+
+
+# ---------------------------------------------------------------- cutting
+
+sample_sizes = st.lists(st.integers(0, 10_000), min_size=1, max_size=200).map(lambda s: np.array(s, np.int64))
+
+
+@given(sizes=sample_sizes, shard_size=st.integers(4096, 500_000))
+def test_every_sample_is_in_one_shard(sizes: Any, shard_size: int) -> None:
+    """Shards follow each other from the first sample on, none is empty, and there are no more than needed."""
+    starts = cut(sizes, shard_size)
+    assert starts[0] == 0
+    assert all(a < b for a, b in itertools.pairwise(starts))
+    assert starts[-1] < len(sizes)
+    assert len(starts) <= max(1, -(-int(sizes.sum()) // shard_size))
+
+
+@given(sizes=sample_sizes, shard_size=st.integers(4096, 500_000))
+def test_shards_have_about_the_same_bytes(sizes: Any, shard_size: int) -> None:
+    """No shard is larger than the size asked for by more than one sample at each end."""
+    starts = cut(sizes, shard_size)
+    shards = [int(part.sum()) for part in np.split(sizes, starts[1:])]
+    assert max(shards) <= shard_size + 2 * int(sizes.max())
+
+
+def test_without_a_size_the_data_decides() -> None:
+    """At least 64 MiB a shard, up to 16 shards, at most 1 GiB a shard."""
+    for total, count in ((MIB, 1), (AUTO_SMALLEST, 1), (3 * AUTO_SMALLEST, 3), (8 * GIB, AUTO_SHARDS), (64 * GIB, 64)):
+        assert len(cut(np.full(1024, total // 1024), None)) == count
+
+
+def test_samples_of_one_size_are_cut_where_others_are() -> None:
+    """A shard ends with the sample that reaches its share: of 21,700 bytes in three, 7,234 and 14,467 are shares."""
+    sizes = np.full(31, 700)
+    assert cut(sizes, 8192) == [0, 11, 21]
+    assert cut(np.broadcast_to(np.int64(700), (31,)), 8192) == [0, 11, 21]
+
+
+def test_there_are_no_more_shards_than_samples() -> None:
+    """Samples are not cut."""
+    assert cut(np.array([10 * GIB, 10 * GIB]), GIB) == [0, 1]
+
+
+@pytest.mark.parametrize("size", [0, 1, 4095, -5])
+def test_a_shard_size_too_small_is_refused(size: int) -> None:
+    """The message names the option and the least size."""
+    with pytest.raises(UsageError, match=r"--shard-size.*4 KiB"):
+        cut(np.array([10]), size)
+
+
+# ---------------------------------------------------------------- plans
+
+
+def test_without_samples_there_is_no_plan() -> None:
+    """An empty source is an error before anything is made."""
+    with pytest.raises(SourceError, match="no sample"):
+        plan_of(Clouds([]))
+
+
+def test_sizes_come_from_headers() -> None:
+    """Bytes of fixed and ragged fields are known; those of text are guessed and said to be."""
+    sizes = field_sizes(Clouds([1, 0, 5], captions=True))
+    assert sizes["xyz"].bytes.tolist() == [12, 0, 60]
+    assert sizes["label"].bytes.tolist() == [8, 8, 8]
+    assert sizes["caption"].bytes.tolist() == [UNKNOWN_BYTES] * 3
+    assert [s.known for s in sizes.values()] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "planned"),
+    [
+        ("uint8", (None,), (256,)),
+        ("float64", (None,), (32,)),
+        ("uint8", (None, None, 3), (86, 1, 3)),
+        ("uint8", (None, 2, 2, 2), (32, 2, 2, 2)),
+        ("float32", (7, None), (7, 10)),
+        ("float32", (None, 1000), (1, 1000)),
+        ("uint8", (None, 0), (256, 0)),
+        ("uint8", (None,) * 16, (256,) + (1,) * 15),
+    ],
+)
+def test_samples_of_unknown_size_are_planned_small(dtype: str, shape: Any, planned: tuple[int, ...]) -> None:
+    """Fixed axes keep their length and the ragged ones share the rest, so that the map stays near the data."""
+    spec = FieldSpec(name="a", dtype=dtype, shape=shape)
+    assert unknown_shape(spec) == planned
+    source = SampleSource([{"a": 0}] * 1000, [spec])
+    sizes = field_sizes(source)
+    nbytes = int(np.prod(planned)) * spec.itemsize
+    assert sizes["a"].bytes.tolist() == [nbytes] * 1000
+    plan = make_plan(source, [stored(spec)], sizes, None, {"kind": "test"})
+    assert plan.file_bytes < 1000 * (nbytes + 8 * (len(shape) + 2)) + 2**15
+
+
+def test_extents_of_fields() -> None:
+    """Mean, largest sample and row of a ragged field and of a scalar."""
+    source = Clouds([10, 30])
+    sizes = field_sizes(source)
+    cloud, label = (sizes[spec.name].extent(spec) for spec in source.fields)
+    assert (cloud.mean, cloud.largest, cloud.row) == (240.0, 360, 12)
+    assert (label.mean, label.largest, label.row) == (8.0, 8, 8)
+
+
+def test_the_row_is_that_of_the_large_samples() -> None:
+    """What is cut by rows is large: of 99 pictures of 10 x 10 and one of 1000 x 2000 the row is nearly 6000 bytes."""
+    shapes = np.array([[10, 10, 3]] * 99 + [[1000, 2000, 3]], np.int64)
+    spec = FieldSpec(name="hr", dtype="uint8", kind="image", shape=(None, None, 3))
+    extent = FieldSizes(shapes, shapes.prod(axis=1), known=True).extent(spec)
+    assert 5900 < extent.row < 6000
+    none = np.zeros((2, 3), np.int64)
+    assert FieldSizes(none, none.prod(axis=1), known=True).extent(spec).row == 0
+
+
+@pytest.mark.parametrize("names", [None, "cloud-", "é" * 40])
+@pytest.mark.parametrize("shard_size", [None, 4096, 20_000])
+def test_the_files_have_the_planned_sizes(tmp_path: Path, shard_size: int | None, names: str | None) -> None:
+    """Raw columns: each shard's file is as large as planned, in a map that never grows."""
+    source = Clouds([int(n) for n in np.random.default_rng(0).integers(0, 200, 60)], names=names)
+    plan = plan_of(source, shard_size)
+    assert plan.exact
+    assert [s.number for s in plan.shards] == list(range(len(plan.shards)))
+    assert (plan.shards[0].start, plan.shards[-1].stop) == (0, 60)
+    for shard in plan.shards:
+        path = tmp_path / shard.file
+        options: dict[str, Any] = {"named": names is not None, "origin": {"kind": "test"}, "map_size": shard.map_size}
+        with ShardWriter(path, shard.number, plan.fields, **options) as writer:
+            (block,) = source.part(shard.start, shard.stop).read()
+            part = source.names[shard.start : shard.stop] if source.names is not None else None
+            writer.add(block, shard.stop - shard.start, part)
+        assert (path.stat().st_size, writer.growths) == (shard.file_bytes, 0)
+        assert writer.raw_bytes == shard.raw_bytes
+        assert shard.map_size == pages.map_size(shard.file_bytes)
+    assert plan.file_bytes == sum(s.file_bytes for s in plan.shards)
+    assert plan.raw_bytes == {"xyz": sum(source.points) * 12, "label": 480}
+
+
+def test_encoded_or_unknown_sizes_are_no_exact_plan() -> None:
+    """The plan says whether its sizes are exact or upper bounds."""
+    points = [100] * 20
+    assert plan_of(Clouds(points)).exact
+    assert not plan_of(Clouds(points), codec="lz4").exact
+    assert not plan_of(Clouds(points, captions=True)).exact
+
+
+def test_shard_files_sort_as_they_are_numbered() -> None:
+    """Five digits and the suffix of LMDB."""
+    plan = plan_of(Clouds([500] * 30), 4096)
+    files = [shard.file for shard in plan.shards]
+    assert files[:2] == ["00000.lmdb", "00001.lmdb"]
+    assert files == sorted(files)

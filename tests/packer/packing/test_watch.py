@@ -1,0 +1,271 @@
+"""Samples whose reading crashes the process, hangs or takes memory without end: found, named, and left out if asked."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import signal
+import time
+from dataclasses import replace
+
+import h5py
+import numpy as np
+import pytest
+
+from packer.convert import ConvertOptions, convert
+from packer.errors import SourceError, UsageError, WriteError
+from packer.format.schema import FieldSpec
+from packer.packing.watch import Watch
+from packer.sources.apart import TICK, each
+from packer.sources.base import Source
+from packer.sources.hdf5 import source as hdf5
+from packer.sources.limits import Limits
+from packer.sources.opening import SourceOptions
+from readers import PackedDataset
+
+BLOCK = 7
+COUNT = 100
+
+
+def crash():
+    faulthandler.disable()  # pytest's own, which would fill the screen
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def leave():
+    os._exit(3)
+
+
+def hang():
+    time.sleep(60)
+
+
+def eat():
+    held = []
+    while True:
+        held.append(np.ones(2**24, np.uint8))
+
+
+def refuse():
+    raise SourceError("is bad", "file-x", 0)
+
+
+class Traps(Source):
+    """Numbers in blocks of seven; reading some of them does harm, by number."""
+
+    kind = "traps"
+    names = None
+    fields = (FieldSpec(name="i", dtype="int64"),)
+
+    def __init__(self, traps, start=0, stop=COUNT):
+        self.traps, self.start, self.stop = traps, start, stop
+
+    def __len__(self):
+        return self.stop - self.start
+
+    def shapes(self, field):
+        return None
+
+    def part(self, start, stop):
+        return Traps(self.traps, self.start + start, self.start + stop)
+
+    def files(self):
+        return [__file__]
+
+    def read(self):
+        for first in range(self.start, self.stop, BLOCK):
+            last = min(first + BLOCK, self.stop)
+            for number in range(first, last):
+                if self.traps.get(number) is refuse:
+                    if number > first:
+                        yield {"i": np.arange(first, number)}
+                    raise SourceError("is bad", f"file-{number}", number - self.start)
+                self.traps.get(number, int)()
+            yield {"i": np.arange(first, last)}
+
+
+class Named(Traps):
+    """The same with names, and two files a sample."""
+
+    @property
+    def names(self):
+        return [f"n{number}" for number in range(self.start, self.stop)]
+
+    def part(self, start, stop):
+        return Named(self.traps, self.start + start, self.start + stop)
+
+    def files(self):
+        return ["a.png", "b.png"]
+
+
+OPTIONS = ConvertOptions(codec="none", shard_size=4096, workers=2, read_bytes=2**26)
+
+
+def limited(harm, seconds=0.3):
+    """Options with a short limit where it is needed alone: on a busy machine it hits good code."""
+    return replace(OPTIONS, read_seconds=seconds if harm is hang else 60)
+
+
+ENDS = [(crash, "crashes the process .*SIGSEGV"), (leave, "exit status 3"), (hang, r"0\.3 s"), (eat, "memory")]
+
+
+@pytest.mark.parametrize(("harm", "words", "number"), [(*end, 59) for end in ENDS] + [(*ENDS[0], 0), (*ENDS[0], 99)])
+def test_the_sample_is_named(tmp_path, harm, words, number):
+    """Without --on-error skip the conversion stops with the file, the sample and what it did."""
+    with pytest.raises(SourceError, match=f"test_watch.py: sample {number}: .*{words}"):
+        convert(Traps({number: harm}), tmp_path / "out", limited(harm))
+    assert not list((tmp_path / "out").rglob("*.partial"))
+
+
+@pytest.mark.parametrize(("harm", "words"), ENDS)
+def test_the_others_are_unharmed(tmp_path, harm, words):
+    """With --on-error skip all other samples are packed, and the bad one is listed with its reason."""
+    told = []
+    report = convert(
+        Traps({31: harm}),
+        tmp_path / "out",
+        limited(harm),
+        on_error="skip",
+        progress=lambda *amount: told.append(amount),
+    )
+    assert [bad.file for bad in report.rejected] == [__file__]
+    assert report.rejected[0].reason.startswith("sample 31: ")
+    assert PackedDataset(tmp_path / "out")[:]["i"].tolist() == [n for n in range(COUNT) if n != 31]
+    assert tuple(map(sum, zip(*told, strict=True))) == (99, 99 * 8)
+
+
+def test_many_bad_samples_of_all_sorts(tmp_path, files_of):
+    """Bad samples of every sort, neighbours too, at both ends: the result does not depend on how many workers ran."""
+    traps = {0: crash, 1: refuse, 2: leave, 30: refuse, 33: crash, 99: crash}
+    for workers in (1, 3):
+        report = convert(Traps(traps), tmp_path / str(workers), OPTIONS, on_error="skip", workers=workers)
+        assert len(report.rejected) == len(traps)
+        assert PackedDataset(report.path)[:]["i"].tolist() == [n for n in range(COUNT) if n not in traps]
+    assert files_of(tmp_path / "1") == files_of(tmp_path / "3")
+
+
+def test_names_and_files(tmp_path, monkeypatch):
+    """A sample of several files is named with all of them, and by its own name."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.png", "b.png"):
+        (tmp_path / name).touch()
+    with pytest.raises(SourceError, match=r"^a\.png or b\.png: sample 'n77': reading it crashes"):
+        convert(Named({77: crash}), tmp_path / "out", OPTIONS)
+
+
+def test_a_killed_worker_is_no_bad_sample(tmp_path):
+    """A process killed from outside while it reads well is not blamed on a sample, though bad ones are skipped."""
+    marker = tmp_path / "killed"
+
+    def once():
+        if not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(WriteError, match=r"died \(SIGKILL\).*run the same command again"):
+        convert(Traps({31: once}), tmp_path / "out", OPTIONS, on_error="skip")
+    report = convert(Traps({31: once}), tmp_path / "out", OPTIONS, on_error="skip")
+    assert report.samples == COUNT
+    assert not report.rejected
+
+
+def test_choosing_a_codec_survives(tmp_path):
+    """`auto` looks at samples before any is packed; those that crash are passed over there too."""
+    traps = dict.fromkeys((0, 50, 99), crash)  # where it looks first
+    report = convert(Traps(traps), tmp_path / "out", OPTIONS, codec="auto", on_error="skip")
+    assert report.samples == COUNT - len(traps)
+
+
+def test_the_limits_may_change_on_resuming(tmp_path):
+    """A limit that was too low is raised, and the conversion goes on where it stopped, for those who say so."""
+
+    def slow():
+        time.sleep(1)
+
+    with pytest.raises(SourceError, match="raise --read-timeout"):
+        convert(Traps({90: slow}), tmp_path / "out", OPTIONS, workers=1, read_seconds=0.3)
+    with pytest.raises(UsageError, match=r"--read-timeout was 0.3 and is now 600.0;.*--go-on"):
+        convert(Traps({90: slow}), tmp_path / "out", OPTIONS)
+    assert convert(Traps({90: slow}), tmp_path / "out", OPTIONS, go_on=True).samples == COUNT
+
+
+@pytest.mark.parametrize("change", [{"read_seconds": 0}, {"read_bytes": -1}])
+def test_limits_are_checked(change):
+    """A limit of nothing is refused."""
+    with pytest.raises(UsageError, match="--read-"):
+        ConvertOptions(**change)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Three HDF5 files of four rows."""
+    for name in "abc":
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["x"] = np.full(4, ord(name))
+            file.create_group("g/one")["x"] = np.full(4, ord(name))
+    return tmp_path
+
+
+@pytest.mark.parametrize("samples", ["rows", "groups:/g"])
+@pytest.mark.parametrize("harm", [crash, hang, eat])
+def test_headers_that_do_harm(folder, tmp_path, monkeypatch, samples, harm):
+    """A file whose headers crash the library, hang it or fill the memory is named, or left out."""
+
+    def harmful(whole):
+        def scan(path, *rest, **more):
+            if path.endswith("b.h5"):
+                harm()
+            return whole(path, *rest, **more)
+
+        return scan
+
+    monkeypatch.setattr(hdf5, "scanned", harmful(hdf5.scanned))
+    monkeypatch.setattr(hdf5, "group_samples", harmful(hdf5.group_samples))
+    source = SourceOptions(samples=samples, pick={"x": "x"})
+    with pytest.raises(SourceError, match=r"b\.h5: reading it"):
+        convert(str(folder / "*.h5"), tmp_path / "out", limited(harm, 1), source=source)
+    report = convert(str(folder / "*.h5"), tmp_path / "out", limited(harm, 1), source=source, on_error="skip")
+    assert [bad.file[-4:] for bad in report.rejected] == ["b.h5"]
+    values = PackedDataset(tmp_path / "out")[:]["x"]
+    assert set(np.unique(values.numpy())) == {ord("a"), ord("c")}
+
+
+def test_memory_that_a_library_takes(tmp_path):
+    """Memory is limited for code that does not ask Python for it, and is found out before it is taken."""
+
+    def take(nbytes):
+        libc = ctypes.CDLL(None)
+        libc.malloc.restype = ctypes.c_void_p
+        libc.malloc.argtypes = [ctypes.c_size_t]
+        return libc.malloc(nbytes) is not None
+
+    assert list(each(take, [2**20, 2**30], Limits(nbytes=2**28))) == [True, False]
+
+
+def test_each_goes_on_behind_a_death():
+    """One process serves all items, another those behind one that it died of; other errors are raised here."""
+
+    def number(item):
+        {3: crash, 4: refuse}.get(item, int)()
+        return item, os.getpid()
+
+    found = list(each(number, range(7), Limits()))
+    kinds = [type(one).__name__ for one in found]
+    assert kinds == ["tuple", "tuple", "tuple", "SourceError", "SourceError", "tuple", "tuple"]
+    assert [one[0] for one in found if isinstance(one, tuple)] == [0, 1, 2, 5, 6]
+    assert len({one[1] for one in found if isinstance(one, tuple)} - {os.getpid()}) == 2
+    with pytest.raises(ZeroDivisionError):
+        list(each(lambda item: 1 // item, [1, 0], Limits()))
+
+
+def test_time_that_the_parent_stood_still_counts_little():
+    """Where nobody looked for an hour (Ctrl-Z, a machine asleep), the worker did not read for an hour either."""
+    watch = Watch(Limits(seconds=2.5 * TICK))
+    blocks = watch.over(iter([{"i": [1]}]), 4)
+    assert not watch.is_late(3600)  # nothing is being read
+    watch._at.value = 4
+    assert not watch.is_late(3600)  # seen for the first time
+    assert [watch.is_late(3600) for _ in range(3)] == [False, False, True]
+    next(blocks)
+    assert not watch.is_late(3600)
