@@ -1,0 +1,61 @@
+"""Writes down what users see of the interface: `python tests/helpers/public.py`, after it was changed on purpose.
+
+`tests/public/help/COMMAND.txt` holds what `packer COMMAND --help` prints, `python.txt` the public Python names.
+`tests/test_public.py` compares; the difference that git shows is what users will notice.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+
+import readers
+from packer.cli.main import COMMANDS, main
+from packer.convert import ConvertOptions, convert
+from packer.writer import DatasetWriter
+
+FOLDER = Path(__file__).resolve().parent.parent / "public"
+
+
+def texts() -> dict[str, str]:
+    """Return the text that every file of FOLDER should hold: path below it to text."""
+    helps = {f"help/{name}.txt": help_text([name]) for name in COMMANDS}
+    return {"help/packer.txt": help_text([]), **helps, "python.txt": python_text()}
+
+
+def help_text(command: list[str]) -> str:
+    """Return what `packer COMMAND --help` prints on a terminal of 80 columns."""
+    return CliRunner(env={"COLUMNS": "80"}).invoke(main, [*command, "--help"], prog_name="packer").stdout
+
+
+def python_text() -> str:
+    """Return the public Python names, one a line, with the parameters and their defaults of what can be called."""
+    things = {f"readers.{name}": getattr(readers, name) for name in sorted(readers.__all__)}
+    things |= {"packer.convert.convert": convert, "packer.convert.ConvertOptions": ConvertOptions}
+    things |= {"packer.writer.DatasetWriter": DatasetWriter}
+    return "".join(line + "\n" for path, thing in things.items() for line in _lines(path, thing))
+
+
+def _lines(path: str, thing: Any) -> list[str]:
+    lines = [_signature(path, thing)]
+    for name in sorted(name for name in dir(thing) if inspect.isclass(thing) and not name.startswith("_")):
+        member = inspect.getattr_static(thing, name)
+        function = getattr(member, "__func__", member)
+        lines.append(_signature(f"{path}.{name}", function) if inspect.isfunction(function) else f"{path}.{name}")
+    return lines
+
+
+def _signature(path: str, function: Callable[..., Any]) -> str:
+    """Return names, order and defaults of the parameters; types are mypy's business."""
+    found = inspect.signature(function)
+    plain = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in found.parameters.values()]
+    return path + str(found.replace(parameters=plain, return_annotation=inspect.Signature.empty))
+
+
+if __name__ == "__main__":
+    for path, text in texts().items():
+        (FOLDER / path).write_text(text)
