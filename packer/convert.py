@@ -36,7 +36,7 @@ from packer.packing.tasks import ShardReport, ShardTask, write_shard
 from packer.remote.sources import local_input
 from packer.remote.urls import is_url
 from packer.sources import child
-from packer.sources.base import Source
+from packer.sources.base import Looking, Source, not_looking
 from packer.sources.limits import Limits
 from packer.sources.opening import SourceOptions, open_sources
 from packer.sources.samples import SampleSource
@@ -67,6 +67,8 @@ class ConvertOptions:
             then packed in an interpreter of its own, which keeps the same limits, unless `workers` is 0.
         progress: called with the samples and raw bytes done since the last call.
         planned: called with the source and its plan before anything is written.
+        looking: called while files are found, headers are read and samples are looked at, up to ten times a second:
+            with what is done (such as `reading headers`), how many are done, and of how many (None: nobody knows yet).
         resumed: called once, with the samples and raw bytes that an earlier run had finished; not where there are none.
     """
 
@@ -83,6 +85,7 @@ class ConvertOptions:
     read_bytes: int | None = Limits.nbytes
     executor: Executor | None = None
     progress: Progress | None = None
+    looking: Looking = not_looking
     planned: Callable[[Prepared], None] | None = None
     resumed: Progress | None = None
 
@@ -180,7 +183,7 @@ def _pack(sources: Any, path: Path, options: ConvertOptions) -> tuple[Report, St
     limits = guard(options, isinstance(source, SampleSource))
     if limits is not None and options.executor is None:
         child.check_may_start()  # before the folder is claimed
-    prepared = prepare(source, options.codec, options.shard_size, limits)
+    prepared = prepare(source, options.codec, options.shard_size, limits, options.looking)
     if options.planned:
         options.planned(prepared)
     warn_of_room(path, prepared.plan.file_bytes)
@@ -229,7 +232,7 @@ def open_source(sources: Any, options: ConvertOptions, rejected: list[Rejected])
     inputs = _inputs(sources)
     if inputs is not None:
         inputs = [local_input(text) for text in inputs]
-        return open_sources(inputs, options.source, on_bad, guard(options, in_memory=False))
+        return open_sources(inputs, options.source, on_bad, guard(options, in_memory=False), options.looking)
     if isinstance(sources, Mapping) or not (hasattr(sources, "__len__") and hasattr(sources, "__getitem__")):
         what = f"an object of type {type(sources).__name__}"
         raise UsageError(f"cannot pack {what}; paths or a sequence of dicts are expected")

@@ -50,7 +50,7 @@ def forecast(sources: Sequence[str], options: ConvertOptions, out: Path) -> Fore
     rejected: list[Rejected] = []
     source = open_source(list(sources), options, rejected)
     limits = guard(options, in_memory=False)
-    prepared = prepare(source, options.codec, options.shard_size, limits)
+    prepared = prepare(source, options.codec, options.shard_size, limits, options.looking)
     workers = options.workers if options.workers is not None else processors()
     free = shutil.disk_usage(_existing(out)).free
     size, tried = estimate(prepared, limits), trial(prepared, limits)

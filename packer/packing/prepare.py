@@ -16,7 +16,7 @@ from packer.format.schema import Field, FieldSpec
 from packer.packing.framing import choose_codec, codec_by_field, stored_field
 from packer.packing.plan import FieldSizes, Plan, field_sizes, make_plan
 from packer.sources.apart import each
-from packer.sources.base import Block, Source
+from packer.sources.base import Block, Looking, Source, not_looking, watched
 from packer.sources.limits import Limits
 from packer.sources.names import check_names
 
@@ -39,12 +39,17 @@ class Prepared:
 
 
 def prepare(
-    source: Source, codec: str | Mapping[str, str], shard_size: int | None, limits: Limits | None = None
+    source: Source,
+    codec: str | Mapping[str, str],
+    shard_size: int | None,
+    limits: Limits | None = None,
+    looking: Looking = not_looking,
 ) -> Prepared:
     """The plan of packing `source`.
 
     Args:
         limits: what reading a sample may take, in a process of its own; None: in this one, unguarded.
+        looking: told how far choosing codecs is.
 
     Raises:
         UsageError: a codec cannot be used, the shard size is too small, or there are too many fields.
@@ -61,7 +66,7 @@ def prepare(
     sizes = field_sizes(source)
     codecs = {name: parse_codec(text) for name, text in texts.items() if text != "auto"}
     if len(codecs) < len(open_):
-        codecs |= auto_codecs(source, sizes, [spec for spec in open_ if spec.name not in codecs], limits)
+        codecs |= auto_codecs(source, sizes, [spec for spec in open_ if spec.name not in codecs], limits, looking)
     fields = [
         spec if isinstance(spec, Field) else stored_field(spec, codecs[spec.name], sizes[spec.name].extent(spec))
         for spec in source.fields
@@ -71,15 +76,19 @@ def prepare(
 
 
 def auto_codecs(
-    source: Source, sizes: Mapping[str, FieldSizes], specs: Sequence[FieldSpec], limits: Limits | None = None
+    source: Source,
+    sizes: Mapping[str, FieldSizes],
+    specs: Sequence[FieldSpec],
+    limits: Limits | None = None,
+    looking: Looking = not_looking,
 ) -> dict[str, tuple[Config, ...]]:
     """The codec that `auto` takes for each of the fields `specs`, after a look at some samples.
 
     Args:
-        limits: as in `prepare`.
+        limits, looking: as in `prepare`.
     """
     places = min(LOOK_PLACES, max(4, len(source) // LOOK_SHARE))
-    samples = look_at(source, places, limits=limits)
+    samples = look_at(source, places, limits=limits, looking=looking)
     total = sum(int(size.bytes.sum()) for size in sizes.values())
     out = {}
     for spec in specs:
@@ -89,21 +98,25 @@ def auto_codecs(
 
 
 def look_at(
-    source: Source, places: int = LOOK_PLACES, nbytes: int = LOOK_BYTES, limits: Limits | None = None
+    source: Source,
+    places: int = LOOK_PLACES,
+    nbytes: int = LOOK_BYTES,
+    limits: Limits | None = None,
+    looking: Looking = not_looking,
 ) -> dict[str, list[NDArray[Any]]]:
     """Some samples of every field, from evenly spread places; a bad one is passed over here.
 
     Args:
         places: how many, at most.
         nbytes: no further place is looked at when this many raw bytes are exceeded.
-        limits: as in `prepare`.
+        limits, looking: as in `prepare`.
     """
     found: dict[str, list[NDArray[Any]]] = {spec.name: [] for spec in source.fields}
     sample_bytes = max(1, sum(spec.fixed_bytes for spec in source.fields if not spec.is_ragged))
     run = max(1, RUN_BYTES // sample_bytes) if not any(spec.is_ragged for spec in source.fields) else 1
     seen = 0
     parts = [source.part(start, stop) for start, stop in _runs(len(source), places, run)]
-    for blocks in each(_blocks, parts, limits):
+    for blocks in watched(each(_blocks, parts, limits), "looking at samples", looking, len(parts)):
         if isinstance(blocks, SourceError):
             continue  # whether it stops the conversion is decided where it is packed
         for block in blocks:

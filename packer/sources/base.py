@@ -7,9 +7,10 @@ numbers, no open handles), and give the same samples in the same order every tim
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +26,43 @@ Block = dict[str, "NDArray[Any] | list[NDArray[Any]] | list[str]"]
 OnBad = Callable[[SourceError], None]
 
 
+#: Told, before anything is packed, what is being done (such as `reading headers`), how many are done, and of how many;
+#: None while nobody knows how many there are. Called in the process and thread that opens the sources.
+Looking = Callable[[str, int, "int | None"], None]
+
+#: What sources of many files tell a `Looking` that they do.
+FINDING, HEADERS = "finding files", "reading headers"
+#: Seconds between two calls of a `Looking`.
+_TELL_EVERY = 0.1
+
+Item = TypeVar("Item")
+
+
 def stop(error: SourceError) -> NoReturn:
     """The `OnBad` that stops at the first bad file."""
     raise error
+
+
+def not_looking(what: str, done: int, total: int | None) -> None:
+    """The `Looking` that tells nobody."""
+
+
+def watched(items: Iterable[Item], what: str, looking: Looking, total: int | None = None) -> Iterator[Item]:
+    """Yields `items`, and tells `looking` ten times a second, and at the end, how many have been dealt with.
+
+    Args:
+        what: what is done with them, such as `reading headers`.
+        total: how many there are; None if that is not known before the end.
+    """
+    done, told = 0, time.monotonic()
+    for item in items:
+        yield item
+        done += 1
+        now = time.monotonic()
+        if now - told >= _TELL_EVERY:
+            told = now
+            looking(what, done, total)
+    looking(what, done, done)
 
 
 class Source(ABC):

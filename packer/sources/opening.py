@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from packer.errors import SourceError, UsageError
 from packer.format.schema import check_field_name
-from packer.sources.base import OnBad, Source, stop
+from packer.sources.base import Looking, OnBad, Source, not_looking, stop
 from packer.sources.folders import walk
 from packer.sources.limits import Limits
 from packer.sources.suffixes import KIND_OF, is_basicsr
@@ -72,6 +72,7 @@ def open_sources(
     options: SourceOptions | None = None,
     on_bad: OnBad = stop,
     limits: Limits | None = None,
+    looking: Looking = not_looking,
 ) -> Source:
     """The source that `inputs` name: `FIELD=PATH` for each field of an image set, or one path.
 
@@ -79,6 +80,7 @@ def open_sources(
         inputs: each a folder, a file or a glob pattern, with `FIELD=` in front or not.
         limits: what opening one file may take where that is the work of a library that can crash (HDF5); it is then
             done in a process of its own. None: in this one.
+        looking: told how far finding files and reading headers is.
 
     Raises:
         UsageError: nothing is there, files of several kinds, or inputs that do not go together.
@@ -97,13 +99,20 @@ def open_sources(
         raise UsageError(f"sources of several kinds cannot be packed together: {said}; pack each alone")
     kind = next(iter(kinds.values()))
     _check_concern(options, kind)
-    return _open(kind, named, options, on_bad, limits)
+    return _open(kind, named, options, on_bad, limits, looking)
 
 
-def _open(kind: str, named: Mapping[str, str], options: SourceOptions, on_bad: OnBad, limits: Limits | None) -> Source:
+def _open(
+    kind: str,
+    named: Mapping[str, str],
+    options: SourceOptions,
+    on_bad: OnBad,
+    limits: Limits | None,
+    looking: Looking,
+) -> Source:
     """Opens sources of one kind. Each kind is imported only when it is met: `packer --help` needs none."""
     if kind in ("images", "basicsr"):
-        return _open_pictures(kind, named, options, on_bad)
+        return _open_pictures(kind, named, options, on_bad, looking)
     if kind == "npy":
         from packer.sources.npy.source import open_npy
 
@@ -116,7 +125,14 @@ def _open(kind: str, named: Mapping[str, str], options: SourceOptions, on_bad: O
 
         _refuse_name(name, kind)
         chosen = _fields(options.fields)
-        return open_ply(path, on_bad=on_bad, fields=chosen, cast=options.cast, triangulate=options.triangulate)
+        return open_ply(
+            path,
+            on_bad=on_bad,
+            fields=chosen,
+            cast=options.cast,
+            triangulate=options.triangulate,
+            looking=looking,
+        )
     from packer.sources.hdf5.source import open_hdf5
 
     _refuse_name(name, kind)
@@ -128,10 +144,13 @@ def _open(kind: str, named: Mapping[str, str], options: SourceOptions, on_bad: O
         axis=options.axis,
         samples=options.samples,
         limits=limits,
+        looking=looking,
     )
 
 
-def _open_pictures(kind: str, named: Mapping[str, str], options: SourceOptions, on_bad: OnBad) -> Source:
+def _open_pictures(
+    kind: str, named: Mapping[str, str], options: SourceOptions, on_bad: OnBad, looking: Looking
+) -> Source:
     from packer.sources.images.basicsr import open_basicsr
     from packer.sources.images.modes import MAX_PIXELS
     from packer.sources.images.source import open_images
@@ -139,7 +158,9 @@ def _open_pictures(kind: str, named: Mapping[str, str], options: SourceOptions, 
     inputs = {name or "image": path for name, path in named.items()}
     limit = MAX_PIXELS if options.max_pixels is None else options.max_pixels
     opened = open_images if kind == "images" else open_basicsr
-    source = opened(inputs, on_bad=on_bad, mode=options.mode, palette=options.palette, max_pixels=limit)
+    source = opened(
+        inputs, on_bad=on_bad, mode=options.mode, palette=options.palette, max_pixels=limit, looking=looking
+    )
     return _cut(_downscaled(source, options), options)
 
 

@@ -112,6 +112,21 @@ def test_the_hooks_are_told(tmp_path):
     assert report.file_bytes == sum(path.stat().st_size for path in (tmp_path / "out").rglob("*.lmdb"))
 
 
+@pytest.mark.parametrize(("source", "count"), [("pairs", 12), ("clouds", 5), ("rows", 1)])
+def test_looking_at_sources_is_told(source, count, tmp_path, request):
+    """Before the plan is known, it is told how many headers are read, and of how many."""
+    told = []
+    convert(
+        request.getfixturevalue(source).sources,
+        tmp_path / "out.packed",
+        looking=lambda *step: told.append(step),
+        planned=lambda prepared: told.append("planned"),
+        workers=0,
+    )
+    assert ("reading headers", count, count) in told[: told.index("planned")]
+    assert told[-1] == "planned"
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_going_on_after_a_failure(tmp_path, monkeypatch, files_of, workers):
     """Shards finished before a failure are kept as they are; the rest is packed, and the result is the same."""

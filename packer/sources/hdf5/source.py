@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
 from packer.sources.apart import each
-from packer.sources.base import Block, OnBad, Source, stop
+from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, not_looking, stop, watched
 from packer.sources.hdf5.blocks import FileBlocks
 from packer.sources.hdf5.choice import check_request
 from packer.sources.hdf5.differences import difference
@@ -35,6 +35,7 @@ def open_hdf5(
     axis: int = 0,
     samples: str = "rows",
     limits: Limits | None = None,
+    looking: Looking = not_looking,
 ) -> Source:
     """The samples of an HDF5 file, or of all files of a folder or glob, one file after another.
 
@@ -48,6 +49,7 @@ def open_hdf5(
             one sample, and paths in `fields` and `skip` start from it.
         limits: what the headers of one file may take, in a process of its own: files exist that crash the library,
             or of which it makes gigabytes. None: in this process.
+        looking: told how far reading headers is.
 
     Raises:
         UsageError: a field name in `fields` cannot be one, `skip` fits nothing, `samples` is another word.
@@ -59,14 +61,15 @@ def open_hdf5(
     if how not in ("rows", "groups") or (how == "rows" and base):
         raise UsageError(f"--samples {samples}: rows, groups or groups:/path is expected")
     if how == "groups":
-        return _open_groups(path, base, request, on_bad, limits)
-    return _open_rows(path, request, on_bad, limits)
+        return _open_groups(path, base, request, on_bad, limits, looking)
+    return _open_rows(path, request, on_bad, limits, looking)
 
 
-def _open_rows(path: str, request: Request, on_bad: OnBad, limits: Limits | None) -> HDF5Source:
+def _open_rows(path: str, request: Request, on_bad: OnBad, limits: Limits | None, looking: Looking) -> HDF5Source:
     scans: list[Scan] = []
     files = hdf5_paths(path)
-    for file, scan in zip(files, each(partial(scanned, request=request), files, limits), strict=True):
+    found = each(partial(scanned, request=request), files, limits)
+    for file, scan in watched(zip(files, found, strict=True), HEADERS, looking, len(files)):
         try:
             scans.append(_fitting(scan, scans, file))
         except SourceError as error:
@@ -79,12 +82,15 @@ def _open_rows(path: str, request: Request, on_bad: OnBad, limits: Limits | None
     return HDF5Source(scans, request)
 
 
-def _open_groups(path: str, base: str, request: Request, on_bad: OnBad, limits: Limits | None) -> HDF5GroupSource:
+def _open_groups(
+    path: str, base: str, request: Request, on_bad: OnBad, limits: Limits | None, looking: Looking
+) -> HDF5GroupSource:
     if request.axis:
         raise UsageError(f"--axis {request.axis} has no meaning where every group is one sample")
     found: list[GroupSample] = []
     files = hdf5_paths(path)
-    for file, groups in zip(files, each(partial(_groups, base=base, request=request), files, limits), strict=True):
+    read = each(partial(_groups, base=base, request=request), files, limits)
+    for file, groups in watched(zip(files, read, strict=True), HEADERS, looking, len(files)):
         for group in [groups] if isinstance(groups, SourceError) else groups:
             if isinstance(group, SourceError):
                 on_bad(_of_file(group, file))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.format.schema import FieldSpec
-from packer.sources.base import OnBad, stop
+from packer.sources.base import HEADERS, Looking, OnBad, not_looking, stop, watched
 from packer.sources.images import basicsr_file as lmdb_file
 from packer.sources.images import png
 from packer.sources.images.basicsr_file import Place
@@ -47,13 +47,14 @@ def open_basicsr(
     mode: str | None = None,
     palette: str = "colour",
     max_pixels: int = MAX_PIXELS,
+    looking: Looking = not_looking,
 ) -> LmdbImageSource:
     """The pictures of one or more LMDB folders, partners paired by key.
 
     Args:
         inputs: by field name a folder with `data.mdb` and `meta_info.txt`.
         on_bad: told of every picture that cannot be packed; where it returns, the sample is left out.
-        mode, palette, max_pixels: as for `open_images`.
+        mode, palette, max_pixels, looking: as for `open_images`.
 
     Raises:
         UsageError: an option or a field name that cannot be.
@@ -65,7 +66,7 @@ def open_basicsr(
     paired = pair({name: some.files for name, some in found.items()})
     report_partners(paired, found, on_bad)
     headers = {name: _Headers(folder, held[name], options, on_bad) for name, folder in inputs.items()}
-    samples = _samples(paired, headers, on_bad)
+    samples = _samples(paired, headers, on_bad, looking)
     return LmdbImageSource(
         fields=tuple(field_spec(name, samples) for name in inputs),
         names=samples.names,
@@ -139,12 +140,13 @@ class _Headers:
         return png_image(header, shown, self._options)
 
 
-def _samples(paired: Pairing, headers: Mapping[str, _Headers], on_bad: OnBad) -> Samples:
+def _samples(paired: Pairing, headers: Mapping[str, _Headers], on_bad: OnBad, looking: Looking) -> Samples:
     """Headers field by field, in one pass over each file; a sample with a bad one is left out of every field."""
     read = {}
     for name, paths in paired.files.items():
         with lmdb_file.opened(headers[name].folder) as file:
-            read[name] = [_header(headers[name], file, path, on_bad) for path in paths]
+            some = watched(paths, f"{HEADERS} of {name}", looking, len(paths))
+            read[name] = [_header(headers[name], file, path, on_bad) for path in some]
     good = [i for i in range(len(paired.names)) if all(some[i] for some in read.values())]
     if not good:
         raise SourceError("no sample is left: every one has a bad picture or a partner missing; mend the files first")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from packer.errors import SourceError, UsageError
-from packer.sources.base import OnBad
+from packer.sources.base import FINDING, Looking, OnBad, not_looking, watched
 from packer.sources.suffixes import IMAGES
 
 #: Files that lie beside images and are clearly none; any other suffix is an error, not a guess.
@@ -38,23 +38,23 @@ def join(folder: str, file: str) -> str:
     return f"{folder}/{file}" if folder and folder != "/" else folder + file
 
 
-def find(field: str, text: str, on_bad: OnBad) -> Found:
+def find(field: str, text: str, on_bad: OnBad, looking: Looking = not_looking) -> Found:
     """The image files that `text` stands for: all below a folder, one file, or what matches a glob pattern.
 
     Hidden files, files without a suffix and the suffixes in `BESIDE` are left out and counted. `on_bad`
-    is told of every other file that is no image.
+    is told of every other file that is no image, `looking` how many are found.
 
     Raises:
         UsageError: nothing is there, or nothing there is an image.
     """
     place = Path(text)
     if place.is_dir():
-        found = _sort_out(_folder_of(place), _walk(place.as_posix(), "", ()), on_bad)
+        found = _sort_out(_folder_of(place), watched(_walk(place.as_posix(), "", ()), FINDING, looking), on_bad)
     elif place.exists():
         found = _sort_out(_folder_of(place.parent), iter([(place.name, place.is_file())]), on_bad)
     elif glob.has_magic(text):
         folder = _fixed_folder(text)
-        found = _sort_out(folder, _matches(text, folder), on_bad)
+        found = _sort_out(folder, watched(_matches(text, folder), FINDING, looking), on_bad)
     else:
         raise UsageError(f"{text}: there is no such file or folder, named for field {field!r}; check the path")
     if not found.files:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
-from packer.sources.base import OnBad
+from packer.sources.base import HEADERS, Looking, OnBad, not_looking, watched
 from packer.sources.images.files import Found, describe
 from packer.sources.images.formats import ImageHeader, read_header
 from packer.sources.images.modes import ImageOptions
@@ -86,14 +86,16 @@ def _list_orphans(paired: Pairing, count: int) -> str:
     return f"{count} files have no partner ({'; '.join(lists)})"
 
 
-def read_headers(paired: Pairing, found: Mapping[str, Found], options: ImageOptions, on_bad: OnBad) -> Samples:
+def read_headers(
+    paired: Pairing, found: Mapping[str, Found], options: ImageOptions, on_bad: OnBad, looking: Looking = not_looking
+) -> Samples:
     """Headers of all files; a sample with a bad one is left out of every field.
 
     Raises:
         SourceError: what `on_bad` raises, or no sample is left.
     """
     samples = Samples([], {field: [] for field in found}, {field: [] for field in found})
-    for number, name in enumerate(paired.names):
+    for number, name in enumerate(watched(paired.names, HEADERS, looking, len(paired.names))):
         paths = {field: files[number] for field, files in paired.files.items()}
         headers = {field: _header(found[field].path(path), options, on_bad) for field, path in paths.items()}
         good = {field: header for field, header in headers.items() if header}

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
-from packer.sources.base import Block, OnBad, Source, stop
+from packer.sources.base import Block, Looking, OnBad, Source, not_looking, stop
 from packer.sources.images.checks import check_dtypes, check_sizes
 from packer.sources.images.copies import Stored, copies, files_stored
 from packer.sources.images.files import find, join
@@ -44,6 +44,7 @@ def open_images(
     mode: str | None = None,
     palette: str = "colour",
     max_pixels: int = MAX_PIXELS,
+    looking: Looking = not_looking,
 ) -> ImageSource:
     """The images of one or more fields, partners paired by name.
 
@@ -53,6 +54,7 @@ def open_images(
         mode: `gray`, `rgb` or `rgba` converts every image; None keeps what the files hold.
         palette: `colour` or `index`: what becomes of palette pictures.
         max_pixels: larger pictures are refused before they take memory.
+        looking: told how far finding files and reading headers is.
 
     Raises:
         UsageError: an input is not there or holds no image; a field name or an option cannot be.
@@ -61,11 +63,11 @@ def open_images(
     options = ImageOptions(mode, palette, max_pixels)
     if not inputs:
         raise UsageError("no images are named; say FIELD=FOLDER, for example hr=DIV2K/HR")
-    found = {name: find(name, text, on_bad) for name, text in inputs.items()}
+    found = {name: find(name, text, on_bad, looking) for name, text in inputs.items()}
     notes = [*left_out(found), *share_out(found)]
     paired = pair({name: some.files for name, some in found.items()})
     report_partners(paired, found, on_bad)
-    samples = read_headers(paired, found, options, on_bad)
+    samples = read_headers(paired, found, options, on_bad, looking)
     return ImageSource(
         fields=tuple(field_spec(name, samples) for name in inputs),
         names=samples.names,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
 from packer.format.schema import DTYPES, FieldSpec
-from packer.sources.base import Block, OnBad, Source, stop
+from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, not_looking, stop, watched
 from packer.sources.ply.body import check_size, measure_lists, read_tables
 from packer.sources.ply.fields import Rule, rules_of
 from packer.sources.ply.files import find_files
@@ -38,6 +38,7 @@ def open_ply(
     fields: Choice = "same",
     cast: Mapping[str, str] | None = None,
     triangulate: bool = False,
+    looking: Looking = not_looking,
 ) -> PlySource:
     """The PLY files of a folder (and all below it), one file, or a glob, in natural order of their names.
 
@@ -50,6 +51,7 @@ def open_ply(
             the range of its new dtype is an error.
         triangulate: makes polygons into triangles, so that `face` is (m, 3): a fan from the first corner of each
             face, in order; what else a face has is repeated for each triangle. See `triangles`.
+        looking: told how far reading headers is.
 
     Raises:
         UsageError: nothing is at `path`, or `fields`, `cast` or `triangulate` asks for what is not there.
@@ -59,7 +61,7 @@ def open_ply(
     _check_cast(casts)
     _check_choice(fields)
     found = find_files(path)
-    members = _open_members(found.paths, found.names, casts, triangulate, on_bad)
+    members = _open_members(found.paths, found.names, casts, triangulate, on_bad, looking)
     if members:
         members, rules = agreeing(members, fields, on_bad)
     if not members:
@@ -95,12 +97,17 @@ def _check_choice(fields: Choice) -> None:
 
 
 def _open_members(
-    paths: Sequence[str], names: Sequence[str], cast: Mapping[str, str], triangulate: bool, on_bad: OnBad
+    paths: Sequence[str],
+    names: Sequence[str],
+    cast: Mapping[str, str],
+    triangulate: bool,
+    on_bad: OnBad,
+    looking: Looking,
 ) -> list[Member]:
     """The files with a good header and a name of their own."""
     members: dict[str, Member] = {}
     kinds: Kinds = {}
-    for path, name in zip(paths, names, strict=True):
+    for path, name in watched(zip(paths, names, strict=True), HEADERS, looking, len(paths)):
         if not _is_text(name):
             on_bad(SourceError("has a name that is not valid text (UTF-8), which a sample must have; rename it", path))
             continue
