@@ -1,8 +1,9 @@
 """Makes the golden datasets beside this file: `python tests/golden/make.py FOLDER`.
 
 `exact` holds only codecs whose bytes do not depend on a library's version, and every way to store a column;
-`coded` holds the others. They are committed, so run this only after a deliberate change of the format, with
-FOLDER set to this folder and a new format version.
+`coded` holds the others; `kinds` holds every codec with every kind of field, fixed and ragged, in frames of samples
+and of rows. They are committed, so run this only after a deliberate change of the format, with FOLDER set to this
+folder and a new format version.
 """
 
 from __future__ import annotations
@@ -52,6 +53,46 @@ CODED = (
     Field(name="extra", dtype="int16", shape=(100,), codec=({"id": "zlib", "level": 6},), frame=FrameRule(samples=2)),
 )
 
+#: Every named codec, and one of two stages of numcodecs.
+KINDS_CODECS = {**NAMED, "shuffle+zlib": ({"id": "shuffle", "elementsize": 2}, {"id": "zlib", "level": 6})}
+#: What a field is and how it is framed, by the part of its name after the codec.
+KINDS_FORMS: dict[str, dict[str, Any]] = {
+    "image": {"dtype": "uint8", "kind": "image", "shape": (12, 8, 3), "frame": FrameRule(samples=2)},
+    "image bands": {"dtype": "uint16", "kind": "image", "shape": (10, 16, 1), "frame": FrameRule(rows=4)},
+    "image ragged": {"dtype": "uint16", "kind": "image", "shape": (None, None, 1), "frame": FrameRule(samples=2)},
+    "image ragged bands": {"dtype": "uint8", "kind": "image", "shape": (None, 16, 3), "frame": FrameRule(rows=8)},
+    "array": {"dtype": "float32", "shape": (64,), "frame": FrameRule(samples=3)},
+    "array bands": {"dtype": "int32", "shape": (6, 40), "frame": FrameRule(rows=4)},
+    "array ragged": {"dtype": "float64", "shape": (None, 3), "frame": FrameRule(samples=2)},
+    "array ragged bands": {"dtype": "int16", "shape": (None, 4), "frame": FrameRule(rows=50)},
+    "text": {"dtype": "uint8", "kind": "text", "shape": (None,), "frame": FrameRule(samples=3)},
+}
+KINDS = tuple(
+    Field(name=f"{codec} {form}", codec=configs, **options)
+    for codec, configs in KINDS_CODECS.items()
+    for form, options in KINDS_FORMS.items()
+    if options.get("kind") == "image" or not codec.startswith("rowdelta")
+)
+KINDS_NAMES = tuple(f"sample {n}" for n in range(5))
+
+
+def kinds_samples(start: int, stop: int) -> dict[str, Any]:
+    """The samples start..stop of `kinds`; those that are ragged grow with their number, from nothing."""
+    return {field.name: _kinds_values(field, start, stop) for field in KINDS}
+
+
+def _kinds_values(field: Field, start: int, stop: int) -> Any:
+    if field.kind == "text":
+        return ["größer " * (6 * n) for n in range(start, stop)]
+    values = []
+    for n in range(start, stop):
+        shape = tuple(17 * n if axis is None else axis for axis in field.shape)
+        if field.name.endswith("image ragged"):
+            shape = (5 * n, 3 + n, 1)
+        steps = np.arange(np.prod(shape, dtype=int)) // 8 * 5 + 7 * n
+        values.append((steps % 251).reshape(shape).astype(field.dtype))
+    return values if field.is_ragged else np.array(values)
+
 
 def exact_samples(start: int, stop: int) -> dict[str, Any]:
     """The samples start..stop of `exact`."""
@@ -95,6 +136,16 @@ def make_exact(folder: Path) -> None:
 def make_coded(folder: Path) -> None:
     """One shard of three samples without names."""
     _manifest(folder, CODED, [_shard(folder, 0, CODED, coded_samples(0, 3), None)], 3, False)
+
+
+def make_kinds(folder: Path) -> None:
+    """Two shards of three and two samples with names: the last frames are not full."""
+    shards = [
+        _shard(folder, number, KINDS, kinds_samples(a, b), KINDS_NAMES[a:b])
+        for number, (a, b) in enumerate([(0, 3), (3, 5)])
+    ]
+    write_names(folder / "names.lmdb", [name.encode() for name in KINDS_NAMES])
+    _manifest(folder, KINDS, shards, 5, True)
 
 
 def _shard(
@@ -149,3 +200,4 @@ def _manifest(
 if __name__ == "__main__":
     make_exact(Path(sys.argv[1], "exact"))
     make_coded(Path(sys.argv[1], "coded"))
+    make_kinds(Path(sys.argv[1], "kinds"))

@@ -50,13 +50,16 @@ def values(folder: Path, field: str) -> list[np.ndarray[Any, Any]]:
     return [sample for column, count in columns(folder, field) for sample in column.read(0, count)]
 
 
-@pytest.mark.parametrize(("name", "file"), [*(("exact", f) for f in EXACT_FILES), *(("coded", f) for f in CODED_FILES)])
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [*(("exact", f) for f in EXACT_FILES), *(("coded", f) for f in CODED_FILES), *(("kinds", f) for f in EXACT_FILES)],
+)
 def test_no_golden_file_is_missing(name: str, file: str) -> None:
     """A file that is gone is a failure: it is not made again."""
     assert (GOLDEN / name / file).is_file()
 
 
-@pytest.mark.parametrize("name", ["exact", "coded"])
+@pytest.mark.parametrize("name", ["exact", "coded", "kinds"])
 def test_every_digest_and_checksum_is_right(name: str) -> None:
     """Files as the manifest says, frames as the shards say."""
     manifest = manifests.read(GOLDEN / name)
@@ -143,10 +146,25 @@ def test_values_of_the_other_codecs() -> None:
     assert [v[[0, 20, 99]].tolist() for v in values(folder, "extra")] == [[0, 100, 400], [1, 101, 401], [2, 102, 402]]
 
 
-def test_every_column_of_the_coded_dataset_is_encoded() -> None:
+def test_values_of_every_codec_and_kind(make: Any) -> None:
+    """What was packed comes back from every column, with the checksum of every frame."""
+    manifest = manifests.read(GOLDEN / "kinds")
+    assert manifest.fields == make.KINDS
+    expected = make.kinds_samples(0, 5)
+    for field in manifest.fields:
+        want = [np.frombuffer(v.encode(), np.uint8) if isinstance(v, str) else v for v in expected[field.name]]
+        for ours, theirs in zip(values(GOLDEN / "kinds", field.name), want, strict=True):
+            assert ours.dtype == theirs.dtype
+            assert ours.shape == theirs.shape
+            assert ours.tobytes() == theirs.tobytes(), field.name
+
+
+@pytest.mark.parametrize("name", ["coded", "kinds"])
+def test_every_column_of_a_codec_is_encoded(name: str) -> None:
     """Frames that were kept raw would show nothing of their codec."""
-    manifest = manifests.read(GOLDEN / "coded")
-    assert all(totals.stored < totals.raw for totals in manifest.columns.values())
+    manifest = manifests.read(GOLDEN / name)
+    encoded = [field.name for field in manifest.fields if field.codec]
+    assert all(manifest.columns[field].stored < manifest.columns[field].raw for field in encoded)
 
 
 @pytest.mark.skipif(
@@ -161,11 +179,12 @@ def test_the_same_bytes_are_written_today(make: Any, tmp_path: Path) -> None:
         assert (tmp_path / file).read_bytes() == (GOLDEN / "exact" / file).read_bytes(), file
 
 
-def test_other_codecs_write_the_same_samples_today(make: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["coded", "kinds"])
+def test_other_codecs_write_the_same_samples_today(make: Any, tmp_path: Path, name: str) -> None:
     """Their bytes may differ between versions of their libraries; what they decode to may not."""
-    make.make_coded(tmp_path)
-    old, new = manifests.read(GOLDEN / "coded"), manifests.read(tmp_path)
+    getattr(make, f"make_{name}")(tmp_path)
+    old, new = manifests.read(GOLDEN / name), manifests.read(tmp_path)
     assert new.fields == old.fields
     for field in old.fields:
-        pairs = zip(values(tmp_path, field.name), values(GOLDEN / "coded", field.name), strict=True)
+        pairs = zip(values(tmp_path, field.name), values(GOLDEN / name, field.name), strict=True)
         assert all(a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in pairs)
