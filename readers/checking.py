@@ -16,6 +16,7 @@ from packer.codecs.frame_hashes import frame_hashes
 from packer.errors import DamagedError
 from packer.format.column_index import ColumnIndex
 from packer.format.schema import Field
+from readers.draws import Visits
 from readers.field_reader import FieldReader
 from readers.fixed import Allocate
 from readers.opened import Opened
@@ -117,15 +118,15 @@ class CheckedReader:
         self._reader = reader
         self._checker = checker
         # Raw fields of one shape have one number a sample instead of a row.
-        self._flat = reader.locate(np.zeros(0, np.int64)).ndim == 1
+        self._flat = reader.locate(np.zeros(0, np.int64), np.zeros(0, np.uint64)).ndim == 1
 
     @property
     def field(self) -> Field:
         return self._reader.field
 
-    def locate(self, numbers: Numbers) -> Numbers:
+    def locate(self, numbers: Numbers, visits: Visits | None = None) -> Numbers:
         """Places as the reader has them, and the numbers of their samples, (n, m + 1)."""
-        places = self._reader.locate(numbers)
+        places = self._reader.locate(numbers, visits)
         return np.concatenate([places[:, None] if self._flat else places, numbers[:, None]], axis=1)
 
     def spans(self, located: Numbers) -> Numbers:

@@ -2,7 +2,7 @@
 
     ds = PackedDataset(path, crop=Crop(size=64, of="hr", aligned={"lr": 4}))
 
-Which place a sample is cropped at depends on seed, epoch and sample alone (see `draws.py`).
+Random places, flips and turns are drawn anew each time that a sample is read (see `draws.py`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Crop:
         size: pixels of a crop of `of`: an int for a square, or (height, width).
         of: name of the field that is cropped: an image, or an array of two axes or more.
         aligned: scale of each field that is cropped along: how many pixels of `of` lie on one of its own, 1 or more.
-        seed: of places, flips and turns.
+        seed: of places, flips and turns. Two datasets with different seeds are cropped differently in the same epoch.
         flips: mirrors half of the samples left to right, all their cropped fields alike.
         turns: turns samples by 0 to 3 quarters, all their cropped fields alike; with `flips`, all eight ways to lay a
             square are equally likely.
@@ -71,6 +71,11 @@ class Crop:
     def shape(self) -> tuple[int, int]:
         """Height and width of a crop of `of`."""
         return (self.size, self.size) if isinstance(self.size, int) else self.size
+
+    @property
+    def is_random(self) -> bool:
+        """Whether anything is drawn: places, flips or turns."""
+        return self.at is None or self.flips or self.turns
 
     @property
     def step(self) -> int:

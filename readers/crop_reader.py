@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from packer.errors import UsageError
 from readers.crop import Crop
-from readers.draws import Draws, below
+from readers.draws import CROPS, Draws, Visits, below
 from readers.fixed import TORCH_DTYPES, Allocate
 from readers.places import Numbers
 from readers.rows import SampleRows, Wanted, part_of
 
-#: What the draws of crops are for, and how many a sample takes: row, column, flip, turn.
-PURPOSE, COUNT = 1, 4
+#: Words that a crop takes: row, column, flip, turn.
+COUNT = 4
 
 #: A sample in words, by its number.
 Describe = Callable[[int], str]
@@ -25,7 +25,7 @@ Describe = Callable[[int], str]
 
 @dataclass(frozen=True)
 class Placing:
-    """Where the crops of one epoch lie, in pixels of the field that the others are aligned with.
+    """Where crops lie, in pixels of the field that the others are aligned with.
 
     Attributes:
         source: that field.
@@ -33,7 +33,6 @@ class Placing:
 
     crop: Crop
     source: SampleRows
-    draws: Draws
     describe: Describe
 
     def sizes(self, numbers: Numbers) -> Numbers:
@@ -52,16 +51,18 @@ class Placing:
             )
         return sizes
 
-    def places(self, numbers: Numbers, sizes: Numbers) -> Numbers:
+    def places(self, numbers: Numbers, sizes: Numbers, visits: Visits | None) -> Numbers:
         """Row, column, and orientation (quarter turns, and 4 where it is mirrored) of samples, (n, 3).
 
         Raises:
             UsageError: a given place does not lie within its sample, or not on whole pixels of the others.
         """
-        words = self.draws.words(numbers)
         out = np.zeros((len(numbers), 3), np.int64)
         step, room = self.crop.step, sizes - self.crop.shape
         given = self.crop.given()
+        if self.crop.is_random:
+            assert visits is not None, "random crops are drawn by their visits"
+            words = Draws(self.crop.seed, CROPS, COUNT).words(visits)
         if given is not None:
             out[:, :2] = given if given.ndim == 1 else given[numbers]
             self._check(numbers, out[:, :2], room)
@@ -86,7 +87,7 @@ class Placing:
 
 
 class CropReader:
-    """Crops of one field, of one epoch. Reads like any other field of fixed shape.
+    """Crops of one field. Reads like any other field of fixed shape.
 
     Args:
         source: the field.
@@ -103,7 +104,7 @@ class CropReader:
         self._shape = (height, width, *(n or 0 for n in stored.shape[2:]))
         self._cell = self.field.fixed_bytes // (height * width)
 
-    def locate(self, numbers: Numbers) -> Numbers:
+    def locate(self, numbers: Numbers, visits: Visits | None = None) -> Numbers:
         """Places of samples, and row, column and orientation of their crops, (n, m + 3).
 
         Raises:
@@ -112,7 +113,7 @@ class CropReader:
         located = self._source.locate(numbers)
         sizes = self._placing.sizes(numbers)
         self._check(numbers, self._source.shapes(located)[:, :2], sizes)
-        places = self._placing.places(numbers, sizes)
+        places = self._placing.places(numbers, sizes, visits)
         places[:, :2] //= self._scale
         return np.concatenate([located, places], axis=1)
 
@@ -151,11 +152,6 @@ def orient(crops: NDArray[np.generic], orientations: Numbers) -> None:
         if len(chosen):
             turned = np.rot90(crops[chosen], orientation % 4, axes=(1, 2))
             crops[chosen] = turned[:, :, ::-1] if orientation > 3 else turned
-
-
-def draws_of(crop: Crop, epoch: int) -> Draws:
-    """The random words of crops in one epoch."""
-    return Draws(crop.seed, epoch, PURPOSE, COUNT)
 
 
 def _by(size: NDArray[np.int64] | tuple[int, int]) -> str:

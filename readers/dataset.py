@@ -20,7 +20,7 @@ from readers.batch import Batch, item_of
 from readers.by_shard import ByShard
 from readers.checking import CheckedReader, Checker, checked
 from readers.crop import Crop
-from readers.epoch import Epoch
+from readers.draws import new_visits
 from readers.field_reader import FieldReader
 from readers.fixed import Allocate
 from readers.gathering import as_images, gathered
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 Transform = Callable[[Any], Any]
 
 #: Attributes that follow from the path and are not pickled.
-_FOUND_BY_PATH = ("manifest", "fields", "_opened", "_by_shard", "_names", "_parts", "_readers")
+_FOUND_BY_PATH = ("manifest", "fields", "_opened", "_by_shard", "_names", "_readers")
 
 
 class PackedDataset(Dataset[Any]):
@@ -73,8 +73,9 @@ class PackedDataset(Dataset[Any]):
         cache_bytes: what the datasets in it may take: the least recently used files that no process has open are
             removed. None for no limit.
 
-    Crops and subsets of points change with the epoch. `Loader` says which one it is; with DataLoader, call
-    `set_epoch(epoch)` before each loop: workers see it, also those that stay between epochs.
+    Random crops and points are drawn once a visit: a sample that is read twice gives two crops. `Loader` draws them
+    from its seed, the epoch and the position in the epoch's order. Plain indexing and DataLoader draw them from torch's
+    generator, as torchvision's transforms do; `torch.manual_seed` repeats them.
 
     Raises:
         UnfinishedError: the conversion was not finished.
@@ -103,7 +104,6 @@ class PackedDataset(Dataset[Any]):
         self.crop = crop
         self.sample_points = PointSample(sample_points) if isinstance(sample_points, int) else sample_points
         self.verify = verify
-        self._epoch = None if crop is None and sample_points is None else Epoch()
         self._read_manifest()
         check_parts(self.crop, self.sample_points, self.fields, len(self))
 
@@ -112,11 +112,10 @@ class PackedDataset(Dataset[Any]):
         self.fields: dict[str, Field] = _choose(self.manifest.fields, self._chosen, self.path)
         self._opened: Opened | None = None
         self._names: Names | None = None
-        self._parts: Parts | None = None
-        self._readers: tuple[int, dict[str, FieldReader]] = (-1, {})
+        self._readers: Mapping[str, FieldReader] | None = None
         self._by_shard: ByShard | None = None
-        # Crops and subsets of points are drawn by the number in the whole dataset, and errors name it.
-        in_whole = self._epoch is not None or self.verify
+        # A crop's places are given by the number in the whole dataset, and errors name it.
+        in_whole = self._has_parts or self.verify
         if self._mirror is not None and not in_whole and not self._mirror.is_fetched(self.manifest):
             self._by_shard = ByShard(self._mirror, self.manifest, list(self.fields))
 
@@ -143,19 +142,24 @@ class PackedDataset(Dataset[Any]):
 
     @property
     def readers(self) -> Mapping[str, FieldReader]:
-        """What reads each field: whole samples, or crops and subsets as they are in the present epoch."""
-        if self._epoch is None and not self.verify:
-            return self.opened.readers
-        epoch = self._epoch.number if self._epoch else 0
-        if self._readers[0] != epoch:
-            self._readers = (epoch, self._readers_at(epoch))
-        return self._readers[1]
+        """What reads each field: whole samples, or crops and subsets of points."""
+        if self._readers is None:
+            readers: Mapping[str, FieldReader] = self.opened.readers
+            if self._has_parts:
+                describes = partial(describe, self.path, self.manifest)
+                readers = Parts(self.opened, self.crop, self.sample_points, describes).readers()
+            self._readers = checked(readers, self.opened, self._in_words) if self.verify else readers
+        return self._readers
 
-    def _readers_at(self, epoch: int) -> dict[str, FieldReader]:
-        if self._parts is None:
-            self._parts = Parts(self.opened, self.crop, self.sample_points, partial(describe, self.path, self.manifest))
-        readers = self._parts.at(epoch)
-        return checked(readers, self.opened, self._in_words) if self.verify else readers
+    @property
+    def _has_parts(self) -> bool:
+        """Whether crops or points are read instead of whole samples."""
+        return self.crop is not None or self.sample_points is not None
+
+    @property
+    def is_random(self) -> bool:
+        """Whether two visits of a sample may differ: crops, flips, turns or points are drawn."""
+        return self.sample_points is not None or (self.crop is not None and self.crop.is_random)
 
     @property
     def _in_words(self) -> Callable[[int], str]:
@@ -163,11 +167,12 @@ class PackedDataset(Dataset[Any]):
         return partial(in_words, self.path, self.manifest)
 
     def set_epoch(self, epoch: int) -> None:
-        """Chooses the epoch, from 0, whose crops and subsets of points are read from now on."""
+        """Accept the number of an epoch, from 0, for code that tells every dataset.
+
+        It changes nothing: random crops and points differ from visit to visit anyway, see the class.
+        """
         if epoch < 0:
             raise UsageError(f"epoch {epoch}: a number from 0 on is expected")
-        if self._epoch is not None:
-            self._epoch.number = epoch
 
     @property
     def name_table(self) -> Names:
@@ -220,7 +225,8 @@ class PackedDataset(Dataset[Any]):
             if not by_shard.is_whole:
                 return by_shard.gather(numbers)
             self._by_shard = None
-        return gathered(self.readers, numbers, allocate)
+        visits = new_visits(len(numbers)) if self.is_random else None
+        return gathered(self.readers, numbers, allocate, visits)
 
     def read(self, index: Any, field: str, rows: slice | None = None, columns: slice | None = None) -> Any:
         """A region of one sample of one field, whatever `crop` says; only the frames it lies in are read.

@@ -1,8 +1,15 @@
-"""Random numbers that depend on seed, epoch and sample alone: not on order, batches, threads, workers or ranks.
+"""Random numbers of visits. A visit is one occurrence of a sample in an epoch's order, or in a batch.
 
-Each number is a word of the generator splitmix64, fetched by its place in the stream instead of in turn: word
-k of sample i is number `i * count + k` of the stream of that epoch. The stream begins at a word that numpy's
-SeedSequence([seed, epoch, purpose]) makes, which is the same on every platform and in every version.
+Each visit has one random word, and all that is drawn for it follows from that word: crops, flips, turns, points. Fields
+that are read together are told the same words, and so draw the same.
+
+- `Loader` makes the words with `visits_of`, from seed, epoch and position in the epoch's order. Threads, batch size,
+  ranks and resuming change nothing.
+- Plain indexing and torch's `DataLoader` make them with `new_visits`, from torch's generator. Two visits differ, and
+  `torch.manual_seed` repeats them.
+
+The generator is splitmix64, whose words are fetched by place instead of in turn. Its streams begin at words that
+numpy's SeedSequence makes, which are the same on every platform and in every version.
 """
 
 from __future__ import annotations
@@ -10,50 +17,80 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
+from readers.fresh import CPU
 from readers.order import check_seed
 from readers.places import Numbers
 
 Words = NDArray[np.uint64]
+#: One random word a visit, (n,).
+Visits = NDArray[np.uint64]
 
 #: The constants of splitmix64 (Steele, Lea and Flood 2014).
 _STEP, _MIX, _MIX_AGAIN = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+#: What random words are for: each use has a number of its own, so that none follows from another.
+CROPS, POINTS, VISITS = 1, 2, 3
 #: Rounds of a random permutation; each mixes high bits into low ones and low into high.
 ROUNDS = 4
 
 
+def visits_of(seed: int, epoch: int, positions: Numbers) -> Visits:
+    """Return the visits at positions (n,) of an epoch's order.
+
+    Raises:
+        UsageError: the seed or the epoch is negative.
+    """
+    if epoch < 0:
+        raise UsageError(f"epoch {epoch}: a number from 0 on is expected")
+    return _stream(_start(seed, epoch, VISITS), positions.astype(np.uint64))
+
+
+def new_visits(count: int) -> Visits:
+    """Return visits (count,) that nobody asked for before: one number is drawn from torch's default generator."""
+    drawn = torch.empty((), dtype=torch.int64, device=CPU).random_().item()
+    return _stream(np.uint64(drawn), np.arange(count, dtype=np.uint64))
+
+
 @dataclass(frozen=True)
 class Draws:
-    """The random words of one epoch.
+    """The random words that one use draws for each visit.
 
     Args:
-        purpose: a number of its own for each use, so that none follows from another.
-        count: words a sample.
+        seed: of the user's own.
+        purpose: one of the numbers above.
+        count: words a visit.
     """
 
     seed: int
-    epoch: int
     purpose: int
     count: int
 
-    def __post_init__(self) -> None:
-        check_seed(self.seed)
-        if self.epoch < 0:
-            raise UsageError(f"epoch {self.epoch}: a number from 0 on is expected")
-        start = np.random.SeedSequence([self.seed, self.epoch, self.purpose]).generate_state(1, np.uint64)[0]
-        object.__setattr__(self, "_start", start)
+    def words(self, visits: Visits) -> Words:
+        """Return the words of visits (n,), (n, count) uint64."""
+        # Mixed once more, so that one seed's words do not appear among another's.
+        own = _mixed(visits + _start(self.seed, 0, self.purpose))
+        return _stream(own[:, None], np.arange(self.count, dtype=np.uint64))
 
-    def words(self, numbers: Numbers) -> Words:
-        """The words of samples (n,), (n, count) uint64."""
-        start: np.uint64 = vars(self)["_start"]
-        place = numbers.astype(np.uint64)[:, None] * np.uint64(self.count) + np.arange(1, self.count + 1, dtype="u8")
-        # Sums and products wrap at 64 bits, as they have to.
-        z = start + place * _STEP
-        z = (z ^ (z >> np.uint64(30))) * _MIX
-        z = (z ^ (z >> np.uint64(27))) * _MIX_AGAIN
-        return z ^ (z >> np.uint64(31))
+
+def _start(seed: int, epoch: int, purpose: int) -> np.uint64:
+    """Return the word at which a stream begins."""
+    check_seed(seed)
+    return np.uint64(np.random.SeedSequence([seed, epoch, purpose]).generate_state(1, np.uint64)[0])
+
+
+def _stream(start: np.uint64 | Words, places: Words) -> Words:
+    """Return the words at `places` of the streams of splitmix64 that begin at `start`."""
+    # Sums and products wrap at 64 bits, as they have to.
+    return _mixed(start + (places + np.uint64(1)) * _STEP)
+
+
+def _mixed(z: Words) -> Words:
+    z = (z ^ (z >> np.uint64(30))) * _MIX
+    z = (z ^ (z >> np.uint64(27))) * _MIX_AGAIN
+    return z ^ (z >> np.uint64(31))
 
 
 def below(words: Words, ends: Numbers) -> Numbers:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from packer.format.schema import Field
+from readers.draws import Visits
 from readers.fixed import Allocate, FixedRaw
 from readers.places import Numbers
 
@@ -20,8 +21,12 @@ class FieldReader(Protocol):
     @property
     def field(self) -> Field: ...
 
-    def locate(self, numbers: Numbers) -> Numbers:
-        """Places of samples (n,): an array with one row a sample."""
+    def locate(self, numbers: Numbers, visits: Visits | None = None) -> Numbers:
+        """Return the places of samples (n,): an array with one row a sample.
+
+        Args:
+            visits: (n,), by which random crops and points are drawn, see `draws.py`. Other readers need none.
+        """
 
     def spans(self, located: Numbers) -> Numbers:
         """Address and size of the bytes that `read` will touch, (n, 2)."""
@@ -30,13 +35,17 @@ class FieldReader(Protocol):
         """The values of the samples, in new memory or in what `allocate` gives."""
 
 
-def locate_all(readers: Iterable[FieldReader], numbers: Numbers) -> list[Numbers]:
-    """Places of samples (n,) in several fields of one open dataset; those of uncompressed fields are found together."""
+def locate_all(readers: Iterable[FieldReader], numbers: Numbers, visits: Visits | None = None) -> list[Numbers]:
+    """Places of samples (n,) in several fields of one open dataset; those of uncompressed fields are found together.
+
+    Args:
+        visits: (n,), where random parts of samples are read.
+    """
     addresses: Numbers | None = None
     found = []
     for reader in readers:
         if type(reader) is not FixedRaw:
-            found.append(reader.locate(numbers))
+            found.append(reader.locate(numbers, visits))
             continue
         if addresses is None:
             addresses = reader.addresses.of_all(numbers)

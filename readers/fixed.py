@@ -18,6 +18,7 @@ from packer.codecs import rowdelta
 from packer.codecs.configs import FrameCodec, Frames
 from packer.errors import DamagedError
 from readers.addresses import Addresses
+from readers.draws import Visits
 from readers.forks import renew_in_children
 from readers.frame_cache import FrameCache, distinct
 from readers.fresh import fresh
@@ -85,7 +86,7 @@ class FixedRaw:
         for row, reader in enumerate(readers):
             reader.row, reader.addresses = row, joined
 
-    def locate(self, numbers: Numbers) -> Numbers:
+    def locate(self, numbers: Numbers, visits: Visits | None = None) -> Numbers:
         """Address of each sample, in elements, (n,)."""
         return self.addresses.of(self.row, numbers)
 
@@ -159,7 +160,7 @@ class FixedCoded:
         self._lock = threading.Lock()
         self._cache = self._cache.emptied()
 
-    def locate(self, numbers: Numbers) -> Numbers:
+    def locate(self, numbers: Numbers, visits: Visits | None = None) -> Numbers:
         """For each sample: addresses of its frames' ends (bands + 1), sample within the frame, samples in the frame."""
         shard = self._places.shard_of(numbers)
         local = numbers - self._places.first[shard]

@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from packer.format.schema import Field
+from readers.draws import Visits
 from readers.field_reader import FieldReader, locate_all
 from readers.fixed import Allocate
 from readers.fresh import fresh
@@ -16,17 +17,23 @@ from readers.places import Numbers
 from readers.views import Views
 
 
-def gathered(readers: Mapping[str, FieldReader], numbers: Numbers, allocate: Allocate | None = None) -> dict[str, Any]:
+def gathered(
+    readers: Mapping[str, FieldReader],
+    numbers: Numbers,
+    allocate: Allocate | None = None,
+    visits: Visits | None = None,
+) -> dict[str, Any]:
     """Samples (n,) of some fields of one open dataset: field name to values.
 
     Args:
         allocate: gives the memory that each field is read into; torch's allocator by default.
+        visits: (n,), where random parts of samples are read.
     """
     in_worker = get_worker_info() is not None
     # Shared memory within a worker process of DataLoader, where a batch would else be copied once more.
     memory = allocate or (_shared if in_worker else None)
     out = {}
-    located = iter(locate_all(readers.values(), numbers))
+    located = iter(locate_all(readers.values(), numbers, visits))
     for name, reader in readers.items():
         values = as_images(reader.field, reader.read(next(located), memory))
         out[name] = for_worker(reader.field, values) if in_worker else values

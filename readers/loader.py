@@ -15,6 +15,7 @@ from contextlib import closing
 from functools import cached_property
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
@@ -25,6 +26,7 @@ from readers.block_order import BlockShuffled
 from readers.dataset import PackedDataset
 from readers.dataset_order import block_samples, check_state, describe, order_of
 from readers.device import ahead, device_of
+from readers.draws import Visits, visits_of
 from readers.fixed import FixedCoded
 from readers.next_order import NextOrder
 from readers.order import Given
@@ -47,7 +49,8 @@ class Loader:
     """Iterates over the batches of a `PackedDataset`, epoch after epoch.
 
     Each `for` loop is one epoch and moves on to the next; `set_epoch` chooses one. The order of the samples
-    depends on seed and epoch alone: not on threads, ranks, batch size, or where an epoch was resumed.
+    depends on seed and epoch alone: not on threads, ranks, batch size, or where an epoch was resumed. Random crops and
+    points depend on these two and on the position in the order: a sample that comes twice gives two.
 
     Batches are parts of one piece of memory, of up to 8 MiB where batches are small or frames are decoded, which is
     filled at once and stays as long as a tensor on it does; `torch.save` writes all of it. `clone()` what you keep or
@@ -59,7 +62,7 @@ class Loader:
         shuffle: True for a full shuffle; `"block"` to shuffle blocks of frames and then within a window of
             blocks, so that each compressed frame is decoded about once an epoch. What a block is depends on the frames
             of the fields that are read, so another choice of fields gives another order.
-        seed: of the order.
+        seed: of the order, and of random crops and points.
         drop_last: leave out the last batch where it is not full.
         threads: 0 does all in the caller's thread; n reads ahead in n threads; `"auto"` takes threads where decoding
             or a transform leaves time to hide: two at most, and one where there is a transform. With
@@ -103,6 +106,7 @@ class Loader:
         self.dataset = dataset
         self.device = None if device is None else device_of(device)
         self.order = order_of(dataset, shuffle, seed, sampler, window)
+        self.seed = seed
         self.share = Share(batch_size, *_rank(rank, world_size), drop_last)
         self.threads = _threads(threads, dataset)
         self._next_order = NextOrder() if threads else None
@@ -191,7 +195,7 @@ class Loader:
             return
         self._keep_window()
         last_quarter, step_size = steps - steps // 4, self.share.step_size
-        with closing(self._batches(order, done)) as batches:
+        with closing(self._batches(order, epoch, done)) as batches:
             for step in range(1, steps + 1):
                 batch = next(batches)
                 self._done = min(done + step * step_size, n)
@@ -211,10 +215,17 @@ class Loader:
                 raise UsageError(f"sampler: number {wrong[0]} is outside of the {len(self.dataset)} samples")
         return order
 
-    def _batches(self, order: Numbers, done: int) -> Generator[Any, None, None]:
+    def _visits(self, samples: int, epoch: int, done: int) -> Visits | None:
+        """Return what random parts this rank reads of the rest of an epoch, (n,); None if nothing is random."""
+        if not self.dataset.is_random:
+            return None
+        return visits_of(self.seed, epoch, self.share.numbers(np.arange(samples), done))
+
+    def _batches(self, order: Numbers, epoch: int, done: int) -> Generator[Any, None, None]:
         """What this rank still has of an epoch; closing it stops the threads."""
         stream = Stream(self.dataset, self._pool, self.threads, self.prefetch, self._finish, self._warmth)
-        with closing(stream.batches(self.share.numbers(order, done), self.batch_size)) as batches:
+        numbers, visits = self.share.numbers(order, done), self._visits(len(order), epoch, done)
+        with closing(stream.batches(numbers, self.batch_size, visits)) as batches:
             if self.device is None:
                 yield from batches
                 return

@@ -1,4 +1,4 @@
-"""What is read of the samples: all of them, or crops and subsets of points that change with the epoch."""
+"""What is read of the samples: all of them, or crops or subsets of points."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from packer.errors import UsageError
 from packer.format.schema import Field
 from readers.crop import Crop
-from readers.crop_reader import CropReader, Placing, draws_of
+from readers.crop_reader import CropReader, Placing
 from readers.field_reader import FieldReader
 from readers.opened import Opened
 from readers.points import PointSample, PointsReader, Subset
@@ -16,7 +16,7 @@ from readers.varied import Varied
 
 
 class Parts:
-    """Makes the readers of one epoch.
+    """Makes the readers of a dataset.
 
     Args:
         describe: a sample in words, by its number.
@@ -40,15 +40,15 @@ class Parts:
             )
         self._rows = {name: SampleRows(opened.readers[name], opened.memory) for name in names}
 
-    def at(self, epoch: int) -> dict[str, FieldReader]:
-        """The readers of one epoch, by field, in the order of the dataset's."""
+    def readers(self) -> dict[str, FieldReader]:
+        """The readers by field, in the order of the dataset's."""
         readers: dict[str, FieldReader] = dict(self._opened.readers)
         if self._crop:
-            placing = Placing(self._crop, self._rows[self._crop.of], draws_of(self._crop, epoch), self._describe)
+            placing = Placing(self._crop, self._rows[self._crop.of], self._describe)
             for name, scale in self._crop.scales.items():
                 readers[name] = CropReader(self._rows[name], placing, scale)
         if self._points:
-            subset = Subset(self._points, epoch)
+            subset = Subset(self._points)
             first = self._rows[self._tied[0]]
             for name in self._tied:
                 readers[name] = PointsReader(self._rows[name], first, subset, self._describe)

@@ -2,7 +2,7 @@
 
     ds = PackedDataset(path, sample_points=1024)
 
-Which points a sample gives depends on seed, epoch and sample alone (see `draws.py`).
+The points are drawn anew each time that a sample is read (see `draws.py`).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import torch
 
 from packer.errors import UsageError
 from packer.format.schema import Field
-from readers.draws import ROUNDS, Draws, permuted
+from readers.draws import POINTS, ROUNDS, Draws, Visits, permuted
 from readers.fixed import TORCH_DTYPES, Allocate
 from readers.order import check_seed
 from readers.places import Numbers
 from readers.rows import SampleRows, Wanted, part_of
 
-#: What the draws of points are for, and how many a sample takes.
-PURPOSE, COUNT = 2, 2 * ROUNDS + 1
+#: Words that a subset takes.
+COUNT = 2 * ROUNDS + 1
 #: The field that tells how many points there are, where fields have no such name: the first.
 USUAL = "xyz"
 
@@ -76,26 +76,26 @@ class PointSample:
 
 
 class Subset:
-    """The points that samples give in one epoch."""
+    """The points that samples give."""
 
-    def __init__(self, points: PointSample, epoch: int) -> None:
+    def __init__(self, points: PointSample) -> None:
         self.count = points.count
-        self._draws = Draws(points.seed, epoch, PURPOSE, COUNT)
+        self._draws = Draws(points.seed, POINTS, COUNT)
         self._last: tuple[bytes, Numbers] = (b"", np.zeros((0, points.count), np.int64))
 
     def rows(self, located: Numbers) -> Numbers:
-        """Rows of samples, from their numbers and lengths (n, 2): (n, count)."""
+        """Rows of samples, from their visits and lengths (n, 2): (n, count)."""
         # All fields of a batch ask for the same, one after another.
         key = located.tobytes()
         last = self._last
         if last[0] != key:
-            last = (key, permuted(self._draws.words(located[:, 0]), located[:, 1], self.count))
+            last = (key, permuted(self._draws.words(located[:, 0].view(np.uint64)), located[:, 1], self.count))
             self._last = last
         return last[1]
 
 
 class PointsReader:
-    """Subsets of the points of one field, of one epoch. Reads like any other field of fixed shape.
+    """Subsets of the points of one field. Reads like any other field of fixed shape.
 
     Args:
         source: the field.
@@ -111,8 +111,8 @@ class PointsReader:
         self.field = part_of(source.field, (subset.count, *source.field.shape[1:]))
         self._shape = tuple(n or 0 for n in self.field.shape)
 
-    def locate(self, numbers: Numbers) -> Numbers:
-        """Places of samples, and their numbers and lengths, (n, m + 2).
+    def locate(self, numbers: Numbers, visits: Visits | None = None) -> Numbers:
+        """Places of samples, and their visits and lengths, (n, m + 2).
 
         Raises:
             UsageError: a cloud is empty, or a field has not as many rows as the others.
@@ -120,7 +120,8 @@ class PointsReader:
         located = self._source.locate(numbers)
         lengths = self._source.shapes(located)[:, 0]
         self._check(numbers, lengths, self._first.shapes(self._first.locate(numbers))[:, 0])
-        return np.concatenate([located, numbers[:, None], lengths[:, None]], axis=1)
+        assert visits is not None, "points are drawn by their visits"
+        return np.concatenate([located, visits.view(np.int64)[:, None], lengths[:, None]], axis=1)
 
     def spans(self, located: Numbers) -> Numbers:
         """Address and size of the samples, (n, 2): their points are chosen from all over them."""

@@ -15,6 +15,7 @@ import torch
 
 from packer.codecs import compiled
 from packer.format.schema import Field
+from readers.draws import Visits
 from readers.field_reader import FieldReader, locate_all
 from readers.fixed import FixedCoded, FixedRaw
 from readers.places import Numbers
@@ -48,28 +49,38 @@ class Run(NamedTuple):
     sizes: list[int]
 
 
-def runs(readers: Sequence[FieldReader], numbers: Numbers, batch_size: int, at_once: int) -> Iterator[Run]:
+def runs(
+    readers: Sequence[FieldReader], numbers: Numbers, batch_size: int, at_once: int, visits: Visits | None = None
+) -> Iterator[Run]:
     """Batches of samples `numbers` (n,), so many `at_once` in a run, or so many bytes where samples differ in size."""
-    for group in groups(readers, numbers, batch_size, batch_size, GROUP_SAMPLES):
+    for group in groups(readers, numbers, batch_size, batch_size, GROUP_SAMPLES, visits):
         by_bytes = at_once > 1 and any(isinstance(reader, Varied) for reader in readers)
         edges = _edges_by_bytes(readers, group) if by_bytes else even_edges(len(group.sizes), at_once)
         # All of a group at once, not each between two copies, which leave nothing else in the processor's cache.
         yield from cut(group, edges)
 
 
-def groups(readers: Sequence[FieldReader], numbers: Numbers, batch_size: int, first: int, most: int) -> Iterator[Run]:
+def groups(
+    readers: Sequence[FieldReader],
+    numbers: Numbers,
+    batch_size: int,
+    first: int,
+    most: int,
+    visits: Visits | None = None,
+) -> Iterator[Run]:
     """Batches of samples `numbers` (n,) that are located together.
 
     Args:
         first: samples of the first group, about. The first batch comes the sooner the fewer they are, and the second
             where much is looked up.
         most: samples of any group, about.
+        visits: (n,), where random parts of samples are read.
     """
     start, group = 0, first
     growth = GROUP_SAMPLES if all(type(reader) is FixedRaw for reader in readers) else 4
     while start < len(numbers):
         end = start + -(-group // batch_size) * batch_size
-        places = locate_all(readers, numbers[start:end])
+        places = locate_all(readers, numbers[start:end], None if visits is None else visits[start:end])
         yield Run(places, _sizes(min(end, len(numbers)) - start, batch_size))
         start, group = end, min(growth * group, most)
 

@@ -21,6 +21,7 @@ import numpy as np
 from packer.errors import UsageError
 from readers.advice import Warmth
 from readers.dataset import PackedDataset
+from readers.draws import Visits
 from readers.field_reader import FieldReader
 from readers.fixed import FixedRaw
 from readers.gathering import as_images
@@ -55,13 +56,14 @@ class Stream:
     finish: Callable[[Any], Any] | None = None
     warmth: Warmth = field(default_factory=Warmth)
 
-    def batches(self, numbers: Numbers, batch_size: int) -> Generator[Any, None, None]:
+    def batches(self, numbers: Numbers, batch_size: int, visits: Visits | None = None) -> Generator[Any, None, None]:
         """Samples `numbers` (n,) in batches, the last one of what is left. To be closed, so that no thread is left.
+
+        `visits` (n,) say what random parts of them are read, if any are.
 
         An error of an index or of a size (a picture smaller than the crop) comes when the samples are located, up to
         `GROUP_SAMPLES` before their batch; what was located before is read and handed out first.
         """
-        # Those of the present epoch, and of no other until the last batch.
         readers = self.dataset.readers
         # A transform may take any time, and give any number of bytes: its batches are read ahead one by one.
         alone = self.threads and self.dataset.transform is not None
@@ -76,7 +78,7 @@ class Stream:
             ready = advisor.ahead(_up_to_failure(located, failures), partial(_spans, fields), self.warmth)
             return self._one_by_one(large, ready, failures)
         at_once = 1 if alone else batches_at_once(fields, batch_size)
-        located_runs = runs(fields, numbers, batch_size, at_once)
+        located_runs = runs(fields, numbers, batch_size, at_once, visits)
         told = advisor.ahead(_up_to_failure(located_runs, failures), partial(_spans, fields), self.warmth)
         read = self._reader(by_name)
         return self._ahead(read, told, failures) if self.threads else self._inline(read, told, failures)

@@ -19,6 +19,7 @@ from packer.codecs import rowdelta
 from packer.codecs.configs import FrameCodec, Frames
 from packer.format.limits import MAX_CHUNK_BYTES
 from packer.format.schema import MAX_AXIS
+from readers.draws import Visits
 from readers.fixed import TORCH_DTYPES, Allocate, damaged
 from readers.frame_cache import FrameStore
 from readers.fresh import fresh
@@ -63,7 +64,7 @@ class Varied:
         total = sum(int(index.arrays["sample_offsets"][-1]) for index in self._places.indexes)
         return total / max(int(self._places.first[-1]), 1)
 
-    def locate(self, numbers: Numbers) -> Numbers:
+    def locate(self, numbers: Numbers, visits: Visits | None = None) -> Numbers:
         """Places and shapes of samples, (n, 7 + ragged axes).
 
         Raises:

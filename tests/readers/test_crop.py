@@ -21,6 +21,7 @@ from packer.errors import UsageError
 from packer.format.schema import Field, FrameRule
 from readers import Crop, Loader, PackedDataset, touched
 from readers.crop_reader import orient
+from readers.draws import new_visits
 
 CODECS = ("none", "lz4", "bitshuffle", "zstd", "rowdelta+zstd")
 
@@ -110,23 +111,34 @@ def test_pairs_are_cropped_at_one_place(
                 assert np.array_equal(crop, wanted)
 
 
-def test_a_crop_depends_on_seed_epoch_and_sample_alone(pack: Any, tmp_path: Path) -> None:
-    """In any batch, any order, by name, in a copy and one by one, a sample is cropped at the same place."""
-    path = _pairs(pack, tmp_path, SIZES, named=True)
-    ds = PackedDataset(path, crop=_crop(seed=5, flips=True, turns=True))
-    ds.set_epoch(2)
-    whole = ds[:]["hr"]
-    numbers = [6, 0, 3, 3]
-    assert torch.equal(ds[numbers]["hr"], whole[numbers])
-    assert all(torch.equal(ds[f"p/{i}"]["hr"], whole[i]) for i in range(len(SIZES)))
-    assert torch.equal(pickle.loads(pickle.dumps(ds))[:]["hr"], whole)
-    ds.set_epoch(3)
-    assert not torch.equal(ds[:]["hr"], whole)
+def test_every_visit_has_a_crop_of_its_own(pack: Any, tmp_path: Path) -> None:
+    """A sample that is read twice is cropped twice, in one batch or two; torch's seed brings the same crops again."""
+    path = _pairs(pack, tmp_path, [(30, 31), (8, 8)], named=True)
+    ds = PackedDataset(path, crop=_crop(flips=True, turns=True))
+    torch.manual_seed(3)
+    batch, one, another = ds[[0] * 64], ds["p/0"], ds[0]
+    assert len(batch["hr"].unique(dim=0)) > 55
+    assert np.array_equal(_hwc(batch["hr"])[:, ::4, ::4, :2] // 4, _hwc(batch["lr"])[..., :2])
+    assert not torch.equal(one["hr"], another["hr"])
+    torch.manual_seed(3)
+    same = pickle.loads(pickle.dumps(ds))
+    assert torch.equal(same[[0] * 64]["hr"], batch["hr"])
+    assert torch.equal(same[0]["hr"], one["hr"])
+    torch.manual_seed(3)
     other = PackedDataset(path, crop=_crop(seed=6, flips=True, turns=True))
-    other.set_epoch(2)
-    assert not torch.equal(other[:]["hr"], whole)
-    ds.set_epoch(2)
-    assert torch.equal(ds[:]["hr"], whole)
+    assert not torch.equal(other[[0] * 64]["hr"], batch["hr"])
+
+
+def test_torch_is_asked_for_no_number_where_nothing_is_random(pack: Any, tmp_path: Path) -> None:
+    """Whole samples and crops at given places leave torch's generator as it is; flips do not."""
+    path = _pairs(pack, tmp_path, SIZES)
+    before = torch.get_rng_state()
+    for crop in (None, _crop(at="center"), _crop(at=(0, 0))):
+        ds = PackedDataset(path, crop=crop)
+        assert all(torch.equal(a, b) for a, b in zip(ds[[0, 0]]["hr"], ds[[0, 0]]["hr"], strict=True))
+        assert torch.equal(torch.get_rng_state(), before)
+    PackedDataset(path, crop=_crop(at="center", flips=True))[0]
+    assert not torch.equal(torch.get_rng_state(), before)
 
 
 def test_every_place_and_orientation_is_as_likely(pack: Any, tmp_path: Path) -> None:
@@ -134,10 +146,8 @@ def test_every_place_and_orientation_is_as_likely(pack: Any, tmp_path: Path) -> 
     path = _pairs(pack, tmp_path, [(6, 5)])
     ds = PackedDataset(path, crop=_crop(flips=True, turns=True))
     found: dict[tuple[int, ...], int] = {}
-    epochs = 6 * 8 * 60
-    for epoch in range(epochs):
-        ds.set_epoch(epoch)
-        crop = _hwc(ds[[0]]["lr"])[0, ..., :2].astype(int)
+    torch.manual_seed(0)
+    for crop in _hwc(ds[[0] * (6 * 8 * 60)]["lr"])[..., :2].astype(int):
         step = (crop[0, 1] - crop[0, 0], crop[1, 0] - crop[0, 0])
         key = (*crop.min(axis=(0, 1)).tolist(), *step[0].tolist(), *step[1].tolist())
         found[key] = found.get(key, 0) + 1
@@ -158,8 +168,7 @@ def test_flips_are_left_to_right(pack: Any, tmp_path: Path) -> None:
     """Without turns, rows stay in order, columns run either way, and crops need not be square."""
     ds = PackedDataset(_pairs(pack, tmp_path, SIZES), crop=_crop(size=(8, 16), flips=True))
     ways = set()
-    for epoch in range(9):
-        ds.set_epoch(epoch)
+    for _ in range(9):
         crops = _hwc(ds[:]["hr"]).astype(int)
         assert crops.shape[1:3] == (8, 16)
         assert (np.diff(crops[..., 0], axis=1) == 1).all()
@@ -180,53 +189,72 @@ def test_given_places(pack: Any, tmp_path: Path) -> None:
     assert _corners(ds[[5, 0]]["hr"]).tolist() == [last[5], last[0]]
 
 
-@pytest.mark.parametrize("threads", [0, 2])
+def _crops(path: Path, batch_size: int = 3, threads: int = 0, epoch: int = 0, **options: Any) -> torch.Tensor:
+    """What `Loader` reads of an epoch, in one tensor."""
+    loader = Loader(PackedDataset(path, crop=_crop()), batch_size, threads=threads, **options)
+    loader.set_epoch(epoch)
+    return torch.cat([batch["hr"] for batch in loader])
+
+
 @pytest.mark.parametrize("codec", ["none", "rowdelta+zstd"])
-def test_loader_gives_each_epoch_its_crops(pack: Any, tmp_path: Path, codec: str, threads: int) -> None:
-    """Loader's epochs are those of `set_epoch`, whatever the threads and wherever an epoch is resumed."""
+def test_a_loaders_crops_follow_from_seed_epoch_and_position(pack: Any, tmp_path: Path, codec: str) -> None:
+    """Threads, batch size, ranks and resuming change nothing; a number that comes again is cropped anew."""
     path = _pairs(pack, tmp_path, SIZES, codec)
-    loader = Loader(PackedDataset(path, crop=_crop()), 2, shuffle=True, threads=threads)
-    plain = PackedDataset(path, crop=_crop())
-    seen = []
-    for epoch in range(3):
-        plain.set_epoch(epoch)
-        batches = list(loader)
-        for batch in batches:
-            assert batch["hr"].is_contiguous(memory_format=torch.channels_last)
-            assert torch.equal(batch["hr"], plain[batch["label"]]["hr"])
-            assert torch.equal(batch["lr"], plain[batch["label"]]["lr"])
-        seen.append(plain[:]["hr"])
-    assert not torch.equal(seen[0], seen[1])
-    epoch_2 = [batch["hr"] for batch in batches]
-    resumed = Loader(PackedDataset(path, crop=_crop()), 2, shuffle=True, threads=threads)
-    resumed.load_state_dict({"epoch": 2, "done": 4, "samples": len(SIZES)})
-    assert all(torch.equal(a["hr"], b) for a, b in zip(resumed, epoch_2[2:], strict=True))
+    order = [5, 0, 5, 5, 2, 5, 6, 5]
+    wanted = _crops(path, sampler=order)
+    assert len(wanted[[0, 2, 3, 5, 7]].unique(dim=0)) == 5
+    assert torch.equal(_crops(path, 1, threads=2, sampler=order), wanted)
+    ranks = [_crops(path, 2, sampler=order, rank=rank, world_size=2) for rank in (0, 1)]
+    assert torch.equal(
+        torch.stack(ranks).view(2, 2, 2, *wanted.shape[1:]).transpose(0, 1).reshape(wanted.shape), wanted
+    )
+    resumed = Loader(PackedDataset(path, crop=_crop()), 5, sampler=order)
+    resumed.load_state_dict({"epoch": 0, "done": 3, "samples": len(order)})
+    assert torch.equal(next(iter(resumed))["hr"], wanted[3:])
+    assert not torch.equal(_crops(path, sampler=order, epoch=1), wanted)
+    assert not torch.equal(_crops(path, sampler=order, seed=1), wanted)
+
+
+def test_a_shuffled_loaders_crops_follow_from_the_position(pack: Any, tmp_path: Path) -> None:
+    """Every epoch has other crops, the second loop as one that begins there; partners are cropped alike."""
+    path = _pairs(pack, tmp_path, SIZES)
+    loader = Loader(PackedDataset(path, crop=_crop()), 2, shuffle=True)
+    first, second = (list(loader) for _ in range(2))
+    for batch in first + second:
+        assert batch["hr"].is_contiguous(memory_format=torch.channels_last)
+        assert np.array_equal(_hwc(batch["hr"])[:, ::4, ::4, :2] // 4, _hwc(batch["lr"])[..., :2])
+    again = _crops(path, 7, shuffle=True, epoch=1)
+    assert torch.equal(torch.cat([batch["hr"] for batch in second]), again)
 
 
 def test_two_loaders_of_one_dataset_do_not_disturb_each_other(pack: Any, tmp_path: Path) -> None:
-    """An epoch keeps its crops to its end, though another loader or the caller sets another one meanwhile."""
+    """An epoch keeps its crops to its end, though the caller reads or says another epoch meanwhile."""
     ds = PackedDataset(_pairs(pack, tmp_path, SIZES), crop=_crop())
     wanted = [batch["hr"] for batch in Loader(ds, 1)]
     found = []
     for batch in Loader(ds, 1):
         found.append(batch["hr"])
         ds.set_epoch(77)
+        assert ds[0]["hr"].shape == (3, 16, 16)
     assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
 
 
-def test_workers_that_stay_see_the_epoch_change(pack: Any, tmp_path: Path) -> None:
-    """DataLoader's workers crop as the process that owns them says, epoch after epoch."""
+@pytest.mark.parametrize("workers", [0, 2])
+def test_data_loaders_epochs_differ_and_can_be_repeated(pack: Any, tmp_path: Path, workers: int) -> None:
+    """Also without `set_epoch`, in workers that stay too; the same seed of torch gives the same epochs."""
     path = _pairs(pack, tmp_path, SIZES, "zstd")
-    ds, plain = PackedDataset(path, crop=_crop()), PackedDataset(path, crop=_crop())
-    loader = DataLoader(ds, batch_size=3, num_workers=2, persistent_workers=True)
-    try:
-        for epoch in (0, 4):
-            ds.set_epoch(epoch)
-            plain.set_epoch(epoch)
-            found = torch.cat([batch["hr"] for batch in loader])
-            assert torch.equal(found, plain[:]["hr"])
-    finally:
-        loader._iterator._shutdown_workers()  # type: ignore[union-attr]
+    runs = []
+    for _ in range(2):
+        torch.manual_seed(11)
+        stays = {"persistent_workers": True, "multiprocessing_context": "fork"} if workers else {}
+        loader = DataLoader(PackedDataset(path, crop=_crop()), batch_size=3, num_workers=workers, **stays)  # type: ignore[arg-type]
+        try:
+            runs.append([torch.cat([batch["hr"] for batch in loader]) for _ in range(2)])
+        finally:
+            if workers:
+                loader._iterator._shutdown_workers()  # type: ignore[union-attr]
+    assert not torch.equal(runs[0][0], runs[0][1])
+    assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
 
 
 @pytest.fixture
@@ -251,7 +279,7 @@ def test_only_the_bands_of_crops_are_decoded(pack: Any, tmp_path: Path, decoded:
     row = {"hr": (36 + 32) * 6, "lr": (9 + 8) * 6}
     assert sum(decoded) == 4 * 5 * row["hr"] + 5 * row["lr"]
     assert len(decoded) == 2 * 4 + 2
-    located = ds.readers["hr"].locate(np.array([0, 1]))
+    located = ds.readers["hr"].locate(np.array([0, 1]), new_visits(2))
     whole = ds.opened.readers["hr"]
     assert (ds.readers["hr"].spans(located)[:, 1] < whole.spans(whole.locate(np.array([0, 1])))[:, 1]).all()
 

@@ -1,14 +1,16 @@
-"""Random words by seed, epoch and sample, and the numbers and permutations made of them."""
+"""Random words of visits, and the numbers and permutations made of them."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.errors import UsageError
-from readers.draws import ROUNDS, Draws, below, permuted
+from readers import draws
+from readers.draws import ROUNDS, Draws, below, new_visits, permuted, visits_of
 
 WORDS = 2 * ROUNDS + 1
 #: Six standard deviations: a fair source fails one run in a billion.
@@ -16,36 +18,45 @@ SURE = 6
 
 
 def _words(samples: int, seed: int = 0) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
-    return Draws(seed, 0, 2, WORDS).words(np.arange(samples))
+    return Draws(seed, 2, WORDS).words(visits_of(0, 0, np.arange(samples)))
 
 
-def test_the_words_are_those_of_splitmix64() -> None:
-    """A stream that begins at 0 gives the generator's published first words, and the same by place."""
-    draws = Draws(0, 0, 1, 4)
-    vars(draws)["_start"] = np.uint64(0)
+def test_the_words_are_those_of_splitmix64(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that begins at 0 gives the generator's published first words, each fetched by its place."""
+    monkeypatch.setattr(draws, "_start", lambda *_: np.uint64(0))
     first = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F, 0xF88BB8A8724C81EC]
-    assert draws.words(np.array([0])).tolist() == [first]
-    both = draws.words(np.array([1, 0]))
-    assert both[1].tolist() == first
-    assert both[0, 0] == 0x1B39896A51A8749B
+    assert visits_of(0, 0, np.array([3, 0, 1, 2])).tolist() == [first[3], *first[:3]]
 
 
 def test_where_streams_begin_never_changes() -> None:
     """The same crops and points come with every version: these numbers are fixed."""
-    assert Draws(3, 7, 1, 1).words(np.array([0, 5])).tolist() == [[15659029395687940193], [11311602797336052764]]
-    assert permuted(_words(2), np.array([10, 3]), 5).tolist() == [[9, 6, 2, 8, 5], [0, 1, 2, 0, 1]]
+    words = Draws(3, 1, 1).words(visits_of(3, 7, np.array([0, 5])))
+    assert words.tolist() == [[18301677139538503876], [17328777677431619668]]
+    assert permuted(_words(2), np.array([10, 3]), 5).tolist() == [[8, 3, 4, 7, 0], [0, 2, 1, 0, 2]]
 
 
-def test_words_depend_on_seed_epoch_purpose_and_sample() -> None:
+def test_words_depend_on_seed_epoch_purpose_and_position() -> None:
     """A change of any one of them changes every word."""
-    found = [Draws(*key, 4).words(np.arange(100)) for key in ((0, 0, 1), (1, 0, 1), (0, 1, 1), (0, 0, 2))]
-    assert len(np.unique(np.stack(found))) == 1600
+    places = np.arange(100)
+    ways = [((0, 0), (0, 1)), ((1, 0), (0, 1)), ((0, 1), (0, 1)), ((0, 0), (1, 1)), ((0, 0), (0, 2))]
+    found = [Draws(*own, 4).words(visits_of(*epoch, places)) for epoch, own in ways]
+    assert len(np.unique(np.stack(found))) == 400 * len(ways)
+
+
+def test_new_visits_follow_from_torchs_generator() -> None:
+    """One number is drawn for all of them; they are never the same twice, unless torch is seeded again."""
+    torch.manual_seed(1)
+    first, second = new_visits(100), new_visits(100)
+    assert len(np.unique(np.concatenate([first, second]))) == 200
+    torch.manual_seed(1)
+    assert np.array_equal(new_visits(3), first[:3])
+    assert np.array_equal(new_visits(100), second)
 
 
 @pytest.mark.parametrize("end", [1, 2, 3, 10, 1000])
 def test_numbers_below_an_end_are_equally_likely(end: int) -> None:
     """Each of them comes about as often as any other, and none at or behind the end."""
-    words = Draws(0, 0, 1, 1).words(np.arange(100_000))
+    words = Draws(0, 1, 1).words(visits_of(0, 0, np.arange(100_000)))
     counts = np.bincount(below(words[:, 0], np.full(100_000, end)), minlength=end)
     assert len(counts) == end
     mean = 100_000 / end
@@ -90,6 +101,6 @@ def test_pairs_are_as_likely_as_any_other() -> None:
 def test_what_cannot_seed_is_refused() -> None:
     """Negative seeds and epochs."""
     with pytest.raises(UsageError, match="seed -1"):
-        Draws(-1, 0, 1, 1)
+        visits_of(-1, 0, np.arange(1))
     with pytest.raises(UsageError, match="epoch -1"):
-        Draws(0, -1, 1, 1)
+        visits_of(0, -1, np.arange(1))

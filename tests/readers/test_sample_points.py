@@ -1,4 +1,4 @@
-"""Subsets of points: so many of every cloud, the same of every field, chosen by seed, epoch and sample."""
+"""Subsets of points: so many of every cloud, the same of every field, chosen anew at every visit."""
 
 from __future__ import annotations
 
@@ -89,43 +89,49 @@ def test_other_fields_stay_as_they_are(pack: Any, tmp_path: Path) -> None:
     assert ds[[]]["xyz"].shape == (0, 4, 3)
 
 
-def test_the_choice_depends_on_seed_epoch_and_sample_alone(pack: Any, tmp_path: Path) -> None:
-    """In any batch and any order a sample gives the same points, and other ones in another epoch."""
+def test_every_visit_has_points_of_its_own(pack: Any, tmp_path: Path) -> None:
+    """A sample that is read twice gives two subsets; torch's seed brings the same again, whatever fields are read."""
     path = _packed(pack, tmp_path)
     ds = PackedDataset(path, sample_points=PointSample(12, seed=1))
-    whole = ds[:]["xyz"]
-    assert torch.equal(ds[[5, 0, 0]]["xyz"], whole[[5, 0, 0]])
-    assert torch.equal(PackedDataset(path, fields="xyz", sample_points=PointSample(12, seed=1))[:]["xyz"], whole)
-    assert not torch.equal(PackedDataset(path, sample_points=12)[:]["xyz"], whole)
-    ds.set_epoch(1)
-    assert not torch.equal(ds[:]["xyz"], whole)
-    ds.set_epoch(0)
-    assert torch.equal(ds[:]["xyz"], whole)
+    torch.manual_seed(5)
+    batch, one = ds[[3] * 20]["xyz"], ds[3]["xyz"]
+    assert len(batch.unique(dim=0)) == 20
+    torch.manual_seed(5)
+    assert torch.equal(ds[[3] * 20]["xyz"], batch)
+    assert torch.equal(ds[3]["xyz"], one)
+    torch.manual_seed(5)
+    assert torch.equal(PackedDataset(path, fields="xyz", sample_points=PointSample(12, seed=1))[[3] * 20]["xyz"], batch)
+    torch.manual_seed(5)
+    assert not torch.equal(PackedDataset(path, sample_points=12)[[3] * 20]["xyz"], batch)
 
 
-def test_loader_and_workers_give_each_epoch_its_points(pack: Any, tmp_path: Path) -> None:
-    """Loader's epochs, inline and by threads, and those of DataLoader's workers, are those of `set_epoch`."""
+def test_loaders_points_follow_from_seed_epoch_and_position(pack: Any, tmp_path: Path) -> None:
+    """Inline and by threads, in batches of any size; a number that comes again gives other points."""
     path = _packed(pack, tmp_path, LENGTHS, "zstd", FrameRule(rows=5))
-    plain = PackedDataset(path, fields=["xyz", "label"], sample_points=9)
-    for threads in (0, 2):
-        loader = Loader(PackedDataset(path, sample_points=9), 3, shuffle=True, threads=threads)
-        for epoch in range(2):
-            plain.set_epoch(epoch)
-            for batch in loader:
-                assert torch.equal(batch["xyz"], plain[batch["label"]]["xyz"])
-    ds = PackedDataset(path, sample_points=9)
-    ds.set_epoch(1)
-    batches = DataLoader(ds, batch_size=4, num_workers=1)
-    assert torch.equal(torch.cat([batch["xyz"] for batch in batches]), plain[:]["xyz"])
+
+    def epoch(number: int, batch_size: int, threads: int) -> torch.Tensor:
+        loader = Loader(PackedDataset(path, sample_points=9), batch_size, sampler=[3, 0, 3, 6], threads=threads)
+        loader.set_epoch(number)
+        return torch.cat([batch["weight"] for batch in loader])
+
+    wanted = epoch(1, 4, 0)
+    assert torch.equal(epoch(1, 3, 2), wanted)
+    assert not torch.equal(epoch(0, 4, 0), wanted)
+    assert not torch.equal(wanted[0], wanted[2])
+
+
+def test_data_loaders_epochs_have_other_points(pack: Any, tmp_path: Path) -> None:
+    """Without `set_epoch`, in a worker too."""
+    loader = DataLoader(PackedDataset(_packed(pack, tmp_path), sample_points=9), batch_size=4, num_workers=1)
+    first, second = (torch.cat([batch["xyz"] for batch in loader]) for _ in range(2))
+    assert not torch.equal(first, second)
 
 
 def test_every_point_is_as_likely(pack: Any, tmp_path: Path) -> None:
-    """Over many epochs each point of a cloud is chosen about equally often."""
+    """Over many visits each point of a cloud is chosen about equally often."""
     ds = PackedDataset(_packed(pack, tmp_path, [0, 40]), fields="weight", sample_points=10)
-    counts = np.zeros(40)
-    for epoch in range(800):
-        ds.set_epoch(epoch)
-        counts[ds[1]["weight"].numpy()] += 1
+    torch.manual_seed(0)
+    counts = np.bincount(ds[[1] * 800]["weight"].numpy().ravel(), minlength=40)
     assert np.abs(counts - 200).max() < 6 * (200 * 0.75) ** 0.5
 
 

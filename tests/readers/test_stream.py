@@ -43,7 +43,9 @@ def test_first_batch_comes_before_the_rest_is_located(dataset, monkeypatch):
     located = []
     locate = runs.locate_all
     monkeypatch.setattr(
-        runs, "locate_all", lambda readers, numbers: located.append(len(numbers)) or locate(readers, numbers)
+        runs,
+        "locate_all",
+        lambda readers, numbers, visits: located.append(len(numbers)) or locate(readers, numbers, visits),
     )
     batches = Stream(dataset, Pool()).batches(np.arange(40_000) % 1000, 100)
     next(batches)
@@ -61,7 +63,9 @@ def test_how_many_are_located_at_once(request, monkeypatch, fixture, groups):
     located = []
     locate = runs.locate_all
     monkeypatch.setattr(
-        runs, "locate_all", lambda readers, numbers: located.append(len(numbers)) or locate(readers, numbers)
+        runs,
+        "locate_all",
+        lambda readers, numbers, visits: located.append(len(numbers)) or locate(readers, numbers, visits),
     )
     dataset = PackedDataset(request.getfixturevalue(fixture))
     list(Stream(dataset, Pool()).batches(np.arange(len(dataset)), 2))
