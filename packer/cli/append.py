@@ -42,7 +42,7 @@ def append(
     from packer.cli.tables import counted
 
     with dataset_first("packer append DATASET [FIELD=]SOURCE..."), progress("appending") as shown:
-        hooks = {"planned": shown.begin, "resumed": shown.resume, "progress": shown.advance}
+        hooks = {"looking": shown.look, "planned": shown.begin, "resumed": shown.resume, "progress": shown.advance}
         report = run(dataset, list(sources), replace(options, shard_size=shard_size, workers=workers), **hooks)
     if not is_quiet():
         more = counted(report.added, "sample")

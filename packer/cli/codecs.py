@@ -30,9 +30,10 @@ def codecs(sources: tuple[str, ...], options: ConvertOptions, as_json: bool) -> 
     $ packer codecs scans/ --json
     """
     from packer.cli.codec_table import codec_lines, json_text
+    from packer.cli.progress import open_shown
     from packer.codec_report import codec_report
-    from packer.convert import guard, open_source
+    from packer.convert import guard
 
-    source = open_source(list(sources), options, [])
+    source = open_shown(sources, options)
     found = list(codec_report(source, guard(options, in_memory=False)))
     click.echo(json_text(found) if as_json else "\n".join(codec_lines(found)))

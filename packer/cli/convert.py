@@ -99,7 +99,7 @@ def _convert(sources: tuple[str, ...], out: str, options: ConvertOptions) -> Rep
         shown.resume(samples, nbytes)
 
     with progress() as shown:
-        hooks = {"planned": planned, "resumed": resumed, "progress": shown.advance}
+        hooks = {"looking": shown.look, "planned": planned, "resumed": resumed, "progress": shown.advance}
         return conversion.convert(list(sources), out, options, **hooks)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from packer.cli.progress import progress
 from packer.cli.summary import shape_text
 from packer.cli.tables import counted, indented, listing, table, terminal_width
 from packer.cli.units import size_text, time_text
@@ -48,12 +49,14 @@ def forecast(sources: Sequence[str], options: ConvertOptions, out: Path) -> Fore
         UsageError, SourceError: as `convert` does before it writes.
     """
     rejected: list[Rejected] = []
-    source = open_source(list(sources), options, rejected)
     limits = guard(options, in_memory=False)
-    prepared = prepare(source, options.codec, options.shard_size, limits, options.looking)
+    with progress("planning") as shown:
+        source = open_source(list(sources), replace(options, looking=shown.look), rejected)
+        prepared = prepare(source, options.codec, options.shard_size, limits, shown.look)
+        shown.look("packing a few samples", 0, None)
+        size, tried = estimate(prepared, limits), trial(prepared, limits)
     workers = options.workers if options.workers is not None else processors()
     free = shutil.disk_usage(_existing(out)).free
-    size, tried = estimate(prepared, limits), trial(prepared, limits)
     return Forecast(prepared, size, tried, max(workers, 1), tuple(rejected), free)
 
 

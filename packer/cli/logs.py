@@ -19,11 +19,20 @@ _log = logging.getLogger(__name__)
 _LEVELS = {"quiet": logging.WARNING, "usual": logging.INFO, "verbose": logging.DEBUG}
 
 
+def nothing_drawn() -> None:
+    """Leave stderr as it is: there is nothing to take away."""
+
+
+#: Takes away what is drawn on stderr before a line is written there; set by a bar while it is shown.
+before_line: Callable[[], None] = nothing_drawn
+
+
 class _Stderr(logging.Handler):
     """Writes to what stderr is at the time, `packer: ` before every line."""
 
     def emit(self, record: logging.LogRecord) -> None:
         mark = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
+        before_line()
         lines = map(printable, self.format(record).split("\n"))
         click.echo(f"packer: {mark}" + "\n".join(lines), err=True)
 

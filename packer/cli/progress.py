@@ -1,4 +1,6 @@
-"""How far a command is: a bar on a terminal, a line now and then in a log, nothing where that is wanted.
+"""Shows how far a command is: a bar on a terminal, a line now and then in a log, nothing with --quiet.
+
+First comes the planning (files are found, headers read, samples looked at), then the work itself.
 
 No thread draws the bar: worker processes are forked, and a fork in the middle of another thread's work is how
 programs come to hang.
@@ -10,16 +12,24 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING
 
-from packer.cli.logs import is_quiet
+from packer.cli import logs
 from packer.cli.units import size_text, time_text
-from packer.packing.prepare import Prepared
+
+if TYPE_CHECKING:
+    from packer.convert import ConvertOptions
+    from packer.packing.prepare import Prepared
+    from packer.sources.base import Source
 
 #: Seconds between two drawings of the bar, and between two lines of a log.
 _REDRAW = 0.1
 _LINE = 5.0
+#: Planning that takes less than this is not shown.
+_SHORT = 0.5
 
 _log = logging.getLogger(__name__)
 
@@ -27,16 +37,20 @@ _log = logging.getLogger(__name__)
 class Progress:
     """Shows nothing. A context manager: what the others show is taken away at the end of the block.
 
-    `begin`, `resume` and `advance` are the hooks of `ConvertOptions`.
+    `look`, `begin`, `resume` and `advance` are the hooks of `ConvertOptions`.
 
     Args:
-        verb: what is being done.
+        verb: what is being done once all is planned.
         unit: what the total counts: `samples` or `bytes`.
     """
 
     def __init__(self, verb: str = "packing", unit: str = "samples") -> None:
         self._verb = verb
         self._in_bytes = unit == "bytes"
+        self._opened = time.monotonic()
+
+    def look(self, what: str, done: int, total: int | None) -> None:
+        """Learns that the planning is at `what`, and how far; `total` is None while nobody knows it."""
 
     def begin(self, prepared: Prepared) -> None:
         """Learns how much there is to pack."""
@@ -59,11 +73,25 @@ class Progress:
 
 
 class LineProgress(Progress):
-    """A line every few seconds: how much is done, rate, time left."""
+    """Writes a line every few seconds: how much is done, rate, time left."""
 
     def __init__(self, verb: str = "packing", unit: str = "samples") -> None:
         super().__init__(verb, unit)
         self._done = self._bytes = self._resumed = 0
+        self._told = self._step_began = self._opened
+        self._step = ("", 0)
+
+    def look(self, what: str, done: int, total: int | None) -> None:
+        now = time.monotonic()
+        if what != self._step[0] or done < self._step[1]:
+            self._step_began = now
+        self._step = (what, done)
+        if now - self._told >= _LINE:
+            self._told = now
+            logged = f"{done:,} so far" if total is None else f"{done:,} of {total:,} ({done / max(total, 1):.0%})"
+            seconds = now - self._step_began
+            left = f", {time_text(seconds * (total - done) / done)} left" if total and done and seconds else ""
+            _log.info("%s: %s", what, logged + left)
 
     def start(self, total: int) -> None:
         self._total = total
@@ -94,7 +122,7 @@ class LineProgress(Progress):
 
 
 class BarProgress(Progress):
-    """A bar that is drawn from the hooks themselves, at most ten times a second."""
+    """Draws a bar from the hooks themselves, at most ten times a second."""
 
     def __init__(self, verb: str = "packing", unit: str = "samples") -> None:
         super().__init__(verb, unit)
@@ -102,7 +130,7 @@ class BarProgress(Progress):
         from rich.console import Console
 
         self._bar = rich.Progress(
-            rich.TextColumn(verb),
+            rich.TextColumn("{task.description}"),
             rich.BarColumn(),
             rich.TaskProgressColumn(),
             rich.TextColumn("{task.fields[amount]}"),
@@ -114,14 +142,23 @@ class BarProgress(Progress):
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        self._task: Any = None
+        self._task = self._bar.add_task("", total=None, amount="", visible=False)
+        self._step = ("", 0)
         self._drawn = self._began = 0.0
         self._bytes = 0
 
+    def look(self, what: str, done: int, total: int | None) -> None:
+        if what != self._step[0] or done < self._step[1]:
+            self._bar.reset(self._task, description=what)
+        self._step = (what, done)
+        if time.monotonic() - self._opened >= _SHORT:
+            self._bar.update(self._task, completed=done, total=total, amount=f"{done:,}", visible=True)
+            self._draw()
+
     def start(self, total: int) -> None:
         self._began = time.monotonic()
-        self._task = self._bar.add_task("", total=total, amount="")
-        self._bar.start()
+        self._bar.reset(self._task, description=self._verb, total=total, amount="", visible=True)
+        self._draw()
 
     def resume(self, samples: int, nbytes: int) -> None:
         # Not `advance`: what was done before tells nothing about the rate.
@@ -129,21 +166,35 @@ class BarProgress(Progress):
 
     def advance(self, samples: int, nbytes: int) -> None:
         self._bytes += nbytes
-        now = time.monotonic()
-        rate = size_text(self._bytes / max(now - self._began, 1e-9))
+        rate = size_text(self._bytes / max(time.monotonic() - self._began, 1e-9))
         more = nbytes if self._in_bytes else samples
         self._bar.update(self._task, advance=more, amount=f"{size_text(self._bytes)}, {rate}/s")
+        self._draw()
+
+    def _draw(self) -> None:
+        now = time.monotonic()
         if now - self._drawn >= _REDRAW:
             self._drawn = now
+            logs.before_line = self._bar.stop  # a line of the log takes the bar away, the next drawing brings it back
+            self._bar.start()
             self._bar.refresh()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._bar.stop()
+        logs.before_line = logs.nothing_drawn
+
+
+def open_shown(sources: Sequence[str], options: ConvertOptions) -> Source:
+    """Open the sources named on the command line, and show how far finding files and reading headers is."""
+    from packer.convert import open_source
+
+    with progress("planning") as shown:
+        return open_source(list(sources), replace(options, looking=shown.look), [])
 
 
 def progress(verb: str = "packing", unit: str = "samples") -> Progress:
-    """What suits stderr: a bar on a terminal, lines elsewhere, nothing with --quiet."""
-    if is_quiet():
+    """Return what suits stderr: a bar on a terminal, lines elsewhere, nothing with --quiet."""
+    if logs.is_quiet():
         return Progress(verb, unit)
     if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
         return BarProgress(verb, unit)

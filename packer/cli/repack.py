@@ -60,6 +60,7 @@ def repack(
             workers=workers,
             overwrite=overwrite,
             go_on=go_on,
+            looking=shown.look,
             planned=shown.begin,
             resumed=shown.resume,
             progress=shown.advance,

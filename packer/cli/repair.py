@@ -49,10 +49,10 @@ def repair(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> 
 
 def _repaired(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> RepairReport:
     from packer import repair as repairing
-    from packer.cli.progress import progress
-    from packer.convert import open_source, processors
+    from packer.cli.progress import open_shown, progress
+    from packer.convert import processors
 
-    source = open_source(list(sources), options, []) if sources else None
+    source = open_shown(sources, options) if sources else None
     with ExitStack() as shows:
         checking = shows.enter_context(progress("checking", "bytes"))
         packing = progress("packing")

@@ -67,10 +67,9 @@ def _verified(dataset: Path) -> VerifyReport:
 
 def _compared(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> list[Damage]:
     from packer.checking.against import compare
-    from packer.cli.progress import progress
-    from packer.convert import open_source
+    from packer.cli.progress import open_shown, progress
 
-    source = open_source(list(sources), options, [])
+    source = open_shown(sources, options)
     with progress("comparing") as shown:
         shown.start(len(source))
         return compare(dataset, source, shown.advance, guarded=True)

@@ -130,3 +130,70 @@ def test_a_bar_of_bytes(clock, terminal):
         bar.advance(0, 4 * 10**6)
     assert "checking" in screen.getvalue()
     assert "40%" in screen.getvalue()
+
+
+def test_planning_is_told_of_in_a_log(clock, capsys):
+    """Every few seconds: what is done, how far it is, and how long it will take, or nothing if it is soon over."""
+    lines = LineProgress()
+    lines.look("finding files", 40_000, None)
+    clock.seconds += 5
+    lines.look("finding files", 50_000, None)
+    for done in range(0, 9000, 1000):
+        lines.look("reading headers", done, 50_000)
+        clock.seconds += 1
+    lines.begin(prepared(50_000))
+    assert capsys.readouterr().err.splitlines() == [
+        "packer: finding files: 50,000 so far",
+        "packer: reading headers: 5,000 of 50,000 (10%), 0:45 min left",
+    ]
+
+
+def test_planning_is_drawn_after_half_a_second(clock, terminal):
+    """The bar says what is done and how far it is, then how far the packing is; short planning is not drawn."""
+    screen = terminal()
+    with progress.progress() as bar:
+        bar.look("finding files", 100, None)
+        clock.seconds += 0.4
+        bar.look("reading headers", 10, 200)
+        assert screen.getvalue() == ""
+        clock.seconds += 0.2
+        bar.look("reading headers", 50, 200)
+        assert "reading headers" in screen.getvalue()
+        assert "25%" in screen.getvalue()
+        clock.seconds += 1
+        bar.begin(prepared(1000))
+        clock.seconds += 1
+        bar.advance(600, 10)
+    assert "packing" in screen.getvalue()
+    assert "60%" in screen.getvalue()
+
+
+def test_a_log_line_takes_the_bar_away_first(clock, terminal):
+    """A warning in the middle of the work has a line of its own, and the bar is drawn again below it."""
+    screen = terminal()
+    with progress.progress() as bar:
+        bar.begin(prepared(10))
+        clock.seconds += 1
+        bar.advance(2, 10)
+        logging.getLogger("packer.x").warning("careful")
+        clock.seconds += 1
+        bar.advance(4, 10)
+    before, _, after = screen.getvalue().partition("packer: warning: careful\n")
+    assert before.endswith("\x1b[2K")  # the line was blank
+    assert "60%" in after
+
+
+@pytest.mark.parametrize("command", ["plan", "convert"])
+def test_planning_is_shown_by_the_commands(packer, pairs, monkeypatch, command, tmp_path):
+    """`plan` and `convert` show finding files and reading headers while they plan."""
+    monkeypatch.setattr(progress, "_LINE", 0.0)
+    result = packer(command, *pairs.sources, *([tmp_path / "out"] if command == "convert" else []))
+    assert result.exit_code == 0, result.stderr
+    assert "packer: finding files: 12 of 12 (100%)" in result.stderr
+    assert "packer: reading headers: 12 of 12 (100%)" in result.stderr
+
+
+def test_quiet_planning_is_not_shown(packer, pairs, monkeypatch):
+    """With --quiet there is neither a bar nor a line."""
+    monkeypatch.setattr(progress, "_LINE", 0.0)
+    assert packer("plan", *pairs.sources, "--quiet").stderr == ""
