@@ -2,20 +2,28 @@
 
 A checked reader stands in front of another and asks it for nothing but where its bytes lie; what is read there, whole
 samples, crops or subsets of points, makes no difference.
+
+Index arrays have no checksums. Most need none: a frame that a wrong index leads to does not have its checksum, and the
+size of a sample has to be that of its shape. Only a shape of several ragged axes, or one of no bytes, can be wrong and
+fit all the same. Before the first such shape of a shard is used, the digest of its whole file is compared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from packer.codecs.frame_hashes import frame_hashes
 from packer.errors import DamagedError
 from packer.format.column_index import ColumnIndex
+from packer.format.manifest import Manifest
 from packer.format.schema import Field
+from packer.format.shard import Shard
 from readers.draws import Visits
 from readers.field_reader import FieldReader
 from readers.fixed import Allocate
@@ -26,6 +34,37 @@ from readers.places import Numbers
 SHOWN = 5
 
 
+class Digests:
+    """Checks the digest of each shard of a dataset, once, when it is first asked for."""
+
+    def __init__(self, opened: Opened, manifest: Manifest) -> None:
+        self._opened = opened
+        self._fields = manifest.fields
+        self._entries = [entry for entry in manifest.shards if entry.samples]
+        self._checked: set[int] = set()
+
+    def check(self, shards: Numbers) -> None:
+        """Check the shards of some samples, (n,).
+
+        Raises:
+            DamagedError: something other than frames was changed in one. Wrong frames are found when they are read.
+        """
+        for shard in set(shards.tolist()) - self._checked:
+            mapped, entry = self._opened.shards[shard], self._entries[shard]
+            if xxhash.xxh3_128_hexdigest(mapped.bytes) != entry.digest and not self._has_wrong_frames(shard):
+                raise DamagedError(
+                    f"{mapped.path}: its digest is wrong, though all frames are right: an index, a page or the padding "
+                    "changed; `packer repair` packs the shard again"
+                )
+            self._checked.add(shard)
+
+    def _has_wrong_frames(self, shard: int) -> bool:
+        entry = self._entries[shard]
+        with Shard(Path(self._opened.shards[shard].path), entry.bytes) as opened:
+            columns = [opened.column(number, field, entry.samples) for number, field in enumerate(self._fields)]
+            return any(wrong for column in columns for _, wrong in column.check_frames())
+
+
 class Checker:
     """Checks the frames of one field.
 
@@ -34,10 +73,21 @@ class Checker:
         in_words: gives a sample in words, by its number.
     """
 
-    def __init__(self, opened: Opened, field: str, in_words: Callable[[int], str]) -> None:
+    def __init__(self, opened: Opened, field: str, in_words: Callable[[int], str], digests: Digests) -> None:
         self._places = opened.places[field]
         self._shards = opened.shards
         self._in_words = in_words
+        shape = self._places.field
+        self._digests = digests if len(shape.ragged_axes) > 1 or (shape.is_ragged and not shape.fixed_bytes) else None
+
+    def check_shapes(self, numbers: Numbers) -> None:
+        """Check the shapes of samples (n,), where their frames say nothing of them.
+
+        Raises:
+            DamagedError: an index may be wrong.
+        """
+        if self._digests is not None:
+            self._digests.check(self._places.shard_of(numbers))
 
     def check(self, numbers: Numbers, spans: Numbers) -> None:
         """Compares the frames that samples `numbers` (n,) touch at `spans`, address and size each (n, 2).
@@ -126,6 +176,7 @@ class CheckedReader:
 
     def locate(self, numbers: Numbers, visits: Visits | None = None) -> Numbers:
         """Places as the reader has them, and the numbers of their samples, (n, m + 1)."""
+        self._checker.check_shapes(numbers)
         places = self._reader.locate(numbers, visits)
         return np.concatenate([places[:, None] if self._flat else places, numbers[:, None]], axis=1)
 
@@ -146,11 +197,9 @@ class CheckedReader:
         return located[:, 0].copy() if self._flat else located[:, :-1]
 
 
-def checked(
-    readers: Mapping[str, FieldReader], opened: Opened, in_words: Callable[[int], str]
-) -> dict[str, FieldReader]:
+def checked(readers: Mapping[str, FieldReader], checkers: Mapping[str, Checker]) -> dict[str, FieldReader]:
     """The readers by field, each checked."""
-    return {name: CheckedReader(reader, Checker(opened, name, in_words)) for name, reader in readers.items()}
+    return {name: CheckedReader(reader, checkers[name]) for name, reader in readers.items()}
 
 
 def _frames_of(index: ColumnIndex, local: Numbers) -> tuple[Numbers, Numbers]:

@@ -18,7 +18,7 @@ from packer.format.schema import Field
 from packer.remote.urls import is_url
 from readers.batch import Batch, item_of
 from readers.by_shard import ByShard
-from readers.checking import CheckedReader, Checker, checked
+from readers.checking import CheckedReader, Checker, Digests, checked
 from readers.crop import Crop
 from readers.draws import new_visits
 from readers.field_reader import FieldReader
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 Transform = Callable[[Any], Any]
 
 #: Attributes that follow from the path and are not pickled.
-_FOUND_BY_PATH = ("manifest", "fields", "_opened", "_by_shard", "_names", "_readers")
+_FOUND_BY_PATH = ("manifest", "fields", "_opened", "_by_shard", "_names", "_readers", "_checked")
 
 
 class PackedDataset(Dataset[Any]):
@@ -67,7 +67,9 @@ class PackedDataset(Dataset[Any]):
         crop: reads crops of one size from pictures of different sizes; see `Crop`.
         sample_points: reads so many points of every cloud, chosen at random; see `PointSample`.
         verify: compares every frame with its checksum before it is decoded or copied; a wrong one is a `DamagedError`
-            that names field and sample. Without it damage may give an error, or wrong values of the right shape.
+            that names field and sample. Where frames say nothing of a sample's shape, since several of its axes are
+            ragged, the whole of each shard is compared with its digest when it is first used. Without `verify` damage
+            may give an error, or wrong values of the right shape.
         cache: folder that what is behind a URL is fetched into, by one process for all; by default `lmdb-packer` in
             the user's folder of caches.
         cache_bytes: what the datasets in it may take: the least recently used files that no process has open are
@@ -113,6 +115,7 @@ class PackedDataset(Dataset[Any]):
         self._opened: Opened | None = None
         self._names: Names | None = None
         self._readers: Mapping[str, FieldReader] | None = None
+        self._checked: dict[str, Checker] = {}
         self._by_shard: ByShard | None = None
         # A crop's places are given by the number in the whole dataset, and errors name it.
         in_whole = self._has_parts or self.verify
@@ -148,7 +151,7 @@ class PackedDataset(Dataset[Any]):
             if self._has_parts:
                 describes = partial(describe, self.path, self.manifest)
                 readers = Parts(self.opened, self.crop, self.sample_points, describes).readers()
-            self._readers = checked(readers, self.opened, self._in_words) if self.verify else readers
+            self._readers = checked(readers, self._checkers()) if self.verify else readers
         return self._readers
 
     @property
@@ -161,10 +164,14 @@ class PackedDataset(Dataset[Any]):
         """Whether two visits of a sample may differ: crops, flips, turns or points are drawn."""
         return self.sample_points is not None or (self.crop is not None and self.crop.is_random)
 
-    @property
-    def _in_words(self) -> Callable[[int], str]:
-        # Not a method: its readers would hold the dataset, which holds them, and files would stay open for a while.
-        return partial(in_words, self.path, self.manifest)
+    def _checkers(self) -> dict[str, Checker]:
+        """Return what checks each field, for as long as the shards are open."""
+        if not self._checked:
+            digests = Digests(self.opened, self.manifest)
+            # Not a method: its readers would hold the dataset, which holds them, and files would stay open for a while.
+            words = partial(in_words, self.path, self.manifest)
+            self._checked = {name: Checker(self.opened, name, words, digests) for name in self.fields}
+        return self._checked
 
     def set_epoch(self, epoch: int) -> None:
         """Accept the number of an epoch, from 0, for code that tells every dataset.
@@ -248,7 +255,7 @@ class PackedDataset(Dataset[Any]):
         number = sample_number(index, len(self), self._numbers_of)
         opened, number = (self.opened, number) if self._by_shard is None else self._by_shard.holding(number)
         reader = opened.readers[field]
-        checker = Checker(opened, field, self._in_words) if self.verify else None
+        checker = self._checkers()[field] if self.verify else None
         if rows is None and columns is None:
             whole_reader = CheckedReader(reader, checker) if checker else reader
             whole = as_images(reader.field, whole_reader.read(whole_reader.locate(np.array([number]))))

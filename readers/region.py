@@ -27,6 +27,8 @@ def read_region(
     """
     field = source.field
     _check(field, rows, columns)
+    if checker:
+        checker.check_shapes(np.array([number], np.int64))
     located = source.locate(np.array([number], np.int64))
     shape = source.shapes(located)[0].tolist()
     wanted_rows = np.arange(shape[0])[rows or slice(None)]

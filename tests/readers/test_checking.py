@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 import torch
 import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from packer.codecs.configs import NAMED
 from packer.errors import DamagedError
 from packer.format import manifest as manifests
+from packer.format.layout import column_key, index_arrays
 from packer.format.schema import Field, FrameRule
 from packer.format.shard import Shard
 from readers import Crop, Loader, PackedDataset
@@ -193,3 +196,92 @@ def test_nothing_at_all_is_checked(packed, nothing):
         assert len(PackedDataset(packed, fields=field, verify=True)[nothing]) == 1
     crops = PackedDataset(packed, fields=["picture", "lr"], crop=Crop(1, of="picture"), verify=True)
     assert crops[nothing]["picture"].shape == (0, 3, 1, 1)
+
+
+def _index_at(folder: Path, field: int, array: str) -> tuple[Path, int, int]:
+    """Where the bytes of an index array of the only shard lie: file, start and end."""
+    manifest = manifests.read(folder)
+    path = folder / manifest.shards[0].file
+    with Shard(path) as shard:
+        value = bytes(shard.value(column_key(field, array)))
+    at = path.read_bytes().find(value)
+    return path, at, at + len(value)
+
+
+@pytest.fixture
+def shapes(pack, tmp_path):
+    """Pictures of several sizes, one of them without pixels, clouds without columns, and text, in one shard."""
+    fields = (
+        Field(name="picture", dtype="uint8", shape=(None, None)),
+        Field(name="empty", dtype="uint8", shape=(None, 0)),
+        Field(name="caption", dtype="uint8", kind="text", shape=(None,)),
+    )
+    sizes = [(4, 6), (0, 1), (7, 9), (2, 3)]
+    samples = [
+        {
+            "picture": np.full(size, 7, np.uint8),
+            "empty": np.zeros((size[0], 0), np.uint8),
+            "caption": f"{size}",
+        }
+        for size in sizes
+    ]
+    return pack(tmp_path / "shapes", fields, [samples])
+
+
+@pytest.mark.parametrize(
+    ("field", "word", "value"), [("picture", 3, 0), ("picture", 3, 5), ("picture", 0, 12), ("empty", 1, 1)]
+)
+def test_a_wrong_shape_that_fits_its_bytes_is_found(shapes, field, word, value):
+    """No frame tells of it: a sample without bytes, or as many pixels in other rows. Regions and crops find it too."""
+    number = [f.name for f in manifests.read(shapes).fields].index(field)
+    path, at, _ = _index_at(shapes, number, "shapes")
+    changed = bytearray(path.read_bytes())
+    changed[at + 8 * word] = value
+    if value == 12:
+        changed[at + 8] = 2  # 12 x 2 instead of 4 x 6
+    path.write_bytes(changed)
+    dataset = PackedDataset(shapes, verify=True)
+    for read in (
+        lambda: dataset[:],
+        lambda: dataset[2],
+        lambda: dataset.read(2, field, rows=slice(0, 1)),
+        lambda: list(Loader(PackedDataset(shapes, [field], verify=True), 2)),
+    ):
+        with pytest.raises(DamagedError, match="its digest is wrong, though all frames are right"):
+            read()
+    crop = Crop(1, of="picture")
+    with pytest.raises(DamagedError, match="its digest is wrong"):
+        PackedDataset(shapes, crop=crop, verify=True)[[2]]
+    PackedDataset(shapes, "caption", verify=True)[:]  # whose shapes follow from its bytes
+
+
+@settings(max_examples=150)
+@given(data=st.data())
+def test_no_flipped_bit_of_an_index_gives_other_values(golden_index, data):
+    """Whichever bit of whichever index array is flipped: the values are the right ones, or an error tells of it."""
+    folder, wanted, arrays = golden_index
+    path, start, end = data.draw(st.sampled_from(arrays))
+    bit = data.draw(st.integers(8 * start, 8 * end - 1))
+    sound = path.read_bytes()
+    changed = bytearray(sound)
+    changed[bit // 8] ^= 1 << bit % 8
+    try:
+        path.write_bytes(changed)
+        try:
+            found = PackedDataset(folder, verify=True)[:]
+        except DamagedError:
+            return
+        assert all(same(list(found[name]), list(wanted[name])) for name in wanted if name != "xyz")
+        assert same(found["xyz"].values, wanted["xyz"].values)
+        assert same(found["xyz"].offsets, wanted["xyz"].offsets)
+    finally:
+        path.write_bytes(sound)
+
+
+@pytest.fixture(scope="module")
+def golden_index(packed, tmp_path_factory):
+    """A copy of the dataset `packed`, what it holds, and where the index arrays of its first shard lie."""
+    folder = Path(shutil.copytree(packed, tmp_path_factory.mktemp("flipped") / "packed"))
+    fields = manifests.read(folder).fields
+    arrays = [_index_at(folder, number, array) for number, f in enumerate(fields) for array in index_arrays(f)]
+    return folder, PackedDataset(folder)[:], arrays
