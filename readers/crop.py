@@ -73,11 +73,6 @@ class Crop:
         return (self.size, self.size) if isinstance(self.size, int) else self.size
 
     @property
-    def is_random(self) -> bool:
-        """Whether anything is drawn: places, flips or turns."""
-        return self.at is None or self.flips or self.turns
-
-    @property
     def step(self) -> int:
         """Places are multiples of this, so that they fall on whole pixels of every field."""
         return math.lcm(*self.aligned.values())
@@ -113,3 +108,8 @@ class Crop:
         places = self.given()
         if places is not None and places.ndim == 2 and len(places) != samples:
             raise UsageError(f"crop: at holds {len(places)} places for {samples} samples")
+
+
+def is_random(crop: Crop) -> bool:
+    """Whether two visits of a sample may be cropped differently: places, flips or turns are drawn."""
+    return crop.at is None or crop.flips or crop.turns

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
-from readers.crop import Crop
+from readers.crop import Crop, is_random
 from readers.draws import CROPS, Draws, Visits, below
 from readers.fixed import TORCH_DTYPES, Allocate
 from readers.places import Numbers
@@ -60,7 +60,7 @@ class Placing:
         out = np.zeros((len(numbers), 3), np.int64)
         step, room = self.crop.step, sizes - self.crop.shape
         given = self.crop.given()
-        if self.crop.is_random:
+        if is_random(self.crop):
             assert visits is not None, "random crops are drawn by their visits"
             words = Draws(self.crop.seed, CROPS, COUNT).words(visits)
         if given is not None:

@@ -26,7 +26,7 @@ from readers.fixed import Allocate
 from readers.gathering import as_images, gathered
 from readers.indexing import Numbers, is_single, sample_number, sample_numbers
 from readers.opened import Opened, describe, in_words, open_names
-from readers.parts import Parts, check_parts
+from readers.parts import Parts, check_parts, draws_parts
 from readers.points import PointSample
 from readers.region import read_region
 from readers.rows import SampleRows
@@ -159,11 +159,6 @@ class PackedDataset(Dataset[Any]):
         """Whether crops or points are read instead of whole samples."""
         return self.crop is not None or self.sample_points is not None
 
-    @property
-    def is_random(self) -> bool:
-        """Whether two visits of a sample may differ: crops, flips, turns or points are drawn."""
-        return self.sample_points is not None or (self.crop is not None and self.crop.is_random)
-
     def _checkers(self) -> dict[str, Checker]:
         """Return what checks each field, for as long as the shards are open."""
         if not self._checked:
@@ -232,7 +227,7 @@ class PackedDataset(Dataset[Any]):
             if not by_shard.is_whole:
                 return by_shard.gather(numbers)
             self._by_shard = None
-        visits = new_visits(len(numbers)) if self.is_random else None
+        visits = new_visits(len(numbers)) if draws_parts(self.crop, self.sample_points) else None
         return gathered(self.readers, numbers, allocate, visits)
 
     def read(self, index: Any, field: str, rows: slice | None = None, columns: slice | None = None) -> Any:

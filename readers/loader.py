@@ -30,6 +30,7 @@ from readers.draws import Visits, visits_of
 from readers.fixed import FixedCoded
 from readers.next_order import NextOrder
 from readers.order import Given
+from readers.parts import draws_parts
 from readers.places import Numbers
 from readers.pool import Pool
 from readers.runs import CODED_RUN_BYTES, batches_at_once, machine_decodes
@@ -217,7 +218,7 @@ class Loader:
 
     def _visits(self, samples: int, epoch: int, done: int) -> Visits | None:
         """Return what random parts this rank reads of the rest of an epoch, (n,); None if nothing is random."""
-        if not self.dataset.is_random:
+        if not draws_parts(self.dataset.crop, self.dataset.sample_points):
             return None
         return visits_of(self.seed, epoch, self.share.numbers(np.arange(samples), done))
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from packer.errors import UsageError
 from packer.format.schema import Field
-from readers.crop import Crop
+from readers.crop import Crop, is_random
 from readers.crop_reader import CropReader, Placing
 from readers.field_reader import FieldReader
 from readers.opened import Opened
@@ -53,6 +53,11 @@ class Parts:
             for name in self._tied:
                 readers[name] = PointsReader(self._rows[name], first, subset, self._describe)
         return readers
+
+
+def draws_parts(crop: Crop | None, points: PointSample | None) -> bool:
+    """Whether two visits of a sample may give different parts of it."""
+    return points is not None or (crop is not None and is_random(crop))
 
 
 def check_parts(crop: Crop | None, points: PointSample | None, fields: Mapping[str, Field], samples: int) -> None:
