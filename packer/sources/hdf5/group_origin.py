@@ -9,9 +9,6 @@ from typing import Any
 from packer.sources.hdf5.groups import GroupSample
 from packer.sources.hdf5.kept import MAX_KEPT, beyond
 
-#: Paths that a sentence names.
-_SHOWN = 5
-
 
 def group_origin(names: Sequence[str], samples: Sequence[GroupSample]) -> dict[str, Any]:
     """Attributes of samples by name; those `above` by file (what stands before the last slash of its samples' names)
@@ -25,7 +22,6 @@ def group_origin(names: Sequence[str], samples: Sequence[GroupSample]) -> dict[s
     for name, sample in zip(names, samples, strict=True):
         of_files.setdefault(sample.path, (name.rpartition("/")[0], sample))
     above = {home: s.above for home, s in of_files.values() if s.above}
-    beside = dict.fromkeys(path for _home, s in of_files.values() for path in s.beside)
     parts = {
         "attributes": _some(described),
         "above": _some(above),
@@ -36,7 +32,6 @@ def group_origin(names: Sequence[str], samples: Sequence[GroupSample]) -> dict[s
             *beyond(len(above), "attributes of groups above the samples of {} files"),
             *beyond(len(others), "datatypes of {} samples"),
             *_within(samples),
-            *_not_packed(list(beside)),
         ],
     }
     return {name: part for name, part in parts.items() if part}
@@ -49,8 +44,3 @@ def _some(parts: dict[str, Any]) -> dict[str, Any]:
 def _within(samples: Sequence[GroupSample]) -> list[str]:
     counts = Counter(what for s in samples for what in s.lost)
     return [f"{what} within samples are not kept: {count:,} samples have some" for what, count in counts.items()]
-
-
-def _not_packed(paths: list[str]) -> list[str]:
-    more = f" and {len(paths) - _SHOWN:,} more" if len(paths) > _SHOWN else ""
-    return [f"beside the groups of samples, and not packed: {', '.join(paths[:_SHOWN])}{more}"] if paths else []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import h5py
@@ -22,6 +23,10 @@ from packer.sources.hdf5.listing import inventory
 from packer.sources.hdf5.scan import Request, conversions
 from packer.sources.hdf5.stored_types import stored_types
 from packer.sources.hdf5.types import Column
+from packer.sources.hdf5.walk import text
+
+#: Paths that a sentence names.
+_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,6 @@ class GroupSample:
         datasets: datatypes that are not usual, by path within the group.
         lost: what of it is not kept, in the words that a sentence begins with.
         above: attributes of the root and of the groups down to the sample's, by path.
-        beside: paths of what lies beside the groups of samples.
     """
 
     path: str
@@ -50,7 +54,6 @@ class GroupSample:
     datasets: dict[str, dict[str, object]] = field(default_factory=dict)
     lost: tuple[str, ...] = ()
     above: dict[str, dict[str, object]] = field(default_factory=dict)
-    beside: tuple[str, ...] = ()
 
 
 def group_samples(path: str, base: str, request: Request, on_bad: OnBad) -> Iterator[GroupSample]:
@@ -63,7 +66,7 @@ def group_samples(path: str, base: str, request: Request, on_bad: OnBad) -> Iter
         on_bad: told of each sample that cannot be packed; where it returns, the sample is left out.
 
     Raises:
-        SourceError: the file cannot be read, or has no groups below `base`.
+        SourceError: the file cannot be read, has no groups below `base`, or holds what belongs to none of them.
     """
     with opened(path) as file:
         with faults_named(path, "listing the groups"):
@@ -71,9 +74,12 @@ def group_samples(path: str, base: str, request: Request, on_bad: OnBad) -> Iter
             if not isinstance(top, h5py.Group):
                 raise SourceError(f"has no group /{base.strip('/')} for --samples", path)
             names = [name for name in natsorted(top) if top.get(name, getclass=True) is h5py.Group]
-            above, beside = _above(file, top.name), _beside(file, top.name, set(names))
+            above = _above(file, top.name)
+            others = _others(file, top.name, set(names), request.skip)
         if not names:
             raise SourceError(f"group {top.name} holds no groups that could be samples", path)
+        if others:
+            raise SourceError(_unpacked(others), path)
         for name in names:
             try:
                 with faults_named(path, f"listing group {name}"):
@@ -81,7 +87,7 @@ def group_samples(path: str, base: str, request: Request, on_bad: OnBad) -> Iter
             except SourceError as error:
                 on_bad(error)
                 continue
-            yield replace(sample, above=above, beside=beside)
+            yield replace(sample, above=above)
 
 
 def _above(file: h5py.File, base: str) -> dict[str, dict[str, object]]:
@@ -90,14 +96,37 @@ def _above(file: h5py.File, base: str) -> dict[str, dict[str, object]]:
     return {path: some for path, some in found.items() if some}
 
 
-def _beside(file: h5py.File, base: str, names: set[str]) -> tuple[str, ...]:
-    """Paths of what lies in the groups down to `base`, and is neither one of these groups nor a sample of `names`."""
+def _others(file: h5py.File, base: str, names: set[str], skip: Collection[str]) -> list[str]:
+    """Paths of the groups and datasets that belong to no sample and are not named in `skip`.
+
+    Args:
+        base: the group that holds the samples.
+        names: their names in it.
+    """
     steps, found = _steps(base), []
     for group, below in zip(steps, [*steps[1:], None], strict=True):
-        paths = {name: f"{group.rstrip('/')}/{name}" for name in file[group]}
+        paths = {name: f"{group.rstrip('/')}/{text(name)}" for name in file[group]}
         taken = names if below is None else {name for name, path in paths.items() if path == below}
-        found += [path for name, path in paths.items() if name not in taken]
-    return tuple(found)
+        found += [path for name, path in paths.items() if name not in taken and not _is_type(file[group], name)]
+    named = {name.strip("/") for name in skip}
+    return [path for path in found if not any(f"{path[1:]}/".startswith(f"{name}/") for name in named)]
+
+
+def _is_type(group: h5py.Group, name: str | bytes) -> bool:
+    """Is it a datatype with a name? It holds no values."""
+    return group.get(name, getclass=True, getlink=True) is h5py.HardLink and isinstance(group[name], h5py.Datatype)
+
+
+def _unpacked(paths: Sequence[str]) -> str:
+    """Says that these belong to no sample, and how to leave them out."""
+    shown = paths[:_SHOWN]
+    more = f" and {len(paths) - _SHOWN:,} more" if len(paths) > _SHOWN else ""
+    verb = "belongs" if len(paths) == 1 else "belong"
+    skips = " ".join(f"--skip {shlex.quote(path)}" for path in shown)
+    return (
+        f"{', '.join(shown)}{more} {verb} to no sample: with --samples groups, only what lies within the groups of "
+        f"samples is packed. Leave out with {skips}"
+    )
 
 
 def _steps(base: str) -> list[str]:

@@ -59,7 +59,7 @@ def walk(root: h5py.Group) -> Iterator[Found]:
             raise SourceError(f"holds more than {MAX_LINKS:,} links", root.file.filename)
         deeper = []
         for prefix, group, name in todo:
-            found = _follow(group, name, f"{prefix}/{_text(name)}")
+            found = _follow(group, name, f"{prefix}/{text(name)}")
             if found.thing is not None:
                 if isinstance(found.thing, h5py.Datatype):
                     continue
@@ -96,7 +96,8 @@ def _follow(group: h5py.Group, name: str | bytes, path: str) -> Found:
         return Found(path, None, _dead_end(group, name, plain(error)))
 
 
-def _text(name: str | bytes) -> str:
+def text(name: str | bytes) -> str:
+    """Return a name as text, with escapes for bytes that are not UTF-8."""
     # h5py leaves names that are not UTF-8 as bytes.
     return name if isinstance(name, str) else name.decode("utf-8", "backslashreplace")
 

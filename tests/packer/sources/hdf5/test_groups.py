@@ -109,3 +109,23 @@ def test_wrong_requests_are_usage_errors(tmp_path: Path) -> None:
         open_hdf5(path, samples="groups:/nope")
     with pytest.raises(SourceError, match="holds no groups"):
         open_hdf5(path, samples="groups:/s0/deep")
+
+
+def test_what_belongs_to_no_sample_is_named(tmp_path: Path) -> None:
+    """A dataset next to the groups of samples is left out only where --skip names it, or a group above it."""
+    path = str(tmp_path / "episode.h5")
+    with h5py.File(path, "w") as file:
+        file["action"] = np.zeros((4, 2))
+        file["mask/train"] = np.arange(2)
+        file["type"] = np.dtype("f4")
+        for name in ("demo_0", "demo_1"):
+            file[f"data/{name}/qpos"] = np.zeros((4, 3))
+        file["data/note of mine"] = 1
+    named = r"episode\.h5: /action, /mask, /data/note of mine belong to no sample.*Leave out with (--skip .*)"
+    with pytest.raises(SourceError, match=named) as caught:
+        open_hdf5(path, samples="groups:/data")
+    assert str(caught.value).endswith("--skip /action --skip /mask --skip '/data/note of mine'")
+    source = open_hdf5(path, samples="groups:/data", skip=["/action", "mask", "/data/note of mine"])
+    assert source.names == ["demo_0", "demo_1"]
+    with pytest.raises(SourceError, match=r"/action belongs to no sample"):
+        open_hdf5(path, samples="groups:/data", skip=["mask", "/data/note of mine"])
