@@ -45,6 +45,9 @@ class Array:
         """What messages call it."""
         return f"{self.path}[{self.member.removesuffix('.npy')}]" if self.member else self.path
 
+    def __len__(self) -> int:
+        return self.header.shape[0]
+
     @property
     def row_bytes(self) -> int:
         return math.prod(self.header.shape[1:]) * self.header.dtype.itemsize

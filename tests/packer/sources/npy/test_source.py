@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import shlex
 import zipfile
 
 import numpy as np
@@ -228,3 +229,63 @@ def test_arrays_that_do_not_go_together(tmp_path):
     np.savez(tmp_path / "empty.npz")
     with pytest.raises(SourceError, match=r"empty\.npz: holds no array"):
         open_npy({"": str(tmp_path / "empty.npz")})
+
+
+def commands(error):
+    """The commands that a message shows, as lists of arguments."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    return [shlex.split(line)[2:-1] for line in lines if line.startswith("packer convert ")]
+
+
+def test_numbered_files_are_parts_or_fields_and_the_user_says_which(tmp_path):
+    """Files alike apart from digits, of one dtype and row shape, are refused with both commands, and both work."""
+    for number in (10, 2, 1):
+        save(tmp_path / f"part{number:02}.npy", X + number)
+    with pytest.raises(UsageError, match=r"part01\.npy to part10\.npy.*parts of one array or a field each") as caught:
+        open_sources([str(tmp_path)])
+    as_parts, as_fields = commands(caught.value)
+    source = open_sources(as_parts)
+    assert [(spec.name, spec.shape) for spec in source.fields] == [("part", (2, 3))]
+    joined = np.concatenate([X + 1, X + 2, X + 10])
+    np.testing.assert_array_equal(read_joined(source)["part"], joined)
+    np.testing.assert_array_equal(read_joined(pickle.loads(pickle.dumps(source.part(8, 23))))["part"], joined[8:23])
+    fields = open_sources(as_fields)
+    assert ([spec.name for spec in fields.fields], len(fields)) == (["part01", "part02", "part10"], 10)
+
+
+def test_parts_of_several_fields_need_no_common_borders(tmp_path):
+    """x and y in parts of other lengths, and z in one file, are rows of one dataset; the command for it is shown."""
+    for number, rows in enumerate((4, 6)):
+        save(tmp_path / f"x_{number}.npy", X[:rows] + number)
+        save(tmp_path / f"y_{number}.npy", Y[: 10 - rows] + number)
+    save(tmp_path / "z.npy", Y)
+    with pytest.raises(UsageError, match="named alike") as caught:
+        open_sources([str(tmp_path)])
+    (as_parts,) = commands(caught.value)
+    values = read_joined(open_sources(as_parts))
+    np.testing.assert_array_equal(values["x"], np.concatenate([X[:4], X[:6] + 1]))
+    np.testing.assert_array_equal(values["y"], np.concatenate([Y[:6], Y[:4] + 1]))
+    np.testing.assert_array_equal(values["z"], Y)
+
+
+def test_a_folder_named_as_a_field_is_its_parts(tmp_path):
+    """FIELD=FOLDER joins its files in natural order, and refuses what are no parts of one array."""
+    save(tmp_path / "10.npy", Y)
+    save(tmp_path / "9.npy", Y + 1)
+    assert read_joined(open_sources([f"y={tmp_path}"]))["y"].tolist() == [*(Y + 1), *Y]
+    save(tmp_path / "8.npy", X)
+    with pytest.raises(UsageError, match=r"rows of .* so that they are no parts of one array"):
+        open_sources([f"y={tmp_path}"])
+    save(tmp_path / "8.npy", Y)
+    save(tmp_path / "weight.npy", Y)
+    with pytest.raises(UsageError, match=r"4 arrays \(.*weight.*\), no numbered parts of one"):
+        open_sources([f"y={tmp_path}"])
+
+
+def test_names_that_differ_in_letters_are_fields(tmp_path):
+    """coord, color and normal are a field each although their rows are alike; so are x1 and x2 of other dtypes."""
+    for name in ("coord", "color", "normal"):
+        save(tmp_path / f"{name}.npy", X[:, 0])
+    save(tmp_path / "x1.npy", Y)
+    save(tmp_path / "x2.npy", Y.astype("i2"))
+    assert {spec.name for spec in open_sources([str(tmp_path)]).fields} == {"coord", "color", "normal", "x1", "x2"}
