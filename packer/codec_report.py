@@ -20,8 +20,7 @@ from packer.codecs.configs import NAMED, Buffer, Config, FrameCodec, check_fits,
 from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
 from packer.packing.framing import measured_ratio, sample_frames
-from packer.packing.plan import field_sizes
-from packer.packing.prepare import auto_codecs, look_at
+from packer.packing.plan import auto_codecs, field_sizes, look, look_at
 from packer.sources.base import Source
 from packer.sources.limits import Limits
 
@@ -80,10 +79,11 @@ def codec_report(source: Source, limits: Limits | None = None) -> Iterator[Field
     found = look_at(source, limits=limits)
     if not any(found.values()):
         raise SourceError("none of the samples looked at can be read; `packer convert` says why")
-    sizes = field_sizes(source)
-    total = sum(int(size.bytes.sum()) for size in sizes.values())
     # A report looks at more samples than a conversion does, whose choice is to be told.
-    auto = auto_codecs(source, sizes, source.fields, limits)
+    looked = look(source, limits)
+    sizes = field_sizes(source, lambda: looked)
+    total = sum(int(size.bytes.sum()) for size in sizes.values())
+    auto = auto_codecs(source.fields, sizes, looked)
     for spec in source.fields:
         samples = found[spec.name]
         share = int(sizes[spec.name].bytes.sum()) / max(total, 1)

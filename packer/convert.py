@@ -25,7 +25,7 @@ from packer.packing.finish import Made, finish
 from packer.packing.framing import codec_texts
 from packer.packing.left_out import salvage_left_out
 from packer.packing.output import OutputFolder, check_output, warn_of_room
-from packer.packing.prepare import Prepared, prepare
+from packer.packing.plan import Prepared, prepare
 from packer.packing.processes import run_processes
 from packer.packing.progress import Progress, no_progress
 from packer.packing.rejected import Rejected

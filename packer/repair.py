@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,12 +26,13 @@ from packer.packing.finish import Made, write_manifest
 from packer.packing.left_out import ListEntry, left_out_lines, salvage_left_out, write_left_out
 from packer.packing.origin import Origin
 from packer.packing.output import beside
-from packer.packing.plan import ShardPlan, field_sizes, plan_shards
+from packer.packing.plan import ShardPlan, field_sizes, look, plan_shards
 from packer.packing.processes import run_processes
 from packer.packing.progress import Progress, no_progress
 from packer.packing.rejected import encode_lines
 from packer.packing.tasks import ShardTask, report_of, write_shard
 from packer.sources.base import Source
+from packer.sources.limits import Limits
 from packer.verify import verify
 
 
@@ -107,8 +109,8 @@ def _repair(
     except DatasetError:
         manifest = rebuild_manifest(folder)
         rebuilt = True
-    for partial in (folder / SHARD_FOLDER).glob("*.partial"):
-        partial.unlink()
+    for half in (folder / SHARD_FOLDER).glob("*.partial"):
+        half.unlink()
     report = verify(folder, checked, workers)
     bad = [entry for entry in manifest.shards if entry.file in report.damaged_shards]
     if bad and source is None:
@@ -119,7 +121,7 @@ def _repair(
         check_same_schema(manifest, source)
         if damaged:
             damaged(bad)
-        planned = _planned(folder, manifest, source)
+        planned = _planned(folder, manifest, source, Limits() if workers else None)
         if lacking := [entry for entry in bad if entry not in planned]:
             raise DatasetError(f"{folder}: {lacking[0].file} is damaged too; give the sources it was made from as well")
         for entry, packed in planned.items():
@@ -164,12 +166,13 @@ class _Packed(NamedTuple):
     first: int
 
 
-def _planned(folder: Path, manifest: Manifest, source: Source) -> dict[ShardEntry, _Packed]:
+def _planned(folder: Path, manifest: Manifest, source: Source, limits: Limits | None) -> dict[ShardEntry, _Packed]:
     """The shards that a source is of, with their plan; the size of the map stands in a shard's file, so it matters."""
     found = {}
     for conversion, samples in given_by(folder, manifest, source):
         starts = conversion.edges()[:-1]
-        plan = plan_shards(samples, manifest.fields, field_sizes(samples), starts, conversion.origin)
+        sizes = field_sizes(samples, partial(look, samples, limits))
+        plan = plan_shards(samples, manifest.fields, sizes, starts, conversion.origin)
         first = conversion.first
         for entry, shard in zip(conversion.shards, plan, strict=True):
             part = samples.part(shard.start, shard.stop)

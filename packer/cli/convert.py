@@ -22,7 +22,7 @@ from packer.cli.units import size_text
 
 if TYPE_CHECKING:
     from packer.convert import ConvertOptions, Report
-    from packer.packing.prepare import Prepared
+    from packer.packing.plan import Prepared
 
 _log = logging.getLogger(__name__)
 

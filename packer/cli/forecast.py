@@ -17,7 +17,7 @@ from packer.cli.units import size_text, time_text
 from packer.codecs.configs import codec_name
 from packer.convert import ConvertOptions, guard, open_source, processors
 from packer.packing.estimate import Estimate, FieldEstimate, estimate
-from packer.packing.prepare import Prepared, prepare
+from packer.packing.plan import Prepared, prepare
 from packer.packing.rejected import Rejected
 from packer.packing.trial import Trial, trial
 

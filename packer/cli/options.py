@@ -73,7 +73,7 @@ _PACKING = (
     click.option(
         "--shard-size",
         type=size,
-        help="Raw bytes of a shard, about, such as 1GiB.  [default: 16 shards of 64 MiB to 1 GiB]",
+        help="Raw bytes of a shard, about, such as 1GiB.  [default: 16 shards of 16 MiB to 1 GiB]",
     ),
     click.option("--map-size", type=size, help="The LMDB map of a shard may not get larger than this."),
 )

@@ -22,7 +22,7 @@ from packer.cli.units import size_text, time_text
 
 if TYPE_CHECKING:
     from packer.convert import ConvertOptions
-    from packer.packing.prepare import Prepared
+    from packer.packing.plan import Prepared
     from packer.sources.base import Source
 
 #: Seconds between two drawings of the bar, and between two lines of a log.

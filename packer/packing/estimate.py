@@ -17,8 +17,7 @@ from packer.format.names_writer import names_bytes
 from packer.format.pages import PAGE_SIZE
 from packer.format.schema import Field
 from packer.format.sizes import slack_pages
-from packer.packing.plan import Plan
-from packer.packing.prepare import Prepared, look_at
+from packer.packing.plan import Plan, Prepared, look_at
 from packer.sources.limits import Limits
 
 #: Samples are taken from this many places, and no more than this many raw bytes.

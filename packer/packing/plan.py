@@ -1,30 +1,50 @@
-"""The plan: which sample goes to which shard, and how large each file gets. Pure arithmetic on sizes."""
+"""The plan of a conversion: schema, codecs, which sample goes to which shard, and how large each file gets.
+
+It is made from headers, and from a look at some samples where codecs are to be chosen or sizes stand in no header.
+Nothing is written.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.codecs.configs import Config, parse_codec
 from packer.errors import SourceError, UsageError
 from packer.format import pages
+from packer.format.manifest import check_count
 from packer.format.schema import Field, FieldSpec
 from packer.format.sizes import shard_bytes
-from packer.packing.framing import Extent
-from packer.sources.base import Source
+from packer.packing.framing import Extent, choose_codec, codec_by_field, stored_field
+from packer.sources.apart import each
+from packer.sources.base import Block, Looking, Source, not_looking, watched
+from packer.sources.limits import Limits
+from packer.sources.names import check_names
 
 GIB = 2**30
 #: Without --shard-size there are up to 16 shards, so that workers have something to share out; a shard has
-#: at least 64 MiB and at most 1 GiB. The size of the data alone decides, so that output is reproducible.
+#: at least 16 MiB and at most 1 GiB. The size of the data alone decides, so that output is reproducible.
 AUTO_SHARDS = 16
-AUTO_SMALLEST = 64 * 2**20
-#: Ragged fields whose sizes are not known before reading (text, samples in memory) are planned with about this many
-#: bytes a sample, and with one row at least. Where that is too little maps grow while shards are written.
+AUTO_SMALLEST = 16 * 2**20
+#: Ragged fields whose sizes stand in no header (text, samples in memory), and of which no sample can be read, are
+#: planned with about this many bytes a sample. Where a plan is too small maps grow while shards are written.
 UNKNOWN_BYTES = 256
+#: Samples are looked at in this many places, spread evenly, and no more than this many raw bytes of them.
+LOOK_PLACES = 16
+LOOK_BYTES = 32 * 2**20
+#: Of a small source one sample in eight is looked at, and four at least: those looked at are read twice.
+LOOK_SHARE = 8
+#: From each place comes a run of about this many bytes, at least one sample.
+RUN_BYTES = 128 * 2**10
+
+#: Some samples of every field; text as the bytes of its letters.
+Looked = Mapping[str, Sequence[NDArray[Any]]]
 
 
 @dataclass(frozen=True)
@@ -68,6 +88,15 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class Prepared:
+    """A source with its plan, and what the manifest will say of its origin."""
+
+    source: Source
+    plan: Plan
+    origin: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class FieldSizes:
     """Sizes of all samples of one field: shapes (n, axes) where ragged, bytes (n,), and whether they are known."""
 
@@ -87,23 +116,128 @@ class FieldSizes:
         return Extent(mean, largest, row)
 
 
-def field_sizes(source: Source) -> dict[str, FieldSizes]:
-    """Sizes of all samples of every field, from headers alone."""
+def prepare(
+    source: Source,
+    codec: str | Mapping[str, str],
+    shard_size: int | None,
+    limits: Limits | None = None,
+    looking: Looking = not_looking,
+) -> Prepared:
+    """Return the plan of packing `source`.
+
+    Args:
+        limits: what reading a sample may take, in a process of its own; None: in this one, unguarded.
+        looking: told how far looking at samples is.
+
+    Raises:
+        UsageError: a codec cannot be used, the shard size is too small, or there are too many fields.
+        SourceError: there is no sample, or the name of one cannot be stored.
+    """
+    if not len(source):
+        raise SourceError("there is no sample to pack")
+    check_count(len(source.fields))
+    if source.names is not None:
+        check_names(source.names)
+    # What is added to a dataset is stored as that is: its source's fields say how.
+    open_ = [spec for spec in source.fields if not isinstance(spec, Field)]
+    texts = codec_by_field(codec, [spec.name for spec in open_])
+    codecs = {name: parse_codec(text) for name, text in texts.items() if text != "auto"}
+    auto = [spec for spec in open_ if spec.name not in codecs]
+    looked = cache(partial(look, source, limits, looking))
+    sizes = field_sizes(source, looked)
+    if auto:
+        codecs |= auto_codecs(auto, sizes, looked())
+    fields = [
+        spec if isinstance(spec, Field) else stored_field(spec, codecs[spec.name], sizes[spec.name].extent(spec))
+        for spec in source.fields
+    ]
+    origin = {"kind": source.kind, **source.provenance()}
+    return Prepared(source, make_plan(source, fields, sizes, shard_size, origin), origin)
+
+
+def auto_codecs(
+    specs: Sequence[FieldSpec], sizes: Mapping[str, FieldSizes], looked: Looked
+) -> dict[str, tuple[Config, ...]]:
+    """Return the codec that `auto` takes for each of the fields `specs`, by what was looked at."""
+    total = max(sum(int(size.bytes.sum()) for size in sizes.values()), 1)
+    shares = {spec.name: int(sizes[spec.name].bytes.sum()) / total for spec in specs}
+    return {spec.name: choose_codec(spec, looked.get(spec.name, []), shares[spec.name]) for spec in specs}
+
+
+def look(source: Source, limits: Limits | None = None, looking: Looking = not_looking) -> Looked:
+    """Look at the samples by which codecs are chosen and unknown sizes planned: the same ones every time."""
+    places = min(LOOK_PLACES, max(4, len(source) // LOOK_SHARE))
+    return look_at(source, places, limits=limits, looking=looking)
+
+
+def look_at(
+    source: Source,
+    places: int = LOOK_PLACES,
+    nbytes: int = LOOK_BYTES,
+    limits: Limits | None = None,
+    looking: Looking = not_looking,
+) -> dict[str, list[NDArray[Any]]]:
+    """Some samples of every field, from evenly spread places; a bad one is passed over here.
+
+    Args:
+        places: how many, at most.
+        nbytes: no further place is looked at when this many raw bytes are exceeded.
+        limits, looking: as in `prepare`.
+    """
+    found: dict[str, list[NDArray[Any]]] = {spec.name: [] for spec in source.fields}
+    sample_bytes = max(1, sum(spec.fixed_bytes for spec in source.fields if not spec.is_ragged))
+    run = max(1, RUN_BYTES // sample_bytes) if not any(spec.is_ragged for spec in source.fields) else 1
+    seen = 0
+    parts = [source.part(start, stop) for start, stop in _runs(len(source), places, run)]
+    for blocks in watched(each(_blocks, parts, limits), "looking at samples", looking, len(parts)):
+        if isinstance(blocks, SourceError):
+            continue  # whether it stops the conversion is decided where it is packed
+        for block in blocks:
+            for name, values in block.items():
+                # Text that cannot be stored is told of where it is packed.
+                arrays = [v.encode(errors="surrogatepass") if isinstance(v, str) else v for v in values]
+                found[name] += [np.frombuffer(a, np.uint8) if isinstance(a, bytes) else a for a in arrays]
+                seen += sum(array.nbytes for array in found[name][-len(arrays) :])
+        if seen > nbytes:
+            break
+    return found
+
+
+def _blocks(source: Source) -> list[Block]:
+    return list(source.read())
+
+
+def _runs(count: int, places: int, run: int) -> list[tuple[int, int]]:
+    """Up to `places` runs of samples, evenly spread and apart; the first few are spread over it all too."""
+    starts = sorted({int(i) for i in np.linspace(0, count - 1, min(places, count))})
+    runs = [(start, min(start + run, end)) for start, end in zip(starts, [*starts[1:], count], strict=True)]
+    bits = len(runs).bit_length()
+    # Their numbers with the bits reversed: 0, 1/2, 1/4, 3/4, 1/8, ...
+    return [runs[i] for i in sorted(range(len(runs)), key=lambda i: f"{i:0{bits}b}"[::-1])]
+
+
+def field_sizes(source: Source, looked: Callable[[], Looked]) -> dict[str, FieldSizes]:
+    """Return the sizes of all samples of every field, from headers where they tell.
+
+    Args:
+        looked: gives what `look` does; called where sizes are unknown, which are planned to be those of these samples.
+    """
     sizes = {}
     for spec in source.fields:
-        shapes = source.shapes(spec.name) if spec.is_ragged else None
-        if spec.is_ragged and shapes is None:
-            nbytes = math.prod(unknown_shape(spec)) * spec.itemsize
-            sizes[spec.name] = FieldSizes(None, np.full(len(source), nbytes, np.int64), False)
-        elif shapes is not None:
-            sizes[spec.name] = FieldSizes(shapes, shapes.prod(axis=1, dtype=np.int64) * spec.itemsize, True)
-        else:
+        if not spec.is_ragged:
             sizes[spec.name] = FieldSizes(None, _same(spec.fixed_bytes, len(source)), True)
+            continue
+        shapes = source.shapes(spec.name)
+        known = shapes is not None
+        if shapes is None:
+            seen = [sample.shape for sample in looked().get(spec.name, [])] or [unknown_shape(spec)]
+            shapes = np.resize(np.array(seen, np.int64), (len(source), len(spec.shape)))
+        sizes[spec.name] = FieldSizes(shapes, shapes.prod(axis=1, dtype=np.int64) * spec.itemsize, known)
     return sizes
 
 
 def unknown_shape(spec: FieldSpec) -> tuple[int, ...]:
-    """The shape that samples of unknown size are planned with: the first ragged axis takes what the others leave."""
+    """Return the shape of a sample of `UNKNOWN_BYTES`: the first ragged axis takes what the others leave."""
     first = spec.ragged_axes[0]
     length = max(1, -(-UNKNOWN_BYTES // max(spec.fixed_bytes, 1)))
     return tuple(length if axis == first else 1 if n is None else n for axis, n in enumerate(spec.shape))
@@ -147,7 +281,7 @@ def plan_shards(
     name_ends = _name_ends(source)
     shards = []
     for number, (start, stop) in enumerate(zip(starts, stops, strict=True)):
-        shapes = {f.name: _shapes(f, sizes[f.name], start, stop) for f in fields if f.is_ragged}
+        shapes = {name: size.shapes[start:stop] for name, size in sizes.items() if size.shapes is not None}
         name_bytes = None if name_ends is None else int(name_ends[stop] - name_ends[start])
         size = shard_bytes(number, fields, stop - start, shapes, name_bytes, origin)
         shards.append(ShardPlan(number, start, stop, int(total[start:stop].sum()), size))
@@ -185,12 +319,6 @@ def cut(sizes: NDArray[np.int64], shard_size: int | None) -> list[int]:
     else:
         starts = [0, *(np.searchsorted(np.cumsum(sizes), wanted, side="left") + 1).tolist()]
     return sorted({start for start in starts if start < len(sizes)})
-
-
-def _shapes(field: Field, sizes: FieldSizes, start: int, stop: int) -> NDArray[np.int64]:
-    if sizes.shapes is not None:
-        return sizes.shapes[start:stop]
-    return np.broadcast_to(np.array(unknown_shape(field), np.int64), (stop - start, len(field.shape)))
 
 
 def _name_ends(source: Source) -> NDArray[np.int64] | None:

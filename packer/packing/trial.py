@@ -14,7 +14,7 @@ import numpy as np
 from packer.errors import SourceError
 from packer.format.column_writer import ColumnWriter
 from packer.format.schema import Field
-from packer.packing.prepare import Prepared
+from packer.packing.plan import Prepared
 from packer.sources.apart import each
 from packer.sources.base import Source, count
 from packer.sources.limits import Limits

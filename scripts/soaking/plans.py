@@ -14,7 +14,7 @@ from packer.convert import convert
 from packer.format.manifest import NAMES_FILE
 from packer.format.schema import FieldSpec
 from packer.packing.estimate import estimate
-from packer.packing.prepare import Prepared
+from packer.packing.plan import Prepared
 from packer.sources.base import Block, Source
 
 _DTYPES = ("uint8", "int16", "float32", "float64")

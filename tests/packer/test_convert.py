@@ -38,7 +38,7 @@ class Squares(Dataset):
     def __getitem__(self, i):
         if i in self.bad:
             return {"x": torch.zeros(5), "i": i, "text": ""}
-        return {"x": torch.full((2, 2), float(i)), "i": i, "text": f"number {i}"}
+        return {"x": torch.full((2, 2), float(i)), "i": i, "text": f"number {i}".ljust(280)}
 
 
 class Breaks(Squares):
@@ -57,7 +57,7 @@ def check(out, count):
     assert batch["i"].tolist() == list(range(count))
     assert batch["x"].shape == (count, 2, 2)
     assert batch["x"][:, 0, 0].tolist() == list(range(count))
-    assert batch["text"] == [f"number {i}" for i in range(count)]
+    assert batch["text"] == [f"number {i}".ljust(280) for i in range(count)]
 
 
 def test_a_list_of_dicts(tmp_path):
@@ -110,6 +110,32 @@ def test_the_hooks_are_told(tmp_path):
     assert [sum(column) for column in zip(*done, strict=True)] == [300, report.raw_bytes]
     assert report.kept_shards == 0
     assert report.file_bytes == sum(path.stat().st_size for path in (tmp_path / "out").rglob("*.lmdb"))
+
+
+class Photographs:
+    """Pictures of nearly 2 MB in memory, each of another size, made when they are asked for."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, number):
+        return {"hr": np.full((600 + number, 1000, 3), number, np.uint8), "caption": "a photograph " * 100}
+
+
+@pytest.mark.parametrize("as_list", [True, False])
+def test_samples_in_memory_are_stored_by_their_real_sizes(as_list, tmp_path):
+    """Large pictures in memory lie in bands, so that one is read alone, and shards hold the bytes asked for."""
+    samples = Photographs(20)
+    report = convert(
+        [samples[n] for n in range(20)] if as_list else samples, tmp_path / "out", codec="none", shard_size=10 * 2**20
+    )
+    hr, caption = report.manifest.fields
+    assert 60_000 <= hr.frame.rows * 3000 <= 70_000
+    assert caption.frame.samples == 65_536 // 1300
+    assert len(report.manifest.shards) == 4
 
 
 @pytest.mark.parametrize(("source", "count"), [("pairs", 12), ("clouds", 5), ("rows", 1)])

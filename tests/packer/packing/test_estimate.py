@@ -8,7 +8,7 @@ import pytest
 from packer.convert import convert
 from packer.format.schema import Field, FrameRule
 from packer.packing.estimate import estimate, stored_share
-from packer.packing.prepare import look_at, prepare
+from packer.packing.plan import look_at, prepare
 from packer.sources.samples import SampleSource
 from readers import PackedDataset
 

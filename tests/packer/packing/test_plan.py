@@ -78,7 +78,7 @@ def stored(spec: FieldSpec, codec: str = "none") -> Field:
 
 def plan_of(source: Clouds, shard_size: int | None = None, codec: str = "none") -> Any:
     fields = [stored(spec, codec) for spec in source.fields]
-    return make_plan(source, fields, field_sizes(source), shard_size, {"kind": "test"})
+    return make_plan(source, fields, field_sizes(source, dict), shard_size, {"kind": "test"})
 
 
 # ---------------------------------------------------------------- cutting
@@ -105,7 +105,7 @@ def test_shards_have_about_the_same_bytes(sizes: Any, shard_size: int) -> None:
 
 
 def test_without_a_size_the_data_decides() -> None:
-    """At least 64 MiB a shard, up to 16 shards, at most 1 GiB a shard."""
+    """At least 16 MiB a shard, up to 16 shards, at most 1 GiB a shard."""
     for total, count in ((MIB, 1), (AUTO_SMALLEST, 1), (3 * AUTO_SMALLEST, 3), (8 * GIB, AUTO_SHARDS), (64 * GIB, 64)):
         assert len(cut(np.full(1024, total // 1024), None)) == count
 
@@ -140,7 +140,7 @@ def test_without_samples_there_is_no_plan() -> None:
 
 def test_sizes_come_from_headers() -> None:
     """Bytes of fixed and ragged fields are known; those of text are guessed and said to be."""
-    sizes = field_sizes(Clouds([1, 0, 5], captions=True))
+    sizes = field_sizes(Clouds([1, 0, 5], captions=True), dict)
     assert sizes["xyz"].bytes.tolist() == [12, 0, 60]
     assert sizes["label"].bytes.tolist() == [8, 8, 8]
     assert sizes["caption"].bytes.tolist() == [UNKNOWN_BYTES] * 3
@@ -165,7 +165,7 @@ def test_samples_of_unknown_size_are_planned_small(dtype: str, shape: Any, plann
     spec = FieldSpec(name="a", dtype=dtype, shape=shape)
     assert unknown_shape(spec) == planned
     source = SampleSource([{"a": 0}] * 1000, [spec])
-    sizes = field_sizes(source)
+    sizes = field_sizes(source, dict)
     nbytes = int(np.prod(planned)) * spec.itemsize
     assert sizes["a"].bytes.tolist() == [nbytes] * 1000
     plan = make_plan(source, [stored(spec)], sizes, None, {"kind": "test"})
@@ -175,7 +175,7 @@ def test_samples_of_unknown_size_are_planned_small(dtype: str, shape: Any, plann
 def test_extents_of_fields() -> None:
     """Mean, largest sample and row of a ragged field and of a scalar."""
     source = Clouds([10, 30])
-    sizes = field_sizes(source)
+    sizes = field_sizes(source, dict)
     cloud, label = (sizes[spec.name].extent(spec) for spec in source.fields)
     assert (cloud.mean, cloud.largest, cloud.row) == (240.0, 360, 12)
     assert (label.mean, label.largest, label.row) == (8.0, 8, 8)

@@ -17,7 +17,7 @@ from packer.errors import SourceError, WriteError
 from packer.format import manifest as manifests
 from packer.format.schema import Field
 from packer.format.shard import Shard
-from packer.packing.prepare import prepare
+from packer.packing.plan import prepare
 from packer.packing.supervisor import write_shard_guarded
 from packer.packing.tasks import ShardTask
 from packer.sources.base import Source

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from packer.errors import SourceError
-from packer.packing.prepare import prepare
+from packer.packing.plan import prepare
 from packer.sources.names import check_names, name_bytes
 from packer.sources.samples import SampleSource
 
