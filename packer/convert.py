@@ -85,7 +85,7 @@ class ConvertOptions:
     read_bytes: int | None = Limits.nbytes
     executor: Executor | None = None
     progress: Progress | None = None
-    looking: Looking = not_looking
+    looking: Looking | None = None
     planned: Callable[[Prepared], None] | None = None
     resumed: Progress | None = None
 
@@ -183,7 +183,7 @@ def _pack(sources: Any, path: Path, options: ConvertOptions) -> tuple[Report, St
     limits = guard(options, isinstance(source, SampleSource))
     if limits is not None and options.executor is None:
         child.check_may_start()  # before the folder is claimed
-    prepared = prepare(source, options.codec, options.shard_size, limits, options.looking)
+    prepared = prepare(source, options.codec, options.shard_size, limits, options.looking or not_looking)
     if options.planned:
         options.planned(prepared)
     warn_of_room(path, prepared.plan.file_bytes)
@@ -232,7 +232,8 @@ def open_source(sources: Any, options: ConvertOptions, rejected: list[Rejected])
     inputs = _inputs(sources)
     if inputs is not None:
         inputs = [local_input(text) for text in inputs]
-        return open_sources(inputs, options.source, on_bad, guard(options, in_memory=False), options.looking)
+        limits = guard(options, in_memory=False)
+        return open_sources(inputs, options.source, on_bad, limits, options.looking or not_looking)
     if isinstance(sources, Mapping) or not (hasattr(sources, "__len__") and hasattr(sources, "__getitem__")):
         what = f"an object of type {type(sources).__name__}"
         raise UsageError(f"cannot pack {what}; paths or a sequence of dicts are expected")
