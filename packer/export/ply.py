@@ -1,9 +1,12 @@
-"""PLY files, one a sample: OUT/NAME.ply, with the elements, properties, types and comments of its source file."""
+"""PLY files, one a sample: OUT/NAME.ply, with the elements, properties, types and comments of its source file.
+
+Samples that came from no PLY file get a header made for their fields. The files are written by plyfile.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
@@ -11,30 +14,50 @@ from numpy.typing import NDArray
 
 from packer.errors import UsageError
 from packer.export.files import Files, sample_names
-from packer.export.ply_headers import TYPE_NAMES, Element, Header, Headers, Property
-from packer.export.ply_rows import Column, binary_rows, text_rows
+from packer.format.schema import FieldSpec
+from packer.packing.origin import Leaf, leaves
 from packer.sources.base import Block
 from packer.sources.packed.source import PackedSource
+from packer.sources.ply.fields import property_names
+from packer.sources.ply.header import SIZES, CountType, Element, Header, Property
+
+
+class _Options(msgspec.Struct, frozen=True):
+    cast: dict[str, str] = {}
+
+
+class _Origin(msgspec.Struct, frozen=True):
+    """What the PLY source keeps of a set of files."""
+
+    headers: tuple[Header, ...]
+    header_of: dict[str, int] = {}
+    options: _Options = _Options()
 
 
 class PlyWriter:
-    """See `packer.export.dataset.Writer`. Text where the source file was text."""
+    """See `packer.export.dataset.Writer`. Text if the source file was text."""
 
     text = False
 
     def __init__(self, source: PackedSource, files: Files) -> None:
-        self._headers = Headers(source)
-        self.notes = self._headers.notes
+        self.notes: list[str] = []
         self._names = sample_names(source.names, len(source))
         self._files = files
+        self._fields = {spec.name: spec for spec in source.fields}
+        self._made_up: Header | None = None
+        self._headers: list[Header] = [Header("ascii", ())] * len(source)
+        for leaf in leaves(source.origin, len(source)):
+            self._add_headers(leaf, source.names)
 
     def write(self, block: Block, start: int, stop: int) -> None:
         for i, number in enumerate(range(start, stop)):
             arrays = {name: values[i] for name, values in block.items()}
-            header = self._headers.of(number)
-            if self.text:
-                header = msgspec.structs.replace(header, format="ascii")
-            self._write_file(self._names[number], header, arrays)
+            name, header = self._names[number], self._headers[number]
+            with self._files.new(name, ".ply") as file:
+                try:
+                    _write_file(file, header, arrays, self.text or header.format == "ascii")
+                except UsageError as error:
+                    raise UsageError(f"sample {name!r}: {error}") from None
 
     def close(self) -> None:
         """Every file has been ended."""
@@ -42,15 +65,94 @@ class PlyWriter:
     def abort(self) -> None:
         """No file is open."""
 
-    def _write_file(self, name: str, header: Header, arrays: Mapping[str, Any]) -> None:
-        tables = [_table(element, arrays, name) for element in header.elements]
-        order = ">" if header.format == "binary_big_endian" else "<"
-        with self._files.new(name, ".ply") as file:
-            file.write(_header_bytes(header, tables))
-            for _, columns, rows in tables:
-                pieces = text_rows(columns, rows) if header.format == "ascii" else binary_rows(columns, rows, order)
-                for piece in pieces:
-                    file.write(piece)
+    def _add_headers(self, leaf: Leaf, names: Sequence[str] | None) -> None:
+        """Give the samples of one source their headers; made for the fields if the source's do not suit the dataset."""
+        origin = _parsed(leaf.origin)
+        headers = [self._fitted(header, origin.options.cast) for header in origin.headers] if origin else []
+        properties = [p for header in headers for e in header.elements for p in e.properties]
+        problems = [f"field {p.field!r} is not what property {p.name} holds" for p in properties if not self._suits(p)]
+        if not headers or problems:
+            self._made_up = self._made_up or made_up(list(self._fields.values()))
+            if leaf.origin.get("kind") == "ply":
+                count, reason = len(leaf.numbers), (*problems, "what the manifest keeps of it cannot be read")[0]
+                self.notes.append(
+                    f"{count} {'sample is' if count == 1 else 'samples are'} written under a header made for the "
+                    f"fields, without the comments, properties and format of the source: {reason}"
+                )
+            headers, origin = [self._made_up], None
+        headers = [self._writable(header) for header in headers]
+        for number in leaf.numbers.tolist():
+            found = origin.header_of.get(names[number], 0) if origin and names else 0
+            self._headers[number] = headers[found if 0 <= found < len(headers) else 0]
+
+    def _fitted(self, header: Header, cast: Mapping[str, str]) -> Header:
+        """Return a source's header with the properties that the dataset holds, and the types they were cast to."""
+        elements = []
+        for element in header.elements:
+            kept = tuple(self._property(p, cast) for p in element.properties if p.field in self._fields)
+            if kept or not element.properties:
+                elements.append(Element(element.name, kept))
+        return msgspec.structs.replace(header, elements=tuple(elements))
+
+    def _property(self, prop: Property, cast: Mapping[str, str]) -> Property:
+        spec = self._fields[prop.field]
+        dtype = str(spec.dtype) if prop.field in cast and spec.dtype in SIZES else prop.dtype
+        column = prop.column
+        if column is None and prop.count_dtype is None and len(spec.shape) == 2 and spec.shape[1]:
+            members = property_names(prop.field, spec.shape[1])  # an older manifest does not say
+            column = members.index(prop.name) if prop.name in members else 0
+        return msgspec.structs.replace(prop, dtype=dtype, column=column)
+
+    def _suits(self, prop: Property) -> bool:
+        """Return whether the dataset's field is as this property needs it."""
+        spec = self._fields[prop.field]
+        if spec.kind == "text" or not 1 <= len(spec.shape) <= 2:
+            return False
+        if len(spec.shape) == 1:
+            return True
+        # A list needs no column: if all of a set are empty, the field is (n, 0).
+        return spec.shape[1] is not None and (prop.count_dtype is not None or (prop.column or 0) < spec.shape[1])
+
+    def _writable(self, header: Header) -> Header:
+        """Return a header as plyfile can write it; what differs is noted."""
+        if not all(element.properties for element in header.elements):
+            self._note("elements without properties are not written")
+        elements: list[Element] = []
+        for element in header.elements:
+            properties: list[Property] = []
+            for prop in element.properties:
+                name = self._name(prop.name, [p.name for p in properties])
+                properties.append(msgspec.structs.replace(prop, name=name))
+            if properties:
+                elements.append(Element(self._name(element.name, [e.name for e in elements]), tuple(properties)))
+        if header.format == "binary_big_endian" and any(_is_mixed(element) for element in elements):
+            # plyfile 1.1 forgets the byte order of numbers that stand beside lists.
+            self._note("big-endian files whose elements hold numbers and lists are written little-endian")
+            header = msgspec.structs.replace(header, format="binary_little_endian")
+        lines = {part: tuple(self._ascii(text) for text in getattr(header, part)) for part in ("comments", "obj_info")}
+        return msgspec.structs.replace(header, elements=tuple(elements), **lines)
+
+    def _name(self, name: str, taken: Sequence[str]) -> str:
+        found, number = self._ascii(name), 1
+        while found in taken:
+            number += 1
+            found = f"{self._ascii(name)}_{number}"
+            self._note("properties of one name in one element are told apart by numbers")
+        return found
+
+    def _ascii(self, text: str) -> str:
+        if not text.isascii():
+            self._note("headers are ASCII: other characters in names and comments are written as escapes")
+        return " ".join(text.encode("ascii", "backslashreplace").decode().splitlines())
+
+    def _note(self, sentence: str) -> None:
+        if sentence not in self.notes:
+            self.notes.append(sentence)
+
+
+def _is_mixed(element: Element) -> bool:
+    """Return whether an element holds lists, and numbers of several bytes."""
+    return element.has_lists and any(p.count_dtype is None and SIZES[p.dtype] > 1 for p in element.properties)
 
 
 class PlyTextWriter(PlyWriter):
@@ -59,71 +161,129 @@ class PlyTextWriter(PlyWriter):
     text = True
 
 
-#: An element's name, its columns, and its number of rows.
-_Table = tuple[str, list[Column], int]
+def _parsed(origin: Mapping[str, Any]) -> _Origin | None:
+    """Return the headers of a set of PLY files; None if the samples came from something else."""
+    if origin.get("kind") != "ply":
+        return None
+    try:
+        return msgspec.convert(origin, _Origin)
+    except msgspec.ValidationError:
+        return None
 
 
-def _header_bytes(header: Header, tables: list[_Table]) -> bytes:
-    lines = ["ply", f"format {header.format} 1.0"]
-    lines += [f"comment {' '.join(text.splitlines())}" for text in header.comments]
-    lines += [f"obj_info {' '.join(text.splitlines())}" for text in header.obj_info]
-    for name, columns, rows in tables:
-        lines.append(f"element {name} {rows}")
-        for column in columns:
-            prop = column.property
-            count = f"list {TYPE_NAMES[prop.count_type]} " if prop.count_type else ""
-            lines.append(f"property {count}{TYPE_NAMES[prop.type]} {prop.name}")
-    return ("\n".join([*lines, "end_header"]) + "\n").encode()
+def made_up(fields: Sequence[FieldSpec]) -> Header:
+    """Return a header for fields that came from no PLY file; the inverse of what the PLY source does.
+
+    Raises:
+        UsageError: a field cannot be a property of vertices or faces.
+    """
+    held = {spec.name for spec in fields}
+    vertex: list[Property] = []
+    face: list[Property] = []
+    for spec in fields:
+        if spec.name == "face_size" and "face" in held:
+            continue
+        _check(spec)
+        width = spec.shape[1] if len(spec.shape) == 2 else None
+        if spec.name == "face":
+            count: CountType = "uint8" if width is not None and width < 256 else "int32"
+            face.append(Property("vertex_indices", spec.dtype, count, "face"))
+            continue
+        names = [spec.name] if width is None else property_names(spec.name, width)
+        vertex += [Property(name, spec.dtype, None, spec.name, i) for i, name in enumerate(names)]
+    elements = [Element("vertex", tuple(vertex))] + ([Element("face", tuple(face))] if face else [])
+    return Header("binary_little_endian", tuple(elements))
 
 
-def _table(element: Element, arrays: Mapping[str, Any], name: str) -> _Table:
-    """The columns of an element; properties without a row are left out where others have some.
+def _check(spec: FieldSpec) -> None:
+    problem = ""
+    if spec.kind != "array" or not 1 <= len(spec.shape) <= 2 or (len(spec.shape) == 2 and spec.shape[1] is None):
+        problem = "is no list of points, (N,) or (N, k)"
+    elif len(spec.shape) == 2 and not spec.shape[1] and spec.name != "face":
+        problem = "holds no value in any row, so that no property would be left of it"
+    elif spec.dtype not in SIZES:
+        problem = f"is {spec.dtype}, and PLY knows {', '.join(SIZES)} alone"
+    elif not spec.name.isascii() or len(spec.name.split()) != 1:
+        problem = "has a name that PLY cannot hold: ASCII without spaces is expected"
+    if problem:
+        raise UsageError(f"field {spec.name!r} {problem}; name other fields with --fields, or export to hdf5")
+
+
+def _write_file(file: BinaryIO, header: Header, arrays: Mapping[str, Any], text: bool) -> None:
+    """Write one sample; `plyfile`, which is GPL, is imported here alone."""
+    from plyfile import PlyData, PlyElement
+
+    elements = []
+    for element in header.elements:
+        rows, columns = _columns(element, arrays)
+        data = np.empty(rows, [(p.name, values.dtype, values.shape[1:]) for p, values in columns])
+        for prop, values in columns:
+            data[prop.name] = values
+        lists = [prop for prop, _ in columns if prop.count_dtype]
+        counts = {prop.name: np.dtype(str(prop.count_dtype)).str[1:] for prop in lists}
+        entries = {prop.name: np.dtype(prop.dtype).str[1:] for prop in lists}
+        elements.append(PlyElement.describe(data, element.name, len_types=counts, val_types=entries))
+    order = ">" if header.format == "binary_big_endian" else "<"
+    lines = {"comments": list(header.comments), "obj_info": list(header.obj_info)}
+    PlyData(elements, text=text, byte_order="=" if text else order, **lines).write(file)
+
+
+def _columns(element: Element, arrays: Mapping[str, Any]) -> tuple[int, list[tuple[Property, NDArray[Any]]]]:
+    """Return the rows of an element and its columns; properties without a row are left out if others have some.
 
     A file that had no such property among others that had it was packed with no rows of it.
     """
-    columns = [_column(prop, arrays, name) for prop in element.properties]
-    rows = max((len(column) for column in columns), default=0)
-    kept = [column for column in columns if len(column) == rows]
-    for column in columns:
-        if len(column) not in (0, rows):
+    columns = [(prop, _column(prop, arrays)) for prop in element.properties]
+    rows = max(len(values) for _, values in columns)
+    for prop, values in columns:
+        if len(values) not in (0, rows):
             raise UsageError(
-                f"sample {name!r}: field {column.property.field!r} has {len(column)} rows, other fields of element "
-                f"{element.name} have {rows}; name fields of one length with --fields, or export to hdf5"
+                f"field {prop.field!r} has {len(values)} rows, other fields of element {element.name} have {rows}; "
+                "name fields of one length with --fields, or export to hdf5"
             )
-    return element.name, kept, rows
+    return rows, [(prop, values) for prop, values in columns if len(values) == rows]
 
 
-def _column(prop: Property, arrays: Mapping[str, Any], name: str) -> Column:
+def _column(prop: Property, arrays: Mapping[str, Any]) -> NDArray[Any]:
+    """Return the values of a property, (rows,); of lists of one length (rows, length), of others (rows,) arrays."""
     values = arrays[prop.field]
-    if prop.count_type is None:
-        column = values[:, prop.column] if values.ndim == 2 else values
-        return Column(prop, _exact(column, prop.type, prop, name))
-    sizes: NDArray[Any] | None
-    if values.ndim == 2:
-        sizes = np.full(len(values), values.shape[1], np.int64)
-    else:
-        sizes = arrays.get(f"{prop.field}_size")
-        if sizes is None:
+    if prop.count_dtype is None:
+        return _exact(values[:, prop.column or 0] if values.ndim == 2 else values, prop)
+    values = _exact(values, prop)
+    if values.ndim == 2 and values.shape[1]:
+        _check_length(prop, values.shape[1])
+        return values
+    sizes: NDArray[Any] = np.zeros(len(values), np.int64)
+    if values.ndim == 1:
+        if f"{prop.field}_size" not in arrays:
             raise UsageError(f"field {prop.field!r} needs the field {prop.field}_size to be written as lists; name it")
+        sizes = arrays[f"{prop.field}_size"]
         if int(sizes.sum()) != len(values) or (sizes < 0).any():
-            raise UsageError(f"sample {name!r}: the lengths in {prop.field}_size do not add up to {prop.field!r}")
-    flat = _exact(values.reshape(-1), prop.type, prop, name)
-    return Column(prop, flat, _exact(sizes, prop.count_type, prop, name))
+            raise UsageError(f"the lengths in {prop.field}_size do not add up to {prop.field!r}")
+    _check_length(prop, int(sizes.max(initial=0)))
+    ends = np.cumsum(sizes)
+    lists: NDArray[Any] = np.empty(len(sizes), np.dtype(object))
+    for row, (start, end) in enumerate(zip((ends - sizes).tolist(), ends.tolist(), strict=True)):
+        lists[row] = values[start:end]
+    return lists
 
 
-def _exact(values: NDArray[Any], dtype: str, prop: Property, name: str) -> NDArray[Any]:
-    """`values` as `dtype`.
+def _check_length(prop: Property, length: int) -> None:
+    if length > np.iinfo(str(prop.count_dtype)).max:
+        raise UsageError(
+            f"field {prop.field!r} holds lists of {length} values, which property {prop.name} cannot count with "
+            f"{prop.count_dtype}; export to hdf5"
+        )
 
-    Raises:
-        UsageError: a value would not be the same.
-    """
-    if values.dtype == dtype:
+
+def _exact(values: NDArray[Any], prop: Property) -> NDArray[Any]:
+    """Return `values` in the type of a property. Raises UsageError if a value would not be the same."""
+    if values.dtype == prop.dtype:
         return values
     with np.errstate(all="ignore"):
-        found = values.astype(dtype)
+        found = values.astype(prop.dtype)
     if not ((found == values) | ((found != found) & (values != values))).all():
         raise UsageError(
-            f"sample {name!r}: a value of field {prop.field!r} does not fit property {prop.name} of type {dtype}; "
-            "export to hdf5"
+            f"a value of field {prop.field!r} does not fit property {prop.name} of type {prop.dtype}; export to hdf5"
         )
     return found

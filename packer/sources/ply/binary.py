@@ -16,17 +16,15 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.sources.ply.header import SIZES, Element, Property
-from packer.sources.ply.table import ListColumn, Table, number_name, row_error
+from packer.sources.ply.table import ListColumn, Table, gather, number_name, row_error
 
 #: numpy holds the size of a record in a C int.
 _MAX_RECORD = 2**31 - 1
-
-
 Order = Literal["<", ">"]
 
 
 def read_binary(elements: Sequence[Element], data: bytes, order: Order, path: str) -> list[Table]:
-    """The tables of `elements`, whose rows fill `data` exactly.
+    """Return the tables of `elements`, whose rows fill `data` exactly.
 
     Raises:
         SourceError: data is missing or left over, or a list has a length below 0.
@@ -37,21 +35,13 @@ def read_binary(elements: Sequence[Element], data: bytes, order: Order, path: st
         table, start = body.read(start)
         tables.append(table)
     if start != len(data):
-        raise SourceError(f"{len(data) - start} bytes are left over behind the last element", path)
+        raise SourceError(f"{len(data) - start} bytes are left over after the last element", path)
     return tables
 
 
 def least_bytes(element: Element) -> int:
-    """Bytes of the smallest body an element can have: every list empty."""
+    """Return the bytes of the smallest body an element can have: every list empty."""
     return element.count * sum([SIZES[p.count_dtype or p.dtype] for p in element.properties])
-
-
-def gather(values: NDArray[Any], starts: NDArray[np.int64], sizes: NDArray[np.int64], step: int = 1) -> NDArray[Any]:
-    """Runs of `values`, one after another: `sizes[i]` values from `starts[i]` on, `step` apart."""
-    ends = np.cumsum(sizes)
-    within = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - sizes, sizes)
-    chosen: NDArray[Any] = values[np.repeat(starts, sizes) + within * step]
-    return chosen
 
 
 class _Lists(NamedTuple):
@@ -69,7 +59,7 @@ class _Body:
         self.element, self.data, self.order, self.path = element, data, order, path
 
     def read(self, start: int) -> tuple[Table, int]:
-        """The table whose rows begin at `start`, and where they end."""
+        """Return the table whose rows begin at `start`, and where they end."""
         if least_bytes(self.element) > len(self.data) - start:
             raise self._cut_off(start)
         if not self.element.count:
@@ -79,7 +69,7 @@ class _Body:
         return self._uniform(start) or self._walked(start)
 
     def _uniform(self, start: int) -> tuple[Table, int] | None:
-        """The table if all lists of a property are as long as the first."""
+        """Return the table if all lists of a property are as long as the first."""
         first = self._walk(start, 1)
         size = (first.end - start) * self.element.count
         if first.end - start > _MAX_RECORD or start + size > len(self.data):
@@ -90,7 +80,7 @@ class _Body:
         return (table, start + size) if same else None
 
     def _record(self, start: int, lengths: list[int]) -> Table:
-        """The table read as one structured array, whose lists have these lengths."""
+        """Return the table read as one structured array, whose lists have these lengths."""
         dtype, count = _record_dtype(self.element.properties, self.order, tuple(lengths)), self.element.count
         rows = np.frombuffer(self.data, dtype, count, start) if count else np.empty(0, dtype)
         table = Table(self.element, records=rows)
@@ -102,14 +92,14 @@ class _Body:
         return table
 
     def _walked(self, start: int) -> tuple[Table, int]:
-        """The table whose lists differ in length."""
+        """Return the table whose lists differ in length."""
         lists = self._walk(start, self.element.count)
         table = Table(self.element)
         number = 0
         # Where the next property of each row lies.
         at = self._row_starts(start, lists)
         for i, p in enumerate(self.element.properties):
-            dtype = _ordered(p.dtype, self.order)
+            dtype = np.dtype(p.dtype).newbyteorder(self.order)
             # Every byte as the start of a value: PLY rows are packed, so values lie at any address.
             anywhere = np.ndarray((max(0, len(self.data) - dtype.itemsize + 1),), dtype, self.data, strides=(1,))
             if p.count_dtype:
@@ -128,7 +118,7 @@ class _Body:
         return np.concatenate([[start], ends[:-1]])
 
     def _walk(self, start: int, rows: int) -> _Lists:
-        """Finds every list of the first rows, one after another: each says where the next one lies."""
+        """Find every list of the first rows, one after another: each says where the next one lies."""
         segments, tail = _segments(self.element.properties)
         only = segments[0]
         if len(segments) == 1 and only.count_bytes == 1 and not only.signed:
@@ -153,7 +143,7 @@ class _Body:
         return _Lists(np.array(starts, np.int64).reshape(shape), np.array(sizes, np.int64).reshape(shape), at)
 
     def _walk_bytes(self, start: int, rows: int, only: _Segment, tail: int) -> _Lists:
-        """`_walk` for the usual case, one list a row with its length in one byte, six times as fast."""
+        """Do what `_walk` does for the usual case, one list a row with its length in one byte, six times as fast."""
         data, end, item, rest = self.data, len(self.data), only.item, 1 + tail + only.lead
         at, sizes = start + only.lead, []
         for row in range(rows):
@@ -184,23 +174,19 @@ class _Body:
         )
 
 
-# Sets have many files of few kinds. With `table._piece` it spares a tenth of reading 10,000 points.
+# Sets have many files of few kinds.
 @lru_cache(maxsize=64)
 def _record_dtype(properties: tuple[Property, ...], order: Order, lengths: tuple[int, ...]) -> np.dtype[Any]:
-    """A row of these properties, whose lists have these lengths."""
+    """Return the dtype of a row of these properties, whose lists have these lengths."""
     left = iter(lengths)
     fields: list[tuple[Any, ...]] = []
     for i, p in enumerate(properties):
-        value = _ordered(p.dtype, order)
+        value = np.dtype(p.dtype).newbyteorder(order)
         if p.count_dtype:
-            fields += [(f"n{i}", _ordered(p.count_dtype, order)), (number_name(i), value, (next(left),))]
+            fields += [(f"n{i}", np.dtype(p.count_dtype).newbyteorder(order)), (number_name(i), value, (next(left),))]
         else:
             fields.append((number_name(i), value))
     return np.dtype(fields)
-
-
-def _ordered(name: str, order: Order) -> np.dtype[Any]:
-    return np.dtype(name).newbyteorder(order)
 
 
 class _Segment(NamedTuple):
@@ -214,7 +200,7 @@ class _Segment(NamedTuple):
 
 
 def _segments(properties: Sequence[Property]) -> tuple[list[_Segment], int]:
-    """The lists of a row, and the bytes of numbers behind the last."""
+    """Return the lists of a row, and the bytes of numbers after the last."""
     segments, lead = [], 0
     for i, p in enumerate(properties):
         size = np.dtype(p.dtype).itemsize

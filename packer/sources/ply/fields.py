@@ -1,4 +1,4 @@
-"""Which fields the properties of a PLY file become.
+"""Which fields the properties of PLY files become: of one file, and of a set of files.
 
     vertex x y z              xyz (n, 3)
     vertex nx ny nz           normal (n, 3)
@@ -14,21 +14,51 @@ a type. A name that is taken already gets `_2`, `_3` and so on: `x y z x` gives 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
-from packer.errors import SourceError
-from packer.format.schema import check_field_name
-from packer.sources.ply.header import Element, Property
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import SourceError, UsageError
+from packer.format.schema import FieldSpec, check_field_name
+from packer.sources.base import OnBad
+from packer.sources.ply.header import Element, Header
+
+#: Which fields are packed: those of every file, which must agree (`same`); those that all files have; those
+#: that any file has, empty if a file has none; or those named.
+Choice = Literal["same", "common", "all"] | Sequence[str]
+Part = Literal["numbers", "table", "entries", "sizes"]
 
 #: Vertex properties that become one field, in the order they are looked for.
-GROUPS = (
+_GROUPS = (
     ("xyz", ("x", "y", "z")),
     ("normal", ("nx", "ny", "nz")),
     ("rgba", ("red", "green", "blue", "alpha")),
     ("rgb", ("red", "green", "blue")),
 )
 _FACE_LISTS = ("vertex_indices", "vertex_index")
+
+
+# ---------------------------------------------------------------- of one file
+
+
+def groups_of(vertex: Element) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield properties that may become one field: its name, and the number of the property of each column."""
+    first: dict[str, int] = {}
+    for i, p in enumerate(vertex.properties):
+        if p.count_dtype is None:
+            first.setdefault(p.name, i)
+    for name, members in _GROUPS:
+        if all(member in first for member in members):
+            yield name, tuple(first[member] for member in members)
+
+
+def property_names(field: str, width: int) -> Sequence[str]:
+    """Return the names of the properties that a field of `width` columns is made of: what `groups_of` finds."""
+    members = dict(_GROUPS).get(field, ())
+    return members if len(members) == width else [f"{field}_{i}" for i in range(width)]
 
 
 @dataclass(frozen=True)
@@ -60,7 +90,7 @@ class Rule:
 
 
 def rules_of(elements: Sequence[Element], cast: Mapping[str, str], path: str) -> dict[str, Rule]:
-    """The fields of a file, by name.
+    """Return the fields of a file, by name.
 
     Raises:
         SourceError: there is no vertex element, no property, or a name that no field can have.
@@ -69,81 +99,205 @@ def rules_of(elements: Sequence[Element], cast: Mapping[str, str], path: str) ->
     if vertex is None:
         names = ", ".join(e.name for e in elements) or "none"
         raise SourceError(f"has no vertex element; its elements: {names}", path)
-    book = _Rules(dict(cast), path)
-    grouped = book.add_groups(vertex)
-    face = next((e for e in elements if e.name == "face"), None)
-    if face is not None:
-        grouped |= book.add_face(face)
+    rules: dict[str, Rule] = {}
+    taken: set[str] = set()
+    used: set[tuple[str, int]] = set()
+
+    def add(name: str, element: Element, properties: tuple[int, ...], dtype: str | None = None) -> None:
+        first = element.properties[properties[0]]
+        is_list = first.count_dtype is not None
+        field = _free_name(name, is_list, taken, path)
+        taken.update({field, f"{field}_size"} if is_list else {field})
+        rules[field] = Rule(field, element.name, properties, cast.get(field) or dtype or first.dtype, is_list)
+        used.update((element.name, i) for i in properties)
+
+    for name, numbers in groups_of(vertex):
+        alike = name in cast or len({vertex.properties[i].dtype for i in numbers}) == 1
+        if alike and not any(("vertex", i) in used for i in numbers):
+            add(name, vertex, numbers)
+    face = next((e for e in elements if e.name == "face"), Element("face", ()))
+    for i, p in enumerate(face.properties):
+        if p.name in _FACE_LISTS and p.count_dtype and not p.dtype.startswith("float"):
+            add("face", face, (i,), "int32")
+            break
     for element in (vertex, *(e for e in elements if e is not vertex)):
         for i, p in enumerate(element.properties):
-            if (element.name, i) not in grouped:
-                book.add(p.name if element is vertex else f"{element.name}_{p.name}", element, (i,))
-    if not book.rules:
+            if (element.name, i) not in used:
+                add(p.name if element is vertex else f"{element.name}_{p.name}", element, (i,))
+    if not rules:
         raise SourceError("its header declares no properties", path)
-    return book.rules
+    return rules
 
 
-class _Rules:
-    """Collects rules and keeps their names apart."""
-
-    def __init__(self, cast: dict[str, str], path: str) -> None:
-        self.cast, self.path = cast, path
-        self.rules: dict[str, Rule] = {}
-        self.taken: set[str] = set()
-
-    def add(self, name: str, element: Element, properties: tuple[int, ...], dtype: str | None = None) -> None:
-        first = element.properties[properties[0]]
-        field = self._free_name(name, first.count_dtype is not None)
-        self.rules[field] = Rule(
-            field,
-            element.name,
-            properties,
-            self.cast.get(field) or dtype or first.dtype,
-            first.count_dtype is not None,
-        )
-
-    def add_groups(self, vertex: Element) -> set[tuple[str, int]]:
-        """Adds the groups of vertex properties; returns what went into them."""
-        used: set[tuple[str, int]] = set()
-        for name, members in GROUPS:
-            numbers = _numbers(vertex, members)
-            if numbers is None or any(("vertex", i) in used for i in numbers):
-                continue
-            if name in self.cast or len({vertex.properties[i].dtype for i in numbers}) == 1:
-                self.add(name, vertex, numbers)
-                used |= {("vertex", i) for i in numbers}
-        return used
-
-    def add_face(self, face: Element) -> set[tuple[str, int]]:
-        """Adds the corners of the faces; returns what they came from."""
-        for i, p in enumerate(face.properties):
-            if p.name in _FACE_LISTS and p.count_dtype and not p.dtype.startswith("float"):
-                self.add("face", face, (i,), "int32")
-                return {("face", i)}
-        return set()
-
-    def _free_name(self, name: str, is_list: bool) -> str:
-        try:
-            check_field_name(name)
-        except ValueError as error:
-            raise SourceError(str(error), self.path) from None
-        field, number = name, 1
-        # The lengths of lists may need a field of their own, NAME_size.
-        while field in self.taken or (is_list and f"{field}_size" in self.taken):
-            number += 1
-            field = f"{name}_{number}"
-        self.taken |= {field, f"{field}_size"} if is_list else {field}
-        return field
+def corners_of(rules: Mapping[str, Rule]) -> Rule | None:
+    """Return the rule of the corner numbers of faces; None if a file has none."""
+    return next((rule for rule in rules.values() if rule.is_face), None)
 
 
-def _numbers(element: Element, names: Sequence[str]) -> tuple[int, ...] | None:
-    """The numbers of the first properties of these names that are no lists; None where one is missing."""
-    first: dict[str, int] = {}
-    for i, p in enumerate(element.properties):
-        if _is_number(p):
-            first.setdefault(p.name, i)
-    return tuple(first[n] for n in names) if all(n in first for n in names) else None
+def _free_name(name: str, is_list: bool, taken: set[str], path: str) -> str:
+    try:
+        check_field_name(name)
+    except ValueError as error:
+        raise SourceError(str(error), path) from None
+    field, number = name, 1
+    # The lengths of lists may need a field of their own, NAME_size.
+    while field in taken or (is_list and f"{field}_size" in taken):
+        number += 1
+        field = f"{name}_{number}"
+    return field
 
 
-def _is_number(prop: Property) -> bool:
-    return prop.count_dtype is None
+# ---------------------------------------------------------------- of a set of files
+
+
+class Extent(NamedTuple):
+    """All lists of one property of a file: entries in total, and the length that all of them have (None: they differ).
+
+    `width` is -1 if there are no lists at all.
+    """
+
+    total: int
+    width: int | None
+
+
+@dataclass(frozen=True)
+class Member:
+    """One file of a set, as its header (and the lengths of its lists) describe it.
+
+    With `triangles`, `lists` tells of the triangles that its faces become.
+    """
+
+    path: str
+    name: str
+    header: Header
+    rules: Mapping[str, Rule]
+    lists: Mapping[tuple[str, int], Extent]
+    triangles: bool = False
+
+    def rows(self, field: str) -> int:
+        """Return the rows of the element that a field comes from; 0 if the file lacks it."""
+        rule = self.rules.get(field)
+        corners = corners_of(self.rules) if self.triangles else None
+        if rule and corners and rule.element == corners.element:
+            return self.extent(corners.field).total // 3
+        return next(e.count for e in self.header.elements if e.name == rule.element) if rule else 0
+
+    def extent(self, field: str) -> Extent:
+        """Return the lists of a field; none if the file lacks it."""
+        rule = self.rules.get(field)
+        return self.lists[rule.element, rule.properties[0]] if rule else Extent(0, -1)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A field as it is packed, and how it comes from its rule.
+
+    `numbers`: columns side by side; `table`: lists that all have one length, side by side; `entries`: lists
+    one after another; `sizes`: how long each list is.
+    """
+
+    spec: FieldSpec
+    rule: Rule
+    part: Part
+    #: Columns that share this key have equally long first axes.
+    axis: str
+
+
+def agreeing(members: Sequence[Member], choice: Choice, on_bad: OnBad) -> tuple[list[Member], dict[str, Rule]]:
+    """Return the members that fit together, and the rules of the fields they give.
+
+    Members that do not fit those before them go to `on_bad`.
+
+    Raises:
+        UsageError: a field is asked for that the first file does not have, or the files have none in common.
+    """
+    first = members[0]
+    chosen: dict[str, Rule] = dict(first.rules)
+    if not isinstance(choice, str):
+        unknown = [name for name in choice if name not in chosen]
+        if unknown:
+            raise UsageError(f"{first.path}: has no field {', '.join(unknown)}; it has {', '.join(chosen)}")
+        chosen = {name: rule for name, rule in chosen.items() if name in choice}
+    good = []
+    # Files of one kind share one mapping of rules, and so one verdict.
+    verdicts: dict[int, str] = {}
+    for member in members:
+        kind = id(member.rules)
+        if kind not in verdicts:
+            verdicts[kind] = _difference(chosen, member.rules, choice, first.path)
+        if verdicts[kind]:
+            on_bad(SourceError(verdicts[kind], member.path))
+            continue
+        good.append(member)
+        if choice == "common":
+            chosen = {name: rule for name, rule in chosen.items() if name in member.rules}
+        elif choice == "all":
+            chosen |= {name: rule for name, rule in member.rules.items() if name not in chosen}
+    if not chosen:
+        raise UsageError("the files have no field in common; choose fields=all, or pack them apart")
+    return good, chosen
+
+
+def _difference(expected: Mapping[str, Rule], found: Mapping[str, Rule], choice: Choice, first: str) -> str:
+    """Return how a file's fields differ from those expected, as a sentence; empty if they fit."""
+    parts = [
+        f"{name} is {found[name]} where {expected[name]} is expected"
+        for name in expected
+        if name in found and found[name].layout != expected[name].layout
+    ]
+    if choice not in ("common", "all"):
+        parts += [f"{name} is missing" for name in expected if name not in found]
+    if choice == "same":
+        parts += [f"{name} is extra" for name in found if name not in expected]
+    if not parts:
+        return ""
+    advice = "pack the files apart, choose fields (common, all or names), or cast a field to one type"
+    return f"its fields differ from those of {first}: {'; '.join(parts)}; {advice}"
+
+
+def columns_of(members: Sequence[Member], rules: Mapping[str, Rule]) -> list[Column]:
+    """Return the columns that the members' fields become; lists of one length become a table."""
+    kinds = list({id(m.rules): m.rules for m in members}.values())
+    columns = []
+    for rule in rules.values():
+        # A field that some file lacks, or has in another element, has lengths of its own.
+        everywhere = all(rule.field in k and k[rule.field].element == rule.element for k in kinds)
+        axis = f"rows of {rule.element}" if everywhere else f"rows of field {rule.field}"
+        columns += _columns_of_rule(rule, axis, members)
+    return columns
+
+
+def _columns_of_rule(rule: Rule, axis: str, members: Sequence[Member]) -> list[Column]:
+    def column(name: str, dtype: str, width: int | None, part: Part, axis: str) -> Column:
+        shape = (None,) if width is None else (None, width)
+        return Column(FieldSpec(name=name, dtype=dtype, shape=shape), rule, part, axis)
+
+    if not rule.is_list:
+        width = len(rule.properties)
+        return [column(rule.field, rule.dtype, width if width > 1 else None, "numbers", axis)]
+    length = _common_width(rule, members)
+    if length is not None:
+        return [column(rule.field, rule.dtype, length, "table", axis)]
+    return [
+        column(rule.field, rule.dtype, None, "entries", f"entries of {rule.field}"),
+        column(f"{rule.field}_size", "int32", None, "sizes", axis),
+    ]
+
+
+def _common_width(rule: Rule, members: Sequence[Member]) -> int | None:
+    """Return the length that all lists of the set have; None if they differ, or faces are no triangles."""
+    widths = {m.extent(rule.field).width for m in members} - {-1}
+    if rule.is_face:
+        return 3 if widths <= {3} else None
+    return widths.pop() if len(widths) == 1 else None
+
+
+def first_axes(members: Sequence[Member], columns: Sequence[Column]) -> dict[str, NDArray[np.int64]]:
+    """Return the length of the first axis of every sample, int64 (members,), by `Column.axis`."""
+    axes = {}
+    for column in columns:
+        if column.axis not in axes:
+            field, entries = column.rule.field, column.part == "entries"
+            lengths = [m.extent(field).total if entries else m.rows(field) for m in members]
+            axes[column.axis] = np.array(lengths, np.int64)
+    return axes

@@ -1,17 +1,22 @@
 """The header of a PLY file: which elements it declares, with which properties, and where its body begins.
 
 Lines may end in LF, CR or CRLF. The ending of the first line decides, so that a binary body that begins
-with the byte 0x0A is not cut: behind `end_header` exactly one line end belongs to the header.
+with the byte 0x0A is not cut: after `end_header` exactly one line end belongs to the header.
 Lines with an unknown first word are kept as `stray` and otherwise passed over, as other readers do, unless
 the word looks like a misspelt `element` or `property`.
+
+The manifest keeps headers as JSON objects of the same classes, each property with the field it went into, so that
+files can be written again as they were.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from io import FileIO
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
@@ -20,9 +25,13 @@ from packer.errors import SourceError
 from packer.sources.raw_file import open_raw
 
 Format = Literal["ascii", "binary_little_endian", "binary_big_endian"]
+Type = Literal["int8", "uint8", "int16", "uint16", "int32", "uint32", "float32", "float64"]
+CountType = Literal["int8", "uint8", "int16", "uint16", "int32", "uint32"]
+#: What stands between the blanks of a header line.
+Word = Annotated[str, msgspec.Meta(pattern=r"^\S+\Z")]
 
 #: Both naming styles of the PLY scalar types, as numpy names.
-TYPES = {
+TYPES: dict[str, Type] = {
     "char": "int8",
     "uchar": "uint8",
     "short": "int16",
@@ -45,73 +54,77 @@ MAX_COUNT = 2**48
 MAX_DECLARATIONS = 4096
 
 
-class Property(msgspec.Struct, frozen=True):
-    """One property of an element; `count_dtype` is set where it is a list."""
+class Property(msgspec.Struct, frozen=True, rename={"dtype": "type", "count_dtype": "count_type"}):
+    """One property of an element; `count_dtype` is set if it is a list.
 
-    name: str
-    dtype: str
-    count_dtype: str | None = None
+    In a manifest `field` names the field that the property went into, and `column` its column if that has several.
+    """
+
+    name: Word
+    dtype: Type
+    count_dtype: CountType | None = None
+    field: str = ""
+    column: int | None = None
 
 
-class Element(msgspec.Struct, frozen=True):
+class Element(msgspec.Struct, frozen=True, omit_defaults=True):
     """One table of the file: `count` rows of `properties`."""
 
-    name: str
-    count: int
+    name: Word
     properties: tuple[Property, ...]
+    count: int = 0
 
     @property
     def has_lists(self) -> bool:
         return any(p.count_dtype for p in self.properties)
 
 
-class Header(msgspec.Struct, frozen=True):
-    """What a PLY file declares; `body` is the offset of its first byte behind the header."""
+class Header(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a PLY file declares; `body` is the offset of its first byte after the header."""
 
     format: Format
     elements: tuple[Element, ...]
-    comments: tuple[str, ...]
-    obj_info: tuple[str, ...]
-    stray: tuple[str, ...]
-    body: int
+    comments: tuple[str, ...] = ()
+    obj_info: tuple[str, ...] = ()
+    stray: tuple[str, ...] = ()
+    body: int = 0
 
     @property
     def has_lists(self) -> bool:
         """Whether any row of the body holds a list."""
         return any(e.has_lists and e.count for e in self.elements)
 
+    def without_counts(self) -> Header:
+        """Return what is the same in all files of one kind."""
+        elements = tuple(Element(e.name, e.properties) for e in self.elements)
+        return Header(self.format, elements, self.comments, self.obj_info, self.stray)
 
-def read_header(path: str) -> Header:
-    """The header of a file; reads no more than it needs.
+
+@contextmanager
+def opened(path: str) -> Iterator[tuple[Header, FileIO]]:
+    """Open a file and read its header, and no more than it needs. What cannot be read within is an error as well.
 
     Raises:
         SourceError: the file cannot be read, is no PLY file, or its header is wrong.
     """
     try:
         with open_raw(path) as file:
-            return parse_header(_read_head(file), path)
+            yield parse_header(_read_head(file), path), file
     except OSError as error:
         raise SourceError(f"cannot be read: {error.strerror}", path) from error
 
 
-def read_whole(path: str) -> tuple[Header, bytes]:
-    """The header of a file, and what is behind it.
+def read_body(header: Header, file: FileIO, skipped: int = 0) -> bytes:
+    """Return the bytes after the header and the first `skipped` bytes of the body.
 
-    Raises:
-        SourceError: as `read_header`.
+    Read on its own the body lies aligned in memory, and a cloud of one field needs no copy.
     """
-    try:
-        with open_raw(path) as file:
-            header = parse_header(_read_head(file), path)
-            # Read on its own the body lies aligned in memory, and a cloud of one field needs no copy.
-            file.seek(header.body)
-            return header, file.readall()
-    except OSError as error:
-        raise SourceError(f"cannot be read: {error.strerror}", path) from error
+    file.seek(header.body + skipped)
+    return file.readall()
 
 
 def _read_head(file: FileIO) -> bytes:
-    """The first bytes of a file, up to and a little past `end_header`."""
+    """Return the first bytes of a file, up to and a little past `end_header`."""
     head = file.read(_FIRST_READ)
     while b"end_header" not in head[:-2] and len(head) < MAX_HEADER_BYTES and head.startswith(b"ply"):
         more = file.read(len(head))
@@ -122,7 +135,7 @@ def _read_head(file: FileIO) -> bytes:
 
 
 def parse_header(data: bytes, path: str) -> Header:
-    """The header at the start of `data`, which may go on with the body.
+    """Return the header at the start of `data`, which may go on with the body.
 
     Raises:
         SourceError: not a PLY file, or its header is wrong; names the line.
@@ -141,7 +154,7 @@ def parse_header(data: bytes, path: str) -> Header:
 
 
 def _last_line(data: bytes, start: int, path: str) -> int:
-    """The end of a last line that has no line end; only `end_header` of an empty cloud may lack one."""
+    """Return the end of a last line that has no line end; only `end_header` of an empty cloud may lack one."""
     if data[start:].strip() == b"end_header":
         return len(data)
     raise SourceError("the header has no end_header line: the file is cut short or damaged", path)
@@ -158,7 +171,7 @@ def _check_magic(data: bytes, path: str) -> None:
 
 @dataclass
 class _Lines:
-    """Takes header lines one by one and builds the header."""
+    """Take header lines one by one and build the header."""
 
     path: str
     number: int = 0
@@ -192,10 +205,10 @@ class _Lines:
             self._add_stray(word, line)
 
     def header(self, body: int) -> Header:
-        """The finished header."""
+        """Return the finished header."""
         if self.format is None:
             raise SourceError("the header has no format line", self.path)
-        elements = tuple(Element(name, count, tuple(p)) for name, count, p in self.elements)
+        elements = tuple(Element(name, tuple(p), count) for name, count, p in self.elements)
         for element in elements:
             if element.count and not element.properties:
                 raise SourceError(f"element {element.name} has {element.count} rows but no properties", self.path)
@@ -232,9 +245,10 @@ class _Lines:
         if len(words) == 2:
             new = Property(words[1], self._type(words[0]))
         elif len(words) == 4 and words[0] == "list":
-            new = Property(words[3], self._type(words[2]), self._type(words[1]))
-            if new.count_dtype in ("float32", "float64"):
-                raise self._error(f"the length of list {new.name} must be an integer, not {words[1]}")
+            count = self._type(words[1])
+            if count == "float32" or count == "float64":
+                raise self._error(f"the length of list {words[3]} must be an integer, not {words[1]}")
+            new = Property(words[3], self._type(words[2]), count)
         else:
             raise self._error("'property TYPE NAME' or 'property list TYPE TYPE NAME' is expected")
         self.elements[-1][2].append(new)
@@ -245,19 +259,19 @@ class _Lines:
             raise self._error(f"{word[:40]!r} is not known; {meant[0]} seems to be meant")
         self.stray.append(line)
 
-    def _type(self, name: str) -> str:
+    def _type(self, name: str) -> Type:
         if name not in TYPES:
             raise self._error(f"type {name!r} is not known; {', '.join(TYPES)} are")
         return TYPES[name]
 
 
 def _partition(line: str) -> tuple[str, str, str]:
-    """The first word, up to a blank or a tab, whichever comes first, and the rest."""
+    """Split off the first word, up to a blank or a tab, whichever comes first."""
     return min(line.partition(" "), line.partition("\t"), key=lambda parts: len(parts[0]))
 
 
 def _decode(raw: bytes) -> str:
-    """Header text: comments written by old programs may be Latin-1."""
+    """Return the text of a header line: comments written by old programs may be Latin-1."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:

@@ -1,6 +1,6 @@
 """PLY point clouds and meshes as a source: one file a sample.
 
-Every field is ragged in its first axis, as the number of points is, even where all files of a set agree.
+Every field is ragged in its first axis, as the number of points is, even if all files of a set agree.
 `packer.sources.ply.fields` says which properties become which field. The plan comes from headers; of files with lists
 (faces), the lengths of the lists are looked at as well, since no header tells them.
 """
@@ -10,25 +10,41 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import FileIO
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
 from packer.format.schema import DTYPES, FieldSpec
 from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, not_looking, stop, watched
-from packer.sources.ply.body import check_size, measure_lists, read_tables
-from packer.sources.ply.fields import Rule, rules_of
+from packer.sources.ply.binary import Order, least_bytes, read_binary
+from packer.sources.ply.fields import (
+    Choice,
+    Column,
+    Extent,
+    Member,
+    Rule,
+    agreeing,
+    columns_of,
+    corners_of,
+    first_axes,
+    rules_of,
+)
 from packer.sources.ply.files import find_files
-from packer.sources.ply.header import Header, Property, read_header, read_whole
-from packer.sources.ply.origin import origin_of
-from packer.sources.ply.set import Choice, Column, Member, agreeing, columns_of, first_axes
-from packer.sources.ply.table import DoesNotFitError, Table, convert, row_error
-from packer.sources.ply.triangles import corners_of, triangulated
+from packer.sources.ply.header import Element, Header, Property, opened, read_body
+from packer.sources.ply.table import DoesNotFitError, Table, convert, row_error, triangulated, triangulated_sizes
+from packer.sources.ply.text import check_line_count, count_rows, read_text
 
 #: The rules of files with the same elements are made once and shared: sets have many files of few kinds.
 Kinds = dict[tuple[tuple[str, tuple[Property, ...]], ...], Mapping[str, Rule]]
+#: Length of every list, int64 (rows,), by element name and property number.
+Sizes = dict[str, dict[int, NDArray[np.int64]]]
+#: More different headers than this are not kept: files with a comment of their own each (a date, a path)
+#: would make the manifest as large as the data.
+MAX_HEADERS = 1000
 
 
 def open_ply(
@@ -40,17 +56,17 @@ def open_ply(
     triangulate: bool = False,
     looking: Looking = not_looking,
 ) -> PlySource:
-    """The PLY files of a folder (and all below it), one file, or a glob, in natural order of their names.
+    """Open the PLY files of a folder (and all below it), one file, or a glob, in natural order of their names.
 
     Args:
         path: folder, file or glob; a sample's name is the relative path without suffix.
         on_bad: told of each file whose header is wrong or that does not fit the others.
         fields: `same`: all files must have the same fields; `common`: those that all have; `all`: those that
-            any has, with no rows where a file has none; or names, which every file must have.
+            any has, with no rows if a file has none; or names, which every file must have.
         cast: dtypes to convert fields to, as `{"xyz": "float32"}`. A float may be rounded; a value outside
             the range of its new dtype is an error.
         triangulate: makes polygons into triangles, so that `face` is (m, 3): a fan from the first corner of each
-            face, in order; what else a face has is repeated for each triangle. See `triangles`.
+            face, in order; what else a face has is repeated for each triangle. See `table`.
         looking: told how far reading headers is.
 
     Raises:
@@ -79,7 +95,7 @@ def open_ply(
         columns=tuple(columns),
         axes=first_axes(members, columns),
         cast=casts,
-        origin=origin_of(members, fields, casts, triangulate),
+        origin=_origin_of(members, fields, casts, triangulate),
         remarks=tuple(hidden + _remarks(members)),
         triangulate=triangulate,
     )
@@ -104,7 +120,7 @@ def _open_members(
     on_bad: OnBad,
     looking: Looking,
 ) -> list[Member]:
-    """The files with a good header and a name of their own."""
+    """Return the files with a good header and a name of their own."""
     members: dict[str, Member] = {}
     kinds: Kinds = {}
     for path, name in watched(zip(paths, names, strict=True), HEADERS, looking, len(paths)):
@@ -123,7 +139,7 @@ def _open_members(
 
 
 def _is_text(name: str) -> bool:
-    """Whether a file name is text: others hold surrogates, which cannot be encoded."""
+    """Return whether a file name is text: others hold surrogates, which cannot be encoded."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -132,15 +148,15 @@ def _is_text(name: str) -> bool:
 
 
 def _open_member(path: str, name: str, cast: Mapping[str, str], kinds: Kinds, triangulate: bool) -> Member:
-    header = read_header(path)
-    check_size(header, os.stat(path).st_size, path)  # noqa: PTH116  # Path takes 5 us more a file
-    rules = _rules(header, cast, kinds, path)
-    lists = measure_lists(header, path, corners_of(rules) if triangulate else None)
+    with opened(path) as (header, file):
+        _check_size(header, os.fstat(file.fileno()).st_size, path)
+        rules = _rules(header, cast, kinds, path)
+        lists = _measure_lists(header, file, path, corners_of(rules) if triangulate else None)
     return Member(path, name, header, rules, lists, triangulate)
 
 
 def _rules(header: Header, cast: Mapping[str, str], kinds: Kinds, path: str) -> Mapping[str, Rule]:
-    """The rules of a file, found once for all files that declare the same."""
+    """Return the rules of a file, found once for all files that declare the same."""
     kind = tuple((e.name, e.properties) for e in header.elements)
     if kind not in kinds:
         kinds[kind] = rules_of(header.elements, cast, path)
@@ -153,6 +169,43 @@ def _remarks(members: Sequence[Member]) -> list[str]:
         return []
     line = stray[0].header.stray[0][:60]
     return [f"header lines without meaning passed over in {len(stray)} files, such as {line!r} in {stray[0].name}"]
+
+
+def _origin_of(members: Sequence[Member], fields: Choice, cast: Mapping[str, str], triangulate: bool) -> dict[str, Any]:
+    """Return what the manifest keeps of the files, as JSON values, so that they can be written again as they were.
+
+    `headers` holds each different header once (the first is that of the first sample), with the field that each
+    property went into. `header_of` gives, by sample name, the number of the header of every sample whose header is
+    not the first. Beyond `MAX_HEADERS` a sample's header is not kept; it counts as like the first.
+    """
+    numbers: dict[Header, int] = {}
+    headers: list[Header] = []
+    header_of: dict[str, int] = {}
+    for member in members:
+        key = member.header.without_counts()
+        if key not in numbers and len(numbers) < MAX_HEADERS:
+            numbers[key] = len(headers)
+            headers.append(_with_fields(key, member.rules))
+        if numbers.get(key):
+            header_of[member.name] = numbers[key]
+    options: dict[str, Any] = {"fields": fields if isinstance(fields, str) else list(fields), "cast": dict(cast)}
+    if triangulate:
+        options["triangulate"] = True
+    return {"options": options, "headers": msgspec.json.decode(msgspec.json.encode(headers)), "header_of": header_of}
+
+
+def _with_fields(header: Header, rules: Mapping[str, Rule]) -> Header:
+    """Return a header whose properties say which field, and which column of it, they went into."""
+    places = {
+        (rule.element, number): {"field": name, "column": column if len(rule.properties) > 1 else None}
+        for name, rule in rules.items()
+        for column, number in enumerate(rule.properties)
+    }
+    elements = (
+        Element(e.name, tuple(msgspec.structs.replace(p, **places[e.name, i]) for i, p in enumerate(e.properties)))
+        for e in header.elements
+    )
+    return msgspec.structs.replace(header, elements=tuple(elements), stray=())
 
 
 @dataclass
@@ -203,7 +256,7 @@ class PlySource(Source):
         return list(self.remarks)
 
     def read(self) -> Iterator[Block]:
-        """One block a file; see `Source.read`."""
+        """Yield one block a file; see `Source.read`."""
         for number, path in enumerate(self.paths):
             try:
                 sample = self._read_file(number, path)
@@ -212,10 +265,11 @@ class PlySource(Source):
             yield {name: [array] for name, array in sample.items()}
 
     def _read_file(self, number: int, path: str) -> dict[str, NDArray[Any]]:
-        header, body = read_whole(path)
-        check_size(header, header.body + len(body), path)
+        with opened(path) as (header, file):
+            body = read_body(header, file)
+        _check_size(header, header.body + len(body), path)
         rules = _rules(header, self.cast, self._kinds, path)
-        tables = read_tables(header, body, path)
+        tables = {table.element.name: table for table in _tables(header.elements, header, body, path)}
         corners = corners_of(rules) if self.triangulate else None
         if corners is not None:
             tables[corners.element] = triangulated(tables[corners.element], corners.properties[0], path)
@@ -228,7 +282,7 @@ class PlySource(Source):
 
 
 def _array(column: Column, rule: Rule | None, tables: Mapping[str, Table], path: str) -> NDArray[Any]:
-    """The array of one field of one file; no rows where the file lacks the field."""
+    """Return the array of one field of one file; no rows if the file lacks the field."""
     if rule is None:
         return np.empty([n or 0 for n in column.spec.shape], column.spec.dtype)
     if rule.layout != column.rule.layout:
@@ -267,3 +321,87 @@ def _lists(column: Column, table: Table, rule: Rule, path: str) -> NDArray[Any]:
         reason = f"the list has {sizes[row]} entries, {width} when the plan was made: the file has changed"
         raise row_error(path, table.element, row, reason, rule.properties[0])
     return entries.reshape(len(sizes), width)
+
+
+# ---------------------------------------------------------------- bodies
+
+
+def _tables(elements: Sequence[Element], header: Header, data: bytes, path: str) -> list[Table]:
+    """Return the tables of some elements, whose rows are `data`.
+
+    Raises:
+        SourceError: the body is not what the header declares; names element, row and property.
+    """
+    if header.format == "ascii":
+        return read_text(elements, data, path)
+    order: Order = "<" if header.format == "binary_little_endian" else ">"
+    return read_binary(elements, data, order, path)
+
+
+def _check_size(header: Header, size: int, path: str) -> None:
+    """Raise SourceError if a file of `size` bytes cannot hold what its header declares, or holds more."""
+    body = size - header.body
+    declared = " and ".join(f"{e.count} rows of {e.name}" for e in header.elements) or "no elements"
+    if header.format == "ascii":
+        # A value takes at least a digit and the blank after it, which the last one may lack.
+        least = sum(2 * e.count * len(e.properties) for e in header.elements) - 1
+    else:
+        least = sum(least_bytes(e) for e in header.elements)
+    if body < least:
+        raise SourceError(f"{declared} need at least {least} bytes after the header, {body} are there", path)
+    if header.format != "ascii" and not header.has_lists and body > least:
+        raise SourceError(f"{declared} need {least} bytes after the header, {body} are there", path)
+
+
+def _measure_lists(header: Header, file: FileIO, path: str, corners: Rule | None) -> dict[tuple[str, int], Extent]:
+    """Return how long the lists of a file are, by element name and property number.
+
+    With `corners`, the faces whose corner numbers these are count as the triangles that they become. A file without
+    lists is not read. A binary file is read from its first element with lists on; of a text file only blanks and line
+    ends are looked at, unless a row has several lists.
+
+    Raises:
+        SourceError: the body is not what the header declares; a face has no triangle.
+    """
+    if not header.has_lists:
+        return {(e.name, i): Extent(0, -1) for e in header.elements for i in _lists_of(e)}
+    elements, skipped = header.elements, 0
+    if header.format != "ascii":
+        first = next(i for i, e in enumerate(elements) if e.has_lists)
+        elements, skipped = elements[first:], sum(least_bytes(e) for e in elements[:first])
+    data = read_body(header, file, skipped)
+    if header.format == "ascii" and all(len(_lists_of(e)) <= 1 for e in elements):
+        found = _sizes_by_lines(elements, data, path)
+    else:
+        tables = _tables(elements, header, data, path)
+        found = {t.element.name: {i: lists.sizes for i, lists in t.lists.items()} for t in tables}
+    if corners is not None and corners.element in found:
+        element = next(e for e in elements if e.name == corners.element)
+        found[element.name] = triangulated_sizes(element, corners.properties[0], found[element.name], path)
+    return {(name, i): _extent(sizes) for name, lists in found.items() for i, sizes in lists.items()}
+
+
+def _sizes_by_lines(elements: Sequence[Element], data: bytes, path: str) -> Sizes:
+    """Return the lengths of lists in a text body: what a line holds beyond its numbers, as no row has two lists."""
+    lines = count_rows(data)
+    check_line_count(elements, len(lines), path)
+    found: Sizes = {}
+    line = 0
+    for element in elements:
+        for i in _lists_of(element):
+            sizes = lines[line : line + element.count] - len(element.properties)
+            if (sizes < 0).any():
+                raise row_error(path, element, int(np.argmax(sizes < 0)), "the line holds too few values")
+            found.setdefault(element.name, {})[i] = sizes
+        line += element.count
+    return found
+
+
+def _extent(sizes: NDArray[np.int64]) -> Extent:
+    if not len(sizes):
+        return Extent(0, -1)
+    return Extent(int(sizes.sum()), int(sizes[0]) if (sizes == sizes[0]).all() else None)
+
+
+def _lists_of(element: Element) -> list[int]:
+    return [i for i, p in enumerate(element.properties) if p.count_dtype]

@@ -9,33 +9,38 @@ from plyfile import PlyData, PlyElement, PlyListProperty
 from packer.convert import convert
 from packer.errors import UsageError
 from packer.export import export
-from packer.export.ply_headers import Headers
+from packer.format import manifest as manifests
 from packer.sources.opening import SourceOptions
-from packer.sources.ply.header import read_header
+from packer.sources.ply.header import Header, opened
 from readers import PackedDataset
 
 #: plyfile reads an empty list as numpy warns of.
 pytestmark = pytest.mark.filterwarnings("ignore:loadtxt:UserWarning")
 
+#: What is said of big-endian files that plyfile cannot write.
+LITTLE = "big-endian files whose elements hold numbers and lists are written little-endian"
 SCALARS = ("i1", "u1", "i2", "u2", "i4", "u4", "f4", "f8")
 
 
-def assert_same_ply(a, b):
+def read_header(path: str) -> Header:
+    """The header of a file."""
+    with opened(path) as (header, _file):
+        return header
+
+
+def assert_same_ply(a, b, form=None):
     """Two files have the same header, but for its layout, and the same values of the same types."""
     one, other = read_header(str(a)), read_header(str(b))
-    assert (one.format, one.elements, one.comments, one.obj_info) == (
-        other.format,
-        other.elements,
-        other.comments,
-        other.obj_info,
-    )
+    assert other.format == (form or one.format)
+    assert (one.elements, one.comments, one.obj_info) == (other.elements, other.comments, other.obj_info)
     for element, found in zip(PlyData.read(a).elements, PlyData.read(b).elements, strict=True):
         for prop in element.properties:
             x, y = element[prop.name], found[prop.name]
             if isinstance(prop, PlyListProperty):
-                assert [(v.dtype, v.tolist()) for v in x] == [(v.dtype, v.tolist()) for v in y]
+                assert [(v.dtype.name, v.tolist()) for v in x] == [(v.dtype.name, v.tolist()) for v in y]
             else:
-                assert (x.dtype, x.tobytes()) == (y.dtype, y.tobytes())
+                assert x.dtype.name == y.dtype.name
+                assert x.astype(x.dtype.newbyteorder("=")).tobytes() == y.astype(y.dtype.newbyteorder("=")).tobytes()
 
 
 def odd_values(kind, rows, rng):
@@ -84,8 +89,9 @@ def test_a_file_comes_back_as_it_was(tmp_path, contents, text, order, polygons):
     source = tmp_path / "in" / "a" / "mesh.ply"
     make_mesh(source, text=text, order=order, polygons=polygons)
     convert(str(tmp_path / "in"), tmp_path / "one", workers=0)
-    export(tmp_path / "one", tmp_path / "out")
-    assert_same_ply(source, tmp_path / "out/a/mesh.ply")
+    notes = export(tmp_path / "one", tmp_path / "out").notes
+    assert notes == ((LITTLE,) if order == ">" else ())
+    assert_same_ply(source, tmp_path / "out/a/mesh.ply", "binary_little_endian" if order == ">" else None)
     convert(str(tmp_path / "out"), tmp_path / "two", workers=0)
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
@@ -97,7 +103,57 @@ def test_every_file_of_a_set_keeps_its_own_header(tmp_path):
     convert(str(tmp_path / "in"), tmp_path / "d", workers=0)
     export(tmp_path / "d", tmp_path / "out")
     for n in range(4):
-        assert_same_ply(tmp_path / f"in/{n}.ply", tmp_path / f"out/{n}.ply")
+        assert_same_ply(tmp_path / f"in/{n}.ply", tmp_path / f"out/{n}.ply", "binary_little_endian" if n == 2 else None)
+
+
+def test_big_endian_files_stay_big_endian(tmp_path):
+    """Elements of numbers alone, and of lists and bytes, are written in the byte order of their file."""
+    head = "element vertex 2\nproperty short x\nelement face 1\nproperty uchar a\nproperty list uchar int v\n"
+    head = f"ply\nformat binary_big_endian 1.0\n{head}end_header\n"
+    (tmp_path / "a.ply").write_bytes(head.encode() + b"\0\1\0\2\7\2" + np.array([5, -6], ">i4").tobytes())
+    convert(str(tmp_path / "a.ply"), tmp_path / "d", workers=0)
+    assert export(tmp_path / "d", tmp_path / "out").notes == ()
+    found = (tmp_path / "out/a.ply").read_bytes()
+    assert read_header(str(tmp_path / "out/a.ply")).format == "binary_big_endian"
+    assert found.endswith(b"end_header\n\0\1\0\2\7\2" + np.array([5, -6], ">i4").tobytes())
+
+
+@pytest.mark.parametrize(
+    ("head", "note", "comments", "names"),
+    [
+        ("comment ünï\nelement vertex 1\nproperty float x\n", "ASCII", ("\\xfcn\\xef",), ["x"]),
+        ("element vertex 1\nproperty float x\nproperty float x\n", "one name", (), ["x", "x_2"]),
+        ("element vertex 1\nproperty float ü\n", "ASCII", (), ["\\xfc"]),
+        ("element vertex 1\nproperty float x\nelement edge 0\n", "without properties", (), ["x"]),
+    ],
+)
+def test_what_a_header_cannot_say_is_said_once(tmp_path, head, note, comments, names):
+    """Headers are ASCII, without two properties of one name: the values are written, and one note tells of it."""
+    (tmp_path / "in").mkdir()
+    for name in "ab":
+        rows = " ".join(["1.5"] * len(names))
+        text = f"ply\nformat ascii 1.0\n{head}end_header\n{rows}\n"
+        (tmp_path / f"in/{name}.ply").write_text(text, encoding="utf-8")
+    convert(str(tmp_path / "in"), tmp_path / "d", workers=0)
+    (said,) = export(tmp_path / "d", tmp_path / "out").notes
+    assert note in said
+    header = read_header(str(tmp_path / "out/b.ply"))
+    assert header.comments == comments
+    assert [p.name for p in header.elements[0].properties] == names
+    assert PlyData.read(tmp_path / "out/b.ply")["vertex"][names[-1]].tolist() == [1.5]
+
+
+def test_manifests_that_do_not_say_the_column(tmp_path):
+    """Those of before name the field of a property alone: which column it was, its own name tells."""
+    make_mesh(tmp_path / "in/a.ply")
+    convert(str(tmp_path / "in"), tmp_path / "d", workers=0)
+    known = manifests.read(tmp_path / "d")
+    for element in known.origin["headers"][0]["elements"]:
+        for prop in element["properties"]:
+            del prop["column"]
+    manifests.write(tmp_path / "d", known)
+    export(tmp_path / "d", tmp_path / "out")
+    assert_same_ply(tmp_path / "in/a.ply", tmp_path / "out/a.ply")
 
 
 def test_properties_that_a_file_lacked_are_not_made_up(tmp_path):
@@ -157,17 +213,20 @@ def test_lists_that_are_all_empty_come_back(tmp_path, elements, rows, to):
     assert (tmp_path / "out/a.ply").read_bytes() == path.read_bytes()
 
 
-def test_a_header_that_is_not_used_is_noted(tmp_path, monkeypatch):
-    """Where the header of the source does not suit the dataset, another is made, and that is said."""
+def test_a_header_that_is_not_used_is_noted(tmp_path):
+    """If the header of the source does not suit the dataset, another is made, and that is said."""
     make_mesh(tmp_path / "in/a.ply")
     convert(str(tmp_path / "in"), tmp_path / "d", workers=0)
-    with monkeypatch.context() as patched:
-        patched.setattr(Headers, "_suits", lambda self, prop: prop.name != "v_f8")
-        (note,) = export(tmp_path / "d", tmp_path / "out", fields=["xyz", "v_f8"]).notes
+    known = manifests.read(tmp_path / "d")
+    vertex = next(e for e in known.origin["headers"][0]["elements"] if e["name"] == "vertex")
+    next(p for p in vertex["properties"] if p["name"] == "v_f8").update(field="xyz", column=3)
+    manifests.write(tmp_path / "d", known)
+    (note,) = export(tmp_path / "d", tmp_path / "out", fields=["xyz", "v_f8"]).notes
     assert note.startswith("1 sample is written under a header made for the fields, without the comments")
-    assert note.endswith("field 'v_f8' is not what property v_f8 holds")
+    assert note.endswith("field 'xyz' is not what property v_f8 holds")
     assert read_header(str(tmp_path / "out/a.ply")).comments == ()
-    monkeypatch.setattr("packer.export.ply_headers._parsed", lambda origin: None)
+    known.origin["headers"] = "nonsense"
+    manifests.write(tmp_path / "d", known)
     (note,) = export(tmp_path / "d", tmp_path / "again", fields=["xyz"]).notes
     assert note.endswith("what the manifest keeps of it cannot be read")
 

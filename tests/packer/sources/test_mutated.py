@@ -23,7 +23,6 @@ from packer.sources.apart import each
 from packer.sources.hdf5.source import open_hdf5
 from packer.sources.images.source import open_images
 from packer.sources.limits import Limits
-from packer.sources.ply.fields import GROUPS
 from packer.sources.ply.source import open_ply
 
 COUNT = int(os.environ.get("MUTATIONS", "200"))
@@ -202,7 +201,7 @@ def assert_holds(sample: dict[str, np.ndarray], prop: dict[str, str], held: np.n
     field = prop["field"]
     found = sample[field]
     if prop["count_type"] is None:
-        found = found[:, dict(GROUPS)[field].index(prop["name"])] if found.ndim == 2 else found
+        found = found if prop["column"] is None else found[:, prop["column"]]
         np.testing.assert_array_equal(found, held, change)
         return
     sizes = sample[f"{field}_size"] if found.ndim == 1 else np.full(len(found), found.shape[1])

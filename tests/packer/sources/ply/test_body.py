@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -13,9 +15,7 @@ from hypothesis import strategies as st
 from plyfile import PlyData, PlyElement
 
 from packer.errors import SourceError
-from packer.sources.ply.body import check_size, measure_lists, read_tables
-from packer.sources.ply.header import parse_header
-from packer.sources.ply.table import Table
+from packer.sources.ply.source import open_ply
 
 SHARED = Path(__file__).parents[5] / "shared" / "data"
 FILES = sorted(SHARED.glob("ply_*/**/*.ply"))
@@ -23,34 +23,55 @@ SCALARS = ("i1", "u1", "i2", "u2", "i4", "u4", "f4", "f8")
 INTEGERS = SCALARS[:6]
 
 
-def read_bytes(data: bytes, path: str = "a.ply") -> dict[str, Table]:
-    header = parse_header(data, path)
-    check_size(header, len(data), path)
-    return read_tables(header, data[header.body :], path)
+class Read(NamedTuple):
+    """The one sample of a file, and the elements that the manifest keeps of its header."""
+
+    sample: dict[str, np.ndarray]
+    elements: list[dict[str, Any]]
 
 
-def assert_equal(tables: dict[str, Table], expected: PlyData) -> None:
-    """Every property of every element has the same values, bit for bit, and the same type."""
-    assert list(tables) == [e.name for e in expected.elements]
-    for element in expected.elements:
-        table = tables[element.name]
-        for i, prop in enumerate(element.properties):
-            if i in table.numbers:
-                found = table.numbers[i].astype(table.numbers[i].dtype.newbyteorder("="))
-                assert found.dtype == np.dtype(prop.val_dtype)
-                assert found.tobytes() == element.data[prop.name].astype(found.dtype).tobytes()
+def read(path: Path) -> Read:
+    """The one sample of a file, as long in every field as the plan said."""
+    source = open_ply(str(path))
+    (block,) = source.read()
+    sample = {name: arrays[0] for name, arrays in block.items()}
+    assert [tuple(source.shapes(name)[0]) for name in sample] == [array.shape for array in sample.values()]
+    return Read(sample, source.provenance()["headers"][0]["elements"])
+
+
+@pytest.fixture(scope="module")
+def read_bytes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bytes], Read]:
+    """Reads a file of these bytes."""
+    path = tmp_path_factory.mktemp("bodies") / "a.ply"
+
+    def written(data: bytes) -> Read:
+        path.write_bytes(data)
+        return read(path)
+
+    return written
+
+
+def assert_equal(found: Read, expected: PlyData) -> None:
+    """Every property of every element has the same values, bit for bit, in the field that it went into."""
+    assert [e["name"] for e in found.elements] == [e.name for e in expected.elements]
+    for element, other in zip(found.elements, expected.elements, strict=True):
+        for prop, held in zip(element["properties"], other.properties, strict=True):
+            array, values = found.sample[prop["field"]], other.data[held.name]
+            if prop["count_type"] is None:
+                assert prop["type"] == array.dtype == np.dtype(held.val_dtype)
+                array = array if prop["column"] is None else array[:, prop["column"]]
+                assert array.tobytes() == values.astype(array.dtype).tobytes()
                 continue
-            values, sizes = table.lists[i]
-            rows = [np.asarray(row).astype(prop.val_dtype) for row in element.data[prop.name]]
-            assert sizes.tolist() == [len(row) for row in rows]
-            assert values.astype(prop.val_dtype).tobytes() == b"".join(row.tobytes() for row in rows)
+            sizes = found.sample[f"{prop['field']}_size"] if array.ndim == 1 else np.full(len(array), array.shape[1])
+            assert sizes.tolist() == [len(row) for row in values]
+            assert array.tobytes() == b"".join(np.asarray(row).astype(array.dtype).tobytes() for row in values)
 
 
 @pytest.mark.skipif(not FILES, reason="no sample files here")
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_sample_files_equal_plyfile(path: Path) -> None:
     """Files written by many programs read as plyfile reads them."""
-    assert_equal(read_bytes(path.read_bytes()), PlyData.read(str(path)))
+    assert_equal(read(path), PlyData.read(str(path)))
 
 
 def numbers(dtype: str) -> st.SearchStrategy:
@@ -88,15 +109,14 @@ def elements(draw, name: str) -> PlyElement:
     written=st.tuples(elements("vertex"), elements("face")),
     form=st.sampled_from([(True, "="), (False, "<"), (False, ">")]),
 )
-def test_round_trip(written, form) -> None:
+def test_round_trip(read_bytes, written, form) -> None:
     """What plyfile writes, in any form and with any types, reads back bit for bit; so do the lengths of lists."""
     stream = io.BytesIO()
     PlyData(written, text=form[0], byte_order=form[1]).write(stream)
-    tables = read_bytes(stream.getvalue())
-    assert_equal(tables, PlyData.read(io.BytesIO(stream.getvalue())))
+    assert_equal(read_bytes(stream.getvalue()), PlyData.read(io.BytesIO(stream.getvalue())))
 
 
-def test_polygons_with_other_columns(tmp_path) -> None:
+def test_polygons_with_other_columns(read_bytes) -> None:
     """Lists of different lengths with numbers before, between and behind them are found in any byte order."""
     rows = [(i, range(i % 4), i * 0.5, range(i % 3 + 1), -i) for i in range(50)]
     for order, form in (("<", "little"), (">", "big")):
@@ -114,16 +134,12 @@ def test_polygons_with_other_columns(tmp_path) -> None:
             f"ply\nformat binary_{form}_endian 1.0\nelement vertex 50\nproperty ushort a\nproperty list short int b\n"
             "property double c\nproperty list uchar char d\nproperty char e\nend_header\n"
         )
-        path = tmp_path / "a.ply"
-        path.write_bytes(head.encode() + body)
-        table = read_bytes(path.read_bytes())["vertex"]
-        assert table.numbers[0].tolist() == [r[0] for r in rows]
-        assert table.lists[1].values.tolist() == [x for r in rows for x in r[1]]
-        assert table.numbers[2].tolist() == [r[2] for r in rows]
-        assert table.lists[3].values.tolist() == [x for r in rows for x in r[3]]
-        assert table.numbers[4].tolist() == [r[4] for r in rows]
-        extents = measure_lists(parse_header(head.encode(), "a"), str(path))
-        assert extents == {("vertex", 1): (73, None), ("vertex", 3): (99, None)}
+        sample = read_bytes(head.encode() + body).sample
+        assert sample["a"].tolist() == [r[0] for r in rows]
+        assert sample["b"].tolist() == [x for r in rows for x in r[1]]
+        assert sample["c"].tolist() == [r[2] for r in rows]
+        assert sample["d"].tolist() == [x for r in rows for x in r[3]]
+        assert sample["e"].tolist() == [r[4] for r in rows]
 
 
 HEAD = "ply\nformat ascii 1.0\nelement vertex 2\nproperty float x\nproperty uchar c\n"
@@ -161,16 +177,16 @@ FACES = "element face 2\nproperty list uchar int vertex_indices\nproperty char f
         (True, "1 2\n3 4\n3 0 1 2 0\ninf x 0 0 0\n", "element face, row 1, property vertex_indices: 'x'"),
     ],
 )
-def test_wrong_text_says_where(faces: bool, body: str, reason: str) -> None:
+def test_wrong_text_says_where(read_bytes, faces: bool, body: str, reason: str) -> None:
     """Text that is not what the header declares is an error with element, row and property."""
     with pytest.raises(SourceError, match=reason):
         read_bytes((HEAD + FACES * faces + "end_header\n" + body).encode())
 
 
-def test_infinity_may_be_written() -> None:
+def test_infinity_may_be_written(read_bytes) -> None:
     """Infinity and NaN are values of a float property when the file says so."""
-    table = read_bytes((HEAD + "end_header\n-inf 1\nnan 2").encode())["vertex"]
-    np.testing.assert_array_equal(table.numbers[0], np.array([-np.inf, np.nan], "f4"))
+    sample = read_bytes((HEAD + "end_header\n-inf 1\nnan 2").encode()).sample
+    np.testing.assert_array_equal(sample["x"], np.array([-np.inf, np.nan], "f4"))
 
 
 BINARY = b"ply\nformat binary_little_endian 1.0\nelement vertex 3\nproperty float x\n"
@@ -182,7 +198,7 @@ def binary_faces(*rows: list[int], count: int | None = None) -> bytes:
     return BINARY + LIST % (len(rows) if count is None else count) + b"end_header\n" + bytes(12) + body
 
 
-def test_binary_files_hold_exactly_what_is_declared() -> None:
+def test_binary_files_hold_exactly_what_is_declared(read_bytes) -> None:
     """Every cut of a binary file, and every byte added, is an error."""
     for good in (BINARY + b"end_header\n" + bytes(12), binary_faces([1, 2, 3], [1]), binary_faces([1, 2], [3, 4])):
         read_bytes(good)
@@ -204,18 +220,10 @@ def test_binary_files_hold_exactly_what_is_declared() -> None:
         (BINARY.replace(b" 3", b" 200000000000000") + b"end_header\n" + bytes(12), "need at least"),
     ],
 )
-def test_lying_counts_are_found(data: bytes, reason: str) -> None:
+def test_lying_counts_are_found(read_bytes, data: bytes, reason: str) -> None:
     """No declared count is believed before it is held against the bytes there are."""
     with pytest.raises(SourceError, match=reason):
         read_bytes(data)
-
-
-def test_one_row_with_a_very_long_list() -> None:
-    """A strip of 373,830 corners in one row is a list like any other."""
-    strip = np.arange(373_830, dtype="<i4")
-    head = BINARY + b"element tristrips 1\nproperty list int int vertex_indices\nend_header\n"
-    data = head + bytes(12) + np.array([len(strip)], "<i4").tobytes() + strip.tobytes()
-    assert read_bytes(data)["tristrips"].lists[0].values.tolist() == strip.tolist()
 
 
 GOOD = [
@@ -231,7 +239,7 @@ GOOD = [
     st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=4),
     st.integers(0, 9),
 )
-def test_damage_gives_an_error_or_a_table(data: bytes, flips: list[tuple[int, int]], cut: int) -> None:
+def test_damage_gives_an_error_or_a_table(read_bytes, data: bytes, flips: list[tuple[int, int]], cut: int) -> None:
     """Bytes changed or cut off anywhere lead to a SourceError or to a file that reads; never to anything else."""
     damaged = bytearray(data)
     for place, value in flips:

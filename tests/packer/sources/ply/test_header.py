@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from packer.errors import SourceError
-from packer.sources.ply.header import Element, Property, parse_header, read_header
+from packer.sources.ply.header import Element, Property, opened, parse_header
 
 HEADER = (
     b"ply",
@@ -32,7 +32,7 @@ def test_everything_declared_is_kept() -> None:
     """Format, elements, types in either naming style, comments and obj_info come out as written."""
     header = parse_header(b"\n".join(HEADER) + b"\n", "a.ply")
     assert header.format == "binary_little_endian"
-    assert header.elements == (Element("vertex", 2, (Property("x", "float32"), Property("ids", "int32", "uint8"))),)
+    assert header.elements == (Element("vertex", (Property("x", "float32"), Property("ids", "int32", "uint8")), 2),)
     assert header.comments == ("made by hand",)
     assert header.obj_info == (" two  blanks",)
 
@@ -68,7 +68,8 @@ def test_header_longer_than_the_first_read(tmp_path) -> None:
         comment = b"comment " + b"x" * (pad - 200)
         data = b"\r\n".join([*HEADER[:2], comment, *HEADER[2:]]) + b"\r\n"
         path.write_bytes(data + b"\n\n\n")
-        assert read_header(str(path)).body == len(data)
+        with opened(str(path)) as (header, _file):
+            assert header.body == len(data)
 
 
 @pytest.mark.parametrize(

@@ -325,6 +325,7 @@ def test_origin_is_kept(tmp_path) -> None:
         "type": "float32",
         "count_type": None,
         "field": "xyz",
+        "column": 2,
     }
 
 

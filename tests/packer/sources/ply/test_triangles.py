@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from plyfile import PlyData, PlyElement
 
 from packer.errors import SourceError, UsageError
-from packer.sources.ply import triangles
+from packer.sources.ply import table
 from packer.sources.ply.source import open_ply
 
 POINTS = PlyElement.describe(np.zeros(9, [(c, "f4") for c in "xyz"]), "vertex")
@@ -116,10 +116,10 @@ def test_no_faces(tmp_path) -> None:
 def test_lists_may_not_grow_without_end(tmp_path, monkeypatch) -> None:
     """Long lists repeated for every triangle of a large polygon are refused before they take memory."""
     path = mesh(tmp_path / "a.ply", [[0, 1, 2], list(range(9)) * 3], uv=True)
-    monkeypatch.setattr(triangles, "MAX_ENTRIES", 6 + 25 * 54 - 1)
+    monkeypatch.setattr(table, "MAX_ENTRIES", 6 + 25 * 54 - 1)
     with pytest.raises(SourceError, match=r"element face, row 1, property uv: repeated .* 1\.36e.03 entries"):
         open_ply(str(path), triangulate=True)
-    monkeypatch.setattr(triangles, "MAX_ENTRIES", 6 + 25 * 54)
+    monkeypatch.setattr(table, "MAX_ENTRIES", 6 + 25 * 54)
     assert len(read(path)["face_uv"]) == 6 + 25 * 54
 
 
