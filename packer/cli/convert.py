@@ -59,7 +59,7 @@ def convert(
         check_place(list(sources), _place(out), options.overwrite)
         show_plan(sources, options, _place(out), as_json=False)
         return
-    with _advice_on_resuming(options):
+    with _advice_on_resuming(out, options):
         if scheduler is None:
             report = _convert(sources, out, options)
         else:
@@ -104,7 +104,7 @@ def _convert(sources: tuple[str, ...], out: str, options: ConvertOptions) -> Rep
 
 
 @contextmanager
-def _advice_on_resuming(options: ConvertOptions) -> Iterator[None]:
+def _advice_on_resuming(out: str, options: ConvertOptions) -> Iterator[None]:
     from packer.errors import SourceError
 
     try:
@@ -114,8 +114,18 @@ def _advice_on_resuming(options: ConvertOptions) -> Iterator[None]:
         raise
     except SourceError as error:
         if error.sample is not None and options.on_error == "stop":
-            _log.warning("what is finished is kept; with --on-error skip --go-on bad samples are left out from there")
+            kept = "finished shards are kept; " if _has_finished_shards(_place(out)) else ""
+            _log.warning("%swith --on-error skip --go-on the same command leaves out bad samples", kept)
         raise
+
+
+def _has_finished_shards(folder: Path) -> bool:
+    """Return whether shards of the unfinished dataset are there, in `folder` or in the one that is to replace it."""
+    from packer.format.manifest import SHARD_FOLDER, UNFINISHED
+    from packer.packing.output import beside
+
+    places = [place for place in (beside(folder, "replacing"), folder) if (place / UNFINISHED).exists()]
+    return any(any((place / SHARD_FOLDER).glob("*.lmdb")) for place in places)
 
 
 @contextmanager
