@@ -41,22 +41,20 @@ def main() -> None:
 
 
 def soak_kills(folder: Path, count: int, seed: int) -> Counter[str]:
-    """Kills `count` conversions; returns how often what was killed, and what was left."""
+    """Kill `count` calls that make or change a dataset; returns how often what was killed, and what was left."""
     rng = random.Random(seed)
-    jobs = []
-    for replaces in (False, True):
-        (folder / str(replaces)).mkdir()
-        jobs.append(kills.new_job(folder / str(replaces), replaces))
+    jobs = {name: kills.new_job(folder / name, name) for name in kills.JOBS}
+    seconds = {name: kills.seconds_of(job) for name, job in jobs.items()}
     found: Counter[str] = Counter()
-    seconds = {id(job): kills.seconds_of(job) for job in jobs}
     for number in range(count):
-        job, whom = jobs[number % 2], kills.WHOM[number // 2 % 3]
+        name, whom = list(jobs)[number % len(jobs)], kills.WHOM[number // len(jobs) % 3]
+        job = jobs[name]
         kills.reset(job)
-        kills.kill_after(job, rng.uniform(0, seconds[id(job)]), whom, rng)
+        kills.kill_after(job, rng.uniform(0, seconds[name]), whom, rng)
         kills.check_left(job)
         left = kills.what_is_left(job)
         kills.check_going_on(job, workers=rng.choice([0, 2]))
-        found[f"{'new' if job.old is None else 'replacing'}, {whom} killed, left: {left}"] += 1
+        found[f"{name}, {whom} killed, left: {left}"] += 1
     return found
 
 

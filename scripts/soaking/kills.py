@@ -1,4 +1,4 @@
-"""Conversions that are killed: a job, the kill, and what has to be true afterwards. Needs fork and /proc."""
+"""Kills what changes datasets: conversions, appending, merging, repacking, repairing. Needs fork and /proc."""
 
 from __future__ import annotations
 
@@ -15,82 +15,141 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from packer.convert import ConvertOptions, Report, convert
+from packer.append import append
+from packer.convert import ConvertOptions, convert, open_source
 from packer.errors import DatasetError, UsageError
 from packer.format import manifest as manifests
-from packer.format.manifest import MANIFEST, SHARD_FOLDER
+from packer.format.manifest import MANIFEST, REJECTED_FILE, SHARD_FOLDER
+from packer.merge import merge
+from packer.repack import repack
+from packer.repair import repair
 from packer.verify import verify
 
 WHOM = ("converter", "worker", "all")
 _GRACE = 20.0  # seconds until all that was killed, or has lost its parent, has to be gone
 #: Calls that change what lies in folders, as Python's audit events name them.
 _STEPS = {"os.rename", "os.remove", "os.link", "os.mkdir", "os.rmdir"}
+OPTIONS = ConvertOptions(codec="zstd", shard_size=4096, on_error="skip")
 
 
 @dataclass(frozen=True)
 class Job:
-    """A conversion into `out`, and the bytes that it makes where nobody disturbs it.
+    """A call that makes or changes the dataset `out`, and the bytes that it makes if nobody disturbs it.
 
     Attributes:
+        run: does it, with so many workers.
         wanted: what `files` gives of the finished dataset.
-        old: what `files` gives of the dataset that stood at `out` before; None where nothing did.
+        old: what `files` gives of the dataset that stood at `out` before; None if there was none.
+        mends: whether it mends `out` file by file; else `out` is the old dataset or the new one at every instant.
     """
 
-    sources: list[str]
     out: Path
-    options: ConvertOptions
+    run: Callable[[int], object]
     wanted: dict[str, bytes]
     old: dict[str, bytes] | None = None
-
-    def run(self, workers: int) -> Report:
-        return convert(self.sources, self.out, self.options, workers=workers, overwrite=self.old is not None)
+    mends: bool = False
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """The files of a folder by relative path."""
+    """Return the files of a folder by relative path."""
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
 def make_pairs(folder: Path, count: int) -> list[str]:
-    """Pairs of small pictures of noise, as sources; one of them is damaged."""
+    """Make pairs of small pictures of noise, one of them damaged; returns the sources."""
     rng = np.random.default_rng(count)
     for field, size in (("lr", 8), ("hr", 16)):
         (folder / field).mkdir(parents=True)
         for number in range(count):
             image = Image.fromarray(rng.integers(0, 256, (size, size, 3), dtype=np.uint8))
-            image.save(folder / field / f"{number:03}.png")
-    bad = folder / "hr" / f"{count // 2:03}.png"
+            image.save(folder / field / f"{folder.name}-{number:03}.png")
+    bad = folder / "hr" / f"{folder.name}-{count // 2:03}.png"
     bad.write_bytes(bad.read_bytes()[:-60] + bytes(60))
     return [f"lr={folder / 'lr'}", f"hr={folder / 'hr'}"]
 
 
-def new_job(folder: Path, replaces: bool) -> Job:
-    """A job of 17 pairs, one of them bad, in four shards.
+def new_job(folder: Path, what: str) -> Job:
+    """Make a job of four shards, with a bad sample in each source.
 
     Args:
         folder: an empty one; sources and output go into it.
-        replaces: whether another dataset stands at `out` and is to be replaced.
+        what: one of `JOBS`.
     """
-    sources = make_pairs(folder / "pairs", 17)
-    options = ConvertOptions(codec="zstd", shard_size=4096, on_error="skip")
-    convert(sources, folder / "wanted", options, workers=0)
     out = folder / "made" / "out"
-    out.parent.mkdir()
-    old = None
-    if replaces:
-        convert(sources, out, options, codec="none", workers=0)
-        old = files(out)
-    return Job(sources, out, options, files(folder / "wanted"), old)
+    out.parent.mkdir(parents=True)
+    run, old, mends = JOBS[what](folder, out)
+    if old is not None:
+        _write(out, old)
+    run(0)
+    return Job(out, run, files(out), old, mends)
+
+
+def _convert(folder: Path, out: Path, replaces: bool = False) -> _Made:
+    sources = make_pairs(folder / "pairs", 17)
+
+    def run(workers: int) -> object:
+        return convert(sources, out, OPTIONS, workers=workers, overwrite=replaces)
+
+    if not replaces:
+        return run, None, False
+    convert(sources, folder / "old", OPTIONS, codec="none", workers=0)
+    return run, files(folder / "old"), False
+
+
+def _append(folder: Path, out: Path) -> _Made:
+    convert(make_pairs(folder / "pairs", 9), folder / "old", OPTIONS, workers=0)
+    more = make_pairs(folder / "more", 8)
+    options = ConvertOptions(shard_size=4096, on_error="skip")
+    return lambda workers: append(out, more, options, workers=workers), files(folder / "old"), False
+
+
+def _merge(folder: Path, out: Path) -> _Made:
+    for name, count in (("a", 9), ("b", 8)):
+        convert(make_pairs(folder / f"pairs-{name}", count), folder / name, OPTIONS, workers=0)
+    return lambda workers: merge([folder / "a", folder / "b"], out), None, False
+
+
+def _repack(folder: Path, out: Path) -> _Made:
+    convert(make_pairs(folder / "pairs", 17), folder / "first", OPTIONS, codec="none", workers=0)
+    options = ConvertOptions(shard_size=4096)
+    return lambda workers: repack(folder / "first", out, options, codec="zstd", seed=1, workers=workers), None, False
+
+
+def _repair(folder: Path, out: Path) -> _Made:
+    sources = make_pairs(folder / "pairs", 17)
+    convert(sources, folder / "sound", OPTIONS, workers=0)
+    damaged = files(folder / "sound")
+    for name in (f"{SHARD_FOLDER}/00000.lmdb", f"{SHARD_FOLDER}/00002.lmdb", manifests.NAMES_FILE):
+        data = bytearray(damaged[name])
+        data[len(data) // 2 : len(data) // 2 + 999] = bytes(999)
+        damaged[name] = bytes(data)
+    return lambda workers: repair(out, open_source(sources, OPTIONS, []), workers=workers), damaged, True
+
+
+_Made = tuple[Callable[[int], object], "dict[str, bytes] | None", bool]
+#: What is killed, by name.
+JOBS: dict[str, Callable[[Path, Path], _Made]] = {
+    "convert": _convert,
+    "replace": lambda folder, out: _convert(folder, out, replaces=True),
+    "append": _append,
+    "merge": _merge,
+    "repack": _repack,
+    "repair": _repair,
+}
+
+
+def _write(folder: Path, data: dict[str, bytes]) -> None:
+    for name, content in data.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
 
 
 def reset(job: Job) -> None:
-    """Puts back what stood before the job."""
+    """Put back what stood before the job."""
     for path in sorted(job.out.parent.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
-    for name, data in (job.old or {}).items():
-        path = job.out / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+    _write(job.out, job.old or {})
 
 
 def start(action: Callable[[], object]) -> int:
@@ -175,11 +234,14 @@ def _session(number: int) -> Iterator[int]:
 
 
 def check_left(job: Job) -> None:
-    """What a kill left: whole or known to be unfinished; every shard that has its name is finished."""
-    if (job.out / MANIFEST).exists():
+    """Check what a kill left: whole or known to be unfinished; every shard that has its name is finished."""
+    old = job.old or {}
+    if job.mends:
         held = files(job.out)
-        whole = [d for d in (job.wanted, job.old) if d is not None]
-        assert any(held.items() >= dataset.items() for dataset in whole), "neither the old dataset nor the new one"
+        wrong = [name for name in job.wanted if held.get(name) not in (job.wanted[name], old[name])]
+        assert not wrong, f"{wrong} are neither as they were nor mended"
+    elif (job.out / MANIFEST).exists():
+        assert _is_new(job) or (job.old and _holds(job.out, job.old)), "neither the old dataset nor the new one"
         assert not verify(job.out).damages
     elif job.out.exists():
         assert job.old is None, "the old dataset is gone"
@@ -189,40 +251,45 @@ def check_left(job: Job) -> None:
             pass
         else:
             raise AssertionError("what is unfinished was read")
+    finished = {*job.wanted.values(), *old.values()}
     for folder in job.out.parent.iterdir():
         for shard in (folder / SHARD_FOLDER).glob("*.lmdb"):
-            name = f"{SHARD_FOLDER}/{shard.name}"
-            assert shard.read_bytes() in (job.wanted[name], (job.old or {}).get(name)), f"{shard} is half written"
+            assert shard.read_bytes() in finished, f"{shard} is half written"
 
 
 def what_is_left(job: Job) -> str:
-    """In words."""
-    if (job.out / MANIFEST).exists() and files(job.out).items() >= job.wanted.items():
+    """Say it in words."""
+    if _is_new(job):
         return "the finished dataset"
-    return f"{len(list(_unfinished_shards(job)))} finished shards"
+    return f"{len(finished_shards(job))} finished shards"
 
 
-def check_going_on(job: Job, workers: int = 0) -> int:
-    """The same command finishes the job, does no finished shard again, and leaves nothing but the result.
-
-    Returns:
-        the number of shards that were kept.
-    """
-    before = {shard.name: shard.stat().st_ino for shard in _unfinished_shards(job)}
-    kept = 0
+def check_going_on(job: Job, workers: int = 0) -> None:
+    """Check that the same call finishes the job, does no finished shard again, and leaves nothing but the result."""
+    before = finished_shards(job)
+    was_new = _is_new(job)
     try:
-        kept = job.run(workers).kept_shards
-    except UsageError as error:
-        if "packed dataset already" not in str(error):
-            raise
+        job.run(workers)
+    except UsageError:
+        assert was_new, "it is unfinished, and cannot be gone on with"
     assert files(job.out) == job.wanted
     assert [path.name for path in job.out.parent.iterdir()] == [job.out.name]
-    after = {shard.name: shard.stat().st_ino for shard in (job.out / SHARD_FOLDER).iterdir()}
-    assert before.items() <= after.items(), "a finished shard was made again"
-    return kept
+    after = {shard.stat().st_ino for shard in (job.out / SHARD_FOLDER).iterdir()}
+    assert before <= after, "a finished shard was made again"
 
 
-def _unfinished_shards(job: Job) -> Iterator[Path]:
-    """Shards of the job itself, finished or not; of a replacement those that lie beside."""
+def _is_new(job: Job) -> bool:
+    return (job.out / MANIFEST).exists() and _holds(job.out, job.wanted)
+
+
+def _holds(folder: Path, dataset: dict[str, bytes]) -> bool:
+    """Return whether a folder holds a dataset; the manifest tells how much of the list of rejected samples counts."""
+    held = files(folder)
+    listed = held.get(REJECTED_FILE, b"").startswith(dataset.get(REJECTED_FILE, b""))
+    return listed and held.items() >= {n: data for n, data in dataset.items() if n != REJECTED_FILE}.items()
+
+
+def finished_shards(job: Job) -> set[int]:
+    """Return the inodes of finished shards that the same call must keep: those in `out`, or in what replaces it."""
     work = job.out if job.old is None else job.out.with_name(f".{job.out.name}.replacing")
-    return (work / SHARD_FOLDER).glob("*.lmdb")
+    return {path.stat().st_ino for path in (work / SHARD_FOLDER).glob("*.lmdb")}

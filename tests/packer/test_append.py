@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
 import multiprocessing
 import os
 import shutil
@@ -11,7 +9,6 @@ import shutil
 import msgspec
 import numpy as np
 import pytest
-from soaking.kills import kill_at_step
 
 from packer import append as appending
 from packer.append import append
@@ -215,32 +212,6 @@ def test_a_dataset_that_changed_meanwhile_is_left_alone(two, contents):
     assert manifests.read(a) == other
     assert not verify(a).damages
     assert append(a, b, workers=0).manifest.samples == 14
-
-
-def test_a_kill_leaves_the_old_or_the_new_dataset(tmp_path, two, contents):
-    """Killed before any of its steps: readers see all old samples or all, and the same call finishes the job."""
-    a, b = two
-    old, more = contents(a), contents(b)[1]
-    new = (old[0], old[1] | more)
-    seen = set()
-    for step in itertools.count():
-        work = tmp_path / f"try{step}"
-        shutil.copytree(a, work)
-        if not kill_at_step(functools.partial(append, work, b, workers=0), step):
-            break
-        left = contents(work)
-        assert left in (old, new)
-        assert not verify(work).damages
-        seen.add(left == new)
-        if left == old or list(tmp_path.glob(f".try{step}.append*")):
-            assert append(work, b, workers=0).added == 5
-            assert contents(work) == new
-            assert not verify(work).damages
-        assert not list(tmp_path.glob(".try*"))
-        shutil.rmtree(work)
-    assert contents(work) == new
-    assert step > 35
-    assert seen == {False, True}
 
 
 def test_left_out_samples_are_listed(tmp_path, clouds):
