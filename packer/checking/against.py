@@ -29,7 +29,10 @@ from packer.packing.tasks import read_blocks
 from packer.sources.apart import each
 from packer.sources.base import Block, Source, block_bytes, count
 from packer.sources.limits import Limits
-from packer.verify import Damage
+from packer.verify import SHOWN_NAMES, Damage
+
+#: Ragged samples that are read at once: as arrays, small ones take much more memory than they hold.
+_TOGETHER = 4096
 
 _log = logging.getLogger(__name__)
 
@@ -155,16 +158,38 @@ def compare_shard(
 def _compare_values(
     entry: ShardEntry, column: Column, block: Block, at: int, first: int, names: Sequence[str] | None
 ) -> list[Damage]:
-    values = block[column.field.name]
-    packed = column.read(at, at + len(values))
+    """Return the runs of samples that differ in one field; `at` is the number in the shard of the first in `block`."""
+    differing = differing_samples(column, at, block[column.field.name])
     damages = []
-    for number, (ours, theirs) in enumerate(zip(packed, values, strict=True)):
-        if not same_bits(ours, theirs):
-            sample = first + at + number
-            name = (names[number],) if names else ()
-            what = "differs from the source"
-            damages.append(_difference(entry, what, column.field.name, (sample, sample + 1), name))
+    for run in np.split(differing, np.flatnonzero(np.diff(differing) > 1) + 1):
+        if len(run):
+            start, stop = int(run[0]), int(run[-1]) + 1
+            shown = tuple(names[start:stop][:SHOWN_NAMES]) if names else ()
+            samples = (first + at + start, first + at + stop)
+            damages.append(_difference(entry, "differs from the source", column.field.name, samples, shown))
     return damages
+
+
+def differing_samples(column: Column, at: int, values: Sequence[Any] | NDArray[Any]) -> NDArray[np.int64]:
+    """Return which of `values` differ in a bit from the samples of a column from number `at` on.
+
+    NaN equals itself, 0.0 differs from -0.0. Memory is bounded by the size of `values`, however small each is.
+
+    Raises:
+        DamagedError: the column cannot be read.
+    """
+    if not column.field.is_ragged:
+        ours = column.array(at, at + len(values))
+        theirs = np.ascontiguousarray(values, ours.dtype).reshape(ours.shape)
+        shape = (len(ours), column.field.fixed_bytes)
+        as_bytes = [array.reshape(-1).view(np.uint8).reshape(shape) for array in (ours, theirs)]
+        return np.flatnonzero((as_bytes[0] != as_bytes[1]).any(axis=1))
+    found = []
+    for start in range(0, len(values), _TOGETHER):
+        given = values[start : start + _TOGETHER]
+        packed = column.read(at + start, at + start + len(given))
+        found += [start + i for i, pair in enumerate(zip(packed, given, strict=True)) if not same_bits(*pair)]
+    return np.array(found, np.int64)
 
 
 def _difference(

@@ -70,15 +70,39 @@ class Column:
         except _DAMAGE as error:
             raise self._damaged(f"samples {start} to {stop - 1}", error) from None
 
-    def _read(self, start: int, stop: int) -> list[NDArray[Any]]:
+    def array(self, start: int, stop: int) -> NDArray[Any]:
+        """Return the samples start..stop of a field of fixed shape as one array (m, *shape), not to be written to.
+
+        Raises:
+            DamagedError: as `read`.
+        """
+        shape = tuple(n or 0 for n in self.field.shape)
+        try:
+            first, raw = self._frames_of(start, stop)
+            values = np.frombuffer(raw, self.field.np_dtype, (stop - first) * math.prod(shape))
+        except _DAMAGE as error:
+            raise self._damaged(f"samples {start} to {stop - 1}", error) from None
+        samples = values.reshape(stop - first, *shape)[start - first :]
+        if self._codec.rowdelta:
+            samples = samples.copy()
+            step = self.field.frame.rows or max(shape[0], 1)
+            for row in range(0, shape[0], step):
+                rowdelta.accumulate(samples[:, row : row + step])
+        return samples
+
+    def _frames_of(self, start: int, stop: int) -> tuple[int, bytes]:
+        """Number of the first sample in the frames that hold start..stop, and the bytes of these frames."""
         first, last = self.index.frame_range(start, stop)
         if not 0 <= first <= last <= self.index.frames:
             raise ValueError(f"frames {first} to {last} are not all there")
-        raw = b"".join(self._decode(frame) for frame in range(first, last))
         together = self.field.frame.samples or 1
+        return start // together * together, b"".join(self._decode(frame) for frame in range(first, last))
+
+    def _read(self, start: int, stop: int) -> list[NDArray[Any]]:
+        begin, raw = self._frames_of(start, stop)
         out = []
         at = 0
-        for sample in range(start // together * together, stop):
+        for sample in range(begin, stop):
             shape = self.index.shape_of(sample)
             array = np.frombuffer(raw, self.field.np_dtype, math.prod(shape), at).reshape(shape)
             at += array.nbytes

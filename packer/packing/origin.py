@@ -51,8 +51,17 @@ def leaves(origin: Origin, samples: int) -> list[Leaf]:
 
 
 def is_in_order(origin: Origin, samples: int) -> bool:
-    """Whether the samples are in the order of their sources, one source behind another."""
+    """Whether the samples are in the order of their sources, one source after another."""
+    if not _has_shuffled(origin, samples):
+        return True  # without an array of the numbers of all samples: there may be a billion
     return all(bool((np.diff(leaf.numbers) == 1).all()) for leaf in leaves(origin, samples))
+
+
+def _has_shuffled(origin: Origin, samples: int, depth: int = 0) -> bool:
+    """Whether samples were put into another order, in the origin itself or in that of one of its parts."""
+    if isinstance(origin.get("shuffled"), int):
+        return True
+    return depth < _DEEPEST and any(_has_shuffled(part, count, depth + 1) for count, part in parts(origin, samples))
 
 
 def _leaves(origin: Origin, numbers: NDArray[np.int64], depth: int) -> Iterator[Leaf]:

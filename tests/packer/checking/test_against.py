@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 
 import h5py
 import numpy as np
@@ -210,3 +211,25 @@ def test_a_source_that_crashes_is_told(pairs, tmp_path, monkeypatch):
     monkeypatch.setattr(against, "compare_shard", lambda *args: os._exit(3))
     with pytest.raises(SourceError, match="crashes the process that does"):
         compare(folder, source, guarded=True)
+
+
+def test_small_samples_are_compared_by_blocks(tmp_path, monkeypatch):
+    """Rows of a byte are compared without an array for each: memory stays within some blocks; runs are told as one."""
+    count = 3_000_000
+    values = np.random.default_rng(0).integers(0, 256, count, np.uint8)
+    path = tmp_path / "rows.h5"
+    with h5py.File(path, "w") as file:
+        file["x"] = values
+    folder = convert([str(path)], tmp_path / "out", workers=0).path
+    source = source_of([str(path)])
+    monkeypatch.setattr(manifests, "MAX_MANIFEST_BYTES", 2**20)  # as much room is made before a manifest is read
+    tracemalloc.start()
+    try:
+        assert compare(folder, source) == []
+        assert tracemalloc.get_traced_memory()[1] < 20 * 2**20
+    finally:
+        tracemalloc.stop()
+    with h5py.File(path, "a") as file:
+        file["x"][10:20] = ~values[10:20]
+        file["x"][count - 1] = ~values[count - 1]
+    assert [damage.samples for damage in compare(folder, source_of([str(path)]))] == [(10, 20), (count - 1, count)]
