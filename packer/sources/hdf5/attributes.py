@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from packer.format.schema import DTYPES
 from packer.sources.hdf5.stored_types import type_json
+from packer.sources.hdf5.types import references_within
 
 #: Larger values are summarised: the manifest is read by people.
 _MAX_BYTES = 16 * 2**10
@@ -41,7 +42,7 @@ def attributes(thing: h5py.HLObject) -> dict[str, Any]:
 
 def single(dataset: h5py.Dataset) -> Any:
     """The one value of a dataset without axes; never raises for what it is."""
-    return _value(lambda: (dataset.dtype, dataset.shape), lambda: dataset[()])
+    return _value(lambda: dataset.id, lambda: dataset[()])
 
 
 def summary(held: Any) -> str | None:
@@ -50,17 +51,16 @@ def summary(held: Any) -> str | None:
 
 
 def _attribute(thing: h5py.HLObject, name: str | bytes) -> Any:
-    def header() -> tuple[np.dtype[Any], tuple[int, ...] | None]:
-        found = thing.attrs.get_id(name)
-        return found.dtype, found.shape
-
-    return _value(header, lambda: thing.attrs[name])
+    return _value(lambda: thing.attrs.get_id(name), lambda: thing.attrs[name])
 
 
-def _value(header: Callable[[], tuple[np.dtype[Any], tuple[int, ...] | None]], read: Callable[[], Any]) -> Any:
+def _value(header: Callable[[], Any], read: Callable[[], Any]) -> Any:
     # Whatever a damaged or exotic value raises must not cost the data: it is noted in its place.
     try:
-        dtype, shape = header()
+        found = header()
+        if references_within(found.get_type()):
+            return {"summary": "references to other objects within lists or compounds"}
+        dtype, shape = found.dtype, found.shape
         if shape is not None and math.prod(shape) * dtype.itemsize > _MAX_BYTES:
             return {"summary": f"{dtype} of shape {tuple(shape)}"}
         return json_value(read(), dtype)

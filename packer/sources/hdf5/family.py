@@ -59,7 +59,9 @@ def is_matlab_empty(dataset: h5py.Dataset) -> bool:
 def text_attribute(thing: h5py.HLObject, name: str) -> str:
     """A text attribute; empty where it is missing, of another type or damaged."""
     try:
-        value: Any = thing.attrs.get(name, "")
+        if name not in thing.attrs or not isinstance(thing.attrs.get_id(name).get_type(), h5py.h5t.TypeStringID):
+            return ""
+        value: Any = thing.attrs[name]
     except (OSError, RuntimeError, ValueError, TypeError, LookupError):
         return ""
     if isinstance(value, bytes):

@@ -15,7 +15,7 @@ from packer.errors import SourceError
 from packer.sources.hdf5.signature import what_it_is
 
 #: All that h5py has been seen to raise on damaged files. No MemoryError: whoever keeps the limits says which one it is.
-_FAULTS = (OSError, RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, SystemError)
+FAULTS = (OSError, RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, SystemError)
 #: How libhdf5 itself says that it gets no memory.
 _NO_MEMORY = re.compile(r"memory allocation failed|image null after H5MM_realloc")
 _TRUNCATED = re.compile(r"truncated file: eof = (\d+), .*stored_eof = (\d+)")
@@ -33,7 +33,7 @@ def faults_named(path: str, doing: str) -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
-    except _FAULTS as error:
+    except FAULTS as error:
         if _NO_MEMORY.search(str(error)):
             raise MemoryError(plain(error)) from error
         raise SourceError(f"{doing} failed: {plain(error)}", path) from error
@@ -71,7 +71,7 @@ def _open(path: str) -> h5py.File:
         raise SourceError("does not exist", path) from None
     except PermissionError:
         raise SourceError("may not be read: permission denied", path) from None
-    except _FAULTS as error:
+    except FAULTS as error:
         raise SourceError(_why_not(error), path) from error
 
 

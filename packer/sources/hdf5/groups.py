@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import h5py
@@ -18,12 +18,12 @@ from packer.sources.hdf5.attributes import attributes
 from packer.sources.hdf5.choice import chosen, columns
 from packer.sources.hdf5.dataset import dataset_at
 from packer.sources.hdf5.differences import difference
-from packer.sources.hdf5.file import faults_named, opened
+from packer.sources.hdf5.file import FAULTS, faults_named, opened
 from packer.sources.hdf5.listing import inventory
 from packer.sources.hdf5.scan import Request, conversions
 from packer.sources.hdf5.stored_types import stored_types
 from packer.sources.hdf5.types import Column
-from packer.sources.hdf5.walk import text
+from packer.sources.hdf5.walk import link_class, text
 
 #: Paths that a sentence names.
 _SHOWN = 5
@@ -73,13 +73,17 @@ def group_samples(path: str, base: str, request: Request, on_bad: OnBad) -> Iter
             top = file.get(f"/{base.strip('/')}")
             if not isinstance(top, h5py.Group):
                 raise SourceError(f"has no group /{base.strip('/')} for --samples", path)
-            names = [name for name in natsorted(top) if top.get(name, getclass=True) is h5py.Group]
+            names = [name for name in natsorted(map(text, top)) if _is_group(top, name)]
             above = _above(file, top.name)
-            others = _others(file, top.name, set(names), request.skip)
+            others = _others(file, top.name, set(names))
         if not names:
             raise SourceError(f"group {top.name} holds no groups that could be samples", path)
-        if others:
-            raise SourceError(_unpacked(others), path)
+        unpacked = [other for other in others if not any(_names(skip, other) for skip in request.skip)]
+        if unpacked:
+            raise SourceError(_unpacked(unpacked), path)
+        # What names something next to the samples from the root is no field of a sample of that name.
+        skips = [s for s in request.skip if not (s.startswith("/") and any(_names(s, other) for other in others))]
+        request = replace(request, skip=skips)
         for name in names:
             try:
                 with faults_named(path, f"listing group {name}"):
@@ -96,8 +100,8 @@ def _above(file: h5py.File, base: str) -> dict[str, dict[str, object]]:
     return {path: some for path, some in found.items() if some}
 
 
-def _others(file: h5py.File, base: str, names: set[str], skip: Collection[str]) -> list[str]:
-    """Paths of the groups and datasets that belong to no sample and are not named in `skip`.
+def _others(file: h5py.File, base: str, names: set[str]) -> list[str]:
+    """Paths of the groups and datasets that belong to no sample.
 
     Args:
         base: the group that holds the samples.
@@ -108,13 +112,25 @@ def _others(file: h5py.File, base: str, names: set[str], skip: Collection[str]) 
         paths = {name: f"{group.rstrip('/')}/{text(name)}" for name in file[group]}
         taken = names if below is None else {name for name, path in paths.items() if path == below}
         found += [path for name, path in paths.items() if name not in taken and not _is_type(file[group], name)]
-    named = {name.strip("/") for name in skip}
-    return [path for path in found if not any(f"{path[1:]}/".startswith(f"{name}/") for name in named)]
+    return found
+
+
+def _names(skip: str, path: str) -> bool:
+    """Does an entry of `skip` stand for a path, or for a group above it?"""
+    return f"{path[1:]}/".startswith(f"{skip.strip('/')}/")
+
+
+def _is_group(top: h5py.Group, name: str) -> bool:
+    """Does a link lead to a group?"""
+    try:
+        return top.get(name, getclass=True) is h5py.Group
+    except FAULTS:
+        return False  # it leads nowhere, and will be named
 
 
 def _is_type(group: h5py.Group, name: str | bytes) -> bool:
     """Is it a datatype with a name? It holds no values."""
-    return group.get(name, getclass=True, getlink=True) is h5py.HardLink and isinstance(group[name], h5py.Datatype)
+    return link_class(group, name) == h5py.h5l.TYPE_HARD and group.get(name, getclass=True) is h5py.Datatype
 
 
 def _unpacked(paths: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import h5py
@@ -17,12 +17,17 @@ from packer.sources.hdf5.types import Column
 MAX_KEPT = 500
 
 
-def origin(file: h5py.File, held: Inventory, columns: Sequence[Column]) -> dict[str, Any]:
+def origin(
+    file: h5py.File, held: Inventory, columns: Sequence[Column], is_kept: Callable[[str], bool]
+) -> dict[str, Any]:
     """Attributes by path, which of these are groups, single values by path, what further names stand for, unusual
     datatypes by path, and sentences on what is `lost`.
+
+    Args:
+        is_kept: tells whether an object is kept, by its path: what is not packed is not read.
     """
-    described = [*(["/"] if has_attributes(file) else []), *held.described]
-    singles = [e.dataset for e in held.entries if e.aside == SINGLE]
+    described = [path for path in (["/"] if has_attributes(file) else []) + held.described if is_kept(path)]
+    singles = [e.dataset for e in held.entries if e.aside == SINGLE and is_kept(e.dataset)]
     links = [(e.path, e.same) for e in held.entries if e.same is not None]
     types, more_types = stored_types(file, columns, of_rows=True)
     parts = {

@@ -10,9 +10,9 @@ import numpy as np
 
 from packer.format.schema import MAX_AXES, MAX_AXIS
 from packer.sources.hdf5.family import is_matlab_empty, is_placeholder
-from packer.sources.hdf5.file import plain
+from packer.sources.hdf5.file import FAULTS, plain
 from packer.sources.hdf5.floats import misread, widened
-from packer.sources.hdf5.types import Leaf, leaves
+from packer.sources.hdf5.types import Leaf, leaves, references_within
 from packer.sources.hdf5.walk import Found, walk
 
 #: Why a dataset without axes is left out.
@@ -109,7 +109,11 @@ def listed(found: Found, axis: int | None) -> list[Listed]:
     try:
         shape, dtype, type_ = found.thing.shape, found.thing.dtype, found.thing.id.get_type()
         wrong, note = misread(type_), widened(type_)
-    except (TypeError, ValueError, RuntimeError, OSError, NotImplementedError) as error:
+        if references_within(type_, lists_alone=True):
+            wrong = "holds lists of references to other objects"
+    except KeyError as error:  # of h5py's own tables: the byte order of VAX, for one
+        return [Listed(found.path, problem=f"has a datatype that h5py does not know (byte order or class {error})")]
+    except FAULTS as error:
         return [Listed(found.path, problem=f"has a datatype that cannot be read ({plain(error)})")]
     entry = Listed(found.path, looks="no values" if shape is None else f"{_axes(shape)} {type_name(dtype)}")
     problem = _problem(found.thing, shape) or wrong

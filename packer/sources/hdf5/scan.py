@@ -71,7 +71,14 @@ def scanned(path: str, request: Request) -> Scan:
         files, notes = _storage(file, path, wanted.values(), samples)
         files = [*(held.homes[e.dataset] for e in wanted.values() if e.dataset in held.homes), *files]
         notes += [f"{Path(path).name}: {note}" for note in conversions(wanted.values())]
-        kept = origin(file, held, columns(wanted))
+        packed = [f"{e.dataset}/" for e in wanted.values()]
+
+        def is_kept(thing: str) -> bool:
+            if request.fields:
+                return any(dataset.startswith(f"{thing.rstrip('/')}/") for dataset in packed)
+            return not is_skipped(Listed(thing), request.skip)
+
+        kept = origin(file, held, columns(wanted), is_kept)
         enums = {name: entry.leaf.enum for name, entry in wanted.items() if entry.leaf and entry.leaf.enum}
         kept |= {"enums": enums} if enums else {}
         notes += [f"{Path(path).name}: {sentence}" for sentence in kept.get("lost", [])]

@@ -107,6 +107,28 @@ def _refusal(dtype: np.dtype[Any]) -> str:
     return f"has dtype {dtype}, which cannot be stored; one of {', '.join(DTYPES)} can"
 
 
+def references_within(type_: h5py.h5t.TypeID, lists_alone: bool = False) -> bool:
+    """Are there references within lists or compounds of this type? h5py corrupts memory when it reads some of these.
+
+    Args:
+        lists_alone: count those within lists only.
+    """
+
+    def met(inner: h5py.h5t.TypeID, counts: bool) -> bool:
+        if isinstance(inner, h5py.h5t.TypeReferenceID):
+            return counts
+        if isinstance(inner, h5py.h5t.TypeVlenID):
+            return met(inner.get_super(), True)
+        if isinstance(inner, h5py.h5t.TypeArrayID):
+            return met(inner.get_super(), counts)
+        if isinstance(inner, h5py.h5t.TypeCompoundID):
+            members = (inner.get_member_type(number) for number in range(inner.get_nmembers()))
+            return any(met(member, counts or not lists_alone) for member in members)
+        return False
+
+    return met(type_, False)
+
+
 @lru_cache
 def swaps_are_forgotten() -> bool:
     """Does this h5py hand out big-endian variable-length values as if they were native?

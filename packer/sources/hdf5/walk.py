@@ -6,15 +6,16 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import h5py
 
 from packer.errors import SourceError
-from packer.sources.hdf5.file import plain
+from packer.sources.hdf5.file import FAULTS, plain
 
 #: More links than any dataset in use has; hostile files can name billions in a few bytes.
 MAX_LINKS = 200_000
-_FAULTS = (OSError, RuntimeError, ValueError, TypeError, LookupError, SystemError)
+_KNOWN_LINKS = (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT, h5py.h5l.TYPE_EXTERNAL)
 
 
 @dataclass(frozen=True)
@@ -42,14 +43,17 @@ def walk(root: h5py.Group) -> Iterator[Found]:
     Raises:
         SourceError: there are more than `MAX_LINKS` links.
     """
-    seen = {_identity(root): "/"}
+    identities = _Identities()
+    seen = {identities.of(root): "/"}
     groups: deque[tuple[str, h5py.Group]] = deque([("", root)])
     links: deque[tuple[str, h5py.Group, str | bytes]] = deque()
     count = 0
     while groups or links:
         if groups:
             prefix, group = groups.popleft()
-            hard, soft = _links(group)
+            hard, soft, problem = _links(group)
+            if problem:
+                yield Found(prefix or "/", None, problem)
             links.extend((prefix, group, name) for name in soft)
             todo = [(prefix, group, name) for name in hard]
         else:
@@ -63,7 +67,7 @@ def walk(root: h5py.Group) -> Iterator[Found]:
             if found.thing is not None:
                 if isinstance(found.thing, h5py.Datatype):
                     continue
-                first = seen.setdefault(_identity(found.thing), found.path)
+                first = seen.setdefault(identities.of(found.thing), found.path)
                 if first != found.path:
                     found = Found(found.path, None, same=first)
                 elif isinstance(found.thing, h5py.Group):
@@ -72,19 +76,23 @@ def walk(root: h5py.Group) -> Iterator[Found]:
         groups.extendleft(reversed(deeper))
 
 
-def _links(group: h5py.Group) -> tuple[list[str | bytes], list[str | bytes]]:
-    """Names of a group's hard links, and of its other ones."""
+def _links(group: h5py.Group) -> tuple[list[str | bytes], list[str | bytes], str | None]:
+    """Return the names of a group's hard links, those of its other links, and why there may be more."""
     hard: list[str | bytes] = []
-    soft: list[str | bytes] = []
+    other: list[str | bytes] = []
     try:
         for name in group:
-            is_hard = isinstance(name, bytes) or group.get(name, getlink=True, getclass=True) is h5py.HardLink
-            (hard if is_hard else soft).append(name)
-            if len(hard) + len(soft) > MAX_LINKS:
+            (hard if link_class(group, name) == h5py.h5l.TYPE_HARD else other).append(name)
+            if len(hard) + len(other) > MAX_LINKS:
                 break
-    except _FAULTS as error:
-        raise SourceError(f"group {group.name} cannot be listed: {plain(error)}", group.file.filename) from error
-    return hard, soft
+    except FAULTS as error:
+        return hard, other, f"cannot be listed: {plain(error)}"
+    return hard, other, None
+
+
+def link_class(group: h5py.Group, name: str | bytes) -> int:
+    """Return the number of a link's class as the library has it; 64 and more are defined by users."""
+    return int(group.id.links.get_info(name if isinstance(name, bytes) else name.encode()).type)
 
 
 def _follow(group: h5py.Group, name: str | bytes, path: str) -> Found:
@@ -92,7 +100,7 @@ def _follow(group: h5py.Group, name: str | bytes, path: str) -> Found:
         return Found(path, None, "has a name that is not UTF-8")
     try:
         return Found(path, group[name])
-    except _FAULTS as error:
+    except FAULTS as error:
         return Found(path, None, _dead_end(group, name, plain(error)))
 
 
@@ -103,10 +111,14 @@ def text(name: str | bytes) -> str:
 
 
 def _dead_end(group: h5py.Group, name: str, why: str) -> str:
+    """Say why a link leads nowhere, as a phrase that follows its path."""
     try:
-        link = group.get(name, getlink=True)
-    except _FAULTS:
+        number = link_class(group, name)
+        link = group.get(name, getlink=True) if number in _KNOWN_LINKS else None
+    except FAULTS:
         return f"cannot be opened: {why}"
+    if link is None:
+        return f"is a link of class {number}, which another program defines and h5py cannot follow"
     if isinstance(link, h5py.ExternalLink):
         there = Path(group.file.filename).parent / link.filename
         missing = "which does not exist" if not there.exists() else f"which cannot be opened: {why}"
@@ -116,6 +128,22 @@ def _dead_end(group: h5py.Group, name: str, why: str) -> str:
     return f"cannot be opened: {why}"
 
 
-def _identity(thing: h5py.HLObject) -> tuple[int, int]:
-    info = h5py.h5o.get_info(thing.id)
-    return int(info.fileno), int(info.addr)
+class _Identities:
+    """What tells objects apart: the file on disk, and the address in it.
+
+    The library's own number of a file is another one each time that external links open it again.
+    """
+
+    def __init__(self) -> None:
+        self._files: dict[int, Any] = {}
+
+    def of(self, thing: h5py.HLObject) -> tuple[Any, int]:
+        info = h5py.h5o.get_info(thing.id)
+        number = int(info.fileno)
+        if number not in self._files:
+            try:
+                status = Path(thing.file.filename).stat()
+                self._files[number] = (status.st_dev, status.st_ino)
+            except OSError:  # it is in memory, or was renamed since
+                self._files[number] = number
+        return self._files[number], int(info.addr)

@@ -1,0 +1,135 @@
+"""Odd or damaged parts of a file cost nothing but themselves: what else it holds can be picked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from packer.errors import SourceError
+from packer.sources.hdf5.source import open_hdf5
+
+
+def is_picked(path: Path, name: str = "good") -> bool:
+    """Whether one dataset can be picked from the file, and holds 0, 1, 2."""
+    (block,) = open_hdf5(str(path), fields={"q": f"/{name}"}).read()
+    return np.asarray(block["q"]).tolist() == [0, 1, 2]
+
+
+def test_files_that_link_in_a_circle_are_walked_once(tmp_path: Path) -> None:
+    """A file is known by device and inode, an object by file and address: b and c link to one another and to a."""
+    for name, links in (("a", "b"), ("b", "cb"), ("c", "ba")):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file[f"of_{name}"] = np.arange(3)
+            for link in links:
+                file[f"to_{link}"] = h5py.ExternalLink(f"./{link}.h5", "/")
+    source = open_hdf5(str(tmp_path / "a.h5"))
+    assert [f.name for f in source.fields] == ["of_a", "to_b.of_b", "to_b.to_c.of_c"]
+    assert "/to_b/to_c/to_b is another name of /to_b: packed once" in source.notes()
+    assert {len(np.asarray(values)) for block in source.read() for values in block.values()} == {3}
+
+
+def test_a_link_that_a_user_defined_is_named(tmp_path: Path) -> None:
+    """A link of a class that the library does not know is refused by name, left out by --skip, and no obstacle."""
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        file["good"] = np.arange(3)
+        file["odd"] = h5py.ExternalLink("nowhere.h5", "/")
+    raw = bytearray(path.read_bytes())
+    place = raw.find(b"odd") - 2
+    assert raw[place] == 64
+    raw[place] = 65
+    path.write_bytes(raw)
+    with pytest.raises(SourceError, match=r"/odd is a link of class 65, which another program defines.*--skip odd"):
+        open_hdf5(str(path))
+    assert [f.name for f in open_hdf5(str(path), skip=["odd"]).fields] == ["good"]
+    assert is_picked(path)
+
+
+@pytest.mark.parametrize("samples", ["rows", "groups:/s"])
+def test_a_damaged_group_is_named(tmp_path: Path, samples: str) -> None:
+    """A group whose list of names is damaged is refused by name, left out by --skip, and no obstacle."""
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        file["s/0/good"] = file["good"] = np.arange(3)
+        file.flush()
+        size = path.stat().st_size
+        file["bad/x"] = np.arange(3)
+    raw = bytearray(path.read_bytes())
+    place = raw.find(b"SNOD", size)
+    raw[place : place + 4] = b"DONS"
+    path.write_bytes(raw)
+    if samples == "rows":
+        with pytest.raises(SourceError, match=r"/bad cannot be listed: .*--skip bad"):
+            open_hdf5(str(path))
+        assert is_picked(path)
+        assert is_picked(path, "s/0/good")
+        skip = ["bad"]
+    else:
+        skip = ["bad", "/good"]
+    fields = open_hdf5(str(path), skip=skip, samples=samples).fields
+    assert {f.name.rpartition(".")[2] for f in fields} == {"good"}
+
+
+def test_an_unknown_byte_order_is_a_problem_of_one_dataset(tmp_path: Path) -> None:
+    """h5py has no word for the byte order of VAX."""
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        file["good"] = np.arange(3)
+        file["old"] = np.arange(3, dtype="f4")
+    raw = bytearray(path.read_bytes())
+    place = raw.find(b"\x11\x20\x1f\0\x04\0\0\0")
+    raw[place : place + 2] = b"\x31\x61"  # version 3 of the message, order of VAX
+    path.write_bytes(raw)
+    with pytest.raises(SourceError, match=r"/old has a datatype that h5py does not know .*--skip old"):
+        open_hdf5(str(path))
+    assert is_picked(path)
+
+
+def test_references_within_lists_are_never_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """h5py corrupts memory when it reads some: attributes are known by their types, datasets refused by name."""
+    path = tmp_path / "x.h5"
+    list_type = h5py.vlen_dtype(h5py.regionref_dtype)
+    pair_type = np.dtype([("n", "i4"), ("at", h5py.regionref_dtype)])
+    with h5py.File(path, "w") as file:
+        file["good"] = np.arange(3)
+        for thing in (file, file["good"]):
+            h5py.h5a.create(
+                thing.id, b"lists", h5py.h5t.py_create(list_type, logical=True), h5py.h5s.create_simple((1,))
+            )
+            h5py.h5a.create(
+                thing.id, b"pair", h5py.h5t.py_create(pair_type, logical=True), h5py.h5s.create_simple((1,))
+            )
+            thing.attrs["unit"] = "m"
+        file.create_dataset("lists", (3,), list_type)
+        file.create_dataset("within", (3,), np.dtype([("n", "i4"), ("at", list_type)]))
+        file.create_dataset("single", (), list_type)
+    asked = []
+    read = h5py.AttributeManager.__getitem__
+    monkeypatch.setattr(h5py.AttributeManager, "__getitem__", lambda self, name: asked.append(name) or read(self, name))
+    with pytest.raises(SourceError, match=r"/lists holds lists of references.*/within holds lists of references"):
+        open_hdf5(str(path))
+    kept = open_hdf5(str(path), skip=["lists", "within"]).provenance()["files"][0]
+    lost = {"summary": "references to other objects within lists or compounds"}
+    assert kept["attributes"]["/good"] == kept["attributes"]["/"] == {"lists": lost, "pair": lost, "unit": "m"}
+    assert kept["values"] == {"/single": lost}
+    assert set(asked) == {"unit"}
+
+
+def test_attributes_of_what_is_not_packed_are_not_read(tmp_path: Path) -> None:
+    """Those of picked datasets and of the groups above them are kept; with --skip those of all else."""
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        for name in ("a/good", "a/other", "b/good"):
+            file[name] = np.arange(3)
+        file["one"] = 1
+        for name in ("/", "a", "a/good", "a/other", "b", "one"):
+            file[name].attrs["of"] = name
+    kept = open_hdf5(str(path), fields={"q": "/a/good"}).provenance()["files"][0]
+    assert set(kept["attributes"]) == {"/", "/a", "/a/good"}
+    assert "values" not in kept
+    kept = open_hdf5(str(path), skip=["a"]).provenance()["files"][0]
+    assert set(kept["attributes"]) == {"/", "/b", "/one"}
+    assert kept["values"] == {"/one": 1}
