@@ -7,6 +7,7 @@ report = convert(my_torch_dataset, "mine.packed", codec="lz4")
 
 from __future__ import annotations
 
+import glob
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,6 +38,7 @@ from packer.remote.sources import local_input
 from packer.remote.urls import is_url
 from packer.sources import child
 from packer.sources.base import Looking, Source, not_looking
+from packer.sources.folders import pattern_folder
 from packer.sources.limits import Limits
 from packer.sources.opening import SourceOptions, open_sources
 from packer.sources.samples import SampleSource
@@ -258,9 +260,15 @@ def check_place(sources: Any, out: Path, overwrite: bool) -> None:
 
 
 def check_apart(sources: Any, out: Path) -> None:
-    """Refuses an output folder within a source folder, where a second run would find its own output."""
+    """Refuses an output folder within a source folder, where a second run would find its own output.
+
+    The folder of a pattern is the one it names before its first wildcard. A pattern that names none, such as `*.png`,
+    looks at files of the current folder alone, and never into OUT.
+    """
     for text in _inputs(sources) or []:
-        for place in (Path(text), Path(text.partition("=")[2] or text)):
+        for name in (text, text.partition("=")[2] or text):
+            is_pattern = glob.has_magic(name) and len(Path(name).parts) > 1 and not Path(name).exists()
+            place = pattern_folder(name) if is_pattern else Path(name)
             if place.is_dir() and out.resolve().is_relative_to(place.resolve()):
                 raise UsageError(f"{out} lies within the source {place}; name a folder outside of it")
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from packer.errors import SourceError, UsageError
 from packer.sources.base import FINDING, Looking, OnBad, not_looking, watched
+from packer.sources.folders import pattern_folder
 from packer.sources.suffixes import IMAGES
 
 #: Files that lie beside images and are clearly none; any other suffix is an error, not a guess.
@@ -53,7 +54,7 @@ def find(field: str, text: str, on_bad: OnBad, looking: Looking = not_looking) -
     elif place.exists():
         found = _sort_out(_folder_of(place.parent), iter([(place.name, place.is_file())]), on_bad)
     elif glob.has_magic(text):
-        folder = _fixed_folder(text)
+        folder = _folder_of(pattern_folder(text))
         found = _sort_out(folder, watched(_matches(text, folder), FINDING, looking), on_bad)
     else:
         raise UsageError(f"{text}: there is no such file or folder, named for field {field!r}; check the path")
@@ -71,13 +72,6 @@ def describe(left_out: Counter[str]) -> str:
 def _folder_of(place: Path) -> str:
     text = place.as_posix()
     return "" if text == "." else text
-
-
-def _fixed_folder(pattern: str) -> str:
-    """The folders of a pattern that stand before its first wildcard: names count from there."""
-    parts = Path(pattern).parent.parts
-    fixed = next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts))
-    return _folder_of(Path(*parts[:fixed]))
 
 
 def _matches(pattern: str, folder: str) -> Iterator[tuple[str, bool]]:

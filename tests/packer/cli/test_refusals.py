@@ -120,6 +120,21 @@ def test_out_within_source(refused, out, clouds):
     assert not (clouds.folder / "out").exists()
 
 
+@pytest.mark.parametrize("pattern", ["*.ply", "**/*.ply", "*/*.ply"])
+@pytest.mark.parametrize("field", ["", "x="])
+def test_out_within_the_folder_of_a_pattern(refused, clouds, pattern, field):
+    """A pattern that names a folder is refused an OUT within it, as the folder is; whatever the field is called."""
+    refused(2, ["convert", f"{field}{clouds.folder}/{pattern}", clouds.folder / "out"], "lies within the source")
+    assert not (clouds.folder / "out").exists()
+
+
+def test_out_next_to_the_files_of_a_pattern(packer, clouds, monkeypatch):
+    """A pattern without a folder finds files of the current folder alone, so OUT may lie there too."""
+    monkeypatch.chdir(clouds.folder)
+    packer("convert", "*.ply", "out")
+    packer("verify", "out")
+
+
 @pytest.mark.parametrize("option", [[], ["--dry-run"]])
 def test_out_forgotten(refused, pairs, tmp_path, monkeypatch, option):
     """A source in the place of OUT is not taken for a folder of that name; `./` in front makes it one."""
