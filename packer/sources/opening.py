@@ -153,6 +153,7 @@ def _open_pictures(
 ) -> Source:
     from packer.sources.images.basicsr import open_basicsr
     from packer.sources.images.modes import MAX_PIXELS
+    from packer.sources.images.samples import check_one_field
     from packer.sources.images.source import open_images
 
     inputs = {name or "image": path for name, path in named.items()}
@@ -161,6 +162,8 @@ def _open_pictures(
     source = opened(
         inputs, on_bad=on_bad, mode=options.mode, palette=options.palette, max_pixels=limit, looking=looking
     )
+    if kind == "images" and list(named) == [""]:
+        check_one_field(source.folders["image"], source.paths["image"], source.sizes["image"])
     return _cut(_downscaled(source, options), options)
 
 

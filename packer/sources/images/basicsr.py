@@ -29,7 +29,15 @@ from packer.sources.images.files import Found
 from packer.sources.images.formats import ImageHeader, png_image, png_pixels_of
 from packer.sources.images.modes import MAX_PIXELS, ImageOptions
 from packer.sources.images.pairing import Pairing, pair
-from packer.sources.images.samples import Samples, changes, field_spec, markers, report_partners
+from packer.sources.images.samples import (
+    Samples,
+    changes,
+    field_spec,
+    marker_values,
+    markers,
+    report_partners,
+    share_out,
+)
 from packer.sources.images.source import ImageSource
 from packer.sources.suffixes import LMDB_DATA
 
@@ -57,32 +65,28 @@ def open_basicsr(
         mode, palette, max_pixels, looking: as for `open_images`.
 
     Raises:
-        UsageError: an option or a field name that cannot be.
+        UsageError: an option or a field name that cannot be, or one folder for two fields.
         SourceError: a damaged LMDB file or list, no sample left, what `on_bad` raises.
     """
     options = ImageOptions(mode, palette, max_pixels)
     held = {name: lmdb_file.places(folder) for name, folder in inputs.items()}
     found = {name: Found(inputs[name], [key + SUFFIX for key in keys], Counter()) for name, keys in held.items()}
+    share_out(found)
     paired = pair({name: some.files for name, some in found.items()})
     report_partners(paired, found, on_bad)
     headers = {name: _Headers(folder, held[name], options, on_bad) for name, folder in inputs.items()}
     samples = _samples(paired, headers, on_bad, looking)
     return LmdbImageSource(
-        fields=tuple(field_spec(name, samples) for name in inputs),
+        fields=tuple(field_spec(name, samples, inputs[name]) for name in inputs),
         names=samples.names,
         folders=dict(inputs),
         paths=samples.paths,
         sizes={name: np.array([header[:2] for header in some], np.int32) for name, some in samples.headers.items()},
         options=options,
-        origin=_origin(paired, options),
+        origin={"mode": options.mode, "palette": options.palette, "markers": marker_values(paired)},
         remarks=[*(note for some in headers.values() for note in some.notes()), *markers(paired), *changes(samples)],
         places={name: _array([held[name][_key(path)] for path in some]) for name, some in samples.paths.items()},
     )
-
-
-def _origin(paired: Pairing, options: ImageOptions) -> dict[str, Any]:
-    marked = {name: {k: v for k, v in marker._asdict().items() if v} for name, marker in paired.markers.items()}
-    return {"mode": options.mode, "palette": options.palette, "markers": marked}
 
 
 def _key(path: str) -> str:

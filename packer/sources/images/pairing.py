@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from natsort import natsorted
 
-from packer.sources.images.pairing_single import is_pair
+from packer.sources.images.pairing_single import is_pair, without_scales
 from packer.sources.images.pairing_votes import vote_prefix, vote_suffix
 
 
@@ -57,28 +57,57 @@ class Pairing(NamedTuple):
     Attributes:
         names: name of every sample.
         files: by field, the file of every sample.
-        markers: by field, what was taken off.
+        markers: by field, what was taken off, by the folder whose names carry it; the folder "" stands for all.
         orphans: by field, files that some other field has no partner for.
         doubles: field, first file, second file and the one name that both would have; the second is left out.
     """
 
     names: list[str]
     files: dict[str, list[str]]
-    markers: dict[str, Marker]
+    markers: dict[str, dict[str, Marker]]
     orphans: dict[str, list[str]]
     doubles: list[tuple[str, str, str, str]]
 
 
 def pair(files: Mapping[str, Sequence[str]]) -> Pairing:
-    """Pairs relative paths (with suffix, slashes between folders) of one or more fields."""
-    markers = find_markers({field: [stem(file) for file in some] for field, some in files.items()})
+    """Pairs relative paths (with suffix, slashes between folders) of one or more fields.
+
+    If one marker a field leaves files without partners, every folder may have markers of its own. One file for each
+    field is one sample, whatever their names are.
+    """
+    stems = {field: [stem(file) for file in some] for field, some in files.items()}
+    paired = _pair_with(files, {field: {"": marker} for field, marker in find_markers(stems).items()})
+    if not any(paired.orphans.values()):
+        return paired
+    if all(len(some) == 1 for some in files.values()):
+        unmarked = {field: {"": Marker()} for field in files}
+        name = next(iter(stems.values()))[0]
+        return Pairing([name], dict(map(_listed, files.items())), unmarked, {field: [] for field in files}, [])
+    for outer in _folder_markers(stems):
+        by_folder = _pair_with(files, _folder_by_folder(stems, outer), outer)
+        if len(by_folder.names) > len(paired.names):
+            paired = by_folder
+    return paired
+
+
+def _listed(item: tuple[str, Sequence[str]]) -> tuple[str, list[str]]:
+    return item[0], list(item[1])
+
+
+def _pair_with(
+    files: Mapping[str, Sequence[str]],
+    markers: dict[str, dict[str, Marker]],
+    outer: Mapping[str, Marker] | None = None,
+) -> Pairing:
+    """Pairs files by what is left of their names without markers; `outer` takes off what stands before the folders."""
     named: dict[str, dict[str, str]] = {}
     unmarked: dict[str, list[str]] = {}
     doubles = []
     for field, some in files.items():
         named[field], unmarked[field] = {}, []
         for file in some:
-            name = markers[field].name_of(stem(file))
+            folder = _folder(stem(file), outer[field]) if outer else ""
+            name = markers[field].get(folder, _NOTHING).name_of(stem(file))
             if name is None:
                 unmarked[field].append(file)
             elif name in named[field]:
@@ -94,6 +123,26 @@ def pair(files: Mapping[str, Sequence[str]]) -> Pairing:
     }
     chosen = {field: [by_name[name] for name in names] for field, by_name in named.items()}
     return Pairing(names, chosen, markers, orphans, doubles)
+
+
+def _folder(name: str, outer: Marker) -> str:
+    """The folders of a path that are left without the marker."""
+    inner = outer.name_of(name)
+    return name if inner is None else _split(inner)[0]
+
+
+def _folder_by_folder(stems: Mapping[str, Sequence[str]], outer: Mapping[str, Marker]) -> dict[str, dict[str, Marker]]:
+    """The markers of each folder that has files of all fields, below the folders that `outer` takes off."""
+    folders: dict[str, dict[str, list[str]]] = {}
+    for field, some in stems.items():
+        for name in _stripped(some, outer[field]):
+            folders.setdefault(_split(name)[0], {}).setdefault(field, []).append(name)
+    markers: dict[str, dict[str, Marker]] = {field: {} for field in stems}
+    for folder, names in folders.items():
+        if len(names) == len(stems):
+            for field, marker in find_markers({field: names[field] for field in stems}).items():
+                markers[field][folder] = outer[field]._replace(prefix=marker.prefix, suffix=marker.suffix)
+    return markers
 
 
 def stem(file: str) -> str:
@@ -114,7 +163,11 @@ def find_markers(stems: Mapping[str, Sequence[str]]) -> dict[str, Marker]:
         if most == wanted:
             break
         common = _common(stems, markers)
-        if len(common) > most and (len(common) > 1 or _is_pair(min(common), markers, alone=wanted == 1)):
+        if (
+            len(common) > most
+            and _tell_apart(common)
+            and (len(common) > 1 or _is_pair(min(common), markers, alone=wanted == 1))
+        ):
             best, most = markers, len(common)
     return best
 
@@ -123,6 +176,11 @@ def _common(stems: Mapping[str, Sequence[str]], markers: Mapping[str, Marker]) -
     """The names that all fields have."""
     stripped = [{markers[field].name_of(name) for name in some} for field, some in stems.items()]
     return {name for name in set.intersection(*stripped) if name is not None}
+
+
+def _tell_apart(names: set[str]) -> bool:
+    """Whether names hold more than scales: the `x2` that is left of `baby_LR_x2` says nothing of the picture."""
+    return any(any(map(str.isalnum, without_scales(_split(name)[1]))) for name in names)
 
 
 def _is_pair(name: str, markers: Mapping[str, Marker], *, alone: bool) -> bool:
@@ -146,7 +204,7 @@ def _folder_markers(stems: Mapping[str, Sequence[str]]) -> Iterator[dict[str, Ma
     folders = {field: {_split(name)[0] for name in some} for field, some in stems.items()}
     yield dict.fromkeys(stems, Marker())
     if len(set(map(frozenset, folders.values()))) > 1:
-        yield {field: Marker(first_folders=_shared(some)) for field, some in folders.items()}
+        yield {field: Marker(first_folders=shared_folders(some)) for field, some in folders.items()}
         yield {field: Marker(last_folders=_shared_last(some)) for field, some in folders.items()}
 
 
@@ -191,7 +249,7 @@ def _first_word(letters: str) -> str:
     return letters[: cut + 1]
 
 
-def _shared(folders: Iterable[str]) -> str:
+def shared_folders(folders: Iterable[str]) -> str:
     """The first folders that all paths share: `X4/` of `X4/a/` and `X4/b/`."""
     parts = [path.split("/")[:-1] for path in folders]
     shared = []
@@ -204,5 +262,5 @@ def _shared(folders: Iterable[str]) -> str:
 
 def _shared_last(folders: Iterable[str]) -> str:
     """The last folders that all paths share: `hr/` of `a/hr/` and `b/hr/`."""
-    turned = _shared("".join(f"{part}/" for part in reversed(path.split("/")[:-1])) for path in folders)
+    turned = shared_folders("".join(f"{part}/" for part in reversed(path.split("/")[:-1])) for path in folders)
     return "".join(f"{part}/" for part in reversed(turned.split("/")[:-1]))

@@ -7,6 +7,7 @@ a pixel is decoded. Pixels are decoded in `png_pixels`.
 
 from __future__ import annotations
 
+import io
 import struct
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
@@ -65,9 +66,9 @@ def read_header(file: BinaryIO, head: bytes, path: str) -> PngHeader:
         SourceError: not a PNG, cut short before the pixels, values that PNG does not know, or animated.
     """
     header = parse_ihdr(head, path)
-    position = 33
+    before, position = 8, 33
     while True:
-        kind, length = _chunk_head(file, head, position, path)
+        kind, length = _chunk_head(file, head, position, before, path)
         if kind == b"IDAT":
             return header
         if kind == b"IEND":
@@ -75,17 +76,23 @@ def read_header(file: BinaryIO, head: bytes, path: str) -> PngHeader:
         if kind == b"tRNS":
             header = header._replace(transparent=True)
         _check_kind(kind, position, path)
-        position += 12 + length
+        before, position = position, position + 12 + length
 
 
-def _chunk_head(file: BinaryIO, head: bytes, position: int, path: str) -> tuple[bytes, int]:
+def _chunk_head(file: BinaryIO, head: bytes, position: int, before: int, path: str) -> tuple[bytes, int]:
+    """Type and length of the chunk at `position`; the chunk at `before` says that it begins there."""
     if position + 8 <= len(head):
         length, kind = _CHUNK.unpack_from(head, position)
     else:
         file.seek(position)
         raw = file.read(8)
         if len(raw) < 8:
-            raise _cut_short(position, path)
+            size = file.seek(0, io.SEEK_END)
+            if position <= size:
+                raise _cut_short(position, path)
+            file.seek(before)
+            length, kind = _CHUNK.unpack(file.read(8))
+            raise _overlong(kind, before, length, size, path)
         length, kind = _CHUNK.unpack(raw)
     return kind, length
 
@@ -169,7 +176,7 @@ def _chunks(data: bytes, path: str) -> Iterator[tuple[bytes, memoryview]]:
             raise _cut_short(position, path)
         length, kind = _CHUNK.unpack_from(data, position)
         if position + 12 + length > end:
-            raise _cut_short(position, path)
+            raise _overlong(kind, position, length, end, path)
         _check_kind(kind, position, path)
         _check_crc(view, position, length, kind, path)
         yield kind, view[position + 8 : position + 8 + length]
@@ -197,6 +204,14 @@ def _check_crc(view: memoryview, position: int, length: int, kind: bytes, path: 
 
 def _no_pixels(path: str) -> SourceError:
     return SourceError("damaged PNG: it holds no IDAT chunk, so no pixels; get the file again", path)
+
+
+def _overlong(kind: bytes, position: int, length: int, size: int, path: str) -> SourceError:
+    name = kind.decode() if kind.isalpha() else repr(kind)
+    claim = f"chunk {name} at byte {position} claims {length:,} bytes of data, and the file has {size:,} in all"
+    return SourceError(
+        f"damaged PNG: the file is cut short, or that length is wrong: {claim}; get the file again", path
+    )
 
 
 def _cut_short(position: int, path: str) -> SourceError:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
 from packer.sources.base import HEADERS, Looking, OnBad, not_looking, watched
-from packer.sources.images.files import Found, describe
+from packer.sources.images.files import Found, describe, join
 from packer.sources.images.formats import ImageHeader, read_header
 from packer.sources.images.modes import ImageOptions
-from packer.sources.images.pairing import Pairing
+from packer.sources.images.pairing import Pairing, pair, shared_folders, stem
 
 #: Files that an error names; the rest is counted.
 NAMED = 5
+#: Subfolders that may be meant as a field each.
+MOST_FIELDS = 8
 
 _KINDS = {1: "gray", 2: "gray with alpha", 3: "RGB", 4: "RGBA"}
 
@@ -32,21 +41,25 @@ def share_out(found: dict[str, Found]) -> list[str]:
     """Takes a field's files away from another one that has them all and more, and says so.
 
     `lr='d/*x4.png' hr='d/*.png'` means by `hr` the other pictures of the folder.
+
+    Raises:
+        UsageError: two fields are the same files.
     """
     notes = []
-    sets = {field: {some.path(file) for file in some.files} for field, some in found.items()}
+    sets = {field: {join(os.path.realpath(some.folder), file) for file in some.files} for field, some in found.items()}
+    for first, second in combinations(sets, 2):
+        if sets[first] == sets[second]:
+            raise UsageError(f"fields {first!r} and {second!r} are the same files; name other files for one of them")
     for field, mine in sets.items():
         taken = {other: theirs for other, theirs in sets.items() if theirs < mine}
         if taken:
-            rest = mine.difference(*taken.values())
             some = found[field]
-            found[field] = some._replace(files=[file for file in some.files if some.path(file) in rest])
+            rest = mine.difference(*taken.values())
+            folder = os.path.realpath(some.folder)
+            found[field] = some._replace(files=[file for file in some.files if join(folder, file) in rest])
             notes.append(
                 f"field {field}: {len(mine) - len(rest)} files belong to {' and '.join(taken)} and are left to it"
             )
-        notes += [
-            f"fields {other} and {field} are the same files" for other in sets if other < field and sets[other] == mine
-        ]
     return notes
 
 
@@ -56,9 +69,32 @@ def left_out(found: Mapping[str, Found]) -> list[str]:
 
 
 def markers(paired: Pairing) -> list[str]:
-    """Which markers were found."""
-    marked = ((field, str(marker)) for field, marker in paired.markers.items())
-    return [f"field {field}: the names {text}; samples are named without it" for field, text in marked if text]
+    """Which markers were found, and which files are a sample although their names differ."""
+    if len(paired.names) == 1 and not _told(paired) and len({stem(*files) for files in paired.files.values()}) > 1:
+        files = " and ".join(f"{file} as {field}" for field, (file,) in paired.files.items())
+        return [f"there is one file for each field: {files} are taken for one sample, {paired.names[0]!r}"]
+    return [f"{told}; samples are named without it" for told in _told(paired)]
+
+
+def _told(paired: Pairing) -> list[str]:
+    """The markers of each field, as `field lr: the names end in 'x4'`."""
+    sentences = []
+    for field, by_folder in paired.markers.items():
+        marked = {folder: str(marker) for folder, marker in by_folder.items() if str(marker)}
+        some = [f"{text} in {folder}" if folder else text for folder, text in list(marked.items())[:NAMED]]
+        more = f" and so on in {len(marked) - NAMED} more folders" if len(marked) > NAMED else ""
+        if some:
+            sentences.append(f"field {field}: the names {', '.join(some)}{more}")
+    return sentences
+
+
+def marker_values(paired: Pairing) -> dict[str, Any]:
+    """Return the markers as the manifest keeps them: by field, and by folder if every folder has its own."""
+    values = {}
+    for field, by_folder in paired.markers.items():
+        each = {folder: {k: v for k, v in marker._asdict().items() if v} for folder, marker in by_folder.items()}
+        values[field] = each.get("", each)
+    return values
 
 
 def report_partners(paired: Pairing, found: Mapping[str, Found], on_bad: OnBad) -> None:
@@ -69,6 +105,8 @@ def report_partners(paired: Pairing, found: Mapping[str, Found], on_bad: OnBad) 
     count = sum(map(len, paired.orphans.values()))
     # The first one lists them all: it is the only one that is seen where the first error stops.
     summary = f"; {_list_orphans(paired, count)}" if count > 1 else ""
+    tried = _told(paired)
+    summary += f"; markers were tried ({'; '.join(tried)})" if tried else "; no marker fits, such as x4 or _LR"
     for field, files in paired.orphans.items():
         others = " and ".join(repr(other) for other in paired.orphans if other != field)
         for file in files:
@@ -109,6 +147,57 @@ def read_headers(
     return samples
 
 
+def check_one_field(folder: str, paths: Sequence[str], sizes: NDArray[np.integer]) -> None:
+    """Refuses a folder given without FIELD= whose subfolders hold partners: pictures of one name, some times as large.
+
+    Args:
+        folder: the folder that `paths` count from.
+        sizes: height and width of each picture, (n, 2).
+
+    Raises:
+        UsageError: with both commands that may be meant.
+    """
+    subfolders = _subfolders(paths)
+    if not subfolders or len(set(map(len, subfolders.values()))) > 1:
+        return
+    number_of = {path: number for number, path in enumerate(paths)}
+    paired = pair({sub: [paths[i].removeprefix(sub) for i in numbers] for sub, numbers in subfolders.items()})
+    if any(paired.orphans.values()) or paired.doubles:
+        return
+    partners = [[number_of[sub + file] for file in files] for sub, files in paired.files.items()]
+    sides = np.stack([sizes[numbers] for numbers in partners]).astype(np.int64)
+    times = sides // sides.min(axis=0)
+    if (times == times[:, :1, :1]).all() and (times * sides.min(axis=0) == sides).all() and times.max() > 1:
+        names = " and ".join(sub.rstrip("/") for sub in subfolders)
+        raise UsageError(
+            f"the folders {names} hold partners, of one name and some times as large: say "
+            f"`{_command(folder, subfolders, sizes)}` for a field of each, or "
+            f"`packer convert image={folder or '.'} OUT` for one field of all"
+        )
+
+
+def _subfolders(paths: Sequence[str]) -> dict[str, list[int]]:
+    """Return the numbers of the paths in each of a few folders that hold them all; {} if it is not a few."""
+    shared = shared_folders({path[: path.rfind("/") + 1] for path in paths})
+    subfolders: dict[str, list[int]] = {}
+    for number, path in enumerate(paths):
+        end = path.find("/", len(shared)) + 1
+        if not end or len(subfolders) > MOST_FIELDS:
+            return {}
+        subfolders.setdefault(path[:end], []).append(number)
+    return subfolders if 2 <= len(subfolders) <= MOST_FIELDS else {}
+
+
+def _command(folder: str, subfolders: Mapping[str, Sequence[int]], sizes: NDArray[np.integer]) -> str:
+    """Return the command that packs each subfolder as a field, small pictures first."""
+    small_first = sorted(subfolders, key=lambda sub: float(sizes[subfolders[sub]].mean()))
+    names = [re.sub(r"\W+", "_", sub.rstrip("/").rpartition("/")[2].lower()) for sub in small_first]
+    words = [
+        shlex.quote(f"{name}={join(folder, sub)}".rstrip("/")) for name, sub in zip(names, small_first, strict=True)
+    ]
+    return f"packer convert {' '.join(words)} OUT"
+
+
 def _header(path: str, options: ImageOptions, on_bad: OnBad) -> ImageHeader | None:
     try:
         return read_header(path, options)
@@ -128,8 +217,11 @@ def changes(samples: Samples) -> list[str]:
     return sentences
 
 
-def field_spec(field: str, samples: Samples) -> FieldSpec:
+def field_spec(field: str, samples: Samples, folder: str) -> FieldSpec:
     """What the field is: its common dtype and channels, and its size where all images have one.
+
+    Args:
+        folder: the folder that paths of the field count from.
 
     Raises:
         SourceError: the images differ in channels or dtype.
@@ -138,7 +230,7 @@ def field_spec(field: str, samples: Samples) -> FieldSpec:
     headers = samples.headers[field]
     kinds = Counter((header.channels, header.dtype) for header in headers)
     if len(kinds) > 1:
-        raise _mixed(field, kinds, headers, samples.paths[field])
+        raise _mixed(field, kinds, headers, samples.paths[field], folder)
     ((channels, dtype),) = kinds
     heights, widths = {header.height for header in headers}, {header.width for header in headers}
     shape = (*(side.pop() if len(side) == 1 else None for side in (heights, widths)), channels)
@@ -149,7 +241,7 @@ def field_spec(field: str, samples: Samples) -> FieldSpec:
 
 
 def _mixed(
-    field: str, kinds: Counter[tuple[int, str]], headers: Sequence[ImageHeader], paths: Sequence[str]
+    field: str, kinds: Counter[tuple[int, str]], headers: Sequence[ImageHeader], paths: Sequence[str], folder: str
 ) -> SourceError:
     examples = {(header.channels, header.dtype): path for header, path in zip(headers, paths, strict=True)}
     listed = ", ".join(
@@ -160,4 +252,8 @@ def _mixed(
         advice = "save them with one bit depth, or pack them as datasets of their own"
     else:
         advice = "convert them on purpose with --mode gray, rgb or rgba, or move the odd ones away"
+    subfolders = _subfolders(paths)
+    if subfolders and all(len({headers[i][2:4] for i in numbers}) == 1 for numbers in subfolders.values()):
+        sizes = np.array([header[:2] for header in headers])
+        advice = f"if each folder is a field, say `{_command(folder, subfolders, sizes)}`; else {advice}"
     return SourceError(f"field {field!r}: images of one field must be of one kind, but there are {listed}; {advice}")

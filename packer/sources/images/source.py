@@ -22,11 +22,12 @@ from packer.sources.images.copies import Stored, copies, files_stored
 from packer.sources.images.files import find, join
 from packer.sources.images.formats import read_image
 from packer.sources.images.modes import MAX_PIXELS, ImageOptions
-from packer.sources.images.pairing import Pairing, pair
+from packer.sources.images.pairing import pair
 from packer.sources.images.samples import (
     changes,
     field_spec,
     left_out,
+    marker_values,
     markers,
     read_headers,
     report_partners,
@@ -57,7 +58,8 @@ def open_images(
         looking: told how far finding files and reading headers is.
 
     Raises:
-        UsageError: an input is not there or holds no image; a field name or an option cannot be.
+        UsageError: an input is not there or holds no image; two are the same files; a field name or an option
+            cannot be.
         SourceError: what `on_bad` raises; no sample is left; images of one field differ in kind.
     """
     options = ImageOptions(mode, palette, max_pixels)
@@ -69,20 +71,15 @@ def open_images(
     report_partners(paired, found, on_bad)
     samples = read_headers(paired, found, options, on_bad, looking)
     return ImageSource(
-        fields=tuple(field_spec(name, samples) for name in inputs),
+        fields=tuple(field_spec(name, samples, found[name].folder) for name in inputs),
         names=samples.names,
         folders={name: some.folder for name, some in found.items()},
         paths=samples.paths,
         sizes={name: np.array([h[:2] for h in some], np.int32) for name, some in samples.headers.items()},
         options=options,
-        origin=_origin(paired, options),
+        origin={"mode": options.mode, "palette": options.palette, "markers": marker_values(paired)},
         remarks=[*notes, *markers(paired), *changes(samples)],
     )
-
-
-def _origin(paired: Pairing, options: ImageOptions) -> dict[str, Any]:
-    marked = {name: {k: v for k, v in marker._asdict().items() if v} for name, marker in paired.markers.items()}
-    return {"mode": options.mode, "palette": options.palette, "markers": marked}
 
 
 @dataclass(eq=False)

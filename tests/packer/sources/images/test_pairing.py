@@ -82,7 +82,7 @@ def test_numbers_are_no_markers():
     assert paired.orphans == {"a": png(["0001", "0002"]), "b": png(["1001", "1002"])}
 
 
-@pytest.mark.parametrize("count", [1, 5, 100])
+@pytest.mark.parametrize("count", [2, 5, 100])
 @pytest.mark.parametrize(
     ("low", "high"), [("img_{}_LR", "img_{}_HR"), ("{}x4", "{}x2"), ("LR_{}", "HR_{}"), ("pic{}", "photo{}")]
 )
@@ -113,9 +113,42 @@ def test_a_marker_cuts_no_number(low, high, count):
         ("v1/a_LR", "v2/a_HR"),
     ],
 )
-def test_files_of_other_numbers_are_no_single_pair(low, high):
-    """Where each field has one file, the numbers that tell samples apart agree."""
-    assert pair({"lr": png([low]), "hr": png([high])}).names == []
+def test_one_file_for_each_field_is_one_sample(low, high):
+    """With one file each nothing is ambiguous: they pair, called as the first of them."""
+    paired = pair({"lr": png([low]), "hr": png([high])})
+    assert paired.names == [low]
+    assert paired.files == {"lr": png([low]), "hr": png([high])}
+    assert not any(paired.orphans.values())
+    assert paired.markers == {"lr": {"": Marker()}, "hr": {"": Marker()}}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "names"),
+    [
+        ("x{s}/{n}_LRBI_x{s}", "x{s}/{n}_HR_x{s}", "x{s}/{n}"),
+        ("X{s}/{n}x{s}", "X{s}/{n}", "X{s}/{n}"),
+        ("lr/x{s}/{n}_LRBI_x{s}", "hr/x{s}/{n}_HR_x{s}", "x{s}/{n}"),
+        ("x{s}/LR/{n}_LRBI_x{s}", "x{s}/HR/{n}_HR_x{s}", "x{s}/{n}"),
+    ],
+)
+@pytest.mark.parametrize("words", [["baby"], ["baby", "bird", "head"]])
+def test_every_folder_may_have_markers_of_its_own(low, high, names, words):
+    """Where no marker fits all folders, markers are sought folder by folder, and each pairs its files."""
+    filled = [{"s": scale, "n": word} for scale in (2, 3, 4) for word in words]
+    files = {field: png(form.format(**some) for some in filled) for field, form in (("lr", low), ("hr", high))}
+    paired = pair(files)
+    assert paired.names == [names.format(**some) for some in filled]
+    assert paired.files == files
+    assert not any(paired.orphans.values())
+
+
+def test_a_folder_of_strays_keeps_the_others_paired():
+    """Files of a folder without partners are orphans, whether folders have markers of their own or not."""
+    low = png([f"x{s}/a{n}_lr_x{s}" for s in (2, 4) for n in range(3)])
+    high = png([f"x{s}/a{n}_hr_x{s}" for s in (2, 4) for n in range(3)])
+    paired = pair({"lr": [*low, "x8/b.png"], "hr": [*high, "c.png"]})
+    assert paired.files == {"lr": low, "hr": high}
+    assert paired.orphans == {"lr": ["x8/b.png"], "hr": ["c.png"]}
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ from opened_sources import read_each
 from picture_files import open_pairs, picture, save, save_pairs
 from PIL import Image
 
-from packer.errors import SourceError, UsageError
+from packer.errors import PackerError, SourceError, UsageError
 from packer.sources.images.source import open_images
+from packer.sources.opening import open_sources
 
 
 def collect():
@@ -117,6 +118,81 @@ def test_orphans_are_listed(pairs):
     assert [error.path for error in errors] == [f"{pairs}/lr/2x2.png", f"{pairs}/hr/11.png"]
 
 
+def test_the_markers_that_were_tried_are_said(tmp_path):
+    """The error of a missing partner says what was taken off names, so that the reader sees how far it got."""
+    for name in ("lr/1x2.png", "lr/2x2.png", "lr/3.png", "hr/1.png", "hr/2.png", "hr/4.png"):
+        save(tmp_path / name)
+    with pytest.raises(SourceError, match=r"markers were tried \(field lr: the names end in 'x2'\)"):
+        open_pairs(tmp_path)
+    for name in ("1x2", "2x2"):
+        (tmp_path / "lr" / f"{name}.png").unlink()
+    with pytest.raises(SourceError, match="no marker fits"):
+        open_pairs(tmp_path)
+
+
+@pytest.mark.parametrize("again", ["lr", "lr/", "lr/*.png", "linked"])
+def test_two_fields_of_the_same_files_are_refused(pairs, again):
+    """One folder named for two fields is a slip of the pen: an error of use, which skipping bad files does not hide."""
+    (pairs / "linked").symlink_to(pairs / "lr")
+    with pytest.raises(UsageError, match="fields 'lr' and 'hr' are the same files"):
+        open_images({"lr": str(pairs / "lr"), "hr": f"{pairs}/{again}"}, on_bad=lambda error: None)
+
+
+def test_one_file_for_each_field_is_said(pairs):
+    """The plan says which files were taken for one sample although their names differ."""
+    source = open_images({"lr": f"{pairs}/lr/1x2.png", "hr": f"{pairs}/hr/10.png"})
+    assert source.names == ["1x2"]
+    expected = "there is one file for each field: 1x2.png as lr and 10.png as hr are taken for one sample, '1x2'"
+    assert expected in source.notes()
+
+
+@pytest.mark.parametrize("inner", ["", "train/"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_folder_of_a_subfolder_for_each_field_is_refused(tmp_path, inner, channels):
+    """Subfolders of partners are fields: the error shows the command filled in, and the one for a single field."""
+    folder = tmp_path / "DIV2K"
+    for name in ("0001", "0002"):
+        save(folder / inner / "LR" / f"{name}x2.png", picture(4, 5, channels))
+        save(folder / inner / "HR" / f"{name}.png", picture(8, 10))
+    below = f"{folder}/{inner}"
+    with pytest.raises(PackerError, match=f"`packer convert lr={below}LR hr={below}HR OUT`"):
+        open_sources([str(folder)])
+    if channels == 3:
+        with pytest.raises(UsageError, match=f"`packer convert image={folder} OUT`"):
+            open_sources([str(folder)])
+        assert len(open_sources([f"image={folder}"])) == 4
+
+
+def test_folders_of_classes_are_one_field(tmp_path):
+    """Pictures of one name and size in several folders may be anything, so they are packed as they are."""
+    for name in ("cats/1", "cats/2", "dogs/1", "dogs/2"):
+        save(tmp_path / f"{name}.png")
+    assert list(open_sources([str(tmp_path)]).names) == ["cats/1", "cats/2", "dogs/1", "dogs/2"]
+
+
+def test_markers_of_every_folder_are_said(tmp_path):
+    """The plan and the manifest tell the markers folder by folder where each folder has its own."""
+    for scale in (2, 3):
+        save(tmp_path / f"x{scale}" / f"a_LRBI_x{scale}.png")
+        save(tmp_path / f"x{scale}" / f"a_HR_x{scale}.png")
+    source = open_images({"lr": f"{tmp_path}/*/*LRBI*", "hr": f"{tmp_path}/*/*HR*"})
+    assert source.names == ["x2/a", "x3/a"]
+    told = "field lr: the names end in '_LRBI_x2' in x2/, end in '_LRBI_x3' in x3/; samples are named without it"
+    assert told in source.notes()
+    assert source.provenance()["markers"]["hr"] == {"x2/": {"suffix": "_HR_x2"}, "x3/": {"suffix": "_HR_x3"}}
+
+
+@pytest.mark.parametrize("kind", [b"iCCP", b"IDAT"])
+def test_the_chunk_that_lies_about_its_length_is_named(tmp_path, kind):
+    """A chunk that claims more than the file has is named, with its place; no byte beyond the file is."""
+    save(tmp_path / "a.png")
+    data = (tmp_path / "a.png").read_bytes()
+    (tmp_path / "a.png").write_bytes(data[:33] + struct.pack(">I", 10**9) + kind + data[41:])
+    lie = f"chunk {kind.decode()} at byte 33 claims 1,000,000,000 bytes of data, and the file has {len(data)} in all"
+    with pytest.raises(SourceError, match=lie):
+        read_each(open_images({"x": str(tmp_path)}))
+
+
 def test_two_files_of_one_name_are_an_error_that_names_both(tmp_path):
     """a.png and a.bmp cannot both be sample a."""
     save(tmp_path / "a.png")
@@ -138,8 +214,8 @@ def test_nothing_to_pack_is_said(tmp_path):
     ):
         with pytest.raises(UsageError, match=message):
             open_images({"x": str(tmp_path / text)})
-    save(tmp_path / "a" / "1.png")
-    save(tmp_path / "b" / "2.png")
+    for name in ("a/1.png", "a/2.png", "b/3.png"):
+        save(tmp_path / name)
     with pytest.raises(SourceError, match="no sample is left"):
         open_images({"x": str(tmp_path / "a"), "y": str(tmp_path / "b")}, on_bad=lambda error: None)
 
