@@ -1,8 +1,11 @@
-"""Runs for long what the tests run for seconds: conversions killed, plans of random datasets, damaged datasets read.
+"""Runs for long what the tests run for seconds.
 
-.venv/bin/python scripts/soak.py kill --count 200
-.venv/bin/python scripts/soak.py plan --count 300
-.venv/bin/python scripts/soak.py damage --count 2000
+.venv/bin/python scripts/soak.py kill --count 200      # conversions, appending, merging, repacking, repairing
+.venv/bin/python scripts/soak.py plan --count 300      # plans of random datasets, against what is made
+.venv/bin/python scripts/soak.py damage --count 2000   # damaged datasets, read in every way
+.venv/bin/python scripts/soak.py share --count 200     # batches kept while others are shared between processes
+.venv/bin/python scripts/soak.py replace --count 200   # shards replaced by others of the same size under a reader
+.venv/bin/python scripts/soak.py many                  # 1,100 shards under 1,024 file descriptors
 """
 
 from __future__ import annotations
@@ -13,28 +16,25 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from soaking import kills, mutations, plans, survival
+from soaking import kills, mutations, plans, survival, training
 
 
 def main() -> None:
-    """Runs one of the three; faults are told with their seed."""
+    """Run one of the soaks; faults are told with their seed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["kill", "plan", "damage"])
-    parser.add_argument("--count", type=int, help="how many; 200 kills, 300 plans, 2000 damaged datasets by default")
+    parser.add_argument("what", choices=SOAKS)
+    parser.add_argument("--count", type=int, default=200, help="how many trials")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        if arguments.what == "kill":
-            found = soak_kills(Path(folder), arguments.count or 200, arguments.seed)
-        elif arguments.what == "damage":
-            found = soak_damage(Path(folder), arguments.count or 2000, arguments.seed)
-        else:
-            found = soak_plans(Path(folder), arguments.count or 300, arguments.seed)
+        found = SOAKS[arguments.what](Path(folder), arguments.count, arguments.seed)
     for what, count in sorted(found.items()):
         print(f"{count:6}  {what}")
     print(f"all as it should be, in {time.perf_counter() - began:.0f} s")
@@ -59,7 +59,7 @@ def soak_kills(folder: Path, count: int, seed: int) -> Counter[str]:
 
 
 def soak_plans(folder: Path, count: int, seed: int) -> Counter[str]:
-    """Compares `count` plans with what was made; returns how many files of how many shards."""
+    """Compare `count` plans with what was made; returns how many files of how many shards."""
     found: Counter[str] = Counter()
     for number in range(seed, seed + count):
         shards = plans.check_plan(folder / str(number), number)
@@ -68,7 +68,7 @@ def soak_plans(folder: Path, count: int, seed: int) -> Counter[str]:
 
 
 def soak_damage(folder: Path, count: int, seed: int) -> Counter[str]:
-    """Reads `count` damaged datasets; returns how often what was done to them came to what."""
+    """Read `count` damaged datasets; returns how often what was done to them came to what."""
     template = mutations.make_dataset(folder / "sound")
     (folder / "damaged").mkdir()
     outcomes = survival.soak(folder / "damaged", template, count, seed)
@@ -76,6 +76,45 @@ def soak_damage(folder: Path, count: int, seed: int) -> Counter[str]:
     assert not faults, "\n".join(faults)
     return Counter(f"{outcome.damage.split()[0]}: {outcome.what}" for outcome in outcomes)
 
+
+def soak_sharing(folder: Path, count: int, seed: int) -> Counter[str]:
+    """Keep batches while others are shared, in `count` children; returns how often in which way of reading."""
+    data = training.make_dataset(folder / "data")
+    return _trials(lambda number: training.keep_and_share(data, number), range(seed, seed + count))
+
+
+def soak_replacing(folder: Path, count: int, seed: int) -> Counter[str]:
+    """Replace a shard under `count` readers; returns how often they refused."""
+    pairs = []
+    for codec in ("none", "lz4"):
+        old = training.make_dataset(folder / f"{codec}-old", 0, codec)
+        pairs.append((old, training.make_dataset(folder / f"{codec}-new", 1, codec)))
+    return _trials(
+        lambda number: training.replace_shard(*pairs[number % 2], folder / str(number), number),
+        range(seed, seed + count),
+    )
+
+
+def soak_many_shards(folder: Path, count: int, seed: int) -> Counter[str]:
+    """Read a dataset of many shards once."""
+    return _trials(lambda number: training.read_many_shards(folder / "many"), range(1))
+
+
+def _trials(trial: Callable[[int], str], seeds: range) -> Counter[str]:
+    outcomes = {seed: training.in_child(partial(trial, seed)) for seed in seeds}
+    faults = [f"seed {seed}: {outcome}" for seed, outcome in outcomes.items() if outcome.startswith("fault")]
+    assert not faults, "\n".join(faults)
+    return Counter(outcomes.values())
+
+
+SOAKS = {
+    "kill": soak_kills,
+    "plan": soak_plans,
+    "damage": soak_damage,
+    "share": soak_sharing,
+    "replace": soak_replacing,
+    "many": soak_many_shards,
+}
 
 if __name__ == "__main__":
     main()

@@ -1,0 +1,170 @@
+"""What training programs do to readers: batches kept while others are shared, shards replaced, more shards than files.
+
+Each trial is a forked child, so that a crash is told of like any other fault. Linux alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import resource
+import shutil
+import signal
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.multiprocessing as mp
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler
+
+from packer.convert import convert
+from packer.errors import PackerError
+from packer.format.manifest import SHARD_FOLDER
+from packer.verify import verify
+from readers import Loader, PackedDataset, Ragged
+
+SAMPLES = 400
+_BATCHES = 40
+#: Many shards: more than a process may open files.
+SHARDS, FILES = 1100, 1024
+
+
+def make_dataset(folder: Path, add: int = 0, codec: str = "none", shard_size: int = 2**20) -> Path:
+    """Pack samples of fixed and ragged fields, small and large; every value of sample i is (i + add) % 251."""
+    samples = []
+    for number in range(SAMPLES):
+        value = (number + add) % 251
+        samples.append(
+            {
+                "small": np.full(33, value, np.float32),
+                "large": np.full((48, 48, 3), value, np.uint8),
+                "cloud": np.full((number % 7 + 1, 3), value, np.float32),
+                "picture": np.full((number % 5 + 1, number % 3 + 1, 3), value, np.uint8),
+            }
+        )
+    convert(samples, folder, codec=codec, shard_size=shard_size, workers=0)
+    return folder
+
+
+def in_child(trial: Callable[[], str], seconds: int = 120) -> str:
+    """Run a trial in a forked child; returns what it returns, or in words how it failed."""
+    end, begin = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.close(end)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(seconds)
+        try:
+            os.write(begin, trial().encode())
+            os._exit(0)
+        except BaseException:
+            os.write(begin, traceback.format_exc().encode())
+            os._exit(1)
+    os.close(begin)
+    with os.fdopen(end, encoding="utf-8") as pipe:
+        said = pipe.read()
+    status = os.waitpid(pid, 0)[1]
+    if os.WIFSIGNALED(status):
+        return f"fault: signal {os.WTERMSIG(status)}"
+    return f"fault: {said}" if status else said
+
+
+def keep_and_share(folder: Path, seed: int) -> str:
+    """Keep parts of some batches while others are shared, sent, saved or dropped; no kept one may change."""
+    rng = random.Random(seed)
+    way = rng.choice(list(_WAYS))
+    queue: Any = mp.get_context("fork").SimpleQueue()
+    kept: list[tuple[Any, Any]] = []
+    fields = rng.choice([["small"], ["cloud"], ["picture"], ["small", "cloud"], ["small", "large"], None])
+    for batch in itertools.islice(_WAYS[way](PackedDataset(folder, fields), rng), _BATCHES):
+        tensors = [t for value in batch.values() for t in (value if isinstance(value, (Ragged, list)) else [value])]
+        for tensor in tensors[:9]:
+            match rng.choice(["numpy", "row", "tensor", "share", "send", "save", "drop"]):
+                case "numpy":
+                    kept.append((tensor.numpy(), tensor.numpy().copy()))
+                case "row":
+                    kept.append((tensor[len(tensor) // 2 :], tensor[len(tensor) // 2 :].clone()))
+                case "tensor":
+                    kept.append((tensor, tensor.clone()))
+                case "share":
+                    tensor.share_memory_()
+                case "send":
+                    queue.put(tensor)
+                    got = queue.get()
+                    assert bool((got == tensor).all()), f"seed {seed}: {way}: another tensor came out of the queue"
+                case "save":
+                    torch.save(tensor, os.devnull)
+        del batch, tensors, tensor
+        changed = sum(bool((now != then).any()) for now, then in kept)
+        assert not changed, f"seed {seed}: {way}: {changed} of {len(kept)} kept values have changed"
+    return way
+
+
+def _indexed(dataset: PackedDataset, rng: random.Random) -> Iterator[dict[str, Any]]:
+    while True:
+        yield dataset[rng.sample(range(len(dataset)), rng.choice([1, 8, 100]))]
+
+
+def _loaded(dataset: PackedDataset, rng: random.Random) -> Iterator[dict[str, Any]]:
+    loader = Loader(dataset, rng.choice([1, 8, 100]), shuffle=True, threads=rng.choice([0, 2]), seed=rng.randrange(99))
+    while True:
+        yield from loader
+
+
+def _torch_loaded(dataset: PackedDataset, rng: random.Random) -> Iterator[dict[str, Any]]:
+    sampler = BatchSampler(RandomSampler(dataset), rng.choice([8, 100]), drop_last=False)
+    while True:
+        yield from DataLoader(dataset, sampler=sampler, batch_size=None)
+
+
+_WAYS: dict[str, Callable[[PackedDataset, random.Random], Iterator[dict[str, Any]]]] = {
+    "indexing": _indexed,
+    "Loader": _loaded,
+    "DataLoader": _torch_loaded,
+}
+
+
+def replace_shard(folder: Path, other: Path, place: Path, seed: int) -> str:
+    """Put a shard of the same size in the place of another under an open dataset; returns what the reader did.
+
+    What is read afterwards is the old samples, or an error says why not: never the new ones.
+    """
+    rng = random.Random(seed)
+    shutil.copytree(folder, place)
+    dataset = PackedDataset(place, verify=rng.random() < 0.5)
+    began = [rng.randrange(SAMPLES) for _ in range(rng.choice([0, 0, 1, 5]))]
+    for number in began:
+        dataset[number]
+    shard = f"{SHARD_FOLDER}/{rng.choice(sorted(path.name for path in (folder / SHARD_FOLDER).iterdir()))}"
+    new = place / "new"
+    shutil.copy(other / shard, new)
+    assert new.stat().st_size == (place / shard).stat().st_size, "the two shards differ in size"
+    new.replace(place / shard)
+    refused = 0
+    for number in rng.sample(range(SAMPLES), SAMPLES):
+        try:
+            sample = dataset[number]
+        except PackerError:
+            refused += 1
+            continue
+        for name, value in sample.items():
+            assert bool((value == number % 251).all()), f"seed {seed}: sample {number} has another {name}"
+    shutil.rmtree(place)
+    return "refused" if refused else "the old samples"
+
+
+def read_many_shards(folder: Path) -> str:
+    """Read and verify a dataset of more shards than this process may open files."""
+    samples = [{"x": np.full(1024, number, np.int32)} for number in range(SHARDS)]
+    convert(samples, folder, codec="none", shard_size=4096, workers=0)
+    assert len(list((folder / SHARD_FOLDER).iterdir())) == SHARDS
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, FILES))
+    dataset = PackedDataset(folder)
+    for found in (dataset[:]["x"], torch.cat([batch["x"] for batch in Loader(dataset, 16)])):
+        assert bool((found == torch.arange(SHARDS)[:, None]).all()), "other samples were read"
+    assert not verify(folder).damages
+    return f"{SHARDS} shards"
