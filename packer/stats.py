@@ -6,8 +6,10 @@ found["lr"].channels[0].mean
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,7 @@ from packer.errors import UsageError, WriteError
 from packer.format import manifest as manifests
 from packer.format.manifest import Manifest
 from packer.format.schema import FieldSpec
-from packer.format.statistics import FieldStats
-from packer.moments import PIECE, Moments, moments
+from packer.format.statistics import FieldStats, ValueStats
 from packer.packing.dataset_lock import dataset_lock
 from packer.packing.progress import Progress
 from packer.sources.base import block_bytes, count
@@ -28,13 +29,17 @@ from packer.sources.packed.source import PackedSource
 
 #: A last axis that is longer is no list of channels.
 MAX_CHANNELS = 1024
+#: Values that are summed up at a time: few enough that what is made of them stays in the processor's cache.
+_PIECE = 2**16
+
+#: Count, mean and sum of squared deviations, of one set of values or of several: (channels,) each.
+Moments = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]
 
 
 def statistics(dataset: str | os.PathLike[str], progress: Progress | None = None) -> dict[str, FieldStats]:
     """Statistics of every field of numbers, from one pass over the dataset; text and complex numbers have none.
 
-    Whole numbers are exact but for the last rounding of mean and standard deviation; the mean of floating-point
-    ones is off by about the rounding of one number of float64.
+    Counts and extremes are exact; mean and standard deviation are as good as float64 has them.
 
     Args:
         progress: called with the samples and raw bytes done since the last call.
@@ -89,13 +94,20 @@ def is_measured(field: FieldSpec) -> bool:
 
 
 class _FieldMoments:
-    """What is known of one field so far."""
+    """Counts, extremes, mean and sum of squared deviations of each channel of a field, block by block."""
 
     def __init__(self, field: FieldSpec) -> None:
         last = field.shape[-1] if field.shape else None
         self._has_channels = last is not None and 0 < last <= MAX_CHANNELS
         self._channels = last or 1 if self._has_channels else 1
-        self._moments: Moments = moments(field.np_dtype, self._channels)
+        self._moments: Moments = (
+            np.zeros(self._channels, np.int64),
+            np.zeros(self._channels),
+            np.zeros(self._channels),
+        )
+        self._nan, self._inf = np.zeros((2, self._channels), np.int64)
+        self._low: list[int | float] = [math.inf] * self._channels
+        self._high: list[int | float] = [-math.inf] * self._channels
 
     def add(self, values: NDArray[Any] | list[NDArray[Any]]) -> None:
         """Takes in samples as a block holds them."""
@@ -105,14 +117,60 @@ class _FieldMoments:
         rows = np.concatenate([part.reshape(-1, self._channels) for part in parts])
         if rows.dtype == np.bool_:
             rows = rows.view(np.uint8)
-        step = max(1, PIECE // self._channels)
+        step = max(1, _PIECE // self._channels)
         for start in range(0, len(rows), step):
-            # A channel behind the other: numpy sums along the last axis ten times faster than across three values.
-            self._moments.add(np.ascontiguousarray(rows[start : start + step].T))
+            # One channel after the other: numpy sums along the last axis ten times faster than across three values.
+            self._add_piece(np.ascontiguousarray(rows[start : start + step].T))
+
+    def _add_piece(self, values: NDArray[Any]) -> None:
+        """Takes in `values`, (channels, n)."""
+        x = values.astype(np.float64)
+        finite = np.isfinite(x)
+        count = np.count_nonzero(finite, axis=1)
+        low, high = values, values
+        all_finite = count.sum() == x.size
+        if not all_finite:
+            nan = np.count_nonzero(np.isnan(x), axis=1)
+            self._nan += nan
+            self._inf += x.shape[1] - count - nan
+            low, high, x = (np.where(finite, values, instead) for instead in (np.inf, -np.inf, 0.0))
+            x = x.astype(np.float64)
+        self._low = list(map(min, self._low, low.min(axis=1).tolist()))
+        self._high = list(map(max, self._high, high.max(axis=1).tolist()))
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = x.sum(axis=1) / np.maximum(count, 1)
+            x -= mean[:, None]
+            if not all_finite:
+                x[~finite] = 0
+            self._moments = _joined(self._moments, (count, mean, np.einsum("cn,cn->c", x, x)))
 
     def result(self) -> FieldStats:
-        channels = range(self._channels if self._has_channels else 0)
-        return FieldStats(all=self._moments.all(), channels=tuple(self._moments.channel(n) for n in channels))
+        channels = [self._stats(slice(n, n + 1)) for n in range(self._channels)] if self._has_channels else []
+        return FieldStats(all=self._stats(slice(None)), channels=tuple(channels))
+
+    def _stats(self, which: slice) -> ValueStats:
+        """Of some channels together."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            each = zip(*(part[which, None] for part in self._moments), strict=True)
+            count, mean, squares = (found.item() for found in reduce(_joined, each))
+        return ValueStats(
+            count=count,
+            nan=int(self._nan[which].sum()),
+            inf=int(self._inf[which].sum()),
+            min=min(self._low[which]) if count else None,
+            max=max(self._high[which]) if count else None,
+            mean=mean if count and math.isfinite(mean) else None,
+            std=math.sqrt(squares / count) if count and math.isfinite(squares) else None,
+        )
+
+
+def _joined(one: Moments, other: Moments) -> Moments:
+    """Return the moments of two sets of values together, by the update of Chan, Golub and LeVeque (1979)."""
+    (n, mean, squares), (m, other_mean, other_squares) = one, other
+    total = np.maximum(n + m, 1)
+    delta = other_mean - mean
+    # In this order: the square of a large difference may overflow, and of no value is to be 0.
+    return n + m, mean + delta * (m / total), squares + other_squares + delta * (delta * (n / total * m))
 
 
 def _blocks(folder: Path, manifest: Manifest) -> Iterator[dict[str, Any]]:
