@@ -39,7 +39,7 @@ from packer.remote.urls import is_url
 from packer.sources import child
 from packer.sources.base import Looking, Source, not_looking
 from packer.sources.folders import pattern_folder
-from packer.sources.limits import Limits
+from packer.sources.limits import Limits, usual_memory
 from packer.sources.opening import SourceOptions, open_sources
 from packer.sources.samples import SampleSource
 
@@ -64,7 +64,8 @@ class ConvertOptions:
         read_seconds: how long reading one sample (or a block of some MiB), or the headers of one HDF5 file, may take;
             None for no limit. What takes longer, crashes, or takes more than `read_bytes` is treated as `on_error`
             says. With `workers` 0 there are no such limits: what is read in this process takes it down.
-        read_bytes: memory that this may take beyond what the process holds; None for no limit. Linux alone.
+        read_bytes: memory that this may take beyond what the process holds, an eighth of the machine's and 1 GiB at
+            least unless given; None for no limit. Linux alone.
         executor: runs the shards instead of processes of our own: any `concurrent.futures.Executor`. Each shard is
             then packed in an interpreter of its own, which keeps the same limits, unless `workers` is 0.
         progress: called with the samples and raw bytes done since the last call.
@@ -84,7 +85,7 @@ class ConvertOptions:
     fields: Sequence[FieldSpec] | None = None
     source: SourceOptions = field(default_factory=SourceOptions)
     read_seconds: float | None = Limits.seconds
-    read_bytes: int | None = Limits.nbytes
+    read_bytes: int | None = field(default_factory=usual_memory)
     executor: Executor | None = None
     progress: Progress | None = None
     looking: Looking | None = None

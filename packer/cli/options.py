@@ -97,10 +97,9 @@ _BAD = (
     click.option(
         "--read-memory",
         type=size,
-        default="8GiB",
-        show_default=True,
         metavar="SIZE",
-        help="A sample whose reading takes more memory is bad; 0 for no limit.",
+        help="A sample whose reading takes more memory is bad; 0 for no limit.  [default: an eighth of the machine's, "
+        "1GiB at least]",
     ),
 )
 
@@ -143,10 +142,11 @@ def source_options(command: Command) -> Command:
 
 def _bad_options(given: dict[str, Any]) -> dict[str, Any]:
     """Takes what is bad, and what then, out of `given`."""
+    memory = given.pop("read_memory")
     return {
         "on_error": given.pop("on_error"),
         "read_seconds": given.pop("read_timeout") or None,
-        "read_bytes": given.pop("read_memory") or None,
+        **({} if memory is None else {"read_bytes": memory or None}),
     }
 
 

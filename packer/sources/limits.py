@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from packer.errors import SourceError, UsageError
 
@@ -14,6 +14,13 @@ if sys.platform.startswith("linux"):
     import resource
 
 GIB = 2**30
+
+
+def usual_memory() -> int:
+    """Return the usual limit of memory: an eighth of the machine's, 1 GiB at least."""
+    if not hasattr(os, "sysconf"):
+        return GIB
+    return max(GIB, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 8)
 
 
 @dataclass(frozen=True)
@@ -28,7 +35,7 @@ class Limits:
     """
 
     seconds: float | None = 600.0
-    nbytes: int | None = 8 * GIB
+    nbytes: int | None = field(default_factory=usual_memory)
 
     def __post_init__(self) -> None:
         for name, value in (("--read-timeout", self.seconds), ("--read-memory", self.nbytes)):

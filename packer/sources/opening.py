@@ -7,7 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packer.errors import SourceError, UsageError
@@ -15,7 +15,7 @@ from packer.format.schema import check_field_name
 from packer.sources.base import Looking, OnBad, Source, not_looking, stop
 from packer.sources.folders import walk
 from packer.sources.limits import Limits
-from packer.sources.suffixes import KIND_OF, is_basicsr
+from packer.sources.suffixes import KIND_OF, is_basicsr, kind_of
 
 if TYPE_CHECKING:
     from packer.sources.images.downscaled import DownscaledSource
@@ -245,7 +245,7 @@ def _kind(path: str) -> str:
         files = sorted(glob.glob(path, recursive=True))
         if not files:
             raise UsageError(f"{path}: there is no such file or folder, and no file fits it as a pattern")
-    kinds = Counter(KIND_OF[suffix] for suffix in map(_suffix, files) if suffix in KIND_OF)
+    kinds = Counter(kind for kind in map(kind_of, files) if kind)
     if not kinds:
         raise UsageError(f"{path}: not a kind of file that can be packed; {_known()} can")
     return _only(kinds, path)
@@ -254,8 +254,8 @@ def _kind(path: str) -> str:
 def _kind_of_folder(folder: Path) -> str:
     kinds: Counter[str] = Counter()
     seen = 0
-    for _, files in walk(folder):
-        kinds.update(KIND_OF[suffix] for suffix in map(_suffix, files) if suffix in KIND_OF)
+    for inner, files in walk(folder):
+        kinds.update(kind for kind in (kind_of(Path(inner, name)) for name in files) if kind)
         seen += len(files)
         if seen > LOOK_AT:
             break
@@ -271,11 +271,6 @@ def _only(kinds: Counter[str], path: str) -> str:
         said = " and ".join(f"{count} of {kind}" for kind, count in kinds.most_common())
         raise UsageError(f"{path}: files of several kinds ({said}); name one kind with a quoted pattern like '*.png'")
     return next(iter(kinds))
-
-
-def _suffix(name: str) -> str:
-    path = PurePath(name)
-    return "" if path.name.startswith(".") else path.suffix.lower()
 
 
 def _known() -> str:

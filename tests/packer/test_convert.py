@@ -20,6 +20,7 @@ from packer.format.schema import FieldSpec
 from packer.packing import tasks
 from packer.packing.output import OutputFolder
 from packer.packing.rejected import Rejected
+from packer.sources.limits import usual_memory
 from packer.sources.opening import SourceOptions
 from packer.verify import verify
 from packer.writer import DatasetWriter
@@ -500,7 +501,7 @@ def test_a_finished_shard_that_was_damaged_is_packed_again(tmp_path, caplog):
         ({"source": SourceOptions(max_pixels=10**6)}, "--max-pixels was None and is now 1000000"),
         ({"map_limit": 2**30}, "--map-size was None and is now 1073741824"),
         ({"read_seconds": 5}, "--read-timeout was 600.0 and is now 5"),
-        ({"read_bytes": 2**20}, "--read-memory was 8589934592 and is now 1048576"),
+        ({"read_bytes": 2**20}, f"--read-memory was {usual_memory()} and is now 1048576"),
         ({"on_error": "skip"}, "--on-error was stop and is now skip"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from packer.errors import SourceError, UsageError
+from packer.format.manifest import check_count
 from packer.format.schema import FieldSpec, check_field_name
 from packer.sources.hdf5.family import KERAS_REFUSAL, advice
 from packer.sources.hdf5.listing import Listed
@@ -41,6 +42,7 @@ def chosen(
         path: the file, for messages.
 
     Raises:
+        UsageError: there are more than a dataset may have.
         SourceError: a wanted one is missing or cannot be stored, or the sample axes differ.
     """
     if fields:
@@ -49,6 +51,7 @@ def chosen(
             wanted.update(_picked(entries, name, where, path))
     else:
         wanted = _all(entries, skip, kind, path)
+    check_count(len(wanted))
     _check_names(wanted, path)
     _check_axis(entries, wanted, kind, path)
     return wanted

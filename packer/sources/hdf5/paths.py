@@ -9,10 +9,7 @@ from natsort import natsorted
 
 from packer.errors import SourceError
 from packer.sources.folders import walk
-from packer.sources.suffixes import KIND_OF
-
-#: What is taken from a folder; a file named by itself, or by a glob, may have any suffix.
-SUFFIXES = tuple(suffix for suffix, kind in KIND_OF.items() if kind == "hdf5")
+from packer.sources.suffixes import kind_of
 
 
 def hdf5_paths(path: str) -> list[str]:
@@ -25,10 +22,10 @@ def hdf5_paths(path: str) -> list[str]:
     """
     place = Path(path)
     if place.is_dir():
-        files = [Path(folder, name) for folder, names in walk(place) for name in names if name[0] != "."]
-        found = [str(file) for file in files if file.suffix.lower() in SUFFIXES and file.is_file()]
+        files = [Path(folder, name) for folder, names in walk(place) for name in names]
+        found = [str(file) for file in files if kind_of(file) == "hdf5" and file.is_file()]
         if not found:
-            raise SourceError(f"the folder holds no file that ends in {', '.join(SUFFIXES)}", path)
+            raise SourceError("the folder holds no file of HDF5", path)
         return _in_order(found)
     if place.exists() or not glob.has_magic(path):
         return [path]

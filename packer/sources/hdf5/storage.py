@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import glob
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import h5py
+from natsort import natsorted
 
 from packer.errors import SourceError
 
@@ -155,12 +157,13 @@ def _source_paths(dataset: h5py.Dataset, name: str) -> list[str]:
         return [here]
     folder = Path(here).parent
     if "%b" in name:
-        # Path.glob takes no absolute pattern.
-        paths = sorted(glob.glob(str(folder / glob.escape(name).replace("%b", "*"))))
+        # Path.glob takes no absolute pattern. The library puts numbers there, and nothing else.
+        numbered = re.compile(re.escape(str(folder / name)).replace("%b", r"\d+"))
+        places = glob.glob(glob.escape(str(folder / name)).replace("%b", "*"))
+        paths = natsorted(place for place in places if numbered.fullmatch(place))
     else:
         # The order in which libhdf5 looks.
-        places = [folder / name, Path(name), folder / Path(name).name]
-        paths = [str(p) for p in places if p.exists()][:1]
+        paths = [str(p) for p in (folder / name, Path(name), folder / Path(name).name) if p.exists()][:1]
     if not paths:
         raise SourceError(f"virtual dataset {dataset.name}: its source file {name} does not exist")
     return paths

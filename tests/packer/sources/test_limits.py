@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import pytest
 
-from packer.sources.limits import memory_within
+from packer.convert import ConvertOptions
+from packer.sources.limits import Limits, memory_within
 
 if sys.platform.startswith("linux"):
     import resource
@@ -29,3 +31,11 @@ def test_the_limit_holds_for_the_block_alone(fails: bool) -> None:
     assert within[1] == before[1]
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
     assert len(bytearray(2**29)) == 2**29
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pages of memory are asked for as Linux has them")
+@pytest.mark.parametrize(("pages", "expected"), [(2**24, 2**33), (2**18, 2**30)], ids=["64 GiB", "1 GiB"])
+def test_an_eighth_of_the_memory_is_the_usual_limit(monkeypatch: pytest.MonkeyPatch, pages: int, expected: int) -> None:
+    """On a small machine it is 1 GiB, so that a few bytes of a file cannot take all there is."""
+    monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": pages, "SC_PAGE_SIZE": 4096}.__getitem__)
+    assert Limits().nbytes == ConvertOptions().read_bytes == expected

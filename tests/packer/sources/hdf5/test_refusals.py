@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 import pytest
 
-from packer.errors import SourceError
+from packer.errors import SourceError, UsageError
 from packer.sources.hdf5.source import open_hdf5
 
 FOREIGN = {
@@ -300,4 +300,34 @@ def test_names_that_are_not_utf8_are_named(tmp_path: Path) -> None:
     with h5py.File(path, "r+") as file:
         file[b"\xfe"] = np.arange(3)
     with pytest.raises(SourceError, match=r"/\\xfe has a name that is not UTF-8"):
+        open_hdf5(path)
+
+
+def test_numbered_parts_of_a_virtual_dataset_are_numbers_alone(tmp_path: Path) -> None:
+    """`%b` in a name of a source stands for a number: 4_vds.h5, the file itself, is no part of it."""
+    for number in range(3):
+        with h5py.File(tmp_path / f"4_{number}.h5", "w") as file:
+            file["d"] = np.arange(4) + number
+    parts = h5py.h5s.create_simple((4,))
+    shown = h5py.h5s.create_simple((0,), (h5py.h5s.UNLIMITED,))
+    shown.select_hyperslab((0,), (h5py.h5s.UNLIMITED,), (4,), (4,))
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plist.set_virtual(shown, b"4_%b.h5", b"d", parts)
+    path = str(tmp_path / "4_vds.h5")
+    with h5py.File(path, "w", libver="latest") as file:
+        h5py.h5d.create(file.id, b"v", h5py.h5t.STD_I64LE, h5py.h5s.create_simple((0,), (h5py.h5s.UNLIMITED,)), plist)
+    source = open_hdf5(path)
+    assert source.files() == [path, *(str(tmp_path / f"4_{number}.h5") for number in range(3))]
+    assert np.concatenate([np.asarray(block["v"]) for block in source.read()]).tolist() == [
+        number + i for number in range(3) for i in range(4)
+    ]
+
+
+def test_too_many_fields_are_counted_before_each_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No dataset of a file with more fields than a dataset may have is checked."""
+    path = str(tmp_path / "x.h5")
+    with h5py.File(path, "w") as file:
+        file["x"] = np.zeros(2, [(f"m{n}", "u1") for n in range(1001)])
+    monkeypatch.setattr(h5py.Dataset, "is_virtual", property(lambda dataset: pytest.fail("it is looked at")))
+    with pytest.raises(UsageError, match=r"1,001 fields; 1,000 is the most.*--field, --skip"):
         open_hdf5(path)
