@@ -38,7 +38,7 @@ from packer.remote.sources import local_input
 from packer.remote.urls import is_url
 from packer.sources import child
 from packer.sources.base import Looking, Source, not_looking
-from packer.sources.folders import pattern_folder
+from packer.sources.files import pattern_folder
 from packer.sources.limits import Limits, usual_memory
 from packer.sources.opening import SourceOptions, open_sources
 from packer.sources.samples import SampleSource

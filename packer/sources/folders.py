@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 
 def walk(root: str | os.PathLike[str], hidden: bool = False) -> Iterator[tuple[str, list[str]]]:
@@ -25,10 +23,3 @@ def walk(root: str | os.PathLike[str], hidden: bool = False) -> Iterator[tuple[s
         seen.add(real)
         folders[:] = sorted(name for name in folders if hidden or name[0] != ".")
         yield folder, sorted(files)
-
-
-def pattern_folder(pattern: str) -> Path:
-    """Return the folder that a glob pattern names before its first wildcard, `.` if it names none."""
-    parts = Path(pattern).parent.parts
-    fixed = next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts))
-    return Path(*parts[:fixed])

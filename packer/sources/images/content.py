@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from packer.errors import SourceError
+from packer.sources.files import refuse_pointer
 from packer.sources.images.png import SIGNATURE
 
 #: First bytes and the format they stand for; image formats carry the names of `packer.sources.suffixes.IMAGES`.
@@ -32,8 +33,6 @@ _STARTS = (
     (b"<", "HTML"),
 )
 
-_LFS = b"version https://git-lfs"
-
 
 def content(head: bytes) -> str:
     """The format of a file that begins with `head` (at least 16 bytes, or the whole file); empty if unknown."""
@@ -50,8 +49,7 @@ def check_content(head: bytes, expected: str, path: str) -> None:
         return
     if not head:
         raise SourceError("is empty (0 bytes); get the file again", path)
-    if head.startswith(_LFS):
-        raise SourceError("is a git-LFS pointer, not the picture itself; run `git lfs pull`", path)
+    refuse_pointer(head, path)
     found = content(head)
     if not found and expected == "PNG" and head[1:4] == b"PNG":
         raise SourceError("damaged PNG: the signature it begins with was changed; get the file again", path)

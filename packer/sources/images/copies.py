@@ -13,7 +13,7 @@ from typing import NamedTuple
 import xxhash
 
 from packer.errors import SourceError
-from packer.sources.raw_file import open_raw
+from packer.sources.files import open_raw
 
 #: Copies that a sentence names in a group, and groups that it names; the rest is counted.
 NAMED = 3

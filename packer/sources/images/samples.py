@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
 from packer.sources.base import HEADERS, Looking, OnBad, not_looking, watched
-from packer.sources.images.files import Found, describe, join
+from packer.sources.files import join
+from packer.sources.images.files import Found, describe
 from packer.sources.images.formats import ImageHeader, read_header
 from packer.sources.images.modes import ImageOptions
 from packer.sources.images.pairing import Pairing, pair, shared_folders, stem

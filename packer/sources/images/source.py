@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
 from packer.sources.base import Block, Looking, OnBad, Source, not_looking, stop
+from packer.sources.files import join
 from packer.sources.images.checks import check_dtypes, check_sizes
 from packer.sources.images.copies import Stored, copies, files_stored
-from packer.sources.images.files import find, join
+from packer.sources.images.files import find
 from packer.sources.images.formats import read_image
 from packer.sources.images.modes import MAX_PIXELS, ImageOptions
 from packer.sources.images.pairing import pair

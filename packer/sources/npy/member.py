@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
+from packer.sources.files import refuse_pointer
 from packer.sources.npy.header import NpyHeader, read_npy_header
 
 #: What a damaged zip file, or one of a kind that Python does not read, raises.
@@ -106,6 +107,8 @@ class Array:
 def open_npy_file(path: str) -> Array:
     """The array of a `.npy` file; raises SourceError as `read_npy_header` does."""
     with _os_errors(path), Path(path).open("rb") as file:
+        refuse_pointer(file.read(64), path)
+        file.seek(0)
         header = read_npy_header(file, Path(path).stat().st_size, path)
     return Array(path, "", header, header.offset)
 

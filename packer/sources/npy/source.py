@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
 from packer.sources.base import Block, Source
-from packer.sources.folders import walk
+from packer.sources.files import find
 from packer.sources.npy.member import Array, open_npy_file, open_npz_file
 from packer.sources.suffixes import KIND_OF
 
@@ -91,15 +91,9 @@ def _arrays(path: str) -> tuple[list[Array], list[str]]:
 
 
 def _files(path: str) -> list[str]:
-    place = Path(path)
-    if place.is_file():
-        return [path]
-    if place.is_dir():
-        found = [Path(folder, name) for folder, names in walk(place) for name in names]
-    else:
-        found = [Path(match) for match in glob.glob(path, recursive=True)]
-    shown = (file for file in found if file.name[0] != "." and not file.is_dir())
-    files = sorted(file.as_posix() for file in shown if KIND_OF.get(file.suffix.lower()) == "npy")
+    found = find(path)
+    picked = found.pick(lambda file: KIND_OF.get(PurePath(file).suffix.lower()) == "npy")
+    files = [found.path(file) for file in picked]
     if not files:
         raise UsageError(f"{path}: there is no .npy or .npz file; check the path")
     return files

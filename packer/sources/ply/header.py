@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from packer.errors import SourceError
-from packer.sources.raw_file import open_raw
+from packer.sources.files import open_raw, refuse_pointer
 
 Format = Literal["ascii", "binary_little_endian", "binary_big_endian"]
 Type = Literal["int8", "uint8", "int16", "uint16", "int32", "uint32", "float32", "float64"]
@@ -163,8 +163,7 @@ def _last_line(data: bytes, start: int, path: str) -> int:
 def _check_magic(data: bytes, path: str) -> None:
     if not data:
         raise SourceError("the file is empty (0 bytes)", path)
-    if data.startswith(b"version https://git-lfs"):
-        raise SourceError("is a git-LFS pointer, not the file itself; fetch it with git lfs pull", path)
+    refuse_pointer(data, path)
     if not data.startswith(b"ply") or not data[3:4].isspace():
         raise SourceError("is not a PLY file: its first line is not 'ply'", path)
 

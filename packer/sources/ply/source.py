@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from packer.errors import SourceError, UsageError
 from packer.format.schema import DTYPES, FieldSpec
 from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, not_looking, stop, watched
+from packer.sources.files import find
 from packer.sources.ply.binary import Order, least_bytes, read_binary
 from packer.sources.ply.fields import (
     Choice,
@@ -33,10 +34,11 @@ from packer.sources.ply.fields import (
     first_axes,
     rules_of,
 )
-from packer.sources.ply.files import find_files
 from packer.sources.ply.header import Element, Header, Property, opened, read_body
 from packer.sources.ply.table import DoesNotFitError, Table, convert, row_error, triangulated, triangulated_sizes
 from packer.sources.ply.text import check_line_count, count_rows, read_text
+
+_SUFFIX = ".ply"
 
 #: The rules of files with the same elements are made once and shared: sets have many files of few kinds.
 Kinds = dict[tuple[tuple[str, tuple[Property, ...]], ...], Mapping[str, Rule]]
@@ -76,8 +78,12 @@ def open_ply(
     casts = dict(cast or {})
     _check_cast(casts)
     _check_choice(fields)
-    found = find_files(path)
-    members = _open_members(found.paths, found.names, casts, triangulate, on_bad, looking)
+    found = find(path)
+    files = found.pick(lambda file: file.lower().endswith(_SUFFIX), on_bad)
+    if not files:
+        raise SourceError(f"no {_SUFFIX} file is there", path)
+    names = [file[: -len(_SUFFIX)] for file in files]
+    members = _open_members([found.path(file) for file in files], names, casts, triangulate, on_bad, looking)
     if members:
         members, rules = agreeing(members, fields, on_bad)
     if not members:
@@ -88,7 +94,7 @@ def open_ply(
     if triangulate and corners_of(rules) is None:
         raise UsageError(f"--triangulate: there is no field face; there are {', '.join(rules)}; leave it out")
     columns = columns_of(members, rules)
-    hidden = [f"{found.hidden} hidden files left out"] if found.hidden else []
+    hidden = [f"{found.hidden} hidden files and folders left out"] if found.hidden else []
     return PlySource(
         paths=[m.path for m in members],
         names=[m.name for m in members],

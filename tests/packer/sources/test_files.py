@@ -1,0 +1,118 @@
+"""Which files a folder, a file name or a pattern stands for: the same for all sources."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from packer.errors import SourceError, UsageError
+from packer.sources.files import find
+from packer.sources.opening import open_sources
+
+NAMES = ["1.ply", "01.ply", "001.ply", "2.ply", "10.ply"]
+
+
+def ply(file: str) -> bool:
+    return file.endswith(".ply")
+
+
+def fill(folder: Path, *names: str) -> Path:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    return folder
+
+
+def test_folders_files_and_patterns(tmp_path, monkeypatch):
+    """A folder gives all below it, a file itself, a pattern what fits; names count from the folder that is named."""
+    fill(tmp_path, "a/1.ply", "a/b/2.ply", "3.ply", "a/b/notes.txt")
+    every = ["3.ply", "a/1.ply", "a/b/2.ply", "a/b/notes.txt"]
+    assert find(str(tmp_path)) == (str(tmp_path), every, frozenset(), 0)
+    assert find(f"{tmp_path}/a/b/2.ply")[:2] == (f"{tmp_path}/a/b", ["2.ply"])
+    assert find(f"{tmp_path}/a/**/*.ply")[:2] == (f"{tmp_path}/a", ["1.ply", "b/2.ply"])
+    assert find(f"{tmp_path}/*/[12].ply")[:2] == (str(tmp_path), ["a/1.ply"])
+    assert find(f"{tmp_path}/*.txt")[:2] == (str(tmp_path), [])
+    monkeypatch.chdir(tmp_path)
+    assert find(".")[:2] == find("**/*.*")[:2] == ("", every)
+    assert [found.path(found.files[0]) for found in (find("."), find("a"))] == ["3.ply", "a/1.ply"]
+    monkeypatch.chdir(tmp_path / "a")
+    assert find("../*.ply")[:2] == ("..", ["3.ply"])
+
+
+def test_nothing_there(tmp_path):
+    """A path that leads nowhere is an error of use."""
+    with pytest.raises(UsageError, match="no such file or folder"):
+        find(str(tmp_path / "nothing"))
+
+
+def test_hidden_files_are_counted_and_left_out(tmp_path):
+    """What some systems leave next to files, and hidden folders, are no sources; a folder named by itself is one."""
+    fill(tmp_path, "a.ply", "._a.ply", ".trash/b.ply", "c/.DS_Store", ".trash/.c/d.ply")
+    assert find(str(tmp_path))[1:] == (["a.ply"], frozenset(), 3)
+    assert find(str(tmp_path / ".trash")).files == ["b.ply"]
+    assert find(f"{tmp_path}/.trash/*.ply").files == ["b.ply"]
+    assert find(str(tmp_path / "._a.ply")).files == ["._a.ply"]
+
+
+@pytest.mark.parametrize("listed", list(itertools.permutations(NAMES))[::17], ids=" ".join)
+def test_the_order_is_not_that_of_the_file_system(tmp_path, monkeypatch, listed):
+    """Files come in natural order, and names of one number always in the same."""
+    fill(tmp_path, *NAMES)
+    scandir = os.scandir
+    monkeypatch.setattr(
+        "packer.sources.files.os.scandir",
+        lambda folder: contextlib.nullcontext(sorted(scandir(folder), key=lambda entry: listed.index(entry.name))),
+    )
+    expected = ["001.ply", "01.ply", "1.ply", "2.ply", "10.ply"]
+    assert find(str(tmp_path)).pick(ply) == find(f"{tmp_path}/*.ply").pick(ply) == expected
+
+
+def test_links_are_followed_but_not_in_a_circle(tmp_path):
+    """A linked folder is one of the folder's own, as often as it is linked; a way back up is not gone again."""
+    fill(tmp_path, "disk/a.ply", "data/b.ply")
+    for name in ("x", "y"):
+        (tmp_path / "data" / name).symlink_to(tmp_path / "disk")
+    (tmp_path / "disk" / "back").symlink_to(tmp_path / "data")
+    assert find(str(tmp_path / "data")).files == ["b.ply", "x/a.ply", "y/a.ply"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="named pipes are of POSIX")
+def test_what_is_no_regular_file_is_told_and_never_opened(tmp_path):
+    """A broken link or a pipe with the right name is an error that names it; one with another name is passed over."""
+    fill(tmp_path, "a.ply")
+    (tmp_path / "b.ply").symlink_to("gone")
+    os.mkfifo(tmp_path / "c.ply")
+    os.mkfifo(tmp_path / "c.txt")
+    for text in (f"{tmp_path}", f"{tmp_path}/*.ply"):
+        told: list[SourceError] = []
+        assert find(text).pick(ply, told.append) == ["a.ply"]
+        assert sorted(str(error.path) for error in told) == [f"{tmp_path}/b.ply", f"{tmp_path}/c.ply"]
+        with pytest.raises(SourceError, match="is a broken link or no regular file"):
+            find(text).pick(ply)
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.ply", "a.npy", "a.h5"])
+def test_a_pointer_of_git_lfs_is_known_in_every_source(tmp_path, name):
+    """What git-LFS has not fetched is said to be that, with the command that fetches it."""
+    (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    with pytest.raises(SourceError, match=r"git-LFS pointer.*git lfs pull"):
+        open_sources([str(tmp_path / name)])
+
+
+def test_looking_is_told_how_many_are_found(tmp_path):
+    """Whoever watches hears the number of files at the end."""
+    told = []
+    find(str(fill(tmp_path, *NAMES)), lambda what, done, total: told.append((what, done, total)))
+    assert told[-1] == ("finding files", 5, 5)
+
+
+def test_arrays_come_in_natural_order(tmp_path):
+    """Files of arrays are fields in natural order, as everywhere."""
+    for name, dtype in (("x10", "u1"), ("x9", "u2"), ("x1", "u4")):
+        np.save(tmp_path / f"{name}.npy", np.arange(3, dtype=dtype))
+    assert [spec.name for spec in open_sources([str(tmp_path)]).fields] == ["x1", "x9", "x10"]
