@@ -7,8 +7,8 @@ import warnings
 
 import h5py
 
-#: Registered filter numbers that are met in practice, and what brings them.
-_PLUGINS = {
+#: Filters by their registered numbers: those that hdf5plugin brings, and others that are met.
+_IN_HDF5PLUGIN = {
     307: "bzip2",
     32001: "blosc",
     32004: "lz4",
@@ -21,7 +21,18 @@ _PLUGINS = {
     32026: "blosc2",
     32028: "sperr",
 }
-_SZIP = 4
+_OTHERS = {
+    4: "szip",
+    257: "hzip",
+    258: "fpzip",
+    305: "lzo",
+    32000: "lzf",
+    32002: "mafisc",
+    32003: "snappy",
+    32012: "jpeg-ls",
+    32014: "fpzip",
+    32019: "jpeg",
+}
 
 
 def missing_filter(dataset: h5py.Dataset) -> str | None:
@@ -30,17 +41,22 @@ def missing_filter(dataset: h5py.Dataset) -> str | None:
     Imports hdf5plugin, where it is installed, when a filter is met that libhdf5 does not have.
     """
     lacking = _lacking(dataset)
-    if lacking and _plugins_loaded():
+    has_plugins = bool(lacking) and _plugins_loaded()
+    if has_plugins:
         lacking = _lacking(dataset)
     if not lacking:
         return None
-    number, name = lacking[0]
-    if number == _SZIP:
-        return "it is compressed with szip, which this h5py lacks: rewrite the file with `h5repack -f GZIP=4 IN OUT`"
-    if number in _PLUGINS:
-        return f"it is compressed with {_PLUGINS[number]}, which needs a plug-in: pip install hdf5plugin"
-    label = f"{number} ({name})" if name else str(number)
-    return f"it needs HDF5 filter {label}, for which no plug-in is found: try pip install hdf5plugin"
+    number, written = lacking[0]
+    name = _IN_HDF5PLUGIN.get(number) or _OTHERS.get(number) or written
+    label = f"{name} (HDF5 filter {number})" if name else f"HDF5 filter {number}, which has no name"
+    if number in _IN_HDF5PLUGIN and not has_plugins:
+        return f"it is compressed with {label}, which needs a plug-in: pip install hdf5plugin"
+    if number in _IN_HDF5PLUGIN:
+        return f"it is compressed with {label}, which the installed hdf5plugin lacks: pip install -U hdf5plugin"
+    return (
+        f"it is compressed with {label}, which neither h5py nor hdf5plugin can undo: where the program that wrote it "
+        "runs, rewrite it with `h5repack -f GZIP=4 IN OUT`, or set HDF5_PLUGIN_PATH to the folder of its plug-in"
+    )
 
 
 def _lacking(dataset: h5py.Dataset) -> list[tuple[int, str]]:

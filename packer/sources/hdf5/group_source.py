@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import SourceError
+from packer.errors import SourceError, shortened
 from packer.sources.base import Block, Source
 from packer.sources.hdf5.blocks import BLOCK_BYTES, field_values
 from packer.sources.hdf5.dataset import dataset_at
@@ -102,7 +102,7 @@ class HDF5GroupSource(Source):
         return self._origin
 
     def notes(self) -> list[str]:
-        return list(self._notes)
+        return [shortened(note) for note in self._notes]
 
 
 def _boxed(dataset: h5py.Dataset) -> NDArray[Any]:

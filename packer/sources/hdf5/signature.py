@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _LOOK_BYTES = 512
+_MATLAB_4_BYTES = 20
 
 #: First bytes and what they mean; the advice says how to go on.
 _OTHERS: tuple[tuple[bytes, str], ...] = (
@@ -39,6 +41,8 @@ def what_it_is(path: str) -> str:
     for magic, meaning in _OTHERS:
         if head.startswith(magic):
             return f"is {meaning}"
+    if _is_matlab_4(head):
+        return "is an old MATLAB file (version 4), not HDF5: save it in MATLAB with `-v7.3`"
     if head.lstrip().lower().startswith((b"<!doctype", b"<html")):
         return "is a web page, not HDF5: the download went wrong"
     if SIGNATURE.startswith(head):
@@ -46,3 +50,18 @@ def what_it_is(path: str) -> str:
     if not any(head):
         return f"is not an HDF5 file: its first {len(head)} bytes are all zero"
     return f"is not an HDF5 file: it begins with {head[:8]!r}, an HDF5 file with {SIGNATURE!r}"
+
+
+def _is_matlab_4(head: bytes) -> bool:
+    """Does it begin with the header of a matrix: type, rows, columns, imaginary or not, and a name of that length?"""
+    for order in "<>":
+        if len(head) < _MATLAB_4_BYTES:
+            return False
+        kind, rows, columns, imaginary, length = struct.unpack_from(f"{order}5i", head)
+        machine, zero, precision, shape = (kind // n % 10 for n in (1000, 100, 10, 1))
+        name = head[_MATLAB_4_BYTES : _MATLAB_4_BYTES + max(length, 0)]
+        is_type = 0 <= kind < 5000 and machine == (order == ">") and not zero and precision < 6 and shape < 3
+        is_name = 1 < length < 256 and name[-1:] == b"\0" and name[:-1].replace(b"_", b"a").isalnum()
+        if is_type and is_name and rows >= 0 and columns >= 0 and imaginary in (0, 1):
+            return True
+    return False

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import SourceError, UsageError
+from packer.errors import SourceError, UsageError, shortened
 from packer.sources.apart import each
 from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, not_looking, stop, watched
 from packer.sources.hdf5.blocks import FileBlocks
@@ -192,7 +192,7 @@ class HDF5Source(Source):
         return self._origin
 
     def notes(self) -> list[str]:
-        return list(self._notes)
+        return [shortened(note) for note in self._notes]
 
 
 def _overlaps(rows: Sequence[_Rows], start: int, stop: int) -> Iterator[_Rows]:

@@ -76,7 +76,7 @@ def leaves(dtype: np.dtype[Any], shape: tuple[int, ...], members: tuple[str, ...
 def _leaf(dtype: np.dtype[Any], shape: tuple[int, ...], members: tuple[str, ...]) -> Leaf:
     if h5py.check_string_dtype(dtype) is not None:
         if shape:
-            return Leaf(members, f"holds strings of shape {shape} a sample, where one string can be stored")
+            return Leaf(members, _several_strings(dtype, shape))
         return Leaf(members, dtype="uint8", kind="text", shape=(None,))
     if h5py.check_ref_dtype(dtype) is not None:
         return Leaf(members, "holds references to other objects")
@@ -88,6 +88,16 @@ def _leaf(dtype: np.dtype[Any], shape: tuple[int, ...], members: tuple[str, ...]
         names = {str(k): int(v) for k, v in enum.items()}
         return Leaf(members, dtype=dtype.newbyteorder("=").name, shape=shape, enum=names)
     return Leaf(members, _refusal(dtype))
+
+
+def _several_strings(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
+    problem = f"holds strings of shape {shape} a sample, where one string can be stored"
+    if dtype.itemsize == 1 and not dtype.hasobject:
+        return (
+            f"{problem}: it is text as a matrix of characters, as NetCDF has it. Make strings of its rows, in h5py by "
+            f"file['NEW'] = numpy.ascontiguousarray(file['OLD']).view('S{shape[-1]}')[..., 0]"
+        )
+    return f"{problem}: make a dataset of each, in h5py by file['NEW'] = file['OLD'][{':, ' * len(shape)}0]"
 
 
 def _vlen_leaf(base: np.dtype[Any], shape: tuple[int, ...], members: tuple[str, ...]) -> Leaf:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import h5py
@@ -20,6 +22,8 @@ FOREIGN = {
     "netcdf3": (b"CDF\x01" + bytes(100), "NetCDF-3"),
     "hdf4": (b"\x0e\x03\x13\x01" + bytes(100), "HDF4"),
     "matlab5": (b"MATLAB 5.0 MAT-file, Platform: GLNXA64" + bytes(600), "old MATLAB file"),
+    "matlab4": (struct.pack("<5i", 0, 3, 4, 0, 6) + b"noise\0" + bytes(96), r"old MATLAB file \(version 4\).*-v7\.3"),
+    "matlab4 of a Sun": (struct.pack(">5i", 1051, 1, 4, 0, 4) + b"t_1\0text", r"old MATLAB file \(version 4\)"),
     "matlab73": (b"MATLAB 7.3 MAT-file, Platform: GLNXA64" + bytes(600), "HDF5 part is missing"),
     "html": (b"<!DOCTYPE html><html>", "web page"),
     "zeros": (bytes(5000), "all zero"),
@@ -93,17 +97,21 @@ def test_several_texts_or_lists_a_sample_are_named_and_can_be_skipped(tmp_path: 
         file["good"] = np.arange(3)
         file["words"] = np.full((3, 2), "a", h5py.string_dtype())
         file["fixed"] = np.full((3, 2), b"a")
+        file["longer"] = np.full((3, 2), b"abc")
         file.create_dataset("lists", (3, 4), h5py.vlen_dtype("i4"))
     with pytest.raises(SourceError) as caught:
         open_hdf5(path)
     for words in (
         "/words holds strings of shape (2,) a sample, where one string can be stored",
-        "/fixed holds strings of shape (2,) a sample",
+        "/fixed holds strings of shape (2,) a sample, where one string can be stored: it is text as a matrix",
+        "file['NEW'] = numpy.ascontiguousarray(file['OLD']).view('S2')[..., 0]",
+        "/longer holds strings of shape (2,) a sample, where one string can be stored: make a dataset of each",
+        "file['NEW'] = file['OLD'][:, 0]",
         "/lists holds variable-length arrays of shape (4,) a sample, where one can be stored",
-        "Leave out with --skip fixed --skip lists --skip words",
+        "Leave out with --skip fixed --skip lists --skip longer --skip words",
     ):
         assert words in str(caught.value)
-    assert [f.name for f in open_hdf5(path, skip=["words", "fixed", "lists"]).fields] == ["good"]
+    assert [f.name for f in open_hdf5(path, skip=["words", "fixed", "lists", "longer"]).fields] == ["good"]
 
 
 @pytest.mark.parametrize("shape", [(2 * 10**18,), (10**6, 10**12), (2**47, 0), (3, 2**60)], ids=str)
@@ -259,14 +267,33 @@ def test_a_file_that_changes_after_planning_is_an_error(tmp_path: Path) -> None:
             list(source.read())
 
 
-def test_a_filter_without_plugin_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sentence has the plug-in's name and the line that installs it."""
-    path = str(tmp_path / "x.h5")
+@pytest.mark.parametrize(
+    ("number", "has_plugins", "words"),
+    [
+        (32015, False, r"zstd \(HDF5 filter 32015\), which needs a plug-in: pip install hdf5plugin$"),
+        (32015, True, r"zstd .* which the installed hdf5plugin lacks: pip install -U hdf5plugin$"),
+        (305, True, r"lzo \(HDF5 filter 305\), which neither h5py nor hdf5plugin can undo.*h5repack.*HDF5_PLUGIN_PATH"),
+        (257, False, r"hzip \(HDF5 filter 257\), which neither"),
+        (312, True, r"HDF5 filter 312, which has no name, which neither"),
+    ],
+)
+def test_a_missing_filter_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, has_plugins: bool, words: str
+) -> None:
+    """With what to do: install a package that is not there and would help, or rewrite the file."""
+    path = tmp_path / "x.h5"
     with h5py.File(path, "w") as file:
-        file.create_dataset("x", data=np.arange(100), chunks=(10,), compression="lzf")
+        file.create_dataset("x", data=np.arange(100, dtype="i8"), chunks=(10,), compression="gzip")
+    raw = bytearray(path.read_bytes())
+    place = raw.find(b"\x01\0\x08\0\x01\0\x01\0deflate\0")
+    assert place > 0
+    raw[place : place + 2] = number.to_bytes(2, "little")
+    raw[place + 8 : place + 16] = bytes(8)
+    path.write_bytes(raw)
+    monkeypatch.setitem(sys.modules, "hdf5plugin", types.ModuleType("hdf5plugin") if has_plugins else None)
     monkeypatch.setattr(h5py.h5z, "filter_avail", lambda number: False)
-    with pytest.raises(SourceError, match=r"dataset /x cannot be read.*filter 32000"):
-        open_hdf5(path)
+    with pytest.raises(SourceError, match=f"dataset /x cannot be read: it is compressed with {words}"):
+        open_hdf5(str(path))
 
 
 def test_plugin_filters_work_where_installed(tmp_path: Path) -> None:
@@ -331,3 +358,17 @@ def test_too_many_fields_are_counted_before_each_is_looked_at(tmp_path: Path, mo
     monkeypatch.setattr(h5py.Dataset, "is_virtual", property(lambda dataset: pytest.fail("it is looked at")))
     with pytest.raises(UsageError, match=r"1,001 fields; 1,000 is the most.*--field, --skip"):
         open_hdf5(path)
+
+
+def test_long_names_are_cut(tmp_path: Path) -> None:
+    """A name of 64 kB is shown by its ends, in errors and notes."""
+    path = str(tmp_path / "x.h5")
+    name = "begin" + "n" * 65_000 + "end"
+    with h5py.File(path, "w") as file:
+        file["good"] = np.arange(3)
+        file[f"{name}/ref"] = np.array([file["good"].ref] * 3, h5py.ref_dtype)
+        file[f"z{name}"] = file["good"]
+    with pytest.raises(SourceError, match=r"/beginn+\.\.\.n+end/ref holds references") as caught:
+        open_hdf5(path)
+    assert len(str(caught.value)) < 2000
+    assert all(len(note) < 2000 for note in open_hdf5(path, skip=[name]).notes())
