@@ -53,9 +53,9 @@ class Loader:
     depends on seed and epoch alone: not on threads, ranks, batch size, or where an epoch was resumed. Random crops and
     points depend on these two and on the position in the order: a sample that comes twice gives two.
 
-    Batches are parts of one piece of memory, of up to 8 MiB where batches are small or frames are decoded, which is
-    filled at once and stays as long as a tensor on it does; `torch.save` writes all of it. `clone()` what you keep or
-    save.
+    Each field of a batch has a storage of its own: it can be kept, saved, or sent to another process by itself. The
+    memory of small batches is filled several batches at once, up to 8 MiB, and stays as long as one of them does.
+    `clone()` what you keep for long.
 
     Args:
         dataset: what to read.

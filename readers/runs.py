@@ -18,6 +18,7 @@ from packer.format.schema import Field
 from readers.draws import Visits
 from readers.field_reader import FieldReader, locate_all
 from readers.fixed import FixedCoded, FixedRaw
+from readers.fresh import own_parts
 from readers.places import Numbers
 from readers.ragged import Ragged
 from readers.varied import Varied
@@ -164,13 +165,11 @@ def _sample_bytes(reader: FieldReader) -> float:
 def split(values: Any, sizes: list[int]) -> Sequence[Any]:
     """The batches of a run: parts of the values of one field, of so many samples each."""
     if isinstance(values, torch.Tensor):
-        # Not torch's `split`: its parts share one version counter, so that writing to one batch would fail the
-        # backward pass of another.
-        return torch.unsafe_split_with_sizes(values, sizes)
+        return own_parts(values, sizes)
     edges = [0, *itertools.accumulate(sizes)]
     if not isinstance(values, Ragged):
         return [values[a:b] for a, b in itertools.pairwise(edges)]
     ends = values.offsets.numpy()
-    parts = torch.unsafe_split_with_sizes(values.values, np.diff(ends[edges]).tolist())
+    parts = own_parts(values.values, np.diff(ends[edges]).tolist())
     own = [torch.from_numpy(ends[a : b + 1] - ends[a]) for a, b in itertools.pairwise(edges)]
     return [Ragged(*part) for part in zip(parts, own, strict=True)]

@@ -22,7 +22,7 @@ from packer.format.schema import MAX_AXIS
 from readers.draws import Visits
 from readers.fixed import TORCH_DTYPES, Allocate, damaged
 from readers.frame_cache import FrameStore
-from readers.fresh import fresh
+from readers.fresh import fresh, own_parts
 from readers.places import Numbers, Places
 from readers.ragged import Ragged
 
@@ -284,9 +284,11 @@ class Varied:
     def _list(self, located: Numbers, flat: torch.Tensor, ends: Numbers) -> list[torch.Tensor]:
         if not len(located):
             return []
-        # Not slices: they share one version counter, so that writing to one sample would fail the backward pass of
-        # another.
-        parts = torch.unsafe_split_with_sizes(flat.view(self._dtype), (np.diff(ends) // self.field.itemsize).tolist())
+        sizes, values = (np.diff(ends) // self.field.itemsize).tolist(), flat.view(self._dtype)
+        # From a worker process they go as one piece of shared memory. Parts by `split` would share a version counter:
+        # writing to one sample would fail the backward pass of another.
+        together = flat.is_shared()  # type: ignore[no-untyped-call]
+        parts = torch.unsafe_split_with_sizes(values, sizes) if together else own_parts(values, sizes)
         return [part.view(self._shape(row)) for part, row in zip(parts, located.tolist(), strict=True)]
 
 

@@ -91,7 +91,7 @@ class Window:
         rows, dtype, shape, axes = self._rows, self._record_dtype, self._record_shape, self._axes
 
         def shaped(array: NDArray[Any]) -> NDArray[Any]:
-            values = array.view(dtype).reshape(most, *shape)
+            values = array.view(dtype).reshape(len(array), *shape)
             return values if axes is None else values.transpose(axes)
 
         select, take_memory = torch.index_select, buffers(most, self._length, rows.dtype, shaped).take
@@ -102,9 +102,8 @@ class Window:
             if n == most:
                 select(rows, 0, records, out=memory)
                 return torch.from_numpy(values)
-            select(rows, 0, records, out=memory[:n])
-            # Not of a part of the array: such a tensor would refer to what is behind the array, not to it.
-            return torch.from_numpy(values)[:n]
+            # In memory of its own: of a part of the array, a tensor would refer to what is behind it, not to it.
+            return torch.from_numpy(shaped(select(rows, 0, records).numpy()))
 
         return gather
 

@@ -80,12 +80,14 @@ def ragged(lengths: Sequence[int]) -> Ragged:
 
 @given(sizes=SIZES)
 def test_parts_of_a_tensor(sizes: list[int]) -> None:
-    """Of as many samples as the batches have, the empty ones too; all of one memory."""
+    """Of as many samples as the batches have, the empty ones too; of one memory, and each with a storage of its own."""
     whole = torch.arange(3 * sum(sizes)).reshape(-1, 3)
     parts = split(whole, sizes)
     assert [len(part) for part in parts] == sizes
     assert torch.equal(torch.cat(list(parts)), whole)
-    assert all(part.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr() for part in parts)
+    assert all(part.untyped_storage().nbytes() == part.nbytes for part in parts)
+    whole.fill_(-1)
+    assert all((part == -1).all() for part in parts)
 
 
 @given(sizes=SIZES, data=st.data())
@@ -233,9 +235,14 @@ def test_runs_are_cut_by_what_samples_have(pack: Any, tmp_path: Path, monkeypatc
     assert [values[:, 0].tolist() for values in pieces] == [
         [i] * lengths[i] + [i + 1] * lengths[i + 1] for i in range(0, 330, 2)
     ]
-    # A run may go beyond by what its last batch has.
-    assert max(values.untyped_storage().nbytes() for values in pieces) <= 10_000 + 2 * 400 * 12
-    assert len({values.untyped_storage().data_ptr() for values in pieces[:100]}) < 20
+    # Batches of a run lie one behind the other. A run may go beyond by what its last batch has.
+    lengths_of_runs, behind = [0], None
+    for values in pieces:
+        lengths_of_runs += [0] if values.data_ptr() != behind else []
+        lengths_of_runs[-1] += values.nbytes
+        behind = values.data_ptr() + values.nbytes
+    assert max(lengths_of_runs) <= 10_000 + 2 * 400 * 12
+    assert len(lengths_of_runs) < 80
 
 
 # ---------------------------------------------------------------- batches of runs
@@ -350,7 +357,7 @@ def test_batches_for_a_transform_are_read_ahead_alone(
 def test_batches_of_a_run_are_written_to_alone(datasets: Callable[..., PackedDataset], by_machine: None) -> None:
     """One may be changed in place while the backward pass of another is still to come."""
     _, first, second, *_ = (batch["cloud"].values for batch in Loader(datasets("cloud"), 5, threads=0))
-    assert first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
+    assert first.data_ptr() + first.nbytes == second.data_ptr()
     _check_backward(first, second)
 
 
