@@ -1,4 +1,4 @@
-"""One way to find files for all sources: what a folder, a file name or a glob pattern stands for.
+"""One way to find files for all sources: what a folder, a file name or a glob pattern stands for, and which kind it is.
 
     found = find("DIV2K/HR")
     paths = [found.path(file) for file in found.pick(lambda file: file.endswith(".png"))]
@@ -21,6 +21,32 @@ from natsort import natsorted
 
 from packer.errors import SourceError, UsageError
 from packer.sources.base import FINDING, Looking, OnBad, not_looking, stop, watched
+
+#: What an LMDB folder of BasicSR holds: the values, and the list of their keys.
+LMDB_DATA, LMDB_LIST = "data.mdb", "meta_info.txt"
+
+#: What the suffix of an image file says that it holds.
+IMAGES = {
+    ".png": "PNG",
+    ".jpg": "JPEG",
+    ".jpeg": "JPEG",
+    ".tif": "TIFF",
+    ".tiff": "TIFF",
+    ".webp": "WebP",
+    ".bmp": "BMP",
+    ".gif": "GIF",
+}
+
+KIND_OF = {
+    **dict.fromkeys(IMAGES, "images"),
+    ".ply": "ply",
+    **dict.fromkeys((".npy", ".npz"), "npy"),
+    **dict.fromkeys((".h5", ".hdf5", ".hdf", ".h5ad", ".he5", ".mat", ".nc", ".nc4", ".nxs"), "hdf5"),
+}
+
+_HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+#: Where the signature may stand: other programs put blocks of their own in front (512 bytes in MATLAB 7.3).
+_HDF5_STARTS = (0, 512, 1024, 2048)
 
 _WILDCARDS = "*?["
 _LFS_POINTER = b"version https://git-lfs"
@@ -60,6 +86,35 @@ class Found(NamedTuple):
 
 #: Why a file of `Found.odd` is refused.
 NOT_REGULAR = "is a broken link or no regular file; remove it or mend the link"
+
+
+def kind_of(path: str) -> str | None:
+    """Return the kind of a file by its suffix, or `hdf5` by its first bytes; None if it cannot be packed."""
+    if path.rpartition("/")[2].startswith("."):
+        return None
+    return KIND_OF.get(suffix_of(path)) or ("hdf5" if _has_hdf5_signature(path) else None)
+
+
+def suffix_of(path: str) -> str:
+    """Return the suffix of a path in small letters, such as `.png`; empty if it has none."""
+    name = path.rpartition("/")[2]
+    return name[name.rindex(".") :].lower() if "." in name[1:] else ""
+
+
+def _has_hdf5_signature(path: str) -> bool:
+    try:
+        if not Path(path).is_file():
+            return False  # reading a pipe would wait
+        with open_raw(path) as opened:
+            head = opened.read(_HDF5_STARTS[-1] + len(_HDF5_SIGNATURE))
+    except OSError:
+        return False
+    return any(head.startswith(_HDF5_SIGNATURE, start) for start in _HDF5_STARTS)
+
+
+def is_basicsr(folder: Path) -> bool:
+    """Return whether it is an LMDB folder as BasicSR makes it."""
+    return (folder / LMDB_DATA).is_file() and (folder / LMDB_LIST).is_file()
 
 
 def join(folder: str, file: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,9 +12,8 @@ from typing import TYPE_CHECKING
 from packer.errors import SourceError, UsageError
 from packer.format.schema import check_field_name
 from packer.sources.base import Looking, OnBad, Source, not_looking, stop
-from packer.sources.folders import walk
+from packer.sources.files import KIND_OF, find, is_basicsr, kind_of, walk
 from packer.sources.limits import Limits
-from packer.sources.suffixes import KIND_OF, is_basicsr, kind_of
 
 if TYPE_CHECKING:
     from packer.sources.images.downscaled import DownscaledSource
@@ -239,13 +237,10 @@ def _kind(path: str) -> str:
         return "basicsr"
     if place.is_dir():
         return _kind_of_folder(place)
-    if place.is_file():
-        files = [path]
-    else:
-        files = sorted(glob.glob(path, recursive=True))
-        if not files:
-            raise UsageError(f"{path}: there is no such file or folder, and no file fits it as a pattern")
-    kinds = Counter(kind for kind in map(kind_of, files) if kind)
+    found = find(path)
+    if not found.files:
+        raise UsageError(f"{path}: there is no such file or folder, and no file fits it as a pattern")
+    kinds = Counter(kind for file in found.files if (kind := kind_of(found.path(file))))
     if not kinds:
         raise UsageError(f"{path}: not a kind of file that can be packed; {_known()} can")
     return _only(kinds, path)
@@ -254,9 +249,10 @@ def _kind(path: str) -> str:
 def _kind_of_folder(folder: Path) -> str:
     kinds: Counter[str] = Counter()
     seen = 0
-    for inner, files in walk(folder):
-        kinds.update(kind for kind in (kind_of(Path(inner, name)) for name in files) if kind)
-        seen += len(files)
+    for file, _regular in walk(folder.as_posix()):
+        if not file.endswith("/"):
+            kinds.update(kind for kind in [kind_of(f"{folder.as_posix()}/{file}")] if kind)
+            seen += 1
         if seen > LOOK_AT:
             break
     if not kinds:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from packer.errors import SourceError
 from packer.format.schema import FieldSpec
 from packer.sources.base import HEADERS, Looking, OnBad, not_looking, stop, watched
+from packer.sources.files import LMDB_DATA
 from packer.sources.images import basicsr_file as lmdb_file
 from packer.sources.images import png
 from packer.sources.images.basicsr_file import Place
@@ -39,7 +40,6 @@ from packer.sources.images.samples import (
     share_out,
 )
 from packer.sources.images.source import ImageSource
-from packer.sources.suffixes import LMDB_DATA
 
 #: Bytes of a value in which its header is sought first: few pictures have 64 KiB of other things before the pixels.
 HEAD_BYTES = 65536

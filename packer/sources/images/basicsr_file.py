@@ -15,7 +15,7 @@ from typing import BinaryIO, NamedTuple
 
 from packer.errors import DamagedError, SourceError
 from packer.format import btree
-from packer.sources.suffixes import LMDB_DATA, LMDB_LIST
+from packer.sources.files import LMDB_DATA, LMDB_LIST
 
 #: `baboon.png (480,492,3) 1`: name, height, width and channels, level of compression.
 _LINE = re.compile(r"(?P<key>.+)\.\w+ \((?P<height>\d+),(?P<width>\d+),\d+\) \d+")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from packer.errors import SourceError, UsageError
 from packer.sources import files
 from packer.sources.base import Looking, OnBad, not_looking
-from packer.sources.suffixes import IMAGES
+from packer.sources.files import IMAGES
 
 #: Files that lie beside images and are clearly none; any other suffix is an error, not a guess.
 BESIDE = {
@@ -54,8 +54,7 @@ def describe(left_out: Counter[str]) -> str:
 def _sort_out(found: files.Found, on_bad: OnBad) -> Found:
     kept = Found(found.folder, [], Counter({"hidden": found.hidden} if found.hidden else {}))
     for file in found.files:
-        name = file.rpartition("/")[2]
-        suffix = name[name.rindex(".") :].lower() if "." in name else ""
+        suffix = files.suffix_of(file)
         if not suffix or suffix in BESIDE:
             kept.left_out[suffix or "without suffix"] += 1
         elif reason := _unfit(file, suffix, file not in found.odd):

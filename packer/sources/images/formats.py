@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
-from packer.sources.files import open_raw
+from packer.sources.files import IMAGES, open_raw
 from packer.sources.images import pillow as image_pillow
 from packer.sources.images import png, png_pixels
 from packer.sources.images.content import check_content
 from packer.sources.images.modes import CHANNELS, COLOUR_KEY, FEW_BITS, ImageOptions, convert_mode
-from packer.sources.suffixes import IMAGES
 
 
 class ImageHeader(NamedTuple):

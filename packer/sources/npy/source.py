@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
 from packer.sources.base import Block, Source
-from packer.sources.files import find
+from packer.sources.files import KIND_OF, find, suffix_of
 from packer.sources.npy.member import Array, open_npy_file, open_npz_file
-from packer.sources.suffixes import KIND_OF
 
 #: Bytes that a block holds at most, unless one row is larger.
 BLOCK_BYTES = 8 * 2**20
@@ -92,7 +91,7 @@ def _arrays(path: str) -> tuple[list[Array], list[str]]:
 
 def _files(path: str) -> list[str]:
     found = find(path)
-    picked = found.pick(lambda file: KIND_OF.get(PurePath(file).suffix.lower()) == "npy")
+    picked = found.pick(lambda file: KIND_OF.get(suffix_of(file)) == "npy")
     files = [found.path(file) for file in picked]
     if not files:
         raise UsageError(f"{path}: there is no .npy or .npz file; check the path")

@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from packer.errors import SourceError, UsageError
+from packer.sources.files import IMAGES
 from packer.sources.opening import SourceOptions, open_sources
-from packer.sources.suffixes import IMAGES
 
 
 def names(fields):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import h5py
@@ -10,26 +9,8 @@ import numpy as np
 import pytest
 
 from packer.errors import SourceError
-from packer.sources.hdf5 import paths
 from packer.sources.hdf5.paths import hdf5_paths
 from packer.sources.opening import open_sources
-
-NAMES = ["1.h5", "01.h5", "001.h5", "2.h5", "10.h5"]
-
-
-@pytest.mark.parametrize("listed", list(itertools.permutations(NAMES))[::7], ids=" ".join)
-def test_the_order_is_not_that_of_the_listing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: tuple[str, ...]
-) -> None:
-    """Names of one number come in one order, whichever way the file system lists them."""
-    for name in NAMES:
-        (tmp_path / name).touch()
-    found = [tmp_path / name for name in listed]
-    monkeypatch.setattr(paths, "walk", lambda place: iter([(str(place), list(listed))]))
-    monkeypatch.setattr(paths.glob, "glob", lambda pattern, recursive: [str(p) for p in found])
-    expected = [str(tmp_path / name) for name in ("001.h5", "01.h5", "1.h5", "2.h5", "10.h5")]
-    assert hdf5_paths(str(tmp_path)) == expected
-    assert hdf5_paths(str(tmp_path / "*.h5")) == expected
 
 
 def test_hidden_files_are_passed_over(tmp_path: Path) -> None:
