@@ -30,7 +30,7 @@ from benchmark.inputs.sizes import FULL, QUICK
 from benchmark.inputs.store import Store
 from benchmark.measuring import Rounds
 from benchmark.row import ROWS, Figures, Row, chosen
-from packer.cli.benching.plot import check_plot
+from packer.cli.bench_plot import check_plot
 from packer.codecs import compiled
 from packer.errors import UsageError, WriteError
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from packer.cli.benching import page_cache
-from packer.cli.benching.page_cache import disk_bytes, drop
+from packer.page_cache import disk_bytes, read_files
+from packer.page_cache import drop_files as drop
 from packer.warm import warm_file
 
 __all__ = ["disk_bytes", "drop", "files_of", "resident_share", "warm"]
@@ -27,7 +27,7 @@ def warm(files: Sequence[Path]) -> None:
         if path.suffix == ".lmdb" and resident_share([path]) < 1:
             warm_file(path)
         else:
-            page_cache.warm([path])
+            read_files([path])
 
 
 def resident_share(files: Sequence[Path]) -> float:

@@ -1,64 +1,57 @@
-"""The setting to start from, and why."""
+"""The setting that `packer bench` recommends to start from, and why."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from statistics import median
 
-from packer.cli.benching.results import Advice, Rate, Speed, Split
-from packer.cli.benching.settings import DATALOADER, INDEXING, LOADER, Setting
-from packer.cli.benching.subject import Subject
+from packer.cli.bench_measuring import DATALOADER, INDEXING, LOADER, Rate, Report, Setting
 from packer.cli.tables import counted
 from packer.cli.units import size_text
-from readers import Loader
+from readers import Loader, PackedDataset
 
 #: Of settings that reach this share of the best rate, the simplest is recommended.
 _AS_GOOD = 0.9
 #: Fastest over slowest pass from which it is said that rates waver.
 _WAVERING = 1.5
-#: A part is named where it takes this share of a batch's time.
-_LARGE_PART = 0.4
-_REMEDIES = {
-    "rest": "larger batches share that cost among more samples",
-    "reading": "a faster disk, or more memory for the page cache, would help most",
-    "decoding": "`packer repack --codec lz4` or `--codec none` would trade disk space for speed",
-    "handing over": "larger batches share that cost among more samples",
-}
 
 
-def fits_memory(subject: Subject) -> bool:
-    """Whether the dataset stays in memory once it was read; True where that cannot be told."""
-    free = subject.machine.free
-    return free is None or subject.manifest.file_bytes < free
+@dataclass(frozen=True)
+class Advice:
+    """A setting to start from.
+
+    Attributes:
+        code: line of Python.
+        reasons: why, in sentences.
+    """
+
+    setting: Setting
+    code: str
+    reasons: Sequence[str]
 
 
-def advice(subject: Subject, speeds: Sequence[Speed], splits: Sequence[Split], fits: bool) -> Advice | None:
-    """The simplest of the fastest loaders, by the rates that count on this machine; None where none was measured."""
-    is_cold = not fits and any(speed.cold for speed in speeds)
-    rates = {speed.setting: rate for speed in speeds if (rate := speed.cold if is_cold else speed.warm)}
+def advice(report: Report) -> Advice | None:
+    """Return the simplest of the fastest loaders, by the rates that count here; None if none was measured."""
+    is_cold = not report.fits_memory and any(speed.cold for speed in report.speeds)
+    rates = {speed.setting: rate for speed in report.speeds if (rate := speed.cold if is_cold else speed.warm)}
     loaders = {setting: rate for setting, rate in rates.items() if setting.way != INDEXING}
     if not loaders:
         return None
     best = max(rate.samples for rate in loaders.values())
     good = [one for one, rate in loaders.items() if rate.samples >= _AS_GOOD * best]
     setting = min(good, key=lambda one: (*_effort(one), -loaders[one].samples))
-    reasons = [
-        *_rate_reasons(setting, loaders),
-        *_block_reasons(setting),
-        _memory_reason(subject, fits, is_cold),
-        *_split_reasons(setting, splits, "cold" if is_cold else "warm"),
-        *_doubts(loaders),
-    ]
-    return Advice(setting, _code(subject, setting), reasons)
+    reasons = [*_rate_reasons(setting, loaders), *_order_reasons(setting), _memory_reason(report, is_cold)]
+    return Advice(setting, _code(report, setting), [*reasons, *_doubts(loaders)])
 
 
 def _effort(setting: Setting) -> tuple[bool, int, bool]:
-    """What one would rather do without: worker processes, workers, an order that is not fully random."""
+    """Return what one would rather do without: worker processes, workers, an order that is not fully random."""
     return setting.way == DATALOADER, setting.workers, setting.shuffle != "full"
 
 
-def _code(subject: Subject, setting: Setting) -> str:
-    """The line of Python that makes the loader."""
+def _code(report: Report, setting: Setting) -> str:
+    """Return the line of Python that makes the loader."""
     import torch
 
     shuffle = '"block"' if setting.shuffle == "block" else "True"
@@ -67,21 +60,21 @@ def _code(subject: Subject, setting: Setting) -> str:
     if setting.way == DATALOADER:
         workers = f", num_workers={setting.workers}, persistent_workers=True" if setting.workers else ""
         return f"DataLoader({given}{workers}{', pin_memory=True' if cuda else ''})"
-    is_auto = Loader(subject.open(), setting.batch_size).threads == setting.workers
+    is_auto = Loader(PackedDataset(report.path, report.fields), setting.batch_size).threads == setting.workers
     threads = "" if is_auto else f", threads={setting.workers}"
     device = ', device="cuda"' if cuda else ""
     return f"Loader({given}{threads}{device})"
 
 
-def _memory_reason(subject: Subject, fits: bool, is_cold: bool) -> str:
-    size = size_text(subject.manifest.file_bytes)
-    if fits:
+def _memory_reason(report: Report, is_cold: bool) -> str:
+    size = size_text(report.file_bytes)
+    if report.fits_memory:
         return f"The dataset ({size}) fits into the free memory: from the second epoch on it is read warm."
     basis = "the cold rates count" if is_cold else "the first epoch's rates would count, but cold ones are not known"
     return f"The dataset ({size}) does not fit into the free memory: {basis}."
 
 
-def _block_reasons(setting: Setting) -> Iterator[str]:
+def _order_reasons(setting: Setting) -> Iterator[str]:
     if setting.shuffle == "block":
         yield "A shuffle by blocks reads in long runs, and decodes what lies together once instead of again and again."
 
@@ -112,14 +105,3 @@ def _doubts(rates: dict[Setting, Rate]) -> Iterator[str]:
             f"The passes of one setting differ by a factor of {spread:.1f}: the machine is busy, or --seconds too few; "
             "small differences tell nothing."
         )
-
-
-def _split_reasons(setting: Setting, splits: Sequence[Split], state: str) -> Iterator[str]:
-    alone = Setting(setting.way, setting.batch_size, min(setting.workers, 1))
-    for split in splits:
-        if split.setting == alone and split.state == state:
-            share, name = max((seconds / split.batch, name) for name, seconds in split.parts.items())
-            if share >= _LARGE_PART:
-                remedy = f": {_REMEDIES[name]}" if name in _REMEDIES else ""
-                what = "finding samples, and calls" if name == "rest" else name
-                yield f"Of a batch's time, {share:.0%} is {what}{remedy}."
