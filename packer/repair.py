@@ -268,7 +268,7 @@ def _sound(column: Column, samples: int) -> Iterator[tuple[int, int]]:
     for start in range(0, samples, together):
         stop = min(start + together, samples)
         try:
-            if all(column.check_frame(frame) for frame in range(*column.index.frame_range(start, stop))):
+            if not column.is_wrong(column.frames(start, stop)).any():
                 yield start, stop
         except DamagedError:
             continue

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from packer.codecs.frame_hashes import frame_hashes
 from packer.errors import DamagedError
-from packer.format.column_index import ColumnIndex
+from packer.format.column import FRAMES, Frames
 from packer.format.manifest import Manifest
 from packer.format.schema import Field
 from packer.format.shard import Shard
@@ -77,6 +77,7 @@ class Checker:
         self._places = opened.places[field]
         self._shards = opened.shards
         self._in_words = in_words
+        self._frames = sum(index.frames for index in self._places.indexes)
         shape = self._places.field
         self._digests = digests if len(shape.ragged_axes) > 1 or (shape.is_ragged and not shape.fixed_bytes) else None
 
@@ -96,62 +97,34 @@ class Checker:
             DamagedError: a checksum is wrong; the message names the field and the samples.
         """
         found, item = np.unique(numbers, return_index=True)
-        shards = self._places.shard_of(found)
-        for shard in np.unique(shards).tolist():
-            mine = shards == shard
-            self._check_shard(shard, found[mine], spans[item[mine]])
-
-    def _check_shard(self, shard: int, numbers: Numbers, spans: Numbers) -> None:
-        index = self._places.indexes[shard]
-        first, last = _frames_of(index, numbers - self._places.first[shard])
-        counts = last - first
+        located = self._places.locate(found)
         # Frames hold whole samples, or belong to one: a sound index does not name more than there are.
-        shared = index.field.frame.samples is not None
-        if (first < 0).any() or (counts < 0).any() or (last > index.frames).any():
+        if self._places.field.frame.samples is None and located[:, FRAMES].sum() > self._frames:
             raise self._places.damaged()
-        if not shared and int(counts.sum()) > index.frames:
-            raise self._places.damaged()
-        sample = np.arange(len(numbers)).repeat(counts)
-        frame = np.arange(len(sample)) - (counts.cumsum() - counts - first).repeat(counts)
-        edges = self._edges(shard, index, frame)
-        ends = spans.sum(axis=1)
-        self._check_covered(counts, edges, spans[:, 0], ends)
-        touched = (edges[:, 0] < ends[sample]) & (edges[:, 1] > spans[sample, 0])
-        wrong = self._wrong(index, frame[touched], edges[touched])
+        frames = self._places.frames(located)
+        ends = spans.sum(axis=1)[item][frames.item]
+        touched = (frames.spans[:, 0] < ends) & (frames.spans[:, 1] > spans[item, 0][frames.item])
+        frames = Frames(*(part[touched] for part in frames))
+        wrong = self._is_wrong(located, frames)
         if wrong.any():
-            raise self._error(shard, numbers[np.unique(sample[touched][wrong])])
+            raise self._error(found[np.unique(frames.item[wrong])])
 
-    def _edges(self, shard: int, index: ColumnIndex, frame: Numbers) -> Numbers:
-        """Addresses at which frames (f,) begin and end, (f, 2)."""
-        try:
-            spans = index.spans_of(frame)
-        except (ValueError, IndexError):
-            raise self._places.damaged() from None
-        spans += self._places.memory.starts[shard]
-        return spans
+    def _is_wrong(self, located: Numbers, frames: Frames) -> NDArray[np.bool_]:
+        """Return whether the checksum of each frame is wrong; each is worked out once."""
+        # None of them is empty: two that start at one place are one.
+        _, at, inverse = np.unique(frames.spans[:, 0], return_index=True, return_inverse=True)
+        found = frame_hashes(self._places.memory.bytes, frames.spans[at])
+        wrong: NDArray[np.bool_] = found[inverse] != self._places.checksums(located, frames)
+        return wrong
 
-    def _check_covered(self, counts: Numbers, edges: Numbers, starts: Numbers, ends: Numbers) -> None:
-        """Raises DamagedError where the bytes of a sample reach beyond its frames, and so would not be checked."""
-        some = ends > starts
-        behind = counts.cumsum()[some]
-        if (counts[some] == 0).any():
-            raise self._places.damaged()
-        first = behind - counts[some]
-        if (edges[first, 0] > starts[some]).any() or (edges[behind - 1, 1] < ends[some]).any():
-            raise self._places.damaged()
-
-    def _wrong(self, index: ColumnIndex, frame: Numbers, edges: Numbers) -> NDArray[np.bool_]:
-        """Whether the checksum of each frame (f,) is wrong; each is worked out once."""
-        unique, at, inverse = np.unique(frame, return_index=True, return_inverse=True)
-        found = frame_hashes(self._places.memory.bytes, edges[at])
-        wrong: NDArray[np.bool_] = found != index.arrays["checksums"][unique]
-        return wrong[inverse]
-
-    def _error(self, shard: int, numbers: Numbers) -> DamagedError:
+    def _error(self, numbers: Numbers) -> DamagedError:
+        """Return the error for samples with wrong frames; it names the first one's shard."""
+        shards = self._places.shard_of(numbers)
+        numbers, path = numbers[shards == shards[0]], self._shards[int(shards[0])].path
         named = ", ".join(self._in_words(number) for number in numbers[:SHOWN].tolist())
         more = f" and {len(numbers) - SHOWN} more of this batch" if len(numbers) > SHOWN else ""
         return DamagedError(
-            f"{self._shards[shard].path}: field {self._places.field.name!r}, {named}{more}: the bytes do not have "
+            f"{path}: field {self._places.field.name!r}, {named}{more}: the bytes do not have "
             "their checksum; `packer verify` tells what else is damaged, `packer repair` packs the shard again"
         )
 
@@ -200,15 +173,3 @@ class CheckedReader:
 def checked(readers: Mapping[str, FieldReader], checkers: Mapping[str, Checker]) -> dict[str, FieldReader]:
     """The readers by field, each checked."""
     return {name: CheckedReader(reader, checkers[name]) for name, reader in readers.items()}
-
-
-def _frames_of(index: ColumnIndex, local: Numbers) -> tuple[Numbers, Numbers]:
-    """Number of the first frame of samples of a shard (n,), and of the one behind their last."""
-    rule = index.field.frame
-    if rule.samples is not None:
-        frame = local // rule.samples
-        return frame, frame + 1
-    if index.field.is_ragged:
-        ends = index.arrays["sample_frames"]
-        return ends[local].astype(np.int64), ends[local + 1].astype(np.int64)
-    return local * index.field.bands, (local + 1) * index.field.bands

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from packer.codecs import rowdelta
 from packer.codecs.configs import FrameCodec, Frames
 from packer.errors import DamagedError
+from packer.format.column import BEFORE, DECODED, SHAPE, START, STORED
+from packer.format.column import Frames as FrameSpans
 from readers.addresses import Addresses
 from readers.draws import Visits
 from readers.forks import renew_in_children
@@ -131,17 +133,7 @@ class FixedCoded:
         self._row = self.field.fixed_bytes
         self._shape: tuple[int, ...] = tuple(n or 0 for n in self.field.shape)
         self._dtype = TORCH_DTYPES[self.field.dtype]
-        self._offsets_at = places.array_at("frame_offsets")
-        rule = self.field.frame
-        self._per_frame = rule.samples or 1
-        #: Frames of one sample.
-        self._bands = -(-self._shape[0] // rule.rows) if rule.rows is not None else 1
-        band_bytes = self._row if rule.rows is None else rule.rows * (self._row // max(self._shape[0], 1))
-        #: Raw bytes of each; the last holds what is left.
-        self._frame_sizes = np.full(self._bands, band_bytes)
-        self._frame_sizes[-1:] = self._row - (self._bands - 1) * band_bytes
-        #: Bytes of a row of each band, of images that are stored as differences between rows.
-        self._row_bytes = np.full(self._bands, self._row // max(self._shape[0], 1) if self._codec.rowdelta else 0)
+        self._per_frame = self.field.frame.samples or 1
         self._rows = places.memory.window(torch.uint8, np.uint8, (max(self._row, 1),))
         self._lock = threading.Lock()
         self._cache = FrameCache(self._per_frame * self._row, slots)
@@ -161,33 +153,20 @@ class FixedCoded:
         self._cache = self._cache.emptied()
 
     def locate(self, numbers: Numbers, visits: Visits | None = None) -> Numbers:
-        """For each sample: addresses of its frames' ends (bands + 1), sample within the frame, samples in the frame."""
-        shard = self._places.shard_of(numbers)
-        local = numbers - self._places.first[shard]
-        frame = local // self._per_frame * self._bands
-        ends = self._memory.words(self._offsets_at[shard] + 8 * frame, self._bands + 1)
-        ends = self._places.stored_at(numbers, ends)
-        inside = local % self._per_frame
-        count = self._places.first[shard + 1] - self._places.first[shard]
-        held = np.minimum(self._per_frame, count - (local - inside))
-        return np.concatenate([ends, inside[:, None], held[:, None]], axis=1)
+        """Return the places of samples, (n, SHAPE + axes)."""
+        return self._places.locate(numbers)
 
     def spans(self, located: Numbers) -> Numbers:
         """Address and size of the bytes that `read` will touch, (n, 2)."""
-        start = located[:, 0]
-        return np.stack([start, located[:, self._bands] - start], axis=1)
+        return located[:, [START, STORED]]
 
     def shapes(self, located: Numbers) -> Numbers:
         """Shape of each sample, (n, axes)."""
-        return _repeated(self._shape, len(located))
+        return located[:, SHAPE:]
 
-    def frames(self, located: Numbers, item: Numbers, band: Numbers) -> Numbers:
-        """Start and end of the frames with band `band` (m,) of the samples `item` (m,) of `located`, (m, 2)."""
-        return np.stack([located[item, band], located[item, band + 1]], axis=1)
-
-    def inside(self, located: Numbers) -> Numbers:
-        """Bytes before each sample in its decoded frame, and bytes of that frame, (n, 2); not for bands."""
-        return located[:, self._bands + 1 :] * self._row
+    def some_frames(self, located: Numbers, item: Numbers, band: Numbers) -> FrameSpans:
+        """Return the frames with number `band` (m,) among those of the samples `item` (m,) of `located`."""
+        return self._places.some_frames(located, item, band)
 
     def read(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
         """The samples, (n, *shape), in new memory or in what `allocate` gives.
@@ -212,22 +191,21 @@ class FixedCoded:
 
     def _read_own(self, located: Numbers, out: torch.Tensor) -> bool:
         """Decodes frames of one sample, or of a part of one, straight into `out`; whether differences are undone."""
-        starts, ends = located[:, : self._bands], located[:, 1 : self._bands + 1]
-        spans = np.stack([starts, ends], axis=2).reshape(-1, 2)
-        sizes, rows = np.tile(self._frame_sizes, len(located)), np.tile(self._row_bytes, len(located))
-        return self._codec.decode_frames(self._memory.bytes, Frames(spans, sizes, rows=rows), out.numpy())
+        frames = self._places.frames(located)
+        rows = np.full(len(frames.sizes), self._row // max(self._shape[0], 1)) if self._codec.rowdelta else None
+        return self._codec.decode_frames(self._memory.bytes, Frames(frames.spans, frames.sizes, rows=rows), out.numpy())
 
     def _read_shared(self, located: Numbers, out: torch.Tensor) -> None:
         """Gathers rows: from where they lie, where a frame was kept raw, and else from decoded frames."""
-        start, end, inside, held = located.T
-        raw = end - start == held * self._row
+        start, before = located[:, START], located[:, BEFORE]
+        raw = located[:, STORED] == located[:, DECODED]
         if not raw.any():
             self._read_decoded(located, out)
         elif raw.all():
-            self._rows.tensor(start + inside * self._row, out)
+            self._rows.tensor(start + before, out)
         else:
             kept = np.flatnonzero(raw)
-            rows = self._rows.tensor((start + inside * self._row)[kept])
+            rows = self._rows.tensor((start + before)[kept])
             coded = np.flatnonzero(~raw)
             decoded = fresh(len(coded) * self._row).view(len(coded), self._row)
             self._read_decoded(located[coded], decoded)
@@ -243,19 +221,20 @@ class FixedCoded:
 
     def _gather(self, located: Numbers, out: torch.Tensor) -> None:
         """The same, by whoever holds the lock; where there is no room for so many frames, one half after the other."""
-        frames = distinct(located[:, 0])
+        frames = distinct(located[:, START])
         half = len(located) // 2
         if half and len(frames.addresses) > CACHE_BYTES // (2 * self._per_frame * self._row):
             self._gather(located[:half], out[:half])
             self._gather(located[half:], out[half:])
             return
         slot = self._cache.fill(frames, self._decode_shared(located))
-        take_rows(self._cache.slots, slot * self._per_frame + located[:, self._bands + 1], out)
+        take_rows(self._cache.slots, slot * self._per_frame + located[:, BEFORE] // self._row, out)
 
     def _decode_shared(self, located: Numbers) -> Callable[[Numbers, Numbers, NDArray[np.uint8]], None]:
         def decode(items: Numbers, places: Numbers, slots: NDArray[np.uint8]) -> None:
-            spans, held = located[items, :2], located[items, self._bands + 2]
-            self._codec.decode_frames(self._memory.bytes, Frames(spans, held * self._row, places), slots)
+            start, size = located[items, START], located[items, DECODED]
+            spans = np.stack([start, start + located[items, STORED]], axis=1)
+            self._codec.decode_frames(self._memory.bytes, Frames(spans, size, places), slots)
 
         return decode
 

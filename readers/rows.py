@@ -90,8 +90,8 @@ class SampleRows:
         if rows is None or isinstance(self._reader, FixedRaw):
             return spans
         item = np.arange(len(located))
-        start = self._reader.frames(place, item, first // rows)[:, 0]
-        end = self._reader.frames(place, item, last // rows)[:, 1]
+        start = self._reader.some_frames(place, item, first // rows).spans[:, 0]
+        end = self._reader.some_frames(place, item, last // rows).spans[:, 1]
         return np.stack([start, end - start], axis=1)
 
     def read(self, located: Numbers, wanted: Wanted, allocate: Allocate | None = None) -> torch.Tensor:

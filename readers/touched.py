@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.codecs.configs import Buffer, FrameCodec
+from packer.format.column import BEFORE, SHAPE
 from readers.fixed import FixedCoded
 from readers.memory import Memory
 from readers.places import Numbers
@@ -70,28 +71,18 @@ class Decoder:
             ValueError: a frame is damaged.
             DamagedError: an index is.
         """
-        spans = self.reader.frames(located, touched.item, touched.band)
-        begins, sizes, rows, row_bytes = self._parts(located, touched).T.tolist()
+        frames = self.reader.some_frames(located, touched.item, touched.band)
+        of = located[touched.item]
+        row_bytes = of[:, SHAPE + 1 :].prod(axis=1) * self.reader.field.itemsize
+        shared = self.reader.field.frame.rows is None  # with other samples
+        begins = of[:, BEFORE].tolist()
+        sizes, widths = frames.sizes.tolist(), row_bytes.tolist()
+        counts = (of[:, SHAPE] if shared else frames.sizes // np.maximum(row_bytes, 1)).tolist()
         decoded: Buffer = b""
         held = -1
-        for number in spans[:, 0].argsort(kind="stable").tolist():
-            start, end = spans[number].tolist()
+        for number in frames.spans[:, 0].argsort(kind="stable").tolist():
+            start, end = frames.spans[number].tolist()
             if start != held:
                 decoded, held = self.codec.decode(self.memory.bytes[start:end], sizes[number]), start
-            at, width = begins[number], row_bytes[number]
-            part = np.frombuffer(decoded, np.uint8, rows[number] * width, at)
-            yield number, part.reshape(rows[number], width)
-
-    def _parts(self, located: Numbers, touched: Touched) -> Numbers:
-        """For each frame: where its rows of the sample begin, bytes of all of it, number and bytes of those rows."""
-        field = self.reader.field
-        shapes = self.reader.shapes(located)[touched.item]
-        out = np.empty((len(shapes), 4), np.int64)
-        out[:, 3] = shapes[:, 1:].prod(axis=1) * field.itemsize
-        if field.frame.rows is None:
-            out[:, :2] = self.reader.inside(located)[touched.item]
-            out[:, 2] = shapes[:, 0]
-        else:
-            out[:, 2] = np.minimum(shapes[:, 0] - touched.band * field.frame.rows, field.frame.rows)
-            out[:, 0], out[:, 1] = 0, out[:, 2] * out[:, 3]
-        return out
+            part = np.frombuffer(decoded, np.uint8, counts[number] * widths[number], begins[number])
+            yield number, part.reshape(counts[number], widths[number])

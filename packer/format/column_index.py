@@ -1,15 +1,18 @@
-"""Where the samples and frames of one column of one shard lie: arithmetic on its index arrays."""
+"""The index arrays of one column of one shard, checked against each other and the chunks before anyone uses them.
+
+`column.py` finds samples by them.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import DamagedError
+from packer.format.layout import index_arrays
 from packer.format.schema import Field
 
 Index = NDArray[np.uint64]
@@ -34,16 +37,6 @@ class ColumnIndex:
     def frames(self) -> int:
         return len(self.arrays["checksums"])
 
-    def frame_range(self, start: int, stop: int) -> tuple[int, int]:
-        """Numbers of the frames that hold the samples start..stop."""
-        rule = self.field.frame
-        if rule.samples is not None:
-            return start // rule.samples, -(-stop // rule.samples)
-        if self.field.is_ragged:
-            ends = self.arrays["sample_frames"]
-            return int(ends[start]), int(ends[stop])
-        return start * self.field.bands, stop * self.field.bands
-
     def sample_range(self, frame: int) -> tuple[int, int]:
         """Numbers of the samples that a frame holds or is a part of."""
         rule = self.field.frame
@@ -54,26 +47,6 @@ class ColumnIndex:
         else:
             sample = frame // self.field.bands
         return sample, sample + 1
-
-    def shape_of(self, sample: int) -> tuple[int, ...]:
-        """Shape of a sample."""
-        if not self.field.is_ragged:
-            return self.field.shape  # type: ignore[return-value]  # no axis is None
-        ragged = iter(self.arrays["shapes"][sample])
-        return tuple(int(next(ragged)) if n is None else n for n in self.field.shape)
-
-    def frame_bytes(self, frame: int) -> int:
-        """Raw bytes of a frame."""
-        first, last = self.sample_range(frame)
-        if self.field.frame.rows is None:
-            if self.field.is_ragged:
-                ends = self.arrays["sample_offsets"]
-                return int(ends[last]) - int(ends[first])
-            return (last - first) * self.field.fixed_bytes
-        shape = self.shape_of(first)
-        row = (frame - self.frame_range(first, last)[0]) * self.field.frame.rows
-        rows = min(self.field.frame.rows, shape[0] - row)
-        return rows * self.field.itemsize * math.prod(shape[1:])
 
     def check_samples(self, path: str) -> None:
         """Checks for every sample that its shape, its bytes and its frames agree.
@@ -98,61 +71,102 @@ class ColumnIndex:
         if "frame_offsets" in self.arrays and (np.diff(self.arrays["frame_offsets"].astype(np.int64)) < 0).any():
             raise DamagedError(f"{path}: field {self.field.name!r}: its frames do not ascend; run `packer repair`")
 
-    def frame_span(self, frame: int) -> tuple[int, int]:
-        """Start and end of a frame in the file."""
-        start, end = self.frame_spans(frame, frame + 1)[0].tolist()
-        return start, end
 
-    def frame_spans(self, first: int, last: int) -> NDArray[np.int64]:
-        """Start and end in the file of the frames first..last, (frames, 2).
+def check_index(
+    field: Field,
+    samples: int,
+    find: Callable[[str], memoryview],
+    find_chunks: Callable[[NDArray[np.int64]], NDArray[np.int64]],
+    path: str,
+) -> ColumnIndex:
+    """The index of a column, with the lengths of its arrays and its chunks checked.
 
-        Raises:
-            ValueError: the index is damaged: a frame does not lie within its chunk.
-        """
-        return self.spans_of(np.arange(first, last, dtype=np.int64))
+    Shapes and offsets of samples and frames are checked where they are used: there may be millions of them.
 
-    def spans_of(self, frames: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Start and end in the file of frames by number, (frames, 2).
+    Args:
+        find: gives the bytes of the index array of a name.
+        find_chunks: gives file offset and size, (n, 2), of the chunks of some numbers, (n,).
 
-        Raises:
-            ValueError: the index is damaged: a frame does not lie within its chunk.
-        """
-        table = self.arrays["chunks"].astype(np.int64)
-        chunk = table[:, 1].searchsorted(frames, side="right")
-        before = np.concatenate([[0], table[:-1, 2]])[: len(table)]
-        if self.field.codec:
-            stored = self.arrays["frame_offsets"]
-            spans = np.stack([stored[frames], stored[frames + 1]], axis=1).astype(np.int64)
-        elif self.field.frame.samples is not None:
-            held = np.stack([frames, frames + 1], axis=1) * self.field.frame.samples
-            spans = self._raw_offsets(np.minimum(held, self.samples))
-        else:
-            spans = self._raw_bands(frames)
-        if len(frames):
-            spans += (self.chunk_at - before)[chunk][:, None]
-            low = self.chunk_at[chunk]
-            high = low + (table[:, 2] - before)[chunk]
-            if ((spans[:, 0] < low) | (spans[:, 1] > high) | (spans[:, 1] < spans[:, 0])).any():
-                raise ValueError("the places of its frames lie outside of their chunks")
-        return spans
+    Raises:
+        DamagedError: an array has the wrong length, or places lie outside their chunk.
+    """
 
-    def _raw_offsets(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where samples begin in the column's raw bytes."""
-        if self.field.is_ragged:
-            return self.arrays["sample_offsets"][samples].astype(np.int64)
-        return samples * self.field.fixed_bytes
+    def fail(what: str) -> DamagedError:
+        return DamagedError(f"{path}: field {field.name!r}: {what}; run `packer verify`, then `packer repair`")
 
-    def _raw_bands(self, frames: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Start and end of frames of rows in the column's raw bytes, (frames, 2)."""
-        rows = self.field.frame.rows or 1
-        if self.field.is_ragged:
-            first_frame = self.arrays["sample_frames"]
-            sample = first_frame.searchsorted(frames.astype(np.uint64), side="right") - 1
-            row = (frames - first_frame[sample].astype(np.int64)) * rows
-        else:
-            sample = frames // self.field.bands
-            row = frames % self.field.bands * rows
-        start, end = self._raw_offsets(sample), self._raw_offsets(sample + 1)
-        held = self.arrays["shapes"][sample, 0].astype(np.int64) if self.field.shape[0] is None else self.field.shape[0]
-        row_bytes = (end - start) // np.maximum(held, 1)
-        return np.stack([start + row * row_bytes, np.minimum(start + (row + rows) * row_bytes, end)], axis=1)
+    arrays: dict[str, Index] = {}
+    for name in index_arrays(field):
+        data = find(name)
+        if len(data) % 8:
+            raise fail(f"index array {name} has {len(data)} bytes, not a multiple of 8")
+        arrays[name] = np.frombuffer(data, "<u8")
+    _reshape(field, samples, arrays, fail)
+    at = _check_chunks(field, samples, arrays, find_chunks, fail)
+    return ColumnIndex(field, arrays, at, samples)
+
+
+def _reshape(field: Field, samples: int, arrays: dict[str, Index], fail: Callable[[str], DamagedError]) -> None:
+    """Checks the lengths of the arrays against each other, and gives tables their two axes."""
+    frames = len(arrays["checksums"])
+    axes = len(field.ragged_axes)
+    expected = {"frame_offsets": frames + 1, "sample_frames": samples + 1, "sample_offsets": samples + 1}
+    expected["shapes"] = samples * axes
+    for name, length in expected.items():
+        if name in arrays and len(arrays[name]) != length:
+            raise fail(f"index array {name} holds {len(arrays[name])} numbers, {length} expected")
+    if len(arrays["chunks"]) % 3:
+        raise fail(f"index array chunks holds {len(arrays['chunks'])} numbers, a multiple of 3 expected")
+    arrays["chunks"] = arrays["chunks"].reshape(-1, 3)
+    if "shapes" in arrays:
+        arrays["shapes"] = arrays["shapes"].reshape(samples, axes)
+    if field.frame.samples is not None:
+        count = -(-samples // field.frame.samples)
+    elif field.is_ragged:
+        count = int(arrays["sample_frames"][-1])
+    else:
+        count = samples * field.bands
+    if count != frames:
+        raise fail(f"{frames} checksums for {count} frames")
+
+
+def _check_chunks(
+    field: Field,
+    samples: int,
+    arrays: dict[str, Index],
+    find_chunks: Callable[[NDArray[np.int64]], NDArray[np.int64]],
+    fail: Callable[[str], DamagedError],
+) -> NDArray[np.int64]:
+    """Where each chunk of the table lies; checked are that it exists, its size, and that all frames are there."""
+    table = arrays["chunks"].astype(np.int64)
+    lengths = np.diff(table[:, 1:], axis=0, prepend=0)
+    if (lengths < 0).any():
+        raise fail("the table of chunks does not ascend")
+    at, size = find_chunks(table[:, 0]).T
+    wrong = size != lengths[:, 1]
+    if wrong.any():
+        first = int(wrong.argmax())
+        raise fail(f"chunk {table[first, 0]} has {size[first]} bytes, {lengths[first, 1]} expected")
+    frames, nbytes = table[-1, 1:].tolist() if len(table) else (0, 0)
+    if frames != len(arrays["checksums"]):
+        raise fail(f"the chunks hold {frames} frames of {len(arrays['checksums'])}")
+    if field.codec:
+        raw_bytes = int(arrays["frame_offsets"][-1])
+    elif field.is_ragged:
+        raw_bytes = int(arrays["sample_offsets"][-1])
+    else:
+        raw_bytes = samples * field.fixed_bytes
+        _check_rows(field, samples, arrays["chunks"], fail)
+    if raw_bytes != nbytes:
+        raise fail(f"the chunks hold {nbytes} bytes, {raw_bytes} expected")
+    return np.ascontiguousarray(at)
+
+
+def _check_rows(field: Field, samples: int, table: Index, fail: Callable[[str], DamagedError]) -> None:
+    """Checks that each chunk of raw samples of one shape has the bytes of its samples: addresses rely on it."""
+    per_frame = field.frame.samples
+    if per_frame is None:
+        ends = table[:, 1] * field.fixed_bytes // max(field.bands, 1)
+    else:
+        ends = np.minimum(table[:, 1] * per_frame, samples) * field.fixed_bytes
+    if (ends != table[:, 2]).any():
+        raise fail("a chunk has not the size of its samples")

@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from packer.errors import DamagedError, DatasetError
 from packer.format import btree
 from packer.format.column import Column
-from packer.format.column_index import ColumnIndex
+from packer.format.column_index import ColumnIndex, check_index
 from packer.format.header import ShardHeader
-from packer.format.index_check import check_index
 from packer.format.layout import (
     CHUNK,
     FORMAT_NAME,

@@ -37,11 +37,11 @@ def flip(folder: Path, field: str, sample: int) -> list[int]:
             break
         first += entry.samples
     with Shard(folder / entry.file) as shard:
-        index = shard.index(number, manifest.fields[number], entry.samples)
-        frame = index.frame_range(sample - first, sample - first + 1)[0]
-        start, end = index.frame_span(frame)
-        held = [first + n for n in range(*index.sample_range(frame))]
-        del index
+        column = shard.column(number, manifest.fields[number], entry.samples)
+        frames = column.frames(sample - first, sample - first + 1)
+        start, end = frames.spans[0].tolist()
+        held = [first + n for n in range(*column.index.sample_range(int(frames.number[0])))]
+        del column, frames
     with (folder / entry.file).open("r+b") as file:
         file.seek((start + end) // 2)
         byte = file.read(1)[0]

@@ -12,13 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import DamagedError
-from packer.format.column import Column
+from packer.format.column import BEFORE, SHAPE, START, Column, Frames
 from packer.format.manifest import ShardEntry
 from packer.format.schema import Field
 from packer.format.shard import Shard
 
 #: Shards open at a time; each takes two of the 1,024 files that a process may usually have open.
 MOST_OPEN = 128
+#: Items of numpy's own types are smaller.
+MOST_ITEM_BYTES = 2**31
 
 
 class PackedShards:
@@ -56,10 +58,8 @@ class PackedShards:
         if not field.is_ragged:
             return np.broadcast_to(np.array(field.shape, np.int64), (len(numbers), len(field.shape)))
         shapes = np.empty((len(numbers), len(field.shape)), np.int64)
-        shapes[:] = [n or 0 for n in field.shape]
         for places, column, local in self._columns(position, field, numbers):
-            held = column.index.arrays["shapes"][local].astype(np.int64)
-            shapes[places[:, None], field.ragged_axes] = held
+            shapes[places] = column.shapes(local)
         return shapes
 
     def _columns(
@@ -152,19 +152,21 @@ class _CheckedColumn:
         for run in np.split(frames, np.flatnonzero(np.diff(frames) > 1) + 1):
             yield int(run[0]) * together, min((int(run[-1]) + 1) * together, self.index.samples)
 
+    def shapes(self, local: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Shape of each of the samples, (m, axes)."""
+        return self._column.locate(local)[:, SHAPE:]
+
     def _raw_rows(self, local: NDArray[np.int64]) -> NDArray[Any]:
-        """Raw samples of one shape, straight out of the map: each lies whole in one chunk."""
-        size = self._field.fixed_bytes
-        ends = self.index.arrays["chunks"][:, 2].astype(np.int64) // size
-        starts = np.concatenate([[0], ends[:-1]])
-        chunk_of = ends.searchsorted(local, side="right")
-        out = np.empty((len(local), size), np.uint8)
-        for chunk in np.unique(chunk_of).tolist():
-            mine = chunk_of == chunk
-            count = int(ends[chunk] - starts[chunk])
-            at = int(self.index.chunk_at[chunk])
-            rows = np.frombuffer(self._shard.bytes, np.uint8, count * size, at).reshape(count, size)
-            out[mine] = rows[local[mine] - starts[chunk]]
+        """Raw samples of one shape, straight out of the map."""
+        size, file = self._field.fixed_bytes, np.frombuffer(self._shard.bytes, np.uint8)
+        located = self._column.locate(local)
+        at = located[:, START] + located[:, BEFORE]
+        if size < MOST_ITEM_BYTES:
+            # To numpy each sample is one opaque item, and so a gather one copy of memory a sample.
+            item = np.dtype((np.void, size))
+            out: NDArray[Any] = np.ndarray((len(file) - size + 1,), item, file.data, 0, (1,))[at]
+        else:
+            out = np.stack([file[start : start + size] for start in at.tolist()])
         shape: Any = self._field.shape
         return out.view(self._field.np_dtype).reshape(len(local), *shape)
 
@@ -174,17 +176,13 @@ class _CheckedColumn:
         Raises:
             DamagedError: one is wrong.
         """
-        first, last = self.index.frame_range(start, stop)
-        todo = np.flatnonzero(~self._good[first:last]) + first
-        if not len(todo):
-            return
-        spans = self.index.frame_spans(first, last).tolist()
-        for frame in todo.tolist():
-            begin, end = spans[frame - first]
-            if not self._column.check_frame(frame, (begin, end)):
-                a, b = self.index.sample_range(frame)
-                raise DamagedError(
-                    f"{self._shard.path}: field {self._field.name!r}, samples {a} to {b - 1} of the shard: "
-                    "the checksum is wrong; run `packer verify`, then `packer repair`"
-                )
-        self._good[todo] = True
+        frames = self._column.frames(start, stop)
+        todo = Frames(*(part[~self._good[frames.number]] for part in frames))
+        wrong = todo.number[self._column.is_wrong(todo)]
+        if len(wrong):
+            a, b = self.index.sample_range(int(wrong[0]))
+            raise DamagedError(
+                f"{self._shard.path}: field {self._field.name!r}, samples {a} to {b - 1} of the shard: "
+                "the checksum is wrong; run `packer verify`, then `packer repair`"
+            )
+        self._good[todo.number] = True

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import random
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -18,9 +18,21 @@ from numpy.typing import NDArray
 from packer.codecs.configs import NAMED, Buffer, Config, parse_codec
 from packer.errors import DamagedError, UsageError
 from packer.format import chunks
-from packer.format.column import Column
+from packer.format.column import (
+    BEFORE,
+    BYTES,
+    DECODED,
+    FRAME,
+    FRAMES,
+    SHAPE,
+    SHARD,
+    START,
+    STORED,
+    Column,
+    Locator,
+)
+from packer.format.column_index import ColumnIndex, check_index
 from packer.format.column_writer import ColumnWriter
-from packer.format.index_check import check_index
 from packer.format.schema import DTYPES, Field, FrameRule
 
 Samples = list[NDArray[Any]]
@@ -51,20 +63,30 @@ class Stored:
         return self.column()
 
     def column(self) -> Column:
-        index = check_index(
-            self.field,
-            self.writer.samples,
-            lambda name: memoryview(self.arrays[name]),
-            self.find_chunks,
-            "a.lmdb",
-        )
-        return Column(index, memoryview(self.file), "a.lmdb")
+        # The index arrays lie after the chunks, at any byte.
+        self.memory = self.file + b"".join(self.arrays.values())
+        return Column(self.index_in(memoryview(self.memory)), memoryview(self.memory), "a.lmdb")
+
+    def index_in(self, memory: Any) -> ColumnIndex:
+        """The checked index, as views into memory that begins with the column's."""
+        ends = list(itertools.accumulate(map(len, self.arrays.values()), initial=len(self.file)))
+        places = dict(zip(self.arrays, itertools.pairwise(ends), strict=True))
+
+        def find(name: str) -> memoryview:
+            return memoryview(memory)[slice(*places[name])]
+
+        return check_index(self.field, self.writer.samples, find, self.find_chunks, "a.lmdb")
 
     def find_chunks(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         absent = numbers[(numbers < 0) | (numbers >= len(self.chunks))]
         if len(absent):
             raise DamagedError(f"chunk {absent[0]} is missing")
         return np.array(self.chunks, np.int64).reshape(-1, 2)[numbers]
+
+
+def wrong_frames(column: Column) -> list[int]:
+    """Numbers of the frames whose checksums are wrong."""
+    return [frame for _, wrong in column.check_frames() for _, frame in wrong]
 
 
 def make_field(dtype: str, shape: Sequence[int | None], codec: tuple[Config, ...] = (), **rule: int) -> Field:
@@ -130,7 +152,7 @@ def test_samples_come_back_bit_for_bit(
     run = reader.read(start, stop)
     assert len(run) == stop - start
     assert all(map(same, run, samples[start:stop]))
-    assert all(reader.check_frame(frame) for frame in range(reader.index.frames))
+    assert not wrong_frames(reader)
     assert stored.writer.raw_bytes == sum(s.nbytes for s in samples)
     assert stored.writer.stored_bytes == sum(size for _, size in stored.chunks)
 
@@ -154,9 +176,9 @@ def test_a_sample_lies_in_one_chunk(column: tuple[Field, Samples], chunk_bytes: 
     field, samples = column
     stored = Stored(field, chunk_bytes)
     add(stored.writer, samples, 4)
-    index = stored.finish().index
+    column = stored.finish()
     for sample in range(len(samples)):
-        spans = [index.frame_span(frame) for frame in range(*index.frame_range(sample, sample + 1))]
+        spans = column.frames(sample, sample + 1).spans.tolist()
         assert all(a[1] == b[0] for a, b in itertools.pairwise(spans))
         if spans:
             assert any(at <= spans[0][0] and spans[-1][1] <= at + size for at, size in stored.chunks)
@@ -168,12 +190,12 @@ def test_frames_know_their_samples(column: tuple[Field, Samples]) -> None:
     field, samples = column
     stored = Stored(field)
     add(stored.writer, samples, 4)
-    index = stored.finish().index
-    for frame in range(index.frames):
-        first, last = index.sample_range(frame)
-        start, stop = index.frame_range(first, last)
+    column = stored.finish()
+    assert column.frames(0, len(samples)).number.tolist() == list(range(column.index.frames))
+    for frame in range(column.index.frames):
+        first, last = column.index.sample_range(frame)
         assert first < last <= len(samples)
-        assert start <= frame < stop
+        assert frame in column.frames(first, last).number
 
 
 def test_a_sample_larger_than_a_chunk_gets_its_own() -> None:
@@ -292,8 +314,7 @@ def test_wrong_numbers_in_an_index_never_crash(field: Field) -> None:
             for sample in range(12):
                 with contextlib.suppress(DamagedError):
                     assert column.read(sample, sample + 1)[0].ndim == len(field.shape)
-            for frame in range(column.index.frames):
-                column.check_frame(frame)
+            wrong_frames(column)
         except DamagedError:
             found += 1
     assert found > 50
@@ -316,12 +337,10 @@ def test_a_flipped_bit_is_found_by_the_checksum_of_its_frame(field: Field) -> No
     """Exactly the frame that holds the bit fails."""
     stored = filled(field)
     column = stored.column()
-    frames = range(column.index.frames)
-    for frame in frames:
-        start, end = column.index.frame_span(frame)
-        stored.file[(start + end) // 2] ^= 4
-        assert [f for f in frames if not column.check_frame(f)] == [frame]
-        stored.file[(start + end) // 2] ^= 4
+    for frame, (start, end) in enumerate(column.frames(0, 12).spans.tolist()):
+        stored.memory[(start + end) // 2] ^= 4
+        assert wrong_frames(column) == [frame]
+        stored.memory[(start + end) // 2] ^= 4
 
 
 def test_a_frame_that_cannot_be_decoded_names_its_samples() -> None:
@@ -329,7 +348,99 @@ def test_a_frame_that_cannot_be_decoded_names_its_samples() -> None:
     stored = Stored(make_field("uint8", [500], NAMED["lz4"], samples=2))
     add(stored.writer, [np.zeros(500, np.uint8)] * 6, 6)
     column = stored.finish()
-    start, end = column.index.frame_span(1)
-    stored.file[start + 4 : end] = b"\xff" * (end - start - 4)
+    start, end = column.frames(2, 4).spans[0].tolist()
+    stored.memory[start + 4 : end] = b"\xff" * (end - start - 4)
     with pytest.raises(DamagedError, match=r"a\.lmdb: field 'x', samples 2 to 3 .*packer repair"):
         column.read(0, 4)
+
+
+# ---------------------------------------------------------------- the locator against the specification
+
+
+class Place(NamedTuple):
+    """Where a sample lies: its frames as (number, start, end, raw bytes), and its own first byte in what they hold."""
+
+    frames: list[tuple[int, int, int, int]]
+    before: int
+    nbytes: int
+    shape: list[int]
+
+
+def place_by_specification(stored: Stored, i: int) -> Place:
+    """Section 5 of FORMAT.md, word by word, for sample `i`."""
+    field, rule = stored.field, stored.field.frame
+    arrays = {name: np.frombuffer(data, "<u8").tolist() for name, data in stored.arrays.items()}
+    n, width = stored.writer.samples, len(field.ragged_axes)
+
+    def shape_of(s: int) -> list[int]:
+        ragged = iter(arrays["shapes"][width * s : width * (s + 1)] if width else [])
+        return [next(ragged) if axis is None else axis for axis in field.shape]
+
+    def raw_offset(s: int) -> int:
+        return arrays["sample_offsets"][s] if field.is_ragged else s * field.fixed_bytes
+
+    def place_in_file(f: int, a: int, b: int) -> tuple[int, int]:
+        chunks = [arrays["chunks"][3 * c : 3 * c + 3] for c in range(len(arrays["chunks"]) // 3)]
+        c = next(c for c, row in enumerate(chunks) if row[1] > f)
+        before = chunks[c - 1][2] if c else 0
+        at = stored.chunks[chunks[c][0]][0]
+        return at + a - before, at + b - before
+
+    def stream(f: int, a: int, b: int) -> tuple[int, int]:
+        return (arrays["frame_offsets"][f], arrays["frame_offsets"][f + 1]) if field.codec else (a, b)
+
+    nbytes = raw_offset(i + 1) - raw_offset(i)
+    if rule.samples is not None:
+        f = i // rule.samples
+        begin, end = raw_offset(f * rule.samples), raw_offset(min(f * rule.samples + rule.samples, n))
+        frames = [(f, *place_in_file(f, *stream(f, begin, end)), end - begin)]
+        return Place(frames, raw_offset(i) - begin, nbytes, shape_of(i))
+    assert rule.rows is not None
+    rows = shape_of(i)[0]
+    row_bytes = nbytes // rows if rows else 0
+    per_sample = -(-field.shape[0] // rule.rows) if field.shape[0] is not None else 0
+    first = arrays["sample_frames"][i] if field.is_ragged else i * per_sample
+    frames = []
+    for j in range(-(-rows // rule.rows)):
+        raw = (min(j * rule.rows + rule.rows, rows) - j * rule.rows) * row_bytes
+        start = raw_offset(i) + j * rule.rows * row_bytes
+        frames.append((first + j, *place_in_file(first + j, *stream(first + j, start, start + raw)), raw))
+    return Place(frames, 0, nbytes, shape_of(i))
+
+
+@given(field=columns(), chunk_bytes=st.sampled_from([1, 7, 64, 2**16]), data=st.data())
+@settings(max_examples=300)
+def test_the_locator_is_the_specification(field: tuple[Field, Samples], chunk_bytes: int, data: st.DataObject) -> None:
+    """For any numbers in any order, over several shards: frames, places, sizes, shapes and checksums."""
+    shards, edges = [], data.draw(st.lists(st.integers(0, len(field[1])), max_size=2).map(sorted))
+    for start, stop in itertools.pairwise([0, *edges, len(field[1])]):
+        shard = Stored(field[0], chunk_bytes)
+        add(shard.writer, field[1][start:stop], 4)
+        shard.finish()
+        shards.append(shard)
+    memory = np.frombuffer(b"".join(bytes(shard.memory) for shard in shards), np.uint8)
+    starts = np.cumsum([0, *(len(shard.memory) for shard in shards)])[:-1]
+    locator = Locator(field[0], [s.index_in(memory[at:]) for s, at in zip(shards, starts, strict=True)], memory, starts)
+    first = np.cumsum([0, *(shard.writer.samples for shard in shards)])
+    asked = data.draw(st.lists(st.integers(0, len(field[1]) - 1), max_size=9)) if field[1] else []
+    located = locator.locate(np.array(asked, np.int64))
+    frames = locator.frames(located)
+    sums = locator.checksums(located, frames)
+    at = 0
+    for number, row in zip(asked, located.tolist(), strict=True):
+        shard = int(first[1:-1].searchsorted(number, side="right"))
+        wanted = place_by_specification(shards[shard], number - int(first[shard]))
+        assert row[SHARD] == shard
+        assert (row[BEFORE], row[BYTES], row[SHAPE:]) == (wanted.before, wanted.nbytes, wanted.shape)
+        assert (row[FRAMES], row[DECODED]) == (len(wanted.frames), sum(raw for *_, raw in wanted.frames))
+        for f, start, end, raw in wanted.frames:
+            span = frames.spans[at] - starts[shard]
+            assert (frames.number[at], frames.sizes[at]) == (f, raw)
+            assert span.tolist() == [start, end] or start == end == start + span[1] - span[0]
+            assert sums[at] == xxhash.xxh3_64_intdigest(bytes(shards[shard].file[start:end]))
+            at += 1
+        if wanted.frames and row[STORED]:
+            assert row[FRAME] == wanted.frames[0][0]
+            assert row[START] == wanted.frames[0][1] + starts[shard]
+            assert row[STORED] == wanted.frames[-1][2] - wanted.frames[0][1]
+    assert at == len(frames.item)

@@ -1,4 +1,4 @@
-"""Where frames lie: places that a damaged index gives are errors before anything is read at them."""
+"""Indexes of columns: each lie in one is found, when it is opened or before anything is read where it leads."""
 
 from __future__ import annotations
 
@@ -6,22 +6,31 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from packer.codecs.configs import NAMED
 from packer.errors import DamagedError
-from packer.format.column_index import ColumnIndex
+from packer.format.column import Column
+from packer.format.column_index import ColumnIndex, check_index
 from packer.format.schema import Field, FrameRule
 
 
-def index_of(field: Field, samples: int, changed: dict[str, Any], **arrays: Any) -> ColumnIndex:
+def column_of(field: Field, samples: int, changed: dict[str, Any], **arrays: Any) -> Column:
     """Two chunks, at 100 and at 500 in the file, and some index arrays changed."""
-    built = {name: np.array(value, np.uint64) for name, value in {**arrays, **changed}.items()}
-    return ColumnIndex(field, built, np.array([100, 500]), samples)
+    memory = bytearray(600)
+    places = {}
+    for name, value in {**arrays, **changed}.items():
+        array = np.array(value, np.uint64)
+        places[name] = (len(memory), array.shape)
+        memory += array.tobytes()
+    built = {name: np.ndarray(shape, np.uint64, memory, at) for name, (at, shape) in places.items()}
+    chunk_at = np.array([100, 500])[: len(built["chunks"])]
+    return Column(ColumnIndex(field, built, chunk_at, samples), memoryview(memory), "a.lmdb")
 
 
-def coded(**changed: Any) -> ColumnIndex:
+def coded(**changed: Any) -> Column:
     """Four frames, two in each chunk."""
-    return index_of(
+    return column_of(
         Field(name="x", dtype="uint8", shape=(9,), codec=NAMED["lz4"], frame=FrameRule(samples=1)),
         4,
         changed,
@@ -31,9 +40,9 @@ def coded(**changed: Any) -> ColumnIndex:
     )
 
 
-def ragged(**changed: Any) -> ColumnIndex:
+def ragged(**changed: Any) -> Column:
     """Four frames of a sample each, two in each chunk."""
-    return index_of(
+    return column_of(
         Field(name="x", dtype="uint8", shape=(None, 5), frame=FrameRule(samples=1)),
         4,
         changed,
@@ -44,9 +53,9 @@ def ragged(**changed: Any) -> ColumnIndex:
     )
 
 
-def banded(**changed: Any) -> ColumnIndex:
+def banded(**changed: Any) -> Column:
     """Two samples of two frames of two rows, one sample in each chunk."""
-    return index_of(
+    return column_of(
         Field(name="x", dtype="uint8", shape=(None, 5), frame=FrameRule(rows=2)),
         2,
         changed,
@@ -64,32 +73,54 @@ KINDS = {"coded": coded, "ragged": ragged, "banded": banded}
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_damaged_below_is_sound(kind: str) -> None:
     """Frames lie one behind another within each chunk, and samples are what their shapes say."""
-    index = KINDS[kind]()
-    assert index.frame_spans(0, 4).tolist() == [[100, 110], [110, 120], [500, 510], [510, 520]]
-    index.check_samples("a.lmdb")
+    column = KINDS[kind]()
+    frames = column.frames(0, column.index.samples)
+    assert frames.spans.tolist() == [[100, 110], [110, 120], [500, 510], [510, 520]]
+    assert frames.number.tolist() == [0, 1, 2, 3]
+    column.index.check_samples("a.lmdb")
 
 
 @pytest.mark.parametrize(
-    ("kind", "changed", "frame"),
+    ("kind", "changed", "sample"),
     [
         ("coded", {"frame_offsets": [0, 10, 15, 30, 40]}, 2),  # begins in the chunk before
-        ("coded", {"frame_offsets": [0, 10, 25, 30, 40]}, 1),  # ends in the chunk behind
+        ("coded", {"frame_offsets": [0, 10, 25, 30, 40]}, 1),  # ends in the chunk after
         ("coded", {"frame_offsets": [0, 12, 8, 30, 40]}, 1),  # ends before it begins
+        ("coded", {"frame_offsets": [2**64 - 1, 5, 8, 30, 40]}, 0),
+        ("coded", {"frame_offsets": [0, 10, 20, 30, 41]}, 3),
         ("ragged", {"sample_offsets": [0, 10, 15, 30, 40]}, 2),
         ("ragged", {"sample_offsets": [0, 10, 25, 30, 40]}, 1),
         ("ragged", {"sample_offsets": [0, 12, 8, 30, 40]}, 1),
-        ("banded", {"sample_offsets": [0, 15, 40]}, 2),
+        ("ragged", {"shapes": [[2], [2], [2], [3]]}, 3),
+        ("ragged", {"shapes": [[2], [2**64 - 2], [2], [2]]}, 1),
+        ("banded", {"sample_offsets": [0, 15, 40]}, 1),
         ("banded", {"sample_offsets": [0, 30, 40]}, 1),
         ("banded", {"sample_offsets": [5, 2, 40]}, 0),
+        ("banded", {"sample_frames": [0, 1, 4]}, 0),  # fewer bands than its rows fill
+        ("banded", {"sample_frames": [0, 2, 2]}, 1),
+        ("banded", {"sample_frames": [0, 3, 5]}, 1),  # one that is not there
+        ("banded", {"sample_frames": [2**64 - 2, 0, 2]}, 0),
     ],
 )
-def test_a_frame_outside_its_chunk_is_an_error(kind: str, changed: dict[str, Any], frame: int) -> None:
-    """A frame begins and ends in its chunk, in this order; whoever asks for it alone is told so too."""
-    index = KINDS[kind](**changed)
-    with pytest.raises(ValueError, match="the places of its frames lie outside of their chunks"):
-        index.frame_span(frame)
-    with pytest.raises(ValueError, match="lie outside"):
-        index.frame_spans(0, 4)
+def test_a_place_that_cannot_be_is_an_error(kind: str, changed: dict[str, Any], sample: int) -> None:
+    """Frames lie in their chunk, in order, and hold what the shape says; also if that one sample is asked for alone."""
+    column = KINDS[kind](**changed)
+    words = "an index of its column is damaged"
+    for start, stop in ((sample, sample + 1), (0, column.index.samples)):
+        with pytest.raises(DamagedError, match=rf"^a\.lmdb: field 'x': {words}.*packer repair"):
+            column.frames(start, stop)
+        with pytest.raises(DamagedError, match=words):
+            column.read(start, stop)
+
+
+def test_bytes_without_chunks_are_an_error() -> None:
+    """A column without a chunk holds no bytes."""
+    field = Field(name="x", dtype="uint8", shape=(None,), frame=FrameRule(samples=2))
+    arrays = {"checksums": [0], "chunks": np.zeros((0, 3))}
+    empty = column_of(field, 2, {}, **arrays, sample_offsets=[0, 0, 0], shapes=[[0], [0]])
+    assert [array.shape for array in empty.read(0, 2)] == [(0,), (0,)]
+    with pytest.raises(DamagedError, match="an index of its column is damaged"):
+        column_of(field, 2, {}, **arrays, sample_offsets=[0, 0, 1], shapes=[[0], [1]]).read(0, 2)
 
 
 @pytest.mark.parametrize(
@@ -106,4 +137,115 @@ def test_a_frame_outside_its_chunk_is_an_error(kind: str, changed: dict[str, Any
 def test_each_damage_of_samples_is_named(kind: str, changed: dict[str, Any], words: str) -> None:
     """Bytes, shapes and frames of every sample agree; the message names the first where they do not."""
     with pytest.raises(DamagedError, match=rf"^a\.lmdb: field 'x': {words}; run `packer repair`"):
-        KINDS[kind](**changed).check_samples("a.lmdb")
+        KINDS[kind](**changed).index.check_samples("a.lmdb")
+
+
+#: By name: a field, its number of samples, and its index arrays as they should be. Chunks are (number, frames and
+#: bytes up to its end).
+SOUND: dict[str, tuple[Field, int, dict[str, Any]]] = {
+    "raw": (
+        Field(name="x", dtype="uint8", shape=(4, 5), frame=FrameRule(samples=2)),
+        5,
+        {"checksums": [1, 2, 3], "chunks": [0, 2, 80, 1, 3, 100]},
+    ),
+    "raw rows": (
+        Field(name="x", dtype="uint8", shape=(4, 5), frame=FrameRule(rows=3)),
+        3,
+        {"checksums": [1, 2, 3, 4, 5, 6], "chunks": [0, 2, 20, 1, 6, 60]},
+    ),
+    "ragged": (
+        Field(name="x", dtype="uint16", shape=(None, 5), frame=FrameRule(samples=2)),
+        3,
+        {"checksums": [1, 2], "chunks": [0, 1, 30, 1, 2, 50], "sample_offsets": [0, 10, 30, 50], "shapes": [1, 2, 2]},
+    ),
+    "ragged rows": (
+        Field(name="x", dtype="uint8", shape=(None, 5), frame=FrameRule(rows=2)),
+        2,
+        {
+            "checksums": [1, 2, 3],
+            "chunks": [0, 2, 15, 1, 3, 25],
+            "sample_frames": [0, 2, 3],
+            "sample_offsets": [0, 15, 25],
+            "shapes": [3, 2],
+        },
+    ),
+    "coded": (
+        Field(name="x", dtype="uint8", shape=(4, 5), codec=NAMED["lz4"], frame=FrameRule(samples=2)),
+        5,
+        {"checksums": [1, 2, 3], "chunks": [0, 2, 70, 1, 3, 90], "frame_offsets": [0, 40, 70, 90]},
+    ),
+}
+
+
+def opened(kind: str, sizes: list[int] | None = None, **changed: Any) -> ColumnIndex:
+    """The index of a field of `SOUND`, with some of its arrays changed: lists of numbers, or bytes.
+
+    Args:
+        sizes: of the chunks in the file; by default as the table has them.
+    """
+    field, samples, arrays = SOUND[kind]
+    if sizes is None:
+        sizes = np.diff(arrays["chunks"][2::3], prepend=0).tolist()
+    at = np.cumsum([100, *sizes])[:-1]
+
+    def find(name: str) -> memoryview:
+        value = changed.get(name, arrays[name])
+        return memoryview(value if isinstance(value, bytes) else np.array(value, "<u8").tobytes())
+
+    def find_chunks(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.stack([at, sizes], axis=1)[numbers]
+
+    return check_index(field, samples, find, find_chunks, "a.lmdb")
+
+
+@pytest.mark.parametrize("kind", SOUND)
+def test_a_sound_index_is_taken_as_it_is(kind: str) -> None:
+    """Every index is taken as it is; chunks lie where they were found."""
+    index = opened(kind)
+    assert index.frames == len(SOUND[kind][2]["checksums"])
+    assert index.chunk_at.tolist() == [100, 100 + SOUND[kind][2]["chunks"][2]]
+
+
+DAMAGES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "half a number": ("raw", {"checksums": bytes(23)}, "index array checksums has 23 bytes, not a multiple of 8"),
+    "frame_offsets": ("coded", {"frame_offsets": [0, 40, 90]}, "array frame_offsets holds 3 numbers, 4 expected"),
+    "sample_frames": ("ragged rows", {"sample_frames": [0, 3]}, "array sample_frames holds 2 numbers, 3 expected"),
+    "sample_offsets": ("ragged", {"sample_offsets": [0, 50]}, "array sample_offsets holds 2 numbers, 4 expected"),
+    "shapes": ("ragged", {"shapes": [1, 2, 2, 0]}, "array shapes holds 4 numbers, 3 expected"),
+    "half a chunk": ("raw", {"chunks": [0, 3, 100, 1]}, "chunks holds 4 numbers, a multiple of 3 expected"),
+    "frames of samples": ("raw", {"checksums": [1, 2]}, "2 checksums for 3 frames"),
+    "frames of rows": ("raw rows", {"checksums": [1, 2, 3]}, "3 checksums for 6 frames"),
+    "frames of ragged rows": ("ragged rows", {"sample_frames": [0, 2, 4]}, "3 checksums for 4 frames"),
+    "frames of chunks descend": ("raw", {"chunks": [0, 3, 80, 1, 2, 100]}, "the table of chunks does not ascend"),
+    "bytes of chunks descend": ("raw", {"chunks": [0, 2, 110, 1, 3, 100]}, "the table of chunks does not ascend"),
+    "a negative number": ("raw", {"chunks": [0, 2, 2**63, 1, 3, 100]}, "the table of chunks does not ascend"),
+    "another size": ("raw", {"sizes": [80, 21]}, "chunk 1 has 21 bytes, 20 expected"),
+    "the first size": ("raw", {"sizes": [79, 20]}, "chunk 0 has 79 bytes, 80 expected"),
+    "a frame in no chunk": ("raw", {"chunks": [0, 2, 80, 1, 2, 100]}, "the chunks hold 2 frames of 3"),
+    "no chunks": ("raw", {"chunks": []}, "the chunks hold 0 frames of 3"),
+    "bytes of coded frames": ("coded", {"frame_offsets": [0, 40, 70, 91]}, "the chunks hold 90 bytes, 91 expected"),
+    "bytes of ragged samples": ("ragged", {"sample_offsets": [0, 10, 30, 49]}, "hold 50 bytes, 49 expected"),
+    "samples across chunks": (
+        "raw",
+        {"chunks": [0, 2, 70, 1, 3, 100], "sizes": [70, 30]},
+        "a chunk has not the size of its samples",
+    ),
+    "samples of rows across chunks": (
+        "raw rows",
+        {"chunks": [0, 2, 25, 1, 6, 60], "sizes": [25, 35]},
+        "a chunk has not the size of its samples",
+    ),
+    "fewer bytes than samples": (
+        "raw",
+        {"chunks": [0, 2, 80, 1, 3, 90], "sizes": [80, 10]},
+        "a chunk has not the size of its samples",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_each_lie_is_found_when_the_index_is_opened(name: str) -> None:
+    """Every check finds what it is for; the message names file and field, and says what to do."""
+    kind, changed, message = DAMAGES[name]
+    with pytest.raises(DamagedError, match=rf"^a\.lmdb: field 'x': .*{message}; run `packer verify`, then"):
+        opened(kind, **changed)
