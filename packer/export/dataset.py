@@ -1,4 +1,4 @@
-"""Exports a packed dataset: chooses the kind of files, and runs over the samples in blocks."""
+"""Export a packed dataset: choose the kind of files, and run over the samples in blocks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ExportOptions:
 
     Attributes:
         to: one of `KINDS`; None for the kind that the samples were packed from. `ply` writes what the source files
-            were (text or binary), and binary where they are not known.
+            were (text or binary), and binary if they are not known.
         fields: names of the fields to export; None for all.
         overwrite: whether the folder may hold something already; files of one name are replaced.
         progress: called with the samples and raw bytes done since the last call.
@@ -73,20 +73,20 @@ class ExportReport:
 
 
 class Writer(Protocol):
-    """Writes the samples of a dataset to files of one kind; checks first whether it can."""
+    """Write the samples of a dataset to files of one kind; check first whether that can be."""
 
     notes: list[str]
 
     def __init__(self, source: PackedSource, files: Files) -> None: ...
 
     def write(self, block: Block, start: int, stop: int) -> None:
-        """Writes the samples start..stop."""
+        """Write the samples start..stop."""
 
     def close(self) -> None:
-        """Ends the last file."""
+        """End the last file."""
 
     def abort(self) -> None:
-        """Lets go of what is open; called where writing failed."""
+        """Let go of what is open; called if writing failed."""
 
 
 def export(
@@ -95,7 +95,7 @@ def export(
     options: ExportOptions | None = None,
     **changes: Any,
 ) -> ExportReport:
-    """Writes the samples of a packed dataset as files into the folder `out`.
+    """Write the samples of a packed dataset as files into the folder `out`.
 
     Args:
         options: how to export.
@@ -132,7 +132,7 @@ def export(
 
 
 def _made(source: PackedSource) -> Iterator[str]:
-    """What is not as it was in the source files, because it was not packed so."""
+    """Yield what is not as it was in the source files, because it was not packed that way."""
     origin = source.origin
     if origin.get("patch") is not None:
         yield f"squares of {origin['patch']} pixels are written, as they were packed, and not the pictures they are of"
@@ -151,7 +151,7 @@ def _write(source: PackedSource, writer: Writer, progress: Progress | None) -> N
 
 
 def _kind_of(source: PackedSource) -> str:
-    """What the dataset was packed from; else PNG where all fields are images, and HDF5 for all else."""
+    """Return what the dataset was packed from; else PNG if all fields are images, and HDF5 for all else."""
     kind = _OF_SOURCE.get(str(source.origin.get("kind")))
     if kind:
         return kind

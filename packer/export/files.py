@@ -32,11 +32,11 @@ class Files:
         self.bytes = 0
 
     def begin(self) -> None:
-        """Makes the folder."""
+        """Make the folder."""
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def path(self, name: str, suffix: str) -> Path:
-        """Where the file of this name lies; folders in the name are made.
+        """Return where the file of this name lies; folders in the name are made.
 
         Raises:
             UsageError: the name would lead out of the folder.
@@ -47,7 +47,7 @@ class Files:
 
     @contextmanager
     def new(self, name: str, suffix: str) -> Iterator[BinaryIO]:
-        """A file to write to, under a temporary name until all is in it."""
+        """Open a file to write to, under a temporary name until all is in it."""
         path = self.path(name, suffix)
         partial = partial_path(path)
         try:
@@ -59,19 +59,19 @@ class Files:
             raise
 
     def publish(self, partial: Path, path: Path) -> None:
-        """Gives a file that is whole its name."""
+        """Give a file that is whole its name."""
         partial.replace(path)
         self.count += 1
         self.bytes += path.stat().st_size
 
 
 def partial_path(path: Path) -> Path:
-    """The temporary name of a file."""
+    """Return the temporary name of a file."""
     return path.with_name(f"{path.name}.partial")
 
 
 def sample_names(names: Sequence[str] | None, count: int) -> Sequence[str]:
-    """Names for `count` samples: their own, else their numbers with as many digits as the last one needs.
+    """Return names for `count` samples: their own, else their numbers with as many digits as the last one needs.
 
     Raises:
         UsageError: a name would lead out of the folder.
@@ -84,7 +84,7 @@ def sample_names(names: Sequence[str] | None, count: int) -> Sequence[str]:
 
 
 def checked(name: str) -> str:
-    """`name`, where it is a plain relative path.
+    """Return `name` if it is a plain relative path.
 
     Raises:
         UsageError: it is none.

@@ -53,7 +53,7 @@ class PngWriter:
 
 
 def write_png(file: BinaryIO, image: NDArray[Any]) -> None:
-    """Writes an image (H, W, C) of uint8 or uint16 and 1 to 4 channels."""
+    """Write an image (H, W, C) of uint8 or uint16 and 1 to 4 channels."""
     if image.dtype == np.uint8:
         pixels = image[:, :, 0] if image.shape[2] == 1 else image
         Image.fromarray(np.ascontiguousarray(pixels), _MODES[image.shape[2]]).save(file, "PNG")
@@ -69,7 +69,7 @@ def write_png(file: BinaryIO, image: NDArray[Any]) -> None:
 
 
 def _scanlines(image: NDArray[Any]) -> bytes:
-    """The rows with PNG's filter `up` before each: every byte less the one above it."""
+    """Return the rows with PNG's filter `up` before each: every byte less the one above it."""
     rows = np.ascontiguousarray(image.astype(">u2")).view(np.uint8).reshape(len(image), -1)
     lines = np.empty((len(rows), rows.shape[1] + 1), np.uint8)
     lines[:, 0] = 2
@@ -79,7 +79,7 @@ def _scanlines(image: NDArray[Any]) -> bytes:
 
 
 def _check(spec: FieldSpec) -> None:
-    """Raises UsageError where a field cannot be written to PNG without a loss."""
+    """Raise UsageError if a field cannot be written to PNG without a loss."""
     if spec.kind != "image" or spec.dtype not in ("uint8", "uint16") or spec.shape[2] not in _MODES:
         what = f"{spec.kind} of {spec.dtype}" + (f" with {spec.shape[2]} channels" if spec.kind == "image" else "")
         raise UsageError(
