@@ -231,16 +231,15 @@ def test_a_zero_byte_in_text_is_refused(tmp_path):
 
 
 def test_what_was_not_kept_is_said(tmp_path):
-    """An attribute too large for the manifest, or one of a dataset that was not packed, is a note."""
+    """An attribute too large for the manifest, or one of a dataset that is not exported, is a note."""
     make_file(tmp_path / "a.h5")
     with h5py.File(tmp_path / "a.h5", "a") as file:
         file.attrs["large"] = np.zeros(5000)
-        file["other"] = np.zeros(3)
-        file["other"].attrs["CLASS"] = np.bytes_(b"IMAGE")
-    convert(str(tmp_path / "a.h5"), tmp_path / "d", workers=0, source=SourceOptions(skip=("other",)))
-    notes = " ".join(export(tmp_path / "d", tmp_path / "out").notes)
+        file["flags"].attrs["CLASS"] = np.bytes_(b"IMAGE")
+    convert(str(tmp_path / "a.h5"), tmp_path / "d", workers=0)
+    notes = " ".join(export(tmp_path / "d", tmp_path / "out", fields=["lists"]).notes)
     assert "/: the attribute 'large' is not written" in notes
-    assert "attributes of /other are not written: the file does not hold them" in notes
+    assert "attributes of /flags, /numbers/f4 are not written: the file does not hold them" in notes
 
 
 def test_real_files_come_back(tmp_path, shared_data):
