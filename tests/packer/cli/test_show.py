@@ -11,15 +11,13 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
-from packer.cli.showing.cells import value_text
-from packer.cli.showing.pixels import pixels
-from packer.cli.showing.samples import Choice, Sample, chosen_samples
-from packer.cli.showing.views import View, views
+from packer.cli.show import chosen_samples
+from packer.cli.show_views import Sample, View, pixels, value_text, views
 from packer.convert import convert
 from packer.errors import MissingNameError, UsageError
-from packer.format import manifest as manifests
 from packer.format.schema import FieldSpec
 from packer.writer import DatasetWriter
+from readers import PackedDataset
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -40,7 +38,7 @@ def packed(pairs, tmp_path):
 
 def shown(folder, *choice, **options):
     """Numbers of the samples of a choice."""
-    return [s.number for s in chosen_samples(folder, manifests.read(folder), Choice(*choice, **options))]
+    return [s.number for s in chosen_samples(PackedDataset(folder), *choice, **options)]
 
 
 def test_samples_are_spread_or_drawn_or_named(packed, pairs):
@@ -49,7 +47,7 @@ def test_samples_are_spread_or_drawn_or_named(packed, pairs):
     assert shown(packed, 100) == list(range(12))
     assert shown(packed, 5, seed=1) == shown(packed, 5, seed=1)
     assert len({tuple(shown(packed, 5, seed=n)) for n in range(5)}) > 1
-    found = chosen_samples(packed, manifests.read(packed), Choice(12, ["008", "002"]))
+    found = chosen_samples(PackedDataset(packed), 12, ["008", "002"])
     assert [(s.number, s.name) for s in found] == [(8, "008"), (2, "002")]
     np.testing.assert_array_equal(found[0].values["hr"], pairs.hr[8])
     np.testing.assert_array_equal(found[1].values["lr"], pairs.lr[2])

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from packer.cli.showing import histograms
-from packer.cli.showing.histograms import spread
-from packer.cli.showing.samples import Sample
+from packer.cli import show_page
+from packer.cli.show_page import spread
+from packer.cli.show_views import Sample
 from packer.format.schema import FieldSpec
 from packer.writer import DatasetWriter
 
@@ -126,7 +126,7 @@ def test_spreads_are_of_more_than_is_shown(packer, tmp_path, monkeypatch):
     text = page()
     assert "2 samples shown, spreads of all samples." in text
     assert '<td class="number">24.5</td>' in text
-    monkeypatch.setattr(histograms, "_SAMPLES", 5)
+    monkeypatch.setattr(show_page, "_SAMPLES", 5)
     text = page()
     assert "spreads of 5 samples, evenly chosen" in text
     assert '<td class="number">49</td>' in text

@@ -1,1 +1,0 @@
-"""Pictures of samples: which ones, what each field is drawn as, and the sheet they stand on."""
