@@ -21,8 +21,8 @@ from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
 from packer.packing.framing import measured_ratio, sample_frames
 from packer.packing.plan import auto_codecs, field_sizes, look, look_at
+from packer.sources.apart import Limits
 from packer.sources.base import Source
-from packer.sources.limits import Limits
 
 #: Speeds are measured on this many raw bytes of a field: more than processors cache, and a second for the slowest.
 _TIMED_BYTES = 8 * 2**20

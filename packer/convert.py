@@ -21,25 +21,23 @@ from packer.errors import SourceError, UsageError
 from packer.format import manifest as manifests
 from packer.format.manifest import Manifest
 from packer.format.schema import FieldSpec
-from packer.packing.executors import run_executor
 from packer.packing.finish import Made, finish
 from packer.packing.framing import codec_texts
 from packer.packing.left_out import salvage_left_out
 from packer.packing.output import OutputFolder, check_output, warn_of_room
 from packer.packing.plan import Prepared, prepare
-from packer.packing.processes import run_processes
 from packer.packing.progress import Progress, no_progress
 from packer.packing.rejected import Rejected
 from packer.packing.remote_output import RemoteOutput
 from packer.packing.resuming import Asked, finished, state_of
 from packer.packing.state import State, claim_of, listed
 from packer.packing.tasks import ShardReport, ShardTask, write_shard
+from packer.packing.workers import run_executor, run_processes
 from packer.remote.sources import local_input
 from packer.remote.urls import is_url
-from packer.sources import child
+from packer.sources.apart import Limits, check_may_start, usual_memory
 from packer.sources.base import Looking, Source, not_looking
 from packer.sources.files import pattern_folder
-from packer.sources.limits import Limits, usual_memory
 from packer.sources.opening import SourceOptions, open_sources
 from packer.sources.samples import SampleSource
 
@@ -66,8 +64,8 @@ class ConvertOptions:
             says. With `workers` 0 there are no such limits: what is read in this process takes it down.
         read_bytes: memory that this may take beyond what the process holds, an eighth of the machine's and 1 GiB at
             least unless given; None for no limit. Linux alone.
-        executor: runs the shards instead of processes of our own: any `concurrent.futures.Executor`. Each shard is
-            then packed in an interpreter of its own, which keeps the same limits, unless `workers` is 0.
+        executor: runs the shards instead of processes of our own: any `concurrent.futures.Executor`. The limits of
+            reading do not hold there: what crashes while it is read ends the executor's process.
         progress: called with the samples and raw bytes done since the last call.
         planned: called with the source and its plan before anything is written.
         looking: called while files are found, headers are read and samples are looked at, up to ten times a second:
@@ -185,7 +183,7 @@ def _pack(sources: Any, path: Path, options: ConvertOptions) -> tuple[Report, St
     source = open_source(sources, options, rejected)
     limits = guard(options, isinstance(source, SampleSource))
     if limits is not None and options.executor is None:
-        child.check_may_start()  # before the folder is claimed
+        check_may_start()  # before the folder is claimed
     prepared = prepare(source, options.codec, options.shard_size, limits, options.looking or not_looking)
     if options.planned:
         options.planned(prepared)
@@ -299,7 +297,7 @@ def _run(tasks: Sequence[ShardTask], options: ConvertOptions, limits: Limits | N
     """Reports of the tasks, in any order."""
     progress = options.progress or no_progress
     if options.executor is not None:
-        yield from run_executor(tasks, options.executor, progress, limits)
+        yield from run_executor(tasks, options.executor, progress)
     elif limits is None:
         for task in tasks:
             yield write_shard(task, progress)

@@ -27,12 +27,12 @@ from packer.packing.left_out import ListEntry, left_out_lines, salvage_left_out,
 from packer.packing.origin import Origin
 from packer.packing.output import beside
 from packer.packing.plan import ShardPlan, field_sizes, look, plan_shards
-from packer.packing.processes import run_processes
 from packer.packing.progress import Progress, no_progress
 from packer.packing.rejected import encode_lines
 from packer.packing.tasks import ShardTask, report_of, write_shard
+from packer.packing.workers import run_processes
+from packer.sources.apart import Limits
 from packer.sources.base import Source
-from packer.sources.limits import Limits
 from packer.verify import verify
 
 

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from packer.checking.check_pool import check_shards
-from packer.checking.shard_check import Checked, Fault, ShardCheck, check_shard, of_file
+from packer.checking.shard_check import Checked, Fault, ShardCheck, check_shard, check_shards, of_file
 from packer.errors import DamagedError, DatasetError
 from packer.format import manifest as manifests
 from packer.format.manifest import SHARD_FOLDER, UNFINISHED, FileEntry, Manifest, ShardEntry

@@ -26,9 +26,8 @@ from packer.packing.origin import is_in_order
 from packer.packing.progress import Progress
 from packer.packing.rejected import Rejected
 from packer.packing.tasks import read_blocks
-from packer.sources.apart import each
+from packer.sources.apart import Limits, each
 from packer.sources.base import Block, Source, block_bytes, count
-from packer.sources.limits import Limits
 from packer.verify import SHOWN_NAMES, Damage
 
 #: Ragged samples that are read at once: as arrays, small ones take much more memory than they hold.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from packer.format.manifest import ShardEntry
 from packer.format.schema import Field
 from packer.format.shard import Shard
 from packer.packing.progress import Progress, no_progress
+from packer.sources.apart import Here, Limits, Lost, run
 
 #: What to do ends the message of an error; a list of damages says it once, for all of them.
 _ADVICE = re.compile(r"; (copy it again or )?run `packer (verify|repair)`.*$")
@@ -57,7 +59,7 @@ def check_shard(check: ShardCheck, progress: Progress | None = None) -> Checked:
     """Checks every byte of a shard: header, index, frames, names, and the digest of the file.
 
     It reads through a map of the file. Where the disk cannot read a page of it, or the file is cut short meanwhile,
-    the system ends the process (SIGBUS): `check_pool` has others for that.
+    the system ends the process (SIGBUS): `check_shards` has others for that.
 
     Args:
         progress: called with 0 and the bytes done since the last call.
@@ -74,6 +76,27 @@ def check_shard(check: ShardCheck, progress: Progress | None = None) -> Checked:
             raise
         checked.faults.append(Fault(of_file(str(error), check.folder / check.entry.file, check.folder)))
     return checked
+
+
+def check_shards(checks: Sequence[ShardCheck], workers: int) -> Iterator[tuple[int, Checked]]:
+    """Yield number and result of every check, in the order in which they are done.
+
+    A disk that cannot read a page of a map ends the process that asked for it: by that the shard is found damaged, and
+    the others are checked all the same.
+
+    Args:
+        workers: processes.
+    """
+    for number, result in run(_check_apart, checks, workers, Limits(None, None)):
+        if isinstance(result, Lost):
+            what = f"reading it ended the process that did ({result.ending}): see to the disk"
+            yield number, Checked([Fault(what)])
+        else:
+            yield number, result
+
+
+def _check_apart(check: ShardCheck, here: Here) -> Checked:
+    return check_shard(check)
 
 
 def of_file(text: str, path: Path, folder: Path) -> str:

@@ -18,7 +18,7 @@ from packer.format.pages import PAGE_SIZE
 from packer.format.schema import Field
 from packer.format.sizes import slack_pages
 from packer.packing.plan import Plan, Prepared, look_at
-from packer.sources.limits import Limits
+from packer.sources.apart import Limits
 
 #: Samples are taken from this many places, and no more than this many raw bytes.
 PLACES = 64

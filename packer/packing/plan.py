@@ -22,9 +22,8 @@ from packer.format.manifest import check_count
 from packer.format.schema import Field, FieldSpec
 from packer.format.sizes import shard_bytes
 from packer.packing.framing import Extent, choose_codec, codec_by_field, stored_field
-from packer.sources.apart import each
+from packer.sources.apart import Limits, each
 from packer.sources.base import Block, Looking, Source, not_looking, watched
-from packer.sources.limits import Limits
 from packer.sources.names import check_names
 
 GIB = 2**30

@@ -17,7 +17,7 @@ from packer.format.schema import Field
 from packer.packing.plan import Prepared
 from packer.packing.state import MAP_SIZE, ON_ERROR, READ_MEMORY, READ_TIMEOUT, State
 from packer.packing.tasks import ShardReport, ShardTask, report_of
-from packer.sources.limits import Limits
+from packer.sources.apart import Limits
 
 _log = logging.getLogger(__name__)
 

@@ -22,8 +22,12 @@ from packer.packing.rejected import Rejected, read_rejected_lines, write_rejecte
 from packer.packing.state import claim_of
 from packer.sources.base import Block, Source, count
 
-#: Given the blocks of samples from a number on, gives them on; knows thereby what is being read.
-Over = Callable[[Iterator[Block], int], Iterator[Block]]
+#: Given the number of a sample, within which the block that begins with it is read; knows thereby what is being read.
+Step = Callable[[int], contextlib.AbstractContextManager[None]]
+
+
+def _unwatched(number: int) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext()
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ def shard_path(folder: Path, number: int) -> Path:
     return folder / SHARD_FOLDER / f"{number:05d}.lmdb"
 
 
-def write_shard(task: ShardTask, progress: Progress | None = None, over: Over | None = None) -> ShardReport:
+def write_shard(task: ShardTask, progress: Progress | None = None, step: Step = _unwatched) -> ShardReport:
     """Packs one shard under a temporary name, then renames it.
 
     Raises:
@@ -83,7 +87,7 @@ def write_shard(task: ShardTask, progress: Progress | None = None, over: Over | 
     """
     partial = _new_partial(task.path)
     try:
-        rejected = _write(task, partial, progress, over)
+        rejected = _write(task, partial, progress, step)
         _check_claim(task)
         publish(task.path, partial, rejected)
     except BaseException:  # Ctrl-C too, which may come before the writer looks after its file
@@ -122,7 +126,7 @@ def _new_partial(path: Path) -> Path:
     return path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
 
 
-def _write(task: ShardTask, partial: Path, progress: Progress | None, over: Over | None) -> list[Rejected]:
+def _write(task: ShardTask, partial: Path, progress: Progress | None, step: Step) -> list[Rejected]:
     """Writes the samples of a shard to `partial`; returns what was left out."""
     rejected: list[Rejected] = []
     writer = ShardWriter(
@@ -135,7 +139,7 @@ def _write(task: ShardTask, partial: Path, progress: Progress | None, over: Over
         map_limit=task.map_limit,
     )
     with writer:
-        for block, names in read_blocks(task.source, rejected if task.skip else None, task.crashing, over):
+        for block, names in read_blocks(task.source, rejected if task.skip else None, task.crashing, step):
             before = writer.raw_bytes
             writer.add(block, count(block), names)
             if progress:
@@ -147,37 +151,40 @@ def read_blocks(
     source: Source,
     rejected: list[Rejected] | None,
     crashing: Mapping[int, Rejected] | None = None,
-    over: Over | None = None,
+    step: Step = _unwatched,
 ) -> Iterator[tuple[Block, Sequence[str] | None]]:
     """Blocks of a source with the names of their samples.
 
     Args:
         rejected: bad samples are noted here and left out; None to raise at the first.
         crashing: samples that are not read, but noted as this says; for none without `rejected`.
-        over: told of every run of blocks that is read.
+        step: within it every block is read.
     """
     start = 0
     for number, noted in sorted((crashing or {}).items()):
-        yield from _read_run(source, start, number, rejected, over)
+        yield from _read_run(source, start, number, rejected, step)
         if rejected is not None:
             rejected.append(noted)
         start = number + 1
-    yield from _read_run(source, start, len(source), rejected, over)
+    yield from _read_run(source, start, len(source), rejected, step)
 
 
 def _read_run(
-    source: Source, start: int, stop: int, rejected: list[Rejected] | None, over: Over | None
+    source: Source, start: int, stop: int, rejected: list[Rejected] | None, step: Step
 ) -> Iterator[tuple[Block, Sequence[str] | None]]:
     at = start
     while at < stop:
         part = source if (at, stop) == (0, len(source)) else source.part(at, stop)
         try:
             blocks = part.read()
-            for block in over(blocks, at) if over else blocks:
+            while True:
+                with step(at):
+                    block = next(blocks, None)
+                if block is None:
+                    return
                 end = at + count(block)
                 yield block, None if source.names is None else source.names[at:end]
                 at = end
-            return
         except SourceError as error:
             if rejected is None or error.sample is None:
                 raise

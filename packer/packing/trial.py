@@ -15,9 +15,8 @@ from packer.errors import SourceError
 from packer.format.column_writer import ColumnWriter
 from packer.format.schema import Field
 from packer.packing.plan import Prepared
-from packer.sources.apart import each
+from packer.sources.apart import Limits, each
 from packer.sources.base import Source, count
-from packer.sources.limits import Limits
 
 #: Runs of samples are packed from so many places, spread evenly, of so many raw bytes each, but of a few samples at
 #: least: a run has costs of its own, such as opening an HDF5 file.

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from packer.errors import SourceError, UsageError
 from packer.format.schema import check_field_name
+from packer.sources.apart import Limits
 from packer.sources.base import Looking, OnBad, Source, not_looking, stop
 from packer.sources.files import KIND_OF, find, is_basicsr, kind_of, walk
-from packer.sources.limits import Limits
 
 if TYPE_CHECKING:
     from packer.sources.images.downscaled import DownscaledSource

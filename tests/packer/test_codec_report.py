@@ -15,7 +15,7 @@ from packer.codecs.configs import NAMED, codec_name
 from packer.convert import ConvertOptions, convert, open_source
 from packer.errors import SourceError
 from packer.format import manifest as manifests
-from packer.sources.limits import Limits
+from packer.sources.apart import Limits
 from packer.sources.samples import SampleSource
 
 

@@ -20,7 +20,7 @@ from packer.format.schema import FieldSpec
 from packer.packing import tasks
 from packer.packing.output import OutputFolder
 from packer.packing.rejected import Rejected
-from packer.sources.limits import usual_memory
+from packer.sources.apart import usual_memory
 from packer.sources.opening import SourceOptions
 from packer.verify import verify
 from packer.writer import DatasetWriter
@@ -169,7 +169,7 @@ def test_going_on_after_a_failure(tmp_path, monkeypatch, files_of, workers):
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
         patch.setattr("packer.convert.write_shard", third_time)
-        patch.setattr("packer.packing.processes.write_shard", third_time)
+        patch.setattr("packer.packing.workers.write_shard", third_time)
         with pytest.raises(WriteError, match="disk is full"):
             convert(Squares(200), out, options)
     with pytest.raises(UnfinishedError, match="run the same"):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError, shortened
-from packer.sources.apart import each
+from packer.sources.apart import Limits, each
 from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, not_looking, stop, watched
 from packer.sources.hdf5.blocks import FileBlocks
 from packer.sources.hdf5.choice import check_request
@@ -23,7 +23,6 @@ from packer.sources.hdf5.groups import GroupSample, common_columns, group_sample
 from packer.sources.hdf5.paths import hdf5_paths
 from packer.sources.hdf5.scan import Request, Scan, scanned
 from packer.sources.hdf5.types import Column, paths
-from packer.sources.limits import Limits
 
 
 def open_hdf5(

@@ -8,7 +8,7 @@ import numpy as np
 
 from packer.codecs.configs import codec_name
 from packer.format import manifest as manifests
-from packer.sources.limits import usual_memory
+from packer.sources.apart import usual_memory
 from readers import PackedDataset
 
 

@@ -10,7 +10,7 @@ import pytest
 from packer.convert import ConvertOptions, open_source
 from packer.packing.plan import prepare
 from packer.packing.trial import PLACES, RUN_BYTES, Trial, trial
-from packer.sources.limits import Limits
+from packer.sources.apart import Limits
 from packer.sources.samples import SampleSource
 
 

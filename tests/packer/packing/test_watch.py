@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import itertools
 import os
 import signal
 import time
@@ -16,11 +17,10 @@ import pytest
 from packer.convert import ConvertOptions, convert
 from packer.errors import SourceError, UsageError, WriteError
 from packer.format.schema import FieldSpec
-from packer.packing.watch import Watch
-from packer.sources.apart import TICK, each
+from packer.sources import apart
+from packer.sources.apart import Limits, each, run
 from packer.sources.base import Source
 from packer.sources.hdf5 import source as hdf5
-from packer.sources.limits import Limits
 from packer.sources.opening import SourceOptions
 from readers import PackedDataset
 
@@ -200,11 +200,13 @@ def test_limits_are_checked(change):
 @pytest.fixture
 def folder(tmp_path):
     """Three HDF5 files of four rows."""
+    folder = tmp_path / "files"
+    folder.mkdir()
     for name in "abc":
-        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+        with h5py.File(folder / f"{name}.h5", "w") as file:
             file["x"] = np.full(4, ord(name))
             file.create_group("g/one")["x"] = np.full(4, ord(name))
-    return tmp_path
+    return folder
 
 
 @pytest.mark.parametrize("samples", ["rows", "groups:/g"])
@@ -259,13 +261,40 @@ def test_each_goes_on_behind_a_death():
         list(each(lambda item: 1 // item, [1, 0], Limits()))
 
 
-def test_time_that_the_parent_stood_still_counts_little():
+def test_time_that_the_parent_stood_still_counts_little(monkeypatch):
     """Where nobody looked for an hour (Ctrl-Z, a machine asleep), the worker did not read for an hour either."""
-    watch = Watch(Limits(seconds=2.5 * TICK))
-    blocks = watch.over(iter([{"i": [1]}]), 4)
-    assert not watch.is_late(3600)  # nothing is being read
-    watch._at.value = 4
-    assert not watch.is_late(3600)  # seen for the first time
-    assert [watch.is_late(3600) for _ in range(3)] == [False, False, True]
-    next(blocks)
-    assert not watch.is_late(3600)
+    hours = itertools.count(step=3600)
+    monkeypatch.setattr(apart, "TICK", 0.01)
+    monkeypatch.setattr(apart.time, "monotonic", lambda: next(hours))
+    assert list(each(time.sleep, [0.2], Limits(seconds=60))) == [None]
+
+
+def test_processes_share_the_items():
+    """Every item is worked at once, by one of several processes; what they tell comes with the number of the item."""
+
+    def work(item, here):
+        here.tell(item)
+        time.sleep(0.1)
+        return item * 10, os.getpid()
+
+    told = []
+    found = dict(run(work, range(6), 2, Limits(), lambda *word: told.append(word)))
+    assert {number: value for number, (value, _) in found.items()} == {n: n * 10 for n in range(6)}
+    assert len({pid for _, pid in found.values()}) == 2
+    assert sorted(told) == [(n, n) for n in range(6)]
+
+
+def test_a_process_that_is_lost_says_at_which_step():
+    """A crash in a step and one between steps are told apart; the other items are done."""
+
+    def work(item, here):
+        with here.step(7):
+            {1: crash}.get(item, int)()
+        {2: leave}.get(item, int)()
+
+    found = dict(run(work, range(4), 1, Limits()))
+    assert (found[0], found[3]) == (None, None)
+    assert [(found[n].kind, found[n].ending, found[n].at) for n in (1, 2)] == [
+        ("crash", "SIGSEGV", 7),
+        ("crash", "exit status 3", None),
+    ]

@@ -19,7 +19,7 @@ from soaking import kills
 from packer.convert import convert
 from packer.errors import UsageError
 from packer.format.schema import FieldSpec
-from packer.sources import child
+from packer.sources import apart
 from packer.sources.base import Source
 
 
@@ -34,7 +34,7 @@ def _said(connection, make):
 def in_a_daemon(make):
     """What comes of a call in a process such as the workers of multiprocessing.Pool are."""
     here, there = multiprocessing.Pipe(duplex=False)
-    process = child.context().Process(target=_said, args=(there, make), daemon=True)
+    process = apart.context().Process(target=_said, args=(there, make), daemon=True)
     process.start()
     said = here.recv()
     process.join()
@@ -43,7 +43,7 @@ def in_a_daemon(make):
     return said
 
 
-@pytest.mark.skipif(child.context().get_start_method() != "fork", reason="what is called here cannot be pickled")
+@pytest.mark.skipif(apart.context().get_start_method() != "fork", reason="what is called here cannot be pickled")
 @pytest.mark.parametrize("codec", ["auto", "none"])
 def test_a_daemon_is_told_what_it_can_do(tmp_path, codec):
     """It may have no children: the error says so and names workers=0, with which it packs by itself."""
@@ -118,9 +118,9 @@ def test_a_worker_ends_with_its_parent(tmp_path):
 #: Takes and frees 24 MB again and again; prints how many bytes were mapped for that.
 _TAKING = """
 import resource
-from packer.sources import child
+from packer.sources import apart
 
-child.begin()
+apart.begin()
 for turn in range(30):
     if turn == 10:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from packer.convert import ConvertOptions
-from packer.sources.limits import Limits, memory_within
+from packer.sources.apart import Limits, memory_within
 
 if sys.platform.startswith("linux"):
     import resource

@@ -98,7 +98,7 @@ WITHIN = """
 import sys
 from packer.errors import SourceError
 from packer.sources.images import png, png_pixels
-from packer.sources.limits import memory_within
+from packer.sources.apart import memory_within
 checked = png.check(sys.stdin.buffer.read(), "x.png")
 for mib in range(4, 80, 4):
     with memory_within(mib * 2**20):
