@@ -226,7 +226,8 @@ def open_source(sources: Any, options: ConvertOptions, rejected: list[Rejected])
     def on_bad(error: SourceError) -> None:
         if options.on_error == "stop":
             raise error
-        rejected.append(Rejected.of(error))
+        if error.sample is None:  # else it comes again with the sample
+            rejected.append(Rejected.of(error))
 
     if isinstance(sources, Source):
         return sources

@@ -59,6 +59,13 @@ _SOURCE = (
         metavar="rows|groups[:/PATH]",
         help="HDF5: what one sample is.",
     ),
+    click.option(
+        "--encoding",
+        default="utf-8",
+        show_default=True,
+        metavar="NAME",
+        help="HDF5: how text is written that the file does not say to be UTF-8, such as latin-1.",
+    ),
 )
 
 _PACKING = (
@@ -159,6 +166,7 @@ def _source_options(given: dict[str, Any]) -> SourceOptions:
         skip=given.pop("skip"),
         axis=given.pop("axis"),
         samples=given.pop("samples"),
+        encoding=given.pop("encoding"),
         mode=given.pop("mode"),
         palette=given.pop("palette"),
         max_pixels=given.pop("max_pixels"),

@@ -22,7 +22,8 @@ from packer.format.schema import FieldSpec
 #: arrays, text as a list of m str. All fields of a block hold the same number of samples.
 Block = dict[str, "NDArray[Any] | list[NDArray[Any]] | list[str]"]
 
-#: Told of each bad file found while a source is opened; may raise (stop) or return (skip that sample).
+#: Told of each bad file found while a source is opened; may raise (stop) or return (skip that sample). An error with
+#: a `sample` is told early alone: whoever goes on meets it again when the sample is read.
 OnBad = Callable[[SourceError], None]
 
 

@@ -24,7 +24,7 @@ LOOK_AT = 10_000
 
 
 _CONCERNS = {
-    **dict.fromkeys(("pick", "skip", "axis", "samples"), ("hdf5",)),
+    **dict.fromkeys(("pick", "skip", "axis", "samples", "encoding"), ("hdf5",)),
     **dict.fromkeys(("mode", "palette", "max_pixels", "patch", "stride", "downscale"), ("images", "basicsr")),
     **dict.fromkeys(("fields", "cast", "triangulate"), ("ply",)),
 }
@@ -39,6 +39,7 @@ class SourceOptions:
         skip: HDF5: fields to leave out.
         axis: HDF5: number of the axis that counts the samples, from the end where negative.
         samples: HDF5: `rows`, `groups` or `groups:/path`.
+        encoding: HDF5: of text that the file does not say to be UTF-8, such as `latin-1`.
         mode: images: `gray`, `rgb` or `rgba`; None keeps what the files hold.
         palette: images: `colour` or `index`.
         max_pixels: images: larger ones are refused; None for the source's own limit.
@@ -54,6 +55,7 @@ class SourceOptions:
     skip: tuple[str, ...] = ()
     axis: int = 0
     samples: str = "rows"
+    encoding: str = "utf-8"
     mode: str | None = None
     palette: str = "colour"
     max_pixels: int | None = None
@@ -141,6 +143,7 @@ def _open(
         on_bad=on_bad,
         axis=options.axis,
         samples=options.samples,
+        encoding=options.encoding,
         limits=limits,
         looking=looking,
     )

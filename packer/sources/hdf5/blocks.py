@@ -145,10 +145,29 @@ def field_values(values: NDArray[Any], column: Column, path: str) -> NDArray[Any
 
 
 def _texts(values: NDArray[Any], column: Column, path: str) -> list[str]:
-    try:
-        return [text.decode() for text in values.tolist()]
-    except UnicodeDecodeError as error:
-        raise SourceError(f"field {column.spec.name}: text that is not UTF-8 ({error.object[:40]!r})", path) from error
+    texts = values.tolist()
+    for encoding in column.encodings:
+        try:
+            return [text.decode(encoding) for text in texts]
+        except UnicodeDecodeError as error:
+            bad = error
+    if len(texts) > 1:  # each for itself: UTF-8 in one must not be read as something else because of another
+        return [_texts(values[i : i + 1], column, path)[0] for i in range(len(texts))]
+    asked = " or ".join("UTF-8" if name == "utf-8" else name for name in column.encodings)
+    raise SourceError(
+        f"field {column.spec.name}: text that is not {asked} ({bad.object[:40]!r}); name its encoding, as in "
+        f"--encoding latin-1, or leave it out with --skip {column.dataset}",
+        path,
+    )
+
+
+def boxed(dataset: h5py.Dataset) -> NDArray[Any]:
+    """The whole dataset as the one sample of a batch: (1, ...)."""
+    if dataset.dtype.hasobject and not dataset.dtype.names:
+        box = np.empty(1, dataset.dtype)
+        box[0] = dataset[()]
+        return box
+    return np.asarray(dataset[()])[np.newaxis]
 
 
 def _check_bools(values: NDArray[Any], column: Column, path: str) -> None:

@@ -14,8 +14,14 @@ from packer.sources.hdf5.types import Column
 _MAX_LINES = 200
 
 
-def check_request(fields: Mapping[str, str] | None) -> None:
-    """Raises UsageError where a wanted field name cannot be one."""
+def check_request(fields: Mapping[str, str] | None, encoding: str) -> None:
+    """Raises UsageError where a wanted field name cannot be one, or there is no such encoding."""
+    try:
+        "".encode(encoding)
+    except LookupError:
+        raise UsageError(
+            f"--encoding {encoding}: there is no such encoding of text; utf-8, latin-1 or cp1252 are"
+        ) from None
     for name, path in (fields or {}).items():
         try:
             check_field_name(name)
@@ -57,14 +63,19 @@ def chosen(
     return wanted
 
 
-def columns(wanted: Mapping[str, Listed]) -> tuple[Column, ...]:
-    """The columns of chosen datasets, in order."""
+def columns(wanted: Mapping[str, Listed], encoding: str) -> tuple[Column, ...]:
+    """Return the columns of chosen datasets, in order.
+
+    Args:
+        encoding: of text; what the file says to be UTF-8 is read so first.
+    """
     found = []
     for name, entry in wanted.items():
         if entry.leaf is not None:
             leaf = entry.leaf
             spec = FieldSpec(name=name, dtype=leaf.dtype, kind=leaf.kind, shape=leaf.shape)
-            found.append(Column(spec, entry.dataset, entry.members))
+            encodings = tuple(dict.fromkeys(["utf-8", encoding] if leaf.charset == "utf-8" else [encoding]))
+            found.append(Column(spec, entry.dataset, entry.members, encodings))
     return tuple(found)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, shortened
 from packer.sources.base import Block, Source
-from packer.sources.hdf5.blocks import BLOCK_BYTES, field_values
+from packer.sources.hdf5.blocks import BLOCK_BYTES, boxed, field_values
 from packer.sources.hdf5.dataset import dataset_at
 from packer.sources.hdf5.file import faults_named, opened
 from packer.sources.hdf5.group_origin import group_origin
@@ -86,7 +87,7 @@ class HDF5GroupSource(Source):
     def _sample(self, file: h5py.File, path: str, group: str) -> dict[str, Any]:
         with faults_named(path, "reading"):
             names = dict.fromkeys(c.dataset for c in self._columns)
-            values = {name: _boxed(dataset_at(file, path, group + name, 1)[0]) for name in names}
+            values = {name: boxed(dataset_at(file, path, group + name, 1)[0]) for name in names}
             return {c.spec.name: _value(values[c.dataset], c, path) for c in self._columns}
 
     def _block(self, samples: list[dict[str, Any]]) -> Block:
@@ -105,15 +106,6 @@ class HDF5GroupSource(Source):
         return [shortened(note) for note in self._notes]
 
 
-def _boxed(dataset: h5py.Dataset) -> NDArray[Any]:
-    """The whole dataset as the one sample of a batch: (1, ...)."""
-    if dataset.dtype.hasobject and not dataset.dtype.names:
-        box = np.empty(1, dataset.dtype)
-        box[0] = dataset[()]
-        return box
-    return np.asarray(dataset[()])[np.newaxis]
-
-
 def _value(values: NDArray[Any], column: Column, path: str) -> Any:
     """The field of one sample: an array, or a str.
 
@@ -128,7 +120,7 @@ def _value(values: NDArray[Any], column: Column, path: str) -> Any:
     shape, planned = inner.shape[1:], column.spec.shape
     if len(shape) != len(planned) or any(p not in (None, n) for n, p in zip(shape, planned, strict=True)):
         raise SourceError(f"field {column.spec.name} has shape {shape} now: the file has changed", path)
-    exact = Column(msgspec.structs.replace(column.spec, shape=shape), column.dataset, column.members)
+    exact = replace(column, spec=msgspec.structs.replace(column.spec, shape=shape))
     return field_values(values, exact, path)[0]
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from packer.errors import SourceError
 from packer.sources.base import OnBad
 from packer.sources.hdf5.attributes import attributes
+from packer.sources.hdf5.blocks import boxed, field_values
 from packer.sources.hdf5.choice import chosen, columns
 from packer.sources.hdf5.dataset import dataset_at
 from packer.sources.hdf5.differences import difference
@@ -158,10 +159,20 @@ def _sample(file: h5py.File, path: str, group: str, request: Request) -> GroupSa
     except SourceError as error:
         raise SourceError(f"group {group} {error.reason}", path) from error
     files = [home for name, home in held.homes.items() if name in {e.dataset for e in wanted.values()}]
-    for name in dict.fromkeys(entry.dataset for entry in wanted.values()):
-        files.extend(dataset_at(file, path, group + name, 1)[1].files)
+    fields = columns(wanted, request.encoding)
+    for name in dict.fromkeys(column.dataset for column in fields):
+        dataset, storage = dataset_at(file, path, group + name, 1)
+        files.extend(storage.files)
+        texts = [c for c in fields if c.dataset == name and c.spec.kind == "text" and not dataset.dtype.hasobject]
+        if texts:  # decoded here, so that one that cannot be is found before hours of packing
+            values = boxed(dataset)
+            try:
+                for column in texts:
+                    field_values(values, column, path)
+            except SourceError as error:
+                raise SourceError(f"group {group}: {error.reason}", path) from error
     notes = tuple(conversions(wanted.values()))
-    fields, homes = columns(wanted), tuple(dict.fromkeys(files))
+    homes = tuple(dict.fromkeys(files))
     types, more_types = stored_types(file[group], fields, of_rows=False)
     lost = {
         "attributes of datasets and groups": bool(held.described),
@@ -207,4 +218,4 @@ def _loose(column: Column) -> Column:
 
 
 def _shaped(column: Column, shape: tuple[int | None, ...]) -> Column:
-    return Column(msgspec.structs.replace(column.spec, shape=shape), column.dataset, column.members)
+    return replace(column, spec=msgspec.structs.replace(column.spec, shape=shape))

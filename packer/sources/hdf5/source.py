@@ -33,6 +33,7 @@ def open_hdf5(
     on_bad: OnBad = stop,
     axis: int = 0,
     samples: str = "rows",
+    encoding: str = "utf-8",
     limits: Limits | None = None,
     looking: Looking = not_looking,
 ) -> Source:
@@ -46,6 +47,7 @@ def open_hdf5(
         axis: number of the sample axis, from the end where negative.
         samples: `rows`: along an axis of the datasets; `groups` or `groups:/path`: every group there is
             one sample, and paths in `fields` and `skip` start from it.
+        encoding: of text that the file does not say to be UTF-8, such as `latin-1`.
         limits: what the headers of one file may take, in a process of its own: files exist that crash the library,
             or of which it makes gigabytes. None: in this process.
         looking: told how far reading headers is.
@@ -54,8 +56,8 @@ def open_hdf5(
         UsageError: a field name in `fields` cannot be one, `skip` fits nothing, `samples` is another word.
         SourceError: no usable file, no common sample axis, or data that cannot be stored.
     """
-    check_request(fields)
-    request = Request(dict(fields or {}), tuple(skip), axis)
+    check_request(fields, encoding)
+    request = Request(dict(fields or {}), tuple(skip), axis, encoding)
     how, _colon, base = samples.partition(":")
     if how not in ("rows", "groups") or (how == "rows" and base):
         raise UsageError(f"--samples {samples}: rows, groups or groups:/path is expected")
@@ -71,6 +73,8 @@ def _open_rows(path: str, request: Request, on_bad: OnBad, limits: Limits | None
     for file, scan in watched(zip(files, found, strict=True), HEADERS, looking, len(files)):
         try:
             scans.append(_fitting(scan, scans, file))
+            if scans[-1].bad:
+                on_bad(scans[-1].bad)
         except SourceError as error:
             on_bad(error)
     if not scans:
@@ -99,6 +103,7 @@ def _open_groups(
         raise SourceError("no group is left that can be packed", path)
     columns, kept = common_columns(found, on_bad)
     options = {"fields": dict(request.fields), "skip": list(request.skip), "samples": f"groups:/{base.strip('/')}"}
+    options |= _encoding(request)
     return HDF5GroupSource(columns, kept, options)
 
 
@@ -218,7 +223,12 @@ def _provenance(scans: Sequence[Scan], request: Request) -> dict[str, Any]:
             file.update({"datasets": {}} | scan.origin)  # said even where there is nothing else to say
         files.append(file)
     options = {"fields": dict(request.fields), "skip": list(request.skip), "axis": request.axis}
+    options |= _encoding(request)
     return {"options": options, "paths": paths(scans[0].columns), "files": files}
+
+
+def _encoding(request: Request) -> dict[str, str]:
+    return {} if request.encoding == "utf-8" else {"encoding": request.encoding}
 
 
 def _text(name: str) -> str:

@@ -24,11 +24,13 @@ class Column:
         spec: what the field is.
         dataset: path of the dataset, from the root of the file (or of a sample's group).
         members: names of compound members that lead from the dataset's values to the field's.
+        encodings: text is in the first of these that can hold it.
     """
 
     spec: FieldSpec
     dataset: str
     members: tuple[str, ...] = ()
+    encodings: tuple[str, ...] = ("utf-8",)
 
     @property
     def path(self) -> str:
@@ -51,6 +53,7 @@ class Leaf:
         kind: `array` or `text`.
         shape: shape of one sample.
         enum: names and numbers of an enumeration.
+        charset: `ascii` or `utf-8`, what the file says of text.
     """
 
     members: tuple[str, ...]
@@ -59,6 +62,7 @@ class Leaf:
     kind: Kind = "array"
     shape: Shape = ()
     enum: dict[str, int] = field(default_factory=dict)
+    charset: str = "ascii"
 
 
 def leaves(dtype: np.dtype[Any], shape: tuple[int, ...], members: tuple[str, ...] = ()) -> Iterator[Leaf]:
@@ -74,10 +78,11 @@ def leaves(dtype: np.dtype[Any], shape: tuple[int, ...], members: tuple[str, ...
 
 
 def _leaf(dtype: np.dtype[Any], shape: tuple[int, ...], members: tuple[str, ...]) -> Leaf:
-    if h5py.check_string_dtype(dtype) is not None:
+    text = h5py.check_string_dtype(dtype)
+    if text is not None:
         if shape:
             return Leaf(members, _several_strings(dtype, shape))
-        return Leaf(members, dtype="uint8", kind="text", shape=(None,))
+        return Leaf(members, dtype="uint8", kind="text", shape=(None,), charset=text.encoding)
     if h5py.check_ref_dtype(dtype) is not None:
         return Leaf(members, "holds references to other objects")
     base = h5py.check_vlen_dtype(dtype)

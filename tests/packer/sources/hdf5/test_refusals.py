@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -12,7 +13,10 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from packer.cli.main import main
+from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.sources.hdf5.source import open_hdf5
 
@@ -233,14 +237,53 @@ def test_a_corrupt_chunk_names_the_first_bad_sample(tmp_path: Path) -> None:
     assert np.array_equal(rest, array[510:])
 
 
-def test_text_that_is_not_utf8_names_its_sample(tmp_path: Path) -> None:
-    """Bytes are never guessed at."""
+BAD_TEXT = r"field t: text that is not UTF-8 \(b'\\xff\\xe9'\); name its encoding, as in --encoding latin-1.*--skip /t"
+
+
+@pytest.mark.parametrize("length", [None, 2])
+def test_text_that_is_not_utf8_names_its_sample(tmp_path: Path, length: int | None) -> None:
+    """Bytes are never guessed at, and those of fixed length are seen before packing; --encoding takes them."""
     path = str(tmp_path / "x.h5")
     with h5py.File(path, "w") as file:
-        file["t"] = np.array([b"a", b"b", b"\xff\xfe", b"c"])
-    with pytest.raises(SourceError, match="field t: text that is not UTF-8") as caught:
-        list(open_hdf5(path).read())
+        file.create_dataset("t", data=[b"a", b"b", b"\xff\xe9", b"c"], dtype=h5py.string_dtype("ascii", length))
+        file.create_dataset("u", data=["é"] * 4, dtype=h5py.string_dtype())
+    bad: list[SourceError] = []
+    source = open_hdf5(path, on_bad=bad.append)
+    with pytest.raises(SourceError, match=BAD_TEXT) as caught:
+        list(source.read())
     assert caught.value.sample == 2
+    assert [error.sample for error in bad] == ([2] if length else [])
+    source = open_hdf5(path, encoding="latin-1")
+    (block,) = source.read()
+    assert block == {"t": ["a", "b", "ÿé", "c"], "u": ["é"] * 4}
+    assert source.provenance()["options"]["encoding"] == "latin-1"
+    with pytest.raises(UsageError, match=r"--encoding latin-11: there is no such encoding"):
+        open_hdf5(path, encoding="latin-11")
+
+
+def test_text_of_groups_is_seen_before_anything_is_packed(tmp_path: Path) -> None:
+    """The group is named; --encoding takes it."""
+    path = str(tmp_path / "x.h5")
+    with h5py.File(path, "w") as file:
+        for name, text in (("a", b"plain"), ("b", b"\xe9")):
+            file[f"{name}/t"] = np.bytes_(text)
+    with pytest.raises(SourceError, match=r"group /b.*field t: text that is not UTF-8"):
+        open_hdf5(path, samples="groups")
+    (block,) = open_hdf5(path, samples="groups", encoding="latin-1").read()
+    assert block == {"t": ["plain", "é"]}
+
+
+def test_plan_sees_text_that_is_not_utf8(tmp_path: Path) -> None:
+    """`packer plan` exits with 1 and says what to do; with --on-error skip the sample is left out once."""
+    path = str(tmp_path / "x.h5")
+    with h5py.File(path, "w") as file:
+        file["t"] = np.array([b"a", b"b", b"\xff\xe9", b"c"])
+    run = CliRunner().invoke(main, ["plan", path])
+    assert run.exit_code == 1
+    assert re.search(f"x.h5: row 2: {BAD_TEXT}", run.stderr)
+    assert CliRunner().invoke(main, ["plan", path, "--encoding", "latin-1"]).exit_code == 0
+    report = convert(path, tmp_path / "out", workers=0, on_error="skip")
+    assert (report.samples, len(report.rejected)) == (3, 1)
 
 
 def test_keras_weights_are_refused_with_the_reason(tmp_path: Path) -> None:
