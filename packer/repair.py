@@ -17,7 +17,7 @@ from packer.checking.rebuild import rebuild_manifest
 from packer.errors import DamagedError, DatasetError, SourceError, UnfinishedError, WriteError
 from packer.format import manifest as manifests
 from packer.format.column import Column
-from packer.format.manifest import NAMES_FILE, REJECTED_FILE, SHARD_FOLDER, Manifest, ShardEntry
+from packer.format.manifest import MANIFEST, NAMES_FILE, REJECTED_FILE, SHARD_FOLDER, Manifest, ShardEntry
 from packer.format.schema import Field
 from packer.format.shard import Shard
 from packer.packing.conversions import given_by, packed_names
@@ -41,7 +41,7 @@ class RepairReport:
     """What was made again.
 
     Attributes:
-        manifest: whether the manifest was rebuilt from the shards.
+        manifest: whether the manifest was rebuilt from the shards, or what it says of their bytes.
         names: whether the table of names was made again.
         shards: files of the shards that were packed again.
         changed: of those, the ones whose bytes differ from before, though every sample that could still be read is
@@ -136,9 +136,10 @@ def _repair(
     if not isinstance(manifest.left_out, msgspec.UnsetType) and manifest.left_out.file in wrong:
         listed, left_out = _list_anew(folder, manifest)
         manifest = msgspec.structs.replace(manifest, left_out=listed)
-    if changed or names or left_out is not None:
+    totals = MANIFEST in wrong
+    if changed or names or totals or left_out is not None:
         _publish(folder, manifest, list(entries.values()))
-    return RepairReport(rebuilt, names, tuple(entry.file for entry in bad), tuple(changed), left_out)
+    return RepairReport(rebuilt or totals, names, tuple(entry.file for entry in bad), tuple(changed), left_out)
 
 
 def _list_anew(folder: Path, manifest: Manifest) -> tuple[ListEntry, int]:

@@ -7,6 +7,7 @@ report.damages      # what is damaged: shard, field, sample numbers and names
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import msgspec
 from packer.checking.shard_check import Checked, Fault, ShardCheck, check_shard, check_shards, of_file
 from packer.errors import DamagedError, DatasetError
 from packer.format import manifest as manifests
-from packer.format.manifest import SHARD_FOLDER, UNFINISHED, FileEntry, Manifest, ShardEntry
+from packer.format.manifest import MANIFEST, SHARD_FOLDER, UNFINISHED, FileEntry, Manifest, ShardEntry, total_of
 from packer.format.names import Names
 from packer.packing.left_out import left_out_lines
 from packer.packing.output import beside
@@ -104,6 +105,19 @@ class _Checker:
             self.frames += checked.frames
             self.damages += [self._damage(entry, first, fault) for fault in checked.faults]
             first += entry.samples
+        self._check_totals([found[number] for number in range(len(entries))])
+
+    def _check_totals(self, checked: Sequence[Checked]) -> None:
+        """Compares the bytes that the manifest says of each column with what all shards hold, if all could be read."""
+        for field in self.manifest.fields:
+            held = [shard.totals.get(field.name) for shard in checked]
+            if None in held:
+                continue
+            total, said = total_of(one for one in held if one), self.manifest.columns[field.name]
+            if total != said:
+                what = f"it says {said.raw:,} bytes as arrays and {said.stored:,} stored"
+                what += f", the shards hold {total.raw:,} and {total.stored:,}"
+                self.damages.append(Damage(MANIFEST, what, field.name))
 
     def check_strangers(self) -> None:
         """Finds files that the manifest does not know; those of an append, or of a tidying, to go on are no damage."""

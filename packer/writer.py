@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 import packer
@@ -38,6 +39,29 @@ HOLD_SAMPLES = 64
 HOLD_BYTES = 32 * 2**20
 #: First size of a shard's map beyond its raw bytes; it grows where that is not enough.
 MAP_SPARE = 64 * 2**20
+
+
+class _Seen:
+    """The names that were added, of each a digest of 124 bits, so that a million take 16 MB."""
+
+    def __init__(self) -> None:
+        self._buckets: list[bytearray] = [bytearray() for _ in range(2**12)]
+
+    def add(self, name: bytes) -> None:
+        """Add a name."""
+        bucket, digest = self._place(name)
+        bucket += digest
+
+    def __contains__(self, name: bytes) -> bool:
+        bucket, digest = self._place(name)
+        at = bucket.find(digest)
+        while at > 0 and at % len(digest):  # the end of one digest and the beginning of the next
+            at = bucket.find(digest, at + 1)
+        return at >= 0
+
+    def _place(self, name: bytes) -> tuple[bytearray, bytes]:
+        digest = xxhash.xxh3_128_digest(name)
+        return self._buckets[int.from_bytes(digest[:2], "big") % len(self._buckets)], digest[2:]
 
 
 class DatasetWriter:
@@ -80,7 +104,7 @@ class DatasetWriter:
         self._held_bytes = 0
         self._fields: tuple[Field, ...] = ()
         self._named: bool | None = None
-        self._names: set[bytes] = set()
+        self._names = _Seen()
         self._shard: ShardWriter | None = None
         self._reports: list[ShardReport] = []
         self._samples = 0
@@ -136,6 +160,7 @@ class DatasetWriter:
         if self._held:
             self._settle(self._held)
         self._close_shard()
+        self._names = _Seen()  # their memory is wanted for the table
         made = Made(self._fields, {"kind": "writer"}, bool(self._named))
         finish(self._folder, made, self._reports)
 

@@ -7,11 +7,12 @@ import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
-from packer.errors import DatasetError
+from packer.errors import DamagedError, DatasetError
+from packer.format import manifest as manifests
+from packer.format.column_index import ColumnIndex
 from packer.format.manifest import FileEntry, Manifest
 from packer.format.names import Names
-from packer.format.schema import Field
-from packer.format.shard import Shard
+from packer.format.shard import Shard, stored_bytes
 from readers.advice import Advisor
 from readers.fixed import FixedCoded, FixedRaw
 from readers.forks import renew_in_children
@@ -36,7 +37,8 @@ class Opened:
         lease: held as long as this is: it keeps a cache from removing the files.
 
     Raises:
-        DamagedError: a shard is missing, cut short, or its index is broken.
+        DamagedError: a shard is missing, cut short, that of another dataset, or its index is broken.
+        DatasetError: the dataset was replaced after its manifest was read, or too many files are open.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, fields: Sequence[str], lease: object = None) -> None:
@@ -48,12 +50,20 @@ class Opened:
             # Descriptors are mere numbers and would stay open; maps go with the last array that looks into them.
             weakref.finalize(self, shard.close)
             shard.read_around(False)  # of the indexes a few pages are looked at, too
+            shard.check_header(manifest.fields, entry.samples)
             self.shards.append(shard)
+        if lease is None:  # files of a cache are fetched by digest, into a folder of their own for each manifest
+            _check_not_replaced(folder, manifest)
         self.memory = Memory(self.shards)
         self.places: dict[str, Places] = {}
         for number, field in enumerate(manifest.fields):
             if field.name in fields:
-                self.places[field.name] = self._places(number, field, [entry.samples for entry in entries])
+                indexes = [
+                    shard.index(number, field, entry.samples) for shard, entry in zip(self.shards, entries, strict=True)
+                ]
+                if lease is None:
+                    _check_stored(folder, manifest, field.name, indexes)
+                self.places[field.name] = Places(field, indexes, self.memory)
         self.readers: dict[str, WholeReader] = {name: _reader(self.places[name]) for name in fields}
         FixedRaw.join([reader for reader in self.readers.values() if isinstance(reader, FixedRaw)])
         for shard in self.shards:
@@ -61,9 +71,25 @@ class Opened:
             shard.forget()
         self.advisor = Advisor(self.memory, self.shards)
 
-    def _places(self, number: int, field: Field, samples: Sequence[int]) -> Places:
-        indexes = [shard.index(number, field, count) for shard, count in zip(self.shards, samples, strict=True)]
-        return Places(field, indexes, self.memory)
+
+def _check_not_replaced(folder: Path, manifest: Manifest) -> None:
+    """Raise DatasetError if the manifest in the folder is now that of other shards than those it was opened with.
+
+    What was appended since changes nothing. Asked after the shards are mapped: what is replaced later is not read.
+    """
+    now = manifests.read(folder)
+    if now.fields != manifest.fields or not set(manifest.shards) <= set(now.shards):
+        raise DatasetError(f"{folder}: the dataset was replaced since it was opened; open it anew")
+
+
+def _check_stored(folder: Path, manifest: Manifest, field: str, indexes: Sequence[ColumnIndex]) -> None:
+    """Raise DamagedError if the shards do not hold as many bytes of a field as the manifest says."""
+    held, said = sum(map(stored_bytes, indexes)), manifest.columns[field].stored
+    if held != said:
+        raise DamagedError(
+            f"{folder}: field {field!r}: the shards hold {held:,} bytes, the manifest says {said:,}: a shard was "
+            "replaced, or the manifest is wrong; run `packer verify`, then `packer repair`"
+        )
 
 
 class NameTables:

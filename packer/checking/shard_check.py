@@ -14,9 +14,9 @@ import xxhash
 
 from packer.errors import PackerError
 from packer.format.column import Column
-from packer.format.manifest import ShardEntry
+from packer.format.manifest import ColumnTotals, ShardEntry
 from packer.format.schema import Field
-from packer.format.shard import Shard
+from packer.format.shard import Shard, column_totals
 from packer.packing.progress import Progress, no_progress
 from packer.sources.apart import Here, Limits, Lost, run
 
@@ -53,6 +53,8 @@ class Checked:
     faults: list[Fault] = field(default_factory=list)
     nbytes: int = 0
     frames: int = 0
+    #: Bytes of each column, by field; absent where the shard could not be read so far.
+    totals: dict[str, ColumnTotals] = field(default_factory=dict)
 
 
 def check_shard(check: ShardCheck, progress: Progress | None = None) -> Checked:
@@ -105,17 +107,14 @@ def of_file(text: str, path: Path, folder: Path) -> str:
 
 
 def _check_open(shard: Shard, check: ShardCheck, checked: Checked, progress: Progress) -> None:
-    header, samples = shard.header(), check.entry.samples
-    # Its number is not looked at: in a dataset that was merged it is that of the dataset it was packed for.
-    if (header.samples, header.fields) != (samples, check.fields):
-        what = f"its header tells of {header.samples} samples, or of other fields; another file?"
-        checked.faults.append(Fault(what))
-        return
+    samples = check.entry.samples
+    header = shard.check_header(check.fields, samples)
     columns = []
     for position, each in enumerate(check.fields):
         column = shard.column(position, each, samples)
         column.index.check_samples(shard.path)
         columns.append(column)
+        checked.totals[each.name] = column_totals(column.index)
     _check_bytes(shard, check.entry, columns, checked, progress)
     if not checked.faults and header.named:
         shard.names(samples)

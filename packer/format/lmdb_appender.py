@@ -19,7 +19,7 @@ from packer.format.writeback import Writeback
 COMMIT_BYTES = 4 * 10**6
 #: Bytes between two times that the file is mapped anew. What commits look at through the map counts as memory of the
 #: process, with all that lies around it: 420 MB of a shard of 1 GiB.
-REMAP_BYTES = 64 * 10**6
+REMAP_BYTES = 16 * 10**6
 #: The map grows to a multiple of this.
 _GRAIN = 4096
 
@@ -61,6 +61,7 @@ class LmdbAppender:
         """
         self._batch.append((key, value))
         self._batch_bytes += len(value)
+        self._mapped_bytes += len(key) + len(value)
         try:
             self._put(key, value)
         except lmdb.MapFullError:
@@ -79,7 +80,6 @@ class LmdbAppender:
             except lmdb.MapFullError:
                 self._replay()
         self._writeback.begin()
-        self._mapped_bytes += self._batch_bytes
         if self._mapped_bytes >= REMAP_BYTES:
             self._env.set_mapsize(self._map_size)
             self._mapped_bytes = 0

@@ -1,24 +1,164 @@
-"""names.lmdb: name -> sample number and number -> name, looked up a batch at a time; without the LMDB library."""
+"""names.lmdb: name -> sample number and number -> name, written once, looked up a batch at a time.
+
+A table is written with little memory: names are sorted some at a time, and the sorted runs are merged from the disk.
+It is read without the LMDB library.
+"""
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import mmap
-from collections.abc import Sequence
+import struct
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import DamagedError, MissingNameError
+from packer.errors import DamagedError, MissingNameError, SourceError
+from packer.format import pages
 from packer.format.key_search import KeySearch
+from packer.format.lmdb_appender import LmdbAppender
 from packer.format.manifest import FileEntry
-from packer.format.name_keys import BY_NAME, BY_NUMBER, KEY
+from packer.format.page_replay import PageReplay
+from packer.format.shard import with_room
+from packer.format.write_errors import clear_errors
+
+#: Keys of the two directions: `#` and the number, 8 bytes big-endian; `=` and the name, UTF-8.
+BY_NUMBER = b"#"
+BY_NAME = b"="
+KEY = struct.Struct(">cQ")
+VALUE = struct.Struct("<Q")
+MAX_NAME = 510
+
+#: Names that are sorted in memory; more are sorted in runs of so many, which go to a file.
+RUN_NAMES = 2**16
+#: Keys between two commits of the table: few, since what is not committed lies in memory twice. Even if all names have
+#: the most bytes, they have fewer than what the appender commits by itself.
+COMMIT_NAMES = 2**12
+#: Before each name of a run in the file: the number of its sample, and its bytes.
+_RECORD = struct.Struct("<QH")
+_BLOCK_BYTES = 2**16
+
+
+def write_names(path: Path, names: Iterable[bytes]) -> None:
+    """Write names.lmdb for samples named `names`, in the order of their numbers; they are gone through twice.
+
+    Raises:
+        SourceError: two samples have one name, or a name is too long.
+        WriteError: the file cannot be written.
+    """
+    with clear_errors(path), _Sorted(path.parent) as by_name:
+        appender = LmdbAppender(path, pages.map_size(_planned_bytes(names, by_name)) + 64 * 4096)
+        numbered = ((KEY.pack(BY_NUMBER, number), name) for number, name in enumerate(names))
+        named = ((BY_NAME + name, VALUE.pack(number)) for name, number in by_name)
+        try:
+            for put, (key, value) in enumerate(itertools.chain(numbered, named), 1):
+                appender.put(key, value)
+                if put % COMMIT_NAMES == 0:
+                    appender.commit()
+            appender.finish()
+        except BaseException:
+            appender.abort()
+            raise
+
+
+def names_bytes(names: Iterable[bytes]) -> int:
+    """Return the bytes of names.lmdb.
+
+    Raises:
+        SourceError: two samples have one name, or a name is too long.
+    """
+    with _Sorted() as by_name:
+        return _planned_bytes(names, by_name)
+
+
+def _planned_bytes(names: Iterable[bytes], by_name: _Sorted) -> int:
+    """Return the bytes of the table after checking the names, which are added to `by_name`."""
+    replay = PageReplay()
+    puts = itertools.count(1)
+
+    def put(key_bytes: int, value_bytes: int) -> None:
+        replay.put(key_bytes, value_bytes)
+        if next(puts) % COMMIT_NAMES == 0:
+            replay.commit()
+
+    for number, name in enumerate(names):
+        if not 0 < len(name) <= MAX_NAME:
+            shown = name[:40].decode(errors="replace")
+            raise SourceError(f"the name {shown!r}... has {len(name)} bytes, 1 to {MAX_NAME} fit")
+        put(1 + 8, len(name))
+        by_name.add(name, number)
+    before = (b"", 0)
+    for name, number in by_name:
+        if name == before[0]:
+            raise SourceError(f"samples {before[1]} and {number} have one name, {name.decode()!r}; names must differ")
+        before = (name, number)
+        put(1 + len(name), 8)
+    replay.commit()
+    return replay.file_bytes
+
+
+class _Sorted:
+    """Names and their numbers in the order of the names: sorted in runs, and merged each time they are gone through.
+
+    Args:
+        folder: where a temporary file of the runs is made if there are several; None for the system's own place.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        place = None if folder is None else str(folder)
+        self._file: IO[bytes] = tempfile.SpooledTemporaryFile(_BLOCK_BYTES, dir=place)  # noqa: SIM115  # see __exit__
+        self._ends = [0]  # of the runs in the file
+        self._last: list[tuple[bytes, int]] = []
+
+    def add(self, name: bytes, number: int) -> None:
+        """Add a name."""
+        self._last.append((name, number))
+        if len(self._last) == RUN_NAMES:
+            self._last.sort()
+            for name, number in self._last:
+                self._file.write(_RECORD.pack(number, len(name)) + name)
+            self._ends.append(self._file.tell())
+            self._last = []
+
+    def __iter__(self) -> Iterator[tuple[bytes, int]]:
+        self._last.sort()
+        return heapq.merge(self._last, *itertools.starmap(self._read, itertools.pairwise(self._ends)))
+
+    def _read(self, start: int, stop: int) -> Iterator[tuple[bytes, int]]:
+        """Yield the names of one run."""
+        block, at = b"", 0
+        while True:
+            if len(block) - at < _RECORD.size + MAX_NAME and start < stop:
+                self._file.seek(start)
+                more = self._file.read(min(_BLOCK_BYTES, stop - start))
+                start += len(more)
+                block, at = block[at:] + more, 0
+            if at == len(block):
+                return
+            number, size = _RECORD.unpack_from(block, at)
+            at += _RECORD.size + size
+            yield block[at - size : at], number
+
+    def __enter__(self) -> _Sorted:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
 
 
 def _name_key(name: str) -> bytes:
     # Text that is not Unicode, as file names can be, is the name of no sample rather than an error.
     return BY_NAME + name.encode(errors="surrogatepass")
+
+
+def _map(path: Path) -> mmap.mmap:
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 class Names:
@@ -41,8 +181,7 @@ class Names:
             problem = "missing" if held < 0 else f"{held:,} bytes, {entry.bytes:,} expected"
             raise DamagedError(f"{path}: {problem}; run `packer repair`")
         try:
-            with path.open("rb") as file:
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._map = with_room(path, lambda: _map(path))
         except (OSError, ValueError) as error:  # ValueError: nothing in it
             raise DamagedError(f"{path}: it cannot be mapped: {error}; run `packer repair`") from None
         self._search = KeySearch(memoryview(self._map), str(path))

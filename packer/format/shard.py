@@ -7,11 +7,14 @@ a truncated file is an error and not a bus error. Nothing here can write.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import mmap
 import os
 import stat
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -32,7 +35,13 @@ from packer.format.layout import (
     chunk_key,
     column_key,
 )
+from packer.format.manifest import ColumnTotals
 from packer.format.schema import Field
+
+#: Names of samples that are cut apart at a time.
+_CUT = 2**14
+
+Opened = TypeVar("Opened")
 
 
 class Shard:
@@ -48,7 +57,7 @@ class Shard:
 
     def __init__(self, path: Path, size: int | None = None) -> None:
         self.path = str(path)
-        self.fd = _open(path)
+        self.fd = open_file(path)
         try:
             held = os.fstat(self.fd).st_size
             if size is not None and held != size:
@@ -57,7 +66,7 @@ class Shard:
                     "copy it again or run `packer repair`"
                 )
             page_size = btree.check_size(os.read(self.fd, btree.HEAD_BYTES), held, self.path)
-            self.map = mmap.mmap(self.fd, 0, access=mmap.ACCESS_READ)
+            self.map = with_room(path, lambda: mmap.mmap(self.fd, 0, access=mmap.ACCESS_READ))
             self.bytes = memoryview(self.map)
             # The tree is a few pages at the end of the file; for each the kernel would read all around it, 8 MiB where
             # it is set for large files: six shards took 53 MB and 90 ms to open, and take 3 MB and 25 ms.
@@ -100,6 +109,20 @@ class Shard:
             raise DamagedError(f"{self.path}: format {header.format!r} version {header.version} is not known here")
         return header
 
+    def check_header(self, fields: Sequence[Field], samples: int) -> ShardHeader:
+        """Return the header after comparing it with what the manifest says of this shard.
+
+        Raises:
+            DamagedError: it tells of other fields, or of another number of samples.
+        """
+        header = self.header()
+        # Its number is not looked at: in a dataset that was merged it is that of the dataset it was packed for.
+        if (header.samples, header.fields) != (samples, tuple(fields)):
+            raise DamagedError(
+                f"{self.path}: its header tells of {header.samples} samples, or of other fields; another file?"
+            )
+        return header
+
     def index(self, number: int, field: Field, samples: int) -> ColumnIndex:
         """The checked index of the column of field `number`."""
 
@@ -112,16 +135,27 @@ class Shard:
         """The column of field `number`, for decoding."""
         return Column(self.index(number, field, samples), self.bytes, self.path)
 
-    def names(self, samples: int) -> list[bytes]:
-        """Name of every sample, UTF-8."""
+    def names(self, samples: int) -> Iterator[bytes]:
+        """Return the name of every sample, UTF-8, one after the other; they are checked at once.
+
+        Raises:
+            DamagedError: they are not those of so many samples.
+        """
         data = self.value(NAME_BYTES)
         offsets = self.value(NAME_OFFSETS)
         if len(offsets) == 8 * (samples + 1):
             ends = np.frombuffer(offsets, "<u8")
             if int(ends[0]) == 0 and int(ends[-1]) == len(data) and (ends[1:] >= ends[:-1]).all():
-                joined = bytes(data)
-                return [joined[a:b] for a, b in itertools.pairwise(ends.tolist())]
+                return self._cut(data, ends)
         raise DamagedError(f"{self.path}: the names of the samples are damaged; run `packer repair`")
+
+    def _cut(self, data: memoryview, ends: NDArray[np.uint64]) -> Iterator[bytes]:
+        """Yield the pieces of `data` between `ends`; of a million, only some are in memory at a time."""
+        for first in range(0, len(ends) - 1, _CUT):
+            for a, b in itertools.pairwise(ends[first : first + _CUT + 1].tolist()):
+                yield bytes(data[a:b])
+            if hasattr(mmap, "MADV_DONTNEED"):
+                self.map.madvise(mmap.MADV_DONTNEED)  # pages that were looked at count as memory of the process
 
     def forget(self) -> None:
         """Lets go of where the values are, 16 bytes a chunk, when all that is wanted of the shard has been found."""
@@ -156,12 +190,63 @@ class Shard:
         return DamagedError(f"{self.path}: {key.decode()} is missing; run `packer repair`")
 
 
-def _open(path: Path) -> int:
+def column_totals(index: ColumnIndex) -> ColumnTotals:
+    """Return the bytes of one column of one shard: as arrays, and as frames on disk."""
+    field = index.field
+    raw = int(index.arrays["sample_offsets"][-1]) if field.is_ragged else index.samples * field.fixed_bytes
+    return ColumnTotals(raw=raw, stored=stored_bytes(index))
+
+
+def stored_bytes(index: ColumnIndex) -> int:
+    """Return the bytes of all frames of one column of one shard."""
+    chunks = index.arrays["chunks"]
+    return int(chunks[-1, 2]) if len(chunks) else 0
+
+
+def open_file(path: Path) -> int:
+    """Open a shard for reading and return its descriptor.
+
+    Raises:
+        DamagedError: it is missing, or no file.
+        DatasetError: it cannot be opened: no permission, or too many open files.
+    """
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for, for ever
             raise DamagedError(f"{path}: it is not a file, where a shard is expected")
-        return os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+        flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+        return with_room(path, lambda: os.open(path, flags))
     except FileNotFoundError:
         raise DamagedError(f"{path}: the shard is missing; copy it again or run `packer repair`") from None
     except OSError as error:
         raise DatasetError(f"{path}: cannot be opened: {error.strerror}") from None
+
+
+def with_room(path: Path, make: Callable[[], Opened]) -> Opened:
+    """Return what `make` opens; where the process has too many files open, raise its limit and try once more.
+
+    An open shard takes two descriptors: its own, and the one that Python's map keeps.
+
+    Raises:
+        DatasetError: the limit cannot be raised.
+    """
+    try:
+        return make()
+    except OSError as error:
+        if error.errno != errno.EMFILE:
+            raise
+    try:
+        _raise_limit()
+        return make()
+    except (ImportError, ValueError, OSError):
+        raise DatasetError(
+            f"{path}: cannot be opened: this process has as many files open as it may, and each shard takes two; "
+            "allow it more (`ulimit -n`), or make fewer, larger shards (`packer repack --shard-size`)"
+        ) from None
+
+
+def _raise_limit() -> None:
+    """Allow this process as many open files as it may ask for; it stays so."""
+    import resource  # not on Windows
+
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import tempfile
 from array import array
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 import numpy as np
@@ -30,6 +32,9 @@ from packer.format.lmdb_appender import LmdbAppender
 from packer.format.schema import Field
 from packer.format.text import no_text
 from packer.format.write_errors import clear_errors
+
+#: Bytes of names, and of where they end, that are kept in memory.
+_SPOOLED = 2**20
 
 
 class ShardWriter:
@@ -65,11 +70,12 @@ class ShardWriter:
         self._named = named
         self._texts = [field.name for field in self._fields if field.kind == "text"]
         self._origin = dict(origin or {})
-        self._names = bytearray()
-        self._name_ends = array("Q", [0])
         self._n_chunks = 0
         with clear_errors(path):
             self._file = LmdbAppender(path, map_size, map_limit)
+        # Names and where each ends go to the disk as they come; there may be ten million.
+        self._names, self._name_ends = _spool(path.parent), _spool(path.parent)
+        self._names_bytes = 0
         self._buffers = ChunkBuffers()
         size = limits.chunk_bytes(len(self._fields)) if chunk_bytes is None else chunk_bytes
         self.columns = [ColumnWriter(field, self._put_chunk, size, self._buffers) for field in self._fields]
@@ -100,19 +106,28 @@ class ShardWriter:
             texts = encoded.get(field)
             column.add(block[field] if texts is None else [np.frombuffer(text, np.uint8) for text in texts])
         self.samples += count
-        for name in encoded_names:
-            self._names += name
-            self._name_ends.append(len(self._names))
+        if encoded_names:
+            ends = array("Q", itertools.accumulate(map(len, encoded_names), initial=self._names_bytes))
+            with clear_errors(self.path):
+                self._names.write(b"".join(encoded_names))
+                self._name_ends.write(ends[:-1].tobytes())
+            self._names_bytes = ends[-1]
 
     def finish(self) -> None:
         """Writes the index arrays, the header and the names, and waits until all is on the disk."""
         with clear_errors(self.path):
             self._put_index()
             self._file.finish()
+        self._close_names()
 
     def abort(self) -> None:
         """Removes the file."""
         self._file.abort()
+        self._close_names()
+
+    def _close_names(self) -> None:
+        self._names.close()
+        self._name_ends.close()
 
     def __enter__(self) -> ShardWriter:
         return self
@@ -146,8 +161,10 @@ class ShardWriter:
         )
         self._file.put(HEADER, msgspec.json.encode(header, order="sorted"))
         if self._named:
-            self._file.put(NAME_BYTES, self._names)
-            self._file.put(NAME_OFFSETS, _bytes(np.array(self._name_ends, "<u8")))
+            self._name_ends.write(array("Q", [self._names_bytes]).tobytes())
+            for key, file in ((NAME_BYTES, self._names), (NAME_OFFSETS, self._name_ends)):
+                file.seek(0)
+                self._file.put(key, file.read())
 
     def _put_chunk(self, chunk: Buffer) -> int:
         number = self._n_chunks
@@ -160,6 +177,11 @@ class ShardWriter:
                 self._buffers.committed()
         self._n_chunks += 1
         return number
+
+
+def _spool(folder: Path) -> IO[bytes]:
+    """Return a file without a name, in memory while it is small."""
+    return tempfile.SpooledTemporaryFile(_SPOOLED, dir=str(folder))
 
 
 def _bytes(values: NDArray[np.uint64]) -> Buffer:

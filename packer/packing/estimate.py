@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from packer.format.column_writer import ColumnWriter
 from packer.format.limits import chunk_bytes
-from packer.format.names_writer import names_bytes
+from packer.format.names import names_bytes
 from packer.format.pages import PAGE_SIZE
 from packer.format.schema import Field
 from packer.format.sizes import slack_pages

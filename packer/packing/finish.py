@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import packer
 from packer.errors import SourceError, WriteError
 from packer.format import manifest as manifests
 from packer.format.manifest import NAMES_FILE, FileEntry, Manifest, total_of
-from packer.format.names_writer import write_names
+from packer.format.names import write_names
 from packer.format.schema import Field
 from packer.format.shard import Shard
 from packer.format.sync import sync_folder
@@ -75,7 +75,7 @@ def write_manifest(folder: Path, made: Made, reports: Sequence[ShardReport]) -> 
         samples=sum(report.entry.samples for report in reports),
         fields=made.fields,
         shards=tuple(report.entry for report in reports),
-        names=write_table(folder, made.table, _names(folder, reports)) if made.named else None,
+        names=write_table(folder, made.table, ShardNames(folder, reports)) if made.named else None,
         columns={field.name: total_of(report.columns[field.name] for report in reports) for field in made.fields},
         origin=made.origin,
         planned_bytes=made.planned_bytes,
@@ -86,7 +86,7 @@ def write_manifest(folder: Path, made: Made, reports: Sequence[ShardReport]) -> 
     return manifest
 
 
-def write_table(folder: Path, file: str, names: Sequence[bytes]) -> FileEntry:
+def write_table(folder: Path, file: str, names: Iterable[bytes]) -> FileEntry:
     """Writes the table of names of a dataset as `file` in its folder, under a temporary name first.
 
     Raises:
@@ -98,9 +98,14 @@ def write_table(folder: Path, file: str, names: Sequence[bytes]) -> FileEntry:
     return FileEntry(file=file, bytes=path.stat().st_size, digest=manifests.file_digest(path))
 
 
-def _names(folder: Path, reports: Sequence[ShardReport]) -> list[bytes]:
-    names: list[bytes] = []
-    for report in reports:
-        with Shard(folder / report.entry.file) as shard:
-            names += shard.names(report.entry.samples)
-    return names
+class ShardNames:
+    """The names of all samples of some shards, read from these each time they are gone through."""
+
+    def __init__(self, folder: Path, reports: Sequence[ShardReport]) -> None:
+        self._folder = folder
+        self._reports = reports
+
+    def __iter__(self) -> Iterator[bytes]:
+        for report in self._reports:
+            with Shard(self._folder / report.entry.file) as shard:
+                yield from shard.names(report.entry.samples)

@@ -14,7 +14,7 @@ import msgspec
 from packer.errors import SourceError, WriteError
 from packer.format.manifest import SHARD_FOLDER, ColumnTotals, ShardEntry, file_digest
 from packer.format.schema import Field
-from packer.format.shard import Shard
+from packer.format.shard import Shard, column_totals
 from packer.format.shard_writer import ShardWriter
 from packer.format.sync import sync_folder
 from packer.packing.progress import Progress
@@ -213,13 +213,7 @@ def report_of(path: Path, fields: Sequence[Field]) -> ShardReport:
     """
     with Shard(path) as shard:
         samples = shard.header().samples
-        columns = {}
-        for number, field_ in enumerate(fields):
-            index = shard.index(number, field_, samples)
-            raw = int(index.arrays["sample_offsets"][-1]) if field_.is_ragged else samples * field_.fixed_bytes
-            stored = int(index.arrays["chunks"][-1, 2]) if len(index.arrays["chunks"]) else 0
-            columns[field_.name] = ColumnTotals(raw=raw, stored=stored)
-            del index
+        columns = {each.name: column_totals(shard.index(number, each, samples)) for number, each in enumerate(fields)}
     beside = _rejected_path(path)
     rejected = read_rejected_lines(beside) if beside.exists() else []
     entry = ShardEntry(

@@ -16,8 +16,8 @@ import xxhash
 from packer.codecs.configs import NAMED, Config
 from packer.format import btree
 from packer.format import manifest as manifests
-from packer.format.manifest import MANIFEST, NAMES_FILE, ColumnTotals, FileEntry, Manifest
-from packer.format.names_writer import write_names
+from packer.format.manifest import MANIFEST, NAMES_FILE, FileEntry, Manifest, total_of
+from packer.format.names import write_names
 from packer.format.pages import PAGE_SIZE
 from packer.format.schema import Field, FrameRule
 from packer.format.shard_writer import ShardWriter
@@ -87,7 +87,7 @@ def make_dataset(folder: Path) -> Path:
         fields=FIELDS,
         shards=tuple(report.entry for report in reports),
         names=_entry(folder, NAMES_FILE),
-        columns={field.name: ColumnTotals(raw=0, stored=0) for field in FIELDS},
+        columns={field.name: total_of(report.columns[field.name] for report in reports) for field in FIELDS},
         origin={"kind": "soak"},
     )
     manifests.write(folder, manifest)

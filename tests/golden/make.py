@@ -19,7 +19,7 @@ from packer.codecs.configs import NAMED, Config
 from packer.format import manifest as manifests
 from packer.format import pages
 from packer.format.manifest import ColumnTotals, FileEntry, Manifest, ShardEntry
-from packer.format.names_writer import write_names
+from packer.format.names import write_names
 from packer.format.schema import Field, FrameRule
 from packer.format.shard_writer import ShardWriter
 from packer.format.sizes import shard_bytes

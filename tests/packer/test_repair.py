@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 
 import h5py
+import msgspec
 import numpy as np
 import pytest
 from opened_sources import source_of
@@ -110,6 +111,16 @@ def test_a_changed_manifest(pairs, tmp_path):
     manifest.write_text(manifest.read_text().replace('"samples": 12', '"samples": 13'))
     assert repair(folder).manifest
     assert manifests.read(folder).samples == 12
+
+
+def test_false_totals_of_a_column_are_put_right(pairs, files_of, tmp_path):
+    """They are counted again in the shards; all else stays as it is."""
+    folder = packed(pairs, tmp_path / "out")
+    before, known = files_of(folder), manifests.read(folder)
+    columns = {name: msgspec.structs.replace(totals, raw=totals.raw + 1) for name, totals in known.columns.items()}
+    manifests.write(folder, msgspec.structs.replace(known, columns=columns))
+    assert repair(folder) == RepairReport(True, False, (), ())
+    assert files_of(folder) == before
 
 
 def test_a_manifest_needs_all_shards(pairs, tmp_path):

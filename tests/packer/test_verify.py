@@ -9,6 +9,7 @@ import re
 import shutil
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -16,6 +17,8 @@ from packer.append import append
 from packer.convert import convert
 from packer.errors import DatasetError, ManifestError, PackerError
 from packer.format import column
+from packer.format import manifest as manifests
+from packer.format.manifest import ColumnTotals
 from packer.verify import Damage, verify
 from packer.writer import DatasetWriter
 from readers import PackedDataset
@@ -169,6 +172,21 @@ def test_a_shard_of_another_dataset(mixed, tmp_path):
     shutil.copy(twins[1], twins[0])
     (damage,) = verify(tmp_path / "twin0").damages
     assert "digest" in damage.what
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("which", ["raw", "stored"])
+def test_false_totals_of_a_column_are_found(mixed, which, workers):
+    """What the manifest says of a column's bytes is compared with what the shards hold."""
+    manifest = manifests.read(mixed)
+    false = {"raw": manifest.columns["photo"].raw, "stored": manifest.columns["photo"].stored}
+    false[which] += 1
+    columns = {**manifest.columns, "photo": ColumnTotals(**false)}
+    manifests.write(mixed, msgspec.structs.replace(manifest, columns=columns))
+    (damage,) = verify(mixed, workers=workers).damages
+    assert (damage.file, damage.field) == ("manifest.json", "photo")
+    assert f"{false[which]:,}" in damage.what
+    assert f"{false[which] - 1:,}" in damage.what
 
 
 def test_a_file_that_nobody_knows(mixed):

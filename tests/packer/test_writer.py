@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +136,7 @@ REFUSED = [
     ({"x": np.zeros(3, np.int32), "t": ""}, "n" * 511, "its name 'nnn.* has 511 bytes, 1 to 510 fit"),
     ({"x": np.zeros(3, np.int32), "t": ""}, "é" * 256, "512 bytes"),
     ({"x": np.zeros(3, np.int32), "t": ""}, "", "0 bytes"),
+    ({"x": np.zeros(3, np.int32), "t": ""}, "a\0b", r"its name 'a\\x00b' has a NUL in it"),
     ({"x": np.zeros(3, np.int32), "t": ""}, "0", "one before it have one name, '0'"),
 ]
 
@@ -245,3 +248,34 @@ def test_replacing_keeps_the_old_one_until_the_end(tmp_path: Path) -> None:
         assert PackedDataset(tmp_path / "d")[0]["x"] == 1
     assert PackedDataset(tmp_path / "d")[0]["x"] == 2
     assert [path.name for path in tmp_path.iterdir()] == ["d"]
+
+
+#: Writes so many named samples, and prints by how many bytes the memory of the process grew at most.
+MEASURE = """
+import sys
+from pathlib import Path
+from packer.writer import DatasetWriter
+
+def most():
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(status.split("VmHWM:")[1].split()[0])
+
+with DatasetWriter(sys.argv[1], codec="none") as writer:
+    for number in range(int(sys.argv[2])):
+        writer.add({"x": number}, name=f"a folder/of many names/{number * 7919 % 200_000:012}")
+        if number == 1000:
+            before = most()
+print(most() - before)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux alone tells the most memory a process had")
+def test_names_take_little_memory(tmp_path: Path) -> None:
+    """They go to the disk as they come, and are sorted some at a time; as Python's own text these take 150 MB."""
+    command = [sys.executable, "-c", MEASURE, str(tmp_path / "d"), "200000"]
+    grown = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    assert grown < 60 * 10**6
+    dataset = PackedDataset(tmp_path / "d")
+    numbers = [0, 1, 99_999, 199_999]
+    names = [f"a folder/of many names/{number * 7919 % 200_000:012}" for number in numbers]
+    assert dataset[names]["x"].tolist() == numbers

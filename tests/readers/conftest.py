@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from packer.codecs.configs import FrameCodec, Frames
 from packer.format import manifest as manifests
 from packer.format.limits import CHUNK_BYTES
-from packer.format.manifest import NAMES_FILE, ColumnTotals, FileEntry, Manifest, file_digest
-from packer.format.names_writer import write_names
+from packer.format.manifest import NAMES_FILE, FileEntry, Manifest, file_digest, total_of
+from packer.format.names import write_names
 from packer.format.schema import Field, FieldSpec
 from packer.format.shard_writer import ShardWriter
 from packer.packing.tasks import ShardReport, report_of, shard_path
@@ -44,13 +44,8 @@ def build(
                 block = {f.name: [sample[f.name]] if f.is_ragged else sample[f.name][None] for f in fields}
                 writer.add(block, 1, None if names is None else [left.pop(0)])
         reports.append(report_of(path, fields))
-    raw = {f.name: sum(_raw_bytes(sample[f.name]) for samples in shards for sample in samples) for f in fields}
-    manifests.write(folder, _manifest(folder, fields, reports, names, raw))
+    manifests.write(folder, _manifest(folder, fields, reports, names))
     return folder
-
-
-def _raw_bytes(value: Any) -> int:
-    return len(value.encode()) if isinstance(value, str) else int(value.nbytes)
 
 
 def _manifest(
@@ -58,7 +53,6 @@ def _manifest(
     fields: Sequence[Field],
     reports: Sequence[ShardReport],
     names: Sequence[str] | None,
-    raw: dict[str, int],
 ) -> Manifest:
     entry = None
     if names is not None:
@@ -71,7 +65,7 @@ def _manifest(
         fields=tuple(fields),
         shards=tuple(report.entry for report in reports),
         names=entry,
-        columns={field.name: ColumnTotals(raw=raw[field.name], stored=0) for field in fields},
+        columns={field.name: total_of(report.columns[field.name] for report in reports) for field in fields},
         origin={},
     )
 

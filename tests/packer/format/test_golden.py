@@ -129,7 +129,7 @@ def test_names_are_found() -> None:
     assert [names.name(number) for number in range(5)] == ["b/1", "a", "größe", "c", "b/2"]
     names.close()
     with Shard(GOLDEN / "exact" / "shards" / "00001.lmdb") as shard:
-        assert shard.names(2) == [b"c", b"b/2"]
+        assert list(shard.names(2)) == [b"c", b"b/2"]
 
 
 def test_values_of_the_other_codecs() -> None:

@@ -14,8 +14,7 @@ from packer.errors import DamagedError
 from packer.format import btree
 from packer.format.key_search import KeySearch
 from packer.format.manifest import FileEntry
-from packer.format.names import Names
-from packer.format.names_writer import write_names
+from packer.format.names import Names, write_names
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,132 @@
+"""Opening a dataset: many shards under a small limit of open files, and files that are not those of the manifest."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from packer.append import append
+from packer.errors import DamagedError, DatasetError
+from packer.writer import DatasetWriter
+from readers import PackedDataset
+
+pytest.importorskip("resource")
+
+#: Opens a dataset under a limit of open files, reads a sample of every shard, and prints what came of it.
+READ = """
+import resource, sys
+import numpy as np
+from packer.errors import DatasetError
+from readers import PackedDataset
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[2]), int(sys.argv[3])))
+dataset = PackedDataset(sys.argv[1])
+try:
+    print(dataset[np.arange(len(dataset))]["x"].tolist() == list(range(len(dataset))), dataset["7"]["x"].item())
+except DatasetError as error:
+    print(error)
+"""
+
+
+def pack(out: Path, values: Any, **options: Any) -> Path:
+    """A dataset of one number a sample, named by its place."""
+    with DatasetWriter(out, **options) as writer:
+        for number, value in enumerate(values):
+            writer.add({"x": value}, name=str(number))
+    return out
+
+
+def read_under(dataset: Path, soft: int, hard: int) -> str:
+    """What `READ` prints."""
+    command = [sys.executable, "-c", READ, str(dataset), str(soft), str(hard)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of 120 shards of one sample each."""
+    return pack(tmp_path_factory.mktemp("many") / "d", np.arange(120), codec="none", shard_size=1)
+
+
+def test_more_shards_are_opened_than_the_soft_limit_of_open_files_allows(many: Path) -> None:
+    """The process's limit is raised as far as it may be."""
+    assert read_under(many, 100, 1000) == "True 7"
+
+
+def test_too_many_shards_for_the_hard_limit_are_an_error_that_says_what_to_do(many: Path) -> None:
+    """Nothing can be raised, so the message names the file, the cause and the way out."""
+    said = read_under(many, 100, 100)
+    assert "shards/000" in said
+    assert "as many files open as it may" in said
+    assert "ulimit -n" in said
+    assert "--shard-size" in said
+
+
+def replace(old: Path, new: Path) -> None:
+    """Puts a dataset in the place of another, which goes."""
+    shutil.rmtree(old)
+    new.rename(old)
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_a_dataset_replaced_by_one_of_the_same_size_is_not_read(tmp_path: Path, verify: bool) -> None:
+    """Its shards are not those of the manifest that was read when it was opened."""
+    old, new = (pack(tmp_path / name, np.arange(8) + add, codec="none") for name, add in (("old", 0), ("new", 50)))
+    assert (old / "shards/00000.lmdb").stat().st_size == (new / "shards/00000.lmdb").stat().st_size
+    dataset = PackedDataset(old, verify=verify)
+    replace(old, new)
+    with pytest.raises(DatasetError, match="was replaced since it was opened"):
+        dataset[3]
+    assert PackedDataset(old)[3]["x"].item() == 53
+
+
+def test_a_dataset_that_is_mapped_stays_what_it_was(tmp_path: Path) -> None:
+    """What is replaced after the first sample was read changes nothing: the old files are mapped."""
+    old, new = (pack(tmp_path / name, np.arange(8) + add) for name, add in (("old", 0), ("new", 50)))
+    dataset = PackedDataset(old)
+    assert dataset[3]["x"].item() == 3
+    replace(old, new)
+    assert dataset[4]["x"].item() == 4
+
+
+def test_samples_appended_after_the_manifest_was_read_change_nothing(tmp_path: Path) -> None:
+    """The manifest is another one, and the shards that it knew are as they were."""
+    old, more = (pack(tmp_path / name, range(4)) for name in ("old", "more"))
+    shutil.rmtree(more)
+    with DatasetWriter(more) as writer:
+        writer.add({"x": 9}, name="nine")
+    dataset = PackedDataset(old)
+    append(old, [str(more)])
+    assert dataset[:]["x"].tolist() == [0, 1, 2, 3]
+    assert len(PackedDataset(old)) == 5
+
+
+def test_a_shard_of_other_fields_is_refused(tmp_path: Path) -> None:
+    """A file of the same size whose header tells of another field, under the old manifest."""
+    old = pack(tmp_path / "old", np.arange(8, dtype=np.int64), codec="none")
+    with DatasetWriter(tmp_path / "new", codec="none") as writer:
+        for number in range(8):
+            writer.add({"x": np.float64(number)}, name=str(number))
+    shard = Path("shards/00000.lmdb")
+    assert (old / shard).stat().st_size == (tmp_path / "new" / shard).stat().st_size
+    (tmp_path / "new" / shard).replace(old / shard)
+    with pytest.raises(DamagedError, match=r"00000\.lmdb: its header tells of"):
+        PackedDataset(old)[0]
+
+
+def test_a_compressed_shard_of_another_dataset_is_refused(tmp_path: Path) -> None:
+    """A file of the same size and fields that stores another number of bytes than the manifest says."""
+    for name, odd in (("old", 3), ("new", 4)):
+        with DatasetWriter(tmp_path / name, codec="zstd") as writer:
+            for _ in range(4):
+                writer.add({"x": np.where(np.arange(1000) < odd, np.arange(1000), 0)})
+    shard = Path("shards/00000.lmdb")
+    assert (tmp_path / "old" / shard).stat().st_size == (tmp_path / "new" / shard).stat().st_size
+    (tmp_path / "new" / shard).replace(tmp_path / "old" / shard)
+    with pytest.raises(DamagedError, match=r"field 'x': the shards hold .* bytes, the manifest says"):
+        PackedDataset(tmp_path / "old")[0]
