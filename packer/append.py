@@ -31,11 +31,10 @@ from packer.format.manifest import MANIFEST, REJECTED_FILE, SHARD_FOLDER, FileEn
 from packer.format.sync import sync_folder, write_synced
 from packer.packing.dataset_lock import dataset_lock
 from packer.packing.finish import write_table
-from packer.packing.joining import check_names, joined_manifest, moved, take_shard
-from packer.packing.left_out import ListEntry, left_out_lines, read_left_out, write_left_out
+from packer.packing.joining import check_names, joined_manifest, take_shard
 from packer.packing.origin import origin_of
 from packer.packing.output import beside
-from packer.packing.rejected import Rejected
+from packer.packing.rejected import ListEntry, Rejected, RejectedList, rejected_of
 from packer.packing.state import listed
 from packer.packing.tasks import shard_path
 from packer.sources.base import Source
@@ -142,11 +141,11 @@ class _Appending:
         self._source = source
         self._given = _given(source)
         self._rejected = rejected
-        self._left_out = left_out_lines(folder, held)
-        self._listed = set(read_left_out(folder, held))
+        self._left_out = RejectedList.of_dataset(folder, held)
+        self._listed = set(rejected_of(folder, held))
         # What a call has listed that was killed is taken back, so that the file holds what the manifest speaks of.
-        if self._left_out or (folder / REJECTED_FILE).exists():
-            write_left_out(folder, [], self._left_out)
+        if self._left_out.lines or (folder / REJECTED_FILE).exists():
+            self._left_out.write(folder)
         self._work, self._noted = beside(folder, "appending"), beside(folder, "appended")
 
     def run(self, options: ConvertOptions) -> tuple[Manifest, int]:
@@ -182,7 +181,7 @@ class _Appending:
             shutil.rmtree(self._work)  # packed by an earlier call that was killed; its source may have changed since
         # What another call left that was killed is begun anew: overwrite.
         report = convert(self._source, self._work, options, overwrite=True)
-        self._rejected += moved(report.rejected, _next_number(self._held))
+        self._rejected += [bad.moved(_next_number(self._held)) for bad in report.rejected]
         return report.manifest
 
     def _take_in(self, more: Manifest) -> Manifest:
@@ -221,7 +220,7 @@ class _Appending:
     def _list_left_out(self) -> ListEntry:
         """Lists what was left out, behind what the manifest knows already."""
         new = [bad for bad in self._rejected if bad.shard is not None or bad not in self._listed]
-        return write_left_out(self._folder, new, self._left_out)
+        return RejectedList(new, self._left_out.lines).write(self._folder)
 
 
 def _given(source: Source) -> _Given | None:

@@ -23,11 +23,10 @@ from packer.format.manifest import Manifest
 from packer.format.schema import FieldSpec
 from packer.packing.finish import Made, finish
 from packer.packing.framing import codec_texts
-from packer.packing.left_out import salvage_left_out
 from packer.packing.output import OutputFolder, check_output, warn_of_room
 from packer.packing.plan import Prepared, prepare
 from packer.packing.progress import Progress, no_progress
-from packer.packing.rejected import Rejected
+from packer.packing.rejected import Rejected, rejected_of
 from packer.packing.remote_output import RemoteOutput
 from packer.packing.resuming import Asked, finished, state_of
 from packer.packing.state import State, claim_of, listed
@@ -215,9 +214,7 @@ def _published(path: Path, files: list[tuple[str, int, int]], began: float) -> R
     manifest = manifests.read(path)
     size = sum(size for _, size, _ in files)
     seconds = time.perf_counter() - began
-    return Report(
-        path, manifest, tuple(salvage_left_out(path, len(manifest.shards))), size, len(manifest.shards), seconds
-    )
+    return Report(path, manifest, tuple(rejected_of(path, manifest)), size, len(manifest.shards), seconds)
 
 
 def open_source(sources: Any, options: ConvertOptions, rejected: list[Rejected]) -> Source:

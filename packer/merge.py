@@ -16,11 +16,10 @@ from packer.format import manifest as manifests
 from packer.format.manifest import NAMES_FILE, Manifest, ShardEntry
 from packer.format.sync import sync_folder
 from packer.packing.finish import write_table
-from packer.packing.joining import check_alike, check_names, joined_manifest, moved, take_shard
-from packer.packing.left_out import read_left_out, write_left_out
+from packer.packing.joining import check_alike, check_names, joined_manifest, take_shard
 from packer.packing.output import OutputFolder
 from packer.packing.progress import Progress
-from packer.packing.rejected import Rejected
+from packer.packing.rejected import Rejected, RejectedList, rejected_of
 from packer.packing.state import State
 from packer.packing.tasks import shard_path
 from packer.sources.packed.source import read_names
@@ -80,7 +79,7 @@ def _published(
     try:
         sync_folder(output.shards)
         table = None if names is None else write_table(work, NAMES_FILE, [name.encode() for name in names])
-        manifest = joined_manifest(held, entries, table, write_left_out(work, rejected))
+        manifest = joined_manifest(held, entries, table, RejectedList(rejected).write(work))
         manifests.write(work, manifest)
         sync_folder(work)
         output.publish()
@@ -96,7 +95,7 @@ def _taken(
     entries: list[ShardEntry] = []
     rejected: list[Rejected] = []
     for folder, manifest in zip(folders, held, strict=True):
-        rejected += moved(read_left_out(folder, manifest), len(entries))
+        rejected += [bad.moved(len(entries)) for bad in rejected_of(folder, manifest)]
         for entry in manifest.shards:
             entries.append(take_shard(folder, entry, shard_path(work, len(entries))))
             if progress:

@@ -23,12 +23,11 @@ from packer.format.shard import Shard
 from packer.packing.conversions import given_by, packed_names
 from packer.packing.dataset_lock import dataset_lock
 from packer.packing.finish import Made, write_manifest
-from packer.packing.left_out import ListEntry, left_out_lines, salvage_left_out, write_left_out
 from packer.packing.origin import Origin
 from packer.packing.output import beside
 from packer.packing.plan import ShardPlan, field_sizes, look, plan_shards
 from packer.packing.progress import Progress, no_progress
-from packer.packing.rejected import encode_lines
+from packer.packing.rejected import ListEntry, RejectedList
 from packer.packing.tasks import ShardTask, report_of, write_shard
 from packer.packing.workers import run_processes
 from packer.sources.apart import Limits
@@ -46,8 +45,8 @@ class RepairReport:
         shards: files of the shards that were packed again.
         changed: of those, the ones whose bytes differ from before, though every sample that could still be read is
             the same: another version of a codec's library.
-        left_out: lines of the list of what was left out that could still be read, where it was written anew of those;
-            the shards in the manifest tell how many there were.
+        left_out: lines of the list of what was left out, where it was cut back or dropped; the shards in the manifest
+            tell how many there were.
     """
 
     manifest: bool
@@ -143,13 +142,17 @@ def _repair(
 
 
 def _list_anew(folder: Path, manifest: Manifest) -> tuple[ListEntry, int]:
-    """Writes the list of what was left out, of what can still be read; returns its entry, and the number of lines."""
+    """Cuts the list of what was left out back to what the manifest speaks of; one that is damaged goes.
+
+    Returns:
+        what the manifest is to say of it, and its number of lines.
+    """
     try:
-        lines = left_out_lines(folder, manifest)  # where there is only more behind it
+        kept = RejectedList.of_dataset(folder, manifest)
     except DamagedError:
-        lines = encode_lines(salvage_left_out(folder, len(manifest.shards)))
+        kept = RejectedList()
     try:
-        return write_left_out(folder, [], lines), lines.count(b"\n")
+        return kept.write(folder), kept.lines.count(b"\n")
     except OSError as error:
         raise WriteError(f"{folder / REJECTED_FILE}: {error.strerror}") from None
 

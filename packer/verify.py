@@ -18,9 +18,9 @@ from packer.errors import DamagedError, DatasetError
 from packer.format import manifest as manifests
 from packer.format.manifest import MANIFEST, SHARD_FOLDER, UNFINISHED, FileEntry, Manifest, ShardEntry, total_of
 from packer.format.names import Names
-from packer.packing.left_out import left_out_lines
 from packer.packing.output import beside
 from packer.packing.progress import Progress, no_progress
+from packer.packing.rejected import RejectedList
 
 #: Names told of one damage.
 SHOWN_NAMES = 5
@@ -147,7 +147,7 @@ class _Checker:
             return
         path = self.folder / entry.file
         try:
-            self.bytes += len(left_out_lines(self.folder, self.manifest))
+            self.bytes += len(RejectedList.of_dataset(self.folder, self.manifest).lines)
             held = path.stat().st_size
         except (DamagedError, OSError) as error:
             self._add(entry, of_file(str(error), path, self.folder))

@@ -7,6 +7,7 @@ origin that the shard had in the dataset it was packed for. So a header that say
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,15 +21,17 @@ from packer.errors import DamagedError, DatasetError, PackerError, UnfinishedErr
 from packer.format import btree
 from packer.format import manifest as manifests
 from packer.format.header import ShardHeader
-from packer.format.manifest import NAMES_FILE, SHARD_FOLDER, UNFINISHED, Manifest
+from packer.format.manifest import NAMES_FILE, REJECTED_FILE, SHARD_FOLDER, UNFINISHED, Manifest
 from packer.format.schema import Field
 from packer.format.shard import Shard
 from packer.format.sizes import shard_bytes
 from packer.packing.finish import Made, write_manifest
-from packer.packing.left_out import salvage_left_out, write_left_out
 from packer.packing.origin import Origin, joined
 from packer.packing.output import beside
+from packer.packing.rejected import Rejected, RejectedList
 from packer.packing.tasks import report_of
+
+_log = logging.getLogger(__name__)
 
 #: Sources that know the shape of every sample before it is read; of others planned sizes are guesses.
 _MEASURED = ("images", "basicsr", "ply")
@@ -44,7 +47,7 @@ class _Held(NamedTuple):
 def rebuild_manifest(folder: Path) -> Manifest:
     """Makes manifest.json again from the headers of the shards, and writes it.
 
-    Samples that were left out are counted by rejected.jsonl, by what can be read of it. Planned bytes are given again
+    Samples that were left out are counted by rejected.jsonl, if it can be read. Planned bytes are given again
     where they follow from the shards; statistics of the values are not.
 
     Raises:
@@ -57,7 +60,7 @@ def rebuild_manifest(folder: Path) -> Manifest:
     first = held[0].header
     if any((shard.header.fields, shard.header.named) != (first.fields, first.named) for shard in held):
         raise _apart(folder)
-    left_out = salvage_left_out(folder, len(held))
+    left_out = _left_out(folder, len(held))
     rejected = Counter(bad.shard for bad in left_out)
     reports = [report_of(path, first.fields) for path, _ in held]
     counted = [
@@ -66,8 +69,19 @@ def rebuild_manifest(folder: Path) -> Manifest:
     ]
     table = _table(folder, sum(shard.header.samples for shard in held)) if first.named else NAMES_FILE
     planned = _planned_bytes(held, rejected)
-    made = Made(first.fields, _origin(parts), first.named, planned, table, write_left_out(folder, left_out))
+    made = Made(first.fields, _origin(parts), first.named, planned, table, RejectedList(left_out).write(folder))
     return write_manifest(folder, made, counted)
+
+
+def _left_out(folder: Path, shards: int) -> list[Rejected]:
+    """Return the samples that rejected.jsonl lists of so many shards, or of none; an append may have listed more."""
+    path = folder / REJECTED_FILE
+    try:
+        listed = RejectedList.read(path).samples(path) if path.exists() else []
+    except DamagedError as error:
+        _log.warning("%s", error)
+        return []
+    return [bad for bad in listed if bad.shard is None or bad.shard < shards]
 
 
 def _in_order(folder: Path) -> list[_Held]:

@@ -18,7 +18,7 @@ from packer.errors import DamagedError
 from packer.format import manifest as manifests
 from packer.format.manifest import MANIFEST, REJECTED_FILE, FileEntry, Manifest
 from packer.format.names import Names
-from packer.packing.left_out import left_out_lines
+from packer.packing.rejected import RejectedList
 from packer.remote.mirror import Mirror
 from packer.remote.urls import is_url
 
@@ -63,7 +63,7 @@ def describe(place: str | Path) -> Description:
     files = [*manifest.shards, *([manifest.names] if manifest.names else [])]
     disk = sum(_disk_bytes(path / file.file, file) for file in files)
     try:
-        rejected = left_out_lines(path, manifest).count(b"\n")
+        rejected = RejectedList.of_dataset(path, manifest).lines.count(b"\n")
     except DamagedError as error:
         _log.warning("%s", error)
         rejected = sum(shard.rejected for shard in manifest.shards)

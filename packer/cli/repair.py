@@ -75,7 +75,7 @@ def _lines(report: RepairReport) -> list[str]:
     if report.names:
         made.append("names.lmdb: made again from the shards")
     if report.left_out is not None:
-        lines = f"written anew, {counted(report.left_out, 'line')} could still be read" if report.left_out else "lost"
+        lines = f"cut back to its {counted(report.left_out, 'line')}" if report.left_out else "lost"
         made.append(f"{REJECTED_FILE}: {lines}; `packer info` tells how many samples were left out")
     for file in report.shards:
         other = (

@@ -17,9 +17,8 @@ from packer.format.names import write_names
 from packer.format.schema import Field
 from packer.format.shard import Shard
 from packer.format.sync import sync_folder
-from packer.packing.left_out import ListEntry, write_left_out
 from packer.packing.output import OutputFolder
-from packer.packing.rejected import Rejected
+from packer.packing.rejected import ListEntry, Rejected, RejectedList
 from packer.packing.tasks import ShardReport
 
 
@@ -56,7 +55,7 @@ def finish(
         reason = f"none could be packed; {rejected[0].file}: {rejected[0].reason}" if rejected else "none was given"
         raise SourceError(f"{folder.path} would hold no sample: {reason}")
     try:
-        made = replace(made, left_out=write_left_out(folder.work, rejected))
+        made = replace(made, left_out=RejectedList(rejected).write(folder.work))
         manifest = write_manifest(folder.work, made, reports)
         folder.publish()
     except OSError as error:

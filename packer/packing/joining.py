@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,9 +13,8 @@ import packer
 from packer.errors import DamagedError, UsageError, WriteError
 from packer.format.manifest import FileEntry, Manifest, ShardEntry, total_of
 from packer.format.schema import Field
-from packer.packing.left_out import ListEntry
 from packer.packing.origin import joined
-from packer.packing.rejected import Rejected
+from packer.packing.rejected import ListEntry
 from packer.sources.fitted import described
 
 
@@ -113,8 +112,3 @@ def check_names(sets: Sequence[tuple[str, Sequence[str] | None]]) -> list[str] |
             raise UsageError(f"{where} has a sample named {min(twice)!r}, which is there already; names must differ")
         seen.update(names or ())
     return None if held is None else [name for _, names in sets for name in names or ()]
-
-
-def moved(rejected: Iterable[Rejected], shards: int) -> list[Rejected]:
-    """Samples that were left out of a dataset whose shards now stand behind so many others."""
-    return [bad if bad.shard is None else msgspec.structs.replace(bad, shard=bad.shard + shards) for bad in rejected]

@@ -16,9 +16,9 @@ from packer.format.manifest import SHARD_FOLDER, ColumnTotals, ShardEntry, file_
 from packer.format.schema import Field
 from packer.format.shard import Shard, column_totals
 from packer.format.shard_writer import ShardWriter
-from packer.format.sync import sync_folder
+from packer.format.sync import sync_folder, write_synced
 from packer.packing.progress import Progress
-from packer.packing.rejected import Rejected, read_rejected_lines, write_rejected_lines
+from packer.packing.rejected import Rejected, RejectedList
 from packer.packing.state import claim_of
 from packer.sources.base import Block, Source, count
 
@@ -196,7 +196,7 @@ def publish(path: Path, partial: Path, rejected: Sequence[Rejected]) -> None:
     """Gives a finished shard its name; what was left out of it goes to a file beside it first."""
     try:
         if rejected:
-            write_rejected_lines(_rejected_path(path), rejected)
+            write_synced(_rejected_path(path), RejectedList(rejected).lines)
         else:
             _rejected_path(path).unlink(missing_ok=True)  # of a run that was killed at this very point
         partial.replace(path)
@@ -215,7 +215,7 @@ def report_of(path: Path, fields: Sequence[Field]) -> ShardReport:
         samples = shard.header().samples
         columns = {each.name: column_totals(shard.index(number, each, samples)) for number, each in enumerate(fields)}
     beside = _rejected_path(path)
-    rejected = read_rejected_lines(beside) if beside.exists() else []
+    rejected = RejectedList.read(beside).samples(beside) if beside.exists() else []
     entry = ShardEntry(
         file=f"{SHARD_FOLDER}/{path.name}",
         bytes=path.stat().st_size,

@@ -15,9 +15,8 @@ from packer.convert import convert
 from packer.errors import DamagedError, DatasetError
 from packer.format import manifest as manifests
 from packer.merge import merge
-from packer.packing import left_out
-from packer.packing.left_out import read_left_out, salvage_left_out, write_left_out
-from packer.packing.rejected import Rejected
+from packer.packing import rejected
+from packer.packing.rejected import Rejected, RejectedList, rejected_of
 from packer.repair import repair
 from packer.stats import save, statistics
 from packer.verify import verify
@@ -53,7 +52,7 @@ def test_the_manifest_knows_the_list(dataset: Path) -> None:
     entry = manifest.left_out
     assert not isinstance(entry, msgspec.UnsetType)
     assert (entry.file, entry.bytes) == (LIST, (dataset / LIST).stat().st_size)
-    assert [Path(bad.file).name for bad in read_left_out(dataset, manifest)] == ["bad1.ply", "bad2.ply"]
+    assert [Path(bad.file).name for bad in rejected_of(dataset, manifest)] == ["bad1.ply", "bad2.ply"]
     report = verify(dataset)
     assert (report.damages, report.files) == ((), len([path for path in dataset.rglob("*") if path.is_file()]))
     assert report.bytes == manifest.file_bytes + entry.bytes
@@ -79,8 +78,8 @@ def test_every_flipped_bit_is_found(dataset: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["removed", "cut", "emptied", "longer", "a folder"])
-def test_other_lists_are_found_and_written_anew(dataset: Path, change: str) -> None:
-    """What is left of a list is kept by `repair`, and the manifest knows it then."""
+def test_other_lists_are_found_and_mended(dataset: Path, change: str) -> None:
+    """A list with more after it is cut back by `repair`; one that is damaged goes, and the manifest knows."""
     path = dataset / LIST
     whole = path.read_bytes()
     if change == "longer":
@@ -96,11 +95,11 @@ def test_other_lists_are_found_and_written_anew(dataset: Path, change: str) -> N
     assert "packer" not in damage.what
     if change == "a folder":
         path.rmdir()
-    kept = {"longer": ["bad1.ply", "bad2.ply"], "cut": ["bad1.ply"]}.get(change, [])
+    kept = ["bad1.ply", "bad2.ply"] if change == "longer" else []
     report = repair(dataset)
     assert (report.left_out, report.shards, report.names, report.manifest) == (len(kept), (), False, False)
     after = manifests.read(dataset)
-    assert [Path(bad.file).name for bad in read_left_out(dataset, after)] == kept
+    assert [Path(bad.file).name for bad in rejected_of(dataset, after)] == kept
     assert [shard.rejected for shard in after.shards] == [2]
     assert not found(dataset)
 
@@ -128,7 +127,7 @@ def test_lists_of_joined_datasets(dataset: Path, tmp_path: Path, clouds: Any) ->
     merge([dataset, other], tmp_path / "m")
     append(tmp_path / "a", str(tmp_path / "more"), workers=0, on_error="skip")
     for folder in (tmp_path / "m", tmp_path / "a"):
-        listed = read_left_out(folder, manifests.read(folder))
+        listed = rejected_of(folder, manifests.read(folder))
         places = [(Path(bad.file).name, bad.shard) for bad in listed]
         assert places == [("bad1.ply", 0), ("bad2.ply", 0), ("bad3.ply", 1)]
         assert not found(folder)
@@ -140,7 +139,7 @@ def test_a_killed_append_leaves_the_list_of_the_dataset(
     """What it listed before the manifest knew is no part of the dataset, and is listed once when it goes on."""
     more = cut_short(tmp_path / "more", clouds, "bad3")
     shutil.copytree(dataset, tmp_path / "never")
-    old = read_left_out(dataset, manifests.read(dataset))
+    old = rejected_of(dataset, manifests.read(dataset))
 
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
@@ -150,7 +149,7 @@ def test_a_killed_append_leaves_the_list_of_the_dataset(
         with pytest.raises(KeyboardInterrupt):
             append(dataset, more, workers=0, on_error="skip")
     assert (dataset / LIST).read_bytes().count(b"\n") == 3
-    assert read_left_out(dataset, manifests.read(dataset)) == old
+    assert rejected_of(dataset, manifests.read(dataset)) == old
     assert not found(dataset)
     for folder in (dataset, tmp_path / "never"):
         append(folder, more, workers=0, on_error="skip")
@@ -160,26 +159,17 @@ def test_a_killed_append_leaves_the_list_of_the_dataset(
 
 def test_the_list_is_replaced_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the disk takes a part of the list of what was left out, the old list has its bytes."""
-    write_left_out(tmp_path, [Rejected("a.png", "bad", 0)])
+    RejectedList([Rejected("a.png", "bad", 0)]).write(tmp_path)
     before = (tmp_path / LIST).read_bytes()
 
     def fail(path: Path, data: bytes) -> None:
         path.write_bytes(data[:5])
         raise OSError("disk")
 
-    monkeypatch.setattr(left_out, "write_synced", fail)
+    monkeypatch.setattr(rejected, "write_synced", fail)
     with pytest.raises(OSError, match="disk"):
-        write_left_out(tmp_path, [Rejected("b.png", "worse", 1)])
+        RejectedList([Rejected("b.png", "worse", 1)]).write(tmp_path)
     assert (tmp_path / LIST).read_bytes() == before
-
-
-def test_what_can_be_read_of_a_list(tmp_path: Path) -> None:
-    """Lines that are damaged are passed over, and those of shards that are not there."""
-    good, none, later = Rejected("a.png", "bad", 0), Rejected("b.png", "no picture"), Rejected("c.png", "bad", 5)
-    write_left_out(tmp_path, [good, none, later], b'{"file": 3}\n\xff\n')
-    assert salvage_left_out(tmp_path, 5) == [good, none]
-    assert salvage_left_out(tmp_path, 6) == [good, none, later]
-    assert salvage_left_out(tmp_path / "nothing", 6) == []
 
 
 def killed_append(dataset: Path, more: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +198,7 @@ def test_another_append_takes_back_what_a_killed_one_listed(
     assert ((dataset / LIST).read_bytes() if (dataset / LIST).exists() else None) == before
     assert not found(dataset)
     append(dataset, cut_short(tmp_path / "other", clouds, "bad4"), workers=0, on_error="skip")
-    names = [Path(bad.file).name for bad in read_left_out(dataset, manifests.read(dataset))]
+    names = [Path(bad.file).name for bad in rejected_of(dataset, manifests.read(dataset))]
     assert names == [*(["bad1.ply", "bad2.ply"] if listed else []), "bad4.ply"]
     assert not found(dataset)
 
@@ -225,23 +215,6 @@ def test_repair_cuts_back_to_what_the_manifest_knows(
     assert (dataset / LIST).read_bytes() == before
 
 
-def test_lists_of_datasets_that_do_not_know_them(dataset: Path, tmp_path: Path, clouds: Any) -> None:
-    """Manifests once had counts alone: the list is taken up when one is written next."""
-    manifest = manifests.read(dataset)
-    manifests.write(dataset, msgspec.structs.replace(manifest, left_out=msgspec.UNSET))
-    shutil.copytree(dataset, tmp_path / "a")
-    assert not found(dataset)
-    listed = read_left_out(dataset, manifests.read(dataset))
-    assert len(listed) == 2
-    other = convert(cut_short(tmp_path / "more", clouds), tmp_path / "o", workers=0).path
-    merge([dataset, other], tmp_path / "m")
-    append(tmp_path / "a", other, workers=0)
-    for folder in (tmp_path / "m", tmp_path / "a"):
-        after = manifests.read(folder)
-        assert after.left_out == manifest.left_out
-        assert read_left_out(folder, after) == listed
-
-
 def test_a_list_that_an_append_lengthens_meanwhile(
     dataset: Path, tmp_path: Path, clouds: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,14 +229,15 @@ def test_a_list_that_an_append_lengthens_meanwhile(
         append(dataset, more, workers=0, on_error="skip")
         return exists(path)
 
-    lines = left_out.left_out_lines
+    of_dataset = RejectedList.of_dataset
 
-    def read(*arguments: Any) -> bytes:
-        data = lines(*arguments)
+    def read(*arguments: Any) -> RejectedList:
+        found = of_dataset(*arguments)
         monkeypatch.setattr(Path, "exists", appended)
-        return data
+        monkeypatch.setattr(RejectedList, "of_dataset", of_dataset)
+        return found
 
-    monkeypatch.setattr("packer.verify.left_out_lines", read)
+    monkeypatch.setattr(RejectedList, "of_dataset", read)
     assert found(dataset) == []
     assert asked == [".d.appending"]
     assert manifests.read(dataset).samples == 2
@@ -294,7 +268,7 @@ def test_lists_that_may_not_be_read_are_not_given_up(dataset: Path, monkeypatch:
     manifest = manifests.read(dataset)
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", refused)
-        for job in (lambda: verify(dataset), lambda: repair(dataset), lambda: salvage_left_out(dataset, 1)):
+        for job in (lambda: verify(dataset), lambda: repair(dataset)):
             with pytest.raises(DatasetError, match=r"rejected.jsonl: cannot be read: Permission denied"):
                 job()
     assert manifests.read(dataset) == manifest
@@ -304,7 +278,7 @@ def test_lists_that_may_not_be_read_are_not_given_up(dataset: Path, monkeypatch:
 @pytest.mark.parametrize("lines", [b"words\n", b'{"a": 1}\n'])
 def test_lists_of_something_else(dataset: Path, tmp_path: Path, clouds: Any, lines: bytes) -> None:
     """A manifest may speak of a file that lists no samples: appending and merging say so, before they pack."""
-    other = write_left_out(dataset, [], lines)
+    other = RejectedList(before=lines).write(dataset)
     manifests.write(dataset, msgspec.structs.replace(manifests.read(dataset), left_out=other))
     with pytest.raises(DamagedError, match=r"rejected.jsonl: it lists no samples.*packer repair"):
         append(dataset, cut_short(tmp_path / "more", clouds), workers=0)
