@@ -111,7 +111,7 @@ class PlyWriter:
         if len(spec.shape) == 1:
             return True
         # A list needs no column: if all of a set are empty, the field is (n, 0).
-        return spec.shape[1] is not None and (prop.count_dtype is not None or (prop.column or 0) < spec.shape[1])
+        return spec.shape[1] is not None and (prop.count_dtype is not None or 0 <= (prop.column or 0) < spec.shape[1])
 
     def _writable(self, header: Header) -> Header:
         """Return a header as plyfile can write it; what differs is noted."""
