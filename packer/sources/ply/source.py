@@ -69,7 +69,7 @@ def open_ply(
             the range of its new dtype is an error.
         triangulate: makes polygons into triangles, so that `face` is (m, 3): a fan from the first corner of each
             face, in order; what else a face has is repeated for each triangle. See `table`.
-        looking: told how far reading headers is.
+        looking: told how far finding files and reading headers is.
 
     Raises:
         UsageError: nothing is at `path`, or `fields`, `cast` or `triangulate` asks for what is not there.
@@ -78,7 +78,7 @@ def open_ply(
     casts = dict(cast or {})
     _check_cast(casts)
     _check_choice(fields)
-    found = find(path)
+    found = find(path, looking)
     files = found.pick(lambda file: file.lower().endswith(_SUFFIX), on_bad)
     if not files:
         raise SourceError(f"no {_SUFFIX} file is there", path)

@@ -26,7 +26,7 @@ def named_images(folder, names):
             writer.add({"a": np.full((2, 2, 1), number, np.uint8)}, name=name)
 
 
-@pytest.mark.parametrize("name", ["../x", "a/../../x", "/etc/x", "a//b", ".", "a/./b", "x/..", "a/", "x\0y"])
+@pytest.mark.parametrize("name", ["../x", "a/../../x", "/etc/x", "a//b", ".", "a/./b", "x/..", "a/"])
 def test_a_name_cannot_lead_out_of_the_folder(tmp_path, name):
     """A name that is no plain path is refused before anything is written, and HDF5 is advised."""
     named_images(tmp_path / "d", ["good", name])
