@@ -63,8 +63,6 @@ class Varied:
 
     def spans(self, located: Numbers) -> Numbers:
         """Return the address and size of the bytes that `read` will touch, (n, 2)."""
-        if self._raw:
-            return np.stack([located[:, START] + located[:, BEFORE], located[:, BYTES]], axis=1)
         return located[:, [START, STORED]]
 
     def shapes(self, located: Numbers) -> Numbers:
@@ -116,7 +114,8 @@ class Varied:
         if self._raw:
             memory = self._memory.array
             # One copy a sample, by the system's memcpy: slices of the map, joined into place.
-            parts = [memory[at : at + size] for at, size in self.spans(located).tolist() if size]
+            spans = zip(located[:, START].tolist(), located[:, STORED].tolist(), strict=True)
+            parts = [memory[at : at + size] for at, size in spans if size]
             if parts:
                 np.concatenate(parts, out=flat)
         elif self._per_frame is None or self._per_frame == 1:

@@ -25,7 +25,8 @@ Numbers = NDArray[np.int64]
 
 #: What `Locator.locate` gives of a sample: its shard; the number in that shard of its first frame, and how many frames
 #: it has; where their stored bytes start in memory, and how many these are; the sample's first byte in what they decode
-#: to, and how many bytes that is; its own bytes, and from SHAPE on the length of each axis.
+#: to, and how many bytes that is; its own bytes, and from SHAPE on the length of each axis. Of an uncompressed field,
+#: START to DECODED are those of the sample itself, whatever else its frames hold.
 SHARD, FRAME, FRAMES, START, STORED, BEFORE, DECODED, BYTES, SHAPE = range(9)
 
 #: What wrong numbers in an index lead to, wherever they are first used.
@@ -79,8 +80,13 @@ class Locator:
         # The last chunk takes every number after it too: samples of no bytes may have no chunk at all.
         self._finder = Finder(self.ends[:-1])
         self._total = np.array([index.frames for index in indexes], np.int64)
-        self._fixed = np.array([n or 0 for n in field.shape], np.int64)
-        self._axes = list(field.ragged_axes)
+        self._axes = field.ragged_axes
+        self._coded = bool(field.codec)
+        #: What samples have in common, so far as they do.
+        self._alike: Numbers = np.array([0] * SHAPE + [n or 0 for n in field.shape], np.int64)
+        self._alike[[BYTES, DECODED]] = field.fixed_bytes
+        self._alike[FRAMES] = 1 if field.frame.rows is None or self._axes else field.bands
+        self._records: dict[int, NDArray[Any]] = {}
         names = indexes[0].arrays if indexes else ()
         base = _position(memory)
         #: Where each index array of each shard starts in memory.
@@ -100,35 +106,25 @@ class Locator:
         Raises:
             DamagedError: an index array is damaged.
         """
-        rule, coded = self.field.frame, bool(self.field.codec)
-        out = np.empty((len(numbers), SHAPE + len(self._fixed)), np.int64)
+        rule, size = self.field.frame, self.field.fixed_bytes
         shard = self.shard_of(numbers)
         local = numbers - self.first[shard]
-        own = self._raw_offsets(shard, local)
+        out = np.empty((len(numbers), len(self._alike)), np.int64)
+        out[:] = self._alike
         out[:, SHARD] = shard
-        out[:, BYTES] = own[:, 1] - own[:, 0]
-        self._put_shapes(shard, local, out)
-        held = own
-        if rule.samples is not None:
-            frame = local // rule.samples
-            count: Any = 1
-            if rule.samples > 1:
-                first = frame * rule.samples
-                last = np.minimum(first + rule.samples, self.first[shard + 1] - self.first[shard]) - 1
-                ends = self._raw_offsets(shard, last)[:, 1]
-                held = np.stack([self._raw_offsets(shard, first)[:, 0], ends], axis=1)
+        own = None
+        if self._axes:
+            own = self._words("sample_offsets", shard, local, 2)
+            self._put_shapes(shard, local, own, out)
+        frame = self._put_bands(shard, local, out) if rule.samples is None else local // rule.samples
+        out[:, FRAME] = frame
+        if self.field.codec:
+            if rule.samples is not None and rule.samples > 1:
+                self._put_shared(shard, local, own, out)
+            offsets = self._frame_offsets(shard, frame, out[:, FRAMES])
         else:
-            frame, count = self._bands(shard, local, out)
-        out[:, FRAME], out[:, FRAMES] = frame, count
-        out[:, BEFORE] = own[:, 0] - held[:, 0]
-        out[:, DECODED] = held[:, 1] - held[:, 0]
-        inside = (held[:, 0] <= own[:, 0]) & (own[:, 1] <= held[:, 1]) & (out[:, DECODED] <= MAX_CHUNK_BYTES)
-        if not inside.all():
-            raise self.damaged()
-        if coded:
-            edges = [self._words("frame_offsets", shard, at)[:, 0] for at in (frame, frame + count)]
-            held = np.stack(edges, axis=1)
-        stored = self._addresses(numbers, held)
+            offsets = np.stack([local * size, (local + 1) * size], axis=1) if own is None else own
+        stored = self._addresses(numbers, offsets)
         out[:, START] = stored[:, 0]
         out[:, STORED] = stored[:, 1] - stored[:, 0]
         return out
@@ -139,6 +135,8 @@ class Locator:
         Raises:
             DamagedError: an index array is damaged.
         """
+        if self.field.frame.rows is None:
+            return self._whole_frames(np.arange(len(located)), located)
         counts = located[:, FRAMES]
         item = np.arange(len(located)).repeat(counts)
         return self.some_frames(located, item, np.arange(len(item)) - (counts.cumsum() - counts)[item])
@@ -149,14 +147,14 @@ class Locator:
         Raises:
             DamagedError: an index array is damaged.
         """
-        of = located if len(item) == len(located) and self.field.frame.rows is None else located[item]
-        start, end = of[:, START], of[:, START] + of[:, STORED]
+        of = located[item]
         if self.field.frame.rows is None:
-            return Frames(item, of[:, FRAME], np.stack([start, end], axis=1), of[:, DECODED])
+            return self._whole_frames(item, of)
+        start, end = of[:, START], of[:, START] + of[:, STORED]
         rows, band_rows = of[:, SHAPE], self.field.frame.rows
         row_bytes = of[:, BYTES] // np.maximum(rows, 1)
         sizes = np.minimum(rows - band * band_rows, band_rows) * row_bytes
-        if not self.field.codec:
+        if not self._coded:
             start = start + band * band_rows * row_bytes
             return Frames(item, of[:, FRAME] + band, np.stack([start, start + sizes], axis=1), sizes)
         edges = self._words("frame_offsets", of[:, SHARD], of[:, FRAME] + band, 2)
@@ -164,6 +162,20 @@ class Locator:
         if not ((spans[:, 0] >= start) & (spans[:, 0] <= spans[:, 1]) & (spans[:, 1] <= end)).all():
             raise self.damaged()
         return Frames(item, of[:, FRAME] + band, spans, sizes)
+
+    def _whole_frames(self, item: Numbers, located: Numbers) -> Frames:
+        """The frames of located samples (m,), where frames hold whole samples."""
+        together, shard, frame = self.field.frame.samples or 1, located[:, SHARD], located[:, FRAME]
+        start, end = located[:, START], located[:, START] + located[:, STORED]
+        if self._coded or together == 1:
+            return Frames(item, frame, np.stack([start, end], axis=1), located[:, DECODED])
+        # Uncompressed, a frame begins with its first sample and ends with its last.
+        first = self.first[shard] + frame * together
+        last = self.locate(np.minimum(first + together, self.first[shard + 1]) - 1)
+        spans = np.stack([self.locate(first)[:, START], last[:, START] + last[:, STORED]], axis=1)
+        if not ((spans[:, 0] <= start) & (end <= spans[:, 1])).all():
+            raise self.damaged()
+        return Frames(item, frame, spans, spans[:, 1] - spans[:, 0])
 
     def checksums(self, located: Numbers, frames: Frames) -> NDArray[np.uint64]:
         """Return the checksum that each frame of located samples should have, (m,)."""
@@ -195,44 +207,59 @@ class Locator:
             "`packer repair` packs its shard again"
         )
 
-    def _raw_offsets(self, shard: Numbers, local: Numbers) -> Numbers:
-        """Start and end of samples among the raw bytes of their column, (n, 2)."""
-        if self.field.is_ragged:
-            return self._words("sample_offsets", shard, local, 2)
-        start = local * self.field.fixed_bytes
-        return np.stack([start, start + self.field.fixed_bytes], axis=1)
-
-    def _put_shapes(self, shard: Numbers, local: Numbers, out: Numbers) -> None:
-        """Fill in the shapes, and check that they agree with the sizes before anything is allocated by them."""
-        out[:, SHAPE:] = self._fixed
-        if not self._axes:
-            return
+    def _put_shapes(self, shard: Numbers, local: Numbers, own: Numbers, out: Numbers) -> None:
+        """Fill in sizes and shapes, and check that they agree before anything is allocated by them."""
         axes = self._words("shapes", shard, local * len(self._axes), len(self._axes))
+        out[:, BYTES] = out[:, DECODED] = own[:, 1] - own[:, 0]
         out[:, [SHAPE + axis for axis in self._axes]] = axes
         size = self.field.fixed_bytes * axes.astype(np.float64).prod(axis=1)
         sound = (axes >= 0).all() and (axes <= MAX_AXIS).all()
         if not (sound and (size == out[:, BYTES]).all() and (size <= MAX_CHUNK_BYTES).all()):
             raise self.damaged()
 
-    def _bands(self, shard: Numbers, local: Numbers, out: Numbers) -> tuple[Numbers, Numbers]:
-        """Number of the first frame of each sample, and how many it has, where frames hold rows."""
-        if not self.field.is_ragged:
-            return local * self.field.bands, np.full(len(local), self.field.bands)
+    def _put_bands(self, shard: Numbers, local: Numbers, out: Numbers) -> Numbers:
+        """Fill in how many frames samples have, where frames hold rows; return the number of the first, (n,)."""
+        if not self._axes:
+            first: Numbers = local * self.field.bands
+            return first
         first, last = self._words("sample_frames", shard, local, 2).T
-        bands = -(-out[:, SHAPE] // (self.field.frame.rows or 1))
-        if not ((first >= 0) & (last - first == bands) & (last <= self._total[shard])).all():
+        out[:, FRAMES] = -(-out[:, SHAPE] // (self.field.frame.rows or 1))
+        if not ((first >= 0) & (last - first == out[:, FRAMES]) & (last <= self._total[shard])).all():
             raise self.damaged()
-        return first, bands
+        return first
+
+    def _put_shared(self, shard: Numbers, local: Numbers, own: Numbers | None, out: Numbers) -> None:
+        """Fill in where samples begin in what their frames decode to, and its size."""
+        together = self.field.frame.samples or 1
+        first = out[:, FRAME] * together
+        stop = np.minimum(first + together, self.first[shard + 1] - self.first[shard])
+        if own is None:
+            out[:, BEFORE] = (local - first) * self.field.fixed_bytes
+            out[:, DECODED] = (stop - first) * self.field.fixed_bytes
+            return
+        begin, end = (self._words("sample_offsets", shard, at)[:, 0] for at in (first, stop))
+        out[:, BEFORE] = own[:, 0] - begin
+        out[:, DECODED] = end - begin
+        if not ((begin <= own[:, 0]) & (own[:, 1] <= end) & (end - begin <= MAX_CHUNK_BYTES)).all():
+            raise self.damaged()
+
+    def _frame_offsets(self, shard: Numbers, frame: Numbers, count: Numbers) -> Numbers:
+        """Where so many frames of each sample start and end among the stored bytes of the column, (n, 2)."""
+        if self.field.frame.rows is None:
+            return self._words("frame_offsets", shard, frame, 2)
+        return np.concatenate([self._words("frame_offsets", shard, at) for at in (frame, frame + count)], axis=1)
 
     def _words(self, array: str, shard: Numbers, at: Numbers, count: int = 1) -> Numbers:
         """`count` numbers of an index array, from number `at` (n,) on, (n, count); those of 2**63 and more wrap."""
         if not len(at):
             return np.empty((0, count), np.int64)
-        # One record begins at every byte, since a small array lies at any. To numpy each is one opaque item, and so a
-        # gather one copy of memory an item.
-        item = np.dtype((np.void, 8 * count))
-        records = np.ndarray((len(self._bytes) - item.itemsize + 1,), item, self._bytes.data, 0, (1,))
-        found: NDArray[Any] = records[self._arrays[array][shard] + 8 * at]
+        if count not in self._records:
+            # One record begins at every byte, since a small array lies at any. To numpy each is one opaque item, and
+            # so a gather one copy of memory an item.
+            item = np.dtype((np.void, 8 * count))
+            shape = (len(self._bytes) - item.itemsize + 1,)
+            self._records[count] = np.ndarray(shape, item, self._bytes.data, 0, (1,))
+        found: NDArray[Any] = self._records[count][self._arrays[array][shard] + 8 * at]
         return found.view("<i8").reshape(-1, count)
 
 
@@ -290,12 +317,14 @@ class Column:
         Raises:
             DamagedError: a frame cannot be decoded; the message names the samples it holds.
         """
-        raw = self._raw(start, stop)
+        raw = self._raw(start, stop) if self.field.codec else self._file
         located = self.locate(np.arange(start, stop, dtype=np.int64)).tolist()
         at = located[0][BEFORE] if located else 0
         out = []
-        for shape in (row[SHAPE:] for row in located):
-            array = np.frombuffer(raw, self.field.np_dtype, math.prod(shape), at).reshape(shape)
+        for row in located:
+            shape = row[SHAPE:]
+            begin = at if self.field.codec else row[START] * (row[BYTES] > 0)  # no bytes lie nowhere
+            array = np.frombuffer(raw, self.field.np_dtype, math.prod(shape), begin).reshape(shape)
             at += array.nbytes
             out.append(self._without_delta(array[None].copy())[0])
         return out

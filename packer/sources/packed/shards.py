@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import DamagedError
-from packer.format.column import BEFORE, SHAPE, START, Column, Frames
+from packer.format.column import SHAPE, START, Column, Frames
 from packer.format.manifest import ShardEntry
 from packer.format.schema import Field
 from packer.format.shard import Shard
@@ -159,8 +159,7 @@ class _CheckedColumn:
     def _raw_rows(self, local: NDArray[np.int64]) -> NDArray[Any]:
         """Raw samples of one shape, straight out of the map."""
         size, file = self._field.fixed_bytes, np.frombuffer(self._shard.bytes, np.uint8)
-        located = self._column.locate(local)
-        at = located[:, START] + located[:, BEFORE]
+        at = self._column.locate(local)[:, START]
         if size < MOST_ITEM_BYTES:
             # To numpy each sample is one opaque item, and so a gather one copy of memory a sample.
             item = np.dtype((np.void, size))
