@@ -11,7 +11,7 @@ whole.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import h5py
@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.format.schema import DTYPES
-from packer.sources.hdf5.stored_types import type_json
-from packer.sources.hdf5.types import references_within
+from packer.sources.hdf5.choice import is_skipped
+from packer.sources.hdf5.listing import SINGLE, Inventory, Listed, has_attributes
+from packer.sources.hdf5.types import Column, references_within
 
 #: Larger values are summarised: the manifest is read by people.
 _MAX_BYTES = 16 * 2**10
@@ -157,3 +158,128 @@ def _printable(value: str | bytes) -> str:
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
     return value.encode("utf-8", "backslashreplace").decode()
+
+
+#: Datasets whose types are kept: the manifest is read by people.
+_MAX_TYPES = 500
+
+
+def stored_types(root: h5py.Group, columns: Sequence[Column], of_rows: bool) -> tuple[dict[str, dict[str, Any]], int]:
+    """By path of each dataset below `root` whose type an export would not choose by itself: the type, and the fields
+    made of it, with the compound members that lead to each; and how many more of these datasets there are.
+
+    Args:
+        of_rows: whether the samples are rows of the datasets, for which names of enumerations are kept elsewhere, and
+            arrays of any length are no dataset of a sample's own.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for column in columns:
+        known = found.get(column.dataset)
+        if known is None:
+            held = type_json(root[column.dataset.lstrip("/")].dtype)
+            if not _is_usual(held, of_rows):
+                known = found[column.dataset] = {"type": held, "fields": {}}
+        if known is not None:
+            known["fields"][column.spec.name] = list(column.members)
+    return dict(list(found.items())[:_MAX_TYPES]), max(0, len(found) - _MAX_TYPES)
+
+
+def type_json(dtype: np.dtype[Any]) -> Any:
+    """A datatype as h5py gives it, as JSON."""
+    text = h5py.check_string_dtype(dtype)
+    if text is not None:
+        return {"text": text.encoding, "length": text.length}
+    enum = h5py.check_enum_dtype(dtype)
+    if enum is not None:
+        return {"enum": {str(name): int(number) for name, number in enum.items()}, "dtype": dtype.str}
+    base = h5py.check_vlen_dtype(dtype)
+    if base is not None:
+        return {"list": type_json(np.dtype(base))}
+    if dtype.subdtype is not None:
+        return {"array": type_json(dtype.subdtype[0]), "shape": list(dtype.subdtype[1])}
+    if dtype.names:
+        return _compound(dtype)
+    return dtype.str
+
+
+def _compound(dtype: np.dtype[Any]) -> dict[str, Any]:
+    # What values of any length take differs between memory and file, and with it all offsets behind them.
+    fixed = not dtype.hasobject
+    assert dtype.fields is not None
+    members = [[name, type_json(dtype[name]), dtype.fields[name][1] if fixed else None] for name in dtype.names or ()]
+    return {"compound": members, "size": dtype.itemsize if fixed else None}
+
+
+def _is_usual(held: Any, of_rows: bool) -> bool:
+    """Whether a dataset gets this type where nothing is known of its source."""
+    match held:
+        case str(plain):
+            return np.dtype(plain).isnative
+        case {"text": "utf-8", "length": None}:
+            return True
+        case {"list": str(plain)} | {"enum": _, "dtype": str(plain)}:
+            return of_rows and np.dtype(plain).isnative
+    return False
+
+
+#: Objects of one kind that are kept: the manifest is read by people.
+MAX_KEPT = 500
+
+
+def origin(
+    file: h5py.File, held: Inventory, columns: Sequence[Column], is_kept: Callable[[str], bool]
+) -> dict[str, Any]:
+    """Attributes by path, which of these are groups, single values by path, what further names stand for, unusual
+    datatypes by path, and sentences on what is `lost`.
+
+    Args:
+        is_kept: tells whether an object is kept, by its path: what is not packed is not read.
+    """
+    described = [path for path in (["/"] if has_attributes(file) else []) + held.described if is_kept(path)]
+    singles = [e.dataset for e in held.entries if e.aside == SINGLE and is_kept(e.dataset)]
+    links = [(e.path, e.same) for e in held.entries if e.same is not None]
+    types, more_types = stored_types(file, columns, of_rows=True)
+    parts = {
+        "attributes": {path: attributes(file[path]) for path in described[:MAX_KEPT]},
+        "values": {path: single(file[path]) for path in singles[:MAX_KEPT]},
+        "links": dict(links[:MAX_KEPT]),
+        "datasets": types,
+        "lost": [
+            *beyond(len(described), "attributes of {} datasets and groups"),
+            *beyond(len(singles), "{} single values"),
+            *beyond(len(links), "{} further names of datasets and groups"),
+            *beyond(MAX_KEPT + more_types, "datatypes of {} datasets"),
+        ],
+    }
+    # The groups stand beside attributes even where there are none: early versions did not say which they are.
+    groups = {"groups": [p for p in described[:MAX_KEPT] if isinstance(file[p], h5py.Group)]} if described else {}
+    return {name: part for name, part in parts.items() if part} | groups
+
+
+def beyond(count: int, what: str) -> list[str]:
+    """A sentence on what is not kept of `count` things, if anything is not."""
+    lost = count - MAX_KEPT
+    return [f"{what.format(f'{lost:,}')} are not kept: there are more than {MAX_KEPT}"] if lost > 0 else []
+
+
+def asides(entries: list[Listed], skip: Collection[str], values: Mapping[str, Any]) -> list[str]:
+    """What is left out, and what becomes of it; first what is not kept at all."""
+    lost, linked, kept = [], [], []
+    for entry in entries:
+        if not entry.aside or is_skipped(entry, skip):
+            continue
+        if entry.same is not None:
+            linked.append(f"{entry.path} {entry.aside}: packed once")
+        elif entry.aside != SINGLE:
+            lost.append(f"{entry.path} {entry.aside}")
+        elif entry.path not in values:
+            continue  # `origin` says how many these are
+        elif (why := summary(values[entry.path])) is None:
+            kept.append(f"{entry.path} is a single value: kept with the attributes")
+        else:
+            lost.append(f"{entry.path} is a single value, too large or of a kind that is not kept ({why})")
+    return [*_some(lost), *_some(linked), *_some(kept)]
+
+
+def _some(notes: list[str]) -> list[str]:
+    return notes if len(notes) <= 10 else [*notes[:10], f"{len(notes) - 10} more datasets left out like these"]

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import h5py
 
 from packer.errors import SourceError, UsageError
 from packer.format.manifest import check_count
 from packer.format.schema import FieldSpec, check_field_name
-from packer.sources.hdf5.family import KERAS_REFUSAL, advice
-from packer.sources.hdf5.listing import Listed
+from packer.sources.hdf5.listing import Listed, text_attribute
 from packer.sources.hdf5.types import Column
 
 _MAX_LINES = 200
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of every file.
+
+    Attributes:
+        fields: path of the dataset for each field wanted; empty takes all.
+        skip: paths or field names to leave out.
+        axis: number of the sample axis, from the end where negative.
+        encoding: of text that is not UTF-8 by its type.
+    """
+
+    fields: Mapping[str, str] = field(default_factory=dict)
+    skip: Collection[str] = ()
+    axis: int = 0
+    encoding: str = "utf-8"
 
 
 def check_request(fields: Mapping[str, str] | None, encoding: str) -> None:
@@ -77,6 +96,11 @@ def columns(wanted: Mapping[str, Listed], encoding: str) -> tuple[Column, ...]:
             encodings = tuple(dict.fromkeys(["utf-8", encoding] if leaf.charset == "utf-8" else [encoding]))
             found.append(Column(spec, entry.dataset, entry.members, encodings))
     return tuple(found)
+
+
+def conversions(wanted: Iterable[Listed]) -> list[str]:
+    """What is not stored as it is in the file, for each dataset."""
+    return [f"dataset {name} {note}" for name, note in {e.dataset: e.note for e in wanted}.items() if note]
 
 
 def is_skipped(entry: Listed, skip: Collection[str]) -> bool:
@@ -168,3 +192,83 @@ def _listing(entries: Sequence[Listed]) -> str:
     lines = [f"  {e.path}  {e.looks}" + (f"  ({e.problem or e.aside})" if e.leaf is None else "") for e in entries]
     more = [f"  and {len(lines) - _MAX_LINES:,} more"] if len(lines) > _MAX_LINES else []
     return "it holds:\n" + "\n".join(lines[:_MAX_LINES] + more)
+
+
+def difference(expected: Sequence[Column], found: Sequence[Column]) -> str | None:
+    """What differs, as a phrase such as `field x is float64 (3,), not float32 (3,)`; None where nothing does."""
+    ours = {c.spec.name: c for c in expected}
+    theirs = {c.spec.name: c for c in found}
+    missing = [name for name in ours if name not in theirs]
+    if missing:
+        return f"field {missing[0]} is missing"
+    extra = [name for name in theirs if name not in ours]
+    if extra:
+        return f"it has the field {extra[0]} too"
+    for name, column in ours.items():
+        if column != theirs[name]:
+            return f"field {name} is {_looks(theirs[name])}, not {_looks(column)}"
+    return None
+
+
+def _looks(column: Column) -> str:
+    axes = ", ".join("*" if n is None else str(n) for n in column.spec.shape)
+    what = "text" if column.spec.kind == "text" else f"{column.spec.dtype} ({axes})"
+    return f"{what} of {column.path}"
+
+
+# ---------------------------------------------------------------- what wrote the file
+
+
+def family(file: h5py.File) -> str | None:
+    """`keras`, `anndata`, `10x`, `matlab`, or None."""
+    names = set(file)
+    if "keras_version" in file.attrs or "layer_names" in file.attrs or {"layers", "vars"} <= names:
+        return "keras"
+    if text_attribute(file, "encoding-type") == "anndata" or {"X", "obs", "var"} <= names:
+        return "anndata"
+    if "matrix" in names and {"barcodes", "indptr"} <= _members(file, "matrix"):
+        return "10x"
+    if any("MATLAB_class" in _attributes(file, name) for name in names):
+        return "matlab"
+    return None
+
+
+def advice(kind: str | None) -> str:
+    """A sentence, with a blank before it, on what to pick from a file of this family; empty where there is none."""
+    if kind == "anndata":
+        return (
+            " This is an AnnData (h5ad) file: its cells are the rows of obs/... and obsm/..., and of X where X is"
+            " not sparse; pick from those."
+        )
+    if kind == "10x":
+        return (
+            " This is a 10x file: its matrix is sparse (data, indices, indptr), so cells are no rows; make it dense"
+            " first, for example with scanpy."
+        )
+    if kind == "matlab":
+        return " This is a MATLAB 7.3 file: its axes are MATLAB's in reverse, so --axis -1 takes MATLAB's rows."
+    return ""
+
+
+KERAS_REFUSAL = (
+    "holds the weights of a Keras model, which have no sample axis: every dataset is one layer's weights. To pack "
+    "some all the same, pick them with --field NAME=/path"
+)
+
+
+def _members(file: h5py.File, name: str) -> set[str]:
+    thing = _hard(file, name)
+    return set(thing) if isinstance(thing, h5py.Group) else set()
+
+
+def _attributes(file: h5py.File, name: str) -> set[str]:
+    thing = _hard(file, name)
+    return set(thing.attrs) if isinstance(thing, h5py.Dataset) else set()
+
+
+def _hard(file: h5py.File, name: str) -> h5py.HLObject | None:
+    """What a hard link leads to; other links may lead to files that are missing."""
+    try:
+        return file[name] if file.get(name, getlink=True, getclass=True) is h5py.HardLink else None
+    except (OSError, RuntimeError, ValueError, TypeError, LookupError):
+        return None

@@ -12,7 +12,7 @@ import pytest
 from packer.convert import convert
 from packer.export import export
 from packer.repack import repack
-from packer.sources.hdf5 import group_origin, kept, stored_types
+from packer.sources.hdf5 import attributes, units
 from packer.sources.hdf5.source import open_hdf5
 from packer.sources.opening import SourceOptions
 
@@ -22,7 +22,7 @@ Notes = tuple[str, ...]
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> int:
     """Lets a manifest keep 5 things of one kind, and not 500."""
-    for module, name in ((kept, "MAX_KEPT"), (group_origin, "MAX_KEPT"), (stored_types, "_MAX_TYPES")):
+    for module, name in ((attributes, "MAX_KEPT"), (units, "MAX_KEPT"), (attributes, "_MAX_TYPES")):
         assert getattr(module, name) == 500
         monkeypatch.setattr(module, name, 5)
     return 5

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from packer.errors import SourceError
-from packer.sources.hdf5.paths import hdf5_paths
+from packer.sources.hdf5.source import hdf5_paths
 from packer.sources.opening import open_sources
 
 

@@ -17,8 +17,7 @@ from hypothesis.extra import numpy as hnp
 from packer.errors import SourceError, UsageError
 from packer.format.schema import DTYPES
 from packer.sources.base import Source
-from packer.sources.hdf5.blocks import BLOCK_BYTES
-from packer.sources.hdf5.rows import DatasetRows
+from packer.sources.hdf5.reading import BLOCK_BYTES, DatasetRows
 from packer.sources.hdf5.source import open_hdf5
 
 SAMPLES = Path(__file__).parents[5] / "shared" / "data"
