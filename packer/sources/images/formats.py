@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from packer.errors import SourceError
 from packer.sources.files import IMAGES, open_raw
 from packer.sources.images import pillow as image_pillow
-from packer.sources.images import png, png_pixels
+from packer.sources.images import png
 from packer.sources.images.content import check_content
 from packer.sources.images.modes import CHANNELS, COLOUR_KEY, FEW_BITS, ImageOptions, convert_mode
 
@@ -69,8 +69,8 @@ def read_image(path: str, options: ImageOptions) -> NDArray[Any]:
 
 def png_pixels_of(checked: png.Png, path: str, options: ImageOptions) -> NDArray[Any]:
     """The pixels of a checked PNG, converted as the options ask for."""
-    image = png_pixels.decode(checked, path, as_index=options.palette == "index")
-    return convert_mode(image, options.mode, png_pixels.see_through(checked)) if options.mode else image
+    image = png.decode(checked, path, as_index=options.palette == "index")
+    return convert_mode(image, options.mode, png.see_through(checked)) if options.mode else image
 
 
 def _kind(path: str) -> str:

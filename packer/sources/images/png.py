@@ -1,18 +1,27 @@
-"""The structure of a PNG file: its header, and the checks that Pillow does not make.
+"""PNG files: the header for the plan, and the pixels with every bit they have.
 
-A PNG is a signature and chunks (length, type, data, checksum), from IHDR to IEND. Pillow accepts a file
-with a wrong checksum in a chunk it skips, or with bytes behind IEND; here every chunk is checked before
-a pixel is decoded. Pixels are decoded in `png_pixels`.
+A PNG is a signature and chunks (length, type, data, checksum), from IHDR to IEND. Gray, RGB and RGBA of 8 and 16 bits
+are decoded by kornia_rs (the `png` crate of Rust). It is handed IHDR, the pixels and IEND alone, so that no other chunk
+can change what comes out. `check` looks at the rest: the checksum of every chunk, chunks that PNG does not know or that
+stand in the wrong place, animations, and bytes after IEND. Of the compressed pixels kornia_rs compares everything but
+the Adler-32 checksum, which the checksums of the chunks cover.
+
+The other kinds are left to Pillow's decoder in C, called by itself with a layout of our choice (`Image.frombytes(...,
+"zip", layout, interlaced)`): `Image.open` would drop the low bytes of gray with alpha.
 """
 
 from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Iterator
-from typing import BinaryIO, NamedTuple
+import zlib
+from collections.abc import Callable
+from typing import Any, BinaryIO, NamedTuple
 
-from isal import isal_zlib
+import numpy as np
+from kornia_rs import io as kornia
+from numpy.typing import NDArray
+from PIL import Image
 
 from packer.errors import SourceError
 
@@ -36,7 +45,38 @@ _CRITICAL = (b"IHDR", b"PLTE", b"IDAT", b"IEND")
 _BEFORE_PIXELS = (b"IHDR", b"PLTE", b"tRNS")
 _CHUNK = struct.Struct(">I4s")
 IHDR = struct.Struct(">IIBBBBB")
+_IHDR_END = 33
 _MAX_LENGTH = 2**31 - 1
+
+#: Deflate makes data at most 1032 times smaller.
+_MOST_INFLATED = 1032
+#: Bytes inflated at a time of what is thrown away.
+_PIECE_BYTES = 2**20
+
+#: First row and column of every pass of an interlaced picture, and the distance to the next ones.
+_PASSES = ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1))
+
+#: What kornia_rs calls the colour types; by depth its functions, and how many times a picture they hold in memory.
+_KORNIA = {GRAY: "mono", RGB: "rgb", RGBA: "rgba"}
+_KORNIA_DEPTHS: dict[int, tuple[Callable[..., NDArray[Any]], type[np.generic], int]] = {
+    8: (kornia.decode_image_png_u8, np.uint8, 1),
+    16: (kornia.decode_image_png_u16, np.uint16, 2),
+}
+
+#: Pillow's mode and layout of the others, by colour type and depth.
+#: Gray of 2 and 4 bits is scaled to 0..255, which `L;2` and `L;4` do.
+#: 16-bit gray+alpha is four bytes a pixel, which the RGBA layout keeps as they are.
+_PILLOW = {
+    (GRAY, 1): ("1", "1"),
+    (GRAY, 2): ("L", "L;2"),
+    (GRAY, 4): ("L", "L;4"),
+    (PALETTE, 1): ("P", "P;1"),
+    (PALETTE, 2): ("P", "P;2"),
+    (PALETTE, 4): ("P", "P;4"),
+    (PALETTE, 8): ("P", "P"),
+    (GRAY_ALPHA, 8): ("LA", "LA"),
+    (GRAY_ALPHA, 16): ("RGBA", "RGBA"),
+}
 
 
 class PngHeader(NamedTuple):
@@ -51,12 +91,20 @@ class PngHeader(NamedTuple):
 
 
 class Png(NamedTuple):
-    """A checked file: its header, and the data of the chunks that make the picture."""
+    """A checked file.
+
+    Attributes:
+        data: the whole file.
+        pixels: data of the IDAT chunks.
+        pixels_at: where these chunks start and stop in the file.
+    """
 
     header: PngHeader
     palette: bytes
     alpha: bytes
-    pixels: bytes | memoryview
+    data: bytes
+    pixels: list[memoryview]
+    pixels_at: tuple[int, int]
 
 
 def read_header(file: BinaryIO, head: bytes, path: str) -> PngHeader:
@@ -66,7 +114,7 @@ def read_header(file: BinaryIO, head: bytes, path: str) -> PngHeader:
         SourceError: not a PNG, cut short before the pixels, values that PNG does not know, or animated.
     """
     header = parse_ihdr(head, path)
-    before, position = 8, 33
+    before, position = 8, _IHDR_END
     while True:
         kind, length = _chunk_head(file, head, position, before, path)
         if kind == b"IDAT":
@@ -105,11 +153,11 @@ def parse_ihdr(head: bytes, path: str) -> PngHeader:
     """
     if head[:8] != SIGNATURE:
         raise SourceError("is not a PNG: the signature of a PNG is missing; save it as PNG again", path)
-    if len(head) < 33:
+    if len(head) < _IHDR_END:
         raise _cut_short(len(head), path)
     if _CHUNK.unpack_from(head, 8) != (13, b"IHDR"):
         raise SourceError("damaged PNG: it does not begin with an IHDR chunk of 13 bytes; get it again", path)
-    _check_crc(memoryview(head), 8, 13, b"IHDR", path)
+    _check_crc(memoryview(head), 8, _IHDR_END, b"IHDR", path)
     width, height, depth, colour, compression, filtering, interlace = IHDR.unpack_from(head, 16)
     _check_values(width, height, depth, colour, path)
     if compression or filtering or interlace > 1:
@@ -127,63 +175,58 @@ def _check_values(width: int, height: int, depth: int, colour: int, path: str) -
 
 
 def chunk_parts(kind: bytes, body: bytes | memoryview) -> tuple[bytes | memoryview, ...]:
-    """A chunk to be written, in parts that are joined or written one by one: its head, its body, its checksum."""
-    return _CHUNK.pack(len(body), kind), body, isal_zlib.crc32(body, isal_zlib.crc32(kind)).to_bytes(4, "big")
+    """Return a chunk to be written, in parts to be joined or written one by one: its head, its body, its checksum."""
+    return _CHUNK.pack(len(body), kind), body, zlib.crc32(body, zlib.crc32(kind)).to_bytes(4, "big")
 
 
 def check(data: bytes, path: str) -> Png:
-    """The parts of a whole file, after every chunk was checked.
+    """Return the parts of a whole file, after every chunk was checked.
 
     Raises:
-        SourceError: a wrong checksum, a file cut short, data behind IEND, chunks missing or animated.
+        SourceError: a wrong checksum, a file cut short, data after IEND, chunks missing or animated.
     """
     header = parse_ihdr(data, path)
-    single: dict[bytes, memoryview] = {}
+    view, end, position = memoryview(data), len(data), _IHDR_END
+    single: dict[bytes, bytes] = {}
     pixels: list[memoryview] = []
-    before = b""
-    for kind, body in _chunks(data, path):
-        late = bool(pixels) and (kind in _BEFORE_PIXELS or (kind == b"IDAT" and before != b"IDAT"))
-        if late or kind in single:
-            reason = f"damaged PNG: a {kind.decode()} chunk stands where PNG allows none; save it as PNG again"
-            raise SourceError(reason, path)
-        if kind == b"IDAT":
-            pixels.append(body)
-        elif kind in _BEFORE_PIXELS:
-            single[kind] = body
-        before = kind
-    if not pixels:
-        raise _no_pixels(path)
-    palette = bytes(single.get(b"PLTE", b""))
-    if (header.colour == PALETTE and not 0 < len(palette) <= 768) or len(palette) % 3:
-        reason = f"damaged PNG: a palette of {len(palette)} bytes, 3 to 768 in threes are expected; get it again"
-        raise SourceError(reason, path)
-    alpha = bytes(single.get(b"tRNS", b""))
-    if b"tRNS" in single and len(alpha) < _KEY_BYTES.get(header.colour, 0):
-        reason = (
-            f"damaged PNG: a tRNS chunk of {len(alpha)} bytes, {_KEY_BYTES[header.colour]} are expected; get it again"
-        )
-        raise SourceError(reason, path)
-    joined = pixels[0] if len(pixels) == 1 else b"".join(pixels)
-    header = header._replace(transparent=b"tRNS" in single)
-    return Png(header, palette, alpha, joined)
-
-
-def _chunks(data: bytes, path: str) -> Iterator[tuple[bytes, memoryview]]:
-    """Type and data of every chunk, each with a right checksum."""
-    view, end, position, kind = memoryview(data), len(data), 8, b""
+    start = stop = 0
+    kind = b"IHDR"
     while kind != b"IEND":
         if position + 12 > end:
             raise _cut_short(position, path)
         length, kind = _CHUNK.unpack_from(data, position)
-        if position + 12 + length > end:
+        after = position + 12 + length
+        if after > end:
             raise _overlong(kind, position, length, end, path)
         _check_kind(kind, position, path)
-        _check_crc(view, position, length, kind, path)
-        yield kind, view[position + 8 : position + 8 + length]
-        position += 12 + length
+        _check_crc(view, position, after, kind, path)
+        if kind == b"IDAT":
+            if pixels and stop != position:
+                raise _misplaced(kind, path)
+            start, stop = start or position, after
+            pixels.append(view[position + 8 : after - 4])
+        elif kind in _BEFORE_PIXELS:
+            if pixels or kind in single or kind == b"IHDR":
+                raise _misplaced(kind, path)
+            single[kind] = data[position + 8 : after - 4]
+        position = after
     if position < end:
         reason = f"{end - position} bytes of data stand behind IEND, where a PNG ends; save it as PNG again"
         raise SourceError(reason, path)
+    if not pixels:
+        raise _no_pixels(path)
+    palette, alpha = single.get(b"PLTE", b""), single.get(b"tRNS")
+    if (header.colour == PALETTE and not 0 < len(palette) <= 768) or len(palette) % 3:
+        reason = f"damaged PNG: a palette of {len(palette)} bytes, 3 to 768 in threes are expected; get it again"
+        raise SourceError(reason, path)
+    if alpha is not None and len(alpha) < _KEY_BYTES.get(header.colour, 0):
+        reason = (
+            f"damaged PNG: a tRNS chunk of {len(alpha)} bytes, {_KEY_BYTES[header.colour]} are expected; get it again"
+        )
+        raise SourceError(reason, path)
+    if alpha is not None:
+        header = header._replace(transparent=True)
+    return Png(header, palette, alpha or b"", data, pixels, (start, stop))
 
 
 def _check_kind(kind: bytes, position: int, path: str) -> None:
@@ -195,11 +238,15 @@ def _check_kind(kind: bytes, position: int, path: str) -> None:
         raise SourceError(reason, path)
 
 
-def _check_crc(view: memoryview, position: int, length: int, kind: bytes, path: str) -> None:
-    stop = position + 8 + length
-    if isal_zlib.crc32(view[position + 4 : stop]) != int.from_bytes(view[stop : stop + 4], "big"):
+def _check_crc(view: memoryview, position: int, after: int, kind: bytes, path: str) -> None:
+    if zlib.crc32(view[position + 4 : after - 4]) != int.from_bytes(view[after - 4 : after], "big"):
         reason = f"damaged PNG: chunk {kind.decode()} at byte {position} has a wrong checksum; get the file again"
         raise SourceError(reason, path)
+
+
+def _misplaced(kind: bytes, path: str) -> SourceError:
+    reason = f"damaged PNG: a {kind.decode()} chunk stands where PNG allows none; save it as PNG again"
+    return SourceError(reason, path)
 
 
 def _no_pixels(path: str) -> SourceError:
@@ -217,3 +264,140 @@ def _overlong(kind: bytes, position: int, length: int, size: int, path: str) -> 
 def _cut_short(position: int, path: str) -> SourceError:
     reason = f"damaged PNG: the file is cut short, in the chunk that begins at byte {position}; get the file again"
     return SourceError(reason, path)
+
+
+def decode(png: Png, path: str, *, as_index: bool = False) -> NDArray[Any]:
+    """Return the picture as (H, W, C), uint8 or uint16; palette pictures as RGB or RGBA, or as indices (C = 1).
+
+    Gray of 1, 2 and 4 bits comes out as 8 bits, 0 for black and 255 for white, as Pillow converts it to "L".
+
+    Raises:
+        SourceError: the pixel data is damaged or too short, or an index lies outside the palette.
+    """
+    header = png.header
+    _check_enough(png, path)
+    try:
+        if header.colour in _KORNIA and header.depth in _KORNIA_DEPTHS:
+            return _by_kornia(png)
+        image = _by_pillow(header, _lines(png, path))
+    except SourceError:
+        raise
+    except MemoryError as error:
+        raise SourceError(f"{header.width} x {header.height} pixels do not fit into memory", path) from error
+    except Exception as error:  # kornia_rs raises no class of its own
+        raise _undecodable(png, path, error) from error
+    if header.colour != PALETTE:
+        return image
+    _check_indices(image, png, path)
+    return image if as_index else _colours(png)[image[:, :, 0]]
+
+
+def see_through(png: Png) -> tuple[int, ...] | None:
+    """Return the colour that is marked as transparent (tRNS) in gray or RGB, as `decode` gives it; None if none is."""
+    header = png.header
+    if not header.transparent or header.colour not in (GRAY, RGB):
+        return None
+    # Higher bits than the picture has are not looked at, as the specification says.
+    largest = 2**header.depth - 1
+    values = (int.from_bytes(png.alpha[i : i + 2], "big") & largest for i in range(0, 2 * SAMPLES[header.colour], 2))
+    return tuple(value * (255 // largest) if header.depth < 8 else value for value in values)
+
+
+def _check_enough(png: Png, path: str) -> None:
+    """Refuses a header that promises more than its data can hold, before memory is taken for it."""
+    header = png.header
+    row = (header.width * header.depth * SAMPLES[header.colour] + 7) // 8
+    held = sum(map(len, png.pixels))
+    if header.height * row > _MOST_INFLATED * held:
+        size = f"{header.width} x {header.height} pixels"
+        reason = f"damaged PNG: {held} bytes of data cannot hold {size}; get the file again"
+        raise SourceError(reason, path)
+
+
+def _by_kornia(png: Png) -> NDArray[Any]:
+    header = png.header
+    start, stop = png.pixels_at
+    end = len(png.data) - 12
+    whole = start == _IHDR_END and stop == end
+    file = png.data if whole else b"".join((png.data[:_IHDR_END], png.data[start:stop], png.data[end:]))
+    decode_png, dtype, times = _KORNIA_DEPTHS[header.depth]
+    # A MemoryError here is an error, one within kornia_rs the end of the process.
+    np.empty((times, header.height, header.width, SAMPLES[header.colour]), dtype)
+    return decode_png(file, (header.height, header.width), _KORNIA[header.colour])
+
+
+def _undecodable(png: Png, path: str, error: Exception) -> SourceError:
+    """Return the error of pixels that a decoder refuses: how many scan lines are missing, or its own words."""
+    try:
+        _lines(png, path)
+    except SourceError as better:
+        return better
+    except zlib.error as better:
+        error = better
+    return SourceError(f"damaged PNG: its pixels cannot be decoded ({error}); get the file again", path)
+
+
+def _lines(png: Png, path: str) -> bytes:
+    """Return the scan lines of a picture, each after the number of its filter.
+
+    The data are read to their end, where a checksum stands. What comes after the last line is thrown away, as by all
+    who read PNG.
+
+    Raises:
+        SourceError: the data end too early, or hold fewer scan lines than the header says.
+        zlib.error: they cannot be inflated, or have a wrong checksum.
+    """
+    expected = _line_bytes(png.header)
+    stream = zlib.decompressobj()
+    lines = stream.decompress(b"".join(png.pixels), expected)
+    if len(lines) < expected:
+        size = f"{png.header.width} x {png.header.height} pixels"
+        reason = (
+            f"damaged PNG: its data hold {len(lines)} bytes of scan lines, and {size} take {expected}; get it again"
+        )
+        raise SourceError(reason, path)
+    while not stream.eof:
+        left = stream.unconsumed_tail
+        if not stream.decompress(left, _PIECE_BYTES) and not left:
+            raise SourceError("damaged PNG: its data end before their checksum; get the file again", path)
+    return lines
+
+
+def _line_bytes(header: PngHeader) -> int:
+    """Return the bytes of all scan lines before they are deflated, each with the number of its filter."""
+    total = 0
+    for row, column, down, across in _PASSES if header.interlaced else ((0, 0, 1, 1),):
+        rows, columns = -(-(header.height - row) // down), -(-(header.width - column) // across)
+        if rows > 0 and columns > 0:
+            total += rows * (1 + (columns * header.depth * SAMPLES[header.colour] + 7) // 8)
+    return total
+
+
+def _by_pillow(header: PngHeader, lines: bytes) -> NDArray[Any]:
+    mode, layout = _PILLOW[header.colour, header.depth]
+    size = (header.width, header.height)
+    image = np.asarray(Image.frombytes(mode, size, zlib.compress(lines, 0), "zip", layout, header.interlaced))
+    if image.dtype == bool:
+        image = image.astype(np.uint8) * np.uint8(255)
+    if (header.colour, header.depth) == (GRAY_ALPHA, 16):
+        return image.view(">u2").astype(np.uint16)
+    return image[:, :, None] if image.ndim == 2 else image
+
+
+def _check_indices(image: NDArray[np.uint8], png: Png, path: str) -> None:
+    colours = len(png.palette) // 3
+    largest = int(image.max())
+    if largest >= colours:
+        reason = f"damaged PNG: colour number {largest} is used, but the palette has {colours}; get the file again"
+        raise SourceError(reason, path)
+
+
+def _colours(png: Png) -> NDArray[np.uint8]:
+    """The palette as (colours, 3), or (colours, 4) where there is transparency."""
+    colours = np.frombuffer(png.palette, np.uint8).reshape(-1, 3)
+    if not png.header.transparent:
+        return colours
+    alpha = np.full(len(colours), 255, np.uint8)
+    given = np.frombuffer(png.alpha, np.uint8)[: len(colours)]
+    alpha[: len(given)] = given
+    return np.column_stack([colours, alpha])

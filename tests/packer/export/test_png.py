@@ -16,8 +16,7 @@ from packer.errors import UsageError
 from packer.export import export
 from packer.export.png import write_png
 from packer.format.schema import FieldSpec
-from packer.sources.images.png import check
-from packer.sources.images.png_pixels import decode
+from packer.sources.images.png import check, decode
 
 
 @settings(max_examples=60)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import random
 import struct
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 
@@ -15,10 +18,12 @@ from picture_files import chunk
 from PIL import Image
 
 from packer.errors import SourceError
-from packer.sources.images import png, png_pixels
+from packer.sources.images import png
 
 SHARED = Path(__file__).parents[5] / "shared" / "data"
 KINDS = [(colour, depth) for colour, depths in png.DEPTHS.items() for depth in depths]
+# Those that kornia_rs decodes.
+PLAIN = [(colour, depth) for colour in (png.GRAY, png.RGB, png.RGBA) for depth in (8, 16)]
 # First row, first column, row step and column step of the seven passes of an interlaced PNG.
 PASSES = [(0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1)]
 
@@ -69,13 +74,38 @@ def palette_of(count: int) -> bytes:
 
 
 def decode(data: bytes, **options: bool) -> np.ndarray:
-    return png_pixels.decode(png.check(data, "x.png"), "x.png", **options)
+    return png.decode(png.check(data, "x.png"), "x.png", **options)
 
 
 def small(colour: int = png.RGB, depth: int = 8, **options) -> bytes:
     shape = (3, 4, png.SAMPLES[colour])
     values = np.random.default_rng(1).integers(0, 2 ** min(depth, 3), shape, dtype=np.uint16)
     return encode(values, colour, depth, **options)
+
+
+def line_bytes(header: png.PngHeader) -> int:
+    """How long the scan lines of a picture are, with the number of its filter before each."""
+    values = np.zeros((header.height, header.width, png.SAMPLES[header.colour]), np.uint16)
+    passes = [values[r::rs, c::cs] for r, c, rs, cs in PASSES] if header.interlaced else [values]
+    return sum(len(rows) for part in passes for rows in [filter_rows(part, header.depth, [0])])
+
+
+def with_lines(header: png.PngHeader, lines: bytes, pieces: int = 1) -> bytes:
+    """A PNG with these bytes of scan lines, in several IDAT chunks."""
+    width, height, depth, colour, interlaced, _ = header
+    data = zlib.compress(lines)
+    step = -(-len(data) // pieces)
+    pixels = b"".join(chunk(b"IDAT", data[at : at + step]) for at in range(0, len(data), step))
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, interlaced))
+    palette = chunk(b"PLTE", bytes(range(256)) * 3) if colour == png.PALETTE else b""
+    return png.SIGNATURE + head + palette + pixels + chunk(b"IEND")
+
+
+def decode_lines(header: png.PngHeader, data: bytes) -> np.ndarray:
+    """The pixels of a PNG with these data, deflated already."""
+    file = with_lines(header, b"")
+    at = file.index(b"IDAT") - 4
+    return decode(file[:at] + chunk(b"IDAT", data) + chunk(b"IEND"))
 
 
 def huge() -> bytes:
@@ -128,15 +158,15 @@ def test_no_other_chunk_changes_the_pixels(colour, depth):
         np.testing.assert_array_equal(decode(encode(values, colour, depth, before=before)), values)
 
 
-@pytest.mark.parametrize(("colour", "depth"), KINDS)
+@pytest.mark.parametrize(("colour", "depth"), [kind for kind in KINDS if kind not in PLAIN])
 def test_the_checksum_of_all_data_is_read(colour, depth):
-    """A wrong one is an error for every kind, whichever decoder it has, where the checksums of the chunks are right."""
+    """Where Pillow decodes, which reads none, a wrong one is an error though the checksums of the chunks are right."""
     before = palette_of(2) if colour == png.PALETTE else b""
     values = np.zeros((3, 4, png.SAMPLES[colour]), np.uint16)
     stream = zlib.compress(filter_rows(values, depth, [0]))
     head = encode(values, colour, depth)[:33] + before
     decode(head + chunk(b"IDAT", stream) + chunk(b"IEND"))
-    with pytest.raises(SourceError, match="ncorrect checksum"):
+    with pytest.raises(SourceError, match="incorrect data check"):
         decode(head + chunk(b"IDAT", stream[:-1] + bytes([stream[-1] ^ 1])) + chunk(b"IEND"))
 
 
@@ -158,8 +188,8 @@ def test_the_transparent_colour_is_one_of_the_pixels(colour, depth):
     for above in (0, 2**depth % 2**16):
         key = chunk(b"tRNS", (values[1, 2] | above).astype(">u2").tobytes())
         data = png.check(encode(values, colour, depth, before=key), "x.png")
-        assert png_pixels.see_through(data) == tuple(png_pixels.decode(data, "x.png")[1, 2].tolist())
-    assert png_pixels.see_through(png.check(encode(values, colour, depth), "x.png")) is None
+        assert png.see_through(data) == tuple(png.decode(data, "x.png")[1, 2].tolist())
+    assert png.see_through(png.check(encode(values, colour, depth), "x.png")) is None
 
 
 @pytest.mark.parametrize("path", sorted(SHARED.glob("png_odd/*/png/*.png")), ids=lambda path: path.name)
@@ -231,7 +261,6 @@ def test_a_file_cut_anywhere_is_found():
         (huge(), r"\d+ bytes of data cannot hold 13000 x 13000 pixels"),
         (small()[:33] + chunk(b"IDAT", zlib.compress(bytes(12))) + chunk(b"IEND"), "hold 12 bytes of scan lines"),
         (small()[:33] + chunk(b"IDAT", zlib.compress(b"\x09" * 39)) + chunk(b"IEND"), "cannot be decoded"),
-        (small()[:33] + chunk(b"IDAT", zlib.compress(bytes(39))[:-1] + b"!") + chunk(b"IEND"), "ncorrect checksum"),
         (small()[:33] + chunk(b"IDAT", b"x\x9c" + bytes(range(30))) + chunk(b"IEND"), "cannot be decoded"),
         (b"\xff\xd8\xff\xe0 a JPEG, and long enough to hold a header", "signature"),
     ],
@@ -280,3 +309,91 @@ def test_a_header_without_pixels_behind_it_is_refused():
         file = io.BytesIO(data)
         with pytest.raises(SourceError, match=message):
             png.read_header(file, file.read(png.HEAD_BYTES), "x.png")
+
+
+@pytest.mark.parametrize("interlaced", [False, True])
+@pytest.mark.parametrize(("colour", "depth"), KINDS)
+def test_missing_lines_are_never_zeros(colour: int, depth: int, interlaced: bool) -> None:
+    """Of all lengths up to that of the picture, whole lines or not, only the whole picture decodes."""
+    for width, height in ((5, 6), (1, 1), (9, 2)):
+        header = png.PngHeader(width, height, depth, colour, interlaced)
+        most = line_bytes(header)
+        for fill in (b"\0", b"\1"):
+            for length in range(most):
+                with pytest.raises(SourceError, match=r"x\.png: damaged PNG: "):
+                    decode(with_lines(header, fill * length, 3))
+        data = with_lines(header, bytes(most), 3)
+        image = decode(data)
+        assert image.shape[:2] == (height, width)
+        with Image.open(io.BytesIO(data)) as picture:
+            assert (picture.height, picture.width) == image.shape[:2]
+            picture.load()
+
+
+def test_the_message_counts() -> None:
+    """How many bytes there are and how many the size in the header takes."""
+    header = png.PngHeader(4, 3, 8, png.RGB, False)
+    with pytest.raises(SourceError, match="its data hold 26 bytes of scan lines, and 4 x 3 pixels take 39"):
+        decode(with_lines(header, bytes(26)))
+
+
+@pytest.mark.parametrize("more", [1, 7, 3 * 2**20])
+@pytest.mark.parametrize("colour", [png.RGB, png.GRAY_ALPHA])
+def test_what_follows_the_last_line_is_thrown_away(more: int, colour: int) -> None:
+    """The pixels are those of a file without it."""
+    header = png.PngHeader(4, 3, 8, colour, False)
+    lines = bytes(line_bytes(header))
+    data = zlib.compress(lines + random.Random(more).randbytes(more))
+    assert not decode_lines(header, data).any()
+    if colour == png.GRAY_ALPHA:  # where the data are read to their checksum, damage in what follows is found too
+        with pytest.raises(SourceError, match=r"x\.png: damaged PNG: "):
+            decode_lines(header, data[:-1] + bytes([data[-1] ^ 1]))
+
+
+def test_data_without_their_checksum_are_refused() -> None:
+    """All pixels are there, but the decoder of palettes reads no checksum, so it is read here."""
+    header = png.PngHeader(4, 3, 8, png.PALETTE, False)
+    data = zlib.compress(bytes(line_bytes(header)))
+    decode_lines(header, data)
+    for missing in (1, 3, 4, 5):
+        with pytest.raises(SourceError, match="damaged PNG: its data end before their checksum"):
+            decode_lines(header, data[:-missing])
+
+
+#: Decodes a PNG from stdin with more and more memory; prints what came of it each time.
+WITHIN = """
+import sys
+from packer.errors import SourceError
+from packer.sources.images import png
+from packer.sources.apart import memory_within
+checked = png.check(sys.stdin.buffer.read(), "x.png")
+for mib in range(4, 80, 4):
+    with memory_within(mib * 2**20):
+        try:
+            print(png.decode(checked, "x.png").shape)
+        except SourceError as error:
+            print(error.reason)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux alone keeps limits of memory")
+@pytest.mark.parametrize("depth", [8, 16])
+def test_a_lack_of_memory_is_an_error(depth: int) -> None:
+    """Wherever it comes: neither a panic nor an abort of the decoder, which would end the process."""
+    header = png.PngHeader(2500, 16000 // depth, depth, png.RGB, False)
+    file = with_lines(header, bytes(line_bytes(header)))
+    # An interpreter of its own: this one holds memory that it would use again, whatever the limit.
+    ended = subprocess.run([sys.executable, "-c", WITHIN], input=file, capture_output=True, check=False, timeout=60)
+    assert ended.returncode == 0, ended.stderr.decode()
+    size = f"2500 x {header.height}"
+    said = set(ended.stdout.decode().splitlines())
+    assert said == {f"({header.height}, 2500, 3)", f"{size} pixels do not fit into memory"}
+
+
+def test_black_pictures_are_pictures() -> None:
+    """Zeros that are in the file are pixels, in a large picture too."""
+    for interlaced in (False, True):
+        header = png.PngHeader(700, 600, 8, png.RGB, interlaced)
+        data = with_lines(header, bytes(line_bytes(header)))
+        image = decode(data)
+        np.testing.assert_array_equal(image, np.zeros((600, 700, 3), np.uint8))
