@@ -29,13 +29,10 @@ from packer.errors import UsageError, WriteError
 from packer.format import manifest as manifests
 from packer.format.manifest import MANIFEST, REJECTED_FILE, SHARD_FOLDER, FileEntry, Manifest
 from packer.format.sync import sync_folder, write_synced
-from packer.packing.dataset_lock import dataset_lock
-from packer.packing.finish import write_table
-from packer.packing.joining import check_names, joined_manifest, take_shard
+from packer.packing.finish import check_names, joined_manifest, take_shard, write_table
 from packer.packing.origin import origin_of
-from packer.packing.output import beside
+from packer.packing.output import beside, dataset_lock, listed
 from packer.packing.rejected import ListEntry, Rejected, RejectedList, rejected_of
-from packer.packing.state import listed
 from packer.packing.tasks import shard_path
 from packer.sources.base import Source
 from packer.sources.fitted import FittedSource

@@ -23,13 +23,12 @@ from packer.format.manifest import Manifest
 from packer.format.schema import FieldSpec
 from packer.packing.finish import Made, finish
 from packer.packing.framing import codec_texts
-from packer.packing.output import OutputFolder, check_output, warn_of_room
+from packer.packing.output import OutputFolder, State, check_output, claim_of, listed, warn_of_room
 from packer.packing.plan import Prepared, prepare
 from packer.packing.progress import Progress, no_progress
 from packer.packing.rejected import Rejected, rejected_of
 from packer.packing.remote_output import RemoteOutput
 from packer.packing.resuming import Asked, finished, state_of
-from packer.packing.state import State, claim_of, listed
 from packer.packing.tasks import ShardReport, ShardTask, write_shard
 from packer.packing.workers import run_executor, run_processes
 from packer.remote.sources import local_input

@@ -15,12 +15,10 @@ from packer.errors import UsageError, WriteError
 from packer.format import manifest as manifests
 from packer.format.manifest import NAMES_FILE, Manifest, ShardEntry
 from packer.format.sync import sync_folder
-from packer.packing.finish import write_table
-from packer.packing.joining import check_alike, check_names, joined_manifest, take_shard
-from packer.packing.output import OutputFolder
+from packer.packing.finish import check_alike, check_names, joined_manifest, take_shard, write_table
+from packer.packing.output import OutputFolder, State
 from packer.packing.progress import Progress
 from packer.packing.rejected import Rejected, RejectedList, rejected_of
-from packer.packing.state import State
 from packer.packing.tasks import shard_path
 from packer.sources.packed.source import read_names
 

@@ -20,11 +20,9 @@ from packer.format.column import Column
 from packer.format.manifest import MANIFEST, NAMES_FILE, REJECTED_FILE, SHARD_FOLDER, Manifest, ShardEntry
 from packer.format.schema import Field
 from packer.format.shard import Shard
-from packer.packing.conversions import given_by, packed_names
-from packer.packing.dataset_lock import dataset_lock
 from packer.packing.finish import Made, write_manifest
-from packer.packing.origin import Origin
-from packer.packing.output import beside
+from packer.packing.origin import Origin, given_by, packed_names
+from packer.packing.output import beside, dataset_lock
 from packer.packing.plan import ShardPlan, field_sizes, look, plan_shards
 from packer.packing.progress import Progress, no_progress
 from packer.packing.rejected import ListEntry, RejectedList

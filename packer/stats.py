@@ -22,7 +22,7 @@ from packer.format import manifest as manifests
 from packer.format.manifest import Manifest
 from packer.format.schema import FieldSpec
 from packer.format.statistics import FieldStats, ValueStats
-from packer.packing.dataset_lock import dataset_lock
+from packer.packing.output import dataset_lock
 from packer.packing.progress import Progress
 from packer.sources.base import block_bytes, count
 from packer.sources.packed.source import PackedSource

@@ -26,8 +26,7 @@ from packer.format.schema import Field, FieldSpec
 from packer.format.shard_writer import ShardWriter
 from packer.packing.finish import Made, finish
 from packer.packing.framing import Extent, choose_codec, codec_by_field, stored_field
-from packer.packing.output import OutputFolder
-from packer.packing.state import State
+from packer.packing.output import OutputFolder, State
 from packer.packing.tasks import ShardReport, publish, report_of, shard_path
 from packer.sources.base import Block
 from packer.sources.names import name_bytes

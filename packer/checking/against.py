@@ -21,8 +21,7 @@ from packer.format.column import Column
 from packer.format.manifest import Manifest, ShardEntry
 from packer.format.schema import Field
 from packer.format.shard import Shard
-from packer.packing.conversions import given_by, shard_sources
-from packer.packing.origin import is_in_order
+from packer.packing.origin import given_by, is_in_order, shard_sources
 from packer.packing.progress import Progress
 from packer.packing.rejected import Rejected
 from packer.packing.tasks import read_blocks

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, Sampler
 from packer.cli.machine import machine_of
 from packer.cli.units import size_text
 from packer.errors import DatasetError, PackerError
-from packer.page_cache import can_drop, disk_bytes, drop_files, read_files
+from packer.warm import can_drop, disk_bytes, drop_files, read_files
 from readers import Loader, PackedDataset
 
 INDEXING, LOADER, DATALOADER = "ds[indices]", "Loader", "DataLoader"

@@ -16,10 +16,9 @@ from packer.cli.tables import counted, indented, listing, table, terminal_width
 from packer.cli.units import size_text, time_text
 from packer.codecs.configs import codec_name
 from packer.convert import ConvertOptions, guard, open_source, processors
-from packer.packing.estimate import Estimate, FieldEstimate, estimate
+from packer.packing.estimate import Estimate, FieldEstimate, Trial, estimate, trial
 from packer.packing.plan import Prepared, prepare
 from packer.packing.rejected import Rejected
-from packer.packing.trial import Trial, trial
 
 _RIGHT = ("raw", "stored", "ratio")
 

@@ -1,7 +1,12 @@
-"""The last steps of making a dataset: names, rejected samples, and the manifest, which publishes it."""
+"""The last steps of making a dataset: names, rejected samples, and the manifest, which publishes it.
+
+Appending and merging take shards over as they are, with one manifest and one table of names for all.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,16 +15,18 @@ from typing import Any
 import msgspec
 
 import packer
-from packer.errors import SourceError, WriteError
+from packer.errors import DamagedError, SourceError, UsageError, WriteError
 from packer.format import manifest as manifests
-from packer.format.manifest import NAMES_FILE, FileEntry, Manifest, total_of
+from packer.format.manifest import NAMES_FILE, FileEntry, Manifest, ShardEntry, total_of
 from packer.format.names import write_names
 from packer.format.schema import Field
 from packer.format.shard import Shard
 from packer.format.sync import sync_folder
+from packer.packing.origin import joined
 from packer.packing.output import OutputFolder
 from packer.packing.rejected import ListEntry, Rejected, RejectedList
 from packer.packing.tasks import ShardReport
+from packer.sources.fitted import described
 
 
 @dataclass(frozen=True)
@@ -108,3 +115,99 @@ class ShardNames:
         for report in self._reports:
             with Shard(self._folder / report.entry.file) as shard:
                 yield from shard.names(report.entry.samples)
+
+
+def take_shard(folder: Path, entry: ShardEntry, target: Path) -> ShardEntry:
+    """Puts a shard of the dataset in `folder` at `target` as well: a hard link where that can be, else a copy.
+
+    Returns:
+        its entry in the manifest of the dataset that `target` belongs to.
+
+    Raises:
+        DamagedError: the shard is missing or has another size than its manifest says.
+        WriteError: it cannot be copied.
+    """
+    source = folder / entry.file
+    size = source.stat().st_size if source.is_file() else None
+    if size != entry.bytes:
+        problem = "it is missing" if size is None else f"{size:,} bytes, {entry.bytes:,} expected"
+        raise DamagedError(f"{source}: {problem}; run `packer verify`, then `packer repair`")
+    partial = target.with_suffix(".lmdb.partial")
+    try:
+        partial.unlink(missing_ok=True)
+        _link_or_copy(source, partial)
+        partial.replace(target)
+        partial.unlink(missing_ok=True)  # of two links to one file, left by an earlier call, a rename removes none
+    except OSError as error:
+        raise WriteError(f"{target}: {error.strerror}; free some space or choose another folder") from None
+    return msgspec.structs.replace(entry, file=f"{target.parent.name}/{target.name}")
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    try:
+        target.hardlink_to(source.resolve())  # of a symbolic link it would be one more, to be left dangling
+    except OSError:  # another file system, or one without hard links
+        with source.open("rb") as reading, target.open("wb") as writing:
+            shutil.copyfileobj(reading, writing, 2**24)
+            writing.flush()
+            os.fsync(writing.fileno())
+
+
+def check_alike(first: Sequence[Field], other: Sequence[Field], where: str) -> None:
+    """Raises UsageError where shards of the schema `other` cannot stand beside those of `first`; says what differs."""
+    if tuple(first) == tuple(other):
+        return
+    names, others = [field.name for field in first], [field.name for field in other]
+    if names != others:
+        raise UsageError(
+            f"{where} has the fields {', '.join(others)}, where {', '.join(names)} are expected, in this order"
+        )
+    for a, b in zip(first, other, strict=True):
+        if a.spec != b.spec:
+            raise UsageError(f"{where}: field {a.name!r} is {described(b)}, {described(a)} is expected")
+        if a != b:
+            what = "another codec" if a.codec != b.codec else "frames of another size"
+            raise UsageError(
+                f"{where}: field {a.name!r} is stored with {what}; "
+                "`packer append` packs its samples anew, so that they are stored alike"
+            )
+
+
+def joined_manifest(
+    manifests: Sequence[Manifest], shards: Sequence[ShardEntry], names: FileEntry | None, left_out: ListEntry
+) -> Manifest:
+    """The manifest of the samples of several datasets, one after another, in `shards`."""
+    first = manifests[0]
+    planned = [manifest.planned_bytes for manifest in manifests]
+    return Manifest(
+        tool=f"packer {packer.__version__}",
+        samples=sum(manifest.samples for manifest in manifests),
+        fields=first.fields,
+        shards=tuple(shards),
+        names=names,
+        columns={
+            field.name: total_of(manifest.columns[field.name] for manifest in manifests) for field in first.fields
+        },
+        origin=joined([(manifest.samples, manifest.origin) for manifest in manifests]),
+        planned_bytes=None if None in planned else sum(filter(None, planned)),
+        left_out=left_out,
+    )
+
+
+def check_names(sets: Sequence[tuple[str, Sequence[str] | None]]) -> list[str] | None:
+    """The names of all samples, from those of each dataset; None where none has names.
+
+    Raises:
+        UsageError: some have names and others none, or two samples have one name.
+    """
+    first, held = sets[0]
+    seen = set(held or ())
+    for where, names in sets[1:]:
+        if (names is None) != (held is None):
+            named, bare = (first, where) if names is None else (where, first)
+            raise UsageError(f"samples of {named} have names, those of {bare} have none; they cannot be joined")
+        twice = seen.intersection(names or ())
+        if twice:
+            raise UsageError(f"{where} has a sample named {min(twice)!r}, which is there already; names must differ")
+        seen.update(names or ())
+    return None if held is None else [name for _, names in sets for name in names or ()]

@@ -22,7 +22,7 @@ from packer.errors import RemoteError, UsageError, WriteError
 from packer.format import manifest as manifests
 from packer.format.manifest import MANIFEST, MAX_MANIFEST_BYTES, REJECTED_FILE, SHARD_FOLDER, UNFINISHED
 from packer.format.sync import write_synced
-from packer.packing.state import State
+from packer.packing.output import State
 from packer.remote.cache import default_cache
 from packer.remote.folder import Found, RemoteFolder
 from packer.remote.urls import label

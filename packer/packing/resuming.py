@@ -14,8 +14,8 @@ from packer.checking.against import compare_shard
 from packer.codecs.configs import codec_name
 from packer.errors import DamagedError, UsageError
 from packer.format.schema import Field
+from packer.packing.output import MAP_SIZE, ON_ERROR, READ_MEMORY, READ_TIMEOUT, State
 from packer.packing.plan import Prepared
-from packer.packing.state import MAP_SIZE, ON_ERROR, READ_MEMORY, READ_TIMEOUT, State
 from packer.packing.tasks import ShardReport, ShardTask, report_of
 from packer.sources.apart import Limits
 

@@ -17,9 +17,9 @@ from packer.format.schema import Field
 from packer.format.shard import Shard, column_totals
 from packer.format.shard_writer import ShardWriter
 from packer.format.sync import sync_folder, write_synced
+from packer.packing.output import claim_of
 from packer.packing.progress import Progress
 from packer.packing.rejected import Rejected, RejectedList
-from packer.packing.state import claim_of
 from packer.sources.base import Block, Source, count
 
 #: Given the number of a sample, within which the block that begins with it is read; knows thereby what is being read.

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from packer.page_cache import disk_bytes, read_files
-from packer.page_cache import drop_files as drop
-from packer.warm import warm_file
+from packer.warm import disk_bytes, read_files, warm_file
+from packer.warm import drop_files as drop
 
 __all__ = ["disk_bytes", "drop", "files_of", "resident_share", "warm"]
 

@@ -15,7 +15,7 @@ from packer.append import append
 from packer.convert import convert
 from packer.errors import DatasetError, SourceError, UsageError
 from packer.format import manifest as manifests
-from packer.packing.dataset_lock import dataset_lock
+from packer.packing.output import dataset_lock
 from packer.sources.opening import SourceOptions
 from packer.verify import verify
 from packer.writer import DatasetWriter

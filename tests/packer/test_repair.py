@@ -17,7 +17,7 @@ from packer.append import append
 from packer.convert import convert
 from packer.errors import DatasetError, SourceError, UnfinishedError, UsageError
 from packer.format import manifest as manifests
-from packer.packing.dataset_lock import dataset_lock
+from packer.packing.output import dataset_lock
 from packer.repair import RepairReport, repair
 from packer.verify import verify
 

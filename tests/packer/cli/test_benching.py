@@ -32,7 +32,7 @@ from packer.cli.bench_measuring import (
 )
 from packer.convert import convert
 from packer.errors import DatasetError
-from packer.page_cache import can_drop, disk_bytes, drop_files, read_files
+from packer.warm import can_drop, disk_bytes, drop_files, read_files
 from readers import PackedDataset
 
 

@@ -113,7 +113,7 @@ ENDS = [(crash, "crashes the process .*SIGSEGV"), (leave, "exit status 3"), (han
 @pytest.mark.parametrize(("harm", "words", "number"), [(*end, 59) for end in ENDS] + [(*ENDS[0], 0), (*ENDS[0], 99)])
 def test_the_sample_is_named(tmp_path, harm, words, number):
     """Without --on-error skip the conversion stops with the file, the sample and what it did."""
-    with pytest.raises(SourceError, match=f"test_watch.py: sample {number}: .*{words}"):
+    with pytest.raises(SourceError, match=f"test_workers.py: sample {number}: .*{words}"):
         convert(Traps({number: harm}), tmp_path / "out", limited(harm))
     assert not list((tmp_path / "out").rglob("*.partial"))
 
