@@ -24,7 +24,7 @@ from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
 from packer.sources.base import Block, Source
 from packer.sources.files import KIND_OF, find, suffix_of
-from packer.sources.npy.member import Array, open_npy_file, open_npz_file
+from packer.sources.npy.array import Array, open_npy_file, open_npz_file
 
 #: Bytes that a block holds at most, unless one row is larger.
 BLOCK_BYTES = 8 * 2**20

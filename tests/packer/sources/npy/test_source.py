@@ -151,7 +151,7 @@ def test_arrays_that_cannot_be_packed(tmp_path, array, reason, container):
         (b"\x93NUMPY\x09\x00" + bytes(200), "is no .npy array|version 9"),
         (header_of(X), "240 bytes by its header .* and 0 in the file: it is cut short"),
         (header_of(X) + X.tobytes()[:-1], "and 239 in the file: it is cut short"),
-        (header_of(X) + X.tobytes() + b"\0", "and 241 in the file: something else stands behind the array"),
+        (header_of(X) + X.tobytes() + b"\0", "and 241 in the file: something else stands after the array"),
         (header_of(X).replace(b"(10, 2, 3)", b"(-1, 2, 3)") + X.tobytes(), r"has shape \(-1, 2, 3\) in its header"),
         (header_of(X).replace(b"(10, 2, 3)", b"(99**99,) ") + X.tobytes(), "is no .npy array"),
         (header_of(X).replace(b"'<f4'", b"'<f9'") + X.tobytes(), "is no .npy array"),

@@ -1,25 +1,124 @@
-"""One array of a `.npy` or `.npz` file, read in runs of rows."""
+"""One array of a `.npy` or `.npz` file: what its header says, checked before it is used, and its rows.
+
+No pickle is ever read: an array of objects is refused.
+"""
 
 from __future__ import annotations
 
 import math
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import SourceError
+from packer.errors import SourceError, UsageError
+from packer.format.schema import DTYPES, FieldSpec
 from packer.sources.files import refuse_pointer
-from packer.sources.npy.header import NpyHeader, read_npy_header
+
+_READERS: dict[tuple[int, int], Any] = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+
+
+class NpyHeader(NamedTuple):
+    """Where an array begins, in bytes from its magic string, and what it is."""
+
+    offset: int
+    shape: tuple[int, ...]
+    is_fortran: bool
+    dtype: np.dtype[Any]
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def spec(self, name: str) -> FieldSpec:
+        """Return the field whose samples are the rows of this array.
+
+        Raises:
+            UsageError: `name` cannot be a field name.
+        """
+        try:
+            return FieldSpec(name=name, dtype=self.dtype.newbyteorder("=").name, shape=self.shape[1:])
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+
+
+def _read_header(file: BinaryIO, size: int, path: str) -> NpyHeader:
+    """Return the header of an array that begins where `file` stands and takes `size` bytes with its header.
+
+    Raises:
+        SourceError: no such array, one that cannot be packed, or more or fewer bytes than the header says.
+    """
+    header = _header(file, path)
+    _check_dtype(header.dtype, path)
+    if not header.shape:
+        reason = (
+            "is 0-d, a single value: it has no first axis that would count samples; save the other arrays without it"
+        )
+        raise SourceError(reason, path)
+    if min(header.shape) < 0:
+        raise SourceError(f"has shape {header.shape} in its header; get the file again", path)
+    if not header.shape[0]:
+        raise SourceError(f"has shape {header.shape}: there is no row to pack", path)
+    held = size - header.offset
+    if held != header.nbytes:
+        much = f"{header.nbytes:,} bytes by its header (shape {header.shape}, {header.dtype}), and {held:,} in the file"
+        fault = "it is cut short" if held < header.nbytes else "something else stands after the array"
+        raise SourceError(f"has {much}: {fault}; save it again", path)
+    return header
+
+
+def _header(file: BinaryIO, path: str) -> NpyHeader:
+    start = file.tell()
+    try:
+        version = np.lib.format.read_magic(file)
+        if version not in _READERS:
+            raise SourceError(
+                f"is a .npy of version {version[0]}.{version[1]}, which only arrays of several members "
+                "need; save each member as an array of its own",
+                path,
+            )
+        shape, is_fortran, dtype = _READERS[version](file)
+    except SourceError:
+        raise
+    except OSError as error:
+        raise SourceError(f"cannot be read: {error.strerror or error}", path) from error
+    except Exception as error:  # numpy evaluates the header as Python: a damaged one raises anything
+        raise SourceError(f"is no .npy array: {_sentence(error)}; save it again with np.save", path) from error
+    return NpyHeader(file.tell() - start, tuple(map(int, shape)), bool(is_fortran), dtype)
+
+
+def _sentence(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+
+
+def _check_dtype(dtype: np.dtype[Any], path: str) -> None:
+    if dtype.hasobject:
+        raise SourceError(
+            "holds Python objects, which only pickle can read, and pickle is never run; save it with a "
+            "plain dtype, or give the samples to packer.convert as dicts",
+            path,
+        )
+    if dtype.names:
+        listed = ", ".join(dtype.names)
+        raise SourceError(f"has several members a row ({listed}); save each as an array of its own", path)
+    if dtype.newbyteorder("=").name not in DTYPES:
+        raise SourceError(f"has dtype {dtype}, which cannot be packed; one of {', '.join(DTYPES)} can", path)
+
+
+# ---------------------------------------------------------------- rows
 
 #: What a damaged zip file, or one of a kind that Python does not read, raises.
-ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, KeyError)
+_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, KeyError)
 
 _LOCAL_HEADER_BYTES = 30
 _CHECK_BYTES = 2**20
@@ -33,7 +132,7 @@ class Array:
         path: the file.
         member: its name in a `.npz`, with the suffix; empty in a `.npy`.
         header: what it is.
-        start: offset of its first value in the file; None where it is compressed.
+        start: offset of its first value in the file; None if it is compressed.
     """
 
     path: str
@@ -54,7 +153,7 @@ class Array:
         return math.prod(self.header.shape[1:]) * self.header.dtype.itemsize
 
     def runs(self, start: int, stop: int, rows: int) -> Iterator[NDArray[Any]]:
-        """Rows start..stop, `rows` at once, C-contiguous and native-endian.
+        """Yield rows start..stop, `rows` at once, C-contiguous and native-endian.
 
         The checksum of a zip member is compared by whoever reads its first row.
 
@@ -83,7 +182,7 @@ class Array:
 
     def _inflated(self, start: int, stop: int, rows: int) -> Iterator[NDArray[Any]]:
         header = self.header
-        with member_file(self.path, self.member) as file:
+        with _member_file(self.path, self.member) as file:
             _skip(file, header.offset)
             if header.is_fortran:
                 # Its rows lie scattered over the whole stream, so all of it is held.
@@ -98,23 +197,23 @@ class Array:
                 yield values.reshape(count, *header.shape[1:])
 
     def _check(self) -> None:
-        """Reads a zip member to its end, where Python compares the checksum."""
-        with member_file(self.path, self.member) as file:
+        """Read a zip member to its end, where Python compares the checksum."""
+        with _member_file(self.path, self.member) as file:
             while file.read(_CHECK_BYTES):
                 pass
 
 
 def open_npy_file(path: str) -> Array:
-    """The array of a `.npy` file; raises SourceError as `read_npy_header` does."""
+    """Return the array of a `.npy` file; raises SourceError as `_read_header` does."""
     with _os_errors(path), Path(path).open("rb") as file:
         refuse_pointer(file.read(64), path)
         file.seek(0)
-        header = read_npy_header(file, Path(path).stat().st_size, path)
+        header = _read_header(file, Path(path).stat().st_size, path)
     return Array(path, "", header, header.offset)
 
 
 def open_npz_file(path: str) -> tuple[list[Array], list[str]]:
-    """The arrays of a `.npz` file, and the names of members that are none.
+    """Return the arrays of a `.npz` file, and the names of members that are none.
 
     Raises:
         SourceError: a damaged file, or an array that cannot be packed.
@@ -131,29 +230,20 @@ def open_npz_file(path: str) -> tuple[list[Array], list[str]]:
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: str) -> Array:
     shown = f"{path}[{member.filename.removesuffix('.npy')}]"
     with archive.open(member) as file:
-        header = read_npy_header(cast(Any, file), member.file_size, shown)
-    start = None
-    if member.compress_type == zipfile.ZIP_STORED:
-        start = _data_start(path, member) + header.offset
-    return Array(path, member.filename, header, start)
-
-
-def _data_start(path: str, member: zipfile.ZipInfo) -> int:
-    """Where a stored member begins: behind its local header, which ends in a name and an extra field."""
-    with Path(path).open("rb") as file:
-        file.seek(member.header_offset)
-        head = file.read(_LOCAL_HEADER_BYTES)
-    return (
-        member.header_offset
-        + _LOCAL_HEADER_BYTES
-        + int.from_bytes(head[26:28], "little")
-        + int.from_bytes(head[28:30], "little")
-    )
+        header = _read_header(cast(Any, file), member.file_size, shown)
+    if member.compress_type != zipfile.ZIP_STORED:
+        return Array(path, member.filename, header, None)
+    # A stored member begins after its local header, which ends in a name and an extra field.
+    with Path(path).open("rb") as whole:
+        whole.seek(member.header_offset)
+        lengths = struct.unpack("<26x2H", whole.read(_LOCAL_HEADER_BYTES))
+    start = member.header_offset + _LOCAL_HEADER_BYTES + sum(lengths)
+    return Array(path, member.filename, header, start + header.offset)
 
 
 @contextmanager
-def member_file(path: str, member: str) -> Iterator[IO[bytes]]:
-    """A member of a zip file, decompressed as it is read; damage found within the block is a SourceError."""
+def _member_file(path: str, member: str) -> Iterator[IO[bytes]]:
+    """Open a member of a zip file, decompressed as it is read; damage found within the block is a SourceError."""
     with _os_errors(path), _zip_errors(path), zipfile.ZipFile(path) as archive, archive.open(member) as file:
         yield file
 
@@ -162,7 +252,7 @@ def member_file(path: str, member: str) -> Iterator[IO[bytes]]:
 def _zip_errors(path: str) -> Iterator[None]:
     try:
         yield
-    except ZIP_ERRORS as error:
+    except _ZIP_ERRORS as error:
         raise SourceError(
             f"is damaged, or no .npz that can be read ({error}); save it again with np.savez", path
         ) from error
