@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from packer.cli.arguments import dataset_first, sources_argument
+from packer.append import append as run
 from packer.cli.logs import is_quiet, log_options
-from packer.cli.options import shard_size_option, source_options, workers_option
-
-if TYPE_CHECKING:
-    from packer.convert import ConvertOptions
+from packer.cli.options import dataset_first, shard_size_option, source_options, sources_argument, workers_option
+from packer.cli.progress import progress
+from packer.cli.tables import counted
+from packer.convert import ConvertOptions
 
 
 @click.command()
@@ -37,10 +36,6 @@ def append(
     $ packer append div2k.packed lr=more/LR_x4 hr=more/HR
     $ packer append scans.packed other.packed
     """
-    from packer.append import append as run
-    from packer.cli.progress import progress
-    from packer.cli.tables import counted
-
     with dataset_first("packer append DATASET [FIELD=]SOURCE..."), progress("appending") as shown:
         hooks = {"looking": shown.look, "planned": shown.begin, "resumed": shown.resume, "progress": shown.advance}
         report = run(dataset, list(sources), replace(options, shard_size=shard_size, workers=workers), **hooks)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import click
 
-from packer.cli.arguments import sources_argument
 from packer.cli.logs import log_options
-from packer.cli.options import source_options
+from packer.cli.options import source_options, sources_argument
+from packer.cli.progress import open_shown
+from packer.cli.summary import shape_text
+from packer.cli.tables import counted, indented, shortened, table, terminal_width
+from packer.cli.units import size_text
+from packer.codec_report import FieldReport, codec_report
+from packer.convert import ConvertOptions, guard
+from packer.packing.framing import LEAST_RECORD, LEAST_SHARE
 
-if TYPE_CHECKING:
-    from packer.convert import ConvertOptions
+_HEADS = ("codec", "ratio", "packing", "reading")
 
 
 @click.command()
@@ -29,11 +34,47 @@ def codecs(sources: tuple[str, ...], options: ConvertOptions, as_json: bool) -> 
     $ packer codecs lr=DIV2K/LR_x4 hr=DIV2K/HR
     $ packer codecs scans/ --json
     """
-    from packer.cli.codec_table import codec_lines, json_text
-    from packer.cli.progress import open_shown
-    from packer.codec_report import codec_report
-    from packer.convert import guard
-
     source = open_shown(sources, options)
     found = list(codec_report(source, guard(options, in_memory=False)))
     click.echo(json_text(found) if as_json else "\n".join(codec_lines(found)))
+
+
+def codec_lines(found: Sequence[FieldReport]) -> list[str]:
+    """A heading and a table for each field."""
+    lines: list[str] = []
+    width = terminal_width()
+    for field in found:
+        seen = f"{counted(field.samples, 'sample')}, {size_text(field.raw_bytes)}"
+        what = f"{field.spec.name}: {field.spec.dtype}, {shape_text(field.spec)}; {seen} looked at"
+        lines += ["", shortened(what, width), *_table(field, width), *_remark(field)]
+    return [*lines[1:], "", "* what `auto` takes"]
+
+
+def json_text(found: Sequence[FieldReport]) -> str:
+    """One JSON object: `fields` holds a report for each."""
+    document = {"fields": found}
+    return indented(document)
+
+
+def _table(field: FieldReport, width: int) -> list[str]:
+    rows = [
+        [
+            f"{'*' if trial.codec == field.auto else ' '} {trial.codec}",
+            f"{trial.ratio:.2f}",
+            f"{size_text(trial.encode)}/s",
+            f"{size_text(trial.decode)}/s",
+        ]
+        for trial in field.trials
+    ]
+    return table(_HEADS, rows, width, _HEADS[1:])
+
+
+def _remark(field: FieldReport) -> list[str]:
+    """Why `auto` keeps a field raw though a codec would shrink it, where that is not for the ratios."""
+    if field.auto != "none" or not field.trials:
+        return []
+    if field.share < LEAST_SHARE:
+        return [f"auto keeps it raw: it is less than {LEAST_SHARE:.0%} of all bytes"]
+    if not field.spec.is_ragged and field.spec.fixed_bytes < LEAST_RECORD:
+        return [f"auto keeps it raw: samples under {LEAST_RECORD:,} bytes are read fastest so"]
+    return []

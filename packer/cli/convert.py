@@ -9,20 +9,31 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from packer.cli.arguments import check_out, sources_before_out
-from packer.cli.interruption import Interrupted
+from packer import convert as conversion
+from packer.cli.failures import Interrupted
 from packer.cli.logs import is_quiet, log_options
-from packer.cli.options import conversion_options, go_on_option, overwrite_option, workers_option
+from packer.cli.options import (
+    check_out,
+    conversion_options,
+    go_on_option,
+    overwrite_option,
+    sources_before_out,
+    workers_option,
+)
+from packer.cli.progress import progress
 from packer.cli.tables import counted
 from packer.cli.units import size_text
-
-if TYPE_CHECKING:
-    from packer.convert import ConvertOptions, Report
-    from packer.packing.plan import Prepared
+from packer.convert import ConvertOptions, Report
+from packer.errors import SourceError, UsageError
+from packer.format.manifest import SHARD_FOLDER, UNFINISHED
+from packer.packing.output import beside
+from packer.packing.plan import Prepared
+from packer.remote.cache import default_cache
+from packer.remote.urls import is_url
 
 _log = logging.getLogger(__name__)
 
@@ -76,16 +87,10 @@ def convert(
 
 def _place(out: str) -> Path:
     """The folder that is packed into: for a URL one of the cache, from where it is uploaded."""
-    from packer.remote.cache import default_cache
-    from packer.remote.urls import is_url
-
     return default_cache() / "outputs" / "out" if is_url(out) else Path(out)
 
 
 def _convert(sources: tuple[str, ...], out: str, options: ConvertOptions) -> Report:
-    from packer import convert as conversion
-    from packer.cli.progress import progress
-
     def planned(prepared: Prepared) -> None:
         for note in prepared.source.notes():
             _log.info("%s", note)
@@ -105,8 +110,6 @@ def _convert(sources: tuple[str, ...], out: str, options: ConvertOptions) -> Rep
 
 @contextmanager
 def _advice_on_resuming(out: str, options: ConvertOptions) -> Iterator[None]:
-    from packer.errors import SourceError
-
     try:
         yield
     except Interrupted as stop:
@@ -121,9 +124,6 @@ def _advice_on_resuming(out: str, options: ConvertOptions) -> Iterator[None]:
 
 def _has_finished_shards(folder: Path) -> bool:
     """Return whether shards of the unfinished dataset are there, in `folder` or in the one that is to replace it."""
-    from packer.format.manifest import SHARD_FOLDER, UNFINISHED
-    from packer.packing.output import beside
-
     places = [place for place in (beside(folder, "replacing"), folder) if (place / UNFINISHED).exists()]
     return any(any((place / SHARD_FOLDER).glob("*.lmdb")) for place in places)
 
@@ -135,8 +135,6 @@ def dask_executor(address: str) -> Iterator[Executor]:
     Raises:
         UsageError: `distributed` is not installed, or no scheduler answers.
     """
-    from packer.errors import UsageError
-
     try:
         distributed = importlib.import_module("distributed")
     except ImportError:

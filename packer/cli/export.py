@@ -8,6 +8,11 @@ from pathlib import Path
 import click
 
 from packer.cli.logs import is_quiet, log_options
+from packer.cli.progress import progress
+from packer.cli.tables import counted
+from packer.cli.units import size_text, time_text
+from packer.export import export as run
+from packer.format import manifest as manifests
 
 _log = logging.getLogger(__name__)
 
@@ -34,12 +39,6 @@ def export(dataset: Path, out: Path, to: str | None, fields: str | None, overwri
     $ packer export div2k.packed div2k.png
     $ packer export scans.packed scans --to hdf5 --fields xyz,rgb
     """
-    from packer.cli.progress import progress
-    from packer.cli.tables import counted
-    from packer.cli.units import size_text, time_text
-    from packer.export import export as run
-    from packer.format import manifest as manifests
-
     names = None if fields is None else [name.strip() for name in fields.split(",")]
     with progress("exporting") as shown:
         shown.start(manifests.read(dataset).samples)

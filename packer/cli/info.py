@@ -2,9 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
 import click
+import msgspec
 
 from packer.cli.logs import log_options
+from packer.cli.summary import field_table
+from packer.cli.tables import counted, indented, listing, terminal_width
+from packer.cli.units import size_text
+from packer.codecs.configs import codec_name
+from packer.errors import DamagedError
+from packer.format import manifest as manifests
+from packer.format.manifest import MANIFEST, REJECTED_FILE, FileEntry, Manifest
+from packer.format.names import Names
+from packer.packing.rejected import RejectedList
+from packer.remote.mirror import Mirror
+from packer.remote.urls import is_url
+
+#: Names that are shown.
+_FIRST = 5
+#: So many lines tell of the origin, and so many names of what else is known of it.
+_ORIGIN_LINES = 12
+#: Blocks of `st_blocks`, whatever the file system's own.
+_BLOCK = 512
+_log = logging.getLogger(__name__)
 
 
 @click.command()
@@ -21,7 +47,157 @@ def info(dataset: str, as_json: bool) -> None:
     $ packer info div2k.packed --json
     $ packer info s3://bucket/div2k.packed
     """
-    from packer.cli.description import describe, description_lines, json_text
-
     found = describe(dataset)
     click.echo(json_text(found) if as_json else "\n".join(description_lines(found)))
+
+
+@dataclass(frozen=True)
+class Description:
+    """A packed dataset as its manifest and its files show it.
+
+    Attributes:
+        path: its folder, or its URL.
+        names: the first few names.
+        disk_bytes: what the files take on the disk, which can be less or more than their length.
+        rejected: samples that were left out when it was made.
+    """
+
+    path: Path | str
+    manifest: Manifest
+    names: tuple[str, ...]
+    disk_bytes: int
+    rejected: int
+
+
+def describe(place: str | Path) -> Description:
+    """What the dataset in a folder, or behind a URL, holds; a file that has another size is only warned of.
+
+    Raises:
+        DatasetError: it is not a packed dataset, or unfinished, or cannot be had.
+    """
+    if is_url(place):
+        return _describe_url(place)
+    path = Path(place)
+    manifest = manifests.read(path)
+    files = [*manifest.shards, *([manifest.names] if manifest.names else [])]
+    disk = sum(_disk_bytes(path / file.file, file) for file in files)
+    try:
+        rejected = RejectedList.of_dataset(path, manifest).lines.count(b"\n")
+    except DamagedError as error:
+        _log.warning("%s", error)
+        rejected = sum(shard.rejected for shard in manifest.shards)
+    return Description(path, manifest, _first_names(path, manifest), disk + _blocks(path / MANIFEST), rejected)
+
+
+def _describe_url(url: str) -> Description:
+    """What its manifest and its names say; the shards are not looked at, so that none of them need be fetched."""
+    mirror = Mirror.open(url)
+    manifest = mirror.manifest()
+    lease = mirror.fetch_names(manifest)
+    names = _first_names(mirror.folder, manifest)
+    lease.close()
+    return Description(url, manifest, names, manifest.file_bytes, sum(shard.rejected for shard in manifest.shards))
+
+
+def description_lines(found: Description) -> list[str]:
+    """For people."""
+    manifest, width = found.manifest, terminal_width()
+    raw = sum(column.raw for column in manifest.columns.values())
+    pairs = [
+        ("dataset", str(found.path)),
+        ("samples", f"{manifest.samples:,}"),
+        ("shards", _shards(manifest)),
+        (
+            "size",
+            f"{size_text(manifest.file_bytes)} ({size_text(found.disk_bytes)} on disk), {size_text(raw)} as arrays",
+        ),
+        ("planned", _planned(manifest)),
+        ("names", _names(found)),
+        ("made by", manifest.tool),
+    ]
+    if found.rejected:
+        pairs.append(("left out", f"{counted(found.rejected, 'sample')}, listed in {REJECTED_FILE}"))
+    pairs += _origin(manifest.origin)
+    return [*field_table(manifest.fields, manifest.columns), "", *listing(pairs, width)]
+
+
+def json_text(found: Description) -> str:
+    """For machines: one JSON object with all that the manifest says."""
+    manifest = found.manifest
+    document: dict[str, Any] = {
+        "path": str(found.path),
+        **msgspec.to_builtins(manifest),
+        "codec_names": {field.name: codec_name(field.codec) for field in manifest.fields},
+        "first_names": found.names,
+        "file_bytes": manifest.file_bytes,
+        "disk_bytes": found.disk_bytes,
+        "rejected": found.rejected,
+    }
+    return indented(document)
+
+
+def _names(found: Description) -> str:
+    if found.manifest.names is None:
+        return "none; samples have numbers alone"
+    more = ["..."] if len(found.names) < found.manifest.samples else []
+    return ", ".join([*found.names, *more])
+
+
+def _shards(manifest: Manifest) -> str:
+    sizes = [shard.bytes for shard in manifest.shards]
+    if len(sizes) == 1:
+        return f"1, of {size_text(sizes[0])}"
+    return f"{len(sizes):,}, of {size_text(min(sizes))} to {size_text(max(sizes))}"
+
+
+def _planned(manifest: Manifest) -> str:
+    """Plan against fact, for the shards."""
+    fact = sum(shard.bytes for shard in manifest.shards)
+    if manifest.planned_bytes is None:
+        by_sample = manifest.origin.get("kind") == "writer"
+        return "nothing: written sample by sample" if by_sample else "not known: joined, or made again from the shards"
+    if manifest.planned_bytes == fact:
+        return f"exactly the {fact:,} bytes of the shards"
+    # Where sizes are not known before the samples are read, the plan is a guess.
+    about = "at most" if fact <= manifest.planned_bytes else "about"
+    return f"{about} {size_text(manifest.planned_bytes)} for the shards, which take {size_text(fact)}"
+
+
+def _origin(origin: dict[str, Any]) -> list[tuple[str, str]]:
+    """A line for each thing known of where the data came from that is a word or a number; the others by name alone."""
+    plain = {name: value for name, value in origin.items() if isinstance(value, (str, int, float))}
+    lines = [(f"origin {name}", str(value)) for name, value in list(plain.items())[:_ORIGIN_LINES]]
+    others = [name for name, value in origin.items() if value and name not in plain]
+    others += list(plain)[_ORIGIN_LINES:]
+    if others:
+        more = f" and {len(others) - _ORIGIN_LINES} more" if len(others) > _ORIGIN_LINES else ""
+        lines.append(("origin ...", f"{', '.join(others[:_ORIGIN_LINES])}{more}: --json shows them"))
+    return lines
+
+
+def _first_names(path: Path, manifest: Manifest) -> tuple[str, ...]:
+    if manifest.names is None:
+        return ()
+    try:
+        names = Names(path / manifest.names.file, manifest.names)
+    except DamagedError as error:
+        _log.warning("%s", error)
+        return ()
+    with contextlib.closing(names):
+        return tuple(names.name(number) for number in range(min(_FIRST, manifest.samples)))
+
+
+def _disk_bytes(path: Path, entry: FileEntry) -> int:
+    try:
+        held = path.stat().st_size
+    except OSError as error:
+        _log.warning("%s: %s; run `packer verify`", path, error.strerror)
+        return 0
+    if held != entry.bytes:
+        _log.warning("%s: %s bytes, %s expected; run `packer verify`", path, f"{held:,}", f"{entry.bytes:,}")
+    return _blocks(path)
+
+
+def _blocks(path: Path) -> int:
+    found = path.stat()
+    return getattr(found, "st_blocks", -(-found.st_size // _BLOCK)) * _BLOCK

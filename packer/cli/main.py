@@ -1,11 +1,16 @@
-"""`packer` itself: which commands there are. Loads click and the standard library alone."""
+"""Holds `packer` itself: which commands there are, and how they end. Loads click and the standard library alone."""
 
 from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
 import packer
-from packer.cli.program import Program
+from packer.cli.failures import interruptible, report
 
 #: Name, module and one line of help of every command; a command's module is imported when it is called.
 COMMANDS = {
@@ -25,6 +30,46 @@ COMMANDS = {
     "merge": ("packer.cli.merge", "Make one dataset of several, without packing anew."),
     "repack": ("packer.cli.repack", "Pack a dataset with another codec, shard size or order."),
 }
+
+
+class Program(click.Group):
+    """A click group whose commands are named by module.
+
+    Args:
+        commands_by_name: module and one line of help of each command; the module holds it under the
+            command's own name.
+    """
+
+    def __init__(self, *args: Any, commands_by_name: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._modules = commands_by_name
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._modules)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._modules:
+            return None
+        module, _ = self._modules[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Lists the commands without importing them, which would take half a second."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in self._modules.items()])
+
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """Runs a command; where it fails, says why in one line and exits with its status."""
+        run: Any = super().main
+        if not standalone_mode:
+            return run(*args, standalone_mode=False, **extra)
+        try:
+            with interruptible():
+                status = run(*args, standalone_mode=False, **extra)
+        except BaseException as error:
+            status = report(error)
+        sys.exit(status)
 
 
 @click.group(cls=Program, commands_by_name=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})

@@ -8,6 +8,10 @@ import click
 
 from packer.cli.logs import is_quiet, log_options
 from packer.cli.options import overwrite_option
+from packer.cli.progress import progress
+from packer.cli.tables import counted
+from packer.format import manifest as manifests
+from packer.merge import merge as run
 
 
 @click.command()
@@ -24,11 +28,6 @@ def merge(datasets: tuple[Path, ...], out: Path, overwrite: bool) -> None:
     \b
     $ packer merge day1.packed day2.packed days.packed
     """
-    from packer.cli.progress import progress
-    from packer.cli.tables import counted
-    from packer.format import manifest as manifests
-    from packer.merge import merge as run
-
     with progress("merging") as shown:
         shown.start(sum(manifests.read(dataset).samples for dataset in datasets))
         manifest = run(datasets, out, overwrite=overwrite, progress=shown.advance)

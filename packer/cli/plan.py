@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
+import msgspec
 
-from packer.cli.arguments import sources_argument
 from packer.cli.logs import log_options
-from packer.cli.options import conversion_options
+from packer.cli.options import conversion_options, sources_argument
+from packer.cli.progress import progress
+from packer.cli.summary import shape_text
+from packer.cli.tables import counted, indented, listing, table, terminal_width
+from packer.cli.units import size_text, time_text
+from packer.codecs.configs import codec_name
+from packer.convert import ConvertOptions, guard, open_source, processors
+from packer.packing.estimate import Estimate, FieldEstimate, Trial, estimate, trial
+from packer.packing.plan import Prepared, prepare
+from packer.packing.rejected import Rejected
 
-if TYPE_CHECKING:
-    from packer.convert import ConvertOptions
+_RIGHT = ("raw", "stored", "ratio")
 
 
 @click.command()
@@ -39,7 +49,152 @@ def plan(sources: tuple[str, ...], options: ConvertOptions, workers: int | None,
 
 def show_plan(sources: tuple[str, ...], options: ConvertOptions, out: Path, as_json: bool) -> None:
     """Prints the plan of a conversion into `out`, and writes nothing."""
-    from packer.cli.forecast import forecast, forecast_lines, json_text
-
     found = forecast(sources, options, out)
     click.echo(json_text(found) if as_json else "\n".join(forecast_lines(found)))
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A plan, the size and the time it comes to, and the room there is.
+
+    Attributes:
+        rejected: files that --on-error skip leaves out.
+        disk_free: bytes free where the dataset would lie.
+        workers: processes that would pack it.
+    """
+
+    prepared: Prepared
+    size: Estimate
+    trial: Trial
+    workers: int
+    rejected: tuple[Rejected, ...]
+    disk_free: int
+
+
+def forecast(sources: Sequence[str], options: ConvertOptions, out: Path) -> Forecast:
+    """What converting `sources` into `out` would make.
+
+    Raises:
+        UsageError, SourceError: as `convert` does before it writes.
+    """
+    rejected: list[Rejected] = []
+    limits = guard(options, in_memory=False)
+    with progress("planning") as shown:
+        source = open_source(list(sources), replace(options, looking=shown.look), rejected)
+        prepared = prepare(source, options.codec, options.shard_size, limits, shown.look)
+        shown.look("packing a few samples", 0, None)
+        size, tried = estimate(prepared, limits), trial(prepared, limits)
+    workers = options.workers if options.workers is not None else processors()
+    free = shutil.disk_usage(_existing(out)).free
+    return Forecast(prepared, size, tried, max(workers, 1), tuple(rejected), free)
+
+
+def forecast_lines(found: Forecast) -> list[str]:
+    """For people."""
+    plan, size = found.prepared.plan, found.size
+    sizes = [shard.raw_bytes for shard in plan.shards]
+    shards = f"{len(sizes):,}, of {size_text(min(sizes))} to {size_text(max(sizes))} as arrays"
+    pairs = [
+        ("source", found.prepared.source.kind),
+        ("samples", f"{plan.samples:,}"),
+        ("shards", shards if len(sizes) > 1 else f"1, of {size_text(sizes[0])} as arrays"),
+        ("maps", f"of {size_text(max(shard.map_size for shard in plan.shards))} at most"),
+        ("size", _size(size, plan.file_bytes + size.names)),
+        ("disk", f"{size_text(size.high)} {'needed' if size.exact else 'enough'}, {size_text(found.disk_free)} free"),
+        ("time", _time(found)),
+    ]
+    if size.high > found.disk_free:
+        pairs.append(("warning", "the disk may be too small"))
+    pairs += [("note", note) for note in found.prepared.source.notes()]
+    # A reason of several lines is wrapped as any other.
+    pairs += [("left out", " ".join(f"{bad.file}: {bad.reason}".split("\n"))) for bad in found.rejected]
+    width = terminal_width()
+    return [*_field_table(found, width), "", *listing(pairs, width)]
+
+
+def json_text(found: Forecast) -> str:
+    """For machines: one JSON object."""
+    plan, size = found.prepared.plan, found.size
+    document: dict[str, Any] = {
+        "kind": found.prepared.source.kind,
+        "samples": plan.samples,
+        "fields": [_field_json(found, number) for number in range(len(plan.fields))],
+        "shards": [
+            {
+                "file": shard.file,
+                "samples": shard.stop - shard.start,
+                "raw_bytes": shard.raw_bytes,
+                "most_bytes": shard.file_bytes,
+                "map_size": shard.map_size,
+            }
+            for shard in plan.shards
+        ],
+        "exact": size.exact,
+        "file_bytes": size.file_bytes,
+        "file_bytes_low": size.low,
+        "file_bytes_high": size.high,
+        "names_bytes": size.names,
+        "disk_needed": size.high,
+        "disk_free": found.disk_free,
+        "workers": found.workers,
+        "seconds": _seconds(found),
+        "trial": found.trial,
+        "notes": found.prepared.source.notes(),
+        "rejected": found.rejected,
+    }
+    return indented(document)
+
+
+def _field_json(found: Forecast, number: int) -> dict[str, Any]:
+    field = found.prepared.plan.fields[number]
+    size = found.size.fields[field.name]
+    return {
+        **msgspec.to_builtins(field),
+        "codec_name": codec_name(field.codec),
+        "raw_bytes": size.raw,
+        "stored_bytes": size.stored,
+        "stored_bytes_low": size.low,
+        "stored_bytes_high": size.high,
+        "ratio": size.ratio,
+    }
+
+
+def _field_table(found: Forecast, width: int) -> list[str]:
+    rows = []
+    for field in found.prepared.plan.fields:
+        size = found.size.fields[field.name]
+        kept = [field.name, field.kind, str(field.dtype), shape_text(field), codec_name(field.codec)]
+        rows.append([*kept, size_text(size.raw), *_stored(size)])
+    return table(("field", "kind", "dtype", "shape", "codec", *_RIGHT), rows, width, _RIGHT)
+
+
+def _stored(size: FieldEstimate) -> tuple[str, str]:
+    """What a field takes on disk and the ratio, with the half of the interval as a share."""
+    if size.low == size.high:
+        return size_text(size.stored), f"{size.ratio:.2f}"
+    off = max(size.high - size.stored, size.stored - size.low) / max(size.stored, 1)
+    return f"{size_text(size.stored)} ±{100 * off:.0f}%", f"~{size.ratio:.2f}"
+
+
+def _size(size: Estimate, most: int) -> str:
+    if size.exact:
+        return f"{size_text(size.file_bytes)}, exactly {size.file_bytes:,} bytes and the manifest"
+    bounds = f"{size_text(size.low)} to {size_text(size.high)}"
+    return f"about {size_text(size.file_bytes)} ({bounds}), if nothing shrinks {size_text(most)}"
+
+
+def _seconds(found: Forecast) -> float:
+    return found.trial.of_all(found.prepared, found.workers)
+
+
+def _time(found: Forecast) -> str:
+    if not found.trial.samples:
+        return "not known: no sample that was tried can be read"
+    processes = counted(min(found.workers, len(found.prepared.plan.shards)), "process")
+    tried = counted(found.trial.samples, "sample")
+    return f"about {time_text(max(_seconds(found), 0.1))} in {processes}, and what writing takes; {tried} tried"
+
+
+def _existing(path: Path) -> Path:
+    """The nearest folder above that exists."""
+    return next(folder for folder in path.absolute().parents if folder.is_dir())

@@ -9,7 +9,11 @@ import click
 
 from packer.cli.logs import is_quiet, log_options
 from packer.cli.options import go_on_option, overwrite_option, shard_size_option, workers_option
+from packer.cli.progress import progress
+from packer.cli.summary import summary
 from packer.cli.units import size
+from packer.convert import ConvertOptions
+from packer.repack import repack as run
 
 
 @click.command()
@@ -48,11 +52,6 @@ def repack(
     $ packer repack div2k.packed small.packed --codec rowdelta+zstd
     $ packer repack rows.packed shuffled.packed --shuffle 7 --shard-size 256MiB
     """
-    from packer.cli.progress import progress
-    from packer.cli.summary import summary
-    from packer.convert import ConvertOptions
-    from packer.repack import repack as run
-
     with progress("repacking") as shown:
         options = ConvertOptions(
             shard_size=shard_size,

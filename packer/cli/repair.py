@@ -6,20 +6,17 @@ import logging
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from packer.cli.arguments import dataset_first, more_sources_argument
+from packer import repair as repairing
 from packer.cli.logs import is_quiet, log_options
-from packer.cli.options import source_options
+from packer.cli.options import dataset_first, more_sources_argument, source_options
+from packer.cli.progress import open_shown, progress
 from packer.cli.tables import counted
-from packer.format.manifest import REJECTED_FILE, SHARD_FOLDER
-
-if TYPE_CHECKING:
-    from packer.convert import ConvertOptions
-    from packer.format.manifest import ShardEntry
-    from packer.repair import RepairReport
+from packer.convert import ConvertOptions, processors
+from packer.format.manifest import REJECTED_FILE, SHARD_FOLDER, ShardEntry
+from packer.repair import RepairReport
 
 _log = logging.getLogger(__name__)
 
@@ -48,10 +45,6 @@ def repair(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> 
 
 
 def _repaired(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> RepairReport:
-    from packer import repair as repairing
-    from packer.cli.progress import open_shown, progress
-    from packer.convert import processors
-
     source = open_shown(sources, options) if sources else None
     with ExitStack() as shows:
         checking = shows.enter_context(progress("checking", "bytes"))

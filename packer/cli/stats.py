@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from packer.cli.logs import log_options
+from packer.cli.progress import progress
+from packer.cli.tables import indented, table, terminal_width
+from packer.format import manifest as manifests
+from packer.format.manifest import Manifest
+from packer.format.statistics import FieldStats, ValueStats
+from packer.stats import kept_statistics, statistics
+from packer.stats import save as keep
 
-if TYPE_CHECKING:
-    from packer.format.manifest import Manifest
-    from packer.format.statistics import FieldStats
+#: Channels shown of one field.
+_MOST_CHANNELS = 64
+_NUMBERS = ("count", "min", "max", "mean", "std", "nan", "inf")
 
 
 @click.command()
@@ -30,11 +37,6 @@ def stats(dataset: Path, save: bool, as_json: bool) -> None:
     $ packer stats div2k.packed
     $ packer stats rows.packed --save --json
     """
-    from packer.cli.statistics_table import json_text, statistics_lines
-    from packer.format import manifest as manifests
-    from packer.stats import kept_statistics
-    from packer.stats import save as keep
-
     manifest = manifests.read(dataset)
     found = kept_statistics(manifest)
     if found is None:
@@ -45,9 +47,44 @@ def stats(dataset: Path, save: bool, as_json: bool) -> None:
 
 
 def _measured(dataset: Path, manifest: Manifest) -> dict[str, FieldStats]:
-    from packer.cli.progress import progress
-    from packer.stats import statistics
-
     with progress("reading") as shown:
         shown.start(manifest.samples)
         return statistics(dataset, shown.advance)
+
+
+def statistics_lines(manifest: Manifest, found: Mapping[str, FieldStats]) -> list[str]:
+    """A table with a line for each field, and one for each channel where there are several."""
+    heads = ["field", "channel", *_NUMBERS]
+    if not any(stats.all.nan or stats.all.inf for stats in found.values()):
+        heads = heads[:-2]
+    rows = []
+    for name, stats in found.items():
+        rows.append([name, "all", *_cells(stats.all)])
+        if len(stats.channels) > 1:
+            rows += [["", str(n), *_cells(channel)] for n, channel in enumerate(stats.channels[:_MOST_CHANNELS])]
+        if len(stats.channels) > _MOST_CHANNELS:
+            rows.append(["", "...", *[""] * len(_NUMBERS)])
+    lines = table(heads, [row[: len(heads)] for row in rows], terminal_width(), heads[2:]) if rows else []
+    without = [field.name for field in manifest.fields if field.name not in found]
+    if without:
+        lines.append(f"no statistics of text and complex numbers: {', '.join(without)}")
+    return lines
+
+
+def json_text(path: Path, manifest: Manifest, found: Mapping[str, FieldStats]) -> str:
+    """One JSON object: `fields` holds for each name `all` and `channels`."""
+    document = {"path": str(path), "samples": manifest.samples, "fields": found}
+    return indented(document)
+
+
+def _cells(stats: ValueStats) -> list[str]:
+    return [f"{stats.count:,}", *map(_number, (stats.min, stats.max, stats.mean, stats.std)), *_odd(stats)]
+
+
+def _odd(stats: ValueStats) -> list[str]:
+    return [f"{stats.nan:,}", f"{stats.inf:,}"]
+
+
+def _number(value: float | None) -> str:
+    """Whole numbers with all their digits, others with six."""
+    return "-" if value is None else str(value) if isinstance(value, int) else f"{value:.6g}"

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from packer.cli.arguments import dataset_first, more_sources_argument
+from packer import verify as checking
+from packer.checking.against import compare
 from packer.cli.logs import log_options
-from packer.cli.options import source_options
-
-if TYPE_CHECKING:
-    from packer.convert import ConvertOptions
-    from packer.verify import Damage, VerifyReport
-
+from packer.cli.options import dataset_first, more_sources_argument, source_options
+from packer.cli.progress import open_shown, progress
+from packer.cli.tables import counted, indented, printable
+from packer.cli.units import size_text
+from packer.convert import ConvertOptions, processors
+from packer.format import manifest as manifests
+from packer.remote.mirror import whole
+from packer.verify import Damage, VerifyReport
 
 _WITH_SOURCES = "packer verify DATASET --against [FIELD=]SOURCE..."
+#: Damages shown to people.
+_MOST = 50
 
 
 @click.command()
@@ -40,9 +45,6 @@ def verify(dataset: str, sources: tuple[str, ...], against: bool, options: Conve
     """
     if against != bool(sources):
         raise click.UsageError("--against and the sources to compare with belong together")
-    from packer.cli.damage_list import damage_lines, json_text
-    from packer.remote.mirror import whole
-
     with whole(dataset) as folder:
         with dataset_first(_WITH_SOURCES) if against else nullcontext():
             report = _verified(folder)
@@ -55,21 +57,38 @@ def verify(dataset: str, sources: tuple[str, ...], against: bool, options: Conve
 
 
 def _verified(dataset: Path) -> VerifyReport:
-    from packer import verify as checking
-    from packer.cli.progress import progress
-    from packer.convert import processors
-    from packer.format import manifest as manifests
-
     with progress("checking", "bytes") as shown:
         shown.start(sum(shard.bytes for shard in manifests.read(dataset).shards))
         return checking.verify(dataset, shown.advance, processors())
 
 
 def _compared(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> list[Damage]:
-    from packer.checking.against import compare
-    from packer.cli.progress import open_shown, progress
-
     source = open_shown(sources, options)
     with progress("comparing") as shown:
         shown.start(len(source))
         return compare(dataset, source, shown.advance, guarded=True)
+
+
+def damage_lines(path: str, report: VerifyReport, damages: Sequence[Damage], compared: bool) -> list[str]:
+    """A line for each damage, and one that says what was checked."""
+    lines = [printable(str(damage)) for damage in damages[:_MOST]]
+    if len(damages) > _MOST:
+        lines.append(f"... and {len(damages) - _MOST:,} more; --json lists all")
+    amount = f"{counted(report.files, 'file')}, {size_text(report.bytes)}, {counted(report.frames, 'frame')}"
+    good = "all as the sources have it" if compared else "all as it was written"
+    repair = "; run `packer repair`" if any(damage.repairable for damage in damages) else ""
+    found = f"{counted(len(damages), 'damage')} found{repair}" if damages else good
+    return [*lines, f"{printable(str(path))}: {amount}: {found}"]
+
+
+def json_text(path: str, report: VerifyReport, damages: Sequence[Damage]) -> str:
+    """One JSON object: what was checked, and all damages."""
+    document = {
+        "path": str(path),
+        "good": not damages,
+        "files": report.files,
+        "bytes": report.bytes,
+        "frames": report.frames,
+        "damages": damages,
+    }
+    return indented(document)

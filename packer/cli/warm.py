@@ -6,7 +6,15 @@ from pathlib import Path
 
 import click
 
+from packer import warm as warming
 from packer.cli.logs import log_options
+from packer.cli.machine import memory_of
+from packer.cli.progress import progress
+from packer.cli.units import size_text
+from packer.errors import UsageError
+from packer.format import manifest as manifests
+from packer.remote.mirror import Mirror, whole
+from packer.remote.urls import is_url
 
 
 @click.command()
@@ -23,15 +31,6 @@ def warm(dataset: str) -> None:
     \b
     $ packer warm div2k.packed
     """
-    from packer import warm as warming
-    from packer.cli.machine import memory_of
-    from packer.cli.progress import progress
-    from packer.cli.units import size_text
-    from packer.errors import UsageError
-    from packer.format import manifest as manifests
-    from packer.remote.mirror import Mirror, whole
-    from packer.remote.urls import is_url
-
     manifest = Mirror.open(dataset).manifest() if is_url(dataset) else manifests.read(Path(dataset))
     nbytes, free = sum(shard.bytes for shard in manifest.shards), memory_of()[1]
     if free is not None and nbytes > free:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from packer.cli import machine as machines
-from packer.cli.health import findings, setting
+from packer.cli.doctor import findings, setting
 from packer.cli.machine import FileSystem, Machine, file_system, machine_of
 from packer.convert import convert
 from packer.format import manifest as manifests
@@ -152,7 +152,9 @@ def test_limits_of_a_container(tmp_path, monkeypatch):
 
 def test_the_command(packer, raw, monkeypatch):
     """The text fits 80 columns, marks what hurts, and ends with a line of Python that works."""
-    monkeypatch.setattr(machines, "machine_of", lambda folder: replace(GOOD, file_system=FileSystem("/d", "nfs4")))
+    monkeypatch.setattr(
+        "packer.cli.doctor.machine_of", lambda folder: replace(GOOD, file_system=FileSystem("/d", "nfs4"))
+    )
     result = packer("doctor", raw)
     assert result.exit_code == 0, result.stderr
     lines = result.stdout.splitlines()

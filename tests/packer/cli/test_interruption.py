@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from packer.cli.interruption import Interrupted, interruptible
+from packer.cli.failures import Interrupted, interruptible
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

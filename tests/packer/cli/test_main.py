@@ -11,8 +11,7 @@ import pytest
 from click import shell_completion
 
 import packer as package
-from packer.cli.failures import report
-from packer.cli.interruption import Interrupted, interruptible
+from packer.cli.failures import Interrupted, interruptible, report
 from packer.cli.logs import set_up
 from packer.cli.main import COMMANDS, main
 from packer.errors import SourceError

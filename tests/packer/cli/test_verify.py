@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from packer.cli import progress
-from packer.cli.damage_list import damage_lines
 from packer.cli.units import size_text
+from packer.cli.verify import damage_lines
 from packer.convert import convert
 from packer.verify import Damage, VerifyReport
 
@@ -136,7 +136,8 @@ def test_a_bar_of_bytes_on_a_terminal(packer, pairs, packed, monkeypatch):
         def start(self, total):
             shown.append((self._verb, self._in_bytes, total))
 
-    monkeypatch.setattr(progress, "progress", Recorded)
+    for command in ("verify", "repair"):
+        monkeypatch.setattr(f"packer.cli.{command}.progress", Recorded)
     assert packer("verify", packed).exit_code == 1
     shards = sum(path.stat().st_size for path in (packed / "shards").iterdir())
     assert shown == [("checking", True, shards)]
