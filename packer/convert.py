@@ -32,7 +32,7 @@ from packer.packing.resuming import Asked, finished, state_of
 from packer.packing.tasks import ShardReport, ShardTask, write_shard
 from packer.packing.workers import run_executor, run_processes
 from packer.remote.sources import local_input
-from packer.remote.urls import is_url
+from packer.remote.store import is_url
 from packer.sources.apart import Limits, check_may_start, usual_memory
 from packer.sources.base import Looking, Source, not_looking
 from packer.sources.files import pattern_folder

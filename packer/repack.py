@@ -16,7 +16,7 @@ from packer.convert import ConvertOptions, Report, check_apart, convert
 from packer.errors import UsageError
 from packer.format import manifest as manifests
 from packer.packing.framing import OTHERS, codec_texts
-from packer.remote.urls import is_url
+from packer.remote.store import is_url
 from packer.sources.packed.source import open_packed
 
 

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from packer.errors import UsageError, WriteError
 from packer.format import manifest as manifests
-from packer.format.manifest import Manifest
+from packer.format.manifest import FieldStats, Manifest, ValueStats
 from packer.format.schema import FieldSpec
-from packer.format.statistics import FieldStats, ValueStats
 from packer.packing.output import dataset_lock
 from packer.packing.progress import Progress
 from packer.sources.base import block_bytes, count

@@ -15,7 +15,7 @@ from packer.errors import UsageError
 from packer.format import manifest as manifests
 from packer.format.names import Names
 from packer.format.schema import Field
-from packer.remote.urls import is_url
+from packer.remote.store import is_url
 from readers.batch import Batch, item_of
 from readers.by_shard import ByShard
 from readers.checking import CheckedReader, Checker, Digests, checked

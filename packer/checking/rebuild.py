@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from packer.errors import DamagedError, DatasetError, PackerError, UnfinishedError
 from packer.format import btree
 from packer.format import manifest as manifests
-from packer.format.header import ShardHeader
+from packer.format.layout import ShardHeader
 from packer.format.manifest import NAMES_FILE, REJECTED_FILE, SHARD_FOLDER, UNFINISHED, Manifest
 from packer.format.schema import Field
 from packer.format.shard import Shard

@@ -33,7 +33,7 @@ from packer.format.manifest import SHARD_FOLDER, UNFINISHED
 from packer.packing.output import beside
 from packer.packing.plan import Prepared
 from packer.remote.cache import default_cache
-from packer.remote.urls import is_url
+from packer.remote.store import is_url
 
 _log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from packer.format.manifest import MANIFEST, REJECTED_FILE, FileEntry, Manifest
 from packer.format.names import Names
 from packer.packing.rejected import RejectedList
 from packer.remote.mirror import Mirror
-from packer.remote.urls import is_url
+from packer.remote.store import is_url
 
 #: Names that are shown.
 _FIRST = 5

@@ -242,7 +242,7 @@ def check_out(sources: Sequence[str], out: str) -> None:
     Raises:
         click.UsageError: there is nothing else, or it is `FIELD=PATH`, and something is at the path.
     """
-    from packer.remote.urls import is_url
+    from packer.remote.store import is_url
 
     if not sources:
         raise click.UsageError(f"{out} stands alone; name the sources, and behind them OUT, the folder to pack into")

@@ -11,8 +11,7 @@ from packer.cli.logs import log_options
 from packer.cli.progress import progress
 from packer.cli.tables import indented, table, terminal_width
 from packer.format import manifest as manifests
-from packer.format.manifest import Manifest
-from packer.format.statistics import FieldStats, ValueStats
+from packer.format.manifest import FieldStats, Manifest, ValueStats
 from packer.stats import kept_statistics, statistics
 from packer.stats import save as keep
 

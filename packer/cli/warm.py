@@ -14,7 +14,7 @@ from packer.cli.units import size_text
 from packer.errors import UsageError
 from packer.format import manifest as manifests
 from packer.remote.mirror import Mirror, whole
-from packer.remote.urls import is_url
+from packer.remote.store import is_url
 
 
 @click.command()

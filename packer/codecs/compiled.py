@@ -8,11 +8,13 @@ loading would: at worst, everything takes twice as long as if that had been know
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import threading
 import time
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -97,3 +99,36 @@ def number_of(codec: Sequence[dict[str, Any]]) -> int | None:
 def note_since(began: float) -> None:
     """Notes that frames were handled one by one since `began`, by `time.perf_counter`."""
     loading.seconds += time.perf_counter() - began
+
+
+#: Functions by the module that has them, built in or as a library that it is linked with.
+FUNCTIONS = {
+    "lz4.block._block": ("LZ4_decompress_safe",),
+    "numcodecs.blosc": ("blosc_decompress_ctx",),
+    "numcodecs.zstd": (
+        "ZSTD_createDCtx",
+        "ZSTD_decompressDCtx",
+        "ZSTD_findFrameCompressedSize",
+        "ZSTD_freeDCtx",
+        "ZSTD_getFrameContentSize",
+    ),
+    "xxhash._xxhash": ("XXH3_64bits",),
+}
+
+
+def addresses() -> dict[str, int]:
+    """The address of each of `FUNCTIONS`, by its name.
+
+    Raises:
+        ImportError, OSError: a module is missing, or was built in another way.
+        AttributeError: it keeps a function to itself.
+    """
+    found = {}
+    for name, functions in FUNCTIONS.items():
+        # Loaded already, by the import: this is the same library once more.
+        library = ctypes.CDLL(str(import_module(name).__file__))
+        for function in functions:
+            address = ctypes.cast(getattr(library, function), ctypes.c_void_p).value
+            assert address is not None
+            found[function] = address
+    return found

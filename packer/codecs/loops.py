@@ -15,7 +15,7 @@ import numba
 import numpy as np
 from numba import njit
 
-from packer.codecs import symbols
+from packer.codecs import compiled
 
 # numba's own annotations know neither this setting nor that types can be called.
 config: Any = numba.config
@@ -24,7 +24,7 @@ types: Any = numba.types
 if config.DISABLE_JIT:
     raise ImportError("numba's compiler is switched off by NUMBA_DISABLE_JIT")
 
-for _name, _address in symbols.addresses().items():
+for _name, _address in compiled.addresses().items():
     # A name of our own: numba keeps what it compiled, in which functions go by their names.
     llvmlite.binding.add_symbol(f"packer_{_name}", _address)
 

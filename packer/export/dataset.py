@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from packer.errors import UsageError, WriteError
 from packer.export.files import Files
 from packer.packing.progress import Progress
-from packer.remote.urls import refuse_url
+from packer.remote.store import refuse_url
 from packer.sources.base import Block, block_bytes, count
 from packer.sources.packed.source import PackedSource, open_packed
 

@@ -12,6 +12,7 @@ All offsets and sizes are in bytes from the start of the file.
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from typing import NamedTuple
 
 import numpy as np
@@ -302,3 +303,87 @@ def _overflow_offset(file: TreeFile, number: int, page: bytes, at: int, size: in
     if first < META_PAGES or offset + size > file.pages * file.page_size:
         raise file.damaged(number, "has a value outside the file")
     return offset
+
+
+_SLOT = struct.Struct("<H")
+
+
+class KeySearch:
+    """Finds the values of keys, without the C library: that one believes every number in the file's pages.
+
+    Branch pages are few, and are read once; leaf pages are searched where they lie. Every number is checked before it
+    is used.
+
+    Args:
+        buffer: the whole file, mapped or read.
+        path: names the file in messages.
+
+    Raises:
+        DamagedError: it is no LMDB file, or smaller than it was.
+    """
+
+    def __init__(self, buffer: memoryview, path: str) -> None:
+        meta = newest_meta(buffer[:HEAD_BYTES], len(buffer), path)
+        self._file = TreeFile(buffer, meta.page_size, meta.pages, path)
+        self._root = meta.root
+        self._depth = meta.depth
+        self._branches: dict[int, tuple[list[bytes], list[int]]] = {}
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key; None where the file does not hold it.
+
+        Raises:
+            DamagedError: a page on the way is not sound.
+        """
+        if not self._depth:
+            return None
+        number = self._root
+        for _ in range(self._depth - 1):
+            keys, children = self._branches.get(number) or self._read_branch(number)
+            # The first key of a branch page is empty: its child holds all that is below the second.
+            number = children[bisect_right(keys, key, 1) - 1]
+        try:
+            return self._find(number, key)
+        except struct.error:
+            raise self._file.damaged(number, "has an entry outside itself") from None
+
+    def close(self) -> None:
+        """Lets go of the buffer."""
+        self._file.buffer.release()
+
+    def _read_branch(self, number: int) -> tuple[list[bytes], list[int]]:
+        page, slots = read_page(self._file, number, BRANCH)
+        keys, children = [], []
+        for slot in slots:
+            low, high, size = NODE.unpack_from(page, slot)
+            keys.append(page[slot + NODE.size : slot + NODE.size + size])
+            children.append(low | high << 32)
+        found = self._branches[number] = (keys, children)
+        return found
+
+    def _find(self, number: int, key: bytes) -> bytes | None:
+        """The value of a key on the leaf page `number`, by halving."""
+        file, header = self._file, HEADER.size
+        if not META_PAGES <= number < file.pages:
+            raise file.damaged(number, "is not a page of the file")
+        # A slice ends with its page: nothing beyond it can be reached.
+        page = file.buffer[number * file.page_size : (number + 1) * file.page_size]
+        said, _, flags, slots_end, _ = HEADER.unpack_from(page)
+        if said != number or flags != LEAF or slots_end > file.page_size:
+            raise file.damaged(number, "has a header that belongs elsewhere")
+        low, high = 0, (slots_end - header) // 2
+        while low < high:
+            middle = (low + high) // 2
+            (slot,) = _SLOT.unpack_from(page, header + 2 * middle)
+            size, kind, key_size = NODE.unpack_from(page, slot)
+            key_end = slot + NODE.size + key_size
+            held = page[slot + NODE.size : key_end].tobytes()
+            if held == key:
+                return self._value(number, page[key_end : key_end + size], size, kind)
+            low, high = (middle + 1, high) if held < key else (low, middle)
+        return None
+
+    def _value(self, number: int, value: memoryview, size: int, kind: int) -> bytes:
+        if kind or len(value) != size:
+            raise self._file.damaged(number, "has an entry that is no plain value within it")
+        return value.tobytes()

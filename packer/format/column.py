@@ -18,7 +18,7 @@ from packer.codecs.configs import FrameCodec
 from packer.codecs.frame_hashes import frame_hashes
 from packer.errors import DamagedError
 from packer.format.column_index import ColumnIndex
-from packer.format.limits import MAX_CHUNK_BYTES
+from packer.format.layout import MAX_CHUNK_BYTES
 from packer.format.schema import MAX_AXIS, Field
 
 Numbers = NDArray[np.int64]

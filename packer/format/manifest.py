@@ -13,8 +13,42 @@ import xxhash
 from packer.errors import DatasetError, ManifestError, NoDatasetError, UnfinishedError, UsageError
 from packer.format.layout import FORMAT_NAME, FORMAT_VERSION
 from packer.format.schema import Field
-from packer.format.statistics import FieldStats
 from packer.format.sync import write_synced
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
+class ValueStats(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of some values.
+
+    Attributes:
+        count: finite values; all the rest is of these alone.
+        nan, inf: values that are no number, and infinite ones of either sign.
+        min, max: exact; None where there is no value.
+        mean, std: the standard deviation of all values (divided by `count`); None where there is no value, or where
+            float64 cannot hold the sums.
+    """
+
+    count: Count
+    nan: Count = 0
+    inf: Count = 0
+    min: int | float | None
+    max: int | float | None
+    mean: float | None
+    std: float | None
+
+    @property
+    def values(self) -> int:
+        """Values of every kind."""
+        return self.count + self.nan + self.inf
+
+
+class FieldStats(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of all values of a field, and of each channel: the columns of its last axis, where that is fixed."""
+
+    all: ValueStats
+    channels: tuple[ValueStats, ...] = ()
+
 
 MANIFEST = "manifest.json"
 SHARD_FOLDER = "shards"
@@ -26,7 +60,6 @@ UNFINISHED = "unfinished.json"
 MAX_MANIFEST_BYTES = 2**28
 MAX_FIELDS = 1000
 
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
 
 

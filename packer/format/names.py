@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from packer.errors import DamagedError, MissingNameError, SourceError
 from packer.format import pages
-from packer.format.key_search import KeySearch
+from packer.format.btree import KeySearch
 from packer.format.manifest import FileEntry
-from packer.format.page_replay import PageReplay
+from packer.format.pages import PageReplay
 from packer.format.shard import with_room
 
 #: Keys of the two directions: `#` and the number, 8 bytes big-endian; `=` and the name, UTF-8.
@@ -50,8 +50,7 @@ def write_names(path: Path, names: Iterable[bytes]) -> None:
         WriteError: the file cannot be written.
     """
     # Here: names are looked up without the LMDB library.
-    from packer.format.lmdb_appender import LmdbAppender
-    from packer.format.write_errors import clear_errors
+    from packer.format.lmdb_appender import LmdbAppender, clear_errors
 
     with clear_errors(path), _Sorted(path.parent) as by_name:
         appender = LmdbAppender(path, pages.map_size(_planned_bytes(names, by_name)) + 64 * 4096)

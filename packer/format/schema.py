@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import numpy as np
 
-from packer.errors import UsageError
+from packer.errors import SourceError, UsageError
 
 Kind = Literal["image", "array", "text"]
 
@@ -160,3 +160,16 @@ def spec_of(name: str, array: np.ndarray[Any, Any], kind: Kind = "array") -> Fie
     if dtype not in DTYPES:
         raise UsageError(f"field {name!r}: dtype {array.dtype} cannot be stored; one of {', '.join(DTYPES)} can")
     return FieldSpec(name=name, dtype=dtype, kind=kind, shape=tuple(array.shape))
+
+
+def no_text(what: str, error: UnicodeEncodeError) -> SourceError:
+    """The error of a str that cannot be encoded: one with half a surrogate pair, as file names that are no text have.
+
+    Args:
+        what: the text at fault, in words.
+    """
+    letter = error.object[error.start]
+    return SourceError(
+        f"{what} cannot be stored as UTF-8: its letter {error.start} is {letter!r}, half of a surrogate pair; "
+        "mend the text, or decode the bytes it comes from with errors='replace'"
+    )

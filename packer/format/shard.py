@@ -24,7 +24,6 @@ from packer.errors import DamagedError, DatasetError
 from packer.format import btree
 from packer.format.column import Column
 from packer.format.column_index import ColumnIndex, check_index
-from packer.format.header import ShardHeader
 from packer.format.layout import (
     CHUNK,
     FORMAT_NAME,
@@ -32,6 +31,7 @@ from packer.format.layout import (
     HEADER,
     NAME_BYTES,
     NAME_OFFSETS,
+    ShardHeader,
     chunk_key,
     column_key,
 )

@@ -16,22 +16,19 @@ from numpy.typing import NDArray
 
 from packer.codecs.configs import Buffer
 from packer.errors import UsageError
-from packer.format import limits
-from packer.format.chunks import ChunkBuffers
-from packer.format.column_writer import ColumnWriter
-from packer.format.header import ShardHeader
+from packer.format import layout
+from packer.format.column_writer import ChunkBuffers, ColumnWriter
 from packer.format.layout import (
     HEADER,
     MAX_CHUNKS,
     NAME_BYTES,
     NAME_OFFSETS,
+    ShardHeader,
     chunk_key,
     column_key,
 )
-from packer.format.lmdb_appender import LmdbAppender
-from packer.format.schema import Field
-from packer.format.text import no_text
-from packer.format.write_errors import clear_errors
+from packer.format.lmdb_appender import LmdbAppender, clear_errors
+from packer.format.schema import Field, no_text
 
 #: Bytes of names, and of where they end, that are kept in memory.
 _SPOOLED = 2**20
@@ -77,7 +74,7 @@ class ShardWriter:
         self._names, self._name_ends = _spool(path.parent), _spool(path.parent)
         self._names_bytes = 0
         self._buffers = ChunkBuffers()
-        size = limits.chunk_bytes(len(self._fields)) if chunk_bytes is None else chunk_bytes
+        size = layout.chunk_bytes(len(self._fields)) if chunk_bytes is None else chunk_bytes
         self.columns = [ColumnWriter(field, self._put_chunk, size, self._buffers) for field in self._fields]
 
     @property

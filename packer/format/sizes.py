@@ -14,12 +14,19 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.format.header import ShardHeader
-from packer.format.layout import HEADER, NAME_BYTES, NAME_OFFSETS, chunk_key, column_key, index_arrays
-from packer.format.limits import CHUNK_BYTES, chunk_bytes
+from packer.format.layout import (
+    CHUNK_BYTES,
+    HEADER,
+    NAME_BYTES,
+    NAME_OFFSETS,
+    ShardHeader,
+    chunk_bytes,
+    chunk_key,
+    column_key,
+    index_arrays,
+)
 from packer.format.lmdb_appender import COMMIT_BYTES
-from packer.format.page_replay import PageReplay
-from packer.format.pages import PAGE_SIZE
+from packer.format.pages import PAGE_SIZE, PageReplay
 from packer.format.schema import Field
 
 _AT_FINISH = 2**62

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.format.column_writer import ColumnWriter
-from packer.format.limits import chunk_bytes
+from packer.format.layout import chunk_bytes
 from packer.format.names import names_bytes
 from packer.format.pages import PAGE_SIZE
 from packer.format.schema import Field

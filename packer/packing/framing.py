@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from packer.codecs import rowdelta
 from packer.codecs.configs import LZ4, NAMED, Config, FrameCodec, check_fits
 from packer.errors import UsageError
-from packer.format.limits import (
+from packer.format.layout import (
     BAND_BYTES,
     BAND_SAMPLE_BYTES,
     FRAME_BYTES,

@@ -27,7 +27,7 @@ import xxhash
 from packer.errors import SourceError, UsageError, WriteError
 from packer.format.manifest import MANIFEST, NAMES_FILE, REJECTED_FILE, SHARD_FOLDER, UNFINISHED
 from packer.format.sync import sync_folder, write_synced
-from packer.remote.urls import refuse_url
+from packer.remote.store import refuse_url
 from packer.sources.base import Source
 
 _log = logging.getLogger(__name__)

@@ -24,8 +24,7 @@ from packer.format.manifest import MANIFEST, MAX_MANIFEST_BYTES, REJECTED_FILE, 
 from packer.format.sync import write_synced
 from packer.packing.output import State
 from packer.remote.cache import default_cache
-from packer.remote.folder import Found, RemoteFolder
-from packer.remote.urls import label
+from packer.remote.store import Found, RemoteFolder, label
 
 _log = logging.getLogger(__name__)
 

@@ -15,12 +15,12 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 import filelock
 
 from packer.errors import DatasetError, UsageError
 from packer.format.manifest import FileEntry
-from packer.remote.fetch import LOCK, PARTIAL, aside, is_whole
 
 try:
     import fcntl
@@ -28,6 +28,8 @@ except ImportError:  # Windows, where a file that is open cannot be removed anyw
     fcntl = None  # type: ignore[assignment]
 
 _IN_USE = ".in-use"
+PARTIAL = ".partial"
+LOCK = ".lock"
 
 
 def default_cache() -> Path:
@@ -135,6 +137,19 @@ class Cache:
             except OSError:
                 return 0
             return size
+
+
+def is_whole(folder: Path, entry: FileEntry) -> bool:
+    """Whether a file has been fetched; files get their name when they are whole, and the size is checked as well."""
+    try:
+        return (folder / entry.file).stat().st_size == entry.bytes
+    except OSError:
+        return False
+
+
+def aside(folder: Path, entry: FileEntry, what: str) -> Path:
+    """The temporary file, or the lock, of a file that is fetched; `verify` would take it for a stranger in shards/."""
+    return folder / ".fetching" / (quote(entry.file, safe="") + what)
 
 
 def _files(folder: Path) -> dict[Path, tuple[int, int]]:

@@ -20,10 +20,8 @@ import filelock
 import msgspec
 
 from packer.errors import RemoteError, SourceError
-from packer.remote.cache import default_cache
-from packer.remote.fetch import LOCK, PARTIAL
-from packer.remote.folder import BLOCK_BYTES, Found, RemoteFolder
-from packer.remote.urls import is_url, label
+from packer.remote.cache import LOCK, PARTIAL, default_cache
+from packer.remote.store import BLOCK_BYTES, Found, RemoteFolder, is_url, label
 
 _log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from packer.errors import SourceError
 from packer.format.names import MAX_NAME
-from packer.format.text import no_text
+from packer.format.schema import no_text
 
 #: Letters of a name that an error shows.
 _SHOWN = 40

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
-from packer.format.schema import FieldSpec, spec_of
-from packer.format.text import no_text
+from packer.format.schema import FieldSpec, no_text, spec_of
 from packer.sources.base import Block, Source
 
 #: Samples looked at to tell which axes are ragged.

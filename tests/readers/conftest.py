@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from packer.codecs.configs import FrameCodec, Frames
 from packer.format import manifest as manifests
-from packer.format.limits import CHUNK_BYTES
+from packer.format.layout import CHUNK_BYTES
 from packer.format.manifest import NAMES_FILE, FileEntry, Manifest, file_digest, total_of
 from packer.format.names import write_names
 from packer.format.schema import Field, FieldSpec

@@ -20,7 +20,7 @@ from ways import handled
 
 from packer.codecs.configs import NAMED
 from packer.errors import DamagedError
-from packer.format.limits import CHUNK_BYTES
+from packer.format.layout import CHUNK_BYTES
 from packer.format.schema import DTYPES, ROWDELTA_DTYPES, Field, FrameRule
 from readers import PackedDataset, fixed
 from readers.fixed import FixedCoded, undo_rows

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from packer.codecs.configs import NAMED
 from packer.errors import DamagedError, MissingNameError, SampleIndexError, UsageError
 from packer.format.btree import walk
-from packer.format.layout import column_key
-from packer.format.limits import CHUNK_BYTES
+from packer.format.layout import CHUNK_BYTES, column_key
 from packer.format.schema import DTYPES, ROWDELTA_DTYPES, Field, FieldSpec, FrameRule
 from packer.writer import DatasetWriter
 from readers import Crop, PackedDataset, touched

@@ -20,8 +20,7 @@ from ways import handled
 from packer.codecs.configs import NAMED
 from packer.errors import DamagedError
 from packer.format.btree import walk
-from packer.format.layout import column_key, index_arrays
-from packer.format.limits import CHUNK_BYTES
+from packer.format.layout import CHUNK_BYTES, column_key, index_arrays
 from packer.format.schema import DTYPES, ROWDELTA_DTYPES, Field, FrameRule
 from readers import PackedDataset, Ragged
 

@@ -22,7 +22,7 @@ import pytest
 from stored_frames import mixed, stored
 
 import packer.codecs
-from packer.codecs import compiled, symbols
+from packer.codecs import compiled
 from packer.codecs.compiled import CODECS, WORTH_SECONDS, Loading, number_of
 from packer.codecs.configs import NAMED, FrameCodec, Frames, parse_codec
 
@@ -121,7 +121,7 @@ def test_a_package_that_hides_its_functions(
     hidden = {"xxhash._xxhash": ("XXH9_64bits",)}
     loading.seconds = 2 * WORTH_SECONDS
     with caplog.at_level(logging.DEBUG), monkeypatch.context() as patch:
-        patch.setattr(symbols, "FUNCTIONS", hidden)
+        patch.setattr(compiled, "FUNCTIONS", hidden)
         assert decodes_right()
         assert compiled.loops() is None
     assert isinstance(loading.failure, AttributeError)
@@ -184,7 +184,7 @@ def test_an_interruption_is_no_failure(loading: Loading, unimported: None, monke
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(symbols, "addresses", interrupt)
+        patch.setattr(compiled, "addresses", interrupt)
         with pytest.raises(KeyboardInterrupt):
             loading.load()
     assert loading.found is None

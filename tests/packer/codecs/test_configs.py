@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from packer.codecs.claims import claimed_bytes
 from packer.codecs.configs import LEAST_SAVING, NAMED, FrameCodec, check_fits, codec_name, parse_codec
+from packer.codecs.stages import claimed_bytes
 from packer.errors import UsageError
 from packer.format.schema import DTYPES, FieldSpec
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from packer.format.chunks import ChunkBuffers, Chunks
+from packer.format.column_writer import ChunkBuffers, Chunks
 
 
 def chunks_of(sizes: list[int], limit: int, rows: bool) -> list[int]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from packer.codecs.configs import NAMED, Buffer, Config, parse_codec
 from packer.errors import DamagedError, UsageError
-from packer.format import chunks
+from packer.format import column_writer
 from packer.format.column import (
     BEFORE,
     BYTES,
@@ -263,7 +263,7 @@ def test_another_dtype_or_shape_is_refused(shape: tuple[int | None, ...], values
 @pytest.mark.parametrize("shape", [(200,), (None,)])
 def test_a_sample_too_large_for_any_chunk_is_refused(shape: tuple[int | None], monkeypatch: Any) -> None:
     """LMDB's largest value bounds a sample; the message says so."""
-    monkeypatch.setattr(chunks, "MAX_CHUNK_BYTES", 100)
+    monkeypatch.setattr(column_writer, "MAX_CHUNK_BYTES", 100)
     with pytest.raises(UsageError, match="most"):
         Stored(make_field("uint8", shape, samples=1)).writer.add([np.zeros(200, np.uint8)])
 

@@ -12,7 +12,7 @@ import pytest
 
 from packer.errors import DamagedError
 from packer.format import btree
-from packer.format.key_search import KeySearch
+from packer.format.btree import KeySearch
 from packer.format.manifest import FileEntry
 from packer.format.names import Names, write_names
 

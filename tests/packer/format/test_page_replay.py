@@ -9,7 +9,7 @@ import lmdb
 import pytest
 
 from packer.format import pages
-from packer.format.page_replay import PageReplay, file_bytes
+from packer.format.pages import PageReplay, file_bytes
 
 Transactions = list[list[tuple[int, int]]]
 

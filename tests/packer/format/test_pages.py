@@ -10,7 +10,7 @@ import lmdb
 import pytest
 
 from packer.format import pages
-from packer.format.page_replay import file_bytes
+from packer.format.pages import file_bytes
 
 
 def write(path: Path, entries: list[tuple[int, int]], map_size: int = 2**28) -> dict[str, Any]:

@@ -18,8 +18,7 @@ import pytest
 from packer.codecs.configs import NAMED
 from packer.errors import DamagedError, SourceError, UsageError, WriteError
 from packer.format import lmdb_appender
-from packer.format.header import ShardHeader
-from packer.format.layout import HEADER, NAME_BYTES, NAME_OFFSETS, chunk_key
+from packer.format.layout import HEADER, NAME_BYTES, NAME_OFFSETS, ShardHeader, chunk_key
 from packer.format.lmdb_appender import LmdbAppender
 from packer.format.schema import Field, FrameRule
 from packer.format.shard import Shard

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from packer.codecs.configs import NAMED
 from packer.format import lmdb_appender, pages, sizes
-from packer.format.limits import CHUNK_BYTES
+from packer.format.layout import CHUNK_BYTES
 from packer.format.schema import Field, FrameRule
 from packer.format.shard_writer import ShardWriter
 from packer.format.sizes import column_sizes, shard_bytes

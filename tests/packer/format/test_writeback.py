@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from packer.format import writeback
-from packer.format.lmdb_appender import LmdbAppender
-from packer.format.writeback import Writeback
+from packer.format import lmdb_appender
+from packer.format.lmdb_appender import LmdbAppender, Writeback
 
 
 def is_open(name: str) -> bool:
@@ -23,8 +22,8 @@ def is_open(name: str) -> bool:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux alone has sync_file_range")
 def test_the_kernel_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The call of the C library takes the file and succeeds; every commit makes one."""
-    call, results = writeback._sync_file_range(), []
-    monkeypatch.setattr(writeback, "_sync_file_range", lambda: lambda *given: results.append(call(*given)))
+    call, results = lmdb_appender._sync_file_range(), []
+    monkeypatch.setattr(lmdb_appender, "_sync_file_range", lambda: lambda *given: results.append(call(*given)))
     file = LmdbAppender(tmp_path / "x.lmdb", 2**20)
     for number in range(3):
         file.put(b"%d" % number, bytes(10_000))
@@ -35,7 +34,7 @@ def test_the_kernel_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_without_the_call_nothing_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other systems, and C libraries that lack it, write when they see fit."""
-    monkeypatch.setattr(writeback, "_sync_file_range", lambda: None)
+    monkeypatch.setattr(lmdb_appender, "_sync_file_range", lambda: None)
     hint = Writeback(tmp_path / "not there")
     hint.begin()
     hint.close()
@@ -44,7 +43,7 @@ def test_without_the_call_nothing_happens(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_c_library_without_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is looked for, not taken for granted."""
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
-    assert writeback._sync_file_range() is None
+    assert lmdb_appender._sync_file_range() is None
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")

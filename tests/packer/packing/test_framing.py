@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from packer.codecs.configs import NAMED, codec_name
 from packer.errors import UsageError
-from packer.format.limits import BAND_BYTES, BAND_SAMPLE_BYTES
+from packer.format.layout import BAND_BYTES, BAND_SAMPLE_BYTES
 from packer.format.schema import FieldSpec, FrameRule
 from packer.packing.framing import Extent, choose_codec, codec_by_field, frame_rule, measured_ratio, stored_field
 

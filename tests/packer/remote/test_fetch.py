@@ -10,9 +10,9 @@ import fsspec
 import pytest
 
 from packer.format.manifest import FileEntry, file_digest
-from packer.remote.fetch import PARTIAL, aside, fetch, is_whole
-from packer.remote.folder import RemoteFolder
-from packer.remote.mirror import Mirror
+from packer.remote.cache import PARTIAL, aside, is_whole
+from packer.remote.mirror import Mirror, fetch
+from packer.remote.store import RemoteFolder
 
 DATA = bytes(range(256)) * 40
 

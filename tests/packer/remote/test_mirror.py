@@ -15,10 +15,9 @@ from torch.utils.data import DataLoader
 
 from packer.errors import DamagedError, DatasetError, RemoteError, UsageError
 from packer.format import manifest as manifests
-from packer.remote import folder as remote_folder
-from packer.remote import patience
+from packer.remote import store
 from packer.remote.mirror import Mirror
-from packer.remote.patience import Patience
+from packer.remote.store import Patience
 from packer.writer import DatasetWriter
 from readers import Loader, PackedDataset
 
@@ -86,7 +85,7 @@ def test_only_the_shards_that_are_asked_for_are_fetched(dataset, s3, samples, tm
 @pytest.mark.parametrize("fault", ["cut", "busy", "slow", "corrupt"])
 def test_a_failure_that_passes_is_not_seen(dataset, s3, samples, tmp_path, monkeypatch, fault) -> None:
     """A cut connection, a 503, a slow answer and a flipped bit cost another request, and no value."""
-    monkeypatch.setattr(patience, "PATIENCE", Patience(attempts=3, pause=0.01, seconds=0.3))
+    monkeypatch.setattr(store, "PATIENCE", Patience(attempts=3, pause=0.01, seconds=0.3))
     s3.proxy.plan(_SHARD, getattr(s3.faults, fault))
     s3.proxy.plan("manifest.json", s3.faults.busy)
     assert_holds(PackedDataset(dataset, cache=tmp_path / "cache"), samples)
@@ -95,7 +94,7 @@ def test_a_failure_that_passes_is_not_seen(dataset, s3, samples, tmp_path, monke
 
 def test_a_cut_costs_no_more_than_a_block(dataset, s3, samples, tmp_path, monkeypatch) -> None:
     """A file comes in blocks, and only the one that failed is asked for again."""
-    monkeypatch.setattr(remote_folder, "BLOCK_BYTES", 10_000)
+    monkeypatch.setattr(store, "BLOCK_BYTES", 10_000)
     s3.proxy.plan(_SHARD, None, s3.faults.cut)
     ds = PackedDataset(dataset, cache=tmp_path / "cache")
     assert_holds(ds, samples)

@@ -8,7 +8,7 @@ import pytest
 
 from packer.convert import convert
 from packer.errors import SourceError
-from packer.remote import folder as remote_folder
+from packer.remote import store
 from packer.remote.sources import fetch_source, local_input
 
 
@@ -59,7 +59,7 @@ def test_an_interrupted_run_goes_on(tree, s3) -> None:
 
 def test_a_file_and_a_pattern(rows, clouds, s3, tmp_path, files_of, monkeypatch) -> None:
     """One large file comes in blocks; of a pattern the files that fit it come."""
-    monkeypatch.setattr(remote_folder, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(store, "BLOCK_BYTES", 1000)
     s3.fs.put(str(rows.path), f"{s3.url}/rows.h5")
     s3.fs.put(str(clouds.folder) + "/", f"{s3.url}/clouds", recursive=True)
     s3.fs.pipe_file(f"{s3.url}/clouds/notes.txt", b"not a cloud")
@@ -76,7 +76,7 @@ def test_a_file_and_a_pattern(rows, clouds, s3, tmp_path, files_of, monkeypatch)
 
 def test_a_file_that_changes_in_between_is_refused(rows, s3, monkeypatch) -> None:
     """Blocks of two versions are never put together."""
-    monkeypatch.setattr(remote_folder, "BLOCK_BYTES", 4000)
+    monkeypatch.setattr(store, "BLOCK_BYTES", 4000)
     monkeypatch.setattr("packer.remote.sources.BLOCK_BYTES", 4000)
     s3.fs.put(str(rows.path), f"{s3.url}/rows.h5")
     other = rows.path.read_bytes()[::-1]

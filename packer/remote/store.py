@@ -3,13 +3,107 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard, TypeVar
+
+import xxhash
 
 from packer.errors import RemoteError, UsageError
-from packer.remote import patience
-from packer.remote.patience import attempted
+
+#: Two letters at least: `c://` is a drive.
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_URL_AS_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+_PLAIN = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+def is_url(text: Any) -> TypeGuard[str]:
+    """Whether `text` is a URL, and not a path or a pattern."""
+    return isinstance(text, str) and _URL.match(text) is not None
+
+
+def refuse_url(path: Path) -> None:
+    """Refuses a URL where a folder is written; as a path it has lost one of its slashes.
+
+    Raises:
+        UsageError: it is one.
+    """
+    if _URL_AS_PATH.match(str(path)):
+        raise UsageError(f"{path}: only `packer convert` writes to a URL; name a folder, and copy it there afterwards")
+
+
+def label(url: str, content: bytes = b"") -> str:
+    """The name of a folder for what is behind `url`: it can be read, and no other URL or `content` has it."""
+    last = _PLAIN.sub("_", url.rstrip("/").rpartition("/")[2])[:40].lstrip(".")
+    return f"{last}-{xxhash.xxh3_128_hexdigest(url.rstrip('/').encode() + bytes(1) + content)}"
+
+
+Value = TypeVar("Value")
+
+#: Asking again changes nothing about these.
+_LASTING = (PermissionError, IsADirectoryError, NotADirectoryError, NotImplementedError)
+_LASTING_NAMES = {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "ParamValidationError"}
+
+#: The same of web servers.
+_REFUSALS = (401, 403, 405)
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How much is put up with.
+
+    Attributes:
+        attempts: how often something is asked for, at most.
+        pause: seconds before the second attempt; each further pause is twice as long.
+        seconds: how long a server may take to accept a connection, or to send the next bytes.
+    """
+
+    attempts: int = 6
+    pause: float = 0.5
+    seconds: float = 60.0
+
+
+PATIENCE = Patience()
+
+
+def attempted(url: str, action: Callable[[], Value]) -> Value:
+    """What `action` gives; it is called again where it fails in a way that may pass.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        RemoteError: it failed for good; the message names `url`.
+    """
+    patience = PATIENCE
+    for attempt in range(patience.attempts):
+        try:
+            return action()
+        except (FileNotFoundError, RemoteError):
+            raise
+        except Exception as error:  # fsspec passes on whatever the library of each kind of server raises
+            if _lasts(error):
+                raise RemoteError(f"{url}: {in_words(error)}; check the address and your credentials") from error
+            if attempt + 1 == patience.attempts:
+                raise RemoteError(
+                    f"{url}: it failed {patience.attempts} times, the last time with: {in_words(error)}; "
+                    "check the connection and try again"
+                ) from error
+        time.sleep(patience.pause * 2**attempt)
+    raise AssertionError("no attempt was made")
+
+
+def _lasts(error: Exception) -> bool:
+    refused = getattr(error, "status", None) in _REFUSALS
+    return refused or isinstance(error, _LASTING) or type(error).__name__ in _LASTING_NAMES
+
+
+def in_words(error: BaseException) -> str:
+    """An error in one line."""
+    text = " ".join(str(error).split())
+    return text or type(error).__name__
+
 
 #: Bytes asked for at once: a cut connection costs no more than this.
 BLOCK_BYTES = 16 * 2**20
@@ -89,7 +183,7 @@ class RemoteFolder:
         try:
             found = attempted(self.url_of(pattern), listing)
         except FileNotFoundError as error:
-            raise RemoteError(f"{self.url}: there is no such bucket or folder: {patience.in_words(error)}") from None
+            raise RemoteError(f"{self.url}: there is no such bucket or folder: {in_words(error)}") from None
         named = {path: info for path, info in found.items() if info["type"] == "file" and not path.endswith("/")}
         return {self._name(path): _found(info) for path, info in named.items()}
 
@@ -114,7 +208,7 @@ class RemoteFolder:
         try:
             return attempted(self.url_of(name), put)
         except FileNotFoundError as error:
-            raise RemoteError(f"{self.url}: there is no such bucket or folder: {patience.in_words(error)}") from None
+            raise RemoteError(f"{self.url}: there is no such bucket or folder: {in_words(error)}") from None
 
     def remove(self, name: str) -> None:
         """Removes a file, if there is one.
@@ -169,10 +263,10 @@ def _open(url: str) -> tuple[Any, str]:
         fs, root = core.url_to_fs(url, **_options(kind))
     except ImportError as error:
         raise UsageError(
-            f"{url}: {patience.in_words(error)}; URLs need more: pip install '.[{package}]' in a clone of packer"
+            f"{url}: {in_words(error)}; URLs need more: pip install '.[{package}]' in a clone of packer"
         ) from None
     except ValueError as error:
-        raise UsageError(f"{url}: {patience.in_words(error)}") from None
+        raise UsageError(f"{url}: {in_words(error)}") from None
     if hasattr(fs, "retries"):
         fs.retries = 1  # s3fs tries five times by itself, within each of our attempts
     return fs, str(root).rstrip("/")
@@ -182,7 +276,7 @@ def _options(kind: str) -> dict[str, Any]:
     """What the file system is told: how long to wait, and not to try again by itself; the user's own settings win."""
     if kind not in ("s3", "s3a"):
         return {}
-    seconds = patience.PATIENCE.seconds
+    seconds = PATIENCE.seconds
     config = {"connect_timeout": seconds, "read_timeout": seconds, "retries": {"total_max_attempts": 1}}
     settings = importlib.import_module("fsspec.config").conf.get(kind, {})
     return {"config_kwargs": {**config, **settings.get("config_kwargs", {})}}
