@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
+from packer.format.column import SHAPE
 from readers.crop import Crop, is_random
 from readers.draws import CROPS, Draws, Visits, below
 from readers.fixed import TORCH_DTYPES, Allocate
@@ -41,7 +42,7 @@ class Placing:
         Raises:
             UsageError: one is smaller than a crop.
         """
-        sizes = self.source.shapes(self.source.locate(numbers))[:, :2]
+        sizes = self.source.locate(numbers)[:, SHAPE : SHAPE + 2]
         small = (sizes < self.crop.shape).any(axis=1)
         if small.any():
             at = int(small.argmax())
@@ -112,7 +113,7 @@ class CropReader:
         """
         located = self._source.locate(numbers)
         sizes = self._placing.sizes(numbers)
-        self._check(numbers, self._source.shapes(located)[:, :2], sizes)
+        self._check(numbers, located[:, SHAPE : SHAPE + 2], sizes)
         places = self._placing.places(numbers, sizes, visits)
         places[:, :2] //= self._scale
         return np.concatenate([located, places], axis=1)

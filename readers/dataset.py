@@ -28,8 +28,7 @@ from readers.indexing import Numbers, is_single, sample_number, sample_numbers
 from readers.opened import Opened, describe, in_words, open_names
 from readers.parts import Parts, check_parts, draws_parts
 from readers.points import PointSample
-from readers.region import read_region
-from readers.rows import SampleRows
+from readers.rows import SampleRows, read_region
 from readers.sample_names import SampleNames
 
 if TYPE_CHECKING:
@@ -255,7 +254,7 @@ class PackedDataset(Dataset[Any]):
             whole_reader = CheckedReader(reader, checker) if checker else reader
             whole = as_images(reader.field, whole_reader.read(whole_reader.locate(np.array([number]))))
             return item_of({field: whole}, 0, 1)[field]
-        region = read_region(SampleRows(reader, opened.memory), number, rows, columns, checker)
+        region = read_region(SampleRows(opened.places[field]), number, rows, columns, checker)
         return region.permute(2, 0, 1) if reader.field.kind == "image" else region
 
     def __getstate__(self) -> dict[str, Any]:

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from packer.codecs import rowdelta
 from packer.codecs.configs import FrameCodec, Frames
 from packer.errors import DamagedError
-from packer.format.column import BEFORE, DECODED, SHAPE, START, STORED
-from packer.format.column import Frames as FrameSpans
+from packer.format.column import BEFORE, DECODED, START, STORED
 from readers.addresses import Addresses
 from readers.draws import Visits
 from readers.forks import renew_in_children
@@ -96,10 +95,6 @@ class FixedRaw:
         """Address and size in bytes of what `read` will touch, (n, 2)."""
         return np.stack([located * self._unit.itemsize, np.full_like(located, self._row)], axis=1)
 
-    def shapes(self, located: Numbers) -> Numbers:
-        """Shape of each sample, (n, axes)."""
-        return _repeated(self._shape, len(located))
-
     def read(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
         """The samples, (n, *shape), in new memory or in what `allocate` gives."""
         return self._window.tensor(located, allocate and allocate(len(located) * self._row))
@@ -159,14 +154,6 @@ class FixedCoded:
     def spans(self, located: Numbers) -> Numbers:
         """Address and size of the bytes that `read` will touch, (n, 2)."""
         return located[:, [START, STORED]]
-
-    def shapes(self, located: Numbers) -> Numbers:
-        """Shape of each sample, (n, axes)."""
-        return located[:, SHAPE:]
-
-    def some_frames(self, located: Numbers, item: Numbers, band: Numbers) -> FrameSpans:
-        """Return the frames with number `band` (m,) among those of the samples `item` (m,) of `located`."""
-        return self._places.some_frames(located, item, band)
 
     def read(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
         """The samples, (n, *shape), in new memory or in what `allocate` gives.
@@ -237,10 +224,6 @@ class FixedCoded:
             self._codec.decode_frames(self._memory.bytes, Frames(spans, size, places), slots)
 
         return decode
-
-
-def _repeated(shape: tuple[int, ...], count: int) -> Numbers:
-    return np.broadcast_to(np.array(shape, np.int64), (count, len(shape)))
 
 
 def undo_rows(images: NDArray[Any], band: int | None) -> None:

@@ -38,7 +38,7 @@ class Parts:
             raise UsageError(
                 "crop and sample_points do not go together for one field; name others in PointSample's fields"
             )
-        self._rows = {name: SampleRows(opened.readers[name], opened.memory) for name in names}
+        self._rows = {name: SampleRows(opened.places[name]) for name in names}
 
     def readers(self) -> dict[str, FieldReader]:
         """The readers by field, in the order of the dataset's."""

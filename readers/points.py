@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from packer.errors import UsageError
+from packer.format.column import SHAPE
 from packer.format.schema import Field
 from readers.draws import POINTS, ROUNDS, Draws, Visits, permuted
 from readers.fixed import TORCH_DTYPES, Allocate
@@ -118,8 +119,8 @@ class PointsReader:
             UsageError: a cloud is empty, or a field has not as many rows as the others.
         """
         located = self._source.locate(numbers)
-        lengths = self._source.shapes(located)[:, 0]
-        self._check(numbers, lengths, self._first.shapes(self._first.locate(numbers))[:, 0])
+        lengths = located[:, SHAPE]
+        self._check(numbers, lengths, self._first.locate(numbers)[:, SHAPE])
         assert visits is not None, "points are drawn by their visits"
         return np.concatenate([located, visits.view(np.int64)[:, None], lengths[:, None]], axis=1)
 

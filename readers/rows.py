@@ -7,6 +7,7 @@ one decode for every frame touched.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,15 +16,14 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from packer.codecs import rowdelta
-from packer.codecs.configs import FrameCodec
+from packer.codecs.configs import Buffer, FrameCodec
 from packer.errors import UsageError
+from packer.format.column import BEFORE, SHAPE, START, STORED
 from packer.format.schema import Field, FrameRule
-from readers.fixed import Allocate, FixedCoded, FixedRaw, damaged
+from readers.checking import Checker
+from readers.fixed import TORCH_DTYPES, Allocate, damaged
 from readers.fresh import fresh
-from readers.memory import Memory
-from readers.places import Numbers
-from readers.touched import Decoder, Touched
-from readers.varied import Varied
+from readers.places import Numbers, Places
 from readers.window import Window
 
 
@@ -59,43 +59,35 @@ class SampleRows:
     """Reads rows of the samples of one field.
 
     Args:
-        reader: of the whole samples.
-        memory: the mapped shards.
+        places: where its samples lie.
     """
 
-    def __init__(self, reader: FixedRaw | FixedCoded | Varied, memory: Memory) -> None:
-        self.field = reader.field
-        self._reader = reader
-        self._memory = memory
+    def __init__(self, places: Places) -> None:
+        self.field = places.field
+        self._places = places
+        self._memory = places.memory
         self._codec = FrameCodec(self.field.codec, self.field.np_dtype)
         self._windows: dict[tuple[torch.dtype, int], Window] = {}
 
     def locate(self, numbers: Numbers) -> Numbers:
-        """Places of samples (n,), (n, m)."""
-        located = self._reader.locate(numbers)
-        return located if located.ndim > 1 else located[:, None]
-
-    def shapes(self, located: Numbers) -> Numbers:
-        """Shape of each sample, (n, axes)."""
-        return self._reader.shapes(self._whole(located))
+        """Return the places of samples (n,), (n, SHAPE + axes)."""
+        return self._places.locate(numbers)
 
     def spans(self, located: Numbers, first: Numbers, last: Numbers) -> Numbers:
-        """Address and size of the bytes that hold the rows `first` (n,) to `last` (n,), the last included, (n, 2)."""
-        place = self._whole(located)
-        spans = self._reader.spans(place)
+        """Return address and size of the bytes that hold the rows `first` (n,) to `last` (n,), the last too, (n, 2)."""
+        rows = self.field.frame.rows
         if not self.field.codec:
             row = self._row_bytes(located)
-            return np.stack([spans[:, 0] + first * row, (last - first + 1) * row], axis=1)
-        rows = self.field.frame.rows
-        if rows is None or isinstance(self._reader, FixedRaw):
-            return spans
+            return np.stack([located[:, START] + first * row, (last - first + 1) * row], axis=1)
+        if rows is None:
+            return located[:, [START, STORED]]
         item = np.arange(len(located))
-        start = self._reader.some_frames(place, item, first // rows).spans[:, 0]
-        end = self._reader.some_frames(place, item, last // rows).spans[:, 1]
+        start = self._places.some_frames(located, item, first // rows).spans[:, 0]
+        end = self._places.some_frames(located, item, last // rows).spans[:, 1]
         return np.stack([start, end - start], axis=1)
 
     def read(self, located: Numbers, wanted: Wanted, allocate: Allocate | None = None) -> torch.Tensor:
-        """The parts of rows, (n, k, length) uint8, in new memory or in what `allocate` gives.
+        """Return the parts of rows, (n, k, length) uint8, in new memory or in what `allocate` gives.
 
         Raises:
             DamagedError: a frame cannot be decoded.
@@ -103,18 +95,18 @@ class SampleRows:
         n, k = wanted.rows.shape
         if not n * k * wanted.length:
             return fresh(0).view(n, k, wanted.length)
-        if isinstance(self._reader, FixedRaw) or not self.field.codec:
+        if not self.field.codec:
             return self._gathered(located, wanted, allocate).view(n, k, wanted.length)
         out = (allocate or fresh)(n * k * wanted.length)
         try:
-            self._decode(self._reader, located, wanted, out.numpy().reshape(n * k, wanted.length))
+            self._decode(located, wanted, out.numpy().reshape(n * k, wanted.length))
         except ValueError as error:
             raise damaged(self.field.name, error) from None
         return out.view(n, k, wanted.length)
 
     def _gathered(self, located: Numbers, wanted: Wanted, allocate: Allocate | None) -> torch.Tensor:
         """One gather over the memory of all shards."""
-        starts = self._reader.spans(self._whole(located))[:, 0] + wanted.starts
+        starts = located[:, START] + wanted.starts
         records = (wanted.rows * self._row_bytes(located)[:, None] + starts[:, None]).reshape(-1)
         unit = _unit(records, wanted.length)
         records //= unit.itemsize
@@ -129,10 +121,10 @@ class SampleRows:
             self._windows = {key: window}  # the last one: regions of all sizes may be asked for
         return window
 
-    def _decode(self, reader: FixedCoded | Varied, located: Numbers, wanted: Wanted, out: NDArray[np.uint8]) -> None:
+    def _decode(self, located: Numbers, wanted: Wanted, out: NDArray[np.uint8]) -> None:
         touched = Touched.of(wanted.rows, self.field.frame.rows)
         starts = wanted.starts[touched.item].tolist()
-        frames = Decoder(reader, self._memory, self._codec).frames(located, touched)
+        frames = self._frames(located, touched)
         if not self._codec.rowdelta:
             places = list(touched.places())
             records = _records(out)
@@ -150,14 +142,72 @@ class SampleRows:
         rowdelta.accumulate(cut.view(self.field.np_dtype))
         np.take(cut.reshape(-1, wanted.length), touched.frame * depth + touched.row, axis=0, out=out, mode="clip")
 
+    def _frames(self, located: Numbers, touched: Touched) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+        """Number of each touched frame, and its rows of the sample, (rows, bytes of a row); in the order of the file.
+
+        A frame that several samples share gives the rows of one sample at a time, and is decoded once. Differences of
+        rows are not undone.
+
+        Raises:
+            ValueError: a frame is damaged.
+            DamagedError: an index is.
+        """
+        frames = self._places.some_frames(located, touched.item, touched.band)
+        of = located[touched.item]
+        widths = self._row_bytes(of)
+        counts = of[:, SHAPE] if self.field.frame.rows is None else frames.sizes // np.maximum(widths, 1)
+        parts = np.stack([frames.sizes, of[:, BEFORE], counts, widths], axis=1).tolist()
+        decoded: Buffer = b""
+        held = -1
+        for number in frames.spans[:, 0].argsort(kind="stable").tolist():
+            start, end = frames.spans[number].tolist()
+            size, before, rows, width = parts[number]
+            if start != held:
+                decoded, held = self._codec.decode(self._memory.bytes[start:end], size), start
+            yield number, np.frombuffer(decoded, np.uint8, rows * width, before).reshape(rows, width)
+
     def _row_bytes(self, located: Numbers) -> Numbers:
         """Bytes of a row of each sample, (n,)."""
-        size: Numbers = self.shapes(located)[:, 1:].prod(axis=1) * self.field.itemsize
+        size: Numbers = located[:, SHAPE + 1 :].prod(axis=1) * self.field.itemsize
         return size
 
-    def _whole(self, located: Numbers) -> Numbers:
-        """Places as the reader of whole samples has them."""
-        return located.reshape(-1) if isinstance(self._reader, FixedRaw) else located
+
+@dataclass(frozen=True)
+class Touched:
+    """The frames that rows lie in.
+
+    Attributes:
+        item: which sample of the batch each frame is of, (f,).
+        band: which of that sample's bands it is, (f,); 0 if samples are not stored in bands.
+        frame: number of the frame of each row asked for, (n * k,).
+        row: number of that row within its frame, or within its sample if there are no bands, (n * k,).
+    """
+
+    item: Numbers
+    band: Numbers
+    frame: Numbers
+    row: Numbers
+
+    @classmethod
+    def of(cls, rows: Numbers, band_rows: int | None) -> Touched:
+        """Return the frames of rows (n, k) of n samples."""
+        n, k = rows.shape
+        item = np.arange(n)
+        if band_rows is None:
+            return cls(item, np.zeros(n, np.int64), item.repeat(k), rows.reshape(-1))
+        band, row = np.divmod(rows, band_rows)
+        bands = int(band.max()) + 1
+        found, frame = np.unique(item[:, None] * bands + band, return_inverse=True)
+        return cls(found // bands, found % bands, frame.reshape(-1), row.reshape(-1))
+
+    def places(self) -> Iterator[Numbers]:
+        """For each frame, which of the rows asked for lie in it."""
+        order = self.frame.argsort(kind="stable")
+        ends = np.bincount(self.frame, minlength=len(self.item)).cumsum()
+        start = 0
+        for end in ends.tolist():
+            yield order[start:end]
+            start = end
 
 
 def _columns(frame: NDArray[np.uint8], start: int, length: int) -> NDArray[np.uint8]:
@@ -175,3 +225,51 @@ def _unit(records: Numbers, length: int) -> torch.dtype:
     """The longest elements that records at these addresses, of `length` bytes, are made of."""
     odd = int(np.bitwise_or.reduce(records)) | length
     return next(unit for unit in (torch.int64, torch.int32, torch.int16, torch.uint8) if not odd % unit.itemsize)
+
+
+def read_region(
+    source: SampleRows, number: int, rows: slice | None, columns: slice | None, checker: Checker | None = None
+) -> torch.Tensor:
+    """Rows `rows` (first axis) and columns `columns` (second axis) of sample `number`, in the order of its axes.
+
+    Only the frames that hold these rows are read. Slices are those of Python, cut off at the sample's edges; they may
+    step, and what lies between the steps is read where the steps are of columns. With a `checker` the frames are
+    compared with their checksums first.
+
+    Raises:
+        UsageError: the field is text or has no such axes, or a slice is none that a tensor takes.
+        DamagedError: what is stored cannot be decoded.
+    """
+    field = source.field
+    _check_region(field, rows, columns)
+    if checker:
+        checker.check_shapes(np.array([number], np.int64))
+    located = source.locate(np.array([number], np.int64))
+    shape = located[0, SHAPE:].tolist()
+    wanted_rows = np.arange(shape[0])[rows or slice(None)]
+    first, stop, step = (columns or slice(None)).indices(shape[1] if len(shape) > 1 else 1)
+    stop = max(first, stop)
+    cell = field.itemsize * int(np.prod(shape[2:], dtype=np.int64))
+    if checker and len(wanted_rows):
+        spans = source.spans(located, wanted_rows[:1], wanted_rows[-1:])
+        checker.check(np.array([number], np.int64), spans)
+    wanted = Wanted(wanted_rows[None], np.array([first * cell]), (stop - first) * cell)
+    flat = source.read(located, wanted).view(-1).view(TORCH_DTYPES[field.dtype])
+    if len(shape) == 1:
+        return flat
+    region = flat.view(len(wanted_rows), stop - first, *shape[2:])
+    return region if step == 1 else region[:, ::step].contiguous()
+
+
+def _check_region(field: Field, rows: slice | None, columns: slice | None) -> None:
+    if field.kind == "text":
+        raise UsageError(f"field {field.name!r} is text, which has no rows; ds[i] reads it")
+    for axis, (name, wanted) in enumerate((("rows", rows), ("columns", columns))):
+        if wanted is None:
+            continue
+        if not isinstance(wanted, slice):
+            raise UsageError(f"{name} {wanted!r}: a slice is expected, such as slice(0, 64)")
+        if len(field.shape) <= axis:
+            raise UsageError(f"field {field.name!r} has {len(field.shape)} axes and so no {name}; leave {name} out")
+        if wanted.step is not None and wanted.step < 1:
+            raise UsageError(f"{name} {wanted!r}: steps from 1 on are expected; tensors have no others")

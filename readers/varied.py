@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from packer.codecs.configs import FrameCodec, Frames
 from packer.format.column import BEFORE, BYTES, DECODED, SHAPE, START, STORED
-from packer.format.column import Frames as FrameSpans
 from readers.draws import Visits
 from readers.fixed import TORCH_DTYPES, Allocate, damaged, undo_rows
 from readers.frame_cache import FrameStore
@@ -65,10 +64,6 @@ class Varied:
         """Return the address and size of the bytes that `read` will touch, (n, 2)."""
         return located[:, [START, STORED]]
 
-    def shapes(self, located: Numbers) -> Numbers:
-        """Return the shape of each sample, (n, axes)."""
-        return located[:, SHAPE:]
-
     def raw_bytes(self, located: Numbers) -> Numbers:
         """Return the bytes of each sample when it is decoded, (n,)."""
         return located[:, BYTES]
@@ -77,10 +72,6 @@ class Varied:
         """Whether each sample has the same lengths of its ragged axes in another field of the dataset."""
         pairs = zip(self._places.indexes, other._places.indexes, strict=True)
         return all(np.array_equal(a.arrays["shapes"], b.arrays["shapes"]) for a, b in pairs)
-
-    def some_frames(self, located: Numbers, item: Numbers, band: Numbers) -> FrameSpans:
-        """Return the frames with number `band` (m,) among those of the samples `item` (m,) of `located`."""
-        return self._places.some_frames(located, item, band)
 
     def read(self, located: Numbers, allocate: Allocate | None = None) -> Ragged | list[torch.Tensor] | list[str]:
         """The samples of a batch: `Ragged` where only the first axis differs, a list where others do, text as str.

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
-from packer.codecs.configs import NAMED
+from packer.codecs.configs import NAMED, FrameCodec
 from packer.errors import UsageError
 from packer.format.schema import Field, FrameRule
-from readers import Crop, Loader, PackedDataset, touched
+from readers import Crop, Loader, PackedDataset
 from readers.crop_reader import orient
 from readers.draws import new_visits
 
@@ -261,13 +261,13 @@ def test_data_loaders_epochs_differ_and_can_be_repeated(pack: Any, tmp_path: Pat
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Raw bytes of each frame that is decoded."""
     sizes: list[int] = []
-    decode = touched.FrameCodec.decode
+    decode = FrameCodec.decode
 
     def counted(self: Any, stored: memoryview, nbytes: int) -> Any:
         sizes.append(nbytes)
         return decode(self, stored, nbytes)
 
-    monkeypatch.setattr(touched.FrameCodec, "decode", counted)
+    monkeypatch.setattr(FrameCodec, "decode", counted)
     return sizes
 
 

@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from packer.codecs.configs import NAMED
+from packer.codecs.configs import NAMED, FrameCodec
 from packer.errors import DamagedError, MissingNameError, SampleIndexError, UsageError
 from packer.format.btree import walk
 from packer.format.layout import CHUNK_BYTES, column_key
 from packer.format.schema import DTYPES, ROWDELTA_DTYPES, Field, FieldSpec, FrameRule
 from packer.writer import DatasetWriter
-from readers import Crop, PackedDataset, touched
+from readers import Crop, PackedDataset
 
 CODECS = ("none", "lz4", "bitshuffle", "zstd")
 
@@ -118,13 +118,13 @@ def _packed(folder: Path, picture: NDArray[np.uint8], codec: str, ragged: bool) 
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Raw bytes of each frame that is decoded."""
     sizes: list[int] = []
-    decode = touched.FrameCodec.decode
+    decode = FrameCodec.decode
 
     def counted(self: Any, stored: memoryview, nbytes: int) -> Any:
         sizes.append(nbytes)
         return decode(self, stored, nbytes)
 
-    monkeypatch.setattr(touched.FrameCodec, "decode", counted)
+    monkeypatch.setattr(FrameCodec, "decode", counted)
     return sizes
 
 
