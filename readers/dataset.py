@@ -19,17 +19,15 @@ from packer.remote.store import is_url
 from readers.batch import Batch, item_of
 from readers.by_shard import ByShard
 from readers.checking import CheckedReader, Checker, Digests, checked
-from readers.crop import Crop
+from readers.crop import Crop, CropReader, Placing, is_random
 from readers.draws import new_visits
 from readers.field_reader import FieldReader
 from readers.fixed import Allocate
 from readers.gathering import as_images, gathered
 from readers.indexing import Numbers, is_single, sample_number, sample_numbers
 from readers.opened import Opened, describe, in_words, open_names
-from readers.parts import Parts, check_parts, draws_parts
-from readers.points import PointSample
+from readers.points import PointSample, PointsReader, Subset
 from readers.rows import SampleRows, read_region
-from readers.sample_names import SampleNames
 
 if TYPE_CHECKING:
     from packer.remote.mirror import Mirror
@@ -106,7 +104,7 @@ class PackedDataset(Dataset[Any]):
         self.sample_points = PointSample(sample_points) if isinstance(sample_points, int) else sample_points
         self.verify = verify
         self._read_manifest()
-        check_parts(self.crop, self.sample_points, self.fields, len(self))
+        _check_parts(self.crop, self.sample_points, self.fields, len(self))
 
     def _read_manifest(self) -> None:
         self.manifest = manifests.read(self.path) if self._mirror is None else self._mirror.manifest()
@@ -149,7 +147,7 @@ class PackedDataset(Dataset[Any]):
             readers: Mapping[str, FieldReader] = self.opened.readers
             if self._has_parts:
                 describes = partial(describe, self.path, self.manifest)
-                readers = Parts(self.opened, self.crop, self.sample_points, describes).readers()
+                readers = _part_readers(self.opened, self.crop, self.sample_points, describes)
             self._readers = checked(readers, self._checkers()) if self.verify else readers
         return self._readers
 
@@ -295,3 +293,94 @@ def _choose(fields: Sequence[Field], chosen: Sequence[str] | None, path: Path) -
         if name not in by_name:
             raise UsageError(f"{path} has no field {name!r}; it has {', '.join(by_name)}")
     return {name: by_name[name] for name in chosen}
+
+
+def draws_parts(crop: Crop | None, points: PointSample | None) -> bool:
+    """Whether two visits of a sample may give different parts of it."""
+    return points is not None or (crop is not None and is_random(crop))
+
+
+def _check_parts(crop: Crop | None, points: PointSample | None, fields: Mapping[str, Field], samples: int) -> None:
+    """Raise UsageError if a dataset cannot be read like this, as far as its schema tells."""
+    if crop is not None:
+        if not isinstance(crop, Crop):
+            raise UsageError(f'crop {crop!r}: a readers.Crop is expected, such as Crop(size=64, of="hr")')
+        crop.check(fields, samples)
+    if points is not None:
+        if not isinstance(points, PointSample):
+            raise UsageError(f"sample_points {points!r}: a number of points or a readers.PointSample is expected")
+        points.candidates(fields)
+
+
+def _part_readers(
+    opened: Opened, crop: Crop | None, points: PointSample | None, describe: Callable[[int], str]
+) -> dict[str, FieldReader]:
+    """Return what reads each field: crops and subsets of points of some, and whole samples of the others.
+
+    Args:
+        describe: a sample in words, by its number.
+
+    Raises:
+        UsageError: a field would have to be cropped and sampled by points.
+    """
+    tied = _tied(opened, points) if points else []
+    scales = crop.scales if crop else {}
+    if set(tied) & set(scales):
+        raise UsageError("crop and sample_points do not go together for one field; name others in PointSample's fields")
+    rows = {name: SampleRows(opened.places[name]) for name in (*tied, *scales)}
+    readers: dict[str, FieldReader] = dict(opened.readers)
+    if crop:
+        placing = Placing(crop, rows[crop.of], describe)
+        readers |= {name: CropReader(rows[name], placing, scale) for name, scale in scales.items()}
+    if points:
+        subset = Subset(points)
+        readers |= {name: PointsReader(rows[name], rows[tied[0]], subset, describe) for name in tied}
+    return readers
+
+
+def _tied(opened: Opened, points: PointSample) -> list[str]:
+    """Names of the fields that hold one row a point, first the one that tells how many there are."""
+    found = points.candidates({name: reader.field for name, reader in opened.readers.items()})
+    if points.fields is not None:
+        return found
+    return [name for name in found if opened.places[name].has_shapes_of(opened.places[found[0]])]
+
+
+class SampleNames(Sequence[str]):
+    """Names of the samples of a dataset, by number."""
+
+    def __init__(self, dataset: PackedDataset) -> None:
+        self._dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, index: Any) -> Any:
+        table = self._dataset.name_table
+        if is_single(index):
+            return table.name(sample_number(index, len(self), table.numbers))
+        return [table.name(i) for i in self._dataset.numbers(index).tolist()]
+
+    def __iter__(self) -> Iterator[str]:
+        return map(self._dataset.name_table.name, range(len(self)))
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._dataset.name_table.contains(name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(repr(name) for name in self[:3])
+        return f"<{len(self):,} names: {shown}{', ...' if len(self) > 3 else ''}>"
+
+    def index(self, value: str, start: int = 0, stop: int | None = None) -> int:
+        """Number of the sample of a name; ValueError where none has it."""
+        if value in self:
+            number = int(self._dataset.name_table.numbers([value])[0])
+            if start <= number < (len(self) if stop is None else stop):
+                return number
+        raise ValueError(f"no sample is named {value!r}")

@@ -23,14 +23,13 @@ from packer.codecs.configs import LZ4
 from packer.errors import UsageError
 from readers.advice import Warmth
 from readers.block_order import BlockShuffled
-from readers.dataset import PackedDataset
+from readers.dataset import PackedDataset, draws_parts
 from readers.dataset_order import block_samples, check_state, describe, order_of
 from readers.device import ahead, device_of
 from readers.draws import Visits, visits_of
 from readers.fixed import FixedCoded
 from readers.next_order import NextOrder
 from readers.order import Given
-from readers.parts import draws_parts
 from readers.places import Numbers
 from readers.pool import Pool
 from readers.runs import CODED_RUN_BYTES, batches_at_once, machine_decodes

@@ -21,6 +21,11 @@ class Places(Locator):
         super().__init__(field, indexes, memory.array, memory.starts)
         self.memory = memory
 
+    def has_shapes_of(self, other: Places) -> bool:
+        """Whether each sample has the same lengths of its ragged axes in another field of the dataset."""
+        pairs = zip(self.indexes, other.indexes, strict=True)
+        return all(np.array_equal(a.arrays["shapes"], b.arrays["shapes"]) for a, b in pairs)
+
 
 def common_finder(fields: Sequence[Places]) -> Finder:
     """Finds stretches of samples within which no field begins a chunk: one search serves them all."""

@@ -68,11 +68,6 @@ class Varied:
         """Return the bytes of each sample when it is decoded, (n,)."""
         return located[:, BYTES]
 
-    def has_rows_of(self, other: Varied) -> bool:
-        """Whether each sample has the same lengths of its ragged axes in another field of the dataset."""
-        pairs = zip(self._places.indexes, other._places.indexes, strict=True)
-        return all(np.array_equal(a.arrays["shapes"], b.arrays["shapes"]) for a, b in pairs)
-
     def read(self, located: Numbers, allocate: Allocate | None = None) -> Ragged | list[torch.Tensor] | list[str]:
         """The samples of a batch: `Ragged` where only the first axis differs, a list where others do, text as str.
 

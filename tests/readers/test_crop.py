@@ -20,7 +20,7 @@ from packer.codecs.configs import NAMED, FrameCodec
 from packer.errors import UsageError
 from packer.format.schema import Field, FrameRule
 from readers import Crop, Loader, PackedDataset
-from readers.crop_reader import orient
+from readers.crop import orient
 from readers.draws import new_visits
 
 CODECS = ("none", "lz4", "bitshuffle", "zstd", "rowdelta+zstd")
