@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from packer.checking.against import check_same_schema, same_bits
+from packer.checking.against import check_same_schema, differing_samples
 from packer.checking.rebuild import rebuild_manifest
 from packer.errors import DamagedError, DatasetError, SourceError, UnfinishedError, WriteError
 from packer.format import manifest as manifests
@@ -253,8 +253,8 @@ def _check_samples(old: Path, new: Path, fields: Sequence[Field], entry: ShardEn
                 raise _unsure(entry, f"field {field.name!r}") from None
             theirs = after.column(position, field, entry.samples)
             for start, stop in _sound(ours, entry.samples):
-                pairs = zip(ours.read(start, stop), theirs.read(start, stop), strict=True)
-                if not all(same_bits(a, b) for a, b in pairs):
+                again = theirs.read(start, stop) if field.is_ragged else theirs.array(start, stop)
+                if len(differing_samples(ours, start, again)):
                     raise SourceError(
                         f"the source has changed: samples {start} to {stop - 1} of {entry.file} "
                         f"differ in field {field.name!r} from what was packed"

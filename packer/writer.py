@@ -27,7 +27,7 @@ from packer.format.shard_writer import ShardWriter
 from packer.packing.finish import Made, finish
 from packer.packing.framing import Extent, choose_codec, codec_by_field, stored_field
 from packer.packing.output import OutputFolder, State
-from packer.packing.tasks import ShardReport, publish, report_of, shard_path
+from packer.packing.tasks import ShardReport, publish, shard_path
 from packer.sources.base import Block
 from packer.sources.names import name_bytes
 from packer.sources.samples import Sample, as_arrays, infer_fields, one_block
@@ -259,8 +259,7 @@ class DatasetWriter:
             shard.abort()
             raise
         path = shard_path(self._folder.work, len(self._reports))
-        publish(path, shard.path, [])
-        self._reports.append(report_of(path, self._fields))
+        self._reports.append(publish(path, shard))
 
 
 def _flat(value: NDArray[Any] | str) -> NDArray[Any]:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.checking.shard_check import SHOWN_NAMES, Damage
 from packer.errors import DamagedError, SourceError, UsageError
 from packer.format import manifest as manifests
 from packer.format.column import Column
@@ -27,7 +28,6 @@ from packer.packing.rejected import Rejected
 from packer.packing.tasks import read_blocks
 from packer.sources.apart import Limits, each
 from packer.sources.base import Block, Source, block_bytes, count
-from packer.verify import SHOWN_NAMES, Damage
 
 #: Ragged samples that are read at once: as arrays, small ones take much more memory than they hold.
 _TOGETHER = 4096

@@ -24,6 +24,43 @@ from packer.sources.apart import Here, Limits, Lost, run
 _ADVICE = re.compile(r"; (copy it again or )?run `packer (verify|repair)`.*$")
 
 
+#: Names told of one damage.
+SHOWN_NAMES = 5
+
+
+@dataclass(frozen=True)
+class Damage:
+    """One thing that is wrong.
+
+    Attributes:
+        file: path within the dataset.
+        what: a sentence.
+        field: the field concerned, if it is one.
+        samples: numbers of the first sample concerned and the one behind the last; None for the file as a whole.
+        names: names of the first few of them.
+        repairable: whether `packer repair` makes it right, given the sources.
+    """
+
+    file: str
+    what: str
+    field: str | None = None
+    samples: tuple[int, int] | None = None
+    names: tuple[str, ...] = ()
+    repairable: bool = True
+
+    def __str__(self) -> str:
+        where = self.file
+        if self.field is not None:
+            where += f", field {self.field!r}"
+        if self.samples is not None:
+            first, behind = self.samples
+            where += f", sample {first}" if behind == first + 1 else f", samples {first} to {behind - 1}"
+        if self.names:
+            more = self.samples is not None and len(self.names) < self.samples[1] - self.samples[0]
+            where += f" ({', '.join([*self.names, *(['...'] if more else [])])})"
+        return f"{where}: {self.what}"
+
+
 class ShardCheck(NamedTuple):
     """What is to be checked; pickles small."""
 

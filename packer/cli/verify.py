@@ -10,6 +10,7 @@ import click
 
 from packer import verify as checking
 from packer.checking.against import compare
+from packer.checking.shard_check import Damage
 from packer.cli.logs import log_options
 from packer.cli.options import dataset_first, more_sources_argument, source_options
 from packer.cli.progress import open_shown, progress
@@ -18,7 +19,7 @@ from packer.cli.units import size_text
 from packer.convert import ConvertOptions, processors
 from packer.format import manifest as manifests
 from packer.remote.mirror import whole
-from packer.verify import Damage, VerifyReport
+from packer.verify import VerifyReport
 
 _WITH_SOURCES = "packer verify DATASET --against [FIELD=]SOURCE..."
 #: Damages shown to people.

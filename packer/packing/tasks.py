@@ -87,14 +87,13 @@ def write_shard(task: ShardTask, progress: Progress | None = None, step: Step = 
     """
     partial = _new_partial(task.path)
     try:
-        rejected = _write(task, partial, progress, step)
+        writer, rejected = _write(task, partial, progress, step)
         _check_claim(task)
-        publish(task.path, partial, rejected)
+        return publish(task.path, writer, rejected)
     except BaseException:  # Ctrl-C too, which may come before the writer looks after its file
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
         raise
-    return report_of(task.path, task.fields)
 
 
 def _check_claim(task: ShardTask) -> None:
@@ -126,8 +125,8 @@ def _new_partial(path: Path) -> Path:
     return path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
 
 
-def _write(task: ShardTask, partial: Path, progress: Progress | None, step: Step) -> list[Rejected]:
-    """Writes the samples of a shard to `partial`; returns what was left out."""
+def _write(task: ShardTask, partial: Path, progress: Progress | None, step: Step) -> tuple[ShardWriter, list[Rejected]]:
+    """Writes the samples of a shard to `partial`; returns its writer, which is done, and what was left out."""
     rejected: list[Rejected] = []
     writer = ShardWriter(
         partial,
@@ -144,7 +143,7 @@ def _write(task: ShardTask, partial: Path, progress: Progress | None, step: Step
             writer.add(block, count(block), names)
             if progress:
                 progress(count(block), writer.raw_bytes - before)
-    return [msgspec.structs.replace(bad, shard=task.number) for bad in rejected]
+    return writer, [msgspec.structs.replace(bad, shard=task.number) for bad in rejected]
 
 
 def read_blocks(
@@ -192,21 +191,29 @@ def _read_run(
             at += 1
 
 
-def publish(path: Path, partial: Path, rejected: Sequence[Rejected]) -> None:
-    """Gives a finished shard its name; what was left out of it goes to a file beside it first."""
+def publish(path: Path, writer: ShardWriter, rejected: Sequence[Rejected] = ()) -> ShardReport:
+    """Gives a finished shard the name `path`; what was left out of it goes to a file next to it first.
+
+    Raises:
+        WriteError: that cannot be done.
+    """
+    beside = _rejected_path(path)
     try:
         if rejected:
-            write_synced(_rejected_path(path), RejectedList(rejected).lines)
+            write_synced(beside, RejectedList(rejected).lines)
         else:
-            _rejected_path(path).unlink(missing_ok=True)  # of a run that was killed at this very point
-        partial.replace(path)
+            beside.unlink(missing_ok=True)  # of a run that was killed at this very point
+        writer.path.replace(path)
+        entry = _entry(path, writer.samples, len(rejected))
     except OSError as error:
         raise WriteError(f"{path}: {error.strerror}") from None
     sync_folder(path.parent)
+    columns = {c.field.name: ColumnTotals(raw=c.raw_bytes, stored=c.stored_bytes) for c in writer.columns}
+    return ShardReport(entry, columns, tuple(rejected))
 
 
 def report_of(path: Path, fields: Sequence[Field]) -> ShardReport:
-    """The report of a finished shard, from its file.
+    """Return the report of a shard that was finished before, from its file.
 
     Raises:
         DamagedError: the shard cannot be read.
@@ -216,14 +223,18 @@ def report_of(path: Path, fields: Sequence[Field]) -> ShardReport:
         columns = {each.name: column_totals(shard.index(number, each, samples)) for number, each in enumerate(fields)}
     beside = _rejected_path(path)
     rejected = RejectedList.read(beside).samples(beside) if beside.exists() else []
-    entry = ShardEntry(
+    entry = _entry(path, samples, len(rejected))
+    return ShardReport(entry, columns, tuple(rejected))
+
+
+def _entry(path: Path, samples: int, rejected: int) -> ShardEntry:
+    return ShardEntry(
         file=f"{SHARD_FOLDER}/{path.name}",
         bytes=path.stat().st_size,
         digest=file_digest(path),
         samples=samples,
-        rejected=len(rejected),
+        rejected=rejected,
     )
-    return ShardReport(entry, columns, tuple(rejected))
 
 
 def _rejected_path(path: Path) -> Path:

@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 
 from packer.append import append
+from packer.checking.shard_check import Damage
 from packer.convert import convert
 from packer.errors import DatasetError, ManifestError, PackerError
 from packer.format import column
 from packer.format import manifest as manifests
 from packer.format.manifest import ColumnTotals
-from packer.verify import Damage, verify
+from packer.verify import verify
 from packer.writer import DatasetWriter
 from readers import PackedDataset
 

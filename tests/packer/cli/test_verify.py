@@ -7,11 +7,12 @@ import json
 import pytest
 from PIL import Image
 
+from packer.checking.shard_check import Damage
 from packer.cli import progress
 from packer.cli.units import size_text
 from packer.cli.verify import damage_lines
 from packer.convert import convert
-from packer.verify import Damage, VerifyReport
+from packer.verify import VerifyReport
 
 
 @pytest.fixture
