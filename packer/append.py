@@ -3,10 +3,10 @@
 append("div2k.packed", ["lr=more/LR", "hr=more/HR"])
 append("rows.packed", "other.packed")
 
-The new samples are packed beside the dataset first, into `.NAME.appending`; killed there, the same call goes on.
+The new samples are packed next to the dataset first, into `.NAME.appending`; killed there, the same call goes on.
 Then their shards are linked into the dataset, a table of all names is written under a new name, what was left out is
-listed behind what is listed already, and one rename puts the new manifest in place: before it the dataset is the old
-one, behind it the new one. The table of names that the old manifest leads to stays until the next call, for readers
+listed after what is listed already, and one rename puts the new manifest in place: before it the dataset is the old
+one, after it the new one. The table of names that the old manifest leads to stays until the next call, for readers
 that are open. `.NAME.appended` tells the same call, killed while it tidied up, that all is done.
 """
 
@@ -60,7 +60,7 @@ class AppendReport:
 def append(
     dataset: str | os.PathLike[str], sources: Any, options: ConvertOptions | None = None, **changes: Any
 ) -> AppendReport:
-    """Packs `sources` as the dataset's own samples are, behind them. Readers that are open go on with what they had.
+    """Packs `sources` as the dataset's own samples are, after them. Readers that are open go on with what they had.
 
     Args:
         sources: as for `convert`, or another packed dataset.
@@ -97,7 +97,7 @@ class _Given(msgspec.Struct, frozen=True):
 
 
 class _Note(msgspec.Struct, frozen=True):
-    """What was appended: a digest of the dataset's manifest behind it, the source, and the number of samples.
+    """What was appended: a digest of the dataset's manifest after it, the source, and the number of samples.
 
     Attributes:
         given: None of samples in memory, which no list of files tells apart.
@@ -109,7 +109,7 @@ class _Note(msgspec.Struct, frozen=True):
 
 
 def _open(sources: Any, options: ConvertOptions, rejected: list[Rejected], held: Manifest) -> Source:
-    """The samples to add, with the fields of the dataset."""
+    """Return the samples to add, with the fields of the dataset."""
     inputs = [sources] if isinstance(sources, (str, os.PathLike)) else sources
     source: Source
     if isinstance(inputs, (list, tuple)) and len(inputs) == 1 and _is_packed(inputs[0]):
@@ -161,7 +161,7 @@ class _Appending:
         return joined, added
 
     def _note(self) -> _Note | None:
-        """What a call that was killed while it tidied up has put into the dataset; None where there was none."""
+        """Return what a call that was killed while it tidied up has put into the dataset; None where there was none."""
         try:
             found = msgspec.json.decode(self._noted.read_bytes(), type=_Note)
         except (OSError, msgspec.DecodeError):
@@ -173,7 +173,7 @@ class _Appending:
         return check_names([(str(self._folder), held), ("the source", names)])
 
     def _pack(self, options: ConvertOptions) -> Manifest:
-        """Packs the samples beside the dataset."""
+        """Packs the samples next to the dataset."""
         if (self._work / MANIFEST).exists():
             shutil.rmtree(self._work)  # packed by an earlier call that was killed; its source may have changed since
         # What another call left that was killed is begun anew: overwrite.
@@ -215,13 +215,13 @@ class _Appending:
         return joined
 
     def _list_left_out(self) -> ListEntry:
-        """Lists what was left out, behind what the manifest knows already."""
+        """Lists what was left out, after what the manifest knows already."""
         new = [bad for bad in self._rejected if bad.shard is not None or bad not in self._listed]
         return RejectedList(new, self._left_out.lines).write(self._folder)
 
 
 def _given(source: Source) -> _Given | None:
-    """What tells a source of files from any other; None of samples in memory."""
+    """Return what tells a source of files from any other; None of samples in memory."""
     files = listed(source)
     if not files:
         return None
@@ -236,13 +236,13 @@ def _digest(manifest: Manifest) -> str:
 
 
 def _ends_with(held: Manifest, more: Manifest) -> bool:
-    """Whether the last shards of a dataset are those of another, byte for byte."""
+    """Return whether the last shards of a dataset are those of another, byte for byte."""
     last = held.shards[-len(more.shards) :]
     return [entry.digest for entry in last] == [entry.digest for entry in more.shards]
 
 
 def _next_number(held: Manifest) -> int:
-    """A number that no shard of the dataset has, and no table of names that a reader may have open."""
+    """Return a number that no shard of the dataset has, and no table of names that a reader may have open."""
     found = [re.fullmatch(r"(\d+)\.lmdb", Path(entry.file).name) for entry in held.shards]
     return max([len(held.shards), *(int(match[1]) + 1 for match in found if match)])
 

@@ -104,7 +104,7 @@ def _trials(spec: FieldSpec, samples: Sequence[NDArray[Any]]) -> Iterator[Trial]
 
 
 def _speeds(spec: FieldSpec, config: Sequence[Config], samples: Sequence[NDArray[Any]]) -> tuple[float, float]:
-    """Raw bytes encoded and decoded a second."""
+    """Return the raw bytes encoded and decoded a second."""
     codec = FrameCodec(config, spec.np_dtype)
     nbytes = sum(sample.nbytes for sample in samples)
 
@@ -132,7 +132,7 @@ def _stacks(samples: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
 
 
 def _fastest(work: Callable[[], object]) -> float:
-    """Seconds that `work` takes at best."""
+    """Return the seconds that `work` takes at best."""
     best, began = float("inf"), time.perf_counter()
     while time.perf_counter() - began < _SECONDS or best == float("inf"):
         start = time.perf_counter()

@@ -68,7 +68,7 @@ class ConvertOptions:
         planned: called with the source and its plan before anything is written.
         looking: called while files are found, headers are read and samples are looked at, up to ten times a second:
             with what is done (such as `reading headers`), how many are done, and of how many (None: nobody knows yet).
-        resumed: called once, with the samples and raw bytes that an earlier run had finished; not where there are none.
+        resumed: called once, with the samples and raw bytes that an earlier run had finished, if it had any.
     """
 
     codec: str | Mapping[str, str] = "auto"
@@ -138,7 +138,7 @@ class Report:
 
 
 def guard(options: ConvertOptions, in_memory: bool) -> Limits | None:
-    """The limits of what is read in processes of its own; None where all is to be read in this one."""
+    """Return the limits of what is read in processes of its own; None where all is to be read in this one."""
     if options.workers == 0 or (options.workers is None and in_memory):
         return None
     return options.limits
@@ -209,7 +209,7 @@ def _pack(sources: Any, path: Path, options: ConvertOptions) -> tuple[Report, St
 
 
 def _published(path: Path, files: list[tuple[str, int, int]], began: float) -> Report:
-    """The report of a dataset that an earlier run finished, but was killed before it could report."""
+    """Return the report of a dataset that an earlier run finished, but was killed before it could report."""
     manifest = manifests.read(path)
     size = sum(size for _, size, _ in files)
     seconds = time.perf_counter() - began
@@ -217,7 +217,7 @@ def _published(path: Path, files: list[tuple[str, int, int]], began: float) -> R
 
 
 def open_source(sources: Any, options: ConvertOptions, rejected: list[Rejected]) -> Source:
-    """The source that `sources` stand for; files found bad are noted in `rejected` where they are skipped."""
+    """Return the source that `sources` stand for; files found bad are noted in `rejected` where they are skipped."""
 
     def on_bad(error: SourceError) -> None:
         if options.on_error == "stop":
@@ -239,7 +239,7 @@ def open_source(sources: Any, options: ConvertOptions, rejected: list[Rejected])
 
 
 def _inputs(sources: Any) -> list[str] | None:
-    """Paths, as text; None where `sources` are no paths."""
+    """Return the paths, as text; None where `sources` are no paths."""
     if isinstance(sources, (str, os.PathLike)):
         return [os.fspath(sources)]
     if isinstance(sources, Mapping) and sources and all(isinstance(s, (str, os.PathLike)) for s in sources.values()):
@@ -291,7 +291,7 @@ def _tasks(prepared: Prepared, options: ConvertOptions, work: Path) -> list[Shar
 
 
 def _run(tasks: Sequence[ShardTask], options: ConvertOptions, limits: Limits | None) -> Iterator[ShardReport]:
-    """Reports of the tasks, in any order."""
+    """Yield the reports of the tasks, in any order."""
     progress = options.progress or no_progress
     if options.executor is not None:
         yield from run_executor(tasks, options.executor, progress)

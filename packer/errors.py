@@ -9,7 +9,7 @@
         ├── ManifestError       manifest.json is wrong; says the place in it
         ├── UnfinishedError     there is no manifest yet; says how far it got
         ├── DamagedError        a file has the wrong size, a broken tree or a wrong checksum
-        ├── RemoteError         a file behind a URL cannot be had: no connection, no access, no answer
+        ├── RemoteError         a file at a URL cannot be had: no connection, no access, no answer
         ├── MissingNameError    no sample has this name (also a KeyError)
         └── SampleIndexError    the number is outside the dataset (also an IndexError)
 
@@ -64,7 +64,7 @@ class SourceError(PackerError):
 
     `path` names the file as the user gave it; `reason` is the message without the path. `sample` is the
     number of the sample within the source part that was being read, where there is one: reading
-    can go on behind it.
+    can go on after it.
     """
 
     def __init__(self, reason: str, path: str | None = None, sample: int | None = None) -> None:
@@ -104,7 +104,7 @@ class DamagedError(DatasetError):
 
 
 class RemoteError(DatasetError):
-    """A file behind a URL cannot be read or written."""
+    """A file at a URL cannot be read or written."""
 
 
 class MissingNameError(DatasetError, KeyError):

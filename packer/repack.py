@@ -50,7 +50,7 @@ def repack(
 
 
 def _codecs(dataset: Path, codec: str | Mapping[str, str] | None) -> dict[str, str]:
-    """Text of the codec of every field: the one asked for, or else the one it has."""
+    """Return the text of the codec of every field: the one asked for, or else the one it has."""
     asked = codec_texts(codec) if codec else {}
     held = {field.name: json.dumps(field.codec) if field.codec else "none" for field in manifests.read(dataset).fields}
     if OTHERS in asked:

@@ -98,7 +98,7 @@ def _repair(
     damaged: Callable[[Sequence[ShardEntry]], None] | None,
     workers: int,
 ) -> RepairReport:
-    """The same, by whoever holds the lock."""
+    """Do what `repair` does, for whoever holds the lock."""
     shutil.rmtree(_work(folder), ignore_errors=True)  # of a repair that was killed
     rebuilt = False
     try:
@@ -169,7 +169,7 @@ class _Packed(NamedTuple):
 
 
 def _planned(folder: Path, manifest: Manifest, source: Source, limits: Limits | None) -> dict[ShardEntry, _Packed]:
-    """The shards that a source is of, with their plan; the size of the map stands in a shard's file, so it matters."""
+    """Return the shards that a source is of, with their plan, for the size of the map stands in a shard's file."""
     found = {}
     for conversion, samples in given_by(folder, manifest, source):
         starts = conversion.edges()[:-1]
@@ -184,14 +184,14 @@ def _planned(folder: Path, manifest: Manifest, source: Source, limits: Limits | 
 
 
 def _work(folder: Path) -> Path:
-    """Where shards are packed again."""
+    """Return the folder where shards are packed again."""
     return beside(folder, "repairing")
 
 
 def _pack_again(
     folder: Path, manifest: Manifest, entry: ShardEntry, packed: _Packed, progress: Progress | None, guarded: bool
 ) -> ShardEntry:
-    """Packs one shard beside the dataset, checks it against what is left of the old one, and puts it in its place."""
+    """Packs one shard next to the dataset, checks it against what is left of the old one, and puts it in its place."""
     work = _work(folder)
     (work / SHARD_FOLDER).mkdir(parents=True, exist_ok=True)
     try:
@@ -265,7 +265,7 @@ def _check_samples(old: Path, new: Path, fields: Sequence[Field], entry: ShardEn
 
 
 def _sound(column: Column, samples: int) -> Iterator[tuple[int, int]]:
-    """Runs of samples, first and behind the last, all of whose frames are as they were written."""
+    """Yield the runs of samples, start and stop, all of whose frames are as they were written."""
     together = column.field.frame.samples or 1
     for start in range(0, samples, together):
         stop = min(start + together, samples)

@@ -83,12 +83,12 @@ def _save(folder: Path, manifest: Manifest, stats: dict[str, FieldStats]) -> Non
 
 
 def kept_statistics(manifest: Manifest) -> dict[str, FieldStats] | None:
-    """The statistics that a manifest keeps; None where it keeps none."""
+    """Return the statistics that a manifest keeps; None where it keeps none."""
     return None if isinstance(manifest.stats, msgspec.UnsetType) else manifest.stats
 
 
 def is_measured(field: FieldSpec) -> bool:
-    """Whether a field has statistics: it holds numbers that have an order."""
+    """Return whether a field has statistics: it holds numbers that have an order."""
     return field.kind != "text" and field.np_dtype.kind != "c"
 
 
@@ -148,7 +148,7 @@ class _FieldMoments:
         return FieldStats(all=self._stats(slice(None)), channels=tuple(channels))
 
     def _stats(self, which: slice) -> ValueStats:
-        """Of some channels together."""
+        """Return the statistics of some channels together."""
         with np.errstate(over="ignore", invalid="ignore"):
             each = zip(*(part[which, None] for part in self._moments), strict=True)
             count, mean, squares = (found.item() for found in reduce(_joined, each))
@@ -173,7 +173,7 @@ def _joined(one: Moments, other: Moments) -> Moments:
 
 
 def _blocks(folder: Path, manifest: Manifest) -> Iterator[dict[str, Any]]:
-    """All samples in blocks, shard by shard, so that memory does not grow with their number."""
+    """Yield all samples in blocks, shard by shard, so that memory does not grow with their number."""
     columns = list(enumerate(manifest.fields))
     source = PackedSource(str(folder), manifest.shards, columns, range(manifest.samples), None, {})
     first = 0

@@ -106,7 +106,7 @@ class _Checker:
             self.damages.append(Damage(name, "the manifest does not know this file; remove it", repairable=False))
 
     def _damage(self, entry: ShardEntry, first: int, fault: Fault) -> Damage:
-        """A fault of a shard whose first sample has the number `first`, with the names of the samples concerned."""
+        """Return a fault of a shard with the names of its samples; the first in the shard has the number `first`."""
         if fault.samples is None:
             return Damage(entry.file, fault.what, fault.field)
         samples = (first + fault.samples[0], first + fault.samples[1])
@@ -135,7 +135,7 @@ class _Checker:
         self.damages.append(Damage(entry.file, what))
 
     def _check_names(self) -> Names | None:
-        """The table of names, if there is one and it is as it was written."""
+        """Return the table of names, if there is one and it is as it was written."""
         entry = self.manifest.names
         if entry is None:
             return None

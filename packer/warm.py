@@ -93,7 +93,7 @@ def _reason(error: OSError | ValueError) -> str:
 
 
 def _warm_file(path: Path, drops: bool, progress: Progress) -> tuple[int, bool]:
-    """The bytes in large pages, and whether to drop the next file, too, where it lies in small ones."""
+    """Return the bytes in large pages, and whether to drop the next file, too, where it lies in small ones."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
     try:
         large = _read(descriptor, progress)
@@ -127,7 +127,7 @@ def _read(descriptor: int, progress: Progress) -> int:
 
 
 def _advise(memory: mmap.mmap, advice: int | None, at: int, nbytes: int) -> bool:
-    """Whether the kernel takes this advice; most join the pages of files that lie in memory alone."""
+    """Return whether the kernel takes this advice; most join the pages of files that lie in memory alone."""
     if advice is None or not hasattr(mmap, "MADV_HUGEPAGE"):
         return False
     try:
@@ -150,7 +150,7 @@ def _touch(memory: mmap.mmap, at: int, nbytes: int) -> None:
 
 
 def _large_bytes(memory: mmap.mmap) -> int:
-    """How many bytes of a map lie in large pages; 0 where nothing tells."""
+    """Return how many bytes of a map lie in large pages; 0 where nothing tells."""
     array = np.frombuffer(memory, np.uint8)
     begin = f"{array.ctypes.data:x}-"
     del array  # a map that an array looks into cannot be closed

@@ -48,7 +48,7 @@ class _Comparison(NamedTuple):
 def compare(
     dataset: str | os.PathLike[str], source: Source, progress: Progress | None = None, guarded: bool = False
 ) -> list[Damage]:
-    """What differs between a dataset and its source; empty where every value and name is the same.
+    """Return what differs between a dataset and its source; empty where every value and name is the same.
 
     Args:
         source: opened with the options of the conversion.
@@ -120,7 +120,7 @@ def compare_shard(
     first: int,
     progress: Progress | None = None,
 ) -> list[Damage]:
-    """What differs between a shard of the dataset in `folder` and the samples it was made from.
+    """Return what differs between a shard of the dataset in `folder` and the samples it was made from.
 
     Args:
         first: number of its first sample in the dataset.
@@ -197,12 +197,12 @@ def _difference(
     samples: tuple[int, int] | None = None,
     names: tuple[str, ...] = (),
 ) -> Damage:
-    """What `packer repair` takes for right: it is as it was written."""
+    """Return a damage that `packer repair` takes for right: it is as it was written."""
     return Damage(entry.file, what, field, samples, names, repairable=False)
 
 
 def same_bits(ours: NDArray[Any], theirs: NDArray[Any] | str) -> bool:
-    """Whether two values are the same to the bit; NaN equals itself, 0.0 differs from -0.0."""
+    """Return whether two values are the same to the bit; NaN equals itself, 0.0 differs from -0.0."""
     if isinstance(theirs, str):
         return ours.tobytes() == theirs.encode()
     if ours.shape != theirs.shape or ours.dtype != theirs.dtype:

@@ -1,7 +1,7 @@
 """A lost manifest, made again from the headers of the shards.
 
 A dataset that was converted holds the shards 0, 1, 2, ... of one conversion. One that was merged or appended to holds
-those of several, one behind the other: the files are numbered through, and each header keeps the number and the
+those of several, one after another: the files are numbered through, and each header keeps the number and the
 origin that the shard had in the dataset it was packed for. So a header that says 0 begins another part.
 """
 
@@ -85,7 +85,7 @@ def _left_out(folder: Path, shards: int) -> list[Rejected]:
 
 
 def _in_order(folder: Path) -> list[_Held]:
-    """The shards in the order of the dataset.
+    """Return the shards in the order of the dataset.
 
     Raises:
         DatasetError: one is missing or damaged.
@@ -106,14 +106,14 @@ def _in_order(folder: Path) -> list[_Held]:
 
 
 def _without_unfinished(folder: Path, found: list[_Held]) -> list[_Held]:
-    """Without the shards of an append that was killed before it was published; the same call packs them again."""
+    """Return the shards but for those of an append that was killed; the same call packs them again."""
     if not _is_unfinished(folder):
         return found
     try:
         new = {entry.digest for entry in manifests.read(beside(folder, "appending")).shards}
     except PackerError:
         return found
-    # Its shards are behind all others, so that nothing else is read through.
+    # Its shards come after all others, so that nothing else is read through.
     found.sort(key=lambda held: held.path.name)
     while found and manifests.file_digest(found[-1].path) in new:
         found.pop()
@@ -121,12 +121,12 @@ def _without_unfinished(folder: Path, found: list[_Held]) -> list[_Held]:
 
 
 def _is_unfinished(folder: Path) -> bool:
-    """Whether an append was killed before its manifest took the place of the one before."""
+    """Return whether an append was killed before its manifest took the place of the one before."""
     return beside(folder, "appending").exists() and not beside(folder, "appended").exists()
 
 
 def _parts(folder: Path, held: Sequence[_Held]) -> list[list[_Held]]:
-    """The shards by the conversion that packed them.
+    """Return the shards by the conversion that packed them.
 
     Raises:
         DatasetError: one is missing among them, or is out of place.
@@ -148,14 +148,14 @@ def _apart(folder: Path) -> DatasetError:
 
 
 def _origin(parts: Sequence[Sequence[_Held]]) -> Origin:
-    """Where the samples of all parts came from."""
+    """Return where the samples of all parts came from."""
     if len(parts) == 1:
         return parts[0][0].header.origin
     return joined([(sum(shard.header.samples for shard in part), part[0].header.origin) for part in parts])
 
 
 def _planned_bytes(held: Sequence[_Held], rejected: Counter[int | None]) -> int | None:
-    """The size that was planned for all shards; None where it does not follow from what they hold.
+    """Return the size that was planned for all shards; None where it does not follow from what they hold.
 
     It does not where samples are left out, nor where sizes were not known before the samples were read.
     """
@@ -183,7 +183,7 @@ def _planned_shard(held: _Held) -> int:
 
 
 def _shapes(field: Field, shard: Shard, number: int, samples: int) -> NDArray[np.int64]:
-    """Shape of every sample, (samples, axes)."""
+    """Return the shape of every sample, (samples, axes)."""
     out = np.empty((samples, len(field.shape)), np.int64)
     out[:] = [n or 0 for n in field.shape]
     out[:, field.ragged_axes] = shard.index(number, field, samples).arrays["shapes"]
@@ -191,7 +191,7 @@ def _shapes(field: Field, shard: Shard, number: int, samples: int) -> NDArray[np
 
 
 def _table(folder: Path, samples: int) -> str:
-    """The table of names that is, or was, in use: appending writes each under a new name.
+    """Return the table of names that is, or was, in use: appending writes each under a new name.
 
     Raises:
         DatasetError: it is whole, and has names for other shards than are there.
@@ -209,7 +209,7 @@ def _table(folder: Path, samples: int) -> str:
 
 
 def _count(table: Path) -> int | None:
-    """How many names a table has; None where it is missing or damaged, so that it is made again from the shards."""
+    """Return how many names a table has; None if it is missing or damaged, and is made again from the shards."""
     try:
         with table.open("rb") as file:
             head = memoryview(file.read(btree.HEAD_BYTES))

@@ -36,7 +36,7 @@ class Damage:
         file: path within the dataset.
         what: a sentence.
         field: the field concerned, if it is one.
-        samples: numbers of the first sample concerned and the one behind the last; None for the file as a whole.
+        samples: numbers of the first sample concerned and the one after the last; None for the file as a whole.
         names: names of the first few of them.
         repairable: whether `packer repair` makes it right, given the sources.
     """
@@ -53,8 +53,8 @@ class Damage:
         if self.field is not None:
             where += f", field {self.field!r}"
         if self.samples is not None:
-            first, behind = self.samples
-            where += f", sample {first}" if behind == first + 1 else f", samples {first} to {behind - 1}"
+            first, stop = self.samples
+            where += f", sample {first}" if stop == first + 1 else f", samples {first} to {stop - 1}"
         if self.names:
             more = self.samples is not None and len(self.names) < self.samples[1] - self.samples[0]
             where += f" ({', '.join([*self.names, *(['...'] if more else [])])})"
@@ -75,7 +75,7 @@ class Fault(NamedTuple):
     Attributes:
         what: a sentence.
         field: the field concerned, if it is one.
-        samples: numbers in the shard of the first sample concerned and the one behind the last, if it is some of them.
+        samples: numbers in the shard of the first sample concerned and the one after the last, if it is some of them.
     """
 
     what: str
@@ -139,7 +139,7 @@ def _check_apart(check: ShardCheck, here: Here) -> Checked:
 
 
 def of_file(text: str, path: Path, folder: Path) -> str:
-    """What a message says of a file: without the file itself, the path of the dataset, and what to do."""
+    """Return what a message says of a file: without the file itself, the path of the dataset, and what to do."""
     return _ADVICE.sub("", text.removeprefix(f"{path}: ").replace(f"{folder}{os.sep}", ""))
 
 

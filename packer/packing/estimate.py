@@ -69,7 +69,7 @@ class Estimate:
 
 
 def estimate(prepared: Prepared, limits: Limits | None = None) -> Estimate:
-    """The size of what packing `prepared` makes. Reads some samples where the plan is not exact already.
+    """Return the size of what packing `prepared` makes. Reads some samples where the plan is not exact already.
 
     Args:
         limits: what reading a sample may take, in a process of its own; None: in this one, unguarded.
@@ -91,7 +91,7 @@ def estimate(prepared: Prepared, limits: Limits | None = None) -> Estimate:
 
 
 def _spare(plan: Plan) -> int:
-    """What the plan's upper bound holds for pages that may be needed and mostly are not: see `slack_pages`."""
+    """Return what the plan's upper bound holds for pages that may be needed and mostly are not: see `slack_pages`."""
     shards = len(plan.shards)
     encoded = [plan.raw_bytes[field.name] for field in plan.fields if field.codec]
     chunks = sum(-(-nbytes // (chunk_bytes(len(plan.fields)) * shards)) for nbytes in encoded)
@@ -111,7 +111,7 @@ def _field(prepared: Prepared, field: Field, samples: Sequence[NDArray[Any]]) ->
 
 
 def _raw_bytes(prepared: Prepared, field: Field, samples: Sequence[NDArray[Any]]) -> int:
-    """Raw bytes of a field: known, or from the mean of the samples where sizes stand in no header."""
+    """Return the raw bytes of a field: known, or from the mean of the samples where sizes stand in no header."""
     unknown = field.is_ragged and prepared.source.shapes(field.name) is None
     if not unknown or not samples:
         return prepared.plan.raw_bytes[field.name]
@@ -119,7 +119,7 @@ def _raw_bytes(prepared: Prepared, field: Field, samples: Sequence[NDArray[Any]]
 
 
 def stored_share(field: Field, samples: Sequence[NDArray[Any]]) -> tuple[float, float]:
-    """Stored bytes as a share of the raw ones, and half the width of its 95% interval.
+    """Return the stored bytes as a share of the raw ones, and half the width of its 95% interval.
 
     Args:
         samples: of the field, spread over the source; there may be none.
@@ -138,7 +138,7 @@ def stored_share(field: Field, samples: Sequence[NDArray[Any]]) -> tuple[float, 
 
 
 def _packed(field: Field, samples: Sequence[NDArray[Any]]) -> ColumnWriter:
-    """A column of these samples, written to nowhere: its frames are those of the real one."""
+    """Return a column of these samples, written to nowhere: its frames are those of the real one."""
     column = ColumnWriter(field, lambda chunk: 0)
     column.add(samples if field.is_ragged else np.stack(samples))
     column.finish()
@@ -146,7 +146,7 @@ def _packed(field: Field, samples: Sequence[NDArray[Any]]) -> ColumnWriter:
 
 
 def _groups(samples: Sequence[NDArray[Any]], frame: int) -> list[Sequence[NDArray[Any]]]:
-    """The samples in up to `GROUPS` groups of about one size, cut between frames."""
+    """Return the samples in up to `GROUPS` groups of about one size, cut between frames."""
     frames = -(-len(samples) // frame)
     groups = max(min(GROUPS, frames), 1)
     cuts = [frames * k // groups * frame for k in range(groups + 1)]
@@ -171,7 +171,7 @@ class Trial:
     seconds: float
 
     def of_all(self, prepared: Prepared, workers: int) -> float:
-        """Seconds that all samples may take `workers` processes, without writing."""
+        """Return the seconds that all samples may take `workers` processes, without writing."""
         raw = sum(prepared.plan.raw_bytes.values())
         known = all(prepared.source.shapes(field.name) is not None for field in prepared.plan.fields if field.is_ragged)
         part = self.nbytes / raw if raw and known else self.samples / prepared.plan.samples
@@ -199,7 +199,7 @@ def trial(prepared: Prepared, limits: Limits | None = None) -> Trial:
 
 
 def _tried(fields: Sequence[Field], source: Source) -> tuple[int, int, float]:
-    """Samples, raw bytes and seconds of packing a source to nowhere."""
+    """Return the samples, raw bytes and seconds of packing a source to nowhere."""
     began = time.perf_counter()
     columns = [ColumnWriter(field, lambda chunk: 0) for field in fields]
     samples = 0

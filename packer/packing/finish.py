@@ -31,7 +31,7 @@ from packer.sources.fitted import described
 
 @dataclass(frozen=True)
 class Made:
-    """What the manifest says beside the shards themselves.
+    """What the manifest says besides the shards themselves.
 
     Attributes:
         named: whether samples have names.
@@ -154,7 +154,7 @@ def _link_or_copy(source: Path, target: Path) -> None:
 
 
 def check_alike(first: Sequence[Field], other: Sequence[Field], where: str) -> None:
-    """Raises UsageError where shards of the schema `other` cannot stand beside those of `first`; says what differs."""
+    """Raises UsageError where shards of the schema `other` cannot stand with those of `first`; says what differs."""
     if tuple(first) == tuple(other):
         return
     names, others = [field.name for field in first], [field.name for field in other]
@@ -176,7 +176,7 @@ def check_alike(first: Sequence[Field], other: Sequence[Field], where: str) -> N
 def joined_manifest(
     manifests: Sequence[Manifest], shards: Sequence[ShardEntry], names: FileEntry | None, left_out: ListEntry
 ) -> Manifest:
-    """The manifest of the samples of several datasets, one after another, in `shards`."""
+    """Return the manifest of the samples of several datasets, one after another, in `shards`."""
     first = manifests[0]
     planned = [manifest.planned_bytes for manifest in manifests]
     return Manifest(
@@ -195,7 +195,7 @@ def joined_manifest(
 
 
 def check_names(sets: Sequence[tuple[str, Sequence[str] | None]]) -> list[str] | None:
-    """The names of all samples, from those of each dataset; None where none has names.
+    """Return the names of all samples, from those of each dataset; None where none has names.
 
     Raises:
         UsageError: some have names and others none, or two samples have one name.

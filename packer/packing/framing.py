@@ -52,10 +52,10 @@ class Extent:
 
 
 def frame_rule(spec: FieldSpec, codec: Sequence[Config], extent: Extent) -> FrameRule:
-    """How a column is cut into frames, from the size of its samples.
+    """Return how a column is cut into frames, from the size of its samples.
 
-    Where one picture is large all are cut into bands, since it may be cropped, whatever stands beside it. Of small
-    clouds each would be a frame then: they share frames, unless the mean is large too.
+    Where one picture is large all are cut into bands, since it may be cropped. Small clouds share frames, unless the
+    mean is large too: otherwise each would be a frame.
     """
     banded = extent.largest > BAND_SAMPLE_BYTES and (spec.kind == "image" or extent.mean >= BAND_BYTES)
     if banded and spec.shape and spec.kind != "text":
@@ -66,7 +66,7 @@ def frame_rule(spec: FieldSpec, codec: Sequence[Config], extent: Extent) -> Fram
 
 
 def _frame_bytes(codec: Sequence[Config]) -> tuple[int, int]:
-    """About how large a frame of several samples is, and from which size on samples have frames of their own."""
+    """Return about how large a frame of several samples is, and from which size on samples have frames of their own."""
     if not codec:
         return RAW_FRAME_BYTES, RAW_FRAME_BYTES
     if codec[0]["id"] in LZ4:
@@ -75,7 +75,7 @@ def _frame_bytes(codec: Sequence[Config]) -> tuple[int, int]:
 
 
 def choose_codec(spec: FieldSpec, samples: Sequence[NDArray[Any]], share: float) -> tuple[Config, ...]:
-    """The fastest codec that earns its keep on some samples of a field.
+    """Return the fastest codec that earns its keep on some samples of a field.
 
     The choice depends on the data alone, never on a clock, so that output is reproducible.
 
@@ -96,7 +96,7 @@ def choose_codec(spec: FieldSpec, samples: Sequence[NDArray[Any]], share: float)
 
 
 def _is_for(codec: Sequence[Config], spec: FieldSpec) -> bool:
-    """Whether a codec does anything for values of a field that another of the candidates does not."""
+    """Return whether a codec does anything for values of a field that another of the candidates does not."""
     if codec[0]["id"] == "rowdelta":
         return spec.kind == "image" and spec.dtype in ROWDELTA_DTYPES
     # Single bytes have none to be shuffled; their bits do.
@@ -104,7 +104,7 @@ def _is_for(codec: Sequence[Config], spec: FieldSpec) -> bool:
 
 
 def measured_ratio(spec: FieldSpec, codec: Sequence[Config], samples: Sequence[NDArray[Any]]) -> float:
-    """Raw bytes over stored bytes when `samples` are encoded in frames of the usual size."""
+    """Return the raw bytes over stored bytes when `samples` are encoded in frames of the usual size."""
     frame_codec = FrameCodec(codec, spec.np_dtype)
     raw = stored = 0
     for frame in sample_frames(samples, codec):
@@ -114,7 +114,7 @@ def measured_ratio(spec: FieldSpec, codec: Sequence[Config], samples: Sequence[N
 
 
 def sample_frames(samples: Sequence[NDArray[Any]], codec: Sequence[Config]) -> Iterator[NDArray[Any]]:
-    """Samples as the frames of a codec: small ones joined, large ones cut into bands of about 64 KiB."""
+    """Yield the samples as the frames of a codec: small ones joined, large ones cut into bands of about 64 KiB."""
     target, own = _frame_bytes(codec)
     delta = bool(codec) and codec[0]["id"] == "rowdelta"
     waiting: list[NDArray[Any]] = []
@@ -136,7 +136,7 @@ def sample_frames(samples: Sequence[NDArray[Any]], codec: Sequence[Config]) -> I
 
 
 def stored_field(spec: FieldSpec, codec: Sequence[Config], extent: Extent) -> Field:
-    """The schema of a field with its codec and frame rule.
+    """Return the schema of a field with its codec and frame rule.
 
     Raises:
         UsageError: the codec cannot be used for this field.
@@ -157,7 +157,7 @@ OTHERS = ""
 
 
 def codec_by_field(choice: str | Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    """Codec text of every field, from `"lz4"`, `"hr=zstd,label=none"` or a mapping; `auto` where none is named.
+    """Return the codec text of every field, from `"lz4"`, `"hr=zstd,label=none"` or a mapping; `auto` by default.
 
     Raises:
         UsageError: a field is named that does not exist.
@@ -171,7 +171,7 @@ def codec_by_field(choice: str | Mapping[str, str], names: Sequence[str]) -> dic
 
 
 def codec_texts(choice: str | Mapping[str, str]) -> dict[str, str]:
-    """Codec text by field name; what is meant for all other fields stands under `OTHERS`.
+    """Return the codec text by field name; what is meant for all other fields stands under `OTHERS`.
 
     Raises:
         UsageError: two are named for one field, or two for all others.
@@ -191,7 +191,7 @@ def codec_texts(choice: str | Mapping[str, str]) -> dict[str, str]:
 
 
 def _split(text: str) -> list[str]:
-    """The parts of `text` between the commas that stand in no JSON."""
+    """Return the parts of `text` between the commas that stand in no JSON."""
     parts, depth = [""], 0
     for letter in text:
         depth += (letter in "{[") - (letter in "}]")

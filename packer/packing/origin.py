@@ -38,13 +38,13 @@ class Leaf(NamedTuple):
 
 
 def origin_of(source: Source) -> Origin:
-    """The origin of what is packed from a source, as a manifest gives it back."""
+    """Return the origin of what is packed from a source, as a manifest gives it back."""
     origin: Origin = msgspec.json.decode(msgspec.json.encode({"kind": source.kind, **source.provenance()}))
     return origin
 
 
 def joined(parts: Sequence[tuple[int, Origin]]) -> Origin:
-    """The origin of samples from several datasets, one after another; each with its number of samples."""
+    """Return the origin of samples from several datasets, one after another; each with its number of samples."""
     flat: list[dict[str, Any]] = []
     for samples, origin in parts:
         flat += origin.get("parts") or [{"samples": samples, "origin": origin}]
@@ -53,19 +53,19 @@ def joined(parts: Sequence[tuple[int, Origin]]) -> Origin:
 
 
 def leaves(origin: Origin, samples: int) -> list[Leaf]:
-    """The sources that `samples` samples came from; what is not as this module writes it is taken for one source."""
+    """Return the sources that `samples` samples came from; an origin of another form is taken for one source."""
     return list(_leaves(origin, np.arange(samples), 0))
 
 
 def is_in_order(origin: Origin, samples: int) -> bool:
-    """Whether the samples are in the order of their sources, one source after another."""
+    """Return whether the samples are in the order of their sources, one source after another."""
     if not _has_shuffled(origin, samples):
         return True  # without an array of the numbers of all samples: there may be a billion
     return all(bool((np.diff(leaf.numbers) == 1).all()) for leaf in leaves(origin, samples))
 
 
 def _has_shuffled(origin: Origin, samples: int, depth: int = 0) -> bool:
-    """Whether samples were put into another order, in the origin itself or in that of one of its parts."""
+    """Return whether samples were put into another order, in the origin itself or in that of one of its parts."""
     if isinstance(origin.get("shuffled"), int):
         return True
     return depth < _DEEPEST and any(_has_shuffled(part, count, depth + 1) for count, part in parts(origin, samples))
@@ -89,7 +89,7 @@ def _leaves(origin: Origin, numbers: NDArray[np.int64], depth: int) -> Iterator[
 
 
 def parts(origin: Origin, samples: int) -> list[tuple[int, Origin]]:
-    """Samples and origin of each part; none where the parts are not those of `samples` samples."""
+    """Return (samples, origin) of each part, or an empty list if the parts do not add up to `samples`."""
     found = []
     for part in origin["parts"] if isinstance(origin.get("parts"), list) else []:
         match part:
@@ -119,12 +119,12 @@ class Conversion(NamedTuple):
         return sum(entry.samples + entry.rejected for entry in self.shards)
 
     def edges(self) -> list[int]:
-        """Number in the source of the first sample of each shard, and the one behind the last."""
+        """Return the number in the source of the first sample of each shard, and the number after the last."""
         return list(itertools.accumulate((entry.samples + entry.rejected for entry in self.shards), initial=0))
 
 
 def conversions(manifest: Manifest) -> list[Conversion]:
-    """All conversions that a dataset was made by, in its order."""
+    """Return all conversions that a dataset was made by, in its order."""
     found = []
     shards, first = manifest.shards, 0
     known = parts(manifest.origin, manifest.samples) or [(manifest.samples, manifest.origin)]
@@ -138,7 +138,7 @@ def conversions(manifest: Manifest) -> list[Conversion]:
 
 
 def given_by(folder: Path, manifest: Manifest, source: Source) -> list[tuple[Conversion, Source]]:
-    """The conversions that `source` has the samples of, each with its part of it: all of them, or a single one.
+    """Return the conversions that `source` has the samples of, each with its part of it: all of them, or a single one.
 
     Raises:
         UsageError: it has another number of samples, or may be that of several.
@@ -160,15 +160,16 @@ def given_by(folder: Path, manifest: Manifest, source: Source) -> list[tuple[Con
 
 
 def shard_sources(conversion: Conversion, source: Source) -> Iterator[tuple[ShardEntry, Source]]:
-    """Each shard with the part of the source that it was made from."""
+    """Return each shard with the part of the source that it was made from."""
     pairs = itertools.pairwise(conversion.edges())
     return zip(conversion.shards, (source.part(*pair) for pair in pairs), strict=True)
 
 
 def packed_names(folder: Path, manifest: Manifest, entry: ShardEntry, first: int) -> list[str] | None:
-    """Names of the samples of a shard, whose first has the number `first`: by the shard, else by the table of names.
+    """Return the names of the samples of a shard: from the shard, else from the table of names, else None.
 
-    None where neither can be read.
+    Args:
+        first: number in the dataset of its first sample.
     """
     try:
         with Shard(folder / entry.file, entry.bytes) as shard:
@@ -185,7 +186,7 @@ def packed_names(folder: Path, manifest: Manifest, entry: ShardEntry, first: int
 
 
 def _is_of(folder: Path, manifest: Manifest, conversion: Conversion, source: Source) -> bool:
-    """Whether a source of as many samples is what a conversion packed: by its names, or else by its origin."""
+    """Return whether a source of as many samples is what a conversion packed: by its names, or else by its origin."""
     if source.names is None:
         return origin_of(source) == conversion.origin
     names = packed_names(folder, manifest, conversion.shards[0], conversion.first)

@@ -4,7 +4,7 @@ OUT does not exist, or is empty      made here
 OUT is unfinished, same conversion   goes on where it stopped; where its manifest stands already, only tidied up
 OUT is unfinished, another one       refused; with overwrite begun anew; with either, or go_on, gone on with where only
                                      settings have changed that what is finished does not depend on
-OUT is a finished dataset            refused; with overwrite made beside it, and swapped when it is done
+OUT is a finished dataset            refused; with overwrite made next to it, and swapped when it is done
 OUT holds anything else              refused
 """
 
@@ -43,11 +43,11 @@ class OutputFolder:
     """The folder of a dataset while it is made; a context manager that holds its lock.
 
     Killed at any instant, what it leaves is found out by the next one: the note (unfinished.json) is written before
-    anything else and goes last, so a manifest with a note beside it is one that only wants tidying up.
+    anything else and goes last, so a manifest with a note next to it is one that only wants tidying up.
 
     Attributes:
         path: where the dataset will stand.
-        work: where it is made: `path`, or a folder beside it where a finished dataset is being replaced.
+        work: where it is made: `path`, or a folder next to it while a finished dataset is replaced.
         is_published: whether an earlier run had published this very dataset; all that is left is `publish`.
 
     Args:
@@ -82,7 +82,7 @@ class OutputFolder:
         return self.work / SHARD_FOLDER
 
     def publish(self) -> None:
-        """Puts a replacement in place, and tidies up behind the manifest."""
+        """Puts a replacement in place, and tidies up after the manifest."""
         if self.work != self.path:
             self.path.rename(self._old)
             self.work.rename(self.path)
@@ -212,7 +212,7 @@ def warn_of_room(path: Path, most: int) -> None:
 
 
 def beside(path: Path, what: str) -> Path:
-    """The hidden folder where a dataset is worked on before it takes the place of the one at `path`."""
+    """Return the hidden folder where a dataset is worked on before it takes the place of the one at `path`."""
     real = path.resolve()  # `.` has no name; and by a link to the dataset the same folder is meant
     return real.with_name(f".{real.name}.{what}")
 
@@ -226,7 +226,7 @@ def _already(path: Path) -> UsageError:
 
 
 def _difference(note: Path, state: State, go_on: bool, finished: bool = True) -> str | None:
-    """How the conversion that a note tells of differs from `state`; None where it does not, or there is no note.
+    """Return how the conversion that a note tells of differs from `state`; None where it does not, or there is no note.
 
     Args:
         go_on: as `OutputFolder` has it.
@@ -291,7 +291,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     tells_all: bool = True
 
     def difference(self, other: State, passing: Collection[str] = ()) -> str | None:
-        """What differs from another conversion, in words; None where the other can go on with this one.
+        """Return what differs from another conversion, in words; None where the other can go on with this one.
 
         Args:
             passing: settings that may differ.
@@ -327,7 +327,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def claim_of(work: Path) -> str:
-    """What is being made in a folder, as a digest of its note; empty where that is nothing any more."""
+    """Return what is being made in a folder, as a digest of its note; empty where that is nothing any more."""
     try:
         return xxhash.xxh3_128_hexdigest((work / UNFINISHED).read_bytes())
     except FileNotFoundError:
@@ -335,7 +335,7 @@ def claim_of(work: Path) -> str:
 
 
 def source_files(paths: list[str]) -> list[tuple[str, int, int]]:
-    """Path, size and time of change of each file, for `State`."""
+    """Return the path, size and time of change of each file, for `State`."""
     out = []
     for path in paths:
         # Without a Path, 6 instead of 13 us a file: there may be millions.
@@ -346,7 +346,7 @@ def source_files(paths: list[str]) -> list[tuple[str, int, int]]:
 
 
 def listed(source: Source) -> list[tuple[str, int, int]]:
-    """Path, size and time of change of every file of a source; none of samples in memory.
+    """Return the path, size and time of change of every file of a source; none of samples in memory.
 
     Raises:
         SourceError: a file is gone, or cannot be looked at.
@@ -358,7 +358,7 @@ def listed(source: Source) -> list[tuple[str, int, int]]:
 
 
 def _no_less(limit: float | None, than: float | None) -> bool:
-    """Whether one limit lets through all that another does; None is none."""
+    """Return whether one limit lets through all that another does; None is none."""
     return limit is None or (than is not None and limit >= than)
 
 

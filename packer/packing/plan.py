@@ -176,7 +176,7 @@ def look_at(
     limits: Limits | None = None,
     looking: Looking = not_looking,
 ) -> dict[str, list[NDArray[Any]]]:
-    """Some samples of every field, from evenly spread places; a bad one is passed over here.
+    """Return some samples of every field, from evenly spread places; bad ones are passed over.
 
     Args:
         places: how many, at most.
@@ -207,7 +207,7 @@ def _blocks(source: Source) -> list[Block]:
 
 
 def _runs(count: int, places: int, run: int) -> list[tuple[int, int]]:
-    """Up to `places` runs of samples, evenly spread and apart; the first few are spread over it all too."""
+    """Return up to `places` runs of samples, evenly spread and apart; the first few are spread over it all too."""
     starts = sorted({int(i) for i in np.linspace(0, count - 1, min(places, count))})
     runs = [(start, min(start + run, end)) for start, end in zip(starts, [*starts[1:], count], strict=True)]
     bits = len(runs).bit_length()
@@ -249,7 +249,7 @@ def make_plan(
     shard_size: int | None,
     origin: Mapping[str, Any],
 ) -> Plan:
-    """The plan for packing `source` with the schema `fields`.
+    """Return the plan for packing `source` with the schema `fields`.
 
     Args:
         sizes: what `field_sizes` gives.
@@ -274,7 +274,7 @@ def plan_shards(
     starts: Sequence[int],
     origin: Mapping[str, Any],
 ) -> list[ShardPlan]:
-    """The shards that begin with the samples `starts`, and the size of each file."""
+    """Return the shards that begin with the samples `starts`, and the size of each file."""
     stops = [*starts[1:], len(source)]
     total = _total(sizes)
     name_ends = _name_ends(source)
@@ -288,7 +288,7 @@ def plan_shards(
 
 
 def _total(sizes: Mapping[str, FieldSizes]) -> NDArray[np.int64]:
-    """Bytes of every sample, all fields together, (n,)."""
+    """Return the bytes of every sample, all fields together, (n,)."""
     each = [s.bytes for s in sizes.values()]
     fixed = sum(int(nbytes[0]) for nbytes in each if _is_same(nbytes))
     ragged = [nbytes for nbytes in each if not _is_same(nbytes)]
@@ -296,7 +296,7 @@ def _total(sizes: Mapping[str, FieldSizes]) -> NDArray[np.int64]:
 
 
 def _same(value: int, count: int) -> NDArray[np.int64]:
-    """One value `count` times, in the memory of one: a hundred million rows take none here."""
+    """Return one value `count` times, in the memory of one: a hundred million rows take none here."""
     return np.broadcast_to(np.int64(value), (count,))
 
 
@@ -305,7 +305,7 @@ def _is_same(values: NDArray[np.int64]) -> bool:
 
 
 def cut(sizes: NDArray[np.int64], shard_size: int | None) -> list[int]:
-    """First sample of each shard, so that all shards have about the same number of bytes."""
+    """Return the first sample of each shard, so that all shards have about the same number of bytes."""
     total = int(sizes.sum())
     if shard_size is None:
         shard_size = min(GIB, max(AUTO_SMALLEST, -(-total // AUTO_SHARDS)))

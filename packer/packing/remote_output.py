@@ -44,7 +44,7 @@ class RemoteOutput:
         overwrite: whether a dataset that is there may be replaced.
 
     Raises:
-        UsageError: a dataset or something else is behind the URL, or the same is being done now.
+        UsageError: a dataset or something else is at the URL, or the same is being done now.
         WriteError: the URL or the cache cannot be had.
     """
 
@@ -78,7 +78,7 @@ class RemoteOutput:
         self._lock.release()
 
     def upload(self, state: State) -> None:
-        """Puts the packed dataset behind the URL, and removes it here; `state` is that of its conversion.
+        """Puts the packed dataset at the URL, and removes it here; `state` is that of its conversion.
 
         Raises:
             WriteError: a file cannot be uploaded; the message names it.
@@ -100,7 +100,7 @@ class RemoteOutput:
             raise UsageError(f"{self.url} is a packed dataset already; use --overwrite to replace it")
 
     def _is_uploaded(self) -> bool:
-        """Whether the manifest behind the URL is that of the dataset packed here."""
+        """Return whether the manifest at the URL is that of the dataset packed here."""
         here = self.folder / MANIFEST
         return here.exists() and self._remote.read(MANIFEST, MAX_MANIFEST_BYTES) == here.read_bytes()
 
@@ -136,7 +136,7 @@ class RemoteOutput:
         return self._remote.put(name, self.folder / name)
 
     def _done(self) -> dict[str, tuple[str, Found]]:
-        """Digest, size and tag of what earlier runs uploaded; a line that a kill cut short is passed over."""
+        """Return digest, size and tag of what earlier runs uploaded; a line that a kill cut short is passed over."""
         done = {}
         for line in self._note.read_bytes().splitlines() if self._note.exists() else []:
             try:

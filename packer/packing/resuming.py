@@ -33,7 +33,7 @@ class Asked(NamedTuple):
 
 
 def state_of(prepared: Prepared, asked: Asked, files: list[tuple[str, int, int]]) -> State:
-    """What tells a conversion from any other.
+    """Return what tells a conversion from any other.
 
     Args:
         files: path, size and time of change of every source file.
@@ -62,7 +62,7 @@ def state_of(prepared: Prepared, asked: Asked, files: list[tuple[str, int, int]]
 
 
 def _field_settings(fields: Sequence[Field]) -> dict[str, Any]:
-    """The schema, so that what differs is named field by field."""
+    """Return the schema, so that what differs is named field by field."""
     settings: dict[str, Any] = {"the list of fields": ", ".join(field.name for field in fields)}
     for field in fields:
         told = msgspec.to_builtins(field)
@@ -73,7 +73,7 @@ def _field_settings(fields: Sequence[Field]) -> dict[str, Any]:
 
 
 def finished(tasks: Sequence[ShardTask], compared: Path | None, overwrite: bool) -> list[ShardReport]:
-    """Reports of the shards that need not be packed again. What is damaged, or holds other samples, is removed.
+    """Return the reports of the shards that are done. What is damaged, or holds other samples, is removed.
 
     Args:
         compared: the dataset, where its samples are in memory: no note of files tells whether they are the same, so
@@ -107,6 +107,6 @@ def finished(tasks: Sequence[ShardTask], compared: Path | None, overwrite: bool)
 
 
 def _difference(task: ShardTask, report: ShardReport) -> str | None:
-    """How a finished shard differs from the samples of its task, in words; None where it does not."""
+    """Return how a finished shard differs from the samples of its task, in words; None where it does not."""
     differences = compare_shard(task.folder, task.fields, report.entry, task.source, task.first)
     return str(differences[0]) if differences else None

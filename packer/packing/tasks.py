@@ -22,7 +22,7 @@ from packer.packing.progress import Progress
 from packer.packing.rejected import Rejected, RejectedList
 from packer.sources.base import Block, Source, count
 
-#: Given the number of a sample, within which the block that begins with it is read; knows thereby what is being read.
+#: Given the number of a sample, the context within which the block that begins with it is read.
 Step = Callable[[int], contextlib.AbstractContextManager[None]]
 
 
@@ -74,7 +74,7 @@ class ShardReport(msgspec.Struct, frozen=True):
 
 
 def shard_path(folder: Path, number: int) -> Path:
-    """Where shard `number` of a dataset lies."""
+    """Return where shard `number` of a dataset lies."""
     return folder / SHARD_FOLDER / f"{number:05d}.lmdb"
 
 
@@ -117,7 +117,7 @@ def remove_partial(path: Path) -> None:
 
 
 def _new_partial(path: Path) -> Path:
-    """A temporary name that no other process takes.
+    """Return a temporary name that no other process takes.
 
     One that was given up (by a scheduler that lost sight of it) may go on for a while, and must
     not give the shard's name to what somebody else has half written.

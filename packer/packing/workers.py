@@ -65,7 +65,7 @@ def run_processes(
 
 
 def _pack(task: ShardTask, here: Here) -> ShardReport:
-    """What a process does with a task: packs its shard, and tells how far it is."""
+    """Pack the shard of a task in a process of its own, and tell how far it is."""
     samples = nbytes = 0
 
     def tell(more_samples: int, more_bytes: int) -> None:
