@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
+from kornia_rs.io import read_image_png_u8
 from PIL import Image
 
 from packer.codecs import compiled
@@ -49,6 +50,10 @@ class Interpreter:
     def decode(self, pictures: Sequence[Path], processes: int) -> int:
         """Decodes pictures by Pillow and throws the pixels away; returns how many."""
         return self._ask("decode", [[str(picture) for picture in pictures], processes], {})
+
+    def decode_by_kornia(self, pictures: Sequence[Path]) -> int:
+        """Read and decode pictures by kornia-rs, one after another, and throw the pixels away; returns how many."""
+        return self._ask("decode_by_kornia", [[str(picture) for picture in pictures]], {})
 
     def read(self, files: Sequence[Path]) -> int:
         """Reads files and hashes them; returns their bytes."""
@@ -97,6 +102,12 @@ def _decode_one(path: str) -> int:
     return 1
 
 
+def _decode_by_kornia(pictures: list[str]) -> int:
+    for path in pictures:
+        read_image_png_u8(path, "rgb")
+    return len(pictures)
+
+
 def _read(files: list[str]) -> int:
     for file in files:
         file_digest(Path(file))
@@ -106,6 +117,7 @@ def _read(files: list[str]) -> int:
 _FUNCTIONS: dict[str, Callable[..., int]] = {
     "convert": _convert,
     "decode": _decode,
+    "decode_by_kornia": _decode_by_kornia,
     "verify": _verify,
     "read": _read,
 }

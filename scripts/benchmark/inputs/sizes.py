@@ -22,7 +22,7 @@ class Sizes:
         text_files, text_points: text PLY files, and points of each.
         ply_files, ply_points: binary PLY files, and points of each.
         hdf5_rows: of 33 float32 in an HDF5 file.
-        png_copies: how often the large PNG files are converted in one measurement.
+        png_copies, small_copies: how often the large and the small PNG files are converted in one measurement.
         planned: PNG pairs that are planned.
         shard, hdf5_shard: raw bytes of a shard, about, where files are converted, and where the HDF5 file is.
         made: megabytes of pictures that are made while they are packed.
@@ -48,6 +48,7 @@ class Sizes:
     ply_points: int = 10_000
     hdf5_rows: int = 1_200_000
     png_copies: int = 8
+    small_copies: int = 8
     planned: int = 10_000
     # As many shards for one worker as for the other. By themselves they would be of 64 MiB at least; smaller ones
     # would measure how processes start and wait for the disk: of HDF5, which takes least a byte, first of all.
@@ -75,6 +76,7 @@ FULL = Sizes(
     ply_files=2_000,
     hdf5_rows=2_000_000,
     png_copies=5,
+    small_copies=10,
     planned=100_000,
     shard=72 * 2**20,
     hdf5_shard=72 * 2**20,
@@ -101,6 +103,7 @@ TINY = Sizes(
     ply_points=100,
     hdf5_rows=1_000,
     png_copies=1,
+    small_copies=1,
     planned=50,
     made=10,
     pictures=2,

@@ -17,6 +17,8 @@ from benchmark.page_cache import files_of
 from benchmark.row import Figures, row
 
 LARGE = 192
+#: As the size of shards: what packer chooses.
+AUTO = -1
 PLANNED = 100_000
 
 
@@ -28,7 +30,8 @@ def _convert_side(
     out = bench.scratch("out.packed")
 
     def run() -> int:
-        options = {"codec": codec, "workers": workers, "shard_size": shard or bench.sizes.shard}
+        size = None if shard == AUTO else shard or bench.sizes.shard
+        options = {"codec": codec, "workers": workers, "shard_size": size}
         return interpreter("converting").convert(sources, str(out), **options)
 
     def prepare_out() -> None:
@@ -62,6 +65,34 @@ def two_workers(bench: Bench) -> Figures:
     """Shards are packed side by side."""
     folder, sources = _pairs(bench)
     return bench.race(_convert_side(bench, sources, 2, folder), _convert_side(bench, sources, 1, folder))
+
+
+@row("small PNG pairs 16/64 -> packed, none, in one process", against="kornia-rs, reading and decoding", at_least=0.5)
+def small_against_kornia(bench: Bench) -> Figures:
+    """What is added to reading and decoding: planning, checking, writing."""
+    folder, sources = _small_pairs(bench)
+    paths = files_of(folder)
+
+    def decode() -> int:
+        return interpreter("converting").decode_by_kornia(paths) // 2
+
+    ours = _convert_side(bench, sources, 0, folder, "none", AUTO)
+    return bench.race(ours, Side("kornia-rs", decode, paths, apart=True))
+
+
+@row("small PNG pairs 16/64 -> packed, none, 2 workers", against="1 worker", at_least=1.6)
+def two_workers_small(bench: Bench) -> Figures:
+    """Shards small enough that a small set has some for each worker."""
+    folder, sources = _small_pairs(bench)
+    two, one = (_convert_side(bench, sources, workers, folder, "none", AUTO) for workers in (2, 1))
+    return bench.race(two, one)
+
+
+def _small_pairs(bench: Bench) -> tuple[Path, list[str]]:
+    sizes = bench.sizes
+    once = files.png_pairs(bench.store, 64, sizes.small_pairs, sizes.small_files)
+    folder = files.linked_pairs(bench.store, once, sizes.small_copies)
+    return folder, [f"lr={folder / 'lr'}", f"hr={folder / 'hr'}"]
 
 
 @row("text PLY -> packed, in one process", against="plyfile reading alone", at_least=8)

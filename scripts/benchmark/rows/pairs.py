@@ -65,7 +65,7 @@ def small_8(bench: Bench) -> Figures:
     return _against_limit(bench, SMALL, 8)
 
 
-@row("pairs 16/64, none, batch 128, Loader", against=LIMIT, at_least=0.85)
+@row("pairs 16/64, none, batch 128, Loader", against=LIMIT, at_least=0.75)
 def small_128(bench: Bench) -> Figures:
     """Larger batches: the copying counts."""
     return _against_limit(bench, SMALL, 128)
@@ -132,13 +132,13 @@ def lz4_against_lmdb(bench: Bench) -> Figures:
     return bench.race(_loader(bench, SMALL, "lz4", 128), *theirs)
 
 
-@row("pairs 48/192, none, batch 8, Loader", against=LIMIT, at_least=0.8)
+@row("pairs 48/192, none, batch 8, Loader", against=LIMIT, at_least=0.75)
 def large_8(bench: Bench) -> Figures:
     """Large images."""
     return _against_limit(bench, LARGE, 8)
 
 
-@row("pairs 48/192, none, batch 128, Loader", against=LIMIT, at_least=0.8)
+@row("pairs 48/192, none, batch 128, Loader", against=LIMIT, at_least=0.75)
 def large_128(bench: Bench) -> Figures:
     """Large images in large batches: 15 MB each, on memory that is used again."""
     return _against_limit(bench, LARGE, 128)
