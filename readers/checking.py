@@ -96,18 +96,19 @@ class Checker:
         Raises:
             DamagedError: a checksum is wrong; the message names the field and the samples.
         """
-        found, item = np.unique(numbers, return_index=True)
-        located = self._places.locate(found)
+        located = self._places.locate(numbers)
         # Frames hold whole samples, or belong to one: a sound index does not name more than there are.
-        if self._places.field.frame.samples is None and located[:, FRAMES].sum() > self._frames:
+        each = np.unique(numbers, return_index=True)[1]
+        if self._places.field.frame.samples is None and located[each, FRAMES].sum() > self._frames:
             raise self._places.damaged()
+        # Not of each sample once: two visits may touch other frames of it.
         frames = self._places.frames(located)
-        ends = spans.sum(axis=1)[item][frames.item]
-        touched = (frames.spans[:, 0] < ends) & (frames.spans[:, 1] > spans[item, 0][frames.item])
+        starts, ends = spans[frames.item, 0], spans.sum(axis=1)[frames.item]
+        touched = (frames.spans[:, 0] < ends) & (frames.spans[:, 1] > starts)
         frames = Frames(*(part[touched] for part in frames))
         wrong = self._is_wrong(located, frames)
         if wrong.any():
-            raise self._error(found[np.unique(frames.item[wrong])])
+            raise self._error(np.unique(numbers[frames.item[wrong]]))
 
     def _is_wrong(self, located: Numbers, frames: Frames) -> NDArray[np.bool_]:
         """Return whether the checksum of each frame is wrong; each is worked out once."""

@@ -175,6 +175,17 @@ def test_parts_of_samples_check_the_frames_they_touch(banded, field):
             assert crops[[2, 3]][field].shape == (2, 3, 4, 4)
 
 
+def test_every_visit_of_a_sample_is_checked(banded):
+    """Crops of one sample in one batch touch different bands: it is enough that one touches a wrong one."""
+    flip(banded, "hr", 3)  # in the first of its three bands
+    dataset = PackedDataset(banded, ["hr"], crop=Crop(4, of="hr"), verify=True)
+    for seed in range(9):
+        torch.manual_seed(seed)
+        with pytest.raises(DamagedError, match="field 'hr', sample 3: "):
+            dataset[[3] * 50]
+    assert dataset[[2] * 50]["hr"].shape == (50, 3, 4, 4)
+
+
 def test_off_it_computes_no_checksum(packed, monkeypatch):
     """Without verify no checksum is worked out, and no reader stands between."""
     monkeypatch.setattr(xxhash, "xxh3_64_intdigest", lambda data: pytest.fail("a checksum was worked out"))
