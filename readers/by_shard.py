@@ -55,12 +55,12 @@ class ByShard:
         return len(self._opened) == len(self._entries)
 
     def holding(self, number: int) -> tuple[Opened, int]:
-        """The open shard that holds a sample, and the sample's number in it."""
+        """Return the open shard that holds a sample, and the sample's number in it."""
         shard = int(self._first[1:-1].searchsorted(number, "right"))
         return self._open([shard])[0], number - int(self._first[shard])
 
     def gather(self, numbers: Numbers) -> dict[str, Any]:
-        """The batch of the samples `numbers` (n,): field name to values.
+        """Return the batch of the samples `numbers` (n,): field name to values.
 
         Raises:
             RemoteError, DamagedError: a shard cannot be had, or cannot be read.
@@ -74,7 +74,7 @@ class ByShard:
             (part.readers, numbers[shards == shard] - self._first[shard])
             for part, shard in zip(opened, wanted, strict=True)
         ]
-        back = shards.argsort(kind="stable").argsort()  # where each sample stands in the parts, one behind the other
+        back = shards.argsort(kind="stable").argsort()  # where each sample stands in the parts, one after another
         out = {}
         for name, reader in parts[0][0].items():
             read = [readers[name].read(readers[name].locate(local)) for readers, local in parts]
@@ -83,7 +83,7 @@ class ByShard:
         return out
 
     def _open(self, wanted: Sequence[int]) -> list[Opened]:
-        """Some shards; those that are missing are fetched side by side."""
+        """Return some shards; those that are missing are fetched at once."""
         with self._lock:
             missing = [shard for shard in wanted if shard not in self._opened]
             lease = self._mirror.fetch_shards(self._manifest, [self._entries[i] for i in missing]) if missing else None
@@ -95,7 +95,7 @@ class ByShard:
 
 
 def _joined(parts: Sequence[Any], back: Numbers) -> Any:
-    """Values of the parts of a batch in the order of the batch; `back` (n,) says where each stands in the parts.
+    """Return the values of the parts of a batch in its order; `back` (n,) says where each stands in the parts.
 
     By numpy, since torch gathers no unsigned numbers of several bytes.
     """

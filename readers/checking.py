@@ -82,7 +82,7 @@ class Checker:
         self._digests = digests if len(shape.ragged_axes) > 1 or (shape.is_ragged and not shape.fixed_bytes) else None
 
     def check_shapes(self, numbers: Numbers) -> None:
-        """Check the shapes of samples (n,), where their frames say nothing of them.
+        """Check the shapes of samples (n,), if their frames say nothing of them.
 
         Raises:
             DamagedError: an index may be wrong.
@@ -91,7 +91,7 @@ class Checker:
             self._digests.check(self._places.shard_of(numbers))
 
     def check(self, numbers: Numbers, spans: Numbers) -> None:
-        """Compares the frames that samples `numbers` (n,) touch at `spans`, address and size each (n, 2).
+        """Compare the frames that samples `numbers` (n,) touch at `spans`, address and size each (n, 2).
 
         Raises:
             DamagedError: a checksum is wrong; the message names the field and the samples.
@@ -149,17 +149,17 @@ class CheckedReader:
         return self._reader.field
 
     def locate(self, numbers: Numbers, visits: Visits | None = None) -> Numbers:
-        """Places as the reader has them, and the numbers of their samples, (n, m + 1)."""
+        """Return the places as the reader has them, and the numbers of their samples, (n, m + 1)."""
         self._checker.check_shapes(numbers)
         places = self._reader.locate(numbers, visits)
         return np.concatenate([places[:, None] if self._flat else places, numbers[:, None]], axis=1)
 
     def spans(self, located: Numbers) -> Numbers:
-        """Address and size of the bytes that `read` will touch, (n, 2)."""
+        """Return address and size of the bytes that `read` will touch, (n, 2)."""
         return self._reader.spans(self._places(located))
 
     def read(self, located: Numbers, allocate: Allocate | None = None) -> Any:
-        """The values of the samples, once all their frames have been found right.
+        """Return the values of the samples, once all their frames have been found right.
 
         Raises:
             DamagedError: a frame has a wrong checksum, or cannot be decoded.
@@ -172,5 +172,5 @@ class CheckedReader:
 
 
 def checked(readers: Mapping[str, FieldReader], checkers: Mapping[str, Checker]) -> dict[str, FieldReader]:
-    """The readers by field, each checked."""
+    """Return the readers by field, each checked."""
     return {name: CheckedReader(reader, checkers[name]) for name, reader in readers.items()}

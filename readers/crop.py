@@ -37,7 +37,7 @@ class Crop:
     """What is cut from every sample.
 
     The field `of` is cropped to `size`; a field in `aligned` to `size / scale`, at the place divided by `scale`,
-    where `of` must be exactly `scale` times as high and as wide. Other fields stay as they are.
+    and `of` must be exactly `scale` times as high and as wide. Other fields stay as they are.
 
     Args:
         size: pixels of a crop of `of`: an int for a square, or (height, width).
@@ -95,7 +95,7 @@ class Crop:
         return {self.of: 1, **self.aligned}
 
     def given(self) -> NDArray[np.int64] | None:
-        """The places in `at`, (2,) or (samples, 2); None where there are none."""
+        """Return the places in `at`, (2,) or (samples, 2); None if there are none."""
         if self.at is None or isinstance(self.at, str):
             if self.at not in (None, "center"):
                 raise UsageError(f"crop: at {self.at!r}: None, 'center', (row, column) or an array of them is expected")
@@ -106,7 +106,7 @@ class Crop:
         return places.astype(np.int64)
 
     def check(self, fields: Mapping[str, Field], samples: int) -> None:
-        """Raises UsageError where fields or samples of a dataset cannot be cropped like this."""
+        """Raise UsageError if fields or samples of a dataset cannot be cropped like this."""
         for name in self.scales:
             if name not in fields:
                 raise UsageError(f"crop: no field {name!r} is read; there are {', '.join(fields)}")
@@ -114,7 +114,7 @@ class Crop:
             if found.kind == "text" or len(found.shape) < 2 or None in found.shape[2:]:
                 axes: Any = list(found.shape)
                 raise UsageError(
-                    f"crop: field {name!r} is {found.kind} of shape {axes}; rows, columns and fixed axes behind them "
+                    f"crop: field {name!r} is {found.kind} of shape {axes}; rows, columns and fixed axes after them "
                     "are expected"
                 )
         places = self.given()
@@ -140,7 +140,7 @@ class Placing:
     describe: Describe
 
     def sizes(self, numbers: Numbers) -> Numbers:
-        """Height and width of samples (n,), (n, 2).
+        """Return height and width of samples (n,), (n, 2).
 
         Raises:
             UsageError: one is smaller than a crop.
@@ -156,7 +156,7 @@ class Placing:
         return sizes
 
     def places(self, numbers: Numbers, sizes: Numbers, visits: Visits | None) -> Numbers:
-        """Row, column, and orientation (quarter turns, and 4 where it is mirrored) of samples, (n, 3).
+        """Return row, column, and orientation of crops, (n, 3): quarter turns, and 4 more if they are mirrored.
 
         Raises:
             UsageError: a given place does not lie within its sample, or not on whole pixels of the others.
@@ -209,7 +209,7 @@ class CropReader:
         self._cell = self.field.fixed_bytes // (height * width)
 
     def locate(self, numbers: Numbers, visits: Visits | None = None) -> Numbers:
-        """Places of samples, and row, column and orientation of their crops, (n, m + 3).
+        """Return the places of samples, and row, column and orientation of their crops, (n, m + 3).
 
         Raises:
             UsageError: a sample is smaller than a crop, or not of the size that the scale asks for.
@@ -222,12 +222,12 @@ class CropReader:
         return np.concatenate([located, places], axis=1)
 
     def spans(self, located: Numbers) -> Numbers:
-        """Address and size of the rows of the crops, or of the frames that hold them, (n, 2)."""
+        """Return address and size of the rows of the crops, or of the frames that hold them, (n, 2)."""
         top = located[:, -3]
         return self._source.spans(located[:, :-3], top, top + self._shape[0] - 1)
 
     def read(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
-        """The crops, (n, height, width, ...), in new memory or in what `allocate` gives.
+        """Return the crops, (n, height, width, ...), in new memory or in what `allocate` gives.
 
         Raises:
             DamagedError: a frame cannot be decoded.

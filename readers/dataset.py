@@ -175,7 +175,7 @@ class PackedDataset(Dataset[Any]):
 
     @property
     def name_table(self) -> Names:
-        """The table of names; opened when it is first needed.
+        """Return the table of names; opened when it is first needed.
 
         Raises:
             DatasetError: the samples have no names.
@@ -187,7 +187,7 @@ class PackedDataset(Dataset[Any]):
         return self._names
 
     def __getitem__(self, index: Any) -> Any:
-        """One sample or one batch; see the class.
+        """Return one sample or one batch; see the class.
 
         Raises:
             SampleIndexError: a number outside the dataset.
@@ -213,7 +213,7 @@ class PackedDataset(Dataset[Any]):
         return sample_numbers(index, len(self), self._numbers_of)
 
     def gather(self, numbers: Numbers, allocate: Allocate | None = None) -> dict[str, Any]:
-        """The batch of the samples `numbers` (n,), untransformed: field name to values.
+        """Return the batch of the samples `numbers` (n,), untransformed: field name to values.
 
         Args:
             numbers: within 0 to len(self) - 1.
@@ -228,7 +228,7 @@ class PackedDataset(Dataset[Any]):
         return gathered(self.readers, numbers, allocate, visits)
 
     def read(self, index: Any, field: str, rows: slice | None = None, columns: slice | None = None) -> Any:
-        """A region of one sample of one field, whatever `crop` says; only the frames it lies in are read.
+        """Return a region of one sample of one field, whatever `crop` says; only the frames it lies in are read.
 
             ds.read(3, "hr", rows=slice(100, 164), columns=slice(0, 64))      # (C, 64, 64)
             ds.read("scan", "xyz", rows=slice(0, 1000))                       # (1000, 3)
@@ -378,7 +378,7 @@ class SampleNames(Sequence[str]):
         return f"<{len(self):,} names: {shown}{', ...' if len(self) > 3 else ''}>"
 
     def index(self, value: str, start: int = 0, stop: int | None = None) -> int:
-        """Number of the sample of a name; ValueError where none has it."""
+        """Return the number of the sample of a name; ValueError if none has it."""
         if value in self:
             number = int(self._dataset.name_table.numbers([value])[0])
             if start <= number < (len(self) if stop is None else stop):

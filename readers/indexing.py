@@ -21,7 +21,7 @@ def is_single(index: Any) -> bool:
 
 
 def sample_number(index: Any, samples: int, look_up: LookUp) -> int:
-    """Number of the one sample asked for.
+    """Return the number of the one sample asked for.
 
     Raises:
         SampleIndexError: outside the dataset.
@@ -39,7 +39,7 @@ def sample_number(index: Any, samples: int, look_up: LookUp) -> int:
 
 
 def sample_numbers(index: Any, samples: int, look_up: LookUp) -> Numbers:
-    """Numbers (n,) of the samples asked for, in the order asked.
+    """Return the numbers (n,) of the samples asked for, in the order asked.
 
     Args:
         index: a slice, a range, a sequence of int or of str, an array or tensor of them, or a mask of bool (samples,).
@@ -93,7 +93,7 @@ def _as_array(index: Any) -> NDArray[Any]:
             raise TypeError(f"an index of one axis is expected: {error}") from None
         if array.dtype.kind in "biu":
             return array
-    # numpy alone would make text of 3 when it stands beside a name, and a float of 2**64 - 1.
+    # numpy alone would make text of 3 when it stands next to a name, and a float of 2**64 - 1.
     return np.array(index, dtype=object)
 
 

@@ -24,7 +24,7 @@ from readers.rows import SampleRows, Wanted, part_of
 
 #: Words that a subset takes.
 COUNT = 2 * ROUNDS + 1
-#: The field that tells how many points there are, where fields have no such name: the first.
+#: The field that tells how many points there are; the first one if none has this name.
 USUAL = "xyz"
 
 
@@ -38,7 +38,7 @@ class PointSample:
         count: points of a subset.
         seed: of the choice.
         fields: names of the fields that hold one row a point. By default those whose first axis alone is ragged and
-            has, in every sample, the length that `xyz` has; of the first such field where there is no `xyz`.
+            has, in every sample, the length that `xyz` has, or if there is no `xyz`, the first such field.
 
     Raises:
         UsageError: these cannot be.
@@ -54,7 +54,7 @@ class PointSample:
             raise UsageError(f"sample_points: {self.count!r} points; a whole number from 1 on is expected")
 
     def candidates(self, fields: Mapping[str, Field]) -> list[str]:
-        """Names of the fields that may hold one row a point, first the one that tells how many there are.
+        """Return the names of the fields that may hold one row a point, first the one that tells how many there are.
 
         Raises:
             UsageError: there is none, or a named one cannot.
@@ -85,7 +85,7 @@ class Subset:
         self._last: tuple[bytes, Numbers] = (b"", np.zeros((0, points.count), np.int64))
 
     def rows(self, located: Numbers) -> Numbers:
-        """Rows of samples, from their visits and lengths (n, 2): (n, count)."""
+        """Return the rows of samples, from their visits and lengths (n, 2): (n, count)."""
         # All fields of a batch ask for the same, one after another.
         key = located.tobytes()
         last = self._last
@@ -113,7 +113,7 @@ class PointsReader:
         self._shape = tuple(n or 0 for n in self.field.shape)
 
     def locate(self, numbers: Numbers, visits: Visits | None = None) -> Numbers:
-        """Places of samples, and their visits and lengths, (n, m + 2).
+        """Return the places of samples, and their visits and lengths, (n, m + 2).
 
         Raises:
             UsageError: a cloud is empty, or a field has not as many rows as the others.
@@ -125,12 +125,12 @@ class PointsReader:
         return np.concatenate([located, visits.view(np.int64)[:, None], lengths[:, None]], axis=1)
 
     def spans(self, located: Numbers) -> Numbers:
-        """Address and size of the samples, (n, 2): their points are chosen from all over them."""
+        """Return the address and size of the samples, (n, 2): their points are chosen from all over them."""
         last = located[:, -1] - 1
         return self._source.spans(located[:, :-2], np.zeros_like(last), last)
 
     def read(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
-        """The points, (n, count, ...), in random order, in new memory or in what `allocate` gives.
+        """Return the points, (n, count, ...), in random order, in new memory or in what `allocate` gives.
 
         Raises:
             DamagedError: a frame cannot be decoded.

@@ -43,7 +43,7 @@ class Wanted:
 
 
 def part_of(field: Field, shape: tuple[int | None, ...]) -> Field:
-    """The field of parts of one shape, (...), of the samples of another field.
+    """Return the field of parts of one shape, (...), of the samples of another field.
 
     Raises:
         UsageError: such a part would be larger than a sample may be.
@@ -230,10 +230,10 @@ def _unit(records: Numbers, length: int) -> torch.dtype:
 def read_region(
     source: SampleRows, number: int, rows: slice | None, columns: slice | None, checker: Checker | None = None
 ) -> torch.Tensor:
-    """Rows `rows` (first axis) and columns `columns` (second axis) of sample `number`, in the order of its axes.
+    """Return rows `rows` (first axis) and columns `columns` (second axis) of sample `number`, in the order of its axes.
 
     Only the frames that hold these rows are read. Slices are those of Python, cut off at the sample's edges; they may
-    step, and what lies between the steps is read where the steps are of columns. With a `checker` the frames are
+    step; of columns, what lies between the steps is read too. With a `checker` the frames are
     compared with their checksums first.
 
     Raises:

@@ -38,7 +38,7 @@ class ColumnIndex:
         return len(self.arrays["checksums"])
 
     def sample_range(self, frame: int) -> tuple[int, int]:
-        """Numbers of the samples that a frame holds or is a part of."""
+        """Return the numbers of the samples that a frame holds or is a part of: start and stop."""
         rule = self.field.frame
         if rule.samples is not None:
             return frame * rule.samples, min((frame + 1) * rule.samples, self.samples)
@@ -49,7 +49,7 @@ class ColumnIndex:
         return sample, sample + 1
 
     def check_samples(self, path: str) -> None:
-        """Checks for every sample that its shape, its bytes and its frames agree.
+        """Check for every sample that its shape, its bytes and its frames agree.
 
         Raises:
             DamagedError: they do not; the message names the first sample of the shard where they differ.
@@ -79,7 +79,7 @@ def check_index(
     find_chunks: Callable[[NDArray[np.int64]], NDArray[np.int64]],
     path: str,
 ) -> ColumnIndex:
-    """The index of a column, with the lengths of its arrays and its chunks checked.
+    """Return the index of a column, with the lengths of its arrays and its chunks checked.
 
     Shapes and offsets of samples and frames are checked where they are used: there may be millions of them.
 
