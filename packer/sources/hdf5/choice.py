@@ -10,7 +10,8 @@ import h5py
 from packer.errors import SourceError, UsageError
 from packer.format.manifest import check_count
 from packer.format.schema import FieldSpec, check_field_name
-from packer.sources.hdf5.listing import Listed, text_attribute
+from packer.sources.hdf5.file import FAULTS
+from packer.sources.hdf5.listing import Listed, link_class, text_attribute
 from packer.sources.hdf5.types import Column
 
 _MAX_LINES = 200
@@ -22,8 +23,8 @@ class Request:
 
     Attributes:
         fields: path of the dataset for each field wanted; empty takes all.
-        skip: paths or field names to leave out.
-        axis: number of the sample axis, from the end where negative.
+        skip: paths or field names to leave out; a group stands for all below it.
+        axis: number of the sample axis, from the end if negative.
         encoding: of text that is not UTF-8 by its type.
     """
 
@@ -34,13 +35,11 @@ class Request:
 
 
 def check_request(fields: Mapping[str, str] | None, encoding: str) -> None:
-    """Raises UsageError where a wanted field name cannot be one, or there is no such encoding."""
+    """Raise UsageError if a wanted field name cannot be one, or there is no such encoding."""
     try:
         "".encode(encoding)
     except LookupError:
-        raise UsageError(
-            f"--encoding {encoding}: there is no such encoding of text; utf-8, latin-1 or cp1252 are"
-        ) from None
+        raise UsageError(f"--encoding {encoding}: there is no such encoding; utf-8, latin-1 or cp1252 are") from None
     for name, path in (fields or {}).items():
         try:
             check_field_name(name)
@@ -50,19 +49,11 @@ def check_request(fields: Mapping[str, str] | None, encoding: str) -> None:
             raise UsageError(f"field {name!r}: the path of a dataset is expected, not {path!r}")
 
 
-def chosen(
-    entries: Sequence[Listed],
-    fields: Mapping[str, str] | None,
-    skip: Collection[str],
-    kind: str | None,
-    path: str,
-) -> dict[str, Listed]:
-    """The datasets to pack, by field name: those in `fields`, or else all that are not skipped.
+def chosen(entries: Sequence[Listed], request: Request, kind: str | None, path: str) -> dict[str, Listed]:
+    """Return the datasets to pack, by field name: those in `fields`, or else all that are not skipped.
 
     Args:
         entries: everything the file holds.
-        fields: path of the dataset for each field wanted; None takes all.
-        skip: paths or field names to leave out; a group stands for all below it.
         kind: the family of the file.
         path: the file, for messages.
 
@@ -70,12 +61,12 @@ def chosen(
         UsageError: there are more than a dataset may have.
         SourceError: a wanted one is missing or cannot be stored, or the sample axes differ.
     """
-    if fields:
+    if request.fields:
         wanted = {}
-        for name, where in fields.items():
+        for name, where in request.fields.items():
             wanted.update(_picked(entries, name, where, path))
     else:
-        wanted = _all(entries, skip, kind, path)
+        wanted = _all(entries, request.skip, kind, path)
     check_count(len(wanted))
     _check_names(wanted, path)
     _check_axis(entries, wanted, kind, path)
@@ -99,12 +90,12 @@ def columns(wanted: Mapping[str, Listed], encoding: str) -> tuple[Column, ...]:
 
 
 def conversions(wanted: Iterable[Listed]) -> list[str]:
-    """What is not stored as it is in the file, for each dataset."""
+    """Return what is not stored as it is in the file, for each dataset."""
     return [f"dataset {name} {note}" for name, note in {e.dataset: e.note for e in wanted}.items() if note]
 
 
 def is_skipped(entry: Listed, skip: Collection[str]) -> bool:
-    """Is the entry, or a group above it, named in `skip` by path or field name?"""
+    """Return whether the entry, or a group above it, is named in `skip` by path or field name."""
     dotted = f".{entry.name}."
     return any(dotted.startswith(f".{name.strip('/').replace('/', '.')}.") for name in skip)
 
@@ -124,7 +115,7 @@ def _picked(entries: Sequence[Listed], name: str, where: str, path: str) -> dict
 
 
 def _first_name(entries: Sequence[Listed], path: str) -> str:
-    """The path under which a dataset is listed; that of what is no other name is itself."""
+    """Return the path under which a dataset is listed; that of what is no other name is itself."""
     same = {e.path: e.same.rstrip("/") for e in entries if e.same is not None}
     steps = path.split("/")
     found = ""
@@ -146,17 +137,11 @@ def _all(entries: Sequence[Listed], skip: Collection[str], kind: str | None, pat
                 path,
             )
     bad = [e for e in left if e.problem]
-    if bad and len(bad) < len(left):
-        _refuse_bad(bad, kind, path)
-    if bad:
-        raise SourceError(
-            f"holds nothing that can be packed: {'; '.join(f'{e.path} {e.problem}' for e in bad[:5])}", path
-        )
-    return wanted
-
-
-def _refuse_bad(bad: list[Listed], kind: str | None, path: str) -> None:
+    if not bad:
+        return wanted
     what = "; ".join(f"{e.path} {e.problem}" for e in bad[:5])
+    if len(bad) == len(left):
+        raise SourceError(f"holds nothing that can be packed: {what}", path)
     more = f"; and {len(bad) - 5:,} more" if len(bad) > 5 else ""
     skips = " ".join(f"--skip {e.name}" for e in bad[:5])
     raise SourceError(
@@ -195,7 +180,7 @@ def _listing(entries: Sequence[Listed]) -> str:
 
 
 def difference(expected: Sequence[Column], found: Sequence[Column]) -> str | None:
-    """What differs, as a phrase such as `field x is float64 (3,), not float32 (3,)`; None where nothing does."""
+    """Return what differs, as a phrase such as `field x is float64 (3,), not float32 (3,)`; None if nothing does."""
     ours = {c.spec.name: c for c in expected}
     theirs = {c.spec.name: c for c in found}
     missing = [name for name in ours if name not in theirs]
@@ -212,7 +197,7 @@ def difference(expected: Sequence[Column], found: Sequence[Column]) -> str | Non
 
 def _looks(column: Column) -> str:
     axes = ", ".join("*" if n is None else str(n) for n in column.spec.shape)
-    what = "text" if column.spec.kind == "text" else f"{column.spec.dtype} ({axes})"
+    what = f"text in {' or '.join(column.encodings)}" if column.spec.kind == "text" else f"{column.spec.dtype} ({axes})"
     return f"{what} of {column.path}"
 
 
@@ -220,21 +205,23 @@ def _looks(column: Column) -> str:
 
 
 def family(file: h5py.File) -> str | None:
-    """`keras`, `anndata`, `10x`, `matlab`, or None."""
+    """Return `keras`, `anndata`, `10x`, `matlab`, or None."""
     names = set(file)
     if "keras_version" in file.attrs or "layer_names" in file.attrs or {"layers", "vars"} <= names:
         return "keras"
     if text_attribute(file, "encoding-type") == "anndata" or {"X", "obs", "var"} <= names:
         return "anndata"
-    if "matrix" in names and {"barcodes", "indptr"} <= _members(file, "matrix"):
+    matrix = _hard(file, "matrix")
+    if isinstance(matrix, h5py.Group) and {"barcodes", "indptr"} <= set(matrix):
         return "10x"
-    if any("MATLAB_class" in _attributes(file, name) for name in names):
+    things = (_hard(file, name) for name in names)
+    if any(isinstance(thing, h5py.Dataset) and "MATLAB_class" in thing.attrs for thing in things):
         return "matlab"
     return None
 
 
 def advice(kind: str | None) -> str:
-    """A sentence, with a blank before it, on what to pick from a file of this family; empty where there is none."""
+    """Return a sentence, with a blank before it, on what to pick from a file of this family; empty if there is none."""
     if kind == "anndata":
         return (
             " This is an AnnData (h5ad) file: its cells are the rows of obs/... and obsm/..., and of X where X is"
@@ -256,19 +243,9 @@ KERAS_REFUSAL = (
 )
 
 
-def _members(file: h5py.File, name: str) -> set[str]:
-    thing = _hard(file, name)
-    return set(thing) if isinstance(thing, h5py.Group) else set()
-
-
-def _attributes(file: h5py.File, name: str) -> set[str]:
-    thing = _hard(file, name)
-    return set(thing.attrs) if isinstance(thing, h5py.Dataset) else set()
-
-
 def _hard(file: h5py.File, name: str) -> h5py.HLObject | None:
-    """What a hard link leads to; other links may lead to files that are missing."""
+    """Return what a hard link leads to; other links may lead to files that are missing."""
     try:
-        return file[name] if file.get(name, getlink=True, getclass=True) is h5py.HardLink else None
-    except (OSError, RuntimeError, ValueError, TypeError, LookupError):
+        return file[name] if link_class(file, name) == h5py.h5l.TYPE_HARD else None
+    except FAULTS:
         return None

@@ -26,7 +26,7 @@ _TRUNCATED = re.compile(r"truncated file: eof = (\d+), .*stored_eof = (\d+)")
 
 @contextmanager
 def faults_named(path: str, doing: str) -> Iterator[None]:
-    """Turns h5py's errors into `SourceError(path: doing failed: why)`, and keeps its warnings quiet.
+    """Turn h5py's errors into `SourceError(path: doing failed: why)`, and keep its warnings quiet.
 
     Raises:
         SourceError: for each of them.
@@ -43,7 +43,7 @@ def faults_named(path: str, doing: str) -> Iterator[None]:
 
 
 def plain(error: BaseException) -> str:
-    """The message of an error of libhdf5 in one line, without its word on synchronous calls."""
+    """Return the message of an error of libhdf5 in one line, without its word on synchronous calls."""
     text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     lines = text.splitlines()
     return (lines[0] if lines else type(error).__name__).replace("synchronously ", "")
@@ -51,7 +51,7 @@ def plain(error: BaseException) -> str:
 
 @contextmanager
 def opened(path: str) -> Iterator[h5py.File]:
-    """The file, open for reading and closed behind the block.
+    """Open a file for reading; it is closed after the block.
 
     Raises:
         SourceError: it is missing, no HDF5 file, cut short, or being written by somebody.
@@ -68,7 +68,7 @@ def _open(path: str) -> h5py.File:
         if Path(path).is_dir():
             raise SourceError("is a folder, an HDF5 file was expected", path)
         if not h5py.is_hdf5(path):
-            raise SourceError(what_it_is(path), path)
+            raise SourceError(_what_it_is(path), path)
         return _open_locked(path)
     except FileNotFoundError:
         raise SourceError("does not exist", path) from None
@@ -79,7 +79,7 @@ def _open(path: str) -> h5py.File:
 
 
 def _open_locked(path: str) -> h5py.File:
-    """Opens with the library's own locking, which finds out a writer; without where the file system has none."""
+    """Open with the library's own locking, which finds out a writer; without if the file system has none."""
     try:
         return h5py.File(path, "r")
     except OSError as error:
@@ -103,7 +103,7 @@ def _why_not(error: BaseException) -> str:
 
 # ---------------------------------------------------------------- other kinds of files
 
-SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _LOOK_BYTES = 512
 _MATLAB_4_BYTES = 20
 
@@ -126,8 +126,8 @@ _OTHERS: tuple[tuple[bytes, str], ...] = (
 )
 
 
-def what_it_is(path: str) -> str:
-    """A phrase for a file without a usable HDF5 signature, such as `is an HDF4 file, not HDF5`.
+def _what_it_is(path: str) -> str:
+    """Return a phrase for a file without a usable HDF5 signature, such as `is an HDF4 file, not HDF5`.
 
     Raises:
         OSError: the file cannot be read.
@@ -143,15 +143,15 @@ def what_it_is(path: str) -> str:
         return "is an old MATLAB file (version 4), not HDF5: save it in MATLAB with `-v7.3`"
     if head.lstrip().lower().startswith((b"<!doctype", b"<html")):
         return "is a web page, not HDF5: the download went wrong"
-    if SIGNATURE.startswith(head):
+    if _SIGNATURE.startswith(head):
         return f"is cut short: it holds {len(head)} bytes of the HDF5 signature and nothing else"
     if not any(head):
         return f"is not an HDF5 file: its first {len(head)} bytes are all zero"
-    return f"is not an HDF5 file: it begins with {head[:8]!r}, an HDF5 file with {SIGNATURE!r}"
+    return f"is not an HDF5 file: it begins with {head[:8]!r}, an HDF5 file with {_SIGNATURE!r}"
 
 
 def _is_matlab_4(head: bytes) -> bool:
-    """Does it begin with the header of a matrix: type, rows, columns, imaginary or not, and a name of that length?"""
+    """Return whether it begins with the header of a matrix: type, rows, columns, imaginary or not, a name's length."""
     for order in "<>":
         if len(head) < _MATLAB_4_BYTES:
             return False

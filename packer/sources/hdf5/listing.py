@@ -14,7 +14,7 @@ import numpy as np
 from packer.errors import SourceError
 from packer.format.schema import MAX_AXES, MAX_AXIS
 from packer.sources.hdf5.file import FAULTS, plain
-from packer.sources.hdf5.types import Leaf, leaves, misread, references_within, widened
+from packer.sources.hdf5.types import Leaf, leaves, misread, references_within, undecorated, widened
 
 #: More links than any dataset in use has; hostile files can name billions in a few bytes.
 MAX_LINKS = 200_000
@@ -22,12 +22,12 @@ _KNOWN_LINKS = (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT, h5py.h5l.TYPE_EXTERNAL)
 
 
 @dataclass(frozen=True)
-class Found:
+class _Found:
     """One thing that a walk met: a dataset or a group, another name of one, or a link that leads nowhere, and why.
 
     Attributes:
         path: path from the root of the walk, with a leading slash.
-        thing: the open object; None where it cannot be opened, or was met already.
+        thing: the open object; None if it cannot be opened, or was met already.
         problem: why it cannot, as a phrase that follows the path.
         same: path under which it was met already.
     """
@@ -38,8 +38,8 @@ class Found:
     same: str | None = None
 
 
-def walk(root: h5py.Group) -> Iterator[Found]:
-    """Groups and datasets below `root` in the file's order; soft and external links behind the rest.
+def _walk(root: h5py.Group) -> Iterator[_Found]:
+    """Yield groups and datasets below `root` in the file's order; soft and external links after the rest.
 
     Of what was met already only the path comes, so that every dataset comes once.
 
@@ -56,7 +56,7 @@ def walk(root: h5py.Group) -> Iterator[Found]:
             prefix, group = groups.popleft()
             hard, soft, problem = _links(group)
             if problem:
-                yield Found(prefix or "/", None, problem)
+                yield _Found(prefix or "/", None, problem)
             links.extend((prefix, group, name) for name in soft)
             todo = [(prefix, group, name) for name in hard]
         else:
@@ -72,7 +72,7 @@ def walk(root: h5py.Group) -> Iterator[Found]:
                     continue
                 first = seen.setdefault(identities.of(found.thing), found.path)
                 if first != found.path:
-                    found = Found(found.path, None, same=first)
+                    found = _Found(found.path, None, same=first)
                 elif isinstance(found.thing, h5py.Group):
                     deeper.append((found.path, found.thing))
             yield found
@@ -98,13 +98,13 @@ def link_class(group: h5py.Group, name: str | bytes) -> int:
     return int(group.id.links.get_info(name if isinstance(name, bytes) else name.encode()).type)
 
 
-def _follow(group: h5py.Group, name: str | bytes, path: str) -> Found:
+def _follow(group: h5py.Group, name: str | bytes, path: str) -> _Found:
     if isinstance(name, bytes):
-        return Found(path, None, "has a name that is not UTF-8")
+        return _Found(path, None, "has a name that is not UTF-8")
     try:
-        return Found(path, group[name])
+        return _Found(path, group[name])
     except FAULTS as error:
-        return Found(path, None, _dead_end(group, name, plain(error)))
+        return _Found(path, None, _dead_end(group, name, plain(error)))
 
 
 def text(name: str | bytes) -> str:
@@ -167,8 +167,8 @@ class Listed:
         dataset: path of the dataset, with a leading slash.
         members: compound members that lead to the values.
         looks: shape and dtype for people, such as `(10, 3) float32`.
-        leaf: what the field is; None where `problem` or `aside` is set.
-        samples: length along the sample axis; None where the whole dataset is one sample's value.
+        leaf: what the field is; None if `problem` or `aside` is set.
+        samples: length along the sample axis; None if the whole dataset is one sample's value.
         problem: why it cannot be a field, as a phrase that follows the path.
         aside: why it is left out without harm, as a phrase that follows the path.
         note: what is not stored as it is in the file, as a phrase that follows the path.
@@ -191,7 +191,7 @@ class Listed:
 
     @property
     def name(self) -> str:
-        """The field name it gets by itself: the path with dots for slashes."""
+        """Return the field name it gets by itself: the path with dots for slashes."""
         return self.path[1:].replace("/", ".")
 
 
@@ -211,10 +211,14 @@ class Inventory:
 
 
 def inventory(root: h5py.Group, path: str, axis: int | None) -> Inventory:
-    """What lies below `root`, in the file `path`; `axis` as for `listed`."""
+    """Return what lies below `root`, in the file `path`.
+
+    Args:
+        axis: number of the sample axis, from the end if negative; None if the whole dataset is the value of one sample.
+    """
     held = Inventory()
-    for found in walk(root):
-        held.entries += listed(found, axis)
+    for found in _walk(root):
+        held.entries += _listed(found, axis)
         if found.thing is not None:
             if has_attributes(found.thing):
                 held.described.append(found.path)
@@ -225,21 +229,15 @@ def inventory(root: h5py.Group, path: str, axis: int | None) -> Inventory:
 
 
 def has_attributes(thing: h5py.HLObject) -> bool:
-    """Also where it is damaged: what is wrong is then said in their place."""
+    """Return whether an object has attributes, or damaged ones: what is wrong is then said in their place."""
     try:
         return bool(h5py.h5a.get_num_attrs(thing.id))
     except (OSError, RuntimeError, ValueError):
         return True
 
 
-def listed(found: Found, axis: int | None) -> list[Listed]:
-    """What a dataset, another name of one, or a dead link can become; nothing for groups.
-
-    Args:
-        found: what the walk met.
-        axis: number of the sample axis, from the end where negative; None where the whole dataset is
-            the value of one sample.
-    """
+def _listed(found: _Found, axis: int | None) -> list[Listed]:
+    """Return what a dataset, another name of one, or a dead link can become; nothing for groups."""
     if found.same is not None:
         return [Listed(found.path, aside=f"is another name of {found.same}", same=found.same)]
     if found.thing is None:
@@ -248,14 +246,14 @@ def listed(found: Found, axis: int | None) -> list[Listed]:
         return []
     try:
         shape, dtype, type_ = found.thing.shape, found.thing.dtype, found.thing.id.get_type()
-        wrong, note = misread(type_), widened(type_)
+        wrong, note = misread(type_), widened(type_) or undecorated(dtype)
         if references_within(type_, lists_alone=True):
             wrong = "holds lists of references to other objects"
     except KeyError as error:  # of h5py's own tables: the byte order of VAX, for one
         return [Listed(found.path, problem=f"has a datatype that h5py does not know (byte order or class {error})")]
     except FAULTS as error:
         return [Listed(found.path, problem=f"has a datatype that cannot be read ({plain(error)})")]
-    entry = Listed(found.path, looks="no values" if shape is None else f"{_axes(shape)} {type_name(dtype)}")
+    entry = Listed(found.path, looks="no values" if shape is None else f"{_axes(shape)} {_type_name(dtype)}")
     problem = _problem(found.thing, shape) or wrong
     entry = replace(entry, problem=problem, aside=_aside(found.thing, shape, axis), note=note)
     if entry.problem or entry.aside:
@@ -266,7 +264,7 @@ def listed(found: Found, axis: int | None) -> list[Listed]:
 def _problem(dataset: h5py.Dataset, shape: tuple[int, ...] | None) -> str | None:
     if shape is None:
         return "is empty: it has no values and no shape"
-    if is_matlab_empty(dataset):
+    if "MATLAB_empty" in dataset.attrs:
         return "is an empty MATLAB array: the numbers in it are its axes, not values"
     if len(shape) > MAX_AXES or max(shape, default=0) > MAX_AXIS:
         return f"has shape {_axes(shape)}: at most {MAX_AXES} axes of at most {MAX_AXIS:,} can be stored"
@@ -276,7 +274,8 @@ def _problem(dataset: h5py.Dataset, shape: tuple[int, ...] | None) -> str | None
 def _aside(dataset: h5py.Dataset, shape: tuple[int, ...] | None, axis: int | None) -> str | None:
     if shape == () and axis is not None:
         return SINGLE
-    return "is a NetCDF dimension without values" if is_placeholder(dataset) else None
+    is_placeholder = text_attribute(dataset, "NAME").startswith(_NETCDF_PLACEHOLDER)
+    return "is a NetCDF dimension without values" if is_placeholder else None
 
 
 def _fields(entry: Listed, dtype: np.dtype[Any], shape: tuple[int, ...], axis: int | None) -> list[Listed]:
@@ -293,8 +292,8 @@ def _fields(entry: Listed, dtype: np.dtype[Any], shape: tuple[int, ...], axis: i
     return found or [replace(entry, problem="is a compound without members")]
 
 
-def type_name(dtype: np.dtype[Any]) -> str:
-    """A datatype in a word or two, for people."""
+def _type_name(dtype: np.dtype[Any]) -> str:
+    """Return a datatype in a word or two, for people."""
     if dtype.names:
         return f"compound of {len(dtype.names)}"
     if h5py.check_string_dtype(dtype) is not None:
@@ -311,18 +310,8 @@ def _axes(shape: tuple[int, ...]) -> str:
     return str(tuple(int(n) for n in shape))
 
 
-def is_placeholder(dataset: h5py.Dataset) -> bool:
-    """Is it the empty stand-in that NetCDF-4 writes for a dimension without coordinates?"""
-    return text_attribute(dataset, "NAME").startswith(_NETCDF_PLACEHOLDER)
-
-
-def is_matlab_empty(dataset: h5py.Dataset) -> bool:
-    """Does it hold the axes of an empty MATLAB array instead of values?"""
-    return "MATLAB_empty" in dataset.attrs
-
-
 def text_attribute(thing: h5py.HLObject, name: str) -> str:
-    """A text attribute; empty where it is missing, of another type or damaged."""
+    """Return a text attribute; empty if it is missing, of another type or damaged."""
     try:
         if name not in thing.attrs or not isinstance(thing.attrs.get_id(name).get_type(), h5py.h5t.TypeStringID):
             return ""

@@ -19,7 +19,7 @@ from packer.sources.hdf5.types import Column, swaps_are_forgotten
 BLOCK_BYTES = 8 * 2**20
 #: Rows held because they share chunks with rows asked for, over all datasets of a file; at most twice that.
 _HELD_BYTES = 32 * 2**20
-#: What a str costs beside its characters.
+#: What a str costs besides its characters.
 _STR_BYTES = 64
 #: Variable-length rows are read so many at once at first, and at most; how long they are is seen only then.
 _FIRST_RUN, _LONGEST_RUN = 16, 1024
@@ -34,7 +34,7 @@ class FileBlocks:
         columns: the fields.
         axis: number of the sample axis.
         start: first sample.
-        stop: behind the last one.
+        stop: after the last one.
     """
 
     def __init__(self, file: h5py.File, path: str, columns: Sequence[Column], axis: int, start: int, stop: int) -> None:
@@ -49,7 +49,7 @@ class FileBlocks:
         self._run = self._fixed_run()
 
     def _fixed_run(self) -> int:
-        """Samples a block, a multiple of the longest chunk that fits."""
+        """Return the samples a block, a multiple of the longest chunk that fits."""
         sample = sum(rows.row_bytes for rows in self._rows.values())
         sample += sum(_STR_BYTES for c in self._columns if c.spec.kind == "text")
         run = max(1, BLOCK_BYTES // max(1, sample))
@@ -60,7 +60,7 @@ class FileBlocks:
     def __iter__(self) -> Iterator[Block]:
         """
         Raises:
-            SourceError: with the number of the bad sample, counted from `start`, behind all blocks before it.
+            SourceError: with the number of the bad sample, counted from `start`, after all blocks before it.
         """
         run = min(_FIRST_RUN, self._run) if self._is_variable else self._run
         first = self._start
@@ -88,10 +88,10 @@ class FileBlocks:
             return {c.spec.name: field_values(values[c.dataset], c, self._path) for c in self._columns}
 
     def _last_good(self, first: int, last: int) -> int:
-        """Number of the first sample that cannot be read, given that first..last cannot."""
+        """Return the number of the first sample that cannot be read, given that first..last cannot."""
         good, bad, step = first, last, 1
         while bad - good > 1:
-            # Doubling from the front: a caller who goes on behind a bad row most often meets the next bad one.
+            # Doubling from the front: a caller who goes on after a bad row most often meets the next bad one.
             middle = min(good + step, (good + bad) // 2)
             try:
                 self._block(good, middle)
@@ -120,7 +120,7 @@ def _readers(datasets: dict[str, h5py.Dataset], axis: int, stop: int) -> dict[st
 
 
 def field_values(values: NDArray[Any], column: Column, path: str) -> NDArray[Any] | list[NDArray[Any]] | list[str]:
-    """The field's values for m samples out of the dataset's, in the form that a block holds.
+    """Return the field's values for m samples out of the dataset's, in the form that a block holds.
 
     Raises:
         SourceError: text is not UTF-8, a bool is neither 0 nor 1.
@@ -162,7 +162,7 @@ def _texts(values: NDArray[Any], column: Column, path: str) -> list[str]:
 
 
 def boxed(dataset: h5py.Dataset) -> NDArray[Any]:
-    """The whole dataset as the one sample of a batch: (1, ...)."""
+    """Return the whole dataset as the one sample of a batch: (1, ...)."""
     if dataset.dtype.hasobject and not dataset.dtype.names:
         box = np.empty(1, dataset.dtype)
         box[0] = dataset[()]
@@ -177,7 +177,7 @@ def _check_bools(values: NDArray[Any], column: Column, path: str) -> None:
 
 
 def _sample_bytes(block: Block, count: int) -> NDArray[np.int64]:
-    """Bytes of each sample in memory."""
+    """Return the bytes of each sample in memory."""
     sizes = np.ones(count, np.int64)
     for values in block.values():
         if isinstance(values, np.ndarray):
@@ -188,7 +188,7 @@ def _sample_bytes(block: Block, count: int) -> NDArray[np.int64]:
 
 
 def _cut(block: Block, sizes: NDArray[np.int64]) -> Iterator[Block]:
-    """The block in pieces of at most BLOCK_BYTES, or of one sample."""
+    """Yield the block in pieces of at most BLOCK_BYTES, or of one sample."""
     ends = np.cumsum(sizes)
     first, before = 0, 0
     while first < len(ends):
@@ -198,18 +198,18 @@ def _cut(block: Block, sizes: NDArray[np.int64]) -> Iterator[Block]:
 
 
 def row_bytes(dataset: h5py.Dataset, axis: int) -> int:
-    """Bytes of one row along `axis`; of variable-length values only what points to them."""
+    """Return the bytes of one row along `axis`; of variable-length values only what points to them."""
     return int(math.prod(dataset.shape)) * int(dataset.dtype.itemsize) // max(1, int(dataset.shape[axis]))
 
 
 class DatasetRows:
-    """Rows of a dataset along its sample axis, each chunk decoded once where memory allows.
+    """Rows of a dataset along its sample axis, each chunk decoded once if memory allows.
 
-    Rows that lie behind those asked for, in the same chunks, are held for the next call.
+    Rows that lie after those asked for, in the same chunks, are held for the next call.
 
     Args:
         dataset: the open dataset.
-        axis: number of the sample axis, from the end where negative.
+        axis: number of the sample axis, from the end if negative.
         stop: rows from here on are never asked for.
         held_bytes: at most about this much is held.
     """
@@ -225,7 +225,7 @@ class DatasetRows:
         self._first = 0
 
     def _run(self, most: int) -> int:
-        """Rows to read at once so that no chunk is decoded twice; `most` where that is too many."""
+        """Return the rows to read at once so that no chunk is decoded twice; `most` if that is too many."""
         if self._dataset.dtype.hasobject:
             # How long variable-length values are is not known, so none are read before they are asked for.
             return 1
@@ -235,7 +235,7 @@ class DatasetRows:
         return 1 if self._axis == 0 else most
 
     def take(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows start..stop, (stop - start, ...), C-contiguous, in the dataset's own dtype."""
+        """Return rows start..stop, (stop - start, ...), C-contiguous, in the dataset's own dtype."""
         if stop - start >= self.run:
             return self._read(start, stop)
         pieces = []

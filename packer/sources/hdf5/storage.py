@@ -1,9 +1,8 @@
-"""Is what a dataset's header declares really there? Checked before any value is read.
+"""Opens a dataset after checking that what its header declares is really there and can be decoded.
 
-libhdf5 gives fill values, and no error, for parts of virtual datasets whose file is missing and for
-external raw files that are too short; both are errors here. Chunks and datasets that were never
-written are fill values by HDF5's own rules and stay so, but sizes out of all proportion to the file
-are refused.
+libhdf5 gives fill values, and no error, for parts of virtual datasets whose file is missing and for external raw files
+that are too short; both are errors here. Chunks and datasets that were never written are fill values by HDF5's own
+rules and stay so, but sizes out of all proportion to the file are refused.
 """
 
 from __future__ import annotations
@@ -28,6 +27,9 @@ _BELIEVED_BYTES = 2**30
 #: Values per byte of file beyond which a declared size is a lie. Deflate reaches 1,032 on zeros.
 _MAX_RATIO = 10_000
 _MAX_DEPTH = 8
+#: Chunks above this stay decoded in libhdf5's cache while their rows are read. Decoding one takes that much
+#: memory anyway, and decoding it again for every block would take minutes.
+_GIANT_CHUNK_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True)
@@ -36,15 +38,54 @@ class Storage:
 
     Attributes:
         files: paths of further files that are read for it.
-        note: a sentence on values that were never written; None where all were, as far as is cheap to tell.
+        note: a sentence on values that were never written; None if all were, as far as is cheap to tell.
     """
 
     files: tuple[str, ...] = ()
     note: str | None = None
 
 
-def checked(dataset: h5py.Dataset, samples: int) -> Storage:
-    """Where the values of a dataset of `samples` samples lie, after all sizes and files have been checked.
+def dataset_at(file: h5py.File, path: str, name: str, samples: int) -> tuple[h5py.Dataset, Storage]:
+    """Return the dataset `name` of the open file `path`, which has `samples` samples, and where its values lie.
+
+    Called by the process that plans and by each that reads: files and plug-ins may be missing in any.
+
+    Raises:
+        SourceError: its values are not all there, or cannot be decoded.
+    """
+    dataset = file[name]
+    try:
+        storage = _checked(dataset, samples)
+    except SourceError as error:
+        raise SourceError(error.reason, path) from error
+    lacking = _missing_filter(dataset)
+    if lacking:
+        raise SourceError(f"dataset {name} cannot be read: {lacking}", path)
+    return _reopened(dataset), storage
+
+
+def _reopened(dataset: h5py.Dataset) -> h5py.Dataset:
+    """Return the same, with external raw files found next to the HDF5 file and giant chunks cached."""
+    prefix = _external_prefix(dataset)
+    chunk_bytes = math.prod(dataset.chunks or ()) * dataset.dtype.itemsize
+    if prefix is None and chunk_bytes <= _GIANT_CHUNK_BYTES:
+        return dataset
+    holder, name = dataset.file.id, dataset.name.encode()
+    # A dataset that is open already keeps the prefix and cache that it was opened with.
+    dataset.id.close()
+    access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
+    if prefix is not None:
+        access.set_efile_prefix(prefix.encode())
+    if chunk_bytes > _GIANT_CHUNK_BYTES:
+        access.set_chunk_cache(1, chunk_bytes, 1.0)
+    return h5py.Dataset(h5py.h5d.open(holder, name, access))
+
+
+# ---------------------------------------------------------------- is it all there?
+
+
+def _checked(dataset: h5py.Dataset, samples: int) -> Storage:
+    """Return where the values of a dataset of `samples` samples lie, after checking all sizes and files.
 
     Raises:
         SourceError: without `path`; the reason names the dataset.
@@ -118,15 +159,15 @@ def _external_files(dataset: h5py.Dataset) -> list[str]:
 
 
 def _external_path(dataset: h5py.Dataset, name: str) -> str | None:
-    """Where an external raw file is: beside the HDF5 file, or as libhdf5 does it, in the working folder."""
+    """Return where an external raw file is: next to the HDF5 file, or as libhdf5 does it, in the working folder."""
     for folder in (Path(dataset.file.filename).parent, Path()):
         if (folder / name).exists():
             return str(folder / name)
     return None
 
 
-def external_prefix(dataset: h5py.Dataset) -> str | None:
-    """Folder that the names of a dataset's external raw files start from; None where it has none."""
+def _external_prefix(dataset: h5py.Dataset) -> str | None:
+    """Return the folder that the names of a dataset's external raw files start from; None if it has none."""
     for name, _offset, _size in dataset.external or ():
         path = _external_path(dataset, name)
         if path is not None and not Path(name).is_absolute():
@@ -135,7 +176,7 @@ def external_prefix(dataset: h5py.Dataset) -> str | None:
 
 
 def _virtual_files(dataset: h5py.Dataset, depth: int) -> Iterator[str]:
-    """Paths of all files that a virtual dataset shows, each checked to exist and to be long enough."""
+    """Yield the paths of all files that a virtual dataset shows, each checked to exist and to be long enough."""
     if depth > _MAX_DEPTH:
         raise SourceError(f"virtual dataset {dataset.name} leads to virtual datasets more than {_MAX_DEPTH} deep")
     here = dataset.file.filename
@@ -185,7 +226,7 @@ def _source_files(dataset: h5py.Dataset, file: h5py.File, source: Any, depth: in
 
 
 def _falls_short(dataset: h5py.Dataset, source: Any, target: h5py.Dataset) -> bool:
-    """Is the source smaller than what is shown of it? Unlimited selections follow the source."""
+    """Return whether the source is smaller than what is shown of it; unlimited selections follow the source."""
     shown, space = source.vspace, source.src_space
     try:
         if space.get_select_type() == h5py.h5s.SEL_ALL:
@@ -195,49 +236,6 @@ def _falls_short(dataset: h5py.Dataset, source: Any, target: h5py.Dataset) -> bo
     except (RuntimeError, ValueError):
         return False
     return len(high) == len(target.shape) and any(h >= n for h, n in zip(high, target.shape, strict=True))
-
-
-# ---------------------------------------------------------------- opening a dataset
-
-#: Chunks above this stay decoded in libhdf5's cache while their rows are read. Decoding one takes that much
-#: memory anyway, and decoding it again for every block would take minutes.
-_GIANT_CHUNK_BYTES = 16 * 2**20
-
-
-def dataset_at(file: h5py.File, path: str, name: str, samples: int) -> tuple[h5py.Dataset, Storage]:
-    """The dataset `name` of the open file `path`, which has `samples` samples, and where its values lie.
-
-    Called by the process that plans and by each that reads: files and plug-ins may be missing in any.
-
-    Raises:
-        SourceError: its values are not all there, or cannot be decoded.
-    """
-    dataset = file[name]
-    try:
-        storage = checked(dataset, samples)
-    except SourceError as error:
-        raise SourceError(error.reason, path) from error
-    lacking = missing_filter(dataset)
-    if lacking:
-        raise SourceError(f"dataset {name} cannot be read: {lacking}", path)
-    return _reopened(dataset), storage
-
-
-def _reopened(dataset: h5py.Dataset) -> h5py.Dataset:
-    """The same, with external raw files found beside the HDF5 file and giant chunks cached."""
-    prefix = external_prefix(dataset)
-    chunk_bytes = math.prod(dataset.chunks or ()) * dataset.dtype.itemsize
-    if prefix is None and chunk_bytes <= _GIANT_CHUNK_BYTES:
-        return dataset
-    holder, name = dataset.file.id, dataset.name.encode()
-    # A dataset that is open already keeps the prefix and cache that it was opened with.
-    dataset.id.close()
-    access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
-    if prefix is not None:
-        access.set_efile_prefix(prefix.encode())
-    if chunk_bytes > _GIANT_CHUNK_BYTES:
-        access.set_chunk_cache(1, chunk_bytes, 1.0)
-    return h5py.Dataset(h5py.h5d.open(holder, name, access))
 
 
 # ---------------------------------------------------------------- filters
@@ -270,10 +268,10 @@ _OTHERS = {
 }
 
 
-def missing_filter(dataset: h5py.Dataset) -> str | None:
-    """Why the dataset's chunks cannot be decoded here, with the remedy; None where they can.
+def _missing_filter(dataset: h5py.Dataset) -> str | None:
+    """Return why the dataset's chunks cannot be decoded here, with the remedy; None if they can.
 
-    Imports hdf5plugin, where it is installed, when a filter is met that libhdf5 does not have.
+    Imports hdf5plugin, if it is installed, when a filter is met that libhdf5 does not have.
     """
     lacking = _lacking(dataset)
     has_plugins = bool(lacking) and _plugins_loaded()

@@ -6,7 +6,7 @@ Floats that numpy does not have, bfloat16 above all, are widened by the library 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -41,7 +41,7 @@ class Column:
 
 
 def paths(columns: Sequence[Column]) -> dict[str, str]:
-    """Path of each field, where it is not the name with slashes for dots: names may hold dots of their own."""
+    """Return the path of each field if it is not the name with slashes for dots: names may hold dots of their own."""
     return {c.spec.name: c.path for c in columns if c.path != "/" + c.spec.name.replace(".", "/")}
 
 
@@ -51,11 +51,10 @@ class Leaf:
 
     Attributes:
         members: names of compound members that lead to it.
-        problem: why it cannot be stored, as a phrase that follows the path; None where it can.
+        problem: why it cannot be stored, as a phrase that follows the path; None if it can.
         dtype: name of its dtype.
         kind: `array` or `text`.
         shape: shape of one sample.
-        enum: names and numbers of an enumeration.
         charset: `ascii` or `utf-8`, what the file says of text.
     """
 
@@ -64,12 +63,11 @@ class Leaf:
     dtype: str = ""
     kind: Kind = "array"
     shape: Shape = ()
-    enum: dict[str, int] = field(default_factory=dict)
     charset: str = "ascii"
 
 
 def leaves(dtype: np.dtype[Any], shape: tuple[int, ...], members: tuple[str, ...] = ()) -> Iterator[Leaf]:
-    """All fields of samples of `dtype` and `shape`, compounds taken apart."""
+    """Yield all fields of samples of `dtype` and `shape`, compounds taken apart."""
     if dtype.subdtype is not None:
         base, axes = dtype.subdtype
         yield from leaves(base, shape + axes, members)
@@ -92,9 +90,7 @@ def _leaf(dtype: np.dtype[Any], shape: tuple[int, ...], members: tuple[str, ...]
     if base is not None:
         return _vlen_leaf(np.dtype(base), shape, members)
     if dtype.newbyteorder("=").name in DTYPES:
-        enum = h5py.check_enum_dtype(dtype) or {}
-        names = {str(k): int(v) for k, v in enum.items()}
-        return Leaf(members, dtype=dtype.newbyteorder("=").name, shape=shape, enum=names)
+        return Leaf(members, dtype=dtype.newbyteorder("=").name, shape=shape)
     return Leaf(members, _refusal(dtype))
 
 
@@ -125,8 +121,34 @@ def _refusal(dtype: np.dtype[Any]) -> str:
     return f"has dtype {dtype}, which cannot be stored; one of {', '.join(DTYPES)} can"
 
 
+def undecorated(dtype: np.dtype[Any]) -> str | None:
+    """Return what the plan says of a dtype that an export does not give back in full, as a phrase; None if it does."""
+    found: list[str] = []
+
+    def look(inner: np.dtype[Any]) -> None:
+        text, base = h5py.check_string_dtype(inner), h5py.check_vlen_dtype(inner)
+        if inner.names:
+            sizes = [inner[name].itemsize for name in inner.names]
+            found.extend(
+                ["the room between its members"] if sum(sizes) < inner.itemsize and not inner.hasobject else []
+            )
+            for name in inner.names:
+                look(inner[name])
+        elif inner.subdtype is not None:
+            look(inner.subdtype[0])
+        elif text is not None:
+            found.extend(["its charset"] if text.encoding != ("utf-8" if text.length is None else "ascii") else [])
+        elif base is not None:
+            found.extend(["its byte order"] if not np.dtype(base).isnative else [])
+        elif h5py.check_enum_dtype(inner) is not None:
+            found.append("the names of its numbers")
+
+    look(dtype)
+    return f"is exported without {', '.join(dict.fromkeys(found))}" if found else None
+
+
 def references_within(type_: h5py.h5t.TypeID, lists_alone: bool = False) -> bool:
-    """Are there references within lists or compounds of this type? h5py corrupts memory when it reads some of these.
+    """Return whether there are references within lists or compounds: h5py corrupts memory when it reads some of these.
 
     Args:
         lists_alone: count those within lists only.
@@ -149,7 +171,7 @@ def references_within(type_: h5py.h5t.TypeID, lists_alone: bool = False) -> bool
 
 @lru_cache
 def swaps_are_forgotten() -> bool:
-    """Does this h5py hand out big-endian variable-length values as if they were native?
+    """Return whether this h5py hands out big-endian variable-length values as if they were native.
 
     Version 3.16 does: 1 comes out as 256. Tried on a file in memory, since versions may differ.
     """
@@ -167,7 +189,7 @@ _NAMES = {(8, 7): "bfloat16", (4, 3): "float8 (E4M3)", (5, 2): "float8 (E5M2)"}
 
 
 def widened(type_: h5py.h5t.TypeID) -> str | None:
-    """What the plan says of values that are read as a wider float, as a phrase; None where none are."""
+    """Return what the plan says of values that are read as a wider float, as a phrase; None if none are."""
     if isinstance(type_, h5py.h5t.TypeArrayID | h5py.h5t.TypeVlenID):
         return widened(type_.get_super())
     if not _is_wider(type_):
@@ -177,7 +199,7 @@ def widened(type_: h5py.h5t.TypeID) -> str | None:
 
 
 def misread(type_: h5py.h5t.TypeID) -> str | None:
-    """Why a datatype cannot be read rightly, as a phrase; None where it can.
+    """Return why a datatype cannot be read rightly, as a phrase; None if it can.
 
     h5py lays the members of a compound where the file has them: one that is widened would run into the next.
     """

@@ -12,7 +12,7 @@ import pytest
 from packer.convert import convert
 from packer.export import export
 from packer.repack import repack
-from packer.sources.hdf5 import attributes, units
+from packer.sources.hdf5 import origin, units
 from packer.sources.hdf5.source import open_hdf5
 from packer.sources.opening import SourceOptions
 
@@ -22,7 +22,7 @@ Notes = tuple[str, ...]
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> int:
     """Lets a manifest keep 5 things of one kind, and not 500."""
-    for module, name in ((attributes, "MAX_KEPT"), (units, "MAX_KEPT"), (attributes, "_MAX_TYPES")):
+    for module, name in ((origin, "MAX_KEPT"), (units, "MAX_KEPT")):
         assert getattr(module, name) == 500
         monkeypatch.setattr(module, name, 5)
     return 5
@@ -50,7 +50,7 @@ def test_rows_of_many_datasets(tmp_path: Path, few: int) -> None:
     notes, exported = told(tmp_path, make)
     said = {
         "d.h5: attributes of 2 datasets and groups are not kept: there are more than 5",
-        "d.h5: datatypes of 2 datasets are not kept: there are more than 5",
+        "d.h5: dtypes of 2 datasets are not kept: there are more than 5",
     }
     assert set(notes) == said
     assert set(exported) == said
@@ -123,7 +123,7 @@ def test_what_groups_lose(tmp_path: Path) -> None:
 
 
 def test_many_groups(tmp_path: Path, few: int) -> None:
-    """Attributes and datatypes of samples beyond the first are counted."""
+    """Attributes and dtypes of samples beyond the first are counted."""
 
     def make(file: h5py.File) -> None:
         for n in range(few + 3):
@@ -133,7 +133,7 @@ def test_many_groups(tmp_path: Path, few: int) -> None:
     notes, exported = told(tmp_path, make, "groups")
     said = (
         "attributes of 3 samples are not kept: there are more than 5",
-        "datatypes of 2 samples are not kept: there are more than 5",
+        "dtypes of 2 samples are not kept: there are more than 5",
     )
     assert notes == said
     assert exported == said
