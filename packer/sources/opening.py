@@ -16,7 +16,7 @@ from packer.sources.base import Looking, OnBad, Source, not_looking, stop
 from packer.sources.files import KIND_OF, find, is_basicsr, kind_of, walk
 
 if TYPE_CHECKING:
-    from packer.sources.images.downscaled import DownscaledSource
+    from packer.sources.images.derived import DownscaledSource
     from packer.sources.images.source import ImageSource
 
 #: Files looked at in a folder before its kind is settled; a folder of millions need not be walked twice.
@@ -153,8 +153,8 @@ def _open_pictures(
     kind: str, named: Mapping[str, str], options: SourceOptions, on_bad: OnBad, looking: Looking
 ) -> Source:
     from packer.sources.images.basicsr import open_basicsr
-    from packer.sources.images.modes import MAX_PIXELS
-    from packer.sources.images.samples import check_one_field
+    from packer.sources.images.pairing import check_one_field
+    from packer.sources.images.pillow import MAX_PIXELS
     from packer.sources.images.source import open_images
 
     inputs = {name or "image": path for name, path in named.items()}
@@ -171,7 +171,7 @@ def _open_pictures(
 def _downscaled(source: ImageSource, options: SourceOptions) -> ImageSource | DownscaledSource:
     if options.downscale is None:
         return source
-    from packer.sources.images.downscaled import DownscaledSource
+    from packer.sources.images.derived import DownscaledSource
 
     return DownscaledSource(source, options.downscale)
 
@@ -181,7 +181,7 @@ def _cut(source: ImageSource | DownscaledSource, options: SourceOptions) -> Sour
         if options.stride is not None:
             raise UsageError("--stride says how far apart squares lie; give their size with --patch")
         return source
-    from packer.sources.images.patches import cut
+    from packer.sources.images.derived import cut
 
     stride = options.patch if options.stride is None else options.stride
     if min(options.patch, stride) < 1:

@@ -2,50 +2,52 @@
 
     source = open_basicsr({"lr": "DIV2K/lq.lmdb", "hr": "DIV2K/gt.lmdb"})
 
-Partners are found by their keys, as those of files are by their names; the pixels are read and checked as those of PNG
-files are.
+A folder holds `data.mdb` with one encoded picture a key, and `meta_info.txt` with its size. Partners are found by
+their keys, as those of files are by their names; the pixels are read and checked as those of PNG files are. The values
+are found by `packer.format.btree`, so that a damaged file is an error and never a crash, and nothing needs a lock.
 """
 
 from __future__ import annotations
 
 import io
+import mmap
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, cast
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import SourceError
-from packer.format.schema import FieldSpec
+from packer.errors import DamagedError, SourceError
+from packer.format import btree
 from packer.sources.base import HEADERS, Looking, OnBad, not_looking, stop, watched
-from packer.sources.files import LMDB_DATA
-from packer.sources.images import basicsr_file as lmdb_file
+from packer.sources.files import LMDB_DATA, LMDB_LIST
 from packer.sources.images import png
-from packer.sources.images.basicsr_file import Place
-from packer.sources.images.content import check_content
-from packer.sources.images.copies import Stored
-from packer.sources.images.files import Found
-from packer.sources.images.formats import ImageHeader, png_image, png_pixels_of
-from packer.sources.images.modes import MAX_PIXELS, ImageOptions
-from packer.sources.images.pairing import Pairing, pair
-from packer.sources.images.samples import (
-    Samples,
-    changes,
-    field_spec,
-    marker_values,
-    markers,
-    report_partners,
-    share_out,
-)
-from packer.sources.images.source import ImageSource
+from packer.sources.images.copies import mark_of
+from packer.sources.images.formats import ImageHeader, check_content, decode, png_image, unreadable
+from packer.sources.images.pairing import Found, Pairing, marker_values, markers, pair, report_partners, share_out
+from packer.sources.images.pillow import MAX_PIXELS, ImageOptions
+from packer.sources.images.source import ImageSource, Samples, field_spec
 
 #: Bytes of a value in which its header is sought first: few pictures have 64 KiB of other things before the pixels.
 HEAD_BYTES = 65536
 
 #: Keys are paired as files are, with the suffix that `meta_info.txt` gives them.
 SUFFIX = ".png"
+
+#: `baboon.png (480,492,3) 1`: name, height, width and channels, level of compression.
+_LINE = re.compile(r"(?P<key>.+)\.\w+ \((?P<height>\d+),(?P<width>\d+),\d+\) \d+")
+
+
+class Place(NamedTuple):
+    """Where the bytes of a picture lie in the file."""
+
+    offset: int
+    size: int
 
 
 def open_basicsr(
@@ -69,7 +71,7 @@ def open_basicsr(
         SourceError: a damaged LMDB file or list, no sample left, what `on_bad` raises.
     """
     options = ImageOptions(mode, palette, max_pixels)
-    held = {name: lmdb_file.places(folder) for name, folder in inputs.items()}
+    held = {name: places(folder) for name, folder in inputs.items()}
     found = {name: Found(inputs[name], [key + SUFFIX for key in keys], Counter()) for name, keys in held.items()}
     share_out(found)
     paired = pair({name: some.files for name, some in found.items()})
@@ -81,10 +83,11 @@ def open_basicsr(
         names=samples.names,
         folders=dict(inputs),
         paths=samples.paths,
-        sizes={name: np.array([header[:2] for header in some], np.int32) for name, some in samples.headers.items()},
+        sizes=samples.sizes(),
         options=options,
         origin={"mode": options.mode, "palette": options.palette, "markers": marker_values(paired)},
-        remarks=[*(note for some in headers.values() for note in some.notes()), *markers(paired), *changes(samples)],
+        remarks=[*(note for some in headers.values() for note in some.notes()), *markers(paired), *samples.changes()],
+        marks=samples.marks(),
         places={name: _array([held[name][_key(path)] for path in some]) for name, some in samples.paths.items()},
     )
 
@@ -106,7 +109,7 @@ class _Headers:
 
     def __init__(self, folder: str, places: Mapping[str, Place], options: ImageOptions, on_bad: OnBad) -> None:
         self.folder, self._places, self._options = folder, places, options
-        self._listed = lmdb_file.listed_sizes(folder)
+        self._listed = listed_sizes(folder)
         for key in self._listed.keys() - places.keys():
             on_bad(SourceError("is listed in meta_info.txt, but the LMDB file has no such key", f"{folder}/{key}"))
         self._unlisted = len(places.keys() - self._listed.keys())
@@ -129,26 +132,26 @@ class _Headers:
         """The header of the picture at a relative path; raises SourceError where it cannot be packed."""
         key, shown = _key(path), f"{self.folder}/{path}"
         place = self._places[key]
-        head = lmdb_file.value(file, place, shown, HEAD_BYTES)
+        head = value(file, place, shown, HEAD_BYTES)
         check_content(head, "PNG", shown)
         try:
             header = png.read_header(io.BytesIO(head), head, shown)
         except SourceError:
             if place.size <= HEAD_BYTES:
                 raise
-            whole = lmdb_file.value(file, place, shown)
+            whole = value(file, place, shown)
             header = png.read_header(io.BytesIO(whole), whole, shown)
         size = header.height, header.width
         if self._listed.get(key, size) != size:
             self._misjudged.append(key)
-        return png_image(header, shown, self._options)
+        return png_image(header, shown, self._options, mark_of(place.size, head))
 
 
 def _samples(paired: Pairing, headers: Mapping[str, _Headers], on_bad: OnBad, looking: Looking) -> Samples:
     """Headers field by field, in one pass over each file; a sample with a bad one is left out of every field."""
     read = {}
     for name, paths in paired.files.items():
-        with lmdb_file.opened(headers[name].folder) as file:
+        with opened(headers[name].folder) as file:
             some = watched(paths, f"{HEADERS} of {name}", looking, len(paths))
             read[name] = [_header(headers[name], file, path, on_bad) for path in some]
     good = [i for i in range(len(paired.names)) if all(some[i] for some in read.values())]
@@ -189,29 +192,91 @@ class LmdbImageSource(ImageSource):
     def files(self) -> list[str]:
         return [f"{self.folders[spec.name]}/{LMDB_DATA}" for spec in self.fields]
 
-    def _stored(self, spec: FieldSpec) -> Stored:
-        folder, places = self.folders[spec.name], self.places[spec.name]
+    @contextmanager
+    def _opened(self, name: str, number: int) -> Iterator[BinaryIO]:
+        yield io.BytesIO(self._value(name, number))
 
-        def read(number: int, offset: int, size: int) -> bytes:
-            place = Place(int(places[number, 0]) + offset, int(places[number, 1]) - offset)
-            with lmdb_file.opened(folder) as file:
-                return lmdb_file.value(file, place, self._path(spec.name, number), size)
+    def _pixels(self, name: str, number: int) -> NDArray[Any]:
+        return decode(self._value(name, number), "PNG", self._path(name, number), self.options)
 
-        return Stored(places[:, 1].tolist(), read)
-
-    def _image(self, spec: FieldSpec, number: int) -> NDArray[Any]:
-        path = self._path(spec.name, number)
-        with lmdb_file.opened(self.folders[spec.name]) as file:
-            data = lmdb_file.value(file, Place(*map(int, self.places[spec.name][number])), path)
-        check_content(data[: png.HEAD_BYTES], "PNG", path)
-        checked = png.check(data, path)
-        if (checked.header.height, checked.header.width) != tuple(self.sizes[spec.name][number]):
-            raise _changed(path)
-        image = png_pixels_of(checked, path, self.options)
-        if image.shape[2] != spec.shape[2] or image.dtype != spec.dtype:
-            raise _changed(path)
-        return image
+    def _value(self, name: str, number: int) -> bytes:
+        with opened(self.folders[name]) as file:
+            return value(file, Place(*map(int, self.places[name][number])), self._path(name, number))
 
 
-def _changed(path: str) -> SourceError:
-    return SourceError("is not what it was when its header was read; start again", path)
+def listed_sizes(folder: str) -> dict[str, tuple[int, int]]:
+    """Height and width of every picture that `meta_info.txt` lists, by key.
+
+    Raises:
+        SourceError: the list cannot be read, or a line is not of the form that BasicSR writes.
+    """
+    path = f"{folder}/{LMDB_LIST}"
+    sizes = {}
+    for number, line in enumerate(_text(path).splitlines(), 1):
+        found = _LINE.fullmatch(line.strip())
+        if found:
+            sizes[found["key"]] = int(found["height"]), int(found["width"])
+        elif line.strip():
+            reason = f"line {number} is {line.strip()[:80]!r}; a line such as 'name.png (480,492,3) 1' is expected"
+            raise SourceError(f"{reason}; mend the line", path)
+    return sizes
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise SourceError("is no text (UTF-8); get it again, or make the folder again with BasicSR", path) from error
+    except OSError as error:
+        raise unreadable(error, path) from error
+
+
+def places(folder: str) -> dict[str, Place]:
+    """The place of every value, by key.
+
+    Raises:
+        SourceError: not a sound LMDB file, or a key that is no text.
+    """
+    path = f"{folder}/{LMDB_DATA}"
+    with opened(folder) as file:
+        try:
+            page_size = btree.check_size(file.read(btree.HEAD_BYTES), Path(path).stat().st_size, path)
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as buffer:
+                values = btree.walk(buffer, page_size, path)
+        except DamagedError as error:
+            raise SourceError(str(error).removeprefix(f"{path}: "), path) from error
+    return {_text_key(value.key, path): Place(value.offset, value.size) for value in values}
+
+
+def _text_key(key: bytes, path: str) -> str:
+    try:
+        return key.decode()
+    except UnicodeDecodeError as error:
+        raise SourceError(
+            f"has a key {key!r} that is no text (UTF-8), so its sample would have no name", path
+        ) from error
+
+
+@contextmanager
+def opened(folder: str) -> Iterator[BinaryIO]:
+    """The data file; what goes wrong within the block with the operating system is a SourceError."""
+    path = f"{folder}/{LMDB_DATA}"
+    try:
+        with Path(path).open("rb") as file:
+            yield file
+    except OSError as error:
+        raise unreadable(error, path) from error
+
+
+def value(file: BinaryIO, place: Place, path: str, most: int | None = None) -> bytes:
+    """The bytes of a value, or the first `most` of them.
+
+    Raises:
+        SourceError: the file has become shorter.
+    """
+    wanted = place.size if most is None else min(most, place.size)
+    file.seek(place.offset)
+    data = file.read(wanted)
+    if len(data) < wanted:
+        raise SourceError("was cut short while it was read; start again when nothing writes to it", path)
+    return data

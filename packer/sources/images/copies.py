@@ -1,19 +1,17 @@
 """Pictures of one field that are copies of one another, found by the bytes of their files.
 
-Of pictures that are equally long the last bytes are compared, where PNG has a checksum of its pixels; what is equal
-there is read whole. Where all lengths differ that takes 4 us a file.
+Copies have one mark: a hash of their length and first bytes, taken when the header was read. Of pictures with one mark
+the last bytes are compared, where PNG has a checksum of its pixels; what is equal there is read whole.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import NamedTuple
+from contextlib import AbstractContextManager
+from typing import BinaryIO
 
 import xxhash
-
-from packer.errors import SourceError
-from packer.sources.files import open_raw
 
 #: Copies that a sentence names in a group, and groups that it names; the rest is counted.
 NAMED = 3
@@ -21,27 +19,36 @@ NAMED = 3
 TAIL_BYTES = 64
 _PIECE_BYTES = 2**20
 
-
-class Stored(NamedTuple):
-    """How long the pictures of a field are in bytes, and `read(number, offset, size)`, bytes of one of them."""
-
-    sizes: Sequence[int]
-    read: Callable[[int, int, int], bytes]
+#: Opens the file of a picture by its number.
+Opened = Callable[[int], AbstractContextManager[BinaryIO]]
 
 
-def copies(names: Sequence[str], field: str, stored: Stored) -> list[str]:
-    """A sentence on the samples whose pictures of `field` have the same bytes; none where all differ.
+def mark_of(nbytes: int, head: bytes) -> int:
+    """Return the mark of a picture of `nbytes` that begins with `head`; the same within one process alone."""
+    return hash((nbytes, head))
+
+
+def copies(names: Sequence[str], field: str, marks: Sequence[int], opened: Opened) -> list[str]:
+    """Return a sentence on the samples whose pictures of `field` have the same bytes; none if all differ.
 
     Raises:
-        SourceError: a file has gone or cannot be read.
+        SourceError: what `opened` raises.
     """
 
     def tail(number: int) -> bytes:
-        size = stored.sizes[number]
-        return stored.read(number, max(size - TAIL_BYTES, 0), TAIL_BYTES)
+        with opened(number) as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - TAIL_BYTES, 0))
+            return file.read()
+
+    def digest(number: int) -> bytes:
+        hashed = xxhash.xxh3_128()
+        with opened(number) as file:
+            while piece := file.read(_PIECE_BYTES):
+                hashed.update(piece)
+        return hashed.digest()
 
     groups: list[list[int]] = [list(range(len(names)))]
-    for key in (stored.sizes.__getitem__, tail, lambda number: _digest(stored, number)):
+    for key in (marks.__getitem__, tail, digest):
         groups = _alike(groups, key)
     if not groups:
         return []
@@ -57,7 +64,7 @@ def _listed(names: Sequence[str], group: Sequence[int]) -> str:
 
 
 def _alike(groups: Iterable[list[int]], key: Callable[[int], Hashable]) -> list[list[int]]:
-    """The members of each group that share their key with another one, in groups, in order."""
+    """Return the members of each group that share their key with another one, in groups, in order."""
     found: list[list[int]] = []
     for group in groups:
         by_key: dict[Hashable, list[int]] = {}
@@ -65,39 +72,3 @@ def _alike(groups: Iterable[list[int]], key: Callable[[int], Hashable]) -> list[
             by_key.setdefault(key(number), []).append(number)
         found += [some for some in by_key.values() if len(some) > 1]
     return found
-
-
-def _digest(stored: Stored, number: int) -> bytes:
-    digest = xxhash.xxh3_128()
-    for start in range(0, stored.sizes[number], _PIECE_BYTES):
-        digest.update(stored.read(number, start, _PIECE_BYTES))
-    return digest.digest()
-
-
-def files_stored(paths: Sequence[str]) -> Stored:
-    """Files as `copies` takes them.
-
-    Raises:
-        SourceError: a file has gone.
-    """
-
-    def read(number: int, offset: int, size: int) -> bytes:
-        try:
-            with open_raw(paths[number]) as file:
-                file.seek(offset)
-                return file.read(size)
-        except OSError as error:
-            raise _unreadable(paths[number], error) from error
-
-    return Stored([_size(path) for path in paths], read)
-
-
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size  # noqa: PTH116  # through Path it takes 7 us a file more
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: str, error: OSError) -> SourceError:
-    return SourceError(f"cannot be read: {error.strerror or error}", path)

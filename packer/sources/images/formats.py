@@ -1,83 +1,113 @@
-"""One image file: what its header says, and its pixels; PNG chunk by chunk, the rest through Pillow."""
+"""One picture file: what its first bytes say, its header, and its pixels; PNG by `png`, the rest by `pillow`."""
 
 from __future__ import annotations
 
+import os
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
-from packer.sources.files import IMAGES, open_raw
-from packer.sources.images import pillow as image_pillow
-from packer.sources.images import png
-from packer.sources.images.content import check_content
-from packer.sources.images.modes import CHANNELS, COLOUR_KEY, FEW_BITS, ImageOptions, convert_mode
+from packer.sources.files import IMAGES, open_raw, refuse_pointer, suffix_of
+from packer.sources.images import pillow, png
+from packer.sources.images.copies import mark_of
+from packer.sources.images.pillow import CHANNELS, COLOUR_KEY, FEW_BITS, ImageOptions, convert_mode
+
+#: First bytes and the format they stand for; image formats carry the names of `packer.sources.files.IMAGES`.
+_STARTS = (
+    (png.SIGNATURE, "PNG"),
+    (b"\xff\xd8\xff", "JPEG"),
+    (b"II*\0", "TIFF"),
+    (b"MM\0*", "TIFF"),
+    (b"II+\0", "TIFF"),
+    (b"MM\0+", "TIFF"),
+    (b"BM", "BMP"),
+    (b"GIF87a", "GIF"),
+    (b"GIF89a", "GIF"),
+    (b"\x89HDF", "HDF5"),
+    (b"\x8bJNG", "JNG"),
+    (b"\x8aMNG", "MNG"),
+    (b"\0\0\0\x0cjP  ", "JPEG 2000"),
+    (b"8BPS", "Photoshop"),
+    (b"v/1\x01", "OpenEXR"),
+    (b"\x93NUMPY", "NumPy"),
+    (b"ply", "PLY"),
+    (b"PK\x03\x04", "zip"),
+    (b"\x1f\x8b", "gzip"),
+    (b"%PDF", "PDF"),
+    (b"<?xml", "XML"),
+    (b"<svg", "SVG"),
+    (b"<", "HTML"),
+)
 
 
 class ImageHeader(NamedTuple):
-    """What an image will be when it is read: (height, width, channels) of dtype; `note` says what changes."""
+    """What a picture will be when it is read: (height, width, channels) of dtype.
+
+    Attributes:
+        note: what changes.
+        mark: see `copies.mark_of`.
+    """
 
     height: int
     width: int
     channels: int
     dtype: str
     note: str = ""
+    mark: int = 0
 
 
 def read_header(path: str, options: ImageOptions) -> ImageHeader:
-    """The header of an image file; nothing is decoded.
+    """Return the header of a picture file; nothing is decoded. Several threads may read at once within `pillow.quiet`.
 
     Raises:
         SourceError: the file is not what its name says, is damaged, too large or cannot be kept without loss.
     """
-    kind = _kind(path)
+    kind = IMAGES[suffix_of(path)]
     try:
         with open_raw(path) as file:
             head = file.read(png.HEAD_BYTES)
+            mark = mark_of(os.fstat(file.fileno()).st_size, head)
             check_content(head, kind, path)
             if kind == "PNG":
-                return png_image(png.read_header(file, head, path), path, options)
-        height, width, layout = image_pillow.read_size(path, kind, options)
+                return png_image(png.read_header(file, head, path), path, options, mark)
+        height, width, layout = pillow.read_size(path, kind, options)
     except OSError as error:
-        raise _unreadable(error, path) from error
+        raise unreadable(error, path) from error
     _check_mode(layout.dtype, path, options)
     channels = CHANNELS[options.mode] if options.mode else layout.channels
-    return ImageHeader(height, width, channels, layout.dtype, layout.note)
+    return ImageHeader(height, width, channels, layout.dtype, layout.note, mark)
 
 
 def read_image(path: str, options: ImageOptions) -> NDArray[Any]:
-    """The pixels as (H, W, C), C-contiguous, native-endian.
+    """Return the pixels as (H, W, C), C-contiguous, native-endian.
 
     Raises:
         SourceError: the file cannot be read or is damaged.
     """
-    kind = _kind(path)
     try:
         with open_raw(path) as file:
             data = file.readall()
     except OSError as error:
-        raise _unreadable(error, path) from error
-    check_content(data[: png.HEAD_BYTES], kind, path)
+        raise unreadable(error, path) from error
+    return decode(data, IMAGES[suffix_of(path)], path, options)
+
+
+def decode(data: bytes, kind: str, path: str, options: ImageOptions) -> NDArray[Any]:
+    """Return the pixels of the bytes of a file of this kind; as `read_image`."""
+    check_content(data, kind, path)
     if kind == "PNG":
         checked = png.check(data, path)
         options.check_size(checked.header.width, checked.header.height, path)
-        return png_pixels_of(checked, path, options)
-    image = image_pillow.decode(data, path, kind, options)
+        image = png.decode(checked, path, as_index=options.palette == "index")
+        return convert_mode(image, options.mode, png.see_through(checked)) if options.mode else image
+    image = pillow.decode(data, path, kind, options)
     _check_mode(image.dtype.name, path, options)
     return convert_mode(image, options.mode) if options.mode else image
 
 
-def png_pixels_of(checked: png.Png, path: str, options: ImageOptions) -> NDArray[Any]:
-    """The pixels of a checked PNG, converted as the options ask for."""
-    image = png.decode(checked, path, as_index=options.palette == "index")
-    return convert_mode(image, options.mode, png.see_through(checked)) if options.mode else image
-
-
-def _kind(path: str) -> str:
-    return IMAGES[path[path.rindex(".") :].lower()]
-
-
-def png_image(header: png.PngHeader, path: str, options: ImageOptions) -> ImageHeader:
+def png_image(header: png.PngHeader, path: str, options: ImageOptions, mark: int) -> ImageHeader:
+    """Return what a PNG will be when it is read; raises SourceError if it is too large."""
     options.check_size(header.width, header.height, path)
     channels = png.SAMPLES[header.colour]
     notes = []
@@ -89,7 +119,7 @@ def png_image(header: png.PngHeader, path: str, options: ImageOptions) -> ImageH
     if options.mode:
         channels = CHANNELS[options.mode]
     dtype = "uint16" if header.depth == 16 else "uint8"
-    return ImageHeader(header.height, header.width, channels, dtype, "; ".join(notes))
+    return ImageHeader(header.height, header.width, channels, dtype, "; ".join(notes), mark)
 
 
 def _check_mode(dtype: str, path: str, options: ImageOptions) -> None:
@@ -98,5 +128,34 @@ def _check_mode(dtype: str, path: str, options: ImageOptions) -> None:
         raise SourceError(reason, path)
 
 
-def _unreadable(error: OSError, path: str) -> SourceError:
+def unreadable(error: OSError, path: str) -> SourceError:
+    """Return the error of a file that the operating system does not give."""
     return SourceError(f"cannot be read: {error.strerror or error}; check that it is there and may be read", path)
+
+
+def content(head: bytes) -> str:
+    """Return the format of a file that begins with `head` (at least 16 bytes, or the whole file); empty if unknown."""
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        return "WebP"
+    if head[4:8] == b"ftyp":
+        return "AVIF or HEIC"
+    return next((name for start, name in _STARTS if head.startswith(start)), "")
+
+
+def check_content(head: bytes, expected: str, path: str) -> None:
+    """Raise SourceError if a file that begins with `head` does not hold the `expected` format."""
+    if head.startswith(png.SIGNATURE) and expected == "PNG":
+        return
+    if not head:
+        raise SourceError("is empty (0 bytes); get the file again", path)
+    refuse_pointer(head, path)
+    found = content(head)
+    if not found and expected == "PNG" and head[1:4] == b"PNG":
+        raise SourceError("damaged PNG: the signature it begins with was changed; get the file again", path)
+    if not found:
+        what = "zeros" if not any(head[: png.HEAD_BYTES]) else "no format that is known here"
+        raise SourceError(f"is no {expected}: it begins with {what}; get the file again", path)
+    if found != expected:
+        raise SourceError(
+            f"holds {found} data under the name of a {expected}; rename it or save it as {expected}", path
+        )

@@ -1,54 +1,46 @@
-"""Partners by name: which files of several fields make one sample.
+"""Partners by name: which files of several fields make one sample, and what is said of those that make none.
 
-Partners have the same relative path without suffix, but for a marker that all names of a field share:
-`0001x4` and `0001`, `img_LR` and `img_HR`, `LR/0001` and `HR/0001`. The name of a sample is the path
-without the marker. This module knows strings alone: it opens no file.
+Partners have the same relative path without suffix, but for a marker that all names of a field share, or all of a
+folder: `0001x4` and `0001`, `img_LR` and `img_HR`, `LR/0001` and `HR/0001`. The name of a sample is the path without
+the marker. This module knows strings alone: it opens no file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+import os
+import re
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any, NamedTuple
 
+import numpy as np
 from natsort import natsorted
+from numpy.typing import NDArray
 
-from packer.sources.images.pairing_single import is_pair, without_scales
-from packer.sources.images.pairing_votes import vote_prefix, vote_suffix
+from packer.errors import SourceError, UsageError
+from packer.sources.base import OnBad
+from packer.sources.files import join
+from packer.sources.images.markers import Marker, find_markers, folder_markers, shared_folders, split, stripped
 
-
-class Marker(NamedTuple):
-    """What is taken off a path: its first folders, its last folders, and the two ends of its last part."""
-
-    first_folders: str = ""
-    last_folders: str = ""
-    prefix: str = ""
-    suffix: str = ""
-
-    def name_of(self, stem: str) -> str | None:
-        """The path without the marker; None where it does not carry it, or is nothing else."""
-        if self == _NOTHING:
-            return stem
-        folders, name = _split(stem)
-        outer = len(self.first_folders) + len(self.last_folders) <= len(folders)
-        if not (outer and folders.startswith(self.first_folders) and folders.endswith(self.last_folders)):
-            return None
-        if not (name.startswith(self.prefix) and name.endswith(self.suffix)):
-            return None
-        core = name[len(self.prefix) : len(name) - len(self.suffix)]
-        kept = folders[len(self.first_folders) : len(folders) - len(self.last_folders)]
-        return kept + core if core else None
-
-    def __str__(self) -> str:
-        parts = [
-            self.first_folders and f"begin with the folder {self.first_folders!r}",
-            self.last_folders and f"lie in a folder {self.last_folders!r}",
-            self.prefix and f"begin with {self.prefix!r}",
-            self.suffix and f"end in {self.suffix!r}",
-        ]
-        return " and ".join(part for part in parts if part)
-
+#: Files that an error names; the rest is counted.
+NAMED = 5
+#: Subfolders that may be meant as a field each.
+MOST_FIELDS = 8
 
 _NOTHING = Marker()
+
+
+class Found(NamedTuple):
+    """Picture files below `folder`, as sorted relative paths; `left_out` counts suffixes passed over."""
+
+    folder: str
+    files: list[str]
+    left_out: Counter[str]
+
+    def path(self, file: str) -> str:
+        return join(self.folder, file)
 
 
 class Pairing(NamedTuple):
@@ -83,7 +75,7 @@ def pair(files: Mapping[str, Sequence[str]]) -> Pairing:
         unmarked = {field: {"": Marker()} for field in files}
         name = next(iter(stems.values()))[0]
         return Pairing([name], dict(map(_listed, files.items())), unmarked, {field: [] for field in files}, [])
-    for outer in _folder_markers(stems):
+    for outer in folder_markers(stems):
         by_folder = _pair_with(files, _folder_by_folder(stems, outer), outer)
         if len(by_folder.names) > len(paired.names):
             paired = by_folder
@@ -106,8 +98,8 @@ def _pair_with(
     for field, some in files.items():
         named[field], unmarked[field] = {}, []
         for file in some:
-            folder = _folder(stem(file), outer[field]) if outer else ""
-            name = markers[field].get(folder, _NOTHING).name_of(stem(file))
+            path = stem(file)
+            name = markers[field].get(_folder(path, outer[field]) if outer else "", _NOTHING).name_of(path)
             if name is None:
                 unmarked[field].append(file)
             elif name in named[field]:
@@ -128,15 +120,15 @@ def _pair_with(
 def _folder(name: str, outer: Marker) -> str:
     """The folders of a path that are left without the marker."""
     inner = outer.name_of(name)
-    return name if inner is None else _split(inner)[0]
+    return name if inner is None else split(inner)[0]
 
 
 def _folder_by_folder(stems: Mapping[str, Sequence[str]], outer: Mapping[str, Marker]) -> dict[str, dict[str, Marker]]:
     """The markers of each folder that has files of all fields, below the folders that `outer` takes off."""
     folders: dict[str, dict[str, list[str]]] = {}
     for field, some in stems.items():
-        for name in _stripped(some, outer[field]):
-            folders.setdefault(_split(name)[0], {}).setdefault(field, []).append(name)
+        for name in stripped(some, outer[field]):
+            folders.setdefault(split(name)[0], {}).setdefault(field, []).append(name)
     markers: dict[str, dict[str, Marker]] = {field: {} for field in stems}
     for folder, names in folders.items():
         if len(names) == len(stems):
@@ -150,117 +142,134 @@ def stem(file: str) -> str:
     return file[: file.rindex(".")] if "." in file.rpartition("/")[2] else file
 
 
-def find_markers(stems: Mapping[str, Sequence[str]]) -> dict[str, Marker]:
-    """The markers under which most names have partners in all fields; none where names agree as they are.
+def share_out(found: dict[str, Found]) -> list[str]:
+    """Takes a field's files away from another one that has them all and more, and says so.
 
-    Markers under which one name alone has partners are taken only where these are no partners by chance.
+    `lr='d/*x4.png' hr='d/*.png'` means by `hr` the other pictures of the folder.
+
+    Raises:
+        UsageError: two fields are the same files.
     """
-    best = dict.fromkeys(stems, Marker())
-    if len(stems) == 1:
-        return best
-    most, wanted = len(_common(stems, best)), max(len(some) for some in stems.values())
-    for markers in _candidates(stems):
-        if most == wanted:
-            break
-        common = _common(stems, markers)
-        if (
-            len(common) > most
-            and _tell_apart(common)
-            and (len(common) > 1 or _is_pair(min(common), markers, alone=wanted == 1))
-        ):
-            best, most = markers, len(common)
-    return best
+    notes = []
+    folders = {field: os.path.realpath(some.folder) for field, some in found.items()}
+    sets = {field: {join(folders[field], file) for file in some.files} for field, some in found.items()}
+    for first, second in combinations(sets, 2):
+        if sets[first] == sets[second]:
+            raise UsageError(f"fields {first!r} and {second!r} are the same files; name other files for one of them")
+    for field, mine in sets.items():
+        taken = {other: theirs for other, theirs in sets.items() if theirs < mine}
+        if taken:
+            some = found[field]
+            rest = mine.difference(*taken.values())
+            found[field] = some._replace(files=[file for file in some.files if join(folders[field], file) in rest])
+            notes.append(
+                f"field {field}: {len(mine) - len(rest)} files belong to {' and '.join(taken)} and are left to it"
+            )
+    return notes
 
 
-def _common(stems: Mapping[str, Sequence[str]], markers: Mapping[str, Marker]) -> set[str]:
-    """The names that all fields have."""
-    stripped = [{markers[field].name_of(name) for name in some} for field, some in stems.items()]
-    return {name for name in set.intersection(*stripped) if name is not None}
+def markers(paired: Pairing) -> list[str]:
+    """Which markers were found, and which files are a sample although their names differ."""
+    if len(paired.names) == 1 and not _told(paired) and len({stem(*files) for files in paired.files.values()}) > 1:
+        files = " and ".join(f"{file} as {field}" for field, (file,) in paired.files.items())
+        return [f"there is one file for each field: {files} are taken for one sample, {paired.names[0]!r}"]
+    return [f"{told}; samples are named without it" for told in _told(paired)]
 
 
-def _tell_apart(names: set[str]) -> bool:
-    """Whether names hold more than scales: the `x2` that is left of `baby_LR_x2` says nothing of the picture."""
-    return any(any(map(str.isalnum, without_scales(_split(name)[1]))) for name in names)
+def _told(paired: Pairing) -> list[str]:
+    """The markers of each field, as `field lr: the names end in 'x4'`."""
+    sentences = []
+    for field, by_folder in paired.markers.items():
+        marked = {folder: str(marker) for folder, marker in by_folder.items() if str(marker)}
+        some = [f"{text} in {folder}" if folder else text for folder, text in list(marked.items())[:NAMED]]
+        more = f" and so on in {len(marked) - NAMED} more folders" if len(marked) > NAMED else ""
+        if some:
+            sentences.append(f"field {field}: the names {', '.join(some)}{more}")
+    return sentences
 
 
-def _is_pair(name: str, markers: Mapping[str, Marker], *, alone: bool) -> bool:
-    taken = [(m.first_folders + m.last_folders + m.prefix, m.suffix) for m in markers.values()]
-    return is_pair(_split(name)[1], taken, alone=alone)
+def marker_values(paired: Pairing) -> dict[str, Any]:
+    """Return the markers as the manifest keeps them: by field, and by folder if every folder has its own."""
+    values = {}
+    for field, by_folder in paired.markers.items():
+        each = {folder: {k: v for k, v in marker._asdict().items() if v} for folder, marker in by_folder.items()}
+        values[field] = each.get("", each)
+    return values
 
 
-def _candidates(stems: Mapping[str, Sequence[str]]) -> Iterator[dict[str, Marker]]:
-    """Markers worth a try, the plainest first."""
-    for outer in _folder_markers(stems):
-        yield outer
-        inner = {field: _stripped(some, outer[field]) for field, some in stems.items()}
-        if not all(inner.values()):
-            continue
-        for ends in (_suffixes(inner), _prefixes(inner), _both_ends(inner)):
-            yield {field: outer[field]._replace(prefix=p, suffix=s) for field, (p, s) in ends.items()}
+def report_partners(paired: Pairing, found: Mapping[str, Found], on_bad: OnBad) -> None:
+    """Tells `on_bad` of every file without a partner and of every second file of one name."""
+    for field, first, second, name in paired.doubles:
+        reason = f"this file and {first} would both be sample {name!r} of field {field!r}; rename one or move it away"
+        on_bad(SourceError(reason, found[field].path(second)))
+    count = sum(map(len, paired.orphans.values()))
+    # The first one lists them all: it is the only one that is seen where the first error stops.
+    summary = f"; {_list_orphans(paired, count)}" if count > 1 else ""
+    tried = _told(paired)
+    summary += f"; markers were tried ({'; '.join(tried)})" if tried else "; no marker fits, such as x4 or _LR"
+    for field, files in paired.orphans.items():
+        others = " and ".join(repr(other) for other in paired.orphans if other != field)
+        for file in files:
+            reason = f"field {field!r} has this file, but {others} no partner of that name{summary}"
+            on_bad(SourceError(f"{reason}; add the partner or move the file away", found[field].path(file)))
+            summary = ""
 
 
-def _folder_markers(stems: Mapping[str, Sequence[str]]) -> Iterator[dict[str, Marker]]:
-    """No folders taken off; then the ones that a whole field begins with; then the last ones it shares."""
-    folders = {field: {_split(name)[0] for name in some} for field, some in stems.items()}
-    yield dict.fromkeys(stems, Marker())
-    if len(set(map(frozenset, folders.values()))) > 1:
-        yield {field: Marker(first_folders=shared_folders(some)) for field, some in folders.items()}
-        yield {field: Marker(last_folders=_shared_last(some)) for field, some in folders.items()}
+def _list_orphans(paired: Pairing, count: int) -> str:
+    lists = []
+    for field, files in paired.orphans.items():
+        more = f" and {len(files) - NAMED} more" if len(files) > NAMED else ""
+        if files:
+            lists.append(f"{field}: {', '.join(files[:NAMED])}{more}")
+    return f"{count} files have no partner ({'; '.join(lists)})"
 
 
-def _suffixes(names: Mapping[str, list[str]]) -> dict[str, tuple[str, str]]:
-    return {field: ("", suffix) for field, suffix in vote_suffix(names).items()}
+def check_one_field(folder: str, paths: Sequence[str], sizes: NDArray[np.integer]) -> None:
+    """Refuses a folder given without FIELD= whose subfolders hold partners: pictures of one name, some times as large.
+
+    Args:
+        folder: the folder that `paths` count from.
+        sizes: height and width of each picture, (n, 2).
+
+    Raises:
+        UsageError: with both commands that may be meant.
+    """
+    subfolders = subfolders_of(paths)
+    if not subfolders or len(set(map(len, subfolders.values()))) > 1:
+        return
+    number_of = {path: number for number, path in enumerate(paths)}
+    paired = pair({sub: [paths[i].removeprefix(sub) for i in numbers] for sub, numbers in subfolders.items()})
+    if any(paired.orphans.values()) or paired.doubles:
+        return
+    partners = [[number_of[sub + file] for file in files] for sub, files in paired.files.items()]
+    sides = np.stack([sizes[numbers] for numbers in partners]).astype(np.int64)
+    times = sides // sides.min(axis=0)
+    if (times == times[:, :1, :1]).all() and (times * sides.min(axis=0) == sides).all() and times.max() > 1:
+        names = " and ".join(sub.rstrip("/") for sub in subfolders)
+        raise UsageError(
+            f"the folders {names} hold partners, of one name and some times as large: say "
+            f"`{field_command(folder, subfolders, sizes)}` for a field of each, or "
+            f"`packer convert image={folder or '.'} OUT` for one field of all"
+        )
 
 
-def _prefixes(names: Mapping[str, list[str]]) -> dict[str, tuple[str, str]]:
-    return {field: (prefix, "") for field, prefix in vote_prefix(names).items()}
+def subfolders_of(paths: Sequence[str]) -> dict[str, list[int]]:
+    """Return the numbers of the paths in each of a few folders that hold them all; {} if it is not a few."""
+    shared = shared_folders({path[: path.rfind("/") + 1] for path in paths})
+    subfolders: dict[str, list[int]] = {}
+    for number, path in enumerate(paths):
+        end = path.find("/", len(shared)) + 1
+        if not end or len(subfolders) > MOST_FIELDS:
+            return {}
+        subfolders.setdefault(path[:end], []).append(number)
+    return subfolders if 2 <= len(subfolders) <= MOST_FIELDS else {}
 
 
-def _both_ends(names: Mapping[str, list[str]]) -> dict[str, tuple[str, str]]:
-    """`LR_0001x4` and `HR_0001`: the words that names of a field begin with go first, then the suffix is sought."""
-    prefixes = {field: _first_word(_shared_letters(some)) for field, some in names.items()}
-    inner = {field: _stripped(some, Marker(prefix=prefixes[field])) for field, some in names.items()}
-    if not all(inner.values()):
-        return dict.fromkeys(names, ("", ""))
-    return {field: (prefixes[field], suffix) for field, suffix in vote_suffix(inner).items()}
-
-
-def _stripped(stems: Iterable[str], marker: Marker) -> list[str]:
-    return [name for name in map(marker.name_of, stems) if name is not None]
-
-
-def _split(path: str) -> tuple[str, str]:
-    """Folders (with the last slash) and the last part of a path."""
-    cut = path.rfind("/") + 1
-    return path[:cut], path[cut:]
-
-
-def _shared_letters(paths: Iterable[str]) -> str:
-    """The letters that the last parts of all paths begin with."""
-    lasts = [_split(path)[1] for path in paths]
-    low, high = min(lasts), max(lasts)
-    same = next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high)))
-    return low[:same]
-
-
-def _first_word(letters: str) -> str:
-    """Up to and with the first separator: `LR_` of `LR_000`."""
-    cut = next((i for i, letter in enumerate(letters) if not letter.isalnum()), -1)
-    return letters[: cut + 1]
-
-
-def shared_folders(folders: Iterable[str]) -> str:
-    """The first folders that all paths share: `X4/` of `X4/a/` and `X4/b/`."""
-    parts = [path.split("/")[:-1] for path in folders]
-    shared = []
-    for level in zip(*parts, strict=False):
-        if len(set(level)) > 1:
-            break
-        shared.append(level[0])
-    return "".join(f"{part}/" for part in shared)
-
-
-def _shared_last(folders: Iterable[str]) -> str:
-    """The last folders that all paths share: `hr/` of `a/hr/` and `b/hr/`."""
-    turned = shared_folders("".join(f"{part}/" for part in reversed(path.split("/")[:-1])) for path in folders)
-    return "".join(f"{part}/" for part in reversed(turned.split("/")[:-1]))
+def field_command(folder: str, subfolders: Mapping[str, Sequence[int]], sizes: NDArray[np.integer]) -> str:
+    """Return the command that packs each subfolder as a field, small pictures first."""
+    small_first = sorted(subfolders, key=lambda sub: float(sizes[subfolders[sub]].mean()))
+    names = [re.sub(r"\W+", "_", sub.rstrip("/").rpartition("/")[2].lower()) for sub in small_first]
+    words = [
+        shlex.quote(f"{name}={join(folder, sub)}".rstrip("/")) for name, sub in zip(names, small_first, strict=True)
+    ]
+    return f"packer convert {' '.join(words)} OUT"

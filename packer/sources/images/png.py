@@ -12,6 +12,7 @@ The other kinds are left to Pillow's decoder in C, called by itself with a layou
 
 from __future__ import annotations
 
+import functools
 import io
 import struct
 import zlib
@@ -146,32 +147,38 @@ def _chunk_head(file: BinaryIO, head: bytes, position: int, before: int, path: s
 
 
 def parse_ihdr(head: bytes, path: str) -> PngHeader:
-    """The header from the first 33 bytes of a file.
+    """Return the header from the first 33 bytes of a file.
 
     Raises:
         SourceError: these are not the first bytes of a PNG, or IHDR holds values that PNG does not know.
     """
+    try:
+        return _parse_ihdr(head[:_IHDR_END])
+    except SourceError as error:
+        raise SourceError(error.reason, path) from None
+
+
+@functools.lru_cache
+def _parse_ihdr(head: bytes) -> PngHeader:
+    """Return the header; cached, since pictures of one set have few different ones."""
     if head[:8] != SIGNATURE:
-        raise SourceError("is not a PNG: the signature of a PNG is missing; save it as PNG again", path)
+        raise SourceError("is not a PNG: the signature of a PNG is missing; save it as PNG again")
     if len(head) < _IHDR_END:
-        raise _cut_short(len(head), path)
+        raise _cut_short(len(head), "")
     if _CHUNK.unpack_from(head, 8) != (13, b"IHDR"):
-        raise SourceError("damaged PNG: it does not begin with an IHDR chunk of 13 bytes; get it again", path)
-    _check_crc(memoryview(head), 8, _IHDR_END, b"IHDR", path)
+        raise SourceError("damaged PNG: it does not begin with an IHDR chunk of 13 bytes; get it again")
+    _check_crc(memoryview(head), 8, _IHDR_END, b"IHDR", "")
     width, height, depth, colour, compression, filtering, interlace = IHDR.unpack_from(head, 16)
-    _check_values(width, height, depth, colour, path)
+    if not (0 < width <= _MAX_LENGTH and 0 < height <= _MAX_LENGTH):
+        raise SourceError(f"IHDR says {width} x {height} pixels, which PNG does not allow; get the file again")
+    if depth not in DEPTHS.get(colour, ()):
+        raise SourceError(
+            f"IHDR says colour type {colour} with {depth} bits, which PNG does not know; get the file again"
+        )
     if compression or filtering or interlace > 1:
         methods = f"compression {compression}, filter {filtering}, interlace {interlace}"
-        raise SourceError(f"IHDR names a method that PNG does not know ({methods}); get the file again", path)
+        raise SourceError(f"IHDR names a method that PNG does not know ({methods}); get the file again")
     return PngHeader(width, height, depth, colour, bool(interlace))
-
-
-def _check_values(width: int, height: int, depth: int, colour: int, path: str) -> None:
-    if not (0 < width <= _MAX_LENGTH and 0 < height <= _MAX_LENGTH):
-        raise SourceError(f"IHDR says {width} x {height} pixels, which PNG does not allow; get the file again", path)
-    if depth not in DEPTHS.get(colour, ()):
-        reason = f"IHDR says colour type {colour} with {depth} bits, which PNG does not know; get the file again"
-        raise SourceError(reason, path)
 
 
 def chunk_parts(kind: bytes, body: bytes | memoryview) -> tuple[bytes | memoryview, ...]:

@@ -7,36 +7,78 @@ Opening reads names and headers alone; `ImageSource.read` decodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from itertools import combinations
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
-from packer.sources.base import Block, Looking, OnBad, Source, not_looking, stop
-from packer.sources.files import join
-from packer.sources.images.checks import check_dtypes, check_sizes
-from packer.sources.images.copies import Stored, copies, files_stored
-from packer.sources.images.files import find
-from packer.sources.images.formats import read_image
-from packer.sources.images.modes import MAX_PIXELS, ImageOptions
-from packer.sources.images.pairing import pair
-from packer.sources.images.samples import (
-    changes,
-    field_spec,
-    left_out,
+from packer.sources import files
+from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, not_looking, stop, watched
+from packer.sources.files import IMAGES, join, open_raw
+from packer.sources.images.copies import copies
+from packer.sources.images.formats import ImageHeader, read_header, read_image, unreadable
+from packer.sources.images.pairing import (
+    Found,
+    Pairing,
+    field_command,
     marker_values,
     markers,
-    read_headers,
+    pair,
     report_partners,
     share_out,
+    subfolders_of,
 )
+from packer.sources.images.pillow import MAX_PIXELS, ImageOptions, quiet
 
 #: Decoded bytes that a block holds at most, unless one sample is larger.
 BLOCK_BYTES = 8 * 2**20
+#: Threads that read headers, and files that each is given at a time. A disk takes many requests at once.
+THREADS, FILES_AT_ONCE = 16, 64
+
+#: Files that lie beside images and are clearly none; any other suffix is an error, not a guess.
+BESIDE = {
+    *(".txt", ".md", ".rst", ".csv", ".tsv", ".json", ".jsonl", ".yaml", ".yml", ".toml", ".xml", ".html", ".htm"),
+    *(".ini", ".cfg", ".db", ".log", ".pdf", ".py", ".sh", ".url", ".md5", ".sha256", ".zip", ".tar", ".gz", ".bak"),
+}
+
+SUFFIX_LIST = ", ".join(IMAGES)
+#: Samples that a sentence names; the rest is counted.
+NAMED = 3
+
+_KINDS = {1: "gray", 2: "gray with alpha", 3: "RGB", 4: "RGBA"}
+
+
+class Samples(NamedTuple):
+    """The samples that are left after bad files went: names, and by field relative paths and headers."""
+
+    names: list[str]
+    paths: dict[str, list[str]]
+    headers: dict[str, list[ImageHeader]]
+
+    def sizes(self) -> dict[str, NDArray[np.int32]]:
+        """Return height and width of every picture by field, (n, 2)."""
+        return {name: np.array([header[:2] for header in some], np.int32) for name, some in self.headers.items()}
+
+    def marks(self) -> dict[str, NDArray[np.int64]]:
+        """Return the mark of every picture by field, (n,)."""
+        return {name: np.array([header.mark for header in some], np.int64) for name, some in self.headers.items()}
+
+    def changes(self) -> list[str]:
+        """Return what is not kept as it is in the files, with how many files."""
+        sentences = []
+        for name, headers in self.headers.items():
+            notes = Counter(header.note for header in headers if header.note)
+            sentences += [f"field {name}, {n} {'file' if n == 1 else 'files'}: {note}" for note, n in notes.items()]
+        return sentences
 
 
 def open_images(
@@ -66,8 +108,8 @@ def open_images(
     options = ImageOptions(mode, palette, max_pixels)
     if not inputs:
         raise UsageError("no images are named; say FIELD=FOLDER, for example hr=DIV2K/HR")
-    found = {name: find(name, text, on_bad, looking) for name, text in inputs.items()}
-    notes = [*left_out(found), *share_out(found)]
+    found = {name: _find(name, text, on_bad, looking) for name, text in inputs.items()}
+    notes = [*_left_out(found), *share_out(found)]
     paired = pair({name: some.files for name, some in found.items()})
     report_partners(paired, found, on_bad)
     samples = read_headers(paired, found, options, on_bad, looking)
@@ -76,10 +118,11 @@ def open_images(
         names=samples.names,
         folders={name: some.folder for name, some in found.items()},
         paths=samples.paths,
-        sizes={name: np.array([h[:2] for h in some], np.int32) for name, some in samples.headers.items()},
+        sizes=samples.sizes(),
         options=options,
         origin={"mode": options.mode, "palette": options.palette, "markers": marker_values(paired)},
-        remarks=[*notes, *markers(paired), *changes(samples)],
+        remarks=[*notes, *markers(paired), *samples.changes()],
+        marks=samples.marks(),
     )
 
 
@@ -91,6 +134,7 @@ class ImageSource(Source):
         folders: by field, the folder that `paths` count from.
         paths: by field, the file of every sample, relative.
         sizes: by field, (n, 2) int32: height and width of every sample.
+        marks: by field, what copies have in common (see `copies`); none in a part.
     """
 
     fields: tuple[FieldSpec, ...]
@@ -101,6 +145,7 @@ class ImageSource(Source):
     options: ImageOptions
     origin: dict[str, Any]
     remarks: list[str] = field(default_factory=list)
+    marks: dict[str, NDArray[np.int64]] = field(default_factory=dict)
     _found: list[str] | None = field(default=None, init=False, repr=False)
 
     kind = "images"
@@ -119,20 +164,21 @@ class ImageSource(Source):
             paths={name: some[start:stop] for name, some in self.paths.items()},
             sizes={name: some[start:stop].copy() for name, some in self.sizes.items()},
             remarks=[],
+            marks={},
         )
 
     def read(self) -> Iterator[Block]:
+        dtypes = {spec.name: np.dtype(str(spec.dtype)) for spec in self.fields}
         for start, end in self._runs():
             block = {spec.name: _room(spec, end - start) for spec in self.fields}
             for number in range(start, end):
                 try:
-                    images = {spec.name: self._image(spec, number) for spec in self.fields}
+                    for spec in self.fields:
+                        block[spec.name][number - start] = self._image(spec, dtypes[spec.name], number)
                 except SourceError as error:
                     if number > start:
                         yield {name: some[: number - start] for name, some in block.items()}
                     raise SourceError(error.reason, error.path, number) from error
-                for name, image in images.items():
-                    block[name][number - start] = image
             yield dict(block)
 
     def files(self) -> list[str]:
@@ -143,28 +189,43 @@ class ImageSource(Source):
 
     def notes(self) -> list[str]:
         dtypes = {spec.name: spec.dtype for spec in self.fields}
-        return [*self.remarks, *check_sizes(self.names, self.sizes), *check_dtypes(dtypes), *self._copies()]
+        return [*self.remarks, *_check_sizes(self.names, self.sizes), *_check_dtypes(dtypes), *self._copies()]
 
     def _copies(self) -> list[str]:
-        """Sentences on pictures that are there twice; looked for once."""
+        """Return sentences on pictures that are there twice; looked for once."""
         if self._found is None:
-            self._found = [said for spec in self.fields for said in copies(self.names, spec.name, self._stored(spec))]
+            self._found = [
+                said
+                for name, marks in self.marks.items()
+                for said in copies(self.names, name, marks.tolist(), partial(self._opened, name))
+            ]
         return self._found
 
-    def _stored(self, spec: FieldSpec) -> Stored:
-        return files_stored([self._path(spec.name, number) for number in range(len(self))])
+    @contextlib.contextmanager
+    def _opened(self, name: str, number: int) -> Iterator[BinaryIO]:
+        """Open the file of a picture; what goes wrong with the operating system is a SourceError."""
+        path = self._path(name, number)
+        try:
+            with open_raw(path) as file:
+                yield file
+        except OSError as error:
+            raise unreadable(error, path) from error
 
     def _path(self, name: str, number: int) -> str:
         return join(self.folders[name], self.paths[name][number])
 
-    def _image(self, spec: FieldSpec, number: int) -> NDArray[Any]:
-        path = self._path(spec.name, number)
-        image = read_image(path, self.options)
-        height, width = self.sizes[spec.name][number]
-        if image.shape != (height, width, spec.shape[2]) or image.dtype != spec.dtype:
-            was = f"{height} x {width} x {spec.shape[2]} {spec.dtype}"
+    def _pixels(self, name: str, number: int) -> NDArray[Any]:
+        return read_image(self._path(name, number), self.options)
+
+    def _image(self, spec: FieldSpec, dtype: np.dtype[Any], number: int) -> NDArray[Any]:
+        """Return the pixels of a picture; raises SourceError if they are not what its header said."""
+        image = self._pixels(spec.name, number)
+        size = tuple(self.sizes[spec.name][number].tolist()) if spec.is_ragged else spec.shape[:2]
+        if image.shape != (*size, spec.shape[2]) or image.dtype != dtype:
+            was = f"{size[0]} x {size[1]} x {spec.shape[2]} {spec.dtype}"
             now = " x ".join(map(str, image.shape)) + f" {image.dtype}"
-            raise SourceError(f"was {was} when its header was read, and is {now} now; start again", path)
+            reason = f"was {was} when its header was read, and is {now} now; start again"
+            raise SourceError(reason, self._path(spec.name, number))
         return image
 
     def _runs(self) -> Iterator[tuple[int, int]]:
@@ -183,3 +244,189 @@ def _room(spec: FieldSpec, count: int) -> NDArray[Any] | list[NDArray[Any]]:
     if spec.is_ragged:
         return [np.empty(0)] * count
     return np.empty((count, *spec.shape), spec.dtype)  # type: ignore[arg-type]
+
+
+def _find(field: str, text: str, on_bad: OnBad, looking: Looking = not_looking) -> Found:
+    """The image files that `text` stands for: all below a folder, one file, or what matches a glob pattern.
+
+    Hidden files, files without a suffix and the suffixes in `BESIDE` are left out and counted. `on_bad`
+    is told of every other file that is no image, `looking` how many are found.
+
+    Raises:
+        UsageError: nothing is there, or nothing there is an image.
+    """
+    found = _sort_out(files.find(text, looking), on_bad)
+    if not found.files:
+        there = f"; {describe(found.left_out)} there" if found.left_out else ""
+        raise UsageError(f"{text}: no image for field {field!r} ({SUFFIX_LIST} are images){there}; check the path")
+    return found
+
+
+def describe(left_out: Counter[str]) -> str:
+    """For example `3 .txt, 1 hidden`."""
+    return ", ".join(f"{count} {what}" for what, count in sorted(left_out.items()))
+
+
+def _sort_out(found: files.Found, on_bad: OnBad) -> Found:
+    kept = Found(found.folder, [], Counter({"hidden": found.hidden} if found.hidden else {}))
+    for file in found.files:
+        suffix = files.suffix_of(file)
+        if not suffix or suffix in BESIDE:
+            kept.left_out[suffix or "without suffix"] += 1
+        elif reason := _unfit(file, suffix, file not in found.odd):
+            on_bad(SourceError(reason, found.path(file)))
+            kept.left_out[suffix] += 1
+        else:
+            kept.files.append(file)
+    return kept
+
+
+def _unfit(file: str, suffix: str, regular: bool) -> str:
+    """Why this file cannot be an image, or the empty string."""
+    if suffix not in IMAGES:
+        return (
+            f"is not an image ({SUFFIX_LIST} are), but lies among images; move it away, or name a pattern like '*.png'"
+        )
+    if not regular:
+        return files.NOT_REGULAR
+    try:
+        file.encode()
+    except UnicodeEncodeError:
+        return "has a name that is not valid text (UTF-8), so the sample would have none; rename it"
+    return ""
+
+
+def _left_out(found: Mapping[str, Found]) -> list[str]:
+    """What was passed over in the folders."""
+    return [f"field {field}: left out {describe(some.left_out)}" for field, some in found.items() if some.left_out]
+
+
+def read_headers(
+    paired: Pairing, found: Mapping[str, Found], options: ImageOptions, on_bad: OnBad, looking: Looking = not_looking
+) -> Samples:
+    """Read the headers of all files; a sample with a bad one is left out of every field.
+
+    Raises:
+        SourceError: what `on_bad` raises, or no sample is left.
+    """
+    samples = Samples([], {field: [] for field in found}, {field: [] for field in found})
+    rows = list(
+        zip(*([(found[field].folder, file) for file in some] for field, some in paired.files.items()), strict=True)
+    )
+    paths = [join(folder, file) for row in rows for folder, file in row]
+    with quiet(), contextlib.closing(_each_header(paths, options)) as headers:
+        for name, row in watched(zip(paired.names, rows, strict=True), HEADERS, looking, len(rows)):
+            read = [next(headers) for _ in row]
+            good = [header for header in read if isinstance(header, ImageHeader)]
+            for error in read:
+                if isinstance(error, SourceError):
+                    on_bad(error)
+            if len(good) == len(row):
+                samples.names.append(name)
+                for field, (_, file), header in zip(found, row, good, strict=True):
+                    samples.paths[field].append(file)
+                    samples.headers[field].append(header)
+    if not samples.names:
+        raise SourceError("no sample is left: every one has a bad file or a partner missing; mend the files first")
+    return samples
+
+
+def _each_header(paths: Sequence[str], options: ImageOptions) -> Generator[ImageHeader | SourceError, None, None]:
+    """Yield the header of each file, or why it has none, in order; several threads read."""
+    parts = [paths[at : at + FILES_AT_ONCE] for at in range(0, len(paths), FILES_AT_ONCE)]
+    if len(parts) < 2:
+        yield from _headers(paths, options)
+        return
+    pool = ThreadPoolExecutor(THREADS, "packer-headers")
+    try:
+        for part in pool.map(partial(_headers, options=options), parts):
+            yield from part
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _headers(paths: Sequence[str], options: ImageOptions) -> list[ImageHeader | SourceError]:
+    read: list[ImageHeader | SourceError] = []
+    for path in paths:
+        try:
+            read.append(read_header(path, options))
+        except SourceError as error:
+            read.append(error)
+    return read
+
+
+def field_spec(field: str, samples: Samples, folder: str) -> FieldSpec:
+    """What the field is: its common dtype and channels, and its size where all images have one.
+
+    Args:
+        folder: the folder that paths of the field count from.
+
+    Raises:
+        SourceError: the images differ in channels or dtype.
+        UsageError: the field cannot have this name.
+    """
+    headers = samples.headers[field]
+    kinds = Counter((header.channels, header.dtype) for header in headers)
+    if len(kinds) > 1:
+        raise _mixed(field, kinds, headers, samples.paths[field], folder)
+    ((channels, dtype),) = kinds
+    heights, widths = {header.height for header in headers}, {header.width for header in headers}
+    shape = (*(side.pop() if len(side) == 1 else None for side in (heights, widths)), channels)
+    try:
+        return FieldSpec(name=field, dtype=dtype, kind="image", shape=shape)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def _mixed(
+    field: str, kinds: Counter[tuple[int, str]], headers: Sequence[ImageHeader], paths: Sequence[str], folder: str
+) -> SourceError:
+    examples = {(header.channels, header.dtype): path for header, path in zip(headers, paths, strict=True)}
+    listed = ", ".join(
+        f"{count} {_KINDS[channels]} {dtype} (such as {examples[channels, dtype]})"
+        for (channels, dtype), count in kinds.most_common()
+    )
+    if len({dtype for _, dtype in kinds}) > 1:
+        advice = "save them with one bit depth, or pack them as datasets of their own"
+    else:
+        advice = "convert them on purpose with --mode gray, rgb or rgba, or move the odd ones away"
+    subfolders = subfolders_of(paths)
+    if subfolders and all(len({headers[i][2:4] for i in numbers}) == 1 for numbers in subfolders.values()):
+        sizes = np.array([header[:2] for header in headers])
+        advice = f"if each folder is a field, say `{field_command(folder, subfolders, sizes)}`; else {advice}"
+    return SourceError(f"field {field!r}: images of one field must be of one kind, but there are {listed}; {advice}")
+
+
+def _check_sizes(names: Sequence[str], sizes: Mapping[str, NDArray[np.integer]]) -> list[str]:
+    """Whether every two fields keep one whole ratio of size; `sizes` by field: (n, 2), height and width."""
+    sentences = []
+    for first, second in combinations(sizes, 2):
+        small, large = sorted((first, second), key=lambda field: int(sizes[field].sum(dtype=np.int64)))
+        sentences.append(_ratio(names, sizes, small, large))
+    return sentences
+
+
+def _ratio(names: Sequence[str], sizes: Mapping[str, NDArray[np.integer]], small: str, large: str) -> str:
+    low, high = sizes[small], sizes[large]
+    whole = ((high % low == 0).all(1)) & (high[:, 0] // low[:, 0] == high[:, 1] // low[:, 1])
+    if not whole.any():
+        return f"{large} is no whole multiple of {small} in size in any sample"
+    ratios = high[:, 0] // low[:, 0]
+    values, counts = np.unique(ratios[whole], return_counts=True)
+    usual = int(values[counts.argmax()])
+    phrase = "has the size of" if usual == 1 else f"is {usual} times as large as"
+    odd = np.flatnonzero(~whole | (ratios != usual))
+    if not len(odd):
+        return f"{large} {phrase} {small} in every sample"
+    some = ", ".join(
+        f"{names[i]} ({small} {low[i, 0]} x {low[i, 1]}, {large} {high[i, 0]} x {high[i, 1]})" for i in odd[:NAMED]
+    )
+    more = f" and {len(odd) - NAMED} more" if len(odd) > NAMED else ""
+    return f"{large} {phrase} {small}, but not in {len(odd)} of {len(names)} samples: {some}{more}; check these"
+
+
+def _check_dtypes(dtypes: Mapping[str, str]) -> list[str]:
+    """Says so where fields differ in bit depth, which is allowed."""
+    if len(set(dtypes.values())) < 2:
+        return []
+    return ["bit depths differ: " + ", ".join(f"{field} is {dtype}" for field, dtype in dtypes.items())]

@@ -17,8 +17,7 @@ from packer.checking.against import compare
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
-from packer.sources.images.basicsr import open_basicsr
-from packer.sources.images.basicsr_file import places
+from packer.sources.images.basicsr import open_basicsr, places
 from packer.sources.opening import SourceOptions, open_sources
 
 
@@ -121,10 +120,12 @@ def test_a_header_behind_much_else_is_found(tmp_path):
 
 def test_a_picture_that_changed_is_refused(tmp_path):
     """Pixels of another size than the header had when it was read are an error that names the key."""
-    folder = make(tmp_path / "a.lmdb", {"a": encoded()[1]})
+    folder = make(tmp_path / "a.lmdb", {"a": encoded()[1], "b": encoded(1, 8, 10)[1]})
     source = open_basicsr({"x": folder})
-    source.sizes["x"] += 1
-    with pytest.raises(SourceError, match=r"a\.lmdb/a\.png: is not what it was"):
+    source.places["x"] = source.places["x"][::-1]
+    with pytest.raises(
+        SourceError, match=r"a\.lmdb/a\.png: was 4 x 5 x 3 uint8 when its header was read, and is 8 x 10 x 3"
+    ):
         read_each(source)
 
 

@@ -13,7 +13,7 @@ from PIL import Image
 from packer.checking.against import compare
 from packer.convert import ConvertOptions, convert
 from packer.errors import SourceError, UsageError
-from packer.sources.images import patches
+from packer.sources.images import derived
 from packer.sources.opening import SourceOptions, open_sources
 
 SIZES = {"a": (20, 28), "b": (8, 8), "c": (17, 9), "d": (4, 40)}
@@ -66,7 +66,7 @@ def test_every_part_reads_its_own_squares(pairs, monkeypatch):
     """Parts of parts, also within one picture, and blocks of two squares, give what the whole gives."""
     source = open_cut(pairs, 16, 8)
     whole = read_joined(source)
-    monkeypatch.setattr(patches, "BLOCK_BYTES", 2000)
+    monkeypatch.setattr(derived, "BLOCK_BYTES", 2000)
     for start in range(0, len(source), 3):
         for stop in range(start + 1, len(source) + 1, 4):
             part = pickle.loads(pickle.dumps(source.part(0, stop).part(start, stop)))

@@ -15,7 +15,7 @@ from picture_files import open_pairs, picture, save, save_pairs
 from PIL import Image
 
 from packer.format.schema import FieldSpec
-from packer.sources.images.modes import COLOUR_KEY, FEW_BITS
+from packer.sources.images.pillow import COLOUR_KEY, FEW_BITS
 from packer.sources.images.source import BLOCK_BYTES, open_images
 
 SHARED = Path(__file__).parents[5] / "shared" / "data"
