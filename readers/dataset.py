@@ -252,7 +252,10 @@ class PackedDataset(Dataset[Any]):
             whole_reader = CheckedReader(reader, checker) if checker else reader
             whole = as_images(reader.field, whole_reader.read(whole_reader.locate(np.array([number]))))
             return item_of({field: whole}, 0, 1)[field]
-        region = read_region(SampleRows(opened.places[field]), number, rows, columns, checker)
+        if checker:
+            checker.check_shapes(np.array([number], np.int64))
+        check = checker.check if checker else None
+        region = read_region(SampleRows(opened.places[field]), number, rows, columns, check)
         return region.permute(2, 0, 1) if reader.field.kind == "image" else region
 
     def __getstate__(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ one decode for every frame touched.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,6 @@ from packer.codecs.configs import Buffer, FrameCodec
 from packer.errors import UsageError
 from packer.format.column import BEFORE, SHAPE, START, STORED
 from packer.format.schema import Field, FrameRule
-from readers.checking import Checker
 from readers.fixed import TORCH_DTYPES, Allocate, damaged
 from readers.fresh import fresh
 from readers.places import Numbers, Places
@@ -228,31 +227,34 @@ def _unit(records: Numbers, length: int) -> torch.dtype:
 
 
 def read_region(
-    source: SampleRows, number: int, rows: slice | None, columns: slice | None, checker: Checker | None = None
+    source: SampleRows,
+    number: int,
+    rows: slice | None,
+    columns: slice | None,
+    check: Callable[[Numbers, Numbers], None] | None = None,
 ) -> torch.Tensor:
     """Return rows `rows` (first axis) and columns `columns` (second axis) of sample `number`, in the order of its axes.
 
     Only the frames that hold these rows are read. Slices are those of Python, cut off at the sample's edges; they may
-    step; of columns, what lies between the steps is read too. With a `checker` the frames are
-    compared with their checksums first.
+    step; of columns, what lies between the steps is read too.
+
+    Args:
+        check: called with the number (1,) and the address and size of what is read (1, 2) before it is.
 
     Raises:
         UsageError: the field is text or has no such axes, or a slice is none that a tensor takes.
         DamagedError: what is stored cannot be decoded.
     """
-    field = source.field
+    field, numbers = source.field, np.array([number], np.int64)
     _check_region(field, rows, columns)
-    if checker:
-        checker.check_shapes(np.array([number], np.int64))
-    located = source.locate(np.array([number], np.int64))
+    located = source.locate(numbers)
     shape = located[0, SHAPE:].tolist()
     wanted_rows = np.arange(shape[0])[rows or slice(None)]
     first, stop, step = (columns or slice(None)).indices(shape[1] if len(shape) > 1 else 1)
     stop = max(first, stop)
     cell = field.itemsize * int(np.prod(shape[2:], dtype=np.int64))
-    if checker and len(wanted_rows):
-        spans = source.spans(located, wanted_rows[:1], wanted_rows[-1:])
-        checker.check(np.array([number], np.int64), spans)
+    if check and len(wanted_rows):
+        check(numbers, source.spans(located, wanted_rows[:1], wanted_rows[-1:]))
     wanted = Wanted(wanted_rows[None], np.array([first * cell]), (stop - first) * cell)
     flat = source.read(located, wanted).view(-1).view(TORCH_DTYPES[field.dtype])
     if len(shape) == 1:
