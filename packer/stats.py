@@ -124,11 +124,11 @@ class _FieldMoments:
     def _add_piece(self, values: NDArray[Any]) -> None:
         """Takes in `values`, (channels, n)."""
         x = values.astype(np.float64)
-        finite = np.isfinite(x)
-        count = np.count_nonzero(finite, axis=1)
+        count = np.full(len(x), x.shape[1])
         low, high = values, values
-        all_finite = count.sum() == x.size
-        if not all_finite:
+        finite = np.isfinite(x) if values.dtype.kind == "f" else None
+        if finite is not None and not finite.all():
+            count = np.count_nonzero(finite, axis=1)
             nan = np.count_nonzero(np.isnan(x), axis=1)
             self._nan += nan
             self._inf += x.shape[1] - count - nan
@@ -139,7 +139,7 @@ class _FieldMoments:
         with np.errstate(over="ignore", invalid="ignore"):
             mean = x.sum(axis=1) / np.maximum(count, 1)
             x -= mean[:, None]
-            if not all_finite:
+            if finite is not None:
                 x[~finite] = 0
             self._moments = _joined(self._moments, (count, mean, np.einsum("cn,cn->c", x, x)))
 

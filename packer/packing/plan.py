@@ -31,9 +31,6 @@ GIB = 2**30
 #: at least 16 MiB and at most 1 GiB. The size of the data alone decides, so that output is reproducible.
 AUTO_SHARDS = 16
 AUTO_SMALLEST = 16 * 2**20
-#: Ragged fields whose sizes stand in no header (text, samples in memory), and of which no sample can be read, are
-#: planned with about this many bytes a sample. Where a plan is too small maps grow while shards are written.
-UNKNOWN_BYTES = 256
 #: Samples are looked at in this many places, spread evenly, and no more than this many raw bytes of them.
 LOOK_PLACES = 16
 LOOK_BYTES = 32 * 2**20
@@ -219,7 +216,8 @@ def field_sizes(source: Source, looked: Callable[[], Looked]) -> dict[str, Field
     """Return the sizes of all samples of every field, from headers where they tell.
 
     Args:
-        looked: gives what `look` does; called where sizes are unknown, which are planned to be those of these samples.
+        looked: gives what `look` does; called if sizes are unknown, which are planned to be those of these samples.
+            Where a plan is too small the map of a shard grows while it is written.
     """
     sizes = {}
     for spec in source.fields:
@@ -229,17 +227,10 @@ def field_sizes(source: Source, looked: Callable[[], Looked]) -> dict[str, Field
         shapes = source.shapes(spec.name)
         known = shapes is not None
         if shapes is None:
-            seen = [sample.shape for sample in looked().get(spec.name, [])] or [unknown_shape(spec)]
+            seen = [sample.shape for sample in looked().get(spec.name, [])] or [tuple(n or 1 for n in spec.shape)]
             shapes = np.resize(np.array(seen, np.int64), (len(source), len(spec.shape)))
         sizes[spec.name] = FieldSizes(shapes, shapes.prod(axis=1, dtype=np.int64) * spec.itemsize, known)
     return sizes
-
-
-def unknown_shape(spec: FieldSpec) -> tuple[int, ...]:
-    """Return the shape of a sample of `UNKNOWN_BYTES`: the first ragged axis takes what the others leave."""
-    first = spec.ragged_axes[0]
-    length = max(1, -(-UNKNOWN_BYTES // max(spec.fixed_bytes, 1)))
-    return tuple(length if axis == first else 1 if n is None else n for axis, n in enumerate(spec.shape))
 
 
 def make_plan(

@@ -100,9 +100,9 @@ def _without_culprit(task: ShardTask, lost: Lost) -> ShardTask:
         if lost.kind == "memory":
             raise WriteError(f"shard {task.number}: out of memory; take fewer --workers")
         how = "read for too long" if lost.kind == "time" else f"died ({lost.ending})"
+        kept = "what is finished is kept, " if any(task.path.parent.glob("*.lmdb")) else ""
         raise WriteError(
-            f"the process that packed shard {task.number} {how}; "
-            "what is finished is kept, run the same command again to go on"
+            f"the process that packed shard {task.number} {how}; {kept}run the same command again to go on"
         )
     number, error = found
     if not task.skip:

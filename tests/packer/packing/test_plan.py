@@ -21,12 +21,10 @@ from packer.packing.plan import (
     AUTO_SHARDS,
     AUTO_SMALLEST,
     GIB,
-    UNKNOWN_BYTES,
     FieldSizes,
     cut,
     field_sizes,
     make_plan,
-    unknown_shape,
 )
 from packer.sources.base import Block, Source
 from packer.sources.samples import SampleSource
@@ -139,37 +137,22 @@ def test_without_samples_there_is_no_plan() -> None:
 
 
 def test_sizes_come_from_headers() -> None:
-    """Bytes of fixed and ragged fields are known; those of text are guessed and said to be."""
+    """Bytes of fixed and ragged fields are known; those of text are not, and said not to be."""
     sizes = field_sizes(Clouds([1, 0, 5], captions=True), dict)
     assert sizes["xyz"].bytes.tolist() == [12, 0, 60]
     assert sizes["label"].bytes.tolist() == [8, 8, 8]
-    assert sizes["caption"].bytes.tolist() == [UNKNOWN_BYTES] * 3
+    assert sizes["caption"].bytes.tolist() == [1] * 3
     assert [s.known for s in sizes.values()] == [True, True, False]
 
 
-@pytest.mark.parametrize(
-    ("dtype", "shape", "planned"),
-    [
-        ("uint8", (None,), (256,)),
-        ("float64", (None,), (32,)),
-        ("uint8", (None, None, 3), (86, 1, 3)),
-        ("uint8", (None, 2, 2, 2), (32, 2, 2, 2)),
-        ("float32", (7, None), (7, 10)),
-        ("float32", (None, 1000), (1, 1000)),
-        ("uint8", (None, 0), (256, 0)),
-        ("uint8", (None,) * 16, (256,) + (1,) * 15),
-    ],
-)
-def test_samples_of_unknown_size_are_planned_small(dtype: str, shape: Any, planned: tuple[int, ...]) -> None:
-    """Fixed axes keep their length and the ragged ones share the rest, so that the map stays near the data."""
-    spec = FieldSpec(name="a", dtype=dtype, shape=shape)
-    assert unknown_shape(spec) == planned
-    source = SampleSource([{"a": 0}] * 1000, [spec])
-    sizes = field_sizes(source, dict)
-    nbytes = int(np.prod(planned)) * spec.itemsize
-    assert sizes["a"].bytes.tolist() == [nbytes] * 1000
-    plan = make_plan(source, [stored(spec)], sizes, None, {"kind": "test"})
-    assert plan.file_bytes < 1000 * (nbytes + 8 * (len(shape) + 2)) + 2**15
+def test_unknown_sizes_are_those_of_the_samples_looked_at() -> None:
+    """Every sample is planned with the shape of one that was looked at; if none can be read, with the least."""
+    spec = FieldSpec(name="a", dtype="uint8", shape=(None, None, 3))
+    source = SampleSource([{"a": 0}] * 5, [spec])
+    seen = {"a": [np.zeros((2, 5, 3), np.uint8), np.zeros((4, 1, 3), np.uint8)]}
+    sizes = field_sizes(source, lambda: seen)["a"]
+    assert (sizes.bytes.tolist(), sizes.known) == ([30, 12, 30, 12, 30], False)
+    assert field_sizes(source, dict)["a"].bytes.tolist() == [3] * 5
 
 
 def test_extents_of_fields() -> None:
