@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.codecs import rowdelta
-from packer.codecs.configs import NAMED, Buffer, Config, FrameCodec, check_fits, codec_name
+from packer.codecs.configs import NAMED, check_fits, codec_name
+from packer.codecs.frames import FrameCodec
+from packer.codecs.stages import Buffer, Config
 from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
 from packer.packing.framing import measured_ratio, sample_frames
@@ -113,14 +114,15 @@ def _speeds(spec: FieldSpec, config: Sequence[Config], samples: Sequence[NDArray
         return [(codec.encode(frame), frame.nbytes) for frame in frames]
 
     stored = [(memoryview(frame), size) for frame, size in encode()]
-    stacks = _stacks(samples) if codec.rowdelta else []
+    stacks = _stacks(samples) if codec.filter else []
 
     def decode() -> None:
         for frame, size in stored:
             # A copy, as a reader makes of raw frames too when it gathers a batch.
             np.frombuffer(codec.decode(frame, size), np.uint8).copy()
         for stack in stacks:
-            rowdelta.accumulate(stack)
+            assert codec.filter
+            codec.filter.undo(stack)
 
     return nbytes / _fastest(encode), nbytes / _fastest(decode)
 

@@ -18,7 +18,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from packer.codecs.frame_hashes import frame_hashes
+from packer.codecs.frames import frame_hashes
 from packer.errors import DamagedError
 from packer.format.column import FRAMES, Frames
 from packer.format.manifest import Manifest

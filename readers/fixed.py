@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from packer.codecs import rowdelta
-from packer.codecs.configs import FrameCodec, Frames
+from packer.codecs.frames import FrameCodec, Frames
 from packer.errors import DamagedError
 from packer.format.column import BEFORE, DECODED, START, STORED
 from readers.addresses import Addresses

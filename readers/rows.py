@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from packer.codecs import rowdelta
-from packer.codecs.configs import Buffer, FrameCodec
+from packer.codecs.frames import FrameCodec
+from packer.codecs.stages import Buffer
 from packer.errors import UsageError
 from packer.format.column import BEFORE, SHAPE, START, STORED
 from packer.format.schema import Field, FrameRule

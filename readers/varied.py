@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packer.codecs.configs import FrameCodec, Frames
+from packer.codecs.frames import FrameCodec, Frames
 from packer.format.column import BEFORE, BYTES, DECODED, SHAPE, START, STORED
 from readers.draws import Visits
 from readers.fixed import TORCH_DTYPES, Allocate, damaged, undo_rows

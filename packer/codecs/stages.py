@@ -1,9 +1,7 @@
-"""The codecs of `numcodecs`, one stage at a time, and how their frames are decoded where they are wanted.
+"""The stages of codecs: bytes to fewer bytes, one class for each kind, and numcodecs for all that have none here.
 
-Encoding is numcodecs' own, with two exceptions that any decoder reads. To decode, zstd and blosc are called without
-what numcodecs wraps around them (7 to 10 us a frame), and zstd by the `zstandard` package, which keeps its state from
-frame to frame. A frame of 7 kB takes 14 us so, 28 by numcodecs' function and 35 by its codec; one of 110 kB
-129, 145 and 145.
+A new kind is a class like these and an entry in `STAGES`. Sizes in the headers of frames come from disk, so they are
+compared with what is expected before a decoder believes them.
 """
 
 from __future__ import annotations
@@ -15,10 +13,13 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+import lz4.block
 import numpy as np
-from numpy.typing import NDArray
 
 from packer.errors import UsageError
+
+Config = dict[str, Any]
+Buffer = bytes | bytearray | memoryview
 
 #: Settings of blosc's `shuffle`.
 _NOT, _BY_BYTES, _BY_BITS = 0, 1, 2
@@ -26,13 +27,156 @@ _NOT, _BY_BYTES, _BY_BITS = 0, 1, 2
 _BLOSC_SIZES = struct.Struct("<3xB4xI")
 
 
-@lru_cache(maxsize=64)
-def stage(config: str) -> Any:
-    """The numcodecs codec of a config as JSON; imported only where one is used, since that takes a tenth of a second.
+class Stage:
+    """A codec of numcodecs' registry.
 
     Raises:
         UsageError: there is no such codec, or its settings are wrong.
     """
+
+    #: Those that give back every bit of whatever they are given; what others encode is decoded and compared.
+    _EXACT = ("blosc", "bz2", "gzip", "lzma", "shuffle", "zlib", "zstd")
+
+    def __init__(self, config: Config) -> None:
+        self.id: str = config["id"]
+        self.is_exact = self.id in self._EXACT
+        self.codec = _registered(json.dumps(config, sort_keys=True))
+
+    def encode(self, value: Any) -> Any:
+        """Return the encoded bytes of a buffer.
+
+        Raises:
+            Exception: of many kinds, if the codec cannot take these values.
+        """
+        return self.codec.encode(value)
+
+    def decode(self, stored: memoryview, most: int) -> memoryview:
+        """Return what a frame decodes to: at most `most` bytes, if it says how many.
+
+        Raises:
+            ValueError: the frame claims more.
+            Exception: of many kinds, if it is damaged.
+        """
+        _check_claim(self.id, stored, 0, most)
+        return flat_bytes(self.codec.decode(stored))
+
+    def decode_into(self, stored: memoryview, out: memoryview) -> None:
+        """Decode a frame into `out`, writable bytes.
+
+        Raises:
+            ValueError: the frame holds another number of bytes.
+            Exception: of many kinds, if it is damaged.
+        """
+        decoded = self.decode(stored, len(out))
+        if len(decoded) != len(out):
+            raise ValueError(f"{len(decoded)} bytes decoded, {len(out)} expected")
+        out[:] = decoded
+
+
+class Lz4(Stage):
+    """`lz4` and `lz4hc`: a little-endian 4-byte size, then an LZ4 block.
+
+    The bytes are those of numcodecs' `lz4`; the `lz4` package reads them with a third of the call overhead.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.id = config["id"]
+        self.is_exact = True
+        if self.id == "lz4hc":
+            self._options = {"mode": "high_compression", "compression": config.get("level", 9)}
+        else:
+            self._options = {"mode": "fast", "acceleration": config.get("acceleration", 1)}
+
+    def encode(self, value: Any) -> bytes:
+        return bytes(lz4.block.compress(flat_bytes(value), **self._options))
+
+    def decode(self, stored: memoryview, most: int) -> memoryview:
+        _check_claim("lz4", stored, 0, most)
+        return self._block(stored, _lz4_claim(stored))
+
+    def decode_into(self, stored: memoryview, out: memoryview) -> None:
+        out[:] = self._block(stored, len(out))
+
+    def _block(self, stored: memoryview, nbytes: int) -> memoryview:
+        try:
+            raw: bytes = lz4.block.decompress(stored[_LZ4_SIZE.size :], uncompressed_size=nbytes)
+        except (lz4.block.LZ4BlockError, OverflowError) as error:
+            raise ValueError(str(error)) from None
+        if len(raw) != nbytes:
+            raise ValueError(f"{len(raw)} bytes decoded, {nbytes} expected")
+        return memoryview(raw)
+
+
+class Blosc(Stage):
+    """c-blosc, called to decode without what numcodecs wraps around it."""
+
+    def encode(self, value: Any) -> Any:
+        """Return the encoded bytes of a buffer.
+
+        c-blosc leaves blocks as they are that it cannot shuffle by bits: those that hold no multiple of eight elements.
+        It is told to shuffle such frames by bytes: clouds of any number of points, which are mostly one block, shrink
+        1.30-fold this way, and 1.03-fold without. Bytes are shuffled by bits where that makes them smaller: photographs
+        are (1.13-fold and 1.03), few colours are not (2.2 and 2.3, and decoded in two thirds of the time).
+        """
+        stored = self.codec.encode(value)
+        if self.codec.shuffle == _BY_BITS:
+            element, block = _BLOSC_SIZES.unpack_from(stored)
+            if element == 1:
+                return min(self._shuffled(_NOT, value), stored, key=len)
+            if block % (8 * element):
+                return self._shuffled(_BY_BYTES, value)
+        return stored
+
+    def decode_into(self, stored: memoryview, out: memoryview) -> None:
+        _check_claim(self.id, stored, len(out), len(out))
+        _blosc_decompress()(stored, out)
+
+    def _shuffled(self, shuffle: int, value: Any) -> Any:
+        """What blosc makes of a buffer with another setting of `shuffle`."""
+        return _registered(json.dumps({**self.codec.get_config(), "shuffle": shuffle}, sort_keys=True)).encode(value)
+
+
+class Zstd(Stage):
+    """Zstandard, decoded by the `zstandard` package, which keeps its state from frame to frame."""
+
+    def decode_into(self, stored: memoryview, out: memoryview) -> None:
+        _check_claim(self.id, stored, len(out), len(out))
+        out[:] = _zstd().decompressor.decompress(stored, allow_extra_data=False)
+
+
+class ZstdOfDifferences(Zstd):
+    """zstd, level 1, of differences between rows: frames for any zstd.
+
+    Noise repeats itself by chance. Only matches of 7 bytes and more are looked for, level 1 takes 5: photographs take
+    0.6% more space this way, and are encoded and decoded in nine tenths of the time.
+    """
+
+    def encode(self, value: Any) -> bytes:
+        return _zstd().coarse.compress(flat_bytes(value))
+
+
+#: Kinds of stages by id; all others are `Stage`.
+STAGES: dict[str, type[Stage]] = {"blosc": Blosc, "lz4": Lz4, "lz4hc": Lz4, "zstd": Zstd}
+
+
+def make_stage(config: Config) -> Stage:
+    """Return the stage of a config.
+
+    Raises:
+        UsageError: there is no such codec, or its settings are wrong.
+    """
+    return STAGES.get(config["id"], Stage)(config)
+
+
+def flat_bytes(value: Any) -> memoryview:
+    """Return the bytes of a buffer or an array; memoryview alone cannot cast arrays of complex numbers."""
+    flat = value if isinstance(value, (bytes, bytearray, memoryview)) else np.ascontiguousarray(value).reshape(-1)
+    return np.frombuffer(flat, np.uint8).data
+
+
+@lru_cache(maxsize=64)
+def _registered(config: str) -> Any:
+    """The numcodecs codec of a config as JSON; imported only when one is used, since that takes a tenth of a second."""
     if json.loads(config)["id"] == "pickle":
         raise UsageError("codec pickle cannot be used: reading it would run whatever code a file holds")
     import numcodecs
@@ -46,85 +190,7 @@ def stage(config: str) -> Any:
         raise UsageError(f"codec {config} cannot be used: {error}") from None
 
 
-def encode(codec: Any, value: Any) -> Any:
-    """What one stage makes of a buffer.
-
-    c-blosc leaves blocks as they are that it cannot shuffle by bits: those that hold no multiple of eight elements. It
-    is told to shuffle such frames by bytes: clouds of any number of points, which are mostly one block, shrink
-    1.30-fold so, and 1.03-fold without. Bytes are shuffled by bits where that makes them smaller: photographs are
-    (1.13-fold and 1.03), few colours are not (2.2 and 2.3, decoded in 29 us a cloud and in 19).
-
-    Raises:
-        Exception: of many kinds, where the codec cannot take these values.
-    """
-    stored = codec.encode(value)
-    if codec.codec_id == "blosc" and codec.shuffle == _BY_BITS:
-        element, block = _BLOSC_SIZES.unpack_from(stored)
-        if element == 1:
-            return min(_shuffled(codec, _NOT, value), stored, key=len)
-        if block % (8 * element):
-            return _shuffled(codec, _BY_BYTES, value)
-    return stored
-
-
-def _shuffled(codec: Any, shuffle: int, value: Any) -> Any:
-    """What blosc makes of a buffer with another setting of `shuffle`."""
-    return stage(json.dumps({**codec.get_config(), "shuffle": shuffle})).encode(value)
-
-
-def encode_differences(value: NDArray[Any]) -> bytes:
-    """What zstd, level 1, makes of differences between rows: a frame for any zstd.
-
-    Noise repeats itself by chance. Only matches of 7 bytes and more are looked for, level 1 takes 5: photographs of
-    192 px take 0.6% more space so, and are encoded in 300 instead of 335 us and decoded in 109 instead of 123.
-    """
-    return _zstd().encode_differences(value)
-
-
-def decode(codec: Any, stored: memoryview, most: int) -> Any:
-    """What one stage decodes to: at most `most` bytes, where its frames say how many.
-
-    Raises:
-        ValueError: the frame claims more.
-        Exception: of many kinds, where it is damaged.
-    """
-    _check_claim(codec.codec_id, stored, 0, most)
-    return codec.decode(stored)
-
-
-def decode_into(codec: Any, stored: memoryview, out: NDArray[np.uint8]) -> None:
-    """Decodes the frame of one stage into `out` (nbytes,), C-contiguous.
-
-    Raises:
-        ValueError: the frame holds another number of bytes.
-        Exception: of many kinds, where it is damaged.
-    """
-    _check_claim(codec.codec_id, stored, out.nbytes, out.nbytes)
-    direct = _into_place(codec.codec_id)
-    if direct is not None:
-        direct(stored, out)
-        return
-    decoded = np.frombuffer(flat_bytes(codec.decode(stored)), np.uint8)
-    if decoded.nbytes != out.nbytes:
-        raise ValueError(f"{decoded.nbytes} bytes decoded, {out.nbytes} expected")
-    out[...] = decoded
-
-
-def flat_bytes(value: Any) -> memoryview:
-    """The bytes of a buffer or an array; memoryview alone cannot cast arrays of complex numbers."""
-    flat = value if isinstance(value, (bytes, bytearray, memoryview)) else np.ascontiguousarray(value).reshape(-1)
-    return np.frombuffer(flat, np.uint8).data
-
-
-def _check_claim(codec_id: str, stored: memoryview, least: int, most: int) -> None:
-    """Compares the size in a frame's header with what is expected, before a decoder believes it."""
-    claimed = claimed_bytes(codec_id, stored)
-    if claimed is not None and not least <= claimed <= most:
-        expected = most if least == most else f"at most {most}"
-        raise ValueError(f"a {codec_id} header claims {claimed} bytes, {expected} expected")
-
-
-class _Zstd(threading.local):
+class _ZstdState(threading.local):
     """One compressor and one decompressor a thread: they hold state while they work."""
 
     def __init__(self) -> None:
@@ -132,31 +198,28 @@ class _Zstd(threading.local):
 
         self.decompressor = zstandard.ZstdDecompressor()
         coarse = zstandard.ZstdCompressionParameters.from_level(1, min_match=7, hash_log=13)
-        self._compressor = zstandard.ZstdCompressor(compression_params=coarse)
-
-    def encode_differences(self, value: NDArray[Any]) -> bytes:
-        return self._compressor.compress(value.data)
-
-    def decode_into(self, stored: memoryview, out: NDArray[np.uint8]) -> None:
-        out.data[:] = self.decompressor.decompress(stored, allow_extra_data=False)
+        self.coarse = zstandard.ZstdCompressor(compression_params=coarse)
 
 
 @lru_cache(maxsize=1)
-def _zstd() -> _Zstd:
-    return _Zstd()
+def _zstd() -> _ZstdState:
+    return _ZstdState()
 
 
-@lru_cache(maxsize=16)
-def _into_place(codec_id: str) -> Callable[[memoryview, NDArray[np.uint8]], Any] | None:
-    """What decodes frames of a codec straight into memory; None for those that return memory of their own."""
-    if codec_id == "zstd":
-        return _zstd().decode_into
-    if codec_id == "blosc":
-        import numcodecs.blosc
+@lru_cache(maxsize=1)
+def _blosc_decompress() -> Callable[[memoryview, memoryview], Any]:
+    import numcodecs.blosc
 
-        blosc: Callable[[memoryview, NDArray[np.uint8]], Any] = numcodecs.blosc.decompress
-        return blosc
-    return None
+    decompress: Callable[[memoryview, memoryview], Any] = numcodecs.blosc.decompress
+    return decompress
+
+
+def _check_claim(codec_id: str, stored: memoryview, least: int, most: int) -> None:
+    """Compare the size in a frame's header with what is expected, before a decoder believes it."""
+    claimed = claimed_bytes(codec_id, stored)
+    if claimed is not None and not least <= claimed <= most:
+        expected = most if least == most else f"at most {most}"
+        raise ValueError(f"a {codec_id} header claims {claimed} bytes, {expected} expected")
 
 
 _BLOSC_HEADER = struct.Struct("<4xIII")  # decoded bytes, block bytes, stored bytes

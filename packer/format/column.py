@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.codecs import rowdelta
-from packer.codecs.configs import FrameCodec
-from packer.codecs.frame_hashes import frame_hashes
+from packer.codecs.frames import FrameCodec, frame_hashes
 from packer.errors import DamagedError
 from packer.format.column_index import ColumnIndex
 from packer.format.layout import MAX_CHUNK_BYTES

@@ -10,8 +10,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from packer.codecs import rowdelta
-from packer.codecs.configs import Buffer, FrameCodec
+from packer.codecs.frames import FrameCodec
+from packer.codecs.stages import Buffer
 from packer.errors import UsageError
 from packer.format.layout import CHUNK_BYTES, MAX_CHUNK_BYTES, index_arrays
 from packer.format.schema import Field
@@ -218,7 +218,7 @@ class ColumnWriter:
         if self.field.frame.rows is not None:
             self._add_bands(sample)
         else:
-            self._wait(self._differenced(sample[None]), 1)
+            self._wait(self._filtered(sample[None]), 1)
 
     def _wait(self, values: NDArray[Any], count: int) -> None:
         self._n_waiting += count
@@ -247,9 +247,9 @@ class ColumnWriter:
 
     def _add_frames(self, frames: NDArray[Any]) -> None:
         """Adds frames (m, samples a frame, *shape) of a fixed field."""
-        if self._codec.rowdelta:
+        if self._codec.filter:
             samples = frames.reshape(frames.shape[0] * frames.shape[1], *self.field.shape)
-            frames = rowdelta.difference(samples).reshape(frames.shape)
+            frames = self._codec.filter.apply(samples).reshape(frames.shape)
         if self._codec.is_raw:
             self._chunks.append_rows(frames.reshape(len(frames), -1).view(np.uint8))
             return
@@ -262,10 +262,10 @@ class ColumnWriter:
         assert rows is not None
         bands = [sample[at : at + rows] for at in range(0, len(sample), rows)]
         self._frames_of.append(len(bands))
-        self._chunks.append([self._codec.encode(self._differenced(band[None])) for band in bands])
+        self._chunks.append([self._codec.encode(self._filtered(band[None])) for band in bands])
 
-    def _differenced(self, samples: NDArray[Any]) -> NDArray[Any]:
-        return rowdelta.difference(samples) if self._codec.rowdelta else samples
+    def _filtered(self, samples: NDArray[Any]) -> NDArray[Any]:
+        return self._codec.filter.apply(samples) if self._codec.filter else samples
 
 
 def _offsets(sizes: array[int]) -> NDArray[np.uint64]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import lmdb
 
-from packer.codecs.configs import Buffer
+from packer.codecs.stages import Buffer
 from packer.errors import UsageError, WriteError
 
 #: With less than this many bytes free, a write that went wrong did so for want of room.

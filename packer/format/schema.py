@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import numpy as np
 
+from packer.codecs.filters import FILTERS
 from packer.errors import SourceError, UsageError
 
 Kind = Literal["image", "array", "text"]
@@ -38,7 +39,6 @@ MAX_SAMPLE_BYTES = 2**48
 MAX_STAGES = 8
 #: Raw bytes of a compressed frame of several samples of one shape: a thousand times what is written.
 MAX_SHARED_FRAME = 2**24
-ROWDELTA_DTYPES = ("uint8", "uint16")
 
 Axis = Annotated[int, msgspec.Meta(ge=0, le=MAX_AXIS)] | None
 
@@ -137,8 +137,10 @@ class Field(FieldSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
         for number, config in enumerate(self.codec):
             if not isinstance(config.get("id"), str):
                 raise ValueError(f"field {self.name!r}: codec {number} has no id")
-            if config["id"] == "rowdelta" and (number or self.kind != "image" or self.dtype not in ROWDELTA_DTYPES):
-                raise ValueError(f"field {self.name!r}: rowdelta comes first, for images of uint8 or uint16")
+            kind = FILTERS.get(config["id"])
+            if kind and (number or self.kind != "image" or self.dtype not in kind.dtypes):
+                images = " or ".join(kind.dtypes)
+                raise ValueError(f"field {self.name!r}: {config['id']} comes first, for images of {images}")
 
     @property
     def bands(self) -> int:

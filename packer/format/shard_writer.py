@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.codecs.configs import Buffer
+from packer.codecs.stages import Buffer
 from packer.errors import UsageError
 from packer.format import layout
 from packer.format.column_writer import ChunkBuffers, ColumnWriter

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.codecs import rowdelta
-from packer.codecs.configs import LZ4, NAMED, Config, FrameCodec, check_fits
+from packer.codecs.configs import LZ4, NAMED, check_fits
+from packer.codecs.filters import FILTERS
+from packer.codecs.frames import FrameCodec
+from packer.codecs.stages import Config
 from packer.errors import UsageError
 from packer.format.layout import (
     BAND_BYTES,
@@ -21,7 +23,7 @@ from packer.format.layout import (
     OWN_FRAME_BYTES,
     RAW_FRAME_BYTES,
 )
-from packer.format.schema import ROWDELTA_DTYPES, Field, FieldSpec, FrameRule
+from packer.format.schema import Field, FieldSpec, FrameRule
 
 #: Smaller records of fixed shape stay raw under `auto`: to read one at random would mean decoding 16 KiB.
 LEAST_RECORD = 2048
@@ -97,8 +99,8 @@ def choose_codec(spec: FieldSpec, samples: Sequence[NDArray[Any]], share: float)
 
 def _is_for(codec: Sequence[Config], spec: FieldSpec) -> bool:
     """Return whether a codec does anything for values of a field that another of the candidates does not."""
-    if codec[0]["id"] == "rowdelta":
-        return spec.kind == "image" and spec.dtype in ROWDELTA_DTYPES
+    if kind := FILTERS.get(codec[0]["id"]):
+        return spec.kind == "image" and spec.dtype in kind.dtypes
     # Single bytes have none to be shuffled; their bits do.
     return spec.itemsize > 1 or codec[0].get("shuffle") != BYTES
 
@@ -116,11 +118,11 @@ def measured_ratio(spec: FieldSpec, codec: Sequence[Config], samples: Sequence[N
 def sample_frames(samples: Sequence[NDArray[Any]], codec: Sequence[Config]) -> Iterator[NDArray[Any]]:
     """Yield the samples as the frames of a codec: small ones joined, large ones cut into bands of about 64 KiB."""
     target, own = _frame_bytes(codec)
-    delta = bool(codec) and codec[0]["id"] == "rowdelta"
+    kind = FILTERS.get(codec[0]["id"]) if codec else None
     waiting: list[NDArray[Any]] = []
     size = 0
     for sample in samples:
-        value = rowdelta.difference(sample[None])[0] if delta else sample
+        value = kind.apply(sample[None])[0] if kind else sample
         flat = np.ascontiguousarray(value).reshape(-1)
         step = max(1, BAND_BYTES // max(flat.itemsize, 1))
         if flat.nbytes > BAND_SAMPLE_BYTES:

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.codecs.configs import Config, parse_codec
+from packer.codecs.configs import parse_codec
+from packer.codecs.stages import Config
 from packer.errors import SourceError, UsageError
 from packer.format import pages
 from packer.format.manifest import check_count

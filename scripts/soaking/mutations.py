@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from packer.codecs.configs import NAMED, Config
+from packer.codecs.configs import NAMED
+from packer.codecs.stages import Config
 from packer.format import btree
 from packer.format import manifest as manifests
 from packer.format.manifest import MANIFEST, NAMES_FILE, FileEntry, Manifest, total_of

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from packer.codecs.configs import NAMED, Config
+from packer.codecs.configs import NAMED
+from packer.codecs.stages import Config
 from packer.format import manifest as manifests
 from packer.format import pages
 from packer.format.manifest import ColumnTotals, FileEntry, Manifest, ShardEntry

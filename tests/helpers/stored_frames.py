@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.codecs.configs import NAMED, FrameCodec, Frames
+from packer.codecs.configs import NAMED
+from packer.codecs.frames import FrameCodec, Frames
 
 Bytes = NDArray[np.uint8]
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from packer.codecs.configs import FrameCodec, Frames
+from packer.codecs.frames import FrameCodec, Frames
 from packer.format import manifest as manifests
 from packer.format.layout import CHUNK_BYTES
 from packer.format.manifest import NAMES_FILE, FileEntry, Manifest, file_digest, total_of

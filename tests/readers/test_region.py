@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from packer.codecs.configs import NAMED, FrameCodec
+from packer.codecs.configs import NAMED
+from packer.codecs.frames import FrameCodec
 from packer.errors import DamagedError, MissingNameError, SampleIndexError, UsageError
 from packer.format.btree import walk
 from packer.format.layout import CHUNK_BYTES, column_key

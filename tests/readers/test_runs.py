@@ -12,7 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer.codecs.configs import NAMED, FrameCodec
+from packer.codecs.configs import NAMED
+from packer.codecs.frames import FrameCodec
 from packer.errors import DamagedError
 from packer.format.schema import Field, FrameRule
 from readers import Crop, Loader, PackedDataset, Ragged, runs

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from packer.codecs.configs import NAMED, FrameCodec
+from packer.codecs.configs import NAMED
+from packer.codecs.frames import FrameCodec
 from packer.errors import UsageError
 from packer.format.schema import Field, FrameRule
 from readers import Crop, Loader, PackedDataset, PointSample, Ragged

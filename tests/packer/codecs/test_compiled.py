@@ -24,7 +24,8 @@ from stored_frames import mixed, stored
 import packer.codecs
 from packer.codecs import compiled
 from packer.codecs.compiled import CODECS, WORTH_SECONDS, Loading, number_of
-from packer.codecs.configs import NAMED, FrameCodec, Frames, parse_codec
+from packer.codecs.configs import NAMED, parse_codec
+from packer.codecs.frames import FrameCodec, Frames
 
 ROOT = Path(__file__).resolve().parents[3]
 LOOPS = "packer.codecs.loops"
@@ -100,7 +101,8 @@ def test_to_read_a_little_imports_no_compiler() -> None:
     code = """
         import sys
         import numpy as np
-        from packer.codecs.configs import NAMED, FrameCodec, Frames
+        from packer.codecs.configs import NAMED
+        from packer.codecs.frames import FrameCodec, Frames
         codec = FrameCodec(NAMED["lz4"], np.dtype("u1"))
         frame = bytes(codec.encode(np.zeros(1000, np.uint8)))
         out = np.ones(1000, np.uint8)

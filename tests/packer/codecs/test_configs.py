@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from packer.codecs.configs import LEAST_SAVING, NAMED, FrameCodec, check_fits, codec_name, parse_codec
+from packer.codecs.configs import NAMED, check_fits, codec_name, parse_codec
+from packer.codecs.frames import LEAST_SAVING, FrameCodec
 from packer.codecs.stages import claimed_bytes
 from packer.errors import UsageError
 from packer.format.schema import DTYPES, FieldSpec

@@ -13,8 +13,9 @@ import zstandard
 from stored_frames import LIES, OUTSIDE, Guarded, Stored, apart, as_bytes, lying, mixed, numbers, stored
 from ways import handled
 
-from packer.codecs import compiled, rowdelta
-from packer.codecs.configs import NAMED, FrameCodec, Frames, parse_codec
+from packer.codecs import compiled, rowdelta, stages
+from packer.codecs.configs import NAMED, parse_codec
+from packer.codecs.frames import FrameCodec, Frames
 
 CODECS = ("lz4", "lz4hc", "zstd", "bitshuffle", "shuffle+lz4", "shuffle+zstd")
 ZLIB = '{"id": "zlib", "level": 6}'
@@ -118,7 +119,6 @@ def test_machine_code_decodes_what_it_knows(monkeypatch: pytest.MonkeyPatch, cod
     run = loops.decode
     monkeypatch.setattr(loops, "decode", lambda *arguments: calls.append(len(arguments[3])) or run(*arguments))
     monkeypatch.setattr(FrameCodec, "decode_into", None)
-    monkeypatch.setattr("packer.codecs.configs._decode_lz4", None)
     out = np.empty(len(one.wanted), np.uint8)
     decode(one, out)
     assert np.array_equal(out, one.wanted)
@@ -255,8 +255,8 @@ def test_a_lack_of_memory_is_no_damage(codec: str, monkeypatch: pytest.MonkeyPat
         raise MemoryError
 
     one = stored(codec, mixed(9))
-    monkeypatch.setattr("lz4.block.decompress", fail)
-    monkeypatch.setattr("packer.codecs.stages.decode_into", fail)
+    for kind in (stages.Lz4, stages.Zstd, stages.Blosc):
+        monkeypatch.setattr(kind, "decode_into", fail)
     with pytest.raises(MemoryError):
         decode(one, np.empty(len(one.wanted), np.uint8))
 

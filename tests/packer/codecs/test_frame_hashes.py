@@ -14,7 +14,7 @@ from stored_frames import numbers
 from ways import handled
 
 from packer.codecs import compiled
-from packer.codecs.frame_hashes import frame_hashes
+from packer.codecs.frames import frame_hashes
 
 DATA = np.random.default_rng(0).integers(0, 256, 5000, np.uint8).tobytes()
 
@@ -85,7 +85,7 @@ def test_no_time_is_noted_while_machine_code_hashes(by_machine: None) -> None:
 
 def test_a_call_hashes_no_more_than_it_may(by_machine: None, monkeypatch: pytest.MonkeyPatch, loops: Any) -> None:
     """Ctrl-C waits for its end."""
-    monkeypatch.setattr("packer.codecs.frame_hashes.CALL_BYTES", 1000)
+    monkeypatch.setattr("packer.codecs.frames.CALL_BYTES", 1000)
     asked, hashes = [], loops.hashes
 
     def counted(memory: Any, spans: Any, found: Any) -> int:

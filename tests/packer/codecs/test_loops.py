@@ -36,7 +36,8 @@ from stored_frames import (
 )
 
 from packer.codecs import compiled, rowdelta
-from packer.codecs.configs import NAMED, FrameCodec
+from packer.codecs.configs import NAMED
+from packer.codecs.frames import FrameCodec
 from packer.format.schema import DTYPES
 
 CODECS = ("lz4", "lz4hc", "zstd", "bitshuffle", "shuffle+lz4", "shuffle+zstd")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,8 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from packer.codecs import stages
-from packer.codecs.configs import NAMED, FrameCodec
+from packer.codecs.configs import NAMED
+from packer.codecs.frames import FrameCodec
+from packer.codecs.stages import make_stage
 
 F4 = np.dtype("f4")
 
@@ -34,8 +34,8 @@ def test_frames_of_any_number_of_elements_are_shuffled(count: int) -> None:
 @pytest.mark.parametrize("count", [3000, 3008])
 def test_whole_eights_are_shuffled_by_bits(count: int) -> None:
     """What c-blosc can do is left to it."""
-    codec = stages.stage(json.dumps(NAMED["bitshuffle"][0]))
-    assert stages.encode(codec, coordinates(count)) == codec.encode(coordinates(count))
+    (config,) = NAMED["bitshuffle"]
+    assert make_stage(config).encode(coordinates(count)) == numcodecs.get_codec(dict(config)).encode(coordinates(count))
 
 
 def few_colours() -> NDArray[np.uint8]:
@@ -56,10 +56,10 @@ def test_bytes_are_shuffled_where_that_makes_them_smaller(
 ) -> None:
     """The smaller of both is kept, and any blosc decodes it."""
     values = make().view(dtype)
-    config = NAMED["bitshuffle"][0]
-    both = {way: bytes(stages.stage(json.dumps({**config, "shuffle": way})).encode(values)) for way in (0, 2)}
+    (config,) = NAMED["bitshuffle"]
+    both = {way: bytes(numcodecs.get_codec({**config, "shuffle": way}).encode(values)) for way in (0, 2)}
     assert len(both[shuffle]) < 0.9 * len(both[2 - shuffle])
-    stored = bytes(stages.encode(stages.stage(json.dumps(config)), values))
+    stored = bytes(make_stage(config).encode(values))
     assert stored == both[shuffle]
     assert numcodecs.Blosc().decode(stored) == values.tobytes()
 
@@ -67,15 +67,15 @@ def test_bytes_are_shuffled_where_that_makes_them_smaller(
 def test_bytes_of_larger_numbers_are_shuffled_by_bits_as_before() -> None:
     """Only of single bytes both are tried."""
     values = few_colours()[: 8 * 3000].view("u2")
-    codec = stages.stage(json.dumps(NAMED["bitshuffle"][0]))
-    assert stages.encode(codec, values) == codec.encode(values)
+    (config,) = NAMED["bitshuffle"]
+    assert make_stage(config).encode(values) == numcodecs.get_codec(dict(config)).encode(values)
 
 
 def test_blosc_that_shuffles_otherwise_is_left_alone() -> None:
     """Whoever asks for another shuffle, or none, gets it."""
     for shuffle in (0, 1):
-        codec = stages.stage(json.dumps({**NAMED["bitshuffle"][0], "shuffle": shuffle}))
-        assert stages.encode(codec, photograph()) == codec.encode(photograph())
+        config = {**NAMED["bitshuffle"][0], "shuffle": shuffle}
+        assert make_stage(config).encode(photograph()) == numcodecs.get_codec(dict(config)).encode(photograph())
 
 
 def test_differences_are_zstd_frames() -> None:

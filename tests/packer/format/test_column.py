@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from packer.codecs.configs import NAMED, Buffer, Config, parse_codec
+from packer.codecs.configs import NAMED, parse_codec
+from packer.codecs.stages import Buffer, Config
 from packer.errors import DamagedError, UsageError
 from packer.format import column_writer
 from packer.format.column import (
