@@ -216,13 +216,19 @@ def _published(path: Path, files: list[tuple[str, int, int]], began: float) -> R
     return Report(path, manifest, tuple(rejected_of(path, manifest)), size, len(manifest.shards), seconds)
 
 
-def open_source(sources: Any, options: ConvertOptions, rejected: list[Rejected]) -> Source:
-    """Return the source that `sources` stand for; files found bad are noted in `rejected` where they are skipped."""
+def open_source(sources: Any, options: ConvertOptions, rejected: list[Rejected] | None) -> Source:
+    """Return the source that `sources` stand for.
+
+    Args:
+        rejected: files found bad are noted here if they are skipped. None: nothing is to be packed, so that bad samples
+            that are found early stop nobody.
+    """
 
     def on_bad(error: SourceError) -> None:
-        if options.on_error == "stop":
+        is_early = error.sample is not None  # it comes again when the sample is read
+        if options.on_error == "stop" and not (is_early and rejected is None):
             raise error
-        if error.sample is None:  # else it comes again with the sample
+        if rejected is not None and not is_early:
             rejected.append(Rejected.of(error))
 
     if isinstance(sources, Source):

@@ -189,7 +189,7 @@ def open_shown(sources: Sequence[str], options: ConvertOptions) -> Source:
     from packer.convert import open_source
 
     with progress("planning") as shown:
-        return open_source(list(sources), replace(options, looking=shown.look), [])
+        return open_source(list(sources), replace(options, looking=shown.look), None)
 
 
 def progress(verb: str = "packing", unit: str = "samples") -> Progress:

@@ -101,7 +101,7 @@ def _several_strings(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
             f"{problem}: it is text as a matrix of characters, as NetCDF has it. Make strings of its rows, in h5py by "
             f"file['NEW'] = numpy.ascontiguousarray(file['OLD']).view('S{shape[-1]}')[..., 0]"
         )
-    return f"{problem}: make a dataset of each, in h5py by file['NEW'] = file['OLD'][{':, ' * len(shape)}0]"
+    return f"{problem}: make a dataset of each of them"
 
 
 def _vlen_leaf(base: np.dtype[Any], shape: tuple[int, ...], members: tuple[str, ...]) -> Leaf:
