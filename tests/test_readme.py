@@ -15,6 +15,7 @@ from packer.cli.main import COMMANDS
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "README.md").read_text()
 RECIPES = ROOT / "docs" / "recipes.md"
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", RECIPES.read_text(), re.DOTALL)
 
 
@@ -30,12 +31,22 @@ def test_every_command_has_its_line(command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [ROOT / "README.md", RECIPES, ROOT / "docs" / "benchmark.md"], ids=lambda page: page.name
+    "page", [ROOT / "README.md", RECIPES, ARCHITECTURE, ROOT / "docs" / "benchmark.md"], ids=lambda page: page.name
 )
 def test_links_lead_somewhere(page: Path) -> None:
     """Every relative link is to a file of the project."""
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+def test_the_map_names_files_that_are_there() -> None:
+    """Every path and every name of a module that the map of the house gives is one of the project."""
+    text = ARCHITECTURE.read_text()
+    named = re.findall(r"`((?:packer|readers|tests|docs|scripts)/[\w./*]*)`", text)
+    assert len(named) > 30
+    assert [path for path in named if not list(ROOT.glob(path.rstrip("/")))] == []
+    rooms = {path.name for path in (ROOT / "packer").iterdir() if (path / "__init__.py").exists()}
+    assert [room for room in rooms if f"| `packer/{room}/` |" not in text] == []
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
