@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from readers.places import Finder
+from packer.format.column import Finder
 
 stretches = st.lists(st.one_of(st.integers(0, 5), st.integers(1, 200), st.integers(1, 2**40)), max_size=60)
 
