@@ -19,14 +19,13 @@ import xxhash
 from numpy.typing import NDArray
 
 import packer
-from packer.codecs.configs import parse_codec
 from packer.errors import SourceError, UsageError, WriteError
 from packer.format.manifest import UNFINISHED, check_count
 from packer.format.schema import Field, FieldSpec
 from packer.format.shard_writer import ShardWriter
 from packer.packing.finish import Made, finish
-from packer.packing.framing import Extent, choose_codec, codec_by_field, stored_field
 from packer.packing.output import OutputFolder, State
+from packer.packing.plan import FieldSizes, stored_fields
 from packer.packing.tasks import ShardReport, publish, shard_path
 from packer.sources.base import Block
 from packer.sources.names import name_bytes
@@ -215,16 +214,10 @@ class DatasetWriter:
     def _stored_fields(self, samples: Sequence[Sample]) -> tuple[Field, ...]:
         specs = self._specs or infer_fields(samples)
         check_count(len(specs))
-        texts = codec_by_field(self._codec, [spec.name for spec in specs])
-        arrays = {spec.name: [_flat(sample[spec.name]) for sample in samples] for spec in specs}
-        total = max(sum(a.nbytes for values in arrays.values() for a in values), 1)
-        fields = []
-        for spec in specs:
-            share = sum(a.nbytes for a in arrays[spec.name]) / total
-            auto = texts[spec.name] == "auto"
-            codec = choose_codec(spec, arrays[spec.name], share) if auto else parse_codec(texts[spec.name])
-            fields.append(stored_field(spec, codec, _extent(arrays[spec.name])))
-        return tuple(fields)
+        held = {spec.name: [_flat(sample[spec.name]) for sample in samples] for spec in specs}
+        shapes = {spec.name: np.array([a.shape for a in held[spec.name]], np.int64) for spec in specs}
+        sizes = {spec.name: FieldSizes.of(spec, shapes[spec.name]) for spec in specs}
+        return tuple(stored_fields(specs, self._codec, sizes, lambda: held))
 
     def _write(self, blocks: Sequence[tuple[Block, str | None]]) -> None:
         """Writes blocks of one sample each, with their names."""
@@ -264,9 +257,3 @@ class DatasetWriter:
 
 def _flat(value: NDArray[Any] | str) -> NDArray[Any]:
     return np.frombuffer(value.encode(), np.uint8) if isinstance(value, str) else value
-
-
-def _extent(arrays: Sequence[NDArray[Any]]) -> Extent:
-    sizes = [a.nbytes for a in arrays]
-    rows = [a.nbytes / len(a) if a.ndim and len(a) else a.nbytes for a in arrays]
-    return Extent(float(np.mean(sizes)), max(sizes), float(np.mean(rows)))

@@ -101,6 +101,11 @@ class FieldSizes:
     bytes: NDArray[np.int64]
     known: bool
 
+    @classmethod
+    def of(cls, spec: FieldSpec, shapes: NDArray[np.int64], known: bool = True) -> FieldSizes:
+        """Return the sizes of samples of these shapes."""
+        return cls(shapes, shapes.prod(axis=1, dtype=np.int64) * spec.itemsize, known)
+
     def extent(self, spec: FieldSpec) -> Extent:
         mean = float(self.bytes.mean()) if len(self.bytes) else 0.0
         largest = int(self.bytes.max()) if len(self.bytes) else 0
@@ -135,21 +140,39 @@ def prepare(
     check_count(len(source.fields))
     if source.names is not None:
         check_names(source.names)
-    # What is added to a dataset is stored as that is: its source's fields say how.
-    open_ = [spec for spec in source.fields if not isinstance(spec, Field)]
+    looked = cache(partial(look, source, limits, looking))
+    sizes = field_sizes(source, looked)
+    fields = stored_fields(source.fields, codec, sizes, looked)
+    origin = {"kind": source.kind, **source.provenance()}
+    return Prepared(source, make_plan(source, fields, sizes, shard_size, origin), origin)
+
+
+def stored_fields(
+    specs: Sequence[FieldSpec],
+    codec: str | Mapping[str, str],
+    sizes: Mapping[str, FieldSizes],
+    looked: Callable[[], Looked],
+) -> list[Field]:
+    """Return how every field is stored: its codec, and how its samples are cut into frames.
+
+    Args:
+        specs: what each field is. One that is a `Field`, as of samples that are added to a dataset, stays as it is.
+        codec: a codec for all fields, `hr=zstd,label=none`, or a mapping of field to codec.
+        looked: gives what `look` does; called if `auto` is to choose.
+
+    Raises:
+        UsageError: a codec cannot be used, or is named for a field that does not exist.
+    """
+    open_ = [spec for spec in specs if not isinstance(spec, Field)]
     texts = codec_by_field(codec, [spec.name for spec in open_])
     codecs = {name: parse_codec(text) for name, text in texts.items() if text != "auto"}
     auto = [spec for spec in open_ if spec.name not in codecs]
-    looked = cache(partial(look, source, limits, looking))
-    sizes = field_sizes(source, looked)
     if auto:
         codecs |= auto_codecs(auto, sizes, looked())
-    fields = [
+    return [
         spec if isinstance(spec, Field) else stored_field(spec, codecs[spec.name], sizes[spec.name].extent(spec))
-        for spec in source.fields
+        for spec in specs
     ]
-    origin = {"kind": source.kind, **source.provenance()}
-    return Prepared(source, make_plan(source, fields, sizes, shard_size, origin), origin)
 
 
 def auto_codecs(
@@ -230,7 +253,7 @@ def field_sizes(source: Source, looked: Callable[[], Looked]) -> dict[str, Field
         if shapes is None:
             seen = [sample.shape for sample in looked().get(spec.name, [])] or [tuple(n or 1 for n in spec.shape)]
             shapes = np.resize(np.array(seen, np.int64), (len(source), len(spec.shape)))
-        sizes[spec.name] = FieldSizes(shapes, shapes.prod(axis=1, dtype=np.int64) * spec.itemsize, known)
+        sizes[spec.name] = FieldSizes.of(spec, shapes, known)
     return sizes
 
 
