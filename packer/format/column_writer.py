@@ -20,35 +20,6 @@ from packer.format.schema import Field
 PutChunk = Callable[[memoryview], int]
 
 
-class ChunkBuffers:
-    """Memory for chunks. Fresh memory is mapped page by page, which takes longer than filling it."""
-
-    #: Free buffers that are kept: as many as chunks are stored between two commits, and one.
-    KEEP = 3
-
-    def __init__(self) -> None:
-        self._free: list[NDArray[np.uint8]] = []
-        self._stored: list[NDArray[np.uint8]] = []
-
-    def take(self, nbytes: int) -> NDArray[np.uint8]:
-        """A buffer of `nbytes` bytes; what it holds is left over."""
-        for number, buffer in enumerate(self._free):
-            if len(buffer) == nbytes:
-                return self._free.pop(number)
-        return np.empty(nbytes, np.uint8)
-
-    def give_back(self, buffer: NDArray[np.uint8]) -> None:
-        """Takes a buffer whose chunk was stored; until the next commit it is left as it is."""
-        self._stored.append(buffer)
-
-    def committed(self) -> None:
-        """What was stored so far is on its way to the disk."""
-        # Those of single samples that are larger than chunks get differ in size, and may have gigabytes.
-        usual = [buffer for buffer in self._stored if len(buffer) <= CHUNK_BYTES]
-        self._free = (self._free + usual)[-self.KEEP :]
-        self._stored = []
-
-
 class Chunks:
     """The chunks of one column, and the arrays that tell where each frame went.
 
@@ -57,13 +28,12 @@ class Chunks:
         limit: bytes of a chunk; what must lie in one chunk and is larger gets a chunk of its own.
     """
 
-    def __init__(self, put: PutChunk, limit: int, buffers: ChunkBuffers) -> None:
+    def __init__(self, put: PutChunk, limit: int) -> None:
         self.checksums = array("Q")
         self.offsets = array("Q", [0])  # ends of the frames in the column's stored bytes
         self.table: list[tuple[int, int, int]] = []  # chunk number, frames up to its end, stored bytes likewise
         self._put = put
         self._limit = limit
-        self._buffers = buffers
         self._buffer = np.empty(0, np.uint8)
         self._used = 0
 
@@ -93,7 +63,6 @@ class Chunks:
             return
         number = self._put(self._buffer[: self._used].data)
         self.table.append((number, len(self.checksums), self.offsets[-1]))
-        self._buffers.give_back(self._buffer)
         self._buffer = np.empty(0, np.uint8)
         self._used = 0
 
@@ -105,7 +74,7 @@ class Chunks:
             self.flush()
         if self._used + size > len(self._buffer):
             # Nothing has been written to it yet: a buffer has the size of a chunk, unless one sample is larger.
-            self._buffer = self._buffers.take(max(size, self._limit))
+            self._buffer = np.empty(max(size, self._limit), np.uint8)
 
     def _copy(self, data: NDArray[np.uint8]) -> None:
         self._buffer[self._used : self._used + len(data)] = data
@@ -123,7 +92,6 @@ class ColumnWriter:
         field: schema of the column.
         put_chunk: called with each chunk when it is full.
         chunk_bytes: a chunk takes frames up to this size; a larger sample gets its own.
-        buffers: memory that the chunks of several columns share.
     """
 
     def __init__(
@@ -131,14 +99,13 @@ class ColumnWriter:
         field: Field,
         put_chunk: PutChunk,
         chunk_bytes: int = CHUNK_BYTES,
-        buffers: ChunkBuffers | None = None,
     ) -> None:
         self.field = field
         self.samples = 0
         self.raw_bytes = 0
         self._dtype = field.np_dtype
         self._codec = FrameCodec(field.codec, self._dtype)
-        self._chunks = Chunks(put_chunk, chunk_bytes, buffers or ChunkBuffers())
+        self._chunks = Chunks(put_chunk, chunk_bytes)
         self._waiting: list[NDArray[Any]] = []  # samples, or runs of fixed samples, of the frame not yet full
         self._n_waiting = 0
         # array("Q"): 8 bytes a number where a list takes 40; a shard may hold ten million samples.

@@ -7,6 +7,7 @@ import ctypes
 import errno
 import os
 import shutil
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -43,47 +44,6 @@ class clear_errors:  # noqa: N801  # reads as a statement
         return str(error)
 
 
-_SYNC_FILE_RANGE_WRITE = 2
-
-
-class Writeback:
-    """Has the kernel begin to write what a file has come to hold, while more is being made.
-
-    Left alone it begins when somebody syncs: of 84 MB of HDF5 in 140 ms, the two workers then waited 30 more. Linux
-    alone can be asked (`sync_file_range`, which Python does not offer); elsewhere nothing happens. Nothing is safe on
-    the disk by this, so a sync has to follow.
-
-    Args:
-        path: the file, which exists.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._call = _sync_file_range()
-        self._fd = os.open(path, os.O_RDONLY) if self._call else -1
-
-    def begin(self) -> None:
-        """Begins to write all that has changed; an error will come back from the sync."""
-        if self._call and self._fd >= 0:
-            self._call(self._fd, 0, 0, _SYNC_FILE_RANGE_WRITE)
-
-    def close(self) -> None:
-        """Lets go of the file; may be called again."""
-        if self._fd >= 0:
-            with contextlib.suppress(OSError):  # what it has to say, the sync says too
-                os.close(self._fd)
-            self._fd = -1
-
-
-def _sync_file_range() -> Any:
-    """The function of the C library; None where it has none."""
-    if os.name != "posix":
-        return None
-    function = getattr(ctypes.CDLL(None), "sync_file_range", None)
-    if function is not None:
-        function.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
-    return function
-
-
 #: Stored bytes between two commits: two full chunks. Until then they lie in memory twice, as LMDB's dirty pages and
 #: here for a replay. What is written at once decides how large the pieces of memory are in which Linux keeps the file
 #: for its readers (6.16 and later, on ext4): of one chunk none is a whole 2 MiB, since chunks begin anywhere; of two,
@@ -93,6 +53,8 @@ COMMIT_BYTES = 4 * 10**6
 #: Bytes between two times that the file is mapped anew. What commits look at through the map counts as memory of the
 #: process, with all that lies around it: 420 MB of a shard of 1 GiB.
 REMAP_BYTES = 16 * 10**6
+#: What `sync_file_range` is told: to begin to write.
+_WRITE = 2
 #: The map grows to a multiple of this.
 _GRAIN = 4096
 
@@ -118,7 +80,7 @@ class LmdbAppender:
             self._env = lmdb.open(
                 str(path), subdir=False, lib_version=0, lock=False, sync=False, metasync=False, map_size=self._map_size
             )
-            self._writeback = Writeback(path)
+            self._fd = os.open(path, os.O_RDONLY)
         except (lmdb.Error, OSError):
             self._remove()
             raise
@@ -127,11 +89,8 @@ class LmdbAppender:
         self._batch_bytes = 0
         self._mapped_bytes = 0
 
-    def put(self, key: bytes, value: Buffer) -> bool:
-        """Appends a value; `key` must be greater than all before it. The value must not change until the commit.
-
-        Returns whether it was committed, with all before it.
-        """
+    def put(self, key: bytes, value: Buffer) -> None:
+        """Append a value; `key` must be greater than all before it. The value must not change until the commit."""
         self._batch.append((key, value))
         self._batch_bytes += len(value)
         self._mapped_bytes += len(key) + len(value)
@@ -139,20 +98,19 @@ class LmdbAppender:
             self._put(key, value)
         except lmdb.MapFullError:
             self._replay()
-        if self._batch_bytes < COMMIT_BYTES:
-            return False
-        self.commit()
-        return True
+        if self._batch_bytes >= COMMIT_BYTES:
+            self.commit()
 
     def commit(self) -> None:
-        """Commits what was put."""
+        """Commit what was put, and have the kernel begin to write it: else it begins when somebody waits for that."""
         while True:
             try:
                 self._txn.commit()
                 break
             except lmdb.MapFullError:
                 self._replay()
-        self._writeback.begin()
+        if sync_file_range := _sync_file_range():
+            sync_file_range(self._fd, 0, 0, _WRITE)  # a hint: an error will come back from the sync
         if self._mapped_bytes >= REMAP_BYTES:
             self._env.set_mapsize(self._map_size)
             self._mapped_bytes = 0
@@ -164,16 +122,21 @@ class LmdbAppender:
         """Commits, waits until the file is on the disk, and closes it."""
         self.commit()
         self._txn.abort()
-        self._writeback.close()
         self._env.sync(True)
         self._env.close()
+        self._close()
 
     def abort(self) -> None:
         """Closes and removes the file."""
-        self._writeback.close()
         self._txn.abort()
         self._env.close()
+        self._close()
         self._remove()
+
+    def _close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
     def _remove(self) -> None:
         with contextlib.suppress(OSError):  # whatever led here is what should be told
@@ -206,3 +169,12 @@ class LmdbAppender:
         larger = -(-self._map_size * 2 // _GRAIN) * _GRAIN
         self._map_size = larger if self._limit is None else min(larger, self._limit)
         self._env.set_mapsize(self._map_size)
+
+
+@lru_cache(maxsize=1)
+def _sync_file_range() -> Any:
+    """Return that function of Linux's C library, which Python does not offer, or None if there is none."""
+    function = getattr(ctypes.CDLL(None), "sync_file_range", None) if os.name == "posix" else None
+    if function is not None:
+        function.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    return function

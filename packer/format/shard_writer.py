@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from packer.codecs.stages import Buffer
 from packer.errors import UsageError
 from packer.format import layout
-from packer.format.column_writer import ChunkBuffers, ColumnWriter
+from packer.format.column_writer import ColumnWriter
 from packer.format.layout import (
     HEADER,
     MAX_CHUNKS,
@@ -73,9 +73,8 @@ class ShardWriter:
         # Names and where each ends go to the disk as they come; there may be ten million.
         self._names, self._name_ends = _spool(path.parent), _spool(path.parent)
         self._names_bytes = 0
-        self._buffers = ChunkBuffers()
         size = layout.chunk_bytes(len(self._fields)) if chunk_bytes is None else chunk_bytes
-        self.columns = [ColumnWriter(field, self._put_chunk, size, self._buffers) for field in self._fields]
+        self.columns = [ColumnWriter(field, self._put_chunk, size) for field in self._fields]
 
     @property
     def growths(self) -> int:
@@ -170,8 +169,7 @@ class ShardWriter:
                 f"{self.path.name} would need more than {MAX_CHUNKS:,} chunks; take a smaller --shard-size"
             )
         with clear_errors(self.path):
-            if self._file.put(chunk_key(number), chunk):
-                self._buffers.committed()
+            self._file.put(chunk_key(number), chunk)
         self._n_chunks += 1
         return number
 

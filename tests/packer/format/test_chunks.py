@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from packer.format.column_writer import ChunkBuffers, Chunks
+from packer.format.column_writer import Chunks
 
 
 def chunks_of(sizes: list[int], limit: int, rows: bool) -> list[int]:
@@ -16,7 +16,7 @@ def chunks_of(sizes: list[int], limit: int, rows: bool) -> list[int]:
         stored.append(bytes(chunk))
         return len(stored) - 1
 
-    chunks = Chunks(put, limit, ChunkBuffers())
+    chunks = Chunks(put, limit)
     frames = [np.full(size, number, np.uint8) for number, size in enumerate(sizes)]
     if rows:
         chunks.append_rows(np.stack(frames))
