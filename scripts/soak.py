@@ -4,7 +4,7 @@
 .venv/bin/python scripts/soak.py plan --count 300      # plans of random datasets, against what is made
 .venv/bin/python scripts/soak.py damage --count 2000   # damaged datasets, read in every way
 .venv/bin/python scripts/soak.py share --count 200     # batches kept while others are shared between processes
-.venv/bin/python scripts/soak.py replace --count 200   # shards replaced by others of the same size under a reader
+.venv/bin/python scripts/soak.py replace --count 200   # datasets and shards replaced by others of the same size
 .venv/bin/python scripts/soak.py many                  # 1,100 shards under 1,024 file descriptors
 """
 
@@ -84,13 +84,13 @@ def soak_sharing(folder: Path, count: int, seed: int) -> Counter[str]:
 
 
 def soak_replacing(folder: Path, count: int, seed: int) -> Counter[str]:
-    """Replace a shard under `count` readers; returns how often they refused."""
+    """Replace datasets under `count` readers; returns how often what came of it."""
     pairs = []
     for codec in ("none", "lz4"):
         old = training.make_dataset(folder / f"{codec}-old", 0, codec)
         pairs.append((old, training.make_dataset(folder / f"{codec}-new", 1, codec)))
     return _trials(
-        lambda number: training.replace_shard(*pairs[number % 2], folder / str(number), number),
+        lambda number: training.replace(*pairs[number % 2], folder / str(number), number),
         range(seed, seed + count),
     )
 

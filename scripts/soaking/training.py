@@ -23,7 +23,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
 from packer.convert import convert
 from packer.errors import PackerError
-from packer.format.manifest import SHARD_FOLDER
+from packer.format.manifest import MANIFEST, SHARD_FOLDER
 from packer.verify import verify
 from readers import Loader, PackedDataset, Ragged
 
@@ -128,33 +128,41 @@ _WAYS: dict[str, Callable[[PackedDataset, random.Random], Iterator[dict[str, Any
 }
 
 
-def replace_shard(folder: Path, other: Path, place: Path, seed: int) -> str:
-    """Put a shard of the same size in the place of another under an open dataset; returns what the reader did.
+def replace(folder: Path, other: Path, place: Path, seed: int) -> str:
+    """Replace a dataset, or one shard of it, by another of the same size under a reader; returns what came of it.
 
-    What is read afterwards is the old samples, or an error says why not: never the new ones.
+    After the whole dataset was replaced, the reader gives the old samples, or an error says why not: never the new
+    ones. A single shard is foreign to its manifest, which `verify` finds.
     """
     rng = random.Random(seed)
     shutil.copytree(folder, place)
     dataset = PackedDataset(place, verify=rng.random() < 0.5)
-    began = [rng.randrange(SAMPLES) for _ in range(rng.choice([0, 0, 1, 5]))]
-    for number in began:
-        dataset[number]
-    shard = f"{SHARD_FOLDER}/{rng.choice(sorted(path.name for path in (folder / SHARD_FOLDER).iterdir()))}"
-    new = place / "new"
-    shutil.copy(other / shard, new)
-    assert new.stat().st_size == (place / shard).stat().st_size, "the two shards differ in size"
-    new.replace(place / shard)
+    for _ in range(rng.choice([0, 0, 1, 5])):
+        dataset[rng.randrange(SAMPLES)]
+    names = sorted(f"{SHARD_FOLDER}/{path.name}" for path in (folder / SHARD_FOLDER).iterdir())
+    is_one = rng.random() < 0.3
+    for name in [rng.choice(names)] if is_one else [*names, MANIFEST]:
+        new = place / "new"
+        shutil.copy(other / name, new)
+        assert name == MANIFEST or new.stat().st_size == (place / name).stat().st_size, "the two shards differ in size"
+        new.replace(place / name)
+    found = "one shard, found by verify" if is_one else _read_replaced(dataset, rng.sample(range(SAMPLES), SAMPLES))
+    assert not is_one or verify(place).damages, f"seed {seed}: verify does not find a shard of another dataset"
+    shutil.rmtree(place)
+    return found
+
+
+def _read_replaced(dataset: PackedDataset, numbers: list[int]) -> str:
     refused = 0
-    for number in rng.sample(range(SAMPLES), SAMPLES):
+    for number in numbers:
         try:
             sample = dataset[number]
         except PackerError:
             refused += 1
             continue
         for name, value in sample.items():
-            assert bool((value == number % 251).all()), f"seed {seed}: sample {number} has another {name}"
-    shutil.rmtree(place)
-    return "refused" if refused else "the old samples"
+            assert bool((value == number % 251).all()), f"sample {number} has another {name}"
+    return "the dataset, refused" if refused else "the dataset, the old samples are read"
 
 
 def read_many_shards(folder: Path) -> str:
@@ -162,7 +170,7 @@ def read_many_shards(folder: Path) -> str:
     samples = [{"x": np.full(1024, number, np.int32)} for number in range(SHARDS)]
     convert(samples, folder, codec="none", shard_size=4096, workers=0)
     assert len(list((folder / SHARD_FOLDER).iterdir())) == SHARDS
-    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, FILES))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     dataset = PackedDataset(folder)
     for found in (dataset[:]["x"], torch.cat([batch["x"] for batch in Loader(dataset, 16)])):
         assert bool((found == torch.arange(SHARDS)[:, None]).all()), "other samples were read"
