@@ -26,7 +26,7 @@ from packer.format.schema import Field
 from packer.format.shard import Shard
 from readers.draws import Visits
 from readers.field_reader import FieldReader
-from readers.fixed import Allocate
+from readers.gather import Allocate
 from readers.opened import Opened
 from readers.places import Numbers
 

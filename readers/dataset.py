@@ -22,7 +22,7 @@ from readers.checking import CheckedReader, Checker, Digests, checked
 from readers.crop import Crop, CropReader, Placing, is_random
 from readers.draws import new_visits
 from readers.field_reader import FieldReader
-from readers.fixed import Allocate
+from readers.gather import Allocate
 from readers.gathering import as_images, gathered
 from readers.indexing import Numbers, is_single, sample_number, sample_numbers
 from readers.opened import Opened, describe, in_words, open_names

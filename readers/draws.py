@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
-from readers.fresh import CPU
+from readers.gather import CPU
 from readers.order import check_seed
 from readers.places import Numbers
 

@@ -7,7 +7,8 @@ from typing import Any, Protocol
 
 from packer.format.schema import Field
 from readers.draws import Visits
-from readers.fixed import Allocate, FixedRaw
+from readers.fixed import FixedRaw
+from readers.gather import Allocate
 from readers.places import Numbers
 
 

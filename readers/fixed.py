@@ -22,13 +22,8 @@ from readers.addresses import Addresses
 from readers.draws import Visits
 from readers.forks import renew_in_children
 from readers.frame_cache import FrameCache, distinct
-from readers.fresh import fresh
+from readers.gather import Allocate, fresh, take_rows
 from readers.places import Numbers, Places
-from readers.take import take_rows
-from readers.window import MakeBuffers
-
-#: Gives `n` bytes of writable memory as a uint8 tensor (n,).
-Allocate = Callable[[int], torch.Tensor]
 
 TORCH_DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name)
@@ -41,8 +36,6 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
 
 #: Decoded frames that one field keeps between batches, unless a loader asks for more.
 CACHE_BYTES = 32 * 2**20
-#: Axes of an image (H, W, C) in the order of (C, H, W).
-CHANNELS_FIRST = (2, 0, 1)
 #: torch gathers no single unsigned numbers of several bytes; their bytes, as signed ones, it does.
 _GATHERED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
@@ -74,9 +67,7 @@ class FixedRaw:
             self._unit = torch.uint8
         self._at = at // self._unit.itemsize
         self._length = self._row // self._unit.itemsize
-        self._window = places.memory.window(self._unit, self.field.np_dtype, self._shape)
-        first = CHANNELS_FIRST if self.field.kind == "image" else None
-        self._images = places.memory.window(self._unit, self.field.np_dtype, self._shape, first)
+        self._records = places.memory.records(self._unit, self.field.np_dtype, self._shape)
         self.row = 0
         self.addresses = Addresses([places], [self._at], [self._length])
 
@@ -97,19 +88,7 @@ class FixedRaw:
 
     def read(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
         """The samples, (n, *shape), in new memory or in what `allocate` gives."""
-        return self._window.tensor(located, allocate and allocate(len(located) * self._row))
-
-    def gatherer(self, most: int, buffers: MakeBuffers) -> Callable[[torch.Tensor], torch.Tensor]:
-        """What gives the same as `images`, of up to `most` places as a tensor, by torch and with fewer calls."""
-        return self._images.gatherer(most, buffers)
-
-    def copier(self) -> Callable[[Numbers], torch.Tensor]:
-        """What gives the same as `images` by numpy and with fewer calls, in new memory."""
-        return self._images.copier()
-
-    def images(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
-        """The same; images with their channels first, (n, C, H, W), as they are handed out."""
-        return self._images.tensor(located, allocate and allocate(len(located) * self._row))
+        return self._records.tensor(located, allocate)
 
 
 class FixedCoded:
@@ -129,7 +108,7 @@ class FixedCoded:
         self._shape: tuple[int, ...] = tuple(n or 0 for n in self.field.shape)
         self._dtype = TORCH_DTYPES[self.field.dtype]
         self._per_frame = self.field.frame.samples or 1
-        self._rows = places.memory.window(torch.uint8, np.uint8, (max(self._row, 1),))
+        self._rows = places.memory.records(torch.uint8, np.uint8, (max(self._row, 1),))
         self._lock = threading.Lock()
         self._cache = FrameCache(self._per_frame * self._row, slots)
         if self._per_frame > 1:
@@ -189,7 +168,7 @@ class FixedCoded:
         if not raw.any():
             self._read_decoded(located, out)
         elif raw.all():
-            self._rows.tensor(start + before, out)
+            self._rows.tensor(start + before, lambda _: out.view(-1))
         else:
             kept = np.flatnonzero(raw)
             rows = self._rows.tensor((start + before)[kept])

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from readers.forks import renew_in_children
-from readers.fresh import fresh
+from readers.gather import fresh
 from readers.places import Numbers
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch.utils.data import get_worker_info
 
 from packer.format.schema import Field
 from readers.draws import Visits
 from readers.field_reader import FieldReader, locate_all
-from readers.fixed import Allocate
-from readers.fresh import fresh
+from readers.gather import Allocate, shared
 from readers.places import Numbers
 from readers.views import Views
 
@@ -31,7 +29,7 @@ def gathered(
     """
     in_worker = get_worker_info() is not None
     # Shared memory within a worker process of DataLoader, where a batch would else be copied once more.
-    memory = allocate or (_shared if in_worker else None)
+    memory = allocate or (shared if in_worker else None)
     out = {}
     located = iter(locate_all(readers.values(), numbers, visits))
     for name, reader in readers.items():
@@ -52,8 +50,3 @@ def as_images(field: Field, value: Any) -> Any:
     if isinstance(value, list):
         return [image.permute(2, 0, 1) for image in value]
     return value.permute(0, 3, 1, 2)
-
-
-def _shared(nbytes: int) -> torch.Tensor:
-    storage = torch.UntypedStorage._new_shared(nbytes)  # type: ignore[no-untyped-call]
-    return fresh(0).set_(storage, 0, (nbytes,), (1,))

@@ -22,19 +22,16 @@ from torch.utils import _pytree as pytree
 from packer.codecs.configs import LZ4
 from packer.errors import UsageError
 from readers.advice import Warmth
-from readers.block_order import BlockShuffled
 from readers.dataset import PackedDataset, draws_parts
-from readers.dataset_order import block_samples, check_state, describe, order_of
+from readers.dataset_order import SamplerOrder, block_samples, check_state, describe, order_of
 from readers.device import ahead, device_of
 from readers.draws import Visits, visits_of
 from readers.fixed import FixedCoded
-from readers.next_order import NextOrder
-from readers.order import Given
+from readers.gather import Pool, keep_freed_memory
+from readers.order import BlockShuffled, Given, NextOrder
 from readers.places import Numbers
-from readers.pool import Pool
+from readers.rank_split import Share
 from readers.runs import CODED_RUN_BYTES, batches_at_once, machine_decodes
-from readers.sampler_order import SamplerOrder
-from readers.share import Share
 from readers.stream import Stream
 from readers.varied import Varied
 
@@ -120,6 +117,7 @@ class Loader:
         # The caller holds up to two batches: the next one is made before its name lets go of the last.
         held = 2 + (max(prefetch, self.threads) if self.threads else 0)
         self._pool = Pool(torch.cuda.is_available() and (pin_memory or on_gpu), held * max(len(dataset.fields), 1))
+        keep_freed_memory()
         self._warmth = Warmth()
         self._finish: Callable[[Any], Any] | None = _to_numpy if as_numpy else None
 

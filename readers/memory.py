@@ -16,7 +16,7 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 
 from packer.format.shard import Shard
-from readers.window import Window
+from readers.gather import Records
 
 Address = NDArray[np.int64]
 
@@ -44,27 +44,11 @@ class Memory:
         window = window.view()
         window.flags.writeable = False
         self.array: NDArray[np.uint8] = window
-        self._words: dict[int, Window] = {}
 
-    def window(
-        self, unit: torch.dtype, dtype: DTypeLike, shape: tuple[int, ...], axes: tuple[int, ...] | None = None
-    ) -> Window:
-        """The memory as records of a dtype and shape; record i begins `i` times the size of `unit` behind address 0."""
+    def records(self, unit: torch.dtype, dtype: DTypeLike, shape: tuple[int, ...]) -> Records:
+        """Return the memory as records of a dtype and shape; record i begins at address `i * unit.itemsize`."""
         elements = self._flat[: len(self._flat) // unit.itemsize * unit.itemsize].view(unit)
-        return Window(elements, dtype, shape, axes)
-
-    def words(self, addresses: Address, count: int) -> NDArray[np.int64]:
-        """`count` 8-byte numbers at each address, (n, count); for index arrays, whose numbers are below 2**63."""
-        if not len(addresses):
-            return np.empty((0, count), np.int64)
-        if count not in self._words:
-            # Bytes, not words: a small array lies within a page of the B-tree, at any even address.
-            self._words[count] = self.window(torch.uint8, np.int64, (count,))
-        return self._words[count].tensor(addresses).numpy()
-
-    def address_of(self, shard: int, array: NDArray[Any]) -> int:
-        """Address of a view into the map of a shard."""
-        return _position(array) - _position(self._maps[shard]) + int(self.starts[shard])
+        return Records(elements, dtype, shape)
 
 
 class _Span:

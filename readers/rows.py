@@ -21,10 +21,9 @@ from packer.codecs.stages import Buffer
 from packer.errors import UsageError
 from packer.format.column import BEFORE, SHAPE, START, STORED
 from packer.format.schema import Field, FrameRule
-from readers.fixed import TORCH_DTYPES, Allocate, damaged
-from readers.fresh import fresh
+from readers.fixed import TORCH_DTYPES, damaged
+from readers.gather import Allocate, Records, fresh
 from readers.places import Numbers, Places
-from readers.window import Window
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class SampleRows:
         self._places = places
         self._memory = places.memory
         self._codec = FrameCodec(self.field.codec, self.field.np_dtype)
-        self._windows: dict[tuple[torch.dtype, int], Window] = {}
+        self._windows: dict[tuple[torch.dtype, int], Records] = {}
 
     def locate(self, numbers: Numbers) -> Numbers:
         """Return the places of samples (n,), (n, SHAPE + axes)."""
@@ -110,14 +109,13 @@ class SampleRows:
         records = (wanted.rows * self._row_bytes(located)[:, None] + starts[:, None]).reshape(-1)
         unit = _unit(records, wanted.length)
         records //= unit.itemsize
-        out = allocate and allocate(len(records) * wanted.length)
-        return self._window(unit, wanted.length).tensor(records, out)
+        return self._window(unit, wanted.length).tensor(records, allocate)
 
-    def _window(self, unit: torch.dtype, length: int) -> Window:
+    def _window(self, unit: torch.dtype, length: int) -> Records:
         key = (unit, length)
         window = self._windows.get(key)
         if window is None:
-            window = self._memory.window(unit, np.uint8, (length,))
+            window = self._memory.records(unit, np.uint8, (length,))
             self._windows = {key: window}  # the last one: regions of all sizes may be asked for
         return window
 

@@ -18,7 +18,7 @@ from packer.format.schema import Field
 from readers.draws import Visits
 from readers.field_reader import FieldReader, locate_all
 from readers.fixed import FixedCoded, FixedRaw
-from readers.fresh import own_parts
+from readers.gather import own_parts
 from readers.places import Numbers
 from readers.ragged import Ragged
 from readers.varied import Varied

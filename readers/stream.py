@@ -13,8 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -24,12 +23,10 @@ from readers.dataset import PackedDataset
 from readers.draws import Visits
 from readers.field_reader import FieldReader
 from readers.fixed import FixedRaw
+from readers.gather import KEPT_BYTES, LARGE_BYTES, Pool
 from readers.gathering import as_images
-from readers.large import GROUP_BATCHES, LargeBatches, LargeRun, is_large
 from readers.places import Numbers
-from readers.pool import LEAST_BYTES, Pool
-from readers.runs import GROUP_SAMPLES, Run, batches_at_once, groups, runs, split
-from readers.take import settle
+from readers.runs import Run, batches_at_once, runs, split
 
 #: Names of the reading threads begin with this.
 THREAD_NAME = "packed-reader"
@@ -71,12 +68,6 @@ class Stream:
         batch_size = min(batch_size, max(len(numbers), 1))  # some ask for one of all there is, whatever that is
         by_name = {name: _values(reader, self.pool) for name, reader in readers.items()}
         advisor, failures = self.dataset.opened.advisor, list[Exception]()
-        if not self.threads and not self.pool.pinned and is_large(fields, batch_size):
-            large = LargeBatches(cast(Mapping[str, FixedRaw], readers), self.pool, batch_size, by_name)
-            group = min(GROUP_BATCHES * batch_size, GROUP_SAMPLES)
-            located = chain.from_iterable(map(large.prepared, groups(fields, numbers, batch_size, group, group)))
-            ready = advisor.ahead(_up_to_failure(located, failures), partial(_spans, fields), self.warmth)
-            return self._one_by_one(large, ready, failures)
         at_once = 1 if alone else batches_at_once(fields, batch_size)
         located_runs = runs(fields, numbers, batch_size, at_once, visits)
         told = advisor.ahead(_up_to_failure(located_runs, failures), partial(_spans, fields), self.warmth)
@@ -98,19 +89,6 @@ class Stream:
         if self.dataset.transform is not None:
             batch = self.dataset.transform(batch)
         return batch if self.finish is None else self.finish(batch)
-
-    def _one_by_one(
-        self, large: LargeBatches, told: Iterator[LargeRun], failures: list[Exception]
-    ) -> Generator[Any, None, None]:
-        """Batches read by the caller's thread, each when it is asked for."""
-        as_is = self.dataset.transform is None and self.finish is None
-        for run in told:
-            batches = large.of(run)
-            for _ in run.sizes:
-                # No name for what the caller is to let go of.
-                yield next(batches) if as_is else self._finished(next(batches))
-        if failures:
-            raise failures.pop()
 
     def _inline(
         self, read: Callable[[Run], list[Any]], told: Iterator[Run], failures: list[Exception]
@@ -135,7 +113,6 @@ class Stream:
             return [self._finished(batch) for batch in read(run)]
 
         waiting: deque[Future[list[Any]]] = deque()
-        settle()
         threads = ThreadPoolExecutor(self.threads, THREAD_NAME)
         try:
             for run in told:
@@ -172,17 +149,14 @@ def _check_process(process: int) -> None:
 
 
 def _values(reader: FieldReader, pool: Pool) -> Callable[[Numbers], Any]:
-    """What reads samples by their places; into memory of the pool, where there is enough to read."""
-    field, read, allocate = reader.field, reader.read, pool.allocate
-    # Fewer samples are left to the system's allocator.
-    least = 0 if pool.pinned or field.is_ragged else -(-LEAST_BYTES // max(field.fixed_bytes, 1))
-    if isinstance(reader, FixedRaw):
-        # No call more than needed: it is done for each field of each run, behind copies that empty the cache.
-        images = reader.images
-        return lambda places: images(places, allocate if len(places) >= least else None)
+    """Return what reads samples by their places; into memory of the pool if it pays."""
+    field, read = reader.field, reader.read
+    # Samples that are copied, and few others, go into memory that the system's allocator finds again.
+    least = KEPT_BYTES if type(reader) is FixedRaw else LARGE_BYTES
+    few = 0 if pool.pinned or field.is_ragged else -(-least // max(field.fixed_bytes, 1))
 
     def values(places: Numbers) -> Any:
-        return as_images(field, read(places, allocate if len(places) >= least else None))
+        return as_images(field, read(places, pool.allocate if len(places) >= few else None))
 
     return values
 
@@ -194,7 +168,7 @@ def _handed_over(batches: list[Any]) -> Iterator[Any]:
         yield batches.pop()
 
 
-def _spans(readers: Sequence[FieldReader], run: Run | LargeRun, some: int | None = None) -> Numbers:
+def _spans(readers: Sequence[FieldReader], run: Run, some: int | None = None) -> Numbers:
     """Address and size of the bytes of a run, (n, 2); of all its samples, or of about so many of them."""
     step = 1 if some is None else max(1, sum(run.sizes) // some)
     return np.concatenate([r.spans(places[::step]) for r, places in zip(readers, run.places, strict=True)])

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from packer.codecs.frames import FrameCodec, Frames
 from packer.format.column import BEFORE, BYTES, DECODED, SHAPE, START, STORED
 from readers.draws import Visits
-from readers.fixed import TORCH_DTYPES, Allocate, damaged, undo_rows
+from readers.fixed import TORCH_DTYPES, damaged, undo_rows
 from readers.frame_cache import FrameStore
-from readers.fresh import fresh, own_parts
+from readers.gather import Allocate, fresh, own_parts
 from readers.places import Numbers, Places
 from readers.ragged import Ragged
 

@@ -8,10 +8,9 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from readers import Loader, PackedDataset, next_order
-from readers.block_order import BlockShuffled
-from readers.next_order import NextOrder
-from readers.order import Sequential, Shuffled
+from readers import Loader, PackedDataset
+from readers import order as orders_module
+from readers.order import BlockShuffled, NextOrder, Sequential, Shuffled
 
 
 class Watched(Shuffled):
@@ -27,7 +26,7 @@ class Watched(Shuffled):
 @pytest.fixture(autouse=True)
 def short_orders(monkeypatch):
     """Orders of tests are worth a thread."""
-    monkeypatch.setattr(next_order, "LEAST_NUMBERS", 100)
+    monkeypatch.setattr(orders_module, "LEAST_NUMBERS", 100)
     Watched.made_by.clear()
 
 

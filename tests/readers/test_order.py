@@ -9,9 +9,8 @@ from torch.utils.data import DistributedSampler, RandomSampler, SubsetRandomSamp
 
 from packer.errors import UsageError
 from readers import order as order_module
-from readers.block_order import BlockShuffled
-from readers.order import Given, Sequential, Shuffled, order_by_group, random_bits, random_order
-from readers.sampler_order import SamplerOrder
+from readers.dataset_order import SamplerOrder
+from readers.order import BlockShuffled, Given, Sequential, Shuffled, order_by_group, random_bits, random_order
 
 ORDERS = [
     Sequential(1000),

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from readers import PackedDataset, runs
-from readers.pool import Pool
+from readers.gather import Pool
 from readers.stream import Stream
 
 
@@ -76,9 +76,9 @@ def test_calls_of_small_batches_are_shared(dataset, monkeypatch):
     """Small batches are read several at a time; a large one alone."""
     reader = type(dataset.opened.readers["x"])
     counts = []
-    read = reader.images
+    read = reader.read
     monkeypatch.setattr(
-        reader, "images", lambda self, places, *args: counts.append(len(places)) or read(self, places, *args)
+        reader, "read", lambda self, places, *args: counts.append(len(places)) or read(self, places, *args)
     )
     assert len(list(Stream(dataset, Pool()).batches(np.arange(20_000) % 1000, 10))) == 2000
     assert 0 < len(counts) < 2 * 2000 / 20

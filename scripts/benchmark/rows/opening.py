@@ -19,7 +19,7 @@ from benchmark.page_cache import files_of, warm
 from benchmark.row import Figures, row
 from benchmark.sample_datasets import InMemory
 from readers import Loader, PackedDataset
-from readers.block_order import BlockShuffled
+from readers.order import BlockShuffled
 
 SHARDS = 100
 #: Rows of 132 bytes that share a frame of 16 KiB.

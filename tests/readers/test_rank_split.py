@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from packer.errors import UsageError
 from readers.order import Shuffled
-from readers.share import Share
+from readers.rank_split import Share
 
 WORLDS = range(1, 9)
 SIZES = [0, 1, 5, 7, 16, 97, 120, 240]

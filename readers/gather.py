@@ -1,0 +1,193 @@
+"""How records are copied out of the mapped shards, and the memory that they are copied into.
+
+The size of a copy alone decides. Less than `LARGE_BYTES` goes by numpy into new memory: to numpy a record is one item,
+so a gather is one memcpy a record. More goes into memory that was used before, as fresh memory is mapped page by page;
+by torch if its threads may be used, else by numpy.
+
+Each batch and field has a storage of its own, and its memory is used again when a weak reference to the array that this
+storage owns is dead. References are never counted.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import DTypeLike, NDArray
+
+#: Gives `n` bytes of writable memory as a uint8 tensor (n,).
+Allocate = Callable[[int], torch.Tensor]
+
+#: The device itself, not its name, which torch would have to look up.
+CPU = torch.device("cpu")
+#: glibc looks at no larger pieces than 32 MiB to learn how much memory it should keep.
+KEPT_BYTES = 31 * 2**20
+#: Smaller memory for decoded batches comes from the system's allocator, which finds it again by itself.
+LARGE_BYTES = 2**20
+#: Bytes that are copied at once on the way into given memory: they stay in the processor's cache.
+BLOCK_BYTES = 2**17
+#: Items of numpy's own types are no larger.
+MOST_ITEM_BYTES = 2**31 - 1
+#: Free memory that a pool keeps, in pieces, if the caller does not say.
+KEEP = 6
+
+
+def fresh(nbytes: int) -> torch.Tensor:
+    """Return `nbytes` from torch's allocator, uint8 (nbytes,), on the CPU whatever the default device is."""
+    return torch.empty(nbytes, dtype=torch.uint8, device=CPU)
+
+
+def shared(nbytes: int) -> torch.Tensor:
+    """Return `nbytes` of memory that other processes can map, uint8 (nbytes,)."""
+    storage = torch.UntypedStorage._new_shared(nbytes)  # type: ignore[no-untyped-call]
+    return fresh(0).set_(storage, 0, (nbytes,), (1,))
+
+
+def own_parts(whole: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
+    """Return the parts of a tensor, of so many rows each, every part with a storage of its own.
+
+    Sharing a tensor with another process frees the memory of its storage. An array made of another tensor on the same
+    storage would then point at nothing.
+    """
+    edges = list(itertools.accumulate(sizes, initial=0))
+    if whole.is_pinned():  # torch waits for copies to a device only of memory that it gave out itself
+        parts = [torch.empty_like(whole[a:b], pin_memory=True) for a, b in itertools.pairwise(edges)]
+        return [part.copy_(whole[a:b]) for part, (a, b) in zip(parts, itertools.pairwise(edges), strict=True)]
+    array = whole.numpy()
+    if len(set(sizes)) == 1:  # by one call for all
+        return list(map(torch.from_numpy, array.reshape(len(sizes), sizes[0], *array.shape[1:])))
+    return [torch.from_numpy(array[a:b]) for a, b in itertools.pairwise(edges)]
+
+
+class Records:
+    """Records of one dtype and shape that begin at any element of a stretch of memory; they overlap.
+
+    Args:
+        elements: the memory, (n,); writable as far as torch can see, and never to be handed out.
+        dtype: that of a record's values.
+        shape: that of a record, which has a whole number of elements.
+    """
+
+    def __init__(self, elements: torch.Tensor, dtype: DTypeLike, shape: tuple[int, ...]) -> None:
+        self._shape = shape
+        self._dtype = torch.from_numpy(np.empty(0, dtype)).dtype
+        self._nbytes = math.prod(shape) * self._dtype.itemsize
+        length = self._nbytes // elements.itemsize
+        count = max(len(elements) - length + 1, 0)
+        self._rows = elements.as_strided((count, length), (1, 1))
+        self._items: NDArray[np.void] | None = None
+        if self._nbytes <= MOST_ITEM_BYTES:
+            opaque = np.dtype((np.void, self._nbytes))
+            self._items = np.ndarray((count,), opaque, elements.numpy().data, 0, (elements.itemsize,))
+            self._item = np.dtype((dtype, shape))
+
+    def array(self, places: NDArray[np.int64]) -> NDArray[Any]:
+        """Return a copy of the records that begin at the elements `places` (n,), (n, *shape)."""
+        if self._items is None:
+            return self.tensor(places).numpy()
+        return self._items[places].view(self._item)
+
+    def tensor(self, places: NDArray[np.int64], allocate: Allocate | None = None) -> torch.Tensor:
+        """Return the same as a tensor, in new memory or in what `allocate` gives."""
+        if self._items is None:
+            parts = [self._rows[place] for place in places.tolist()]
+            out = (allocate or fresh)(len(places) * self._nbytes).view(self._rows.dtype).view(len(places), -1)
+            return torch.stack(parts, out=out).view(self._dtype).view(len(places), *self._shape)
+        if allocate is None:
+            return torch.from_numpy(self._items[places].view(self._item))
+        out = allocate(len(places) * self._nbytes)
+        # In blocks: numpy has no gather into given memory of items that overlap.
+        items, step = out.numpy().view(self._items.dtype), max(BLOCK_BYTES // max(self._nbytes, 1), 1)
+        for at in range(0, len(places) if self._nbytes else 0, step):
+            items[at : at + step] = self._items[places[at : at + step]]
+        return out.view(self._dtype).view(len(places), *self._shape)
+
+
+def take_rows(memory: torch.Tensor, rows: NDArray[np.int64], out: torch.Tensor) -> None:
+    """Copy rows (n,) of `memory`, uint8 of rows one after another, into `out` (n, length)."""
+    items = memory.numpy().view(np.dtype((np.void, out.shape[1])))
+    items.take(rows, out=out.numpy().reshape(-1).view(items.dtype), mode="clip")
+
+
+def keep_freed_memory() -> None:
+    """Make glibc keep memory that is freed, up to twice `KEPT_BYTES`, instead of giving it back to the system.
+
+    It keeps twice of the largest piece that was freed so far. Memory that is new to the process has to be mapped page
+    by page, which costs as much as filling it.
+    """
+    np.empty(KEPT_BYTES, np.uint8)
+
+
+class Pool:
+    """Memory for batches as tensors, taken back when the last tensor on it is gone, views included.
+
+    torch's storage owns a numpy array that was made for it alone. When that array dies, its memory is free.
+
+    Args:
+        pinned: page-locked memory, from which copies to a GPU run next to everything else; for any size. It comes
+            from torch's own pool, which also waits for copies that are under way when the tensor is dropped.
+        keep: free pieces to keep, at most; the oldest are dropped.
+    """
+
+    def __init__(self, pinned: bool = False, keep: int = KEEP) -> None:
+        self.pinned = pinned
+        self._keep = keep
+        # Memory comes back in whichever thread and at whichever moment garbage is collected, so there is no lock here
+        # that the same thread might hold already: each call on a deque is safe by itself.
+        self._free: deque[NDArray[np.uint8]] = deque(maxlen=keep)
+        self._lent: dict[int, tuple[object, NDArray[np.uint8]]] = {}
+        self._given_back = _giver_back(self._free, self._lent)
+
+    def __reduce__(self) -> tuple[type[Pool], tuple[bool, int]]:
+        return Pool, (self.pinned, self._keep)
+
+    def allocate(self, nbytes: int) -> torch.Tensor:
+        """Return `nbytes` of writable memory, uint8 (nbytes,); what it holds is left over."""
+        if self.pinned:
+            return torch.empty(nbytes, dtype=torch.uint8, device=CPU, pin_memory=True)
+        if nbytes < LARGE_BYTES:  # the system's allocator finds small memory again by itself
+            return fresh(nbytes)
+        memory = self._fitting(nbytes)
+        if memory is None:
+            memory = np.empty(_rounded(nbytes), np.uint8)
+        # The view keeps `memory` alive, as its base; the view itself is what dies with the storage.
+        view = memory[:nbytes]
+        # A plain reference, since weakref.finalize costs more.
+        reference = weakref.ref(view, self._given_back)
+        self._lent[id(reference)] = reference, memory
+        return torch.from_numpy(view)
+
+    def _fitting(self, nbytes: int) -> NDArray[np.uint8] | None:
+        """Return free memory that is large enough and not twice too large; None if there is none."""
+        for _ in range(len(self._free)):
+            try:
+                memory = self._free.pop()
+            except IndexError:  # another thread was faster
+                return None
+            if nbytes <= len(memory) <= 2 * nbytes:
+                return memory
+            self._free.appendleft(memory)
+        return None
+
+
+def _rounded(nbytes: int) -> int:
+    """Return `nbytes` up to the next quarter of a power of two: batches of ragged samples find each other's memory."""
+    step = 1 << max(nbytes.bit_length() - 3, 12)
+    return -(-nbytes // step) * step
+
+
+def _giver_back(
+    free: deque[NDArray[np.uint8]], lent: dict[int, tuple[object, NDArray[np.uint8]]]
+) -> Callable[[object], None]:
+    """Return what is called when a view has died; it does not keep the pool alive."""
+
+    def give_back(reference: object) -> None:
+        free.append(lent.pop(id(reference))[1])
+
+    return give_back
