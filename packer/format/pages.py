@@ -1,4 +1,4 @@
-"""How many pages LMDB takes for keys and values that are appended in ascending order, and so how large a file gets.
+"""How large an LMDB file gets whose keys are appended in ascending order, before it is written.
 
 The arithmetic of LMDB 0.9 (data format version 1, 64-bit), in bytes unless a name says pages. It rests on
 four rules:
@@ -13,7 +13,6 @@ four rules:
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 #: LMDB takes the system's page size, and at most 32 KiB.
@@ -32,7 +31,7 @@ MAX_INLINE_ENTRY = (ROOM // 2 & ~1) - SLOT
 
 
 def map_size(file_bytes: int) -> int:
-    """The smallest map in which a file of `file_bytes` can be written.
+    """Return the smallest map in which a file of `file_bytes` can be written.
 
     LMDB refuses an allocation that would end on the last page of the map, hence the one page more.
     """
@@ -40,116 +39,33 @@ def map_size(file_bytes: int) -> int:
 
 
 def is_inline(key_bytes: int, value_bytes: int) -> bool:
-    """Whether the value lies beside its key on the leaf page."""
+    """Return whether the value lies next to its key on the leaf page."""
     return NODE_HEADER + key_bytes + value_bytes <= MAX_INLINE_ENTRY
 
 
 def overflow_pages(value_bytes: int) -> int:
-    """Pages of a value that does not lie on a leaf page; none is wasted where it has `PAGE_SIZE * m - 16` bytes."""
+    """Return the pages of a value that lies on no leaf page; one of `PAGE_SIZE * m - 16` bytes wastes none."""
     return (PAGE_HEADER - 1 + value_bytes) // PAGE_SIZE + 1
 
 
-def leaf_entry_bytes(key_bytes: int, value_bytes: int) -> int:
-    """Room that a key and its value, or the number of the value's first page, take on a leaf."""
-    value = value_bytes if is_inline(key_bytes, value_bytes) else PAGE_NUMBER
-    return _even(NODE_HEADER + key_bytes + value) + SLOT
-
-
-def branch_entry_bytes(key_bytes: int) -> int:
-    """Room that the entry of a child page takes; the child's number is in the node header."""
-    return _even(NODE_HEADER + key_bytes) + SLOT
-
-
-def _even(size: int) -> int:
-    return (size + 1) & ~1
-
-
-def tree_pages(entries: Iterable[tuple[int, int]]) -> int:
-    """Pages of a tree filled in one transaction: leaves, branches and overflow pages.
-
-    Args:
-        entries: (key size, value size) of each entry in the order of the keys.
-    """
-    tree = AppendTree()
-    for key_bytes, value_bytes in entries:
-        tree.append(key_bytes, value_bytes)
-    return tree.pages
+def _entry_bytes(key_bytes: int, held: int = 0) -> int:
+    """Room that an entry takes on a page: of a branch, whose child's number is in the header, or with what it holds."""
+    return (NODE_HEADER + key_bytes + held + 1 & ~1) + SLOT
 
 
 @dataclass(slots=True)
-class EdgePage:
-    """The last page of a level: the room taken, and the size of the last key where it is a branch."""
+class _EdgePage:
+    """The last page of a level: the room taken, and the size of the last key of a branch."""
 
     used: int
     last_key_bytes: int = 0
 
 
-class AppendTree:
-    """A B-tree whose keys only ever grow: no page but those on its right edge changes again.
-
-    Attributes:
-        pages: pages of the whole tree: leaves, branches and overflow pages.
-    """
-
-    def __init__(self) -> None:
-        self.pages = 0
-        #: From the leaf up to the root.
-        self._edge: list[EdgePage] = []
-
-    @property
-    def depth(self) -> int:
-        """Levels of the tree, which are the pages on its right edge."""
-        return len(self._edge)
-
-    def append(self, key_bytes: int, value_bytes: int) -> None:
-        """Takes the pages for one more entry."""
-        need = leaf_entry_bytes(key_bytes, value_bytes)
-        if not self._edge:
-            self._edge.append(self._new_page(need))
-        elif ROOM - self._edge[0].used >= need:
-            self._edge[0].used += need
-        else:
-            self._edge[0] = self._new_page(need)
-            self._enter(key_bytes)
-        if not is_inline(key_bytes, value_bytes):
-            self.pages += overflow_pages(value_bytes)
-
-    def _new_page(self, used: int, last_key_bytes: int = 0) -> EdgePage:
-        self.pages += 1
-        return EdgePage(used, last_key_bytes)
-
-    def _enter(self, key_bytes: int) -> None:
-        """Enters a new leaf, whose first key has this size, in the branch pages above it."""
-        level = 1
-        while True:
-            if level == len(self._edge):
-                self._edge.append(self._new_page(branch_entry_bytes(0)))
-            branch = self._edge[level]
-            # LMDB tests with the size before it is rounded up.
-            if ROOM - branch.used >= NODE_HEADER + key_bytes + SLOT:
-                branch.used += branch_entry_bytes(key_bytes)
-                branch.last_key_bytes = key_bytes
-                return
-            # The entry that moves to the sibling comes first there and needs no key; its key goes up a level.
-            self._edge[level] = self._new_page(branch_entry_bytes(0) + branch_entry_bytes(key_bytes), key_bytes)
-            key_bytes = branch.last_key_bytes
-            level += 1
-
-
-def file_bytes(transactions: Iterable[Iterable[tuple[int, int]]]) -> int:
-    """Size of the file that these transactions make, each given as the (key size, value size) of its puts."""
-    replay = PageReplay()
-    for transaction in transactions:
-        for key_bytes, value_bytes in transaction:
-            replay.put(key_bytes, value_bytes)
-        replay.commit()
-    return replay.file_bytes
-
-
 class PageReplay:
     """Follows the size of a file through its puts and commits.
 
-    A commit changes the right edge of the tree, one page a level, and writes it to other pages; the old ones are
+    No page of the tree but those on its right edge changes again. A commit changes the right edge, one page a level,
+    and writes it to other pages; the old ones are
     retired, for a reader may still see them. LMDB lists them in a second tree, the free list, which takes one
     page, itself copied by every commit that finds it there. What commit t retired, commit t + 2 reuses, all of
     it: the edge is never lower than it was, so the copies of commit t + 2, made one page at a time, are as many
@@ -159,25 +75,39 @@ class PageReplay:
 
     and no page beyond that. This holds for one main database without a name, filled in ascending order by a
     single writer, with no reader on the file meanwhile. How many commits there were does not matter.
+
+    Attributes:
+        tree_pages: leaves, branches and overflow pages of the tree.
     """
 
     def __init__(self) -> None:
-        self._tree = AppendTree()
+        self.tree_pages = 0
+        self._edge: list[_EdgePage] = []  # from the leaf up to the root
         self._open = False
         self._free_list_pages = 0
         #: Pages retired by the open transaction, the last commit and the one before it.
         self._retired, self._last, self._last_but_one = 0, 0, 0
 
     def put(self, key_bytes: int, value_bytes: int) -> None:
-        """Appends a key of `key_bytes` with a value of `value_bytes`."""
+        """Append a key of `key_bytes` with a value of `value_bytes`."""
         if not self._open:
-            # The free list's page is copied too, where there is one.
-            self._retired = self._tree.depth + self._free_list_pages
+            # The free list's page is copied too, if there is one.
+            self._retired = len(self._edge) + self._free_list_pages
             self._open = True
-        self._tree.append(key_bytes, value_bytes)
+        inline = is_inline(key_bytes, value_bytes)
+        need = _entry_bytes(key_bytes, value_bytes if inline else PAGE_NUMBER)
+        if not self._edge:
+            self._edge.append(self._new_page(need))
+        elif ROOM - self._edge[0].used >= need:
+            self._edge[0].used += need
+        else:
+            self._edge[0] = self._new_page(need)
+            self._enter(key_bytes)
+        if not inline:
+            self.tree_pages += overflow_pages(value_bytes)
 
     def commit(self) -> None:
-        """Ends the transaction; without a put since the last one LMDB writes nothing."""
+        """End the transaction; without a put since the last one LMDB writes nothing."""
         if not self._open:
             return
         self._open = False
@@ -188,6 +118,27 @@ class PageReplay:
 
     @property
     def file_bytes(self) -> int:
-        """Size of the file in bytes as of the last commit; puts behind it make the figure meaningless."""
-        pages = META_PAGES + self._tree.pages + self._free_list_pages + self._last + self._last_but_one
+        """Size of the file in bytes as of the last commit; puts after it make the figure meaningless."""
+        pages = META_PAGES + self.tree_pages + self._free_list_pages + self._last + self._last_but_one
         return pages * PAGE_SIZE
+
+    def _new_page(self, used: int, last_key_bytes: int = 0) -> _EdgePage:
+        self.tree_pages += 1
+        return _EdgePage(used, last_key_bytes)
+
+    def _enter(self, key_bytes: int) -> None:
+        """Enter a new leaf, whose first key has this size, in the branch pages above it."""
+        level = 1
+        while True:
+            if level == len(self._edge):
+                self._edge.append(self._new_page(_entry_bytes(0)))
+            branch = self._edge[level]
+            # LMDB tests with the size before it is rounded up.
+            if ROOM - branch.used >= NODE_HEADER + key_bytes + SLOT:
+                branch.used += _entry_bytes(key_bytes)
+                branch.last_key_bytes = key_bytes
+                return
+            # The entry that moves to the sibling comes first there and needs no key; its key goes up a level.
+            self._edge[level] = self._new_page(_entry_bytes(0) + _entry_bytes(key_bytes), key_bytes)
+            key_bytes = branch.last_key_bytes
+            level += 1
