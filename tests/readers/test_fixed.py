@@ -21,7 +21,7 @@ from ways import handled
 from packer.codecs.configs import NAMED
 from packer.errors import DamagedError
 from packer.format.layout import CHUNK_BYTES
-from packer.format.schema import DTYPES, ROWDELTA_DTYPES, Field, FrameRule
+from packer.format.schema import DTYPES, Field, FrameRule
 from readers import PackedDataset, fixed
 from readers.fixed import FixedCoded, undo_rows
 from readers.frame_cache import FrameCache, distinct
@@ -44,7 +44,7 @@ class Case:
 @st.composite
 def _cases(draw: st.DrawFn) -> Case:
     image = draw(st.booleans())
-    dtype = draw(st.sampled_from(ROWDELTA_DTYPES if image else DTYPES))
+    dtype = draw(st.sampled_from(("uint8", "uint16") if image else DTYPES))
     axis = st.sampled_from([0, 1, 2, 3, 7])
     shape = tuple(draw(st.lists(axis, min_size=3 if image else 0, max_size=3)))
     codec = NAMED[draw(st.sampled_from((*CODECS, "rowdelta+zstd") if image else CODECS))]
