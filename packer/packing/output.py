@@ -337,9 +337,14 @@ def claim_of(work: Path) -> str:
 def source_files(paths: list[str]) -> list[tuple[str, int, int]]:
     """Return the path, size and time of change of each file, for `State`."""
     out = []
-    for path in paths:
-        # Without a Path, 6 instead of 13 us a file: there may be millions.
-        found, shown = os.stat(path), os.path.abspath(path)  # noqa: PTH100, PTH116
+    folders: dict[str, str] = {}
+    for path in paths:  # without a Path, and folder by folder: there may be millions
+        found = os.stat(path)  # noqa: PTH116
+        cut = path.rfind("/") + 1
+        folder, name = path[:cut], path[cut:]
+        if folder not in folders:
+            folders[folder] = os.path.abspath(folder).rstrip("/")  # noqa: PTH100
+        shown = f"{folders[folder]}/{name}"
         shown = shown.encode(errors="backslashreplace").decode()  # JSON holds nothing but text
         out.append((shown, found.st_size, found.st_mtime_ns))
     return out

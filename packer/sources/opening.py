@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -250,14 +251,10 @@ def _kind(path: str) -> str:
 
 
 def _kind_of_folder(folder: Path) -> str:
-    kinds: Counter[str] = Counter()
-    seen = 0
-    for file, _regular in walk(folder.as_posix()):
-        if not file.endswith("/"):
-            kinds.update(kind for kind in [kind_of(f"{folder.as_posix()}/{file}")] if kind)
-            seen += 1
-        if seen > LOOK_AT:
-            break
+    place = folder.as_posix()
+    files = [file for file, _ in islice(walk(place), LOOK_AT) if file[-1] != "/"]
+    seen = len(files)
+    kinds = Counter(kind for file in files if (kind := kind_of(f"{place}/{file}")))
     if not kinds:
         empty = "is empty, but for empty or hidden folders" if any(folder.iterdir()) else "is empty"
         what = f"holds {seen} files, but none that can be packed" if seen else empty

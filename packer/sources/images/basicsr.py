@@ -33,9 +33,6 @@ from packer.sources.images.pairing import Found, Pairing, marker_values, markers
 from packer.sources.images.pillow import MAX_PIXELS, ImageOptions
 from packer.sources.images.source import ImageSource, Samples, field_spec
 
-#: Bytes of a value in which its header is sought first: few pictures have 64 KiB of other things before the pixels.
-HEAD_BYTES = 65536
-
 #: Keys are paired as files are, with the suffix that `meta_info.txt` gives them.
 SUFFIX = ".png"
 
@@ -132,15 +129,9 @@ class _Headers:
         """The header of the picture at a relative path; raises SourceError where it cannot be packed."""
         key, shown = _key(path), f"{self.folder}/{path}"
         place = self._places[key]
-        head = value(file, place, shown, HEAD_BYTES)
+        head = value(file, place, shown, png.HEAD_BYTES)
         check_content(head, "PNG", shown)
-        try:
-            header = png.read_header(io.BytesIO(head), head, shown)
-        except SourceError:
-            if place.size <= HEAD_BYTES:
-                raise
-            whole = value(file, place, shown)
-            header = png.read_header(io.BytesIO(whole), whole, shown)
+        header = png.read_header(head, place.size, lambda size, at: value(file, place, shown, size, at), shown)
         size = header.height, header.width
         if self._listed.get(key, size) != size:
             self._misjudged.append(key)
@@ -268,14 +259,15 @@ def opened(folder: str) -> Iterator[BinaryIO]:
         raise unreadable(error, path) from error
 
 
-def value(file: BinaryIO, place: Place, path: str, most: int | None = None) -> bytes:
-    """The bytes of a value, or the first `most` of them.
+def value(file: BinaryIO, place: Place, path: str, most: int | None = None, at: int = 0) -> bytes:
+    """Return the bytes of a value from `at` on, or the first `most` of them.
 
     Raises:
         SourceError: the file has become shorter.
     """
-    wanted = place.size if most is None else min(most, place.size)
-    file.seek(place.offset)
+    left = max(place.size - at, 0)
+    wanted = left if most is None else min(most, left)
+    file.seek(place.offset + at)
     data = file.read(wanted)
     if len(data) < wanted:
         raise SourceError("was cut short while it was read; start again when nothing writes to it", path)

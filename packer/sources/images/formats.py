@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
-from packer.sources.files import IMAGES, open_raw, refuse_pointer, suffix_of
+from packer.sources.files import IMAGES, READ_ONLY, read_file, refuse_pointer, suffix_of
 from packer.sources.images import pillow, png
 from packer.sources.images.copies import mark_of
 from packer.sources.images.pillow import CHANNELS, COLOUR_KEY, FEW_BITS, ImageOptions, convert_mode
@@ -65,18 +66,27 @@ def read_header(path: str, options: ImageOptions) -> ImageHeader:
     """
     kind = IMAGES[suffix_of(path)]
     try:
-        with open_raw(path) as file:
-            head = file.read(png.HEAD_BYTES)
-            mark = mark_of(os.fstat(file.fileno()).st_size, head)
+        file = os.open(path, READ_ONLY)
+        try:
+            nbytes, head = os.fstat(file).st_size, os.read(file, png.HEAD_BYTES)
+            mark = mark_of(nbytes, head)
             check_content(head, kind, path)
             if kind == "PNG":
-                return png_image(png.read_header(file, head, path), path, options, mark)
+                header = png.read_header(head, nbytes, partial(_piece, file), path)
+                return png_image(header, path, options, mark)
+        finally:
+            os.close(file)
         height, width, layout = pillow.read_size(path, kind, options)
     except OSError as error:
         raise unreadable(error, path) from error
     _check_mode(layout.dtype, path, options)
     channels = CHANNELS[options.mode] if options.mode else layout.channels
     return ImageHeader(height, width, channels, layout.dtype, layout.note, mark)
+
+
+def _piece(file: int, size: int, position: int) -> bytes:
+    os.lseek(file, position, os.SEEK_SET)
+    return os.read(file, size)
 
 
 def read_image(path: str, options: ImageOptions) -> NDArray[Any]:
@@ -86,8 +96,7 @@ def read_image(path: str, options: ImageOptions) -> NDArray[Any]:
         SourceError: the file cannot be read or is damaged.
     """
     try:
-        with open_raw(path) as file:
-            data = file.readall()
+        data = read_file(path)
     except OSError as error:
         raise unreadable(error, path) from error
     return decode(data, IMAGES[suffix_of(path)], path, options)

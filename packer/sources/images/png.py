@@ -13,11 +13,10 @@ The other kinds are left to Pillow's decoder in C, called by itself with a layou
 from __future__ import annotations
 
 import functools
-import io
 import struct
 import zlib
 from collections.abc import Callable
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from kornia_rs import io as kornia
@@ -108,16 +107,25 @@ class Png(NamedTuple):
     pixels_at: tuple[int, int]
 
 
-def read_header(file: BinaryIO, head: bytes, path: str) -> PngHeader:
-    """The header of an open file whose first bytes are `head`, read up to the first IDAT and no further.
+def read_header(head: bytes, nbytes: int, more: Callable[[int, int], bytes], path: str) -> PngHeader:
+    """Return the header of a file, read up to the first IDAT and no further.
+
+    Args:
+        head: the first bytes of the file, which may be all.
+        nbytes: size of the file.
+        more: gives as many bytes of the file from a position on, fewer at its end.
 
     Raises:
         SourceError: not a PNG, cut short before the pixels, values that PNG does not know, or animated.
     """
     header = parse_ihdr(head, path)
-    before, position = 8, _IHDR_END
+    kind, before, length, position = b"IHDR", 8, 13, _IHDR_END
     while True:
-        kind, length = _chunk_head(file, head, position, before, path)
+        raw = head[position : position + 8] if position + 8 <= len(head) else more(8, position)
+        if len(raw) < 8:
+            is_lie = position > nbytes
+            raise _overlong(kind, before, length, nbytes, path) if is_lie else _cut_short(position, path)
+        length, kind = _CHUNK.unpack(raw)
         if kind == b"IDAT":
             return header
         if kind == b"IEND":
@@ -126,24 +134,6 @@ def read_header(file: BinaryIO, head: bytes, path: str) -> PngHeader:
             header = header._replace(transparent=True)
         _check_kind(kind, position, path)
         before, position = position, position + 12 + length
-
-
-def _chunk_head(file: BinaryIO, head: bytes, position: int, before: int, path: str) -> tuple[bytes, int]:
-    """Type and length of the chunk at `position`; the chunk at `before` says that it begins there."""
-    if position + 8 <= len(head):
-        length, kind = _CHUNK.unpack_from(head, position)
-    else:
-        file.seek(position)
-        raw = file.read(8)
-        if len(raw) < 8:
-            size = file.seek(0, io.SEEK_END)
-            if position <= size:
-                raise _cut_short(position, path)
-            file.seek(before)
-            length, kind = _CHUNK.unpack(file.read(8))
-            raise _overlong(kind, before, length, size, path)
-        length, kind = _CHUNK.unpack(raw)
-    return kind, length
 
 
 def parse_ihdr(head: bytes, path: str) -> PngHeader:

@@ -8,6 +8,7 @@ Opening reads names and headers alone; `ImageSource.read` decodes.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -41,8 +42,9 @@ from packer.sources.images.pillow import MAX_PIXELS, ImageOptions, quiet
 
 #: Decoded bytes that a block holds at most, unless one sample is larger.
 BLOCK_BYTES = 8 * 2**20
-#: Threads that read headers, and files that each is given at a time. A disk takes many requests at once.
-THREADS, FILES_AT_ONCE = 16, 64
+#: Threads that read headers where a file takes longer than this many seconds, and files that each is given at a time:
+#: a disk takes many requests at once, but threads that never wait for it only hinder each other.
+THREADS, SLOW_SECONDS, FILES_AT_ONCE = 16, 1e-4, 64
 
 #: Files that lie beside images and are clearly none; any other suffix is an error, not a guess.
 BESIDE = {
@@ -332,15 +334,21 @@ def read_headers(
 
 
 def _each_header(paths: Sequence[str], options: ImageOptions) -> Generator[ImageHeader | SourceError, None, None]:
-    """Yield the header of each file, or why it has none, in order; several threads read."""
+    """Yield the header of each file, or why it has none, in order.
+
+    One thread reads what lies in memory; from the first files that take long, several do.
+    """
     parts = [paths[at : at + FILES_AT_ONCE] for at in range(0, len(paths), FILES_AT_ONCE)]
-    if len(parts) < 2:
-        yield from _headers(paths, options)
-        return
+    quick = True
+    while parts and quick:
+        began = time.perf_counter()
+        headers = _headers(part := parts.pop(0), options)
+        quick = time.perf_counter() - began < len(part) * SLOW_SECONDS
+        yield from headers
     pool = ThreadPoolExecutor(THREADS, "packer-headers")
     try:
-        for part in pool.map(partial(_headers, options=options), parts):
-            yield from part
+        for headers in pool.map(partial(_headers, options=options), parts):
+            yield from headers
     finally:
         pool.shutdown(cancel_futures=True)
 

@@ -14,7 +14,9 @@ from opened_sources import read_each
 from picture_files import open_pairs, picture, save, save_pairs
 from PIL import Image
 
+from packer.errors import SourceError
 from packer.format.schema import FieldSpec
+from packer.sources.images import source as source_module
 from packer.sources.images.pillow import COLOUR_KEY, FEW_BITS
 from packer.sources.images.source import BLOCK_BYTES, open_images
 
@@ -41,6 +43,24 @@ def test_pairs_become_samples_with_the_names_of_both(pairs):
     assert block["lr"].shape == (3, 4, 5, 3)
     np.testing.assert_array_equal(block["hr"], [picture(8, 10, seed=n + 100) for n in (1, 2, 10)])
     assert source.files()[:2] == [f"{pairs}/lr/1x2.png", f"{pairs}/hr/1.png"]
+
+
+@pytest.mark.parametrize("slow", [0.0, 1e9])
+def test_many_headers_come_in_order(tmp_path, monkeypatch, slow):
+    """However many threads read headers, samples and errors stand in the order of names, and the first error stops."""
+    monkeypatch.setattr(source_module, "SLOW_SECONDS", slow)
+    for number in range(300):
+        save(tmp_path / f"{number}.png", picture(4 + number % 3, 5))
+    for number in (70, 130, 299):
+        (tmp_path / f"{number}.png").write_bytes(b"")
+    told: list[str] = []
+    source = open_images({"x": str(tmp_path)}, on_bad=lambda error: told.append(Path(error.path).name))
+    kept = [number for number in range(300) if number not in (70, 130, 299)]
+    assert source.names == [str(number) for number in kept]
+    assert source.sizes["x"][:, 0].tolist() == [4 + number % 3 for number in kept]
+    assert told == ["70.png", "130.png", "299.png"]
+    with pytest.raises(SourceError, match=r"70\.png: is empty"):
+        open_images({"x": str(tmp_path)})
 
 
 def test_the_plan_is_told_markers_and_ratio(pairs):
