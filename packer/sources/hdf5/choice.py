@@ -73,7 +73,7 @@ def chosen(entries: Sequence[Listed], request: Request, kind: str | None, path: 
     return wanted
 
 
-def columns(wanted: Mapping[str, Listed], encoding: str) -> tuple[Column, ...]:
+def columns_of(wanted: Mapping[str, Listed], encoding: str) -> tuple[Column, ...]:
     """Return the columns of chosen datasets, in order.
 
     Args:

@@ -99,36 +99,32 @@ def link_class(group: h5py.Group, name: str | bytes) -> int:
 
 
 def _follow(group: h5py.Group, name: str | bytes, path: str) -> _Found:
+    """Return what a link leads to, or why it leads nowhere."""
     if isinstance(name, bytes):
         return _Found(path, None, "has a name that is not UTF-8")
+    link = None
     try:
+        number = link_class(group, name)
+        if number not in _KNOWN_LINKS:
+            problem = f"is a link of class {number}, which another program defines and h5py cannot follow"
+            return _Found(path, None, problem)
+        link = group.get(name, getlink=True)
         return _Found(path, group[name])
     except FAULTS as error:
-        return _Found(path, None, _dead_end(group, name, plain(error)))
+        problem = f"cannot be opened: {plain(error)}"
+    if isinstance(link, h5py.ExternalLink):
+        there = Path(group.file.filename).parent / link.filename
+        missing = "which does not exist" if not there.exists() else f"which {problem}"
+        problem = f"is a link to {link.path} of file {link.filename}, {missing}"
+    elif isinstance(link, h5py.SoftLink):
+        problem = f"is a link to {link.path}, which does not exist"
+    return _Found(path, None, problem)
 
 
 def text(name: str | bytes) -> str:
     """Return a name as text, with escapes for bytes that are not UTF-8."""
     # h5py leaves names that are not UTF-8 as bytes.
     return name if isinstance(name, str) else name.decode("utf-8", "backslashreplace")
-
-
-def _dead_end(group: h5py.Group, name: str, why: str) -> str:
-    """Say why a link leads nowhere, as a phrase that follows its path."""
-    try:
-        number = link_class(group, name)
-        link = group.get(name, getlink=True) if number in _KNOWN_LINKS else None
-    except FAULTS:
-        return f"cannot be opened: {why}"
-    if link is None:
-        return f"is a link of class {number}, which another program defines and h5py cannot follow"
-    if isinstance(link, h5py.ExternalLink):
-        there = Path(group.file.filename).parent / link.filename
-        missing = "which does not exist" if not there.exists() else f"which cannot be opened: {why}"
-        return f"is a link to {link.path} of file {link.filename}, {missing}"
-    if isinstance(link, h5py.SoftLink):
-        return f"is a link to {link.path}, which does not exist"
-    return f"cannot be opened: {why}"
 
 
 class _Identities:
@@ -245,46 +241,37 @@ def _listed(found: _Found, axis: int | None) -> list[Listed]:
     if not isinstance(found.thing, h5py.Dataset):
         return []
     try:
-        shape, dtype, type_ = found.thing.shape, found.thing.dtype, found.thing.id.get_type()
-        wrong, note = misread(type_), widened(type_) or undecorated(dtype)
-        if references_within(type_, lists_alone=True):
-            wrong = "holds lists of references to other objects"
+        return _fields(found.path, found.thing, axis)
     except KeyError as error:  # of h5py's own tables: the byte order of VAX, for one
         return [Listed(found.path, problem=f"has a datatype that h5py does not know (byte order or class {error})")]
     except FAULTS as error:
         return [Listed(found.path, problem=f"has a datatype that cannot be read ({plain(error)})")]
-    entry = Listed(found.path, looks="no values" if shape is None else f"{_axes(shape)} {_type_name(dtype)}")
-    problem = _problem(found.thing, shape) or wrong
-    entry = replace(entry, problem=problem, aside=_aside(found.thing, shape, axis), note=note)
-    if entry.problem or entry.aside:
-        return [entry]
-    return _fields(entry, dtype, shape, axis)
 
 
-def _problem(dataset: h5py.Dataset, shape: tuple[int, ...] | None) -> str | None:
+def _fields(path: str, dataset: h5py.Dataset, axis: int | None) -> list[Listed]:
+    """Return what a dataset can become: one field, one for each member of a compound, or none and why."""
+    shape, dtype, type_ = dataset.shape, dataset.dtype, dataset.id.get_type()
+    entry = Listed(path, note=widened(type_) or undecorated(dtype))
     if shape is None:
-        return "is empty: it has no values and no shape"
-    if "MATLAB_empty" in dataset.attrs:
-        return "is an empty MATLAB array: the numbers in it are its axes, not values"
-    if len(shape) > MAX_AXES or max(shape, default=0) > MAX_AXIS:
-        return f"has shape {_axes(shape)}: at most {MAX_AXES} axes of at most {MAX_AXIS:,} can be stored"
-    return None
-
-
-def _aside(dataset: h5py.Dataset, shape: tuple[int, ...] | None, axis: int | None) -> str | None:
+        return [replace(entry, looks="no values", problem="is empty: it has no values and no shape")]
+    entry = replace(entry, looks=f"{_axes(shape)} {_type_name(dtype)}")
     if shape == () and axis is not None:
-        return SINGLE
-    is_placeholder = text_attribute(dataset, "NAME").startswith(_NETCDF_PLACEHOLDER)
-    return "is a NetCDF dimension without values" if is_placeholder else None
-
-
-def _fields(entry: Listed, dtype: np.dtype[Any], shape: tuple[int, ...], axis: int | None) -> list[Listed]:
-    samples, rest = None, shape
-    if axis is not None:
-        number = axis if axis >= 0 else len(shape) + axis
-        if not 0 <= number < len(shape):
-            return [replace(entry, problem=f"has no axis {axis}; --axis -1 takes the last axis of every dataset")]
-        samples, rest = shape[number], shape[:number] + shape[number + 1 :]
+        return [replace(entry, aside=SINGLE)]
+    if text_attribute(dataset, "NAME").startswith(_NETCDF_PLACEHOLDER):
+        return [replace(entry, aside="is a NetCDF dimension without values")]
+    number = (axis if axis >= 0 else len(shape) + axis) if axis is not None else None
+    problem = misread(type_)
+    if "MATLAB_empty" in dataset.attrs:
+        problem = "is an empty MATLAB array: the numbers in it are its axes, not values"
+    elif len(shape) > MAX_AXES or max(shape, default=0) > MAX_AXIS:
+        problem = f"has shape {_axes(shape)}: at most {MAX_AXES} axes of at most {MAX_AXIS:,} can be stored"
+    elif references_within(type_, lists_alone=True):
+        problem = "holds lists of references to other objects"
+    elif number is not None and not 0 <= number < len(shape):
+        problem = f"has no axis {axis}; --axis -1 takes the last axis of every dataset"
+    if problem:
+        return [replace(entry, problem=problem)]
+    samples, rest = (None, shape) if number is None else (shape[number], shape[:number] + shape[number + 1 :])
     found = [
         replace(entry, members=leaf.members, leaf=None if leaf.problem else leaf, samples=samples, problem=leaf.problem)
         for leaf in leaves(dtype, rest)

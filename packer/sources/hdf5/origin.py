@@ -31,7 +31,7 @@ _MAX_BYTES = 16 * 2**10
 _MAX_ATTRIBUTES = 1000
 
 
-def origin(
+def kept_of_rows(
     file: h5py.File, held: Inventory, columns: Sequence[Column], is_kept: Callable[[str], bool]
 ) -> dict[str, Any]:
     """Return what is kept of a file of rows.
@@ -79,7 +79,7 @@ def asides(entries: Sequence[Listed], skip: Collection[str], values: Mapping[str
         elif entry.aside != SINGLE:
             lost.append(f"{entry.path} {entry.aside}")
         elif entry.path not in values:
-            continue  # `origin` says how many these are
+            continue  # `kept_of_rows` says how many these are
         elif (why := _summary(values[entry.path])) is None:
             kept.append(f"{entry.path} is a single value: kept with the attributes")
         else:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
+from typing import Any, Self
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import SourceError
-from packer.sources.base import Block
+from packer.errors import SourceError, shortened
+from packer.sources.base import Block, Source
 from packer.sources.hdf5.file import faults_named
 from packer.sources.hdf5.storage import dataset_at
 from packer.sources.hdf5.types import Column, swaps_are_forgotten
@@ -23,6 +24,44 @@ _HELD_BYTES = 32 * 2**20
 _STR_BYTES = 64
 #: Variable-length rows are read so many at once at first, and at most; how long they are is seen only then.
 _FIRST_RUN, _LONGEST_RUN = 16, 1024
+
+
+class HDF5Source(Source):
+    """Samples out of HDF5 files.
+
+    Args:
+        columns: the fields.
+        files: all files that are read.
+        origin: what the manifest keeps.
+        notes: sentences for the plan.
+    """
+
+    kind = "hdf5"
+
+    def __init__(
+        self, columns: Sequence[Column], files: Iterable[str], origin: dict[str, Any], notes: Iterable[str]
+    ) -> None:
+        self._columns = tuple(columns)
+        self.fields = tuple(column.spec for column in columns)
+        self._files = list(dict.fromkeys(files))
+        self._origin = origin
+        self._notes = [shortened(note) for note in dict.fromkeys(notes)]
+
+    def _cut(self, files: Iterable[str]) -> Self:
+        """Return a copy that reads `files` alone, for a part."""
+        part = copy(self)
+        part._files = list(dict.fromkeys(files))
+        part._origin, part._notes = {}, []
+        return part
+
+    def files(self) -> list[str]:
+        return list(self._files)
+
+    def provenance(self) -> dict[str, Any]:
+        return self._origin
+
+    def notes(self) -> list[str]:
+        return list(self._notes)
 
 
 class FileBlocks:

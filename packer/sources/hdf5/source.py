@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import SourceError, UsageError, shortened
+from packer.errors import SourceError, UsageError
 from packer.sources.apart import Limits, each
 from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, not_looking, stop, watched
 from packer.sources.files import find, kind_of
@@ -22,7 +22,7 @@ from packer.sources.hdf5.choice import (
     advice,
     check_request,
     chosen,
-    columns,
+    columns_of,
     conversions,
     difference,
     family,
@@ -30,8 +30,8 @@ from packer.sources.hdf5.choice import (
 )
 from packer.sources.hdf5.file import faults_named, opened
 from packer.sources.hdf5.listing import Listed, inventory
-from packer.sources.hdf5.origin import asides, origin, unkept
-from packer.sources.hdf5.reading import FileBlocks, row_bytes
+from packer.sources.hdf5.origin import asides, kept_of_rows, unkept
+from packer.sources.hdf5.reading import FileBlocks, HDF5Source, row_bytes
 from packer.sources.hdf5.storage import dataset_at
 from packer.sources.hdf5.types import Column, paths
 from packer.sources.hdf5.units import Unit, UnitSource, common_columns, units
@@ -88,10 +88,10 @@ def open_hdf5(
     options |= {} if encoding == "utf-8" else {"encoding": encoding}
     if how == "rows":
         scans = _scans(read(partial(scanned, request=request)), request, path, on_bad)
-        return RowSource(scans, options | {"axis": axis}, axis)
+        return RowSource(scans, options | {"axis": axis})
     found = _units(read(partial(units, base=base, request=request)), path, on_bad)
-    common, found = common_columns(found, on_bad)
-    return UnitSource(common, found, options | {"samples": f"groups:/{base.strip('/')}"})
+    columns, found = common_columns(found, on_bad)
+    return UnitSource(columns, found, options | {"samples": f"groups:/{base.strip('/')}"})
 
 
 def _scans(found: Iterable[tuple[str, Scan | SourceError]], request: Request, path: str, on_bad: OnBad) -> list[Scan]:
@@ -204,7 +204,7 @@ def scanned(path: str, request: Request) -> Scan:
         kind = family(file)
         held = inventory(file, path, request.axis)
         wanted = chosen(held.entries, request, kind, path)
-        fields = columns(wanted, request.encoding)
+        fields = columns_of(wanted, request.encoding)
         samples = next(iter(wanted.values())).samples or 0
         names = list(dict.fromkeys(column.dataset for column in fields))
         storages = [dataset_at(file, path, name, samples)[1] for name in names]
@@ -216,7 +216,7 @@ def scanned(path: str, request: Request) -> Scan:
                 return any(f"{name}/".startswith(f"{thing.rstrip('/')}/") for name in names)
             return not is_skipped(Listed(thing), request.skip)
 
-        kept = origin(file, held, fields, is_kept)
+        kept = kept_of_rows(file, held, fields, is_kept)
         of_file = [storage.note for storage in storages if storage.note]
         of_file += conversions(wanted.values())
         of_file += unkept(kept.get("attributes", {})) + kept.get("lost", [])
@@ -253,20 +253,18 @@ class _Rows:
     stop: int
 
 
-class RowSource(Source):
-    """One sample a row; made by `open_hdf5`."""
+class RowSource(HDF5Source):
+    """One sample a row, of files one after another."""
 
-    kind = "hdf5"
     names = None
 
-    def __init__(self, scans: Sequence[Scan], options: dict[str, Any], axis: int) -> None:
-        self._columns = scans[0].columns
-        self.fields = tuple(c.spec for c in self._columns)
-        self._axis = axis
-        self._rows = tuple(_Rows(s.path, 0, s.samples) for s in scans)
-        self._files = list(dict.fromkeys(name for s in scans for name in (s.path, *s.files)))
-        self._origin = {"options": options, "paths": paths(self._columns), "files": _origins(scans)}
-        self._notes = [note for s in scans for note in s.notes]
+    def __init__(self, scans: Sequence[Scan], options: dict[str, Any]) -> None:
+        columns = scans[0].columns
+        files = [name for scan in scans for name in (scan.path, *scan.files)]
+        origin = {"options": options, "paths": paths(columns), "files": _origins(scans)}
+        super().__init__(columns, files, origin, [note for scan in scans for note in scan.notes])
+        self._axis: int = options["axis"]
+        self._rows = [_Rows(scan.path, 0, scan.samples) for scan in scans]
 
     def __len__(self) -> int:
         return sum(rows.stop - rows.start for rows in self._rows)
@@ -276,11 +274,9 @@ class RowSource(Source):
         return None
 
     def part(self, start: int, stop: int) -> RowSource:
-        part = object.__new__(RowSource)
-        part._columns, part.fields, part._axis = self._columns, self.fields, self._axis
-        part._rows = tuple(_overlaps(self._rows, start, stop))
-        part._files = [rows.path for rows in part._rows]
-        part._origin, part._notes = {}, []
+        rows = list(_overlaps(self._rows, start, stop))
+        part = self._cut(run.path for run in rows)
+        part._rows = rows
         return part
 
     def read(self) -> Iterator[Block]:
@@ -294,15 +290,6 @@ class RowSource(Source):
                     sample = None if error.sample is None else error.sample + before
                     raise SourceError(error.reason, error.path, sample) from error
             before += rows.stop - rows.start
-
-    def files(self) -> list[str]:
-        return list(self._files)
-
-    def provenance(self) -> dict[str, Any]:
-        return self._origin
-
-    def notes(self) -> list[str]:
-        return [shortened(note) for note in self._notes]
 
 
 def _overlaps(rows: Sequence[_Rows], start: int, stop: int) -> Iterator[_Rows]:

@@ -21,13 +21,13 @@ import numpy as np
 from natsort import natsorted
 from numpy.typing import NDArray
 
-from packer.errors import SourceError, shortened
-from packer.sources.base import Block, OnBad, Source
-from packer.sources.hdf5.choice import Request, chosen, columns, conversions, difference
+from packer.errors import SourceError
+from packer.sources.base import Block, OnBad
+from packer.sources.hdf5.choice import Request, chosen, columns_of, conversions, difference
 from packer.sources.hdf5.file import FAULTS, faults_named, opened
 from packer.sources.hdf5.listing import inventory, link_class, text
 from packer.sources.hdf5.origin import MAX_KEPT, attributes, beyond, stored_dtypes, unkept
-from packer.sources.hdf5.reading import BLOCK_BYTES, boxed, field_values
+from packer.sources.hdf5.reading import BLOCK_BYTES, HDF5Source, boxed, field_values
 from packer.sources.hdf5.storage import dataset_at
 from packer.sources.hdf5.types import Column, paths
 
@@ -165,7 +165,7 @@ def _unit(file: h5py.File, path: str, root: str, above: dict[str, dict[str, Any]
         wanted = chosen(held.entries, request, None, path)
     except SourceError as error:
         raise SourceError(f"group {root} {error.reason}", path) from error
-    fields = columns(wanted, request.encoding)
+    fields = columns_of(wanted, request.encoding)
     names = dict.fromkeys(column.dataset for column in fields)
     files = [held.homes[name] for name in names if name in held.homes]
     for name in names:
@@ -232,20 +232,16 @@ def _shapes(found: Sequence[Unit], field: str) -> NDArray[np.int64]:
 # ---------------------------------------------------------------- reading them
 
 
-class UnitSource(Source):
-    """One sample a unit; made by `open_hdf5`."""
+class UnitSource(HDF5Source):
+    """One sample a unit."""
 
-    kind = "hdf5"
-
-    def __init__(self, fields: Sequence[Column], found: Sequence[Unit], options: dict[str, Any]) -> None:
-        self._columns = tuple(fields)
-        self.fields = tuple(c.spec for c in fields)
+    def __init__(self, columns: Sequence[Column], found: Sequence[Unit], options: dict[str, Any]) -> None:
         self.names = self._names = _names(found)
+        origin = {"options": options, "paths": paths(columns), **_origin(self._names, found)}
+        files = [name for unit in found for name in (unit.path, *unit.files)]
+        super().__init__(columns, files, origin, [n for unit in found for n in unit.notes] + origin.get("lost", []))
         self._places = [(unit.path, unit.root) for unit in found]
-        self._files = list(dict.fromkeys(name for unit in found for name in (unit.path, *unit.files)))
         self._shapes = {spec.name: _shapes(found, spec.name) for spec in self.fields if spec.is_ragged}
-        self._origin = {"options": options, "paths": paths(fields), **_origin(self._names, found)}
-        self._notes = [*dict.fromkeys(note for unit in found for note in unit.notes), *self._origin.get("lost", [])]
 
     def __len__(self) -> int:
         return len(self._places)
@@ -255,13 +251,10 @@ class UnitSource(Source):
         return None if shapes is None or (shapes < 0).any() else shapes
 
     def part(self, start: int, stop: int) -> UnitSource:
-        part = object.__new__(UnitSource)
-        part._columns, part.fields = self._columns, self.fields
+        part = self._cut(path for path, _root in self._places[start:stop])
         part.names = part._names = self._names[start:stop]
         part._places = self._places[start:stop]
-        part._files = list(dict.fromkeys(path for path, _root in part._places))
         part._shapes = {name: shapes[start:stop] for name, shapes in self._shapes.items()}
-        part._origin, part._notes = {}, []
         return part
 
     def read(self) -> Iterator[Block]:
@@ -302,15 +295,6 @@ class UnitSource(Source):
             spec.name: [s[spec.name] for s in samples] if spec.is_ragged else np.stack([s[spec.name] for s in samples])
             for spec in self.fields
         }
-
-    def files(self) -> list[str]:
-        return list(self._files)
-
-    def provenance(self) -> dict[str, Any]:
-        return self._origin
-
-    def notes(self) -> list[str]:
-        return [shortened(note) for note in self._notes]
 
 
 def _value(values: NDArray[Any], column: Column, path: str) -> Any:
