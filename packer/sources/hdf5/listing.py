@@ -14,7 +14,7 @@ import numpy as np
 from packer.errors import SourceError
 from packer.format.schema import MAX_AXES, MAX_AXIS
 from packer.sources.hdf5.file import FAULTS, plain
-from packer.sources.hdf5.types import Leaf, leaves, misread, references_within, undecorated, widened
+from packer.sources.hdf5.types import Leaf, leaves, misread, references_within, remark
 
 #: More links than any dataset in use has; hostile files can name billions in a few bytes.
 MAX_LINKS = 200_000
@@ -251,7 +251,7 @@ def _listed(found: _Found, axis: int | None) -> list[Listed]:
 def _fields(path: str, dataset: h5py.Dataset, axis: int | None) -> list[Listed]:
     """Return what a dataset can become: one field, one for each member of a compound, or none and why."""
     shape, dtype, type_ = dataset.shape, dataset.dtype, dataset.id.get_type()
-    entry = Listed(path, note=widened(type_) or undecorated(dtype))
+    entry = Listed(path, note=remark(type_))
     if shape is None:
         return [replace(entry, looks="no values", problem="is empty: it has no values and no shape")]
     entry = replace(entry, looks=f"{_axes(shape)} {_type_name(dtype)}")

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
+from numpy.lib.recfunctions import repack_fields
 
 from packer.format.schema import DTYPES, FieldSpec, Kind
 
@@ -121,54 +122,6 @@ def _refusal(dtype: np.dtype[Any]) -> str:
     return f"has dtype {dtype}, which cannot be stored; one of {', '.join(DTYPES)} can"
 
 
-def undecorated(dtype: np.dtype[Any]) -> str | None:
-    """Return what the plan says of a dtype that an export does not give back in full, as a phrase; None if it does."""
-    found: list[str] = []
-
-    def look(inner: np.dtype[Any]) -> None:
-        text, base = h5py.check_string_dtype(inner), h5py.check_vlen_dtype(inner)
-        if inner.names:
-            sizes = [inner[name].itemsize for name in inner.names]
-            found.extend(
-                ["the room between its members"] if sum(sizes) < inner.itemsize and not inner.hasobject else []
-            )
-            for name in inner.names:
-                look(inner[name])
-        elif inner.subdtype is not None:
-            look(inner.subdtype[0])
-        elif text is not None:
-            found.extend(["its charset"] if text.encoding != ("utf-8" if text.length is None else "ascii") else [])
-        elif base is not None:
-            found.extend(["its byte order"] if not np.dtype(base).isnative else [])
-        elif h5py.check_enum_dtype(inner) is not None:
-            found.append("the names of its numbers")
-
-    look(dtype)
-    return f"is exported without {', '.join(dict.fromkeys(found))}" if found else None
-
-
-def references_within(type_: h5py.h5t.TypeID, lists_alone: bool = False) -> bool:
-    """Return whether there are references within lists or compounds: h5py corrupts memory when it reads some of these.
-
-    Args:
-        lists_alone: count those within lists only.
-    """
-
-    def met(inner: h5py.h5t.TypeID, counts: bool) -> bool:
-        if isinstance(inner, h5py.h5t.TypeReferenceID):
-            return counts
-        if isinstance(inner, h5py.h5t.TypeVlenID):
-            return met(inner.get_super(), True)
-        if isinstance(inner, h5py.h5t.TypeArrayID):
-            return met(inner.get_super(), counts)
-        if isinstance(inner, h5py.h5t.TypeCompoundID):
-            members = (inner.get_member_type(number) for number in range(inner.get_nmembers()))
-            return any(met(member, counts or not lists_alone) for member in members)
-        return False
-
-    return met(type_, False)
-
-
 @lru_cache
 def swaps_are_forgotten() -> bool:
     """Return whether this h5py hands out big-endian variable-length values as if they were native.
@@ -182,20 +135,39 @@ def swaps_are_forgotten() -> bool:
         return int(probe[0][0]) != 1
 
 
-# ---------------------------------------------------------------- floats that are widened
+# ---------------------------------------------------------------- what is read otherwise than it is stored
 
-#: Bits of exponent and of fraction of the types that have a name.
-_NAMES = {(8, 7): "bfloat16", (4, 3): "float8 (E4M3)", (5, 2): "float8 (E5M2)"}
+#: Floats that have a name, by bits of exponent and of fraction.
+_FLOATS = {(8, 7): "bfloat16", (4, 3): "float8 (E4M3)", (5, 2): "float8 (E5M2)"}
 
 
-def widened(type_: h5py.h5t.TypeID) -> str | None:
-    """Return what the plan says of values that are read as a wider float, as a phrase; None if none are."""
-    if isinstance(type_, h5py.h5t.TypeArrayID | h5py.h5t.TypeVlenID):
-        return widened(type_.get_super())
-    if not _is_wider(type_):
-        return None
-    wide = type_.dtype.newbyteorder("=").name
-    return f"is {_name(type_)}, stored as {wide}: all numbers exactly, but NaNs without the bits they carry"
+class _Part(NamedTuple):
+    """An innermost type of a datatype, the compound member that it is, and whether lists of any length hold it."""
+
+    type: h5py.h5t.TypeID
+    member: str | None
+    in_list: bool
+
+
+def _parts(type_: h5py.h5t.TypeID, member: str | None = None, in_list: bool = False) -> Iterator[_Part]:
+    if isinstance(type_, h5py.h5t.TypeVlenID | h5py.h5t.TypeArrayID):
+        yield from _parts(type_.get_super(), member, in_list or isinstance(type_, h5py.h5t.TypeVlenID))
+    elif isinstance(type_, h5py.h5t.TypeCompoundID):
+        for number in range(type_.get_nmembers()):
+            name = type_.get_member_name(number).decode("utf-8", "backslashreplace")
+            yield from _parts(type_.get_member_type(number), name, in_list)
+    else:
+        yield _Part(type_, member, in_list)
+
+
+def references_within(type_: h5py.h5t.TypeID, lists_alone: bool = False) -> bool:
+    """Return whether there are references within lists or compounds: h5py corrupts memory when it reads some of these.
+
+    Args:
+        lists_alone: count those within lists only.
+    """
+    found = (part for part in _parts(type_) if isinstance(part.type, h5py.h5t.TypeReferenceID))
+    return any(part.in_list or (part.member is not None and not lists_alone) for part in found)
 
 
 def misread(type_: h5py.h5t.TypeID) -> str | None:
@@ -203,26 +175,36 @@ def misread(type_: h5py.h5t.TypeID) -> str | None:
 
     h5py lays the members of a compound where the file has them: one that is widened would run into the next.
     """
-    if isinstance(type_, h5py.h5t.TypeArrayID | h5py.h5t.TypeVlenID):
-        return misread(type_.get_super())
-    if not isinstance(type_, h5py.h5t.TypeCompoundID):
-        return None
-    for number in range(type_.get_nmembers()):
-        member = type_.get_member_type(number)
-        inner = _innermost(member)
-        if _is_wider(inner):
-            name = type_.get_member_name(number).decode("utf-8", "backslashreplace")
-            return f"has the compound member {name} of {_name(inner)}, which h5py misreads: write it as float32"
-        problem = misread(member)
-        if problem:
-            return problem
+    for part in _parts(type_):
+        if part.member is not None and not part.in_list and _is_wider(part.type):
+            return (
+                f"has the compound member {part.member} of {_name(part.type)}, which h5py misreads: write it as float32"
+            )
     return None
 
 
-def _innermost(type_: h5py.h5t.TypeID) -> h5py.h5t.TypeID:
-    while isinstance(type_, h5py.h5t.TypeArrayID):
-        type_ = type_.get_super()
-    return type_
+def remark(type_: h5py.h5t.TypeID) -> str | None:
+    """Return what the plan says of values that are stored otherwise, or that an export does not give back in full.
+
+    A phrase; None if there is nothing to say.
+    """
+    found: dict[str, None] = {}
+    for part in _parts(type_):
+        inner = part.type
+        if _is_wider(inner):
+            wide = inner.dtype.newbyteorder("=").name
+            return f"is {_name(inner)}, stored as {wide}: all numbers exactly, but NaNs without the bits they carry"
+        if isinstance(inner, h5py.h5t.TypeEnumID) and inner.dtype.kind != "b":
+            found["the names of its numbers"] = None
+        elif isinstance(inner, h5py.h5t.TypeStringID):
+            usual = h5py.h5t.CSET_UTF8 if inner.is_variable_str() else h5py.h5t.CSET_ASCII
+            found |= {} if inner.get_cset() == usual else {"its charset": None}
+        elif part.in_list and not inner.dtype.isnative:
+            found["its byte order"] = None
+    base = type_.dtype.base
+    if base.names and not base.hasobject and repack_fields(base, recurse=True).itemsize < base.itemsize:
+        found["the room between its members"] = None
+    return f"is exported without {', '.join(found)}" if found else None
 
 
 def _is_wider(type_: h5py.h5t.TypeID) -> bool:
@@ -231,4 +213,4 @@ def _is_wider(type_: h5py.h5t.TypeID) -> bool:
 
 def _name(type_: h5py.h5t.TypeFloatID) -> str:
     _sign, _exponent, exponent_bits, _fraction, bits = type_.get_fields()
-    return _NAMES.get((exponent_bits, bits), f"a float of {8 * type_.get_size()} bits, {exponent_bits} of exponent")
+    return _FLOATS.get((exponent_bits, bits), f"a float of {8 * type_.get_size()} bits, {exponent_bits} of exponent")
