@@ -244,14 +244,17 @@ class Hdf5Writer:
             fields = {name: members for name, members in typed.fields.items() if name in left}
             if not fields:
                 continue
+            # A dataset that was packed several times is written for each of its fields.
+            apart = [fields] if any(fields.values()) else [{name: members} for name, members in fields.items()]
+            dtype = typed.type if typed.dtype is None else typed.dtype
             try:
-                place = typed_place(path, typed.type if typed.dtype is None else typed.dtype, fields, self._specs)
+                found = [typed_place(path, dtype, some, self._specs) for some in apart]
             except ValueError as error:
                 self._note(f"{path} is not written as it was in its source: {error}")
                 continue
-            if of_rows and None in place.axes:
+            if of_rows and None in found[0].axes:
                 continue  # ragged now: values and offsets
-            places.append(place)
+            places += found
             for name in fields:
                 del left[name]
         places += [plain_place(spec, paths[name], of_rows) for name, spec in left.items()]

@@ -121,11 +121,14 @@ def test_fields_of_one_dataset(tmp_path):
     """A dataset that was packed twice is written under the names of its fields; others stay where they were."""
 
     def make(file):
-        file["g/x"] = np.arange(3)
+        file["g/x"] = np.arange(3, dtype=">i2")
         file["g/y"] = np.arange(3)
 
     exported(tmp_path, make, pick={"one": "/g/x", "two": "/g/x", "y": "/g/y"})
     assert held(tmp_path)[0] == ["g", "g/y", "one", "two"]
+    with h5py.File(tmp_path / "out/a.h5") as file:
+        assert (file["one"].dtype, file["two"].dtype) == (np.dtype(">i2"), np.dtype(">i2"))
+        assert file["two"][()].tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
