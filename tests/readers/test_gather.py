@@ -291,6 +291,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
         monkeypatch.setattr(runs, "HUGE_SAMPLE", 0)
         monkeypatch.setattr(stream, "KEPT_BYTES", 0)
         monkeypatch.setattr(gather, "LARGE_BYTES", 1)
+        monkeypatch.setattr(gather, "_rounded", lambda nbytes: nbytes)
     return str(request.param)
 
 
