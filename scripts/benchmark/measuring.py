@@ -9,6 +9,8 @@ A ratio is the median of the ratios of the rounds, not the ratio of the medians.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import mmap
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,14 +18,154 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch.utils import _pytree as pytree
 
-from benchmark.checksum import checksum
-from benchmark.page_cache import disk_bytes, warm
-from benchmark.row import Figures
+from benchmark.inputs.store import Sizes, Store
+from packer.warm import disk_bytes, read_files, warm_file
+from packer.warm import drop_files as drop
+from readers import Ragged
 
+#: How close to a target still counts as met: figures are shown with two or three digits.
+_ROUNDING = 0.995
+
+
+#: All rows, in the order in which their modules are imported.
+ROWS: list[Row] = []
+#: Words are summed as integers of their own size: floats have no sum that is free of their order.
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+__all__ = ["disk_bytes", "drop", "files_of", "resident_share", "warm"]
 #: Less than this read from disk during a whole row is not worth a word.
 NOTABLE_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a row must reach: at least, or at most, `limit` of `unit`."""
+
+    limit: float
+    unit: str = "x"
+    is_floor: bool = True
+
+    def met(self, value: float) -> bool:
+        """Whether `value` reaches the target."""
+        return value >= self.limit * _ROUNDING if self.is_floor else value <= self.limit / _ROUNDING
+
+    def score(self, value: float) -> float:
+        """`value` as a share of the target, 1 or more where it is met; at least a thousandth."""
+        ratio = value / self.limit if self.is_floor else self.limit / max(value, self.limit / 1000)
+        return max(ratio, 1e-3)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a row measured.
+
+    Attributes:
+        value: what the target is compared with, the median of the rounds.
+        rounds: the same of every round.
+        ours, theirs: medians, items a second; None where the row is no comparison of rates.
+        notes: what a reader of the table must know: reading from disk, which of the others was the best.
+        seconds: how long the row took, with checking and making what it reads.
+    """
+
+    value: float
+    rounds: tuple[float, ...] = ()
+    ours: float | None = None
+    theirs: float | None = None
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row: what is measured, what it is compared with, and its target."""
+
+    name: str
+    against: str
+    target: Target
+    measure: Callable[[Bench], Figures]
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} | {self.against}"
+
+
+Measure = Callable[["Bench"], Figures]
+
+
+def row(
+    name: str, against: str = "", at_least: float | None = None, at_most: float | None = None, unit: str = "x"
+) -> Callable[[Measure], Measure]:
+    """Registers a function as a row, with a target that its value must reach or stay below."""
+    limit = at_least if at_least is not None else at_most
+    if limit is None or (at_least is not None and at_most is not None):
+        raise ValueError(f"row {name!r}: either at_least or at_most is expected")
+    target = Target(limit, unit, is_floor=at_least is not None)
+
+    def register(measure: Measure) -> Measure:
+        ROWS.append(Row(name, against, target, measure))
+        return measure
+
+    return register
+
+
+def chosen(rows: Sequence[Row], only: Sequence[str]) -> list[Row]:
+    """The rows whose title holds one of the texts in `only`; all of them where there is none."""
+    return [row for row in rows if not only or any(text.lower() in row.title.lower() for text in only)]
+
+
+def checksum(batch: Any) -> int:
+    """The sum of the words of all tensors and arrays in `batch`; offsets of ragged samples are left out."""
+    leaves = pytree.tree_leaves(batch, is_leaf=lambda node: isinstance(node, Ragged))
+    values = [leaf.values if isinstance(leaf, Ragged) else leaf for leaf in leaves]
+    return sum(_sum(torch.as_tensor(value)) for value in values if isinstance(value, (torch.Tensor, np.ndarray)))
+
+
+def _sum(values: torch.Tensor) -> int:
+    if values.dim() == 4 and not values.is_contiguous():
+        values = values.permute(0, 2, 3, 1)  # channels_last: summed as it lies in memory
+    return int(values.contiguous().view(_WORDS[values.element_size()]).sum(dtype=torch.int64))
+
+
+def files_of(path: Path) -> list[Path]:
+    """The file `path`, or all files under it."""
+    return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+
+
+def warm(files: Sequence[Path]) -> None:
+    """Reads files through, so that they are in memory; shards that are no more, as `packer warm` does."""
+    for path in files:
+        if path.suffix == ".lmdb" and resident_share([path]) < 1:
+            warm_file(path)
+        else:
+            read_files([path])
+
+
+def resident_share(files: Sequence[Path]) -> float:
+    """The share of the pages of files that is in memory, 0 to 1."""
+    inside = total = 0
+    for path in files:
+        pages = _resident_pages(path)
+        inside, total = inside + int(pages.sum()), total + len(pages)
+    return inside / total if total else 0.0
+
+
+def _resident_pages(path: Path) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    size = path.stat().st_size
+    if not size:
+        return np.zeros(0, np.bool_)
+    libc = ctypes.CDLL(None, use_errno=True)
+    pages = np.zeros(-(-size // mmap.PAGESIZE), np.uint8)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as mapped:
+        array = np.frombuffer(mapped, np.uint8)
+        address = ctypes.c_void_p(array.ctypes.data)
+        status = libc.mincore(address, ctypes.c_size_t(size), ctypes.c_void_p(pages.ctypes.data))
+        del array
+    if status:
+        raise OSError(ctypes.get_errno(), f"mincore fails for {path}")
+    return (pages & 1).astype(np.bool_)
 
 
 class WrongContentError(Exception):
@@ -51,7 +193,6 @@ class Side:
         files: read through right before each measurement.
         prepare: run before each measurement, after the files were read.
         check: run before the first round, for ours after the last too; raises WrongContentError.
-        apart: whether another process does the work, so that a profile of this one shows nothing.
         may_read: whether reading from disk is part of the matter, so that it needs no note.
     """
 
@@ -60,7 +201,6 @@ class Side:
     files: Sequence[Path] = ()
     prepare: Callable[[], None] = lambda: None
     check: Callable[[], None] = lambda: None
-    apart: bool = False
     may_read: bool = False
 
 
@@ -168,3 +308,30 @@ def repeated(measure: Callable[[], float], rounds: Rounds, notes: Sequence[str] 
     disk = disk_bytes() - before
     read = [f"read {disk / 2**20:,.0f} MB from disk"] if disk > NOTABLE_BYTES else []
     return Figures(statistics.median(values), tuple(values), notes=(*notes, *read))
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Passed to every row.
+
+    Attributes:
+        store: makes inputs and keeps them.
+        sizes: how large the inputs are.
+        rounds: how often is measured.
+    """
+
+    store: Store
+    sizes: Sizes
+    rounds: Rounds
+
+    def race(self, ours: Side, *theirs: Side) -> Figures:
+        """Ours against the best of theirs, in turn; the value is the ratio of the rates."""
+        return race(ours, theirs, self.rounds)
+
+    def repeated(self, measure: Callable[[], float], *notes: str) -> Figures:
+        """The median of what `measure` gives."""
+        return repeated(measure, self.rounds, notes)
+
+    def scratch(self, name: str) -> Path:
+        """A path for output of a row; nothing is there."""
+        return self.store.scratch(name)

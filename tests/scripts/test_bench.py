@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from benchmark import command, table
-from benchmark.bench import Bench
-from benchmark.checksum import checksum
-from benchmark.inputs.sizes import TINY
-from benchmark.inputs.store import Store
-from benchmark.measuring import Rounds, Side, WrongContentError, epochs, race
-from benchmark.page_cache import disk_bytes, drop, resident_share, warm
-from benchmark.profiling import SHOWN, profiled
-from benchmark.row import ROWS, Figures, Row, Target, chosen, row
+from benchmark import command
+from benchmark.inputs.store import TINY, Store
+from benchmark.measuring import (
+    ROWS,
+    Bench,
+    Figures,
+    Rounds,
+    Row,
+    Side,
+    Target,
+    WrongContentError,
+    checksum,
+    chosen,
+    disk_bytes,
+    drop,
+    epochs,
+    race,
+    resident_share,
+    row,
+    warm,
+)
 
 ONCE = Rounds(least=1, most=1, seconds=0)
 
@@ -120,10 +129,10 @@ def test_targets_have_two_directions() -> None:
 def test_lines_show_target_and_shortfall() -> None:
     """The target stands beside the result, and a row that falls short says so."""
     one = Row("rows", "RAM", Target(2.0), lambda bench: Figures(0))
-    assert re.search(r"1\.50 x +>= 2  FALLS SHORT  \(a note\)$", table.line(one, Figures(1.5, notes=("a note",))))
-    assert "FALLS SHORT" not in table.line(one, Figures(2.5))
-    assert table.summary([(one, Figures(2.5))]) == "the row meets its target"
-    assert table.summary([(one, Figures(1.5)), (one, Figures(2.5))]) == "1 of 2 rows fall short:\n  rows | RAM"
+    assert re.search(r"1\.50 x +>= 2  FALLS SHORT  \(a note\)$", command.line(one, Figures(1.5, notes=("a note",))))
+    assert "FALLS SHORT" not in command.line(one, Figures(2.5))
+    assert command.summary([(one, Figures(2.5))]) == "the row meets its target"
+    assert command.summary([(one, Figures(1.5)), (one, Figures(2.5))]) == "1 of 2 rows fall short:\n  rows | RAM"
 
 
 def test_rows_are_chosen_by_parts_of_their_titles() -> None:
@@ -158,8 +167,7 @@ def test_a_row_end_to_end(tmp_path: Path, title: str) -> None:
         assert figures.value > 0
 
 
-@pytest.mark.keeps_open  # matplotlib keeps its font files
-def test_command_writes_json_and_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_writes_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command prints the table, writes what was asked for, and fails for shortfalls only with --strict."""
     short = Row("made up", "nothing", Target(2.0), lambda bench: Figures(1.0, (1.0,)))
     monkeypatch.setattr(command, "ROWS", [short])
@@ -169,26 +177,21 @@ def test_command_writes_json_and_picture(tmp_path: Path, monkeypatch: pytest.Mon
         str(tmp_path / "data"),
         "--json",
         str(tmp_path / "a.json"),
-        "--plot",
-        str(tmp_path / "a.png"),
     ]
     assert command.main(arguments) == 0
     assert command.main([*arguments, "--strict"]) == 1
     [result] = json.loads((tmp_path / "a.json").read_text())
     assert (result["row"], result["value"], result["target"], result["met"]) == ("made up", 1.0, 2.0, False)
-    assert (tmp_path / "a.png").stat().st_size > 1000
 
 
 def test_what_is_wrong_is_said_before_anything_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A row that there is not, a picture that cannot be written, a folder that is in use: a line on stderr."""
+    """A row that there is not, a file that cannot be written, a folder that is in use: a line on stderr."""
     monkeypatch.setattr(command, "measure", lambda *_: pytest.fail("it measured"))
     (tmp_path / "file").touch()
     for arguments, words in [
         (["--only", "no such row"], "no row has 'no such row' in its title; --list"),
-        (["--plot", str(tmp_path / "a.foo")], "ends in .png"),
-        (["--plot", str(tmp_path / "none" / "a.png")], "no folder"),
         (["--json", str(tmp_path / "none" / "a.json")], "no folder"),
         (["--data", str(tmp_path / "file" / "data")], "cannot be made"),
         (["--data", str(tmp_path / "data")], "in use by another run"),
@@ -216,38 +219,3 @@ def test_a_run_removes_what_rows_wrote(tmp_path: Path) -> None:
         store.scratch("new").write_text("x")
     assert not (tmp_path / "scratch").exists()
     assert (tmp_path / "input").exists()
-
-
-def test_a_profile_tells_of_the_functions_that_take_the_time() -> None:
-    """Also of those that a thread of the side runs, where Python can tell."""
-
-    def busy() -> int:
-        return sum(i * i for i in range(200_000))
-
-    def other() -> int:
-        return len(sorted(range(500_000), key=lambda i: -i))
-
-    def run() -> int:
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(other).result()
-        return busy() and 1000
-
-    lines = profiled(Side("ours", run))
-    assert 2 <= len(lines) <= SHOWN
-    assert re.fullmatch(r" *\d+% +[\d.]+ us  .*", lines[0])
-    told = " ".join(lines)
-    assert "scripts/test_bench.py" in told
-    assert "<genexpr>" in told
-    assert ("sorted" in told) == (sys.version_info < (3, 12))
-
-
-def test_profiles_stand_below_their_rows() -> None:
-    """Where they were asked for, and where this process does the work."""
-    here, apart = Side("ours", lambda: 10), Side("ours", lambda: 10, apart=True)
-    bench = Bench(Store(Path(), quiet=True), TINY, ONCE, profile=True)
-    made_up = Row("made up", "nothing", Target(2.0), lambda bench: bench.race(here, here))
-    first, *profile = table.line(made_up, made_up.measure(bench)).splitlines()
-    assert "FALLS SHORT" in first or ">=" in first
-    assert any("<lambda>" in line for line in profile)
-    assert bench.race(apart, here).profile == ()
-    assert replace(bench, profile=False).race(here, here).profile == ()

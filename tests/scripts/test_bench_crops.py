@@ -6,11 +6,8 @@ from pathlib import Path
 
 import pytest
 from benchmark import rows as _rows  # noqa: F401  # registers them
-from benchmark.bench import Bench
-from benchmark.inputs.sizes import TINY
-from benchmark.inputs.store import Store
-from benchmark.measuring import Rounds
-from benchmark.row import ROWS, chosen
+from benchmark.inputs.store import TINY, Store
+from benchmark.measuring import ROWS, Bench, Rounds, chosen
 
 
 @pytest.mark.parametrize("title", ["crops of 64 px, rowdelta+zstd, Loader | decoding", "large pictures"])

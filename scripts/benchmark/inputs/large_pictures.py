@@ -11,7 +11,7 @@ from inputs.pictures import photographs
 from numpy.typing import NDArray
 from PIL import Image
 
-from benchmark.inputs.array_source import ArraySource
+from benchmark.inputs.arrays import ArraySource
 from benchmark.inputs.store import Store
 from packer.convert import convert
 

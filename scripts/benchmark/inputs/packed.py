@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmark.inputs import arrays
-from benchmark.inputs.array_source import ArraySource
+from benchmark.inputs.arrays import ArraySource
 from benchmark.inputs.store import Store
 from packer.convert import convert
 from packer.warm import warm

@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from benchmark.bench import Bench
 from benchmark.inputs import arrays, packed
 from benchmark.loops import Batches, loader_side, total
-from benchmark.measuring import Side, epochs
-from benchmark.row import Figures, row
+from benchmark.measuring import Bench, Figures, Side, epochs, row
 
 BATCH = 16
 LIMIT = "the limit: slices in RAM, joined"

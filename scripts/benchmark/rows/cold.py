@@ -9,11 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmark.bench import Bench
 from benchmark.inputs import arrays, packed
-from benchmark.measuring import Side
-from benchmark.page_cache import disk_bytes, drop, files_of, resident_share
-from benchmark.row import Figures, row
+from benchmark.measuring import Bench, Figures, Side, disk_bytes, drop, files_of, resident_share, row
 from readers import Loader, PackedDataset
 
 BATCH = 32

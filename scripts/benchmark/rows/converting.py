@@ -9,12 +9,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmark.bench import Bench
 from benchmark.inputs import files
-from benchmark.interpreter import interpreter
-from benchmark.measuring import Side
-from benchmark.page_cache import files_of
-from benchmark.row import Figures, row
+from benchmark.interpreter import converting, decode, decode_by_kornia, pack
+from benchmark.measuring import Bench, Figures, Side, files_of, row
 
 LARGE = 192
 #: As the size of shards: what packer chooses.
@@ -32,13 +29,13 @@ def _convert_side(
     def run() -> int:
         size = None if shard == AUTO else shard or bench.sizes.shard
         options = {"codec": codec, "workers": workers, "shard_size": size}
-        return interpreter("converting").convert(sources, str(out), **options)
+        return converting(pack, list(sources), str(out), **options)
 
     def prepare_out() -> None:
         bench.scratch(out.name)
         os.sync()  # what was written before is not to be waited for
 
-    return Side(f"{workers} workers", run, files_of(inputs), prepare_out, apart=True)
+    return Side(f"{workers} workers", run, files_of(inputs), prepare_out)
 
 
 def _pairs(bench: Bench) -> tuple[Path, list[str]]:
@@ -54,10 +51,8 @@ def png_against_pillow(bench: Bench) -> Figures:
     folder, sources = _pairs(bench)
     paths = files_of(folder)
 
-    def decode() -> int:
-        return interpreter("converting").decode(paths, processes=2) // 2
-
-    return bench.race(_convert_side(bench, sources, 2, folder), Side("Pillow", decode, paths, apart=True))
+    theirs = Side("Pillow", lambda: converting(decode, paths, 2) // 2, paths)
+    return bench.race(_convert_side(bench, sources, 2, folder), theirs)
 
 
 @row("PNG 48/192 -> packed, 2 workers", against="1 worker", at_least=1.7)
@@ -73,11 +68,9 @@ def small_against_kornia(bench: Bench) -> Figures:
     folder, sources = _small_pairs(bench)
     paths = files_of(folder)
 
-    def decode() -> int:
-        return interpreter("converting").decode_by_kornia(paths) // 2
-
+    theirs = Side("kornia-rs", lambda: converting(decode_by_kornia, paths) // 2, paths)
     ours = _convert_side(bench, sources, 0, folder, "none", AUTO)
-    return bench.race(ours, Side("kornia-rs", decode, paths, apart=True))
+    return bench.race(ours, theirs)
 
 
 @row("small PNG pairs 16/64 -> packed, none, 2 workers", against="1 worker", at_least=1.6)

@@ -10,14 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from benchmark.bench import Bench
-from benchmark.checksum import checksum
-from benchmark.crop_datasets import CROP, PngCrops, SubImageCrops
 from benchmark.inputs import large_pictures as pictures
-from benchmark.loops import data_loader
-from benchmark.measuring import Side, WrongContentError, epochs
-from benchmark.page_cache import files_of
-from benchmark.row import Figures, row
+from benchmark.loops import CROP, PngCrops, SubImageCrops, data_loader
+from benchmark.measuring import Bench, Figures, Side, WrongContentError, checksum, epochs, files_of, row
 from packer.format.manifest import read as read_manifest
 from readers import Crop, Loader, PackedDataset
 

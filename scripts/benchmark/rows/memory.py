@@ -7,8 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmark.bench import Bench
-from benchmark.row import Figures, row
+from benchmark.measuring import Bench, Figures, row
 
 WORKERS = 2
 #: Seconds between two looks.

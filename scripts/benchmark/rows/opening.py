@@ -12,12 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmark.bench import Bench
 from benchmark.inputs import arrays, packed
-from benchmark.measuring import Side
-from benchmark.page_cache import files_of, warm
-from benchmark.row import Figures, row
-from benchmark.sample_datasets import InMemory
+from benchmark.loops import InMemory
+from benchmark.measuring import Bench, Figures, Side, files_of, row, warm
 from readers import Loader, PackedDataset
 from readers.order import BlockShuffled
 

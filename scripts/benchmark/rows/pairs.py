@@ -12,13 +12,19 @@ from file_datasets import PairFiles
 from numpy.typing import NDArray
 from torch.utils.data import Subset
 
-from benchmark.bench import Bench
 from benchmark.inputs import arrays, files, packed
-from benchmark.loops import data_loader, data_loader_side, indexing, limits, loader_side, total
-from benchmark.measuring import Side
-from benchmark.page_cache import files_of
-from benchmark.row import Figures, row
-from benchmark.sample_datasets import InMemory, LmdbSamples, as_it_is
+from benchmark.loops import (
+    InMemory,
+    LmdbSamples,
+    as_it_is,
+    data_loader,
+    data_loader_side,
+    indexing,
+    limits,
+    loader_side,
+    total,
+)
+from benchmark.measuring import Bench, Figures, Side, files_of, row
 from packer.format.manifest import read as read_manifest
 from readers import PackedDataset
 

@@ -9,12 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import TensorDataset
 
-from benchmark.bench import Bench
 from benchmark.inputs import arrays, packed
 from benchmark.loops import Batches, data_loader, indexing, limits, loader_side, shuffled, total
-from benchmark.measuring import Side, epochs
-from benchmark.page_cache import files_of
-from benchmark.row import Figures, row
+from benchmark.measuring import Bench, Figures, Side, epochs, files_of, row
 from readers import PackedDataset
 
 BATCH = 100

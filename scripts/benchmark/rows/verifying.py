@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmark.bench import Bench
 from benchmark.inputs import packed
-from benchmark.interpreter import interpreter
-from benchmark.measuring import Side
-from benchmark.page_cache import files_of
-from benchmark.row import Figures, row
+from benchmark.interpreter import check, checking, read
+from benchmark.measuring import Bench, Figures, Side, files_of, row
 
 READING = "reading the same bytes with xxh3"
 
@@ -29,10 +26,5 @@ def compressed(bench: Bench) -> Figures:
 def _against_reading(bench: Bench, path: Path, workers: int) -> Figures:
     files = files_of(path)
 
-    def check() -> int:
-        return interpreter("checking").verify(path, workers)
-
-    def read() -> int:
-        return interpreter("checking").read(files)
-
-    return bench.race(Side("verify", check, files, apart=True), Side("xxh3", read, files, apart=True))
+    ours = Side("verify", lambda: checking(check, path, workers), files)
+    return bench.race(ours, Side("xxh3", lambda: checking(read, files), files))
