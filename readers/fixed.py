@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packer.codecs import rowdelta
 from packer.codecs.frames import FrameCodec, Frames
 from packer.errors import DamagedError
 from packer.format.column import BEFORE, DECODED, START, STORED
@@ -142,7 +140,7 @@ class FixedCoded:
         """
         n = len(located)
         out = (allocate or fresh)(n * self._row)
-        undone = not self._codec.rowdelta
+        undone = self._codec.filter is None
         if n and self._row:
             try:
                 if self._per_frame > 1:
@@ -152,13 +150,14 @@ class FixedCoded:
             except ValueError as error:
                 raise damaged(self.field.name, error) from None
         if not undone:
-            undo_rows(out.numpy().view(self.field.np_dtype).reshape(n, *self._shape), self.field.frame.rows)
+            images = out.numpy().view(self.field.np_dtype).reshape(n, *self._shape)
+            self._codec.undo_filter(images, self.field.frame.rows)
         return out.view(self._dtype).view(n, *self._shape)
 
     def _read_own(self, located: Numbers, out: torch.Tensor) -> bool:
         """Decodes frames of one sample, or of a part of one, straight into `out`; whether differences are undone."""
         frames = self._places.frames(located)
-        rows = np.full(len(frames.sizes), self._row // max(self._shape[0], 1)) if self._codec.rowdelta else None
+        rows = np.full(len(frames.sizes), self._row // max(self._shape[0], 1)) if self._codec.filter else None
         return self._codec.decode_frames(self._memory.bytes, Frames(frames.spans, frames.sizes, rows=rows), out.numpy())
 
     def _read_shared(self, located: Numbers, out: torch.Tensor) -> None:
@@ -203,18 +202,6 @@ class FixedCoded:
             self._codec.decode_frames(self._memory.bytes, Frames(spans, size, places), slots)
 
         return decode
-
-
-def undo_rows(images: NDArray[Any], band: int | None) -> None:
-    """Undoes row differences of images (n, H, ...) in place; they begin anew with every `band` rows."""
-    n, height = images.shape[:2]
-    if band is None or height <= band:
-        rowdelta.accumulate(images)
-        return
-    whole = height // band * band
-    # Bands of one height at once.
-    rowdelta.accumulate(images[:, :whole].reshape(n, whole // band, band, *images.shape[2:]), axis=2)
-    rowdelta.accumulate(images[:, whole:])
 
 
 def damaged(field: str, error: Exception) -> DamagedError:

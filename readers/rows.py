@@ -15,7 +15,6 @@ import torch
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from packer.codecs import rowdelta
 from packer.codecs.frames import FrameCodec
 from packer.codecs.stages import Buffer
 from packer.errors import UsageError
@@ -123,7 +122,7 @@ class SampleRows:
         touched = Touched.of(wanted.rows, self.field.frame.rows)
         starts = wanted.starts[touched.item].tolist()
         frames = self._frames(located, touched)
-        if not self._codec.rowdelta:
+        if self._codec.filter is None:
             places = list(touched.places())
             records = _records(out)
             for number, frame in frames:
@@ -137,7 +136,7 @@ class SampleRows:
         for number, frame in frames:
             rows = frame[:depth, starts[number] : starts[number] + wanted.length]
             cut[number, : len(rows)] = rows
-        rowdelta.accumulate(cut.view(self.field.np_dtype))
+        self._codec.undo_filter(cut.view(self.field.np_dtype).reshape(*cut.shape[:2], -1, self.field.shape[-1] or 1))
         np.take(cut.reshape(-1, wanted.length), touched.frame * depth + touched.row, axis=0, out=out, mode="clip")
 
     def _frames(self, located: Numbers, touched: Touched) -> Iterator[tuple[int, NDArray[np.uint8]]]:

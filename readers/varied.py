@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from packer.codecs.frames import FrameCodec, Frames
 from packer.format.column import BEFORE, BYTES, DECODED, SHAPE, START, STORED
 from readers.draws import Visits
-from readers.fixed import TORCH_DTYPES, damaged, undo_rows
+from readers.fixed import TORCH_DTYPES, damaged
 from readers.frame_cache import FrameStore
 from readers.gather import Allocate, fresh, own_parts
 from readers.places import Numbers, Places
@@ -113,17 +113,17 @@ class Varied:
         """Decodes samples that have frames of their own."""
         frames = self._places.frames(located)
         rows = None
-        if self._codec.rowdelta:
+        if self._codec.filter:
             rows = (located[:, BYTES] // np.maximum(located[:, SHAPE], 1))[frames.item]
         undone = self._codec.decode_frames(self._memory.bytes, Frames(frames.spans, frames.sizes, rows=rows), flat)
-        if self._codec.rowdelta and not undone:
+        if self._codec.filter and not undone:
             self._undo_rows(located, ends, flat)
 
     def _undo_rows(self, located: Numbers, ends: Numbers, flat: NDArray[np.uint8]) -> None:
         values = flat.view(self.field.np_dtype)
         edges = (ends // self.field.itemsize).tolist()
         for shape, (start, end) in zip(located[:, SHAPE:].tolist(), itertools.pairwise(edges), strict=True):
-            undo_rows(values[start:end].reshape(1, *shape), self.field.frame.rows)
+            self._codec.undo_filter(values[start:end].reshape(1, *shape), self.field.frame.rows)
 
     def _decode_shared(self, located: Numbers, ends: Numbers, flat: NDArray[np.uint8]) -> None:
         """Decodes samples that share frames, each frame once if its samples are asked for together."""
@@ -140,7 +140,7 @@ class Varied:
             if row[START] != at:
                 at, frame = row[START], self._kept.get(row[START], partial(self._decoded, stored, row[DECODED]))
             out[...] = frame[row[BEFORE] : row[BEFORE] + len(out)]
-        if self._codec.rowdelta:
+        if self._codec.filter:
             self._undo_rows(located, ends, flat)
 
     def _decoded(self, stored: memoryview, nbytes: int) -> NDArray[np.uint8]:

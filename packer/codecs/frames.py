@@ -71,11 +71,6 @@ class FrameCodec:
         self._least_saving = LEAST_LZ4_SAVING if [type(stage) for stage in self._stages] == [Lz4] else LEAST_SAVING
         self._number = compiled.number_of(configs)
 
-    @property
-    def rowdelta(self) -> bool:
-        """Whether there is a filter."""
-        return self.filter is not None
-
     def encode(self, frame: NDArray[Any]) -> Buffer:
         """Return the stored bytes of a frame (C-contiguous): the raw bytes if encoding saves too little.
 
@@ -169,6 +164,19 @@ class FrameCodec:
         if self._number is not None:
             compiled.note_since(began)
         return False
+
+    def undo_filter(self, images: NDArray[Any], band: int | None = None) -> None:
+        """Undo the filter of images (n, rows, ...) in place, if there is one; it begins anew with every `band` rows."""
+        if self.filter is None:
+            return
+        n, rows = images.shape[:2]
+        if band is None or rows <= band:
+            self.filter.undo(images)
+            return
+        whole = rows // band * band
+        # Bands of one height at once.
+        self.filter.undo(images[:, :whole].reshape(n, whole // band, band, *images.shape[2:]), axis=2)
+        self.filter.undo(images[:, whole:])
 
     def _check_exact(self, stored: memoryview, raw: memoryview) -> None:
         back = np.empty(len(raw), np.uint8)

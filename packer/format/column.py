@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.codecs import rowdelta
 from packer.codecs.frames import FrameCodec, frame_hashes
 from packer.errors import DamagedError
 from packer.format.column_index import ColumnIndex
@@ -325,7 +324,9 @@ class Column:
             begin = at if self.field.codec else row[START] * (row[BYTES] > 0)  # no bytes lie nowhere
             array = np.frombuffer(raw, self.field.np_dtype, math.prod(shape), begin).reshape(shape)
             at += array.nbytes
-            out.append(self._without_delta(array[None].copy())[0])
+            array = array.copy()
+            self._codec.undo_filter(array[None], self.field.frame.rows)
+            out.append(array)
         return out
 
     def array(self, start: int, stop: int) -> NDArray[Any]:
@@ -339,7 +340,10 @@ class Column:
         raw = self._raw(start, stop)
         values = np.frombuffer(raw, self.field.np_dtype, (stop - start) * math.prod(shape), before)
         samples = values.reshape(stop - start, *shape)
-        return self._without_delta(samples.copy()) if self._codec.rowdelta else samples
+        if self._codec.filter:
+            samples = samples.copy()
+            self._codec.undo_filter(samples, self.field.frame.rows)
+        return samples
 
     def _raw(self, start: int, stop: int) -> bytes:
         """What the frames that hold the samples start..stop decode to, one after another."""
@@ -355,15 +359,6 @@ class Column:
                 f"{self._path}: field {self.field.name!r}, samples {first} to {last - 1} of the shard: {error}; "
                 "run `packer verify`, then `packer repair`"
             ) from None
-
-    def _without_delta(self, samples: NDArray[Any]) -> NDArray[Any]:
-        """Undo differences between rows of samples (m, rows, ...), if there are any, in place."""
-        if self._codec.rowdelta:
-            rows = samples.shape[1]
-            step = self.field.frame.rows or max(rows, 1)
-            for row in range(0, rows, step):
-                rowdelta.accumulate(samples[:, row : row + step])
-        return samples
 
 
 class Finder:

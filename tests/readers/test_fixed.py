@@ -23,7 +23,7 @@ from packer.errors import DamagedError
 from packer.format.layout import CHUNK_BYTES
 from packer.format.schema import DTYPES, Field, FrameRule
 from readers import PackedDataset, fixed
-from readers.fixed import FixedCoded, undo_rows
+from readers.fixed import FixedCoded
 from readers.frame_cache import FrameCache, distinct
 from readers.places import Finder, Numbers
 
@@ -133,20 +133,6 @@ def test_a_large_picture_is_read_in_bands(pack: Any, tmp_path: Path, codec: str)
     )
     ds = PackedDataset(pack(tmp_path / "p", [field], [[{"x": v} for v in images[:2]], [{"x": images[2]}]]))
     _same(ds[[2, 0, 2, 1]]["x"].permute(0, 2, 3, 1).numpy(), images[[2, 0, 2, 1]])
-
-
-@given(
-    height=st.integers(0, 9), band=st.one_of(st.none(), st.integers(1, 10)), dtype=st.sampled_from(["uint8", "uint16"])
-)
-def test_row_differences_are_undone_band_by_band(height: int, band: int | None, dtype: str) -> None:
-    """Differences that begin anew with every band are summed within their band, modulo the dtype."""
-    images = np.random.default_rng(1).integers(0, 2**16, (2, height, 3, 1)).astype(dtype)
-    wanted = images.copy()
-    for top in range(0, height, band or max(height, 1)):
-        part = wanted[:, top : top + (band or height)]
-        part[...] = np.cumsum(part, axis=1, dtype=dtype)
-    undo_rows(images, band)
-    assert np.array_equal(images, wanted)
 
 
 def _shared_frames(pack: Any, folder: Path, samples: int, per_frame: int) -> PackedDataset:

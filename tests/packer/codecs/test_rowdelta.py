@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
+from packer.codecs.frames import FrameCodec
 from packer.codecs.rowdelta import ROW_BYTES, accumulate, difference
 
 images = hnp.arrays(
@@ -68,3 +69,17 @@ def test_images_need_not_lie_in_one_piece() -> None:
     crop = difference(whole)[:, :, 2:5]
     accumulate(crop)
     assert (crop == whole[:, :, 2:5]).all()
+
+
+@given(
+    height=st.integers(0, 9), band=st.one_of(st.none(), st.integers(1, 10)), dtype=st.sampled_from(["uint8", "uint16"])
+)
+def test_row_differences_are_undone_band_by_band(height: int, band: int | None, dtype: str) -> None:
+    """Differences that begin anew with every band are summed within their band, modulo the dtype."""
+    images = np.random.default_rng(1).integers(0, 2**16, (2, height, 3, 1)).astype(dtype)
+    wanted = images.copy()
+    for top in range(0, height, band or max(height, 1)):
+        part = wanted[:, top : top + (band or height)]
+        part[...] = np.cumsum(part, axis=1, dtype=dtype)
+    FrameCodec([{"id": "rowdelta"}], np.dtype(dtype)).undo_filter(images, band)
+    assert np.array_equal(images, wanted)
