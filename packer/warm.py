@@ -4,8 +4,7 @@ from packer.warm import warm
 warm(Path("div2k.packed"))
 
 The page cache holds a file in the pieces in which it was written or first read, mostly of 4 KiB, and a processor that
-jumps about looks each of them up: pairs of 118 kB in batches of 8 come to 0.66 and 0.73 of the speed of a gather in RAM
-so, and to 0.84 and 0.92 where the pieces have 2 MiB.
+jumps about looks each of them up: see "Pages" in docs/benchmark.md.
 Linux reads such pieces where a map asks for them and the file system can (ext4 from Linux 6.16 on, XFS earlier), and
 some kernels join smaller ones (`MADV_COLLAPSE`, see madvise(2)).
 """

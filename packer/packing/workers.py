@@ -21,7 +21,7 @@ from packer.packing.tasks import ShardReport, ShardTask, read_blocks, remove_par
 from packer.sources.apart import Here, Limits, Lost, each, run
 from packer.sources.base import Source
 
-#: Samples' progress is sent after this many raw bytes: a message costs 20 us.
+#: Samples' progress is sent after this many raw bytes, since a message costs more than a small sample.
 _TELL_BYTES = 2**20
 
 _log = logging.getLogger(__name__)

@@ -81,8 +81,8 @@ def memory_within(nbytes: int | None) -> Iterator[None]:
     """Lets the process take no more than `nbytes` further bytes of memory within the block; more is a MemoryError.
 
     RLIMIT_DATA counts the memory of the process alone, and what it refuses was never taken. RLIMIT_AS would count
-    files that are mapped too (the shard's map is as large as the shard); watching /proc from outside comes late: 6 GB
-    are taken within two seconds. Linux alone keeps this limit; elsewhere there is none.
+    files that are mapped too (the shard's map is as large as the shard); watching /proc from outside comes too
+    late. Linux alone keeps this limit; elsewhere there is none.
     """
     if nbytes is None or not sys.platform.startswith("linux"):
         yield
@@ -99,7 +99,7 @@ def memory_within(nbytes: int | None) -> Iterator[None]:
 
 
 def _statm() -> bytes:
-    """Return what the kernel says of this process's memory, in pages; without a Path, which takes 9 us more."""
+    """Return what the kernel says of this process's memory, in pages; without a Path, since every block asks for it."""
     descriptor = os.open("/proc/self/statm", os.O_RDONLY)
     try:
         return os.read(descriptor, 256)
@@ -169,7 +169,7 @@ def run(
 
     Args:
         function: a function of a module, or a partial of one; called with an item and the `Here` of its process.
-        workers: processes; each takes one item after another, 10 ms to start, however many there are.
+        workers: processes; each takes one item after another.
         limits: what one step of `function` may take.
         told: called with the number of an item and what `function` tells of it.
 
@@ -232,7 +232,7 @@ class _Worker:
     def __init__(self, function: Callable[[Any, Here], Any], items: Sequence[Any], limits: Limits) -> None:
         self.limits = limits
         self.connection, self.other_end = context().Pipe()
-        # In memory that both share: a message a step would take 20 us.
+        # In memory that both share, since a message a step would cost more than a small sample.
         self._at: Any = context().RawValue("q", _NOWHERE)
         self.process = new_process(_serve, function, items, limits, self._at, self.other_end)
         self.number = 0
@@ -387,10 +387,7 @@ def begin() -> None:
 
 
 def _keep_freed_memory() -> None:
-    """What reading one sample took serves the next one. Given back to the system, it is mapped page by page again.
-
-    That was a sixth of the time of packing clouds of 150 kB, whose conversion takes 0.93 of the time without it.
-    """
+    """Has memory that reading one sample took serve the next one: given back, it is mapped page by page again."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):  # musl has no such call
         libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
