@@ -18,8 +18,8 @@ import numpy as np
 
 from packer.format.pages import PAGE_SIZE
 from packer.format.shard import Shard
+from readers.arrays import Numbers
 from readers.memory import Memory
-from readers.places import Numbers
 
 try:
     import resource

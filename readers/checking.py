@@ -24,11 +24,10 @@ from packer.format.column import FRAMES, Frames
 from packer.format.manifest import Manifest
 from packer.format.schema import Field
 from packer.format.shard import Shard
+from readers.arrays import Allocate, Numbers
 from readers.draws import Visits
-from readers.field_reader import FieldReader
-from readers.gather import Allocate
+from readers.fields import FieldReader
 from readers.opened import Opened
-from readers.places import Numbers
 
 #: Samples that one message names.
 SHOWN = 5

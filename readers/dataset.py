@@ -16,15 +16,15 @@ from packer.format import manifest as manifests
 from packer.format.names import Names
 from packer.format.schema import Field
 from packer.remote.store import is_url
+from readers.arrays import Allocate, Numbers
 from readers.batch import Batch, item_of
 from readers.by_shard import ByShard
 from readers.checking import CheckedReader, Checker, Digests, checked
 from readers.crop import Crop, CropReader, Placing, is_random
 from readers.draws import new_visits
-from readers.field_reader import FieldReader
-from readers.gather import Allocate
+from readers.fields import FieldReader
 from readers.gathering import as_images, gathered
-from readers.indexing import Numbers, is_single, sample_number, sample_numbers
+from readers.indexing import is_single, sample_number, sample_numbers
 from readers.opened import Opened, describe, in_words, open_names
 from readers.points import PointSample, PointsReader, Subset
 from readers.rows import SampleRows, read_region

@@ -12,6 +12,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
+from readers.arrays import Numbers
 from readers.dataset import PackedDataset
 from readers.gather import CPU
 from readers.order import (
@@ -25,7 +26,6 @@ from readers.order import (
     check_seed,
     random_bits,
 )
-from readers.places import Numbers
 
 #: Bytes of decoded frames that a block shuffle may hold; the window is made smaller where it would hold more.
 WINDOW_BYTES = 64 * 2**20

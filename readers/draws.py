@@ -21,9 +21,9 @@ import torch
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
+from readers.arrays import Numbers
 from readers.gather import CPU
 from readers.order import check_seed
-from readers.places import Numbers
 
 Words = NDArray[np.uint64]
 #: One random word a visit, (n,).

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from readers.arrays import Numbers
 from readers.forks import renew_in_children
 from readers.gather import fresh
-from readers.places import Numbers
 
 
 class Distinct(NamedTuple):

@@ -21,8 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
 
-#: Gives `n` bytes of writable memory as a uint8 tensor (n,).
-Allocate = Callable[[int], torch.Tensor]
+from readers.arrays import Allocate
 
 #: The device itself, not its name, which torch would have to look up.
 CPU = torch.device("cpu")

@@ -8,10 +8,10 @@ from typing import Any
 from torch.utils.data import get_worker_info
 
 from packer.format.schema import Field
+from readers.arrays import Allocate, Numbers
 from readers.draws import Visits
-from readers.field_reader import FieldReader, locate_all
-from readers.gather import Allocate, shared
-from readers.places import Numbers
+from readers.fields import FieldReader, locate_all
+from readers.gather import shared
 from readers.views import Views
 
 

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from packer.errors import SampleIndexError
+from readers.arrays import Numbers
 
-Numbers = NDArray[np.int64]
 LookUp = Callable[[Sequence[str]], Numbers]
 
 

@@ -16,11 +16,9 @@ import torch
 from packer.errors import UsageError
 from packer.format.column import SHAPE
 from packer.format.schema import Field
+from readers.arrays import TORCH_DTYPES, Allocate, Numbers
 from readers.draws import POINTS, ROUNDS, Draws, Visits, permuted
-from readers.fixed import TORCH_DTYPES
-from readers.gather import Allocate
 from readers.order import check_seed
-from readers.places import Numbers
 from readers.rows import SampleRows, Wanted, part_of
 
 #: Words that a subset takes.

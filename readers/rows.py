@@ -20,9 +20,10 @@ from packer.codecs.stages import Buffer
 from packer.errors import UsageError
 from packer.format.column import BEFORE, SHAPE, START, STORED
 from packer.format.schema import Field, FrameRule
-from readers.fixed import TORCH_DTYPES, damaged
-from readers.gather import Allocate, Records, fresh
-from readers.places import Numbers, Places
+from readers.arrays import TORCH_DTYPES, Allocate, Numbers
+from readers.fields import damaged
+from readers.gather import Records, fresh
+from readers.places import Places
 
 
 @dataclass(frozen=True)

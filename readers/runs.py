@@ -15,13 +15,11 @@ import torch
 
 from packer.codecs import compiled
 from packer.format.schema import Field
+from readers.arrays import Numbers
 from readers.draws import Visits
-from readers.field_reader import FieldReader, locate_all
-from readers.fixed import FixedCoded, FixedRaw
+from readers.fields import FieldReader, FixedCoded, FixedRaw, Varied, locate_all
 from readers.gather import own_parts
-from readers.places import Numbers
 from readers.ragged import Ragged
-from readers.varied import Varied
 
 #: Samples located at once, at most; their places take a megabyte a field. More often would be dearer: what is called
 #: between large copies is cold.

@@ -19,13 +19,12 @@ import numpy as np
 
 from packer.errors import UsageError
 from readers.advice import Warmth
+from readers.arrays import Numbers
 from readers.dataset import PackedDataset
 from readers.draws import Visits
-from readers.field_reader import FieldReader
-from readers.fixed import FixedRaw
+from readers.fields import FieldReader, FixedRaw
 from readers.gather import KEPT_BYTES, LARGE_BYTES, Pool
 from readers.gathering import as_images
-from readers.places import Numbers
 from readers.runs import Run, batches_at_once, runs, split
 
 #: Names of the reading threads begin with this.

@@ -20,12 +20,13 @@ from ways import handled
 
 from packer.codecs.configs import NAMED
 from packer.errors import DamagedError
+from packer.format.column import Finder
 from packer.format.layout import CHUNK_BYTES
 from packer.format.schema import DTYPES, Field, FrameRule
-from readers import PackedDataset, fixed
-from readers.fixed import FixedCoded
+from readers import PackedDataset, fields
+from readers.arrays import Numbers
+from readers.fields import FixedCoded
 from readers.frame_cache import FrameCache, distinct
-from readers.places import Finder, Numbers
 
 CODECS = ("none", "lz4", "zstd", "bitshuffle")
 
@@ -152,7 +153,7 @@ def test_a_frame_is_decoded_once_for_a_batch_and_its_neighbours(pack: Any, tmp_p
 
 def test_reading_everything_keeps_little(pack: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch of very many frames is read in pieces: the decoded frames kept do not grow with it."""
-    monkeypatch.setattr(fixed, "CACHE_BYTES", 4 * 640)
+    monkeypatch.setattr(fields, "CACHE_BYTES", 4 * 640)
     ds = _shared_frames(pack, tmp_path, 995, 10)
     order = np.random.default_rng(0).permutation(995)
     assert ds[order]["x"][:, 3].tolist() == order.tolist()

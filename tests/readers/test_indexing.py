@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.errors import MissingNameError, SampleIndexError
-from readers.indexing import Numbers, is_single, sample_number, sample_numbers
+from readers.arrays import Numbers
+from readers.indexing import is_single, sample_number, sample_numbers
 
 SAMPLES = 40
 MASK = np.arange(SAMPLES) % 7 == 3

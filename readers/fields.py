@@ -1,0 +1,401 @@
+"""Reads whole samples of one field: of one shape, uncompressed or compressed, or ragged.
+
+Reading has two steps, so that a loader that knows what comes next can take the first for many batches at once: `locate`
+turns sample numbers into places, `read` copies or decodes what lies there. Parts of samples are read by `rows.py`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from packer.codecs.frames import FrameCodec, Frames
+from packer.errors import DamagedError
+from packer.format.column import BEFORE, BYTES, DECODED, SHAPE, START, STORED
+from packer.format.schema import Field
+from readers.arrays import TORCH_DTYPES, Allocate, Numbers
+from readers.draws import Visits
+from readers.forks import renew_in_children
+from readers.frame_cache import FrameCache, FrameStore, distinct
+from readers.gather import fresh, own_parts, take_rows
+from readers.places import Addresses, Places
+from readers.ragged import Ragged
+
+#: Decoded frames that one field keeps between batches, unless a loader asks for more.
+CACHE_BYTES = 32 * 2**20
+#: torch gathers no single unsigned numbers of several bytes; their bytes, as signed ones, it does.
+_GATHERED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
+
+class FieldReader(Protocol):
+    """Turns sample numbers into places, for as many batches as the caller likes, and places into values.
+
+    Attributes:
+        field: what `read` gives; its shape is that of a crop where crops are read.
+    """
+
+    @property
+    def field(self) -> Field: ...
+
+    def locate(self, numbers: Numbers, visits: Visits | None = None) -> Numbers:
+        """Return the places of samples (n,): an array with one row a sample.
+
+        Args:
+            visits: (n,), by which random crops and points are drawn, see `draws.py`. Other readers need none.
+        """
+
+    def spans(self, located: Numbers) -> Numbers:
+        """Address and size of the bytes that `read` will touch, (n, 2)."""
+
+    def read(self, located: Numbers, allocate: Allocate | None = None) -> Any:
+        """The values of the samples, in new memory or in what `allocate` gives."""
+
+
+def locate_all(readers: Iterable[FieldReader], numbers: Numbers, visits: Visits | None = None) -> list[Numbers]:
+    """Places of samples (n,) in several fields of one open dataset; those of uncompressed fields are found together.
+
+    Args:
+        visits: (n,), where random parts of samples are read.
+    """
+    addresses: Numbers | None = None
+    found = []
+    for reader in readers:
+        if type(reader) is not FixedRaw:
+            found.append(reader.locate(numbers, visits))
+            continue
+        if addresses is None:
+            addresses = reader.addresses.of_all(numbers)
+        found.append(addresses[reader.row])
+    return found
+
+
+class FixedRaw:
+    """An uncompressed field of fixed shape: one gather a batch, no work a sample.
+
+    Args:
+        places: where its samples lie.
+
+    Attributes:
+        row: number of the field in `addresses`.
+        addresses: of this field alone, or of all fields that `join` has joined.
+    """
+
+    def __init__(self, places: Places) -> None:
+        self.field = places.field
+        self._row = self.field.fixed_bytes
+        self._shape: tuple[int, ...] = tuple(n or 0 for n in self.field.shape)
+        self._dtype = TORCH_DTYPES[self.field.dtype]
+        self._places = places
+        # span_at holds for offsets within a shard; fold the shard's first sample in, once a chunk.
+        chunk_shard = np.repeat(np.arange(len(places.indexes)), [len(i.chunk_at) for i in places.indexes])
+        at = places.span_at - places.first[chunk_shard] * self._row
+        # Elements are addressed, not bytes: many are copied by torch, which is slow for single bytes.
+        # Only a chunk small enough to lie within a page of the B-tree may be out of step; then bytes it is.
+        self._unit = _GATHERED.get(self._dtype, self._dtype)
+        if self._row and (at % self._dtype.itemsize).any():
+            self._unit = torch.uint8
+        self._at = at // self._unit.itemsize
+        self._length = self._row // self._unit.itemsize
+        self._records = places.memory.records(self._unit, self.field.np_dtype, self._shape)
+        self.row = 0
+        self.addresses = Addresses([places], [self._at], [self._length])
+
+    @staticmethod
+    def join(readers: Sequence[FixedRaw]) -> None:
+        """Lets the readers of one dataset look addresses up together."""
+        joined = Addresses([r._places for r in readers], [r._at for r in readers], [r._length for r in readers])
+        for row, reader in enumerate(readers):
+            reader.row, reader.addresses = row, joined
+
+    def locate(self, numbers: Numbers, visits: Visits | None = None) -> Numbers:
+        """Address of each sample, in elements, (n,)."""
+        return self.addresses.of(self.row, numbers)
+
+    def spans(self, located: Numbers) -> Numbers:
+        """Address and size in bytes of what `read` will touch, (n, 2)."""
+        return np.stack([located * self._unit.itemsize, np.full_like(located, self._row)], axis=1)
+
+    def read(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
+        """The samples, (n, *shape), in new memory or in what `allocate` gives."""
+        return self._records.tensor(located, allocate)
+
+
+class FixedCoded:
+    """A compressed field of fixed shape.
+
+    Where frames hold one sample they are decoded into place. Where they hold several, decoded frames are kept
+    in a ring of slots, so that a block shuffle decodes each about once an epoch; rows are then gathered
+    from the slots.
+    """
+
+    def __init__(self, places: Places, slots: int = 0) -> None:
+        self.field = places.field
+        self._places = places
+        self._memory = places.memory
+        self._codec = FrameCodec(self.field.codec, self.field.np_dtype)
+        self._row = self.field.fixed_bytes
+        self._shape: tuple[int, ...] = tuple(n or 0 for n in self.field.shape)
+        self._dtype = TORCH_DTYPES[self.field.dtype]
+        self._per_frame = self.field.frame.samples or 1
+        self._rows = places.memory.records(torch.uint8, np.uint8, (max(self._row, 1),))
+        self._lock = threading.Lock()
+        self._cache = FrameCache(self._per_frame * self._row, slots)
+        if self._per_frame > 1:
+            renew_in_children(self)
+
+    def keep(self, samples: int) -> None:
+        """Makes room for the decoded frames of `samples` samples, where frames hold several."""
+        if self._per_frame > 1:
+            # Another thread may be filling the slots, or gathering from them.
+            with self._lock:
+                self._cache.grow(-(-samples // self._per_frame))
+
+    def renew(self) -> None:
+        """In a forked child: a lock that is free, and as many slots, all empty."""
+        self._lock = threading.Lock()
+        self._cache = self._cache.emptied()
+
+    def locate(self, numbers: Numbers, visits: Visits | None = None) -> Numbers:
+        """Return the places of samples, (n, SHAPE + axes)."""
+        return self._places.locate(numbers)
+
+    def spans(self, located: Numbers) -> Numbers:
+        """Address and size of the bytes that `read` will touch, (n, 2)."""
+        return located[:, [START, STORED]]
+
+    def read(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
+        """The samples, (n, *shape), in new memory or in what `allocate` gives.
+
+        Raises:
+            DamagedError: a frame cannot be decoded.
+        """
+        n = len(located)
+        out = (allocate or fresh)(n * self._row)
+        undone = self._codec.filter is None
+        if n and self._row:
+            try:
+                if self._per_frame > 1:
+                    self._read_shared(located, out.view(n, self._row))
+                else:
+                    undone |= self._read_own(located, out)
+            except ValueError as error:
+                raise damaged(self.field.name, error) from None
+        if not undone:
+            images = out.numpy().view(self.field.np_dtype).reshape(n, *self._shape)
+            self._codec.undo_filter(images, self.field.frame.rows)
+        return out.view(self._dtype).view(n, *self._shape)
+
+    def _read_own(self, located: Numbers, out: torch.Tensor) -> bool:
+        """Decodes frames of one sample, or of a part of one, straight into `out`; whether differences are undone."""
+        frames = self._places.frames(located)
+        rows = np.full(len(frames.sizes), self._row // max(self._shape[0], 1)) if self._codec.filter else None
+        return self._codec.decode_frames(self._memory.bytes, Frames(frames.spans, frames.sizes, rows=rows), out.numpy())
+
+    def _read_shared(self, located: Numbers, out: torch.Tensor) -> None:
+        """Gathers rows: from where they lie, where a frame was kept raw, and else from decoded frames."""
+        start, before = located[:, START], located[:, BEFORE]
+        raw = located[:, STORED] == located[:, DECODED]
+        if not raw.any():
+            self._read_decoded(located, out)
+        elif raw.all():
+            self._rows.tensor(start + before, lambda _: out.view(-1))
+        else:
+            kept = np.flatnonzero(raw)
+            rows = self._rows.tensor((start + before)[kept])
+            coded = np.flatnonzero(~raw)
+            decoded = fresh(len(coded) * self._row).view(len(coded), self._row)
+            self._read_decoded(located[coded], decoded)
+            # numpy's, since torch would spread so little over its threads.
+            target = out.numpy()
+            target[kept] = rows.numpy()
+            target[coded] = decoded.numpy()
+
+    def _read_decoded(self, located: Numbers, out: torch.Tensor) -> None:
+        """Decodes each frame that is not in a slot once, then gathers rows."""
+        with self._lock:
+            self._gather(located, out)
+
+    def _gather(self, located: Numbers, out: torch.Tensor) -> None:
+        """The same, by whoever holds the lock; where there is no room for so many frames, one half after the other."""
+        frames = distinct(located[:, START])
+        half = len(located) // 2
+        if half and len(frames.addresses) > CACHE_BYTES // (2 * self._per_frame * self._row):
+            self._gather(located[:half], out[:half])
+            self._gather(located[half:], out[half:])
+            return
+        slot = self._cache.fill(frames, self._decode_shared(located))
+        take_rows(self._cache.slots, slot * self._per_frame + located[:, BEFORE] // self._row, out)
+
+    def _decode_shared(self, located: Numbers) -> Callable[[Numbers, Numbers, NDArray[np.uint8]], None]:
+        def decode(items: Numbers, places: Numbers, slots: NDArray[np.uint8]) -> None:
+            start, size = located[items, START], located[items, DECODED]
+            spans = np.stack([start, start + located[items, STORED]], axis=1)
+            self._codec.decode_frames(self._memory.bytes, Frames(spans, size, places), slots)
+
+        return decode
+
+
+class Varied:
+    """A field whose samples differ in shape."""
+
+    def __init__(self, places: Places) -> None:
+        self.field = places.field
+        self._places = places
+        self._memory = places.memory
+        self._codec = FrameCodec(self.field.codec, self.field.np_dtype)
+        self._raw = not self.field.codec
+        self._axes = self.field.ragged_axes
+        self._dtype = TORCH_DTYPES[self.field.dtype]
+        self._rest: tuple[Any, ...] = self.field.shape[1:]
+        self._unit = self.field.fixed_bytes
+        self._per_frame = self.field.frame.samples
+        self._kept = FrameStore()
+
+    def keep(self, samples: int) -> None:
+        """Makes room for the decoded frames of about `samples` samples, where frames hold several."""
+        if self._per_frame is not None and self._per_frame > 1:
+            # Half as much again, and a frame's worth, for frames that are larger than the mean.
+            wanted = int(1.5 * self.sample_bytes() * (samples + self._per_frame))
+            self._kept.limit = max(self._kept.limit, wanted)
+
+    def sample_bytes(self) -> float:
+        """Raw bytes of a sample, in the mean."""
+        total = sum(int(index.arrays["sample_offsets"][-1]) for index in self._places.indexes)
+        return total / max(int(self._places.first[-1]), 1)
+
+    def locate(self, numbers: Numbers, visits: Visits | None = None) -> Numbers:
+        """Return the places and shapes of samples, (n, SHAPE + axes).
+
+        Raises:
+            DamagedError: an index array is damaged.
+        """
+        return self._places.locate(numbers)
+
+    def spans(self, located: Numbers) -> Numbers:
+        """Return the address and size of the bytes that `read` will touch, (n, 2)."""
+        return located[:, [START, STORED]]
+
+    def raw_bytes(self, located: Numbers) -> Numbers:
+        """Return the bytes of each sample when it is decoded, (n,)."""
+        return located[:, BYTES]
+
+    def read(self, located: Numbers, allocate: Allocate | None = None) -> Ragged | list[torch.Tensor] | list[str]:
+        """The samples of a batch: `Ragged` where only the first axis differs, a list where others do, text as str.
+
+        Raises:
+            DamagedError: a frame cannot be decoded.
+        """
+        if self._axes == (0,) and self.field.kind == "array":
+            return self._ragged(located, allocate or fresh)
+        ends = _sums(located[:, BYTES])
+        flat = (allocate or fresh)(int(ends[-1]))
+        try:
+            self._fill(located, ends, flat.numpy())
+            if self.field.kind == "text":
+                return _texts(flat, ends)
+        except ValueError as error:
+            raise damaged(self.field.name, error) from None
+        return self._list(located, flat, ends)
+
+    def _ragged(self, located: Numbers, allocate: Allocate) -> Ragged:
+        offsets = _sums(located[:, SHAPE])
+        count = int(offsets[-1])
+        flat = allocate(count * self._unit)
+        try:
+            self._fill(located, offsets * self._unit, flat.numpy())
+        except ValueError as error:
+            raise damaged(self.field.name, error) from None
+        return Ragged(flat.view(self._dtype).view(count, *self._rest), torch.from_numpy(offsets))
+
+    def _fill(self, located: Numbers, ends: Numbers, flat: NDArray[np.uint8]) -> None:
+        if self._raw:
+            memory = self._memory.array
+            # One copy a sample, by the system's memcpy: slices of the map, joined into place.
+            spans = zip(located[:, START].tolist(), located[:, STORED].tolist(), strict=True)
+            parts = [memory[at : at + size] for at, size in spans if size]
+            if parts:
+                np.concatenate(parts, out=flat)
+        elif self._per_frame is None or self._per_frame == 1:
+            self._decode_own(located, ends, flat)
+        else:
+            self._decode_shared(located, ends, flat)
+
+    def _decode_own(self, located: Numbers, ends: Numbers, flat: NDArray[np.uint8]) -> None:
+        """Decodes samples that have frames of their own."""
+        frames = self._places.frames(located)
+        rows = None
+        if self._codec.filter:
+            rows = (located[:, BYTES] // np.maximum(located[:, SHAPE], 1))[frames.item]
+        undone = self._codec.decode_frames(self._memory.bytes, Frames(frames.spans, frames.sizes, rows=rows), flat)
+        if self._codec.filter and not undone:
+            self._undo_rows(located, ends, flat)
+
+    def _undo_rows(self, located: Numbers, ends: Numbers, flat: NDArray[np.uint8]) -> None:
+        values = flat.view(self.field.np_dtype)
+        edges = (ends // self.field.itemsize).tolist()
+        for shape, (start, end) in zip(located[:, SHAPE:].tolist(), itertools.pairwise(edges), strict=True):
+            self._codec.undo_filter(values[start:end].reshape(1, *shape), self.field.frame.rows)
+
+    def _decode_shared(self, located: Numbers, ends: Numbers, flat: NDArray[np.uint8]) -> None:
+        """Decodes samples that share frames, each frame once if its samples are asked for together."""
+        at, frame = -1, flat
+        # By address, so that samples of one frame follow each other.
+        for number in located[:, START].argsort().tolist():
+            row, out = located[number].tolist(), flat[ends[number] : ends[number + 1]]
+            stored = self._memory.bytes[row[START] : row[START] + row[STORED]]
+            if not len(out):
+                continue
+            if row[DECODED] == len(out):
+                self._codec.decode_into(stored, out)
+                continue
+            if row[START] != at:
+                at, frame = row[START], self._kept.get(row[START], partial(self._decoded, stored, row[DECODED]))
+            out[...] = frame[row[BEFORE] : row[BEFORE] + len(out)]
+        if self._codec.filter:
+            self._undo_rows(located, ends, flat)
+
+    def _decoded(self, stored: memoryview, nbytes: int) -> NDArray[np.uint8]:
+        frame = np.empty(nbytes, np.uint8)
+        self._codec.decode_into(stored, frame)
+        return frame
+
+    def _list(self, located: Numbers, flat: torch.Tensor, ends: Numbers) -> list[torch.Tensor]:
+        if not len(located):
+            return []
+        sizes, values = (np.diff(ends) // self.field.itemsize).tolist(), flat.view(self._dtype)
+        # From a worker process they go as one piece of shared memory. Parts by `split` would share a version counter:
+        # writing to one sample would fail the backward pass of another.
+        together = flat.is_shared()  # type: ignore[no-untyped-call]
+        parts = torch.unsafe_split_with_sizes(values, sizes) if together else own_parts(values, sizes)
+        return [part.view(shape) for part, shape in zip(parts, located[:, SHAPE:].tolist(), strict=True)]
+
+
+def _sums(lengths: Numbers) -> Numbers:
+    """0 and the sums of the first 1, 2, ... lengths, (n + 1,)."""
+    sums = np.zeros(len(lengths) + 1, np.int64)
+    lengths.cumsum(out=sums[1:])
+    return sums
+
+
+def _texts(flat: torch.Tensor, ends: Numbers) -> list[str]:
+    joined = flat.numpy().tobytes()
+    edges = ends.tolist()
+    try:
+        return [joined[a:b].decode() for a, b in itertools.pairwise(edges)]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"it is no UTF-8 text ({error.reason})") from None
+
+
+def damaged(field: str, error: Exception) -> DamagedError:
+    """The error for a frame that cannot be decoded while a batch is read."""
+    return DamagedError(
+        f"field {field!r}: a frame of this batch cannot be decoded: {error}; "
+        "`packer verify` tells which, `packer repair` packs its shard again"
+    )
