@@ -94,6 +94,11 @@ def conversions(wanted: Iterable[Listed]) -> list[str]:
     return [f"dataset {name} {note}" for name, note in {e.dataset: e.note for e in wanted}.items() if note]
 
 
+def is_wanted(entry: Listed, request: Request) -> bool:
+    """Return whether an entry becomes a field if it can, and if it is not picked by name."""
+    return not request.fields and not is_skipped(entry, request.skip)
+
+
 def is_skipped(entry: Listed, skip: Collection[str]) -> bool:
     """Return whether the entry, or a group above it, is named in `skip` by path or field name."""
     dotted = f".{entry.name}."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from packer.errors import SourceError
+from packer.errors import SourceError, UsageError
+from packer.format.manifest import MAX_FIELDS
 from packer.format.schema import MAX_AXES, MAX_AXIS
 from packer.sources.hdf5.file import FAULTS, plain
 from packer.sources.hdf5.types import Leaf, leaves, misread, references_within, remark
@@ -206,15 +207,26 @@ class Inventory:
     homes: dict[str, str] = field(default_factory=dict)
 
 
-def inventory(root: h5py.Group, path: str, axis: int | None) -> Inventory:
+def inventory(root: h5py.Group, path: str, axis: int | None, is_wanted: Callable[[Listed], bool]) -> Inventory:
     """Return what lies below `root`, in the file `path`.
 
     Args:
         axis: number of the sample axis, from the end if negative; None if the whole dataset is the value of one sample.
+        is_wanted: tells whether an entry becomes a field if it can.
+
+    Raises:
+        UsageError: there are more fields than a dataset may have; told before the rest is looked at.
     """
-    held = Inventory()
+    held, fields = Inventory(), 0
     for found in _walk(root):
-        held.entries += _listed(found, axis)
+        entries = _listed(found, axis)
+        fields += sum(not entry.aside and is_wanted(entry) for entry in entries)
+        if fields > MAX_FIELDS:
+            raise UsageError(
+                f"{path}: more than {MAX_FIELDS:,} fields, and that is the most. Choose some (--field, --skip), or "
+                "pack several datasets"
+            )
+        held.entries += entries
         if found.thing is not None:
             if has_attributes(found.thing):
                 held.described.append(found.path)

@@ -82,19 +82,22 @@ class FileBlocks:
         self._start, self._stop = start, stop
         with faults_named(path, "opening the datasets"):
             names = dict.fromkeys(c.dataset for c in columns)
-            datasets = {name: _opened(file, path, name, axis, stop) for name in names}
-            self._rows = _readers(datasets, axis, stop)
+            datasets = {name: dataset_at(file, path, name, stop)[0] for name in names}
+            for name, dataset in datasets.items():
+                have = dataset.shape[axis]
+                if have < stop:
+                    raise SourceError(f"dataset {name} has {have:,} rows now: the file has changed", path)
+            total = max(1, sum(row_bytes(dataset, axis) for dataset in datasets.values()))
+            # By size, but enough for each that the few large chunks of small rows (labels) are decoded once.
+            self._rows = {
+                name: DatasetRows(d, axis, stop, _HELD_BYTES * max(row_bytes(d, axis), total // len(datasets)) // total)
+                for name, d in datasets.items()
+            }
         self._is_variable = any(d.dtype.hasobject for d in datasets.values())
-        self._run = self._fixed_run()
-
-    def _fixed_run(self) -> int:
-        """Return the samples a block, a multiple of the longest chunk that fits."""
-        sample = sum(rows.row_bytes for rows in self._rows.values())
-        sample += sum(_STR_BYTES for c in self._columns if c.spec.kind == "text")
-        run = max(1, BLOCK_BYTES // max(1, sample))
-        chunks = [rows.run for rows in self._rows.values() if rows.is_chunked and rows.run <= run]
-        longest = max(chunks, default=1)
-        return run // longest * longest
+        # Samples a block, a multiple of the longest chunk that fits.
+        run = max(1, BLOCK_BYTES // (total + sum(_STR_BYTES for c in columns if c.spec.kind == "text")))
+        longest = max((rows.run for rows in self._rows.values() if rows.is_chunked and rows.run <= run), default=1)
+        self._run = run // longest * longest
 
     def __iter__(self) -> Iterator[Block]:
         """
@@ -140,24 +143,6 @@ class FileBlocks:
         return good
 
 
-def _opened(file: h5py.File, path: str, name: str, axis: int, stop: int) -> h5py.Dataset:
-    dataset, _storage = dataset_at(file, path, name, stop)
-    if dataset.shape[axis] < stop:
-        raise SourceError(f"dataset {name} has {dataset.shape[axis]:,} rows now: the file has changed", path)
-    return dataset
-
-
-def _readers(datasets: dict[str, h5py.Dataset], axis: int, stop: int) -> dict[str, DatasetRows]:
-    sizes = [row_bytes(d, axis) for d in datasets.values()]
-    total = max(1, sum(sizes))
-    # By size, but enough for each that the few large chunks of small rows (labels) are decoded once.
-    shares = [max(_HELD_BYTES * n // total, _HELD_BYTES // len(sizes)) for n in sizes]
-    return {
-        name: DatasetRows(dataset, axis, stop, share)
-        for (name, dataset), share in zip(datasets.items(), shares, strict=True)
-    }
-
-
 def field_values(values: NDArray[Any], column: Column, path: str) -> NDArray[Any] | list[NDArray[Any]] | list[str]:
     """Return the field's values for m samples out of the dataset's, in the form that a block holds.
 
@@ -176,7 +161,9 @@ def field_values(values: NDArray[Any], column: Column, path: str) -> NDArray[Any
             return [row.view(base).astype(native) for row in values]
         return [np.ascontiguousarray(row, dtype=native) for row in values]
     if native == np.bool_:
-        _check_bools(values, column, path)
+        most = np.ascontiguousarray(values).view(np.uint8).max(initial=0)
+        if most > 1:
+            raise SourceError(f"field {spec.name}: the number {most} where a bool is 0 or 1", path)
     if values.shape[1:] != spec.shape or values.dtype.newbyteorder("=").name != spec.dtype:
         raise SourceError(f"field {spec.name} is {values.dtype} {values.shape[1:]} now: the file has changed", path)
     # The view sheds h5py's notes on the dtype (enum names).
@@ -207,12 +194,6 @@ def boxed(dataset: h5py.Dataset) -> NDArray[Any]:
         box[0] = dataset[()]
         return box
     return np.asarray(dataset[()])[np.newaxis]
-
-
-def _check_bools(values: NDArray[Any], column: Column, path: str) -> None:
-    numbers = np.ascontiguousarray(values).view(np.uint8)
-    if numbers.size and numbers.max() > 1:
-        raise SourceError(f"field {column.spec.name}: the number {numbers.max()} where a bool is 0 or 1", path)
 
 
 def _sample_bytes(block: Block, count: int) -> NDArray[np.int64]:

@@ -27,6 +27,7 @@ from packer.sources.hdf5.choice import (
     difference,
     family,
     is_skipped,
+    is_wanted,
 )
 from packer.sources.hdf5.file import faults_named, opened
 from packer.sources.hdf5.listing import Listed, inventory
@@ -202,7 +203,7 @@ def scanned(path: str, request: Request) -> Scan:
     """
     with opened(path) as file, faults_named(path, "listing the file"):
         kind = family(file)
-        held = inventory(file, path, request.axis)
+        held = inventory(file, path, request.axis, partial(is_wanted, request=request))
         wanted = chosen(held.entries, request, kind, path)
         fields = columns_of(wanted, request.encoding)
         samples = next(iter(wanted.values())).samples or 0

@@ -11,6 +11,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.sources.base import Block, OnBad
-from packer.sources.hdf5.choice import Request, chosen, columns_of, conversions, difference
+from packer.sources.hdf5.choice import Request, chosen, columns_of, conversions, difference, is_wanted
 from packer.sources.hdf5.file import FAULTS, faults_named, opened
 from packer.sources.hdf5.listing import inventory, link_class, text
 from packer.sources.hdf5.origin import MAX_KEPT, attributes, beyond, stored_dtypes, unkept
@@ -160,7 +161,7 @@ def _named(things: Sequence[str]) -> str:
 
 def _unit(file: h5py.File, path: str, root: str, above: dict[str, dict[str, Any]], request: Request) -> Unit:
     group = file[root]
-    held = inventory(group, path, None)
+    held = inventory(group, path, None, partial(is_wanted, request=request))
     try:
         wanted = chosen(held.entries, request, None, path)
     except SourceError as error:

@@ -394,13 +394,20 @@ def test_numbered_parts_of_a_virtual_dataset_are_numbers_alone(tmp_path: Path) -
 
 
 def test_too_many_fields_are_counted_before_each_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No dataset of a file with more fields than a dataset may have is checked."""
+    """Of a file with more fields than a dataset may have no further dataset is looked at, and the storage of none."""
     path = str(tmp_path / "x.h5")
     with h5py.File(path, "w") as file:
-        file["x"] = np.zeros(2, [(f"m{n}", "u1") for n in range(1001)])
+        for n in range(1100):
+            file[f"x{n:04}"] = np.zeros(2, [("a", "u1"), ("b", "u1")])
+    looked = []
+    dtype = h5py.Dataset.dtype.fget
+    monkeypatch.setattr(h5py.Dataset, "dtype", property(lambda dataset: looked.append(dataset.name) or dtype(dataset)))
     monkeypatch.setattr(h5py.Dataset, "is_virtual", property(lambda dataset: pytest.fail("it is looked at")))
-    with pytest.raises(UsageError, match=r"1,001 fields; 1,000 is the most.*--field, --skip"):
+    with pytest.raises(UsageError, match=r"more than 1,000 fields, and that is the most.*--field, --skip"):
         open_hdf5(path)
+    assert len(looked) <= 501
+    monkeypatch.undo()
+    assert len(open_hdf5(path, fields={"q": "/x0000/a"})) == 2
 
 
 def test_long_names_are_cut(tmp_path: Path) -> None:
