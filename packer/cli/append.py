@@ -25,7 +25,7 @@ from packer.convert import ConvertOptions
 def append(
     dataset: Path, sources: tuple[str, ...], options: ConvertOptions, shard_size: int | None, workers: int | None
 ) -> None:
-    """Pack more samples, as new shards behind those of DATASET. A SOURCE may be another packed dataset.
+    """Pack more samples, as new shards after those of DATASET. A SOURCE may be another packed dataset.
 
     Fields must be those of the dataset, and so must codecs. Give the options that the dataset was converted with.
     Readers that are open go on with the samples they had. What --on-error skip leaves out is listed in a file that

@@ -40,7 +40,7 @@ def codecs(sources: tuple[str, ...], options: ConvertOptions, as_json: bool) -> 
 
 
 def codec_lines(found: Sequence[FieldReport]) -> list[str]:
-    """A heading and a table for each field."""
+    """Return a heading and a table for each field."""
     lines: list[str] = []
     width = terminal_width()
     for field in found:
@@ -70,11 +70,11 @@ def _table(field: FieldReport, width: int) -> list[str]:
 
 
 def _remark(field: FieldReport) -> list[str]:
-    """Why `auto` keeps a field raw though a codec would shrink it, where that is not for the ratios."""
+    """Say why `auto` keeps a field raw though a codec would shrink it, if the ratios do not tell."""
     if field.auto != "none" or not field.trials:
         return []
     if field.share < LEAST_SHARE:
         return [f"auto keeps it raw: it is less than {LEAST_SHARE:.0%} of all bytes"]
     if not field.spec.is_ragged and field.spec.fixed_bytes < LEAST_RECORD:
-        return [f"auto keeps it raw: samples under {LEAST_RECORD:,} bytes are read fastest so"]
+        return [f"auto keeps it raw: samples under {LEAST_RECORD:,} bytes are read fastest raw"]
     return []

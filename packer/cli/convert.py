@@ -86,7 +86,7 @@ def convert(
 
 
 def _place(out: str) -> Path:
-    """The folder that is packed into: for a URL one of the cache, from where it is uploaded."""
+    """Return the folder that is packed into: for a URL one of the cache, from which it is uploaded."""
     return default_cache() / "outputs" / "out" if is_url(out) else Path(out)
 
 
@@ -100,7 +100,7 @@ def _convert(sources: tuple[str, ...], out: str, options: ConvertOptions) -> Rep
         shown.begin(prepared)
 
     def resumed(samples: int, nbytes: int) -> None:
-        _log.info("going on where an earlier run stopped: %s samples are packed", f"{samples:,}")
+        _log.info("going on after an earlier run, which has packed %s samples", f"{samples:,}")
         shown.resume(samples, nbytes)
 
     with progress() as shown:
@@ -130,7 +130,7 @@ def _has_finished_shards(folder: Path) -> bool:
 
 @contextmanager
 def dask_executor(address: str) -> Iterator[Executor]:
-    """The executor of the Dask cluster whose scheduler is at `address`.
+    """Return the executor of the Dask cluster whose scheduler is at `address`.
 
     Raises:
         UsageError: `distributed` is not installed, or no scheduler answers.

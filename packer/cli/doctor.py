@@ -23,9 +23,9 @@ BATCH = 128
 _BATCHES = 3
 #: Workers that a DataLoader would have at most.
 _WORKERS = 4
-#: A field is better shuffled by blocks where one sample costs the decoding of more than this many.
+#: A field is better shuffled by blocks if one sample costs the decoding of more than this many.
 _SHARED_FRAME = 4
-#: Files that a process has open beside the shards.
+#: Files that a process has open besides the shards.
 _OTHER_FILES = 64
 
 
@@ -54,7 +54,7 @@ class Finding:
 
     Attributes:
         found: what there is.
-        advice: what to do about it; empty where all is well.
+        advice: what to do about it; empty if all is well.
         hurts: whether training will be slow, or fail, unless something is done.
     """
 
@@ -65,7 +65,7 @@ class Finding:
 
 
 def findings(manifest: Manifest, machine: Machine) -> list[Finding]:
-    """All findings, and the settings they lead to as the last."""
+    """Return all findings, and the settings they lead to as the last."""
     found = [
         *_file_system(machine),
         *_memory(manifest, machine),
@@ -80,7 +80,7 @@ def findings(manifest: Manifest, machine: Machine) -> list[Finding]:
 
 
 def setting(manifest: Manifest, machine: Machine) -> str:
-    """The line of Python to start from."""
+    """Return the line of Python to start from."""
     shuffle = '"block"' if _shared_frames(manifest) or not _fits(manifest, machine) else "True"
     device = ', device="cuda"' if machine.cuda else ""
     return f"Loader(dataset, batch_size={_batch(manifest)}, shuffle={shuffle}{device})"
@@ -97,10 +97,10 @@ def _file_system(machine: Machine) -> Iterator[Finding]:
         return
     found = f"{place.kind}, mounted at {place.mount}"
     if place.is_network:
-        advice = "reached over a network: copy the dataset to a local disk, or its every first reading waits for that"
+        advice = "reached over a network: copy the dataset to a local disk, or the first epoch waits for the network"
         yield Finding("disk", found, advice, hurts=True)
     elif place.kind in ("tmpfs", "ramfs"):
-        yield Finding("disk", found, "the dataset lies in memory, and is gone when the machine restarts")
+        yield Finding("disk", found, "the dataset lies in memory, and is lost when the machine restarts")
     else:
         yield Finding("disk", found)
 
@@ -126,14 +126,16 @@ def _frames(manifest: Manifest) -> Iterator[Finding]:
     shared = _shared_frames(manifest)
     if shared:
         found = "decoded together: " + ", ".join(f"{count} samples of {name!r}" for name, count in shared.items())
-        advice = 'one at random costs all of them: shuffle="block" decodes each frame about once an epoch'
+        advice = 'reading one at random decodes all of them: shuffle="block" decodes each frame about once an epoch'
         yield Finding("codec", found, advice, hurts=True)
 
 
 def _decoding(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
     if machine.one_by_one is not None and any(number_of(field.codec) is not None for field in manifest.fields):
         found = f"frames are decoded one by one: {machine.one_by_one}"
-        advice = "with the package numba, machine code decodes whole batches, twice as fast and more: see to that"
+        advice = (
+            "with the package numba, machine code decodes whole batches, at least twice as fast: make the package work"
+        )
         yield Finding("codec", found, advice, hurts=True)
 
 
@@ -164,11 +166,11 @@ def _shared_memory(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
 def _processes(machine: Machine) -> Iterator[Finding]:
     found = f"{counted(machine.processors, 'processor')}; processes are made by {machine.start_method}"
     if machine.processors == 1:
-        yield Finding("processors", found, "workers of a DataLoader only cost here: take num_workers=0, or Loader")
+        yield Finding("processors", found, "workers of a DataLoader only cost time here: take num_workers=0, or Loader")
     elif machine.start_method == "fork":
         yield Finding("processors", found)
     else:
-        advice = "each worker of a DataLoader imports torch anew, some seconds: take persistent_workers=True, or Loader"
+        advice = "each worker of a DataLoader imports torch for some seconds: take persistent_workers=True, or Loader"
         yield Finding("processors", found, advice)
 
 
@@ -183,7 +185,7 @@ def _open_files(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
 def _gpu(machine: Machine) -> Finding:
     if machine.cuda is None:
         return Finding("GPU", "torch finds none")
-    return Finding("GPU", machine.cuda, "give the loader the device: batches are copied beside the training step")
+    return Finding("GPU", machine.cuda, "give the loader the device: batches are then copied during the training step")
 
 
 def finding_lines(found: Sequence[Finding]) -> list[str]:

@@ -39,7 +39,7 @@ _AGAIN = 0.05
 
 
 def report(error: BaseException) -> int | str | None:
-    """Says on stderr why a command failed; returns the exit status."""
+    """Say on stderr why a command failed; returns the exit status."""
     if isinstance(error, SystemExit):
         return error.code
     if isinstance(error, Interrupted):
@@ -96,7 +96,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _cut(listed: list[str]) -> list[str]:
-    """The first lines of a listing, which may have been cut already, and how many more there are."""
+    """Return the first lines of a listing, which may have been cut already, and how many more there are."""
     more = _MORE.fullmatch(listed[-1])
     whole, left = (listed[:-1], int(more[1].replace(",", ""))) if more else (listed, 0)
     left += max(len(whole) - _SHOWN, 0)
@@ -125,7 +125,7 @@ class Interrupted(BaseException):
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Raises Interrupted within the block where a signal asks to stop; a signal that was ignored stays so."""
+    """Raise Interrupted within the block if a signal asks to stop; a signal that was ignored stays ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -70,7 +70,7 @@ class Description:
 
 
 def describe(place: str | Path) -> Description:
-    """What the dataset in a folder, or behind a URL, holds; a file that has another size is only warned of.
+    """Return what the dataset in a folder or at a URL holds; a file that has another size is only warned of.
 
     Raises:
         DatasetError: it is not a packed dataset, or unfinished, or cannot be had.

@@ -38,7 +38,7 @@ class _Stderr(logging.Handler):
 
 
 def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --verbose and --quiet; the command itself does not see them."""
+    """Add --verbose and --quiet; the command itself does not see them."""
 
     @click.option(
         "-v",
@@ -64,12 +64,12 @@ def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def set_up(amount: str) -> None:
-    """Sends what the library logs to stderr: `quiet`, `usual` or `verbose`."""
+    """Send what the library logs to stderr: `quiet`, `usual` or `verbose`."""
     logger = logging.getLogger("packer")
     logger.handlers = [_Stderr()]
     logger.setLevel(_LEVELS[amount])
 
 
 def is_quiet() -> bool:
-    """Whether the user wants to see neither progress nor summary."""
+    """Return whether the user wants to see neither progress nor summary."""
     return not logging.getLogger("packer").isEnabledFor(logging.INFO)

@@ -24,7 +24,7 @@ _LIMITS = tuple(
         (("memory",), ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat")),
     )
 )
-#: What counts as used and is given up where it is needed: files that were read.
+#: What counts as used and is given up if memory is needed: files that were read.
 _CACHED = re.compile(r"^(?:active|inactive)_file (\d+)$", re.MULTILINE)
 
 
@@ -42,7 +42,7 @@ class FileSystem:
 
 @dataclass(frozen=True)
 class Machine:
-    """What was found; None where it cannot be told on this system.
+    """What was found; None if it cannot be told on this system.
 
     Attributes:
         memory, free: bytes in all, and those that programs and the page cache may still take; of the container where
@@ -51,7 +51,7 @@ class Machine:
         processors: those that this process may use.
         start_method: how multiprocessing makes processes.
         open_files: how many files a process may have open.
-        cuda: name of the GPU that torch would use; None where it finds none.
+        cuda: name of the GPU that torch would use; None if it finds none.
         one_by_one: why frames are decoded one by one; None where machine code decodes whole batches.
     """
 
@@ -68,7 +68,7 @@ class Machine:
 
 
 def machine_of(folder: Path) -> Machine:
-    """The machine, as it is for a dataset in `folder`."""
+    """Return the machine, as it is for a dataset in `folder`."""
     from packer.codecs.compiled import loading
     from packer.convert import processors
 
@@ -89,7 +89,7 @@ def machine_of(folder: Path) -> Machine:
 
 
 def file_system(folder: Path, mounts: Path = _MOUNTS) -> FileSystem | None:
-    """The file system of `folder`, from the table of mounts; None where there is no such table."""
+    """Return the file system of `folder`, from the table of mounts; None if there is no such table."""
     try:
         lines = mounts.read_text().splitlines()
     except OSError:
@@ -106,7 +106,7 @@ def file_system(folder: Path, mounts: Path = _MOUNTS) -> FileSystem | None:
 
 
 def memory_of() -> tuple[int | None, int | None]:
-    """Bytes of memory in all, and free for programs and the page cache."""
+    """Return bytes of memory in all, and free for programs and the page cache."""
     try:
         lines = dict(line.split(":", 1) for line in _MEMORY.read_text().splitlines())
         total, free = (int(lines[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))

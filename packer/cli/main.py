@@ -21,13 +21,13 @@ COMMANDS = {
     "repair": ("packer.cli.repair", "Make what is damaged again."),
     "codecs": ("packer.cli.codecs", "Try every codec on a sample of the sources."),
     "show": ("packer.cli.show", "Draw some samples as a contact sheet."),
-    "stats": ("packer.cli.stats", "Say what the values of each field and channel lie between."),
+    "stats": ("packer.cli.stats", "Say between which values each field and channel lies."),
     "bench": ("packer.cli.bench", "Measure how fast it is read, in every setting."),
     "doctor": ("packer.cli.doctor", "Say which settings suit this machine, and what will hurt."),
     "warm": ("packer.cli.warm", "Put a dataset into memory before it is read."),
     "export": ("packer.cli.export", "Write a packed dataset as PNG, PLY or HDF5 files again."),
-    "append": ("packer.cli.append", "Pack more samples behind those of a dataset."),
-    "merge": ("packer.cli.merge", "Make one dataset of several, without packing anew."),
+    "append": ("packer.cli.append", "Pack more samples after those of a dataset."),
+    "merge": ("packer.cli.merge", "Make one dataset of several, without packing again."),
     "repack": ("packer.cli.repack", "Pack a dataset with another codec, shard size or order."),
 }
 
@@ -55,12 +55,12 @@ class Program(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Lists the commands without importing them, which would take half a second."""
+        """List the commands without importing them, which would take half a second."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in self._modules.items()])
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
-        """Runs a command; where it fails, says why in one line and exits with its status."""
+        """Run a command; if it fails, say why in one line and exit with its status."""
         run: Any = super().main
         if not standalone_mode:
             return run(*args, standalone_mode=False, **extra)

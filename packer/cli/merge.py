@@ -20,10 +20,10 @@ from packer.merge import merge as run
 @overwrite_option
 @log_options
 def merge(datasets: tuple[Path, ...], out: Path, overwrite: bool) -> None:
-    """Make OUT of all samples of two datasets or more, in this order, without packing them anew.
+    """Make OUT of all samples of two datasets or more, in this order, without packing them again.
 
     Shards are hard links where the file system has them, else copies. Fields, codecs and frames must be the same;
-    `packer append` packs samples anew where they are not.
+    `packer append` packs samples again if they are not.
 
     \b
     $ packer merge day1.packed day2.packed days.packed

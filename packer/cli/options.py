@@ -123,8 +123,8 @@ overwrite_option = click.option(
 go_on_option = click.option(
     "--go-on",
     is_flag=True,
-    help="Go on with what is unfinished although --on-error, --map-size or a limit of reading has changed, if no "
-    "finished shard would be another one for it.",
+    help="Go on with what is unfinished although --on-error, --map-size or a limit of reading has changed, if the "
+    "finished shards would be the same.",
 )
 workers_option = click.option(
     "--workers",
@@ -132,12 +132,12 @@ workers_option = click.option(
     help="Processes; 0 packs in this one, without limits for reading.  [default: as many as processors]",
 )
 shard_size_option = click.option("--shard-size", type=size, help="Raw bytes of a shard, about, such as 1GiB.")
-#: Paths that a shell is told of behind FIELD=.
+#: Paths that a shell is told of after FIELD=.
 _MOST = 1000
 
 
 def conversion_options(command: Command) -> Command:
-    """Adds what sources and packing are told; the command gets it as `options`, a ConvertOptions."""
+    """Add what sources and packing are told; the command gets it as `options`, a ConvertOptions."""
 
     @functools.wraps(command)
     def with_options(codec: Sequence[str], shard_size: int | None, map_size: int | None, **given: Any) -> Any:
@@ -158,7 +158,7 @@ def conversion_options(command: Command) -> Command:
 
 
 def source_options(command: Command) -> Command:
-    """Adds what sources alone are told; the command gets it as `options`, a ConvertOptions."""
+    """Add what sources alone are told; the command gets it as `options`, a ConvertOptions."""
 
     @functools.wraps(command)
     def with_options(**given: Any) -> Any:
@@ -173,7 +173,7 @@ def source_options(command: Command) -> Command:
 
 
 def _bad_options(given: dict[str, Any]) -> dict[str, Any]:
-    """Takes what is bad, and what then, out of `given`."""
+    """Take what is bad, and what then, out of `given`."""
     memory = given.pop("read_memory")
     return {
         "on_error": given.pop("on_error"),
@@ -183,7 +183,7 @@ def _bad_options(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _source_options(given: dict[str, Any]) -> SourceOptions:
-    """Takes what concerns the sources out of `given`."""
+    """Take what concerns the sources out of `given`."""
     from packer.sources.opening import SourceOptions
 
     return SourceOptions(
@@ -205,7 +205,7 @@ def _source_options(given: dict[str, Any]) -> SourceOptions:
 
 
 def _pairs(option: str, form: str, texts: Sequence[str]) -> dict[str, str]:
-    """`a=b` as a mapping; a name given twice is a mistake."""
+    """Return `a=b` texts as a mapping. Raises UsageError for another form, or a name given twice."""
     pairs: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -218,17 +218,17 @@ def _pairs(option: str, form: str, texts: Sequence[str]) -> dict[str, str]:
 
 
 def sources_argument(command: Command) -> Command:
-    """The sources, before anything else on the line."""
+    """Add the sources, before anything else on the line."""
     return _sources(required=True, metavar="[FIELD=]SOURCE...")(command)
 
 
 def sources_before_out(command: Command) -> Command:
-    """The sources and OUT behind them; `check_out` says which of them is missing."""
+    """Add the sources and OUT after them; `check_out` says which of them is missing."""
     return _sources(metavar="[FIELD=]SOURCE...")(click.argument("out", type=click.Path())(command))
 
 
 def more_sources_argument(command: Command) -> Command:
-    """The sources of a dataset that is named before them, where they are needed."""
+    """Add the sources given after the dataset, which the command may need."""
     return _sources(metavar="[[FIELD=]SOURCE...]")(command)
 
 
@@ -237,7 +237,7 @@ def _sources(**said: Any) -> Callable[[Command], Command]:
 
 
 def check_out(sources: Sequence[str], out: str) -> None:
-    """Refuses a source in the place of OUT: the last one stands there where OUT was forgotten.
+    """Refuse a source in the place of OUT: the last one stands there if OUT was forgotten.
 
     Raises:
         click.UsageError: there is nothing else, or it is `FIELD=PATH`, and something is at the path.
@@ -245,19 +245,19 @@ def check_out(sources: Sequence[str], out: str) -> None:
     from packer.remote.store import is_url
 
     if not sources:
-        raise click.UsageError(f"{out} stands alone; name the sources, and behind them OUT, the folder to pack into")
+        raise click.UsageError(f"{out} stands alone; name the sources, and after them OUT, the folder to pack into")
     name, equals, path = out.partition("=")
     if not (name and equals and path) or os.sep in name:
         return
     if is_url(path) or Path(path).exists() or glob.glob(path):
         raise click.UsageError(
-            f"OUT is missing: {out} is a source; name the folder to pack into behind it (./{out} for one of that name)"
+            f"OUT is missing: {out} is a source; name the folder to pack into after it (./{out} for one of that name)"
         )
 
 
 @contextmanager
 def dataset_first(usage: str) -> Iterator[None]:
-    """Where the dataset is none, says in which order the arguments stand: sources may have been named before it.
+    """Say in which order the arguments stand if the dataset is none: sources may have been named before it.
 
     Raises:
         NoDatasetError: what was raised within, with `usage`.
@@ -271,7 +271,7 @@ def dataset_first(usage: str) -> Iterator[None]:
 
 
 def _complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Paths, also behind `FIELD=`: bash takes that off by itself, other shells take it for a part of the path."""
+    """Return paths, also after `FIELD=`: bash takes that off by itself, other shells take it for a part of the path."""
     name, equals, begun = incomplete.partition("=")
     if not (name and equals) or os.sep in name:
         return [CompletionItem(incomplete, type="file")]

@@ -48,7 +48,7 @@ def plan(sources: tuple[str, ...], options: ConvertOptions, workers: int | None,
 
 
 def show_plan(sources: tuple[str, ...], options: ConvertOptions, out: Path, as_json: bool) -> None:
-    """Prints the plan of a conversion into `out`, and writes nothing."""
+    """Print the plan of a conversion into `out`, and writes nothing."""
     found = forecast(sources, options, out)
     click.echo(json_text(found) if as_json else "\n".join(forecast_lines(found)))
 
@@ -196,5 +196,5 @@ def _time(found: Forecast) -> str:
 
 
 def _existing(path: Path) -> Path:
-    """The nearest folder above that exists."""
+    """Return the nearest folder above that exists."""
     return next(folder for folder in path.absolute().parents if folder.is_dir())

@@ -50,20 +50,20 @@ class Progress:
         self._opened = time.monotonic()
 
     def look(self, what: str, done: int, total: int | None) -> None:
-        """Learns that the planning is at `what`, and how far; `total` is None while nobody knows it."""
+        """Learn that the planning is at `what`, and how far; `total` is None while nobody knows it."""
 
     def begin(self, prepared: Prepared) -> None:
-        """Learns how much there is to pack."""
+        """Learn how much there is to pack."""
         self.start(prepared.plan.samples)
 
     def start(self, total: int) -> None:
-        """Learns how much there is to do, in the unit."""
+        """Learn how much there is to do, in the unit."""
 
     def resume(self, samples: int, nbytes: int) -> None:
-        """Learns how much an earlier run has done."""
+        """Learn how much an earlier run has done."""
 
     def advance(self, samples: int, nbytes: int) -> None:
-        """Learns how much more is done."""
+        """Learn how much more is done."""
 
     def __enter__(self) -> Progress:
         return self

@@ -46,7 +46,7 @@ def repack(
     """Pack the samples of DATASET into OUT, with another codec, size of shards, or order.
 
     Names, kinds of fields and what is known of the origin stay. Every checksum is compared on the way: damage is
-    never packed anew. Stopped halfway? Run the same command again.
+    never packed again. Stopped halfway? Run the same command again.
 
     \b
     $ packer repack div2k.packed small.packed --codec rowdelta+zstd

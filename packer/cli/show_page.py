@@ -50,7 +50,7 @@ _SAMPLES, _BYTES = 1000, 128 * 2**20
 def write_page(
     path: Path, title: str, manifest: Manifest, samples: Sequence[Sample], measured: Sequence[Sample]
 ) -> None:
-    """Writes the page: one file, which asks for no other. Spreads are of the samples `measured`."""
+    """Write the page: one file, which asks for no other. Spreads are of the samples `measured`."""
     head = f"<title>{escape(title)}</title><style>{STYLE}</style>"
     shards, size = counted(len(manifest.shards), "shard"), size_text(manifest.file_bytes)
     body = [
@@ -74,7 +74,7 @@ def _share(count: int, of: int) -> str:
 
 
 def _fields(manifest: Manifest, samples: Sequence[Sample]) -> str:
-    """The table of fields."""
+    """Return the table of fields."""
     heads = "".join(f"<th>{head}</th>" for head in (*_HEADS, "spread"))
     rows = "".join(_field(manifest, field, spread(field, samples)) for field in manifest.fields)
     return f"<table><tr>{heads}</tr>{rows}</table>"
@@ -120,7 +120,7 @@ def _samples(manifest: Manifest, samples: Sequence[Sample]) -> list[str]:
 
 
 def cell_html(view: View, sample: Sample) -> str:
-    """A figure with its caption."""
+    """Return a figure with its caption."""
     values = sample.values[view.field]
     if view.kind == "text":
         body, size = f"<pre>{escape(values)}</pre>", counted(len(values), "letter")
@@ -207,7 +207,7 @@ def samples_measured(manifest: Manifest) -> int:
 
 
 def spread(field: FieldSpec, samples: Sequence[Sample]) -> Spread:
-    """The spread of one field; complex numbers by their absolute values, of text the size alone."""
+    """Return the spread of one field; complex numbers by their absolute values, of text the size alone."""
     values = [sample.values[field.name] for sample in samples]
     if field.kind == "text":
         lengths = [len(text.encode()) for text in values]

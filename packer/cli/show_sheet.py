@@ -44,7 +44,7 @@ _TEXT_WIDTH, _TEXT_LINES = 30, 14
 
 
 def write_sheet(path: Path, fields: Sequence[FieldSpec], samples: Sequence[Sample]) -> None:
-    """Draws the samples, and writes the picture as the suffix of `path` says.
+    """Draw the samples, and writes the picture as the suffix of `path` says.
 
     Raises:
         UsageError: matplotlib is not installed, or cannot write such a file.
@@ -100,7 +100,7 @@ def _draw_block(block: Any, drawn: Sequence[View], sample: Sample, cells: int) -
 
 
 def draw_flat(axes: Any, view: View, sample: Sample) -> None:
-    """Draws all that needs no third dimension: images, grids, curves and text."""
+    """Draw all that needs no third dimension: images, grids, curves and text."""
     values = sample.values[view.field]
     if view.kind == "text":
         _draw_text(axes, values)
@@ -115,7 +115,7 @@ def draw_flat(axes: Any, view: View, sample: Sample) -> None:
 
 
 def draw_cloud(axes: Any, view: View, sample: Sample, side: int) -> None:
-    """Draws a cloud as it is seen from `side` and a little from above, at one scale."""
+    """Draw a cloud as it is seen from `side` and a little from above, at one scale."""
     kept, points = drawn_points(view, sample)
     across, up, towards = (points @ axis for axis in _view_axes(side))
     order = np.argsort(towards, kind="stable")  # what is near is drawn over what is far

@@ -58,7 +58,7 @@ class View:
 
 
 def views(fields: Sequence[FieldSpec], samples: Sequence[Sample]) -> list[View]:
-    """The views of all fields, those of single values last."""
+    """Return the views of all fields, those of single values last."""
     cloud = next((field for field in fields if _is_cloud(field)), None)
     found: list[View] = []
     members: list[FieldSpec] = []
@@ -90,7 +90,7 @@ def _is_cloud(field: FieldSpec) -> bool:
 
 
 def _belongs(field: FieldSpec, cloud: FieldSpec, samples: Sequence[Sample]) -> bool:
-    """Whether a field has a value for each point of a cloud."""
+    """Return whether a field has a value for each point of a cloud."""
     if field.kind != "array" or not 1 <= len(field.shape) <= 2 or field.shape[0] != cloud.shape[0]:
         return False
     return all(len(sample.values[field.name]) == len(sample.values[cloud.name]) for sample in samples)
@@ -146,7 +146,7 @@ def drawn_points(view: View, sample: Sample) -> tuple[NDArray[np.int64], NDArray
 
 
 def cloud_colours(view: View, sample: Sample, kept: NDArray[Any], points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Colour of each point, (n, 3) within 0 to 1: its own, or that of its value, or that of its height."""
+    """Return colour of each point, (n, 3) within 0 to 1: its own, or that of its value, or that of its height."""
     values = points[:, 2] if view.colour is None else real(sample.values[view.colour])[kept]
     wide = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
     if wide.ndim == 2:
@@ -158,7 +158,7 @@ def cloud_colours(view: View, sample: Sample, kept: NDArray[Any], points: NDArra
 
 
 def value_text(values: Any) -> str:
-    """A number, or a few of them."""
+    """Return a number, or a few of them."""
     flat = np.asarray(values).reshape(-1)
     shown = ", ".join(f"{v:.6g}" if flat.dtype.kind in "fc" else str(v) for v in flat)
     return shown if np.ndim(values) == 0 else f"({shown})"

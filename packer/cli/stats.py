@@ -26,7 +26,7 @@ _NUMBERS = ("count", "min", "max", "mean", "std", "nan", "inf")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @log_options
 def stats(dataset: Path, save: bool, as_json: bool) -> None:
-    """Count, minimum, maximum, mean and standard deviation of each field of DATASET, and of its channels.
+    """Say count, minimum, maximum, mean and standard deviation of each field of DATASET, and of its channels.
 
     Channels are those of images, and the columns of clouds and tables. NaN and infinities are counted, and left out of
     all else. Text and complex numbers have no statistics. Reads the whole dataset once, unless its manifest has
@@ -52,7 +52,7 @@ def _measured(dataset: Path, manifest: Manifest) -> dict[str, FieldStats]:
 
 
 def statistics_lines(manifest: Manifest, found: Mapping[str, FieldStats]) -> list[str]:
-    """A table with a line for each field, and one for each channel where there are several."""
+    """Return a table with a line for each field, and one for each channel if there are several."""
     heads = ["field", "channel", *_NUMBERS]
     if not any(stats.all.nan or stats.all.inf for stats in found.values()):
         heads = heads[:-2]
@@ -85,5 +85,5 @@ def _odd(stats: ValueStats) -> list[str]:
 
 
 def _number(value: float | None) -> str:
-    """Whole numbers with all their digits, others with six."""
+    """Return whole numbers with all their digits, others with six."""
     return "-" if value is None else str(value) if isinstance(value, int) else f"{value:.6g}"

@@ -15,7 +15,7 @@ _RIGHT = ("raw", "stored", "ratio")
 
 
 def summary(report: Report) -> list[str]:
-    """The lines that end `packer convert`."""
+    """Return the lines that end `packer convert`."""
     manifest = report.manifest
     shards = len(manifest.shards)
     kept = f" ({report.kept_shards} from an earlier run)" if report.kept_shards else ""
@@ -32,7 +32,7 @@ def summary(report: Report) -> list[str]:
 
 
 def field_table(fields: Iterable[Field], columns: Mapping[str, ColumnTotals]) -> list[str]:
-    """A line for each field: what it is, how it is stored, and what that saves."""
+    """Return a line for each field: what it is, how it is stored, and what that saves."""
     rows = [
         [
             field.name,

@@ -18,7 +18,7 @@ _UNPRINTABLE = ("Cc", "Cs", "Zl", "Zp")
 
 
 def terminal_width() -> int:
-    """Columns of the terminal, or those that COLUMNS says; no limit where there is neither, as in a pipe or a file."""
+    """Return the columns of the terminal, or those that COLUMNS says; without either, as in a pipe, no limit."""
     said = os.environ.get("COLUMNS", "")
     if not sys.stdout.isatty() and not (said.isdecimal() and int(said)):
         return sys.maxsize
@@ -26,7 +26,7 @@ def terminal_width() -> int:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int, right: Sequence[str] = ()) -> list[str]:
-    """Lines of a table at most `width` wide; where that is too little, the widest columns are cut.
+    """Return the lines of a table at most `width` wide; if that is too little, the widest columns are cut.
 
     Args:
         right: heads of the columns that are set to the right, as numbers are.
@@ -45,7 +45,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int, right
 
 
 def listing(pairs: Sequence[tuple[str, str]], width: int) -> list[str]:
-    """One line for each name and value; values too long go on in the next line."""
+    """Return one line for each name and value; values too long go on in the next line."""
     indent = max(len(name) for name, _ in pairs) + len(_GAP)
     wide = max(width, indent + _NARROWEST)
     lines = []
@@ -58,13 +58,13 @@ def listing(pairs: Sequence[tuple[str, str]], width: int) -> list[str]:
 
 
 def shortened(text: str, width: int) -> str:
-    """`text`, printable, cut at its end where it is wider."""
+    """Return `text`, printable, cut at its end if it is wider."""
     shown = printable(text)
     return shown if len(shown) <= width else shown[: width - 3] + "..."
 
 
 def printable(text: str) -> str:
-    """`text` with escapes for what cannot be printed: control characters, and file names that are no text."""
+    """Return `text` with escapes for what cannot be printed: control characters, and file names that are no text."""
     return text if text.isprintable() else "".join(map(_printable, text))
 
 
@@ -75,12 +75,12 @@ def _printable(letter: str) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """`1 sample`, `2,400 samples`."""
+    """Return `1 sample`, `2,400 samples`."""
     return f"{count:,} {noun}" + ("" if count == 1 else "es" if noun.endswith("s") else "s")
 
 
 def indented(document: Any) -> str:
-    """JSON that people can read too."""
+    """Return JSON that people can read too."""
     import msgspec  # here: `packer --help` loads this module
 
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()

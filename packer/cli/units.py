@@ -11,7 +11,7 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:([kmgtp])(i?b)?|b)?\s*", re.I
 
 
 def parse_size(text: str) -> int:
-    """Bytes that `text` says: `1GiB` and `1G` are 2**30, `1GB` is 10**9, `4096` is bytes.
+    """Return the bytes that `text` says: `1GiB` and `1G` are 2**30, `1GB` is 10**9, `4096` is bytes.
 
     Raises:
         ValueError: it is not a size.
@@ -25,7 +25,7 @@ def parse_size(text: str) -> int:
 
 
 def size(text: str) -> int:
-    """`parse_size` as the type of an option."""
+    """Parse a size as the type of an option."""
     try:
         return parse_size(text)
     except ValueError as error:
@@ -33,7 +33,7 @@ def size(text: str) -> int:
 
 
 def size_text(nbytes: float) -> str:
-    """`12.3 MB`: three digits that count, in powers of 1000."""
+    """Return `12.3 MB`: three digits that count, in powers of 1000."""
     if nbytes < 1000:
         return f"{nbytes:.0f} B"
     for unit in "kMGTP":
@@ -44,7 +44,7 @@ def size_text(nbytes: float) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """`0:07`, `1:02:03`; tenths of a second below ten."""
+    """Return `0:07`, `1:02:03`; tenths of a second below ten."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -37,7 +37,7 @@ def verify(dataset: str, sources: tuple[str, ...], against: bool, options: Conve
     """Check every byte of the packed dataset DATASET, and say which shard, field and samples are damaged.
 
     With --against the samples are read from the SOURCEs once more and compared to the bit; give the sources and
-    options that the dataset was made with. Exits with 1 where anything is damaged. DATASET may be a URL such as
+    options that the dataset was made with. Exits with 1 if anything is damaged. DATASET may be a URL such as
     s3://bucket/set: what is not in the cache is fetched, and compared with its digest on the way.
 
     \b
@@ -71,7 +71,7 @@ def _compared(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) 
 
 
 def damage_lines(path: str, report: VerifyReport, damages: Sequence[Damage], compared: bool) -> list[str]:
-    """A line for each damage, and one that says what was checked."""
+    """Return a line for each damage, and one that says what was checked."""
     lines = [printable(str(damage)) for damage in damages[:_MOST]]
     if len(damages) > _MOST:
         lines.append(f"... and {len(damages) - _MOST:,} more; --json lists all")

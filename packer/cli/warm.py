@@ -23,8 +23,8 @@ from packer.remote.store import is_url
 def warm(dataset: str) -> None:
     """Put the packed dataset DATASET into memory, in pages as large as this system has for files.
 
-    It is read from beginning to end, as fast as the disk can, and once more where that brings larger pages. Training
-    that begins behind it waits for no disk, and reads uncompressed samples of some 100 kB faster. The memory stays free
+    It is read from beginning to end, as fast as the disk can, and once more if that brings larger pages. Training
+    that begins after it waits for no disk, and reads uncompressed samples of some 100 kB faster. The memory stays free
     for programs that need it; nothing is kept beyond a restart. DATASET may be a URL such as s3://bucket/set: what is
     not in the cache is fetched.
 

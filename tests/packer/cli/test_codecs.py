@@ -30,7 +30,7 @@ def test_a_table_for_each_field(packer, pairs):
     assert [line[2:].split()[0] for line in lines[2 : 2 + len(NAMED)]] == list(NAMED)
     assert [line.split()[1] for line in lines[:-1] if line.startswith("* ")] == ["none", "none"]
     assert lines[-1] == "* what `auto` takes"
-    assert "auto keeps it raw: samples under 2,048 bytes are read fastest so" in lines
+    assert "auto keeps it raw: samples under 2,048 bytes are read fastest raw" in lines
     assert max(map(len, lines)) <= 80
 
 
