@@ -39,9 +39,11 @@ def state_of(prepared: Prepared, asked: Asked, files: list[tuple[str, int, int]]
         files: path, size and time of change of every source file.
     """
     plan = prepared.plan
+    in_memory = {} if files else {"the number of bytes of all samples": sum(plan.raw_bytes.values())}
     settings = {
         "the version of packer": packer.__version__,
         "the number of samples": plan.samples,
+        **in_memory,  # before what follows from it, such as the frames of a field
         ON_ERROR: asked.on_error,
         MAP_SIZE: asked.map_limit,
         READ_TIMEOUT: asked.limits.seconds,
