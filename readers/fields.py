@@ -21,12 +21,12 @@ from packer.errors import DamagedError
 from packer.format.column import BEFORE, BYTES, DECODED, SHAPE, START, STORED
 from packer.format.schema import Field
 from readers.arrays import TORCH_DTYPES, Allocate, Numbers
+from readers.batch import Ragged
 from readers.draws import Visits
 from readers.forks import renew_in_children
 from readers.frame_cache import FrameCache, FrameStore, distinct
 from readers.gather import fresh, own_parts, take_rows
 from readers.places import Addresses, Places
-from readers.ragged import Ragged
 
 #: Decoded frames that one field keeps between batches, unless a loader asks for more.
 CACHE_BYTES = 32 * 2**20

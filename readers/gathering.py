@@ -9,10 +9,10 @@ from torch.utils.data import get_worker_info
 
 from packer.format.schema import Field
 from readers.arrays import Allocate, Numbers
+from readers.batch import Views
 from readers.draws import Visits
 from readers.fields import FieldReader, locate_all
 from readers.gather import shared
-from readers.views import Views
 
 
 def gathered(

@@ -21,7 +21,6 @@ from torch.utils import _pytree as pytree
 
 from packer.codecs.configs import LZ4
 from packer.errors import UsageError
-from readers.advice import Warmth
 from readers.arrays import Numbers
 from readers.dataset import PackedDataset, draws_parts
 from readers.dataset_order import SamplerOrder, block_samples, check_state, describe, order_of
@@ -31,8 +30,8 @@ from readers.fields import FixedCoded, Varied
 from readers.gather import Pool, keep_freed_memory
 from readers.order import BlockShuffled, Given, NextOrder
 from readers.rank_split import Share
-from readers.runs import CODED_RUN_BYTES, batches_at_once, machine_decodes
-from readers.stream import Stream
+from readers.readahead import Warmth
+from readers.stream import CODED_RUN_BYTES, Stream, batches_at_once, machine_decodes
 
 #: Frames of at least this many raw bytes are worth a thread where their codec is a heavy one: two threads then
 #: decode 1.5 to 1.8 times as fast as one, while short calls only fight for the interpreter.

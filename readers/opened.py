@@ -13,11 +13,11 @@ from packer.format.column_index import ColumnIndex
 from packer.format.manifest import FileEntry, Manifest
 from packer.format.names import Names
 from packer.format.shard import Shard, stored_bytes
-from readers.advice import Advisor
 from readers.fields import FixedCoded, FixedRaw, Varied
 from readers.forks import renew_in_children
 from readers.memory import Memory
 from readers.places import Places
+from readers.readahead import Advisor
 
 #: What reads whole samples of a field.
 WholeReader = FixedRaw | FixedCoded | Varied

@@ -1,36 +1,62 @@
 """The batches of one epoch, from sample numbers to what is handed out.
 
-Work that does not touch the samples is done for many batches at once: sample numbers are turned into places a group
-of batches at a time (5 us a batch and field saved), and the kernel is told of a whole group's bytes.
+Work that does not touch the samples is done for many batches at once. An epoch is cut into groups of batches that are
+located together, and groups into runs that are told to the kernel and read by one call a field. The batches are parts
+of a run, each with storages of its own.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import torch
 
+from packer.codecs import compiled
 from packer.errors import UsageError
-from readers.advice import Warmth
+from packer.format.schema import Field
 from readers.arrays import Numbers
+from readers.batch import Ragged
 from readers.dataset import PackedDataset
 from readers.draws import Visits
-from readers.fields import FieldReader, FixedRaw
-from readers.gather import KEPT_BYTES, LARGE_BYTES, Pool
+from readers.fields import FieldReader, FixedCoded, FixedRaw, Varied, locate_all
+from readers.gather import KEPT_BYTES, LARGE_BYTES, Pool, own_parts
 from readers.gathering import as_images
-from readers.runs import Run, batches_at_once, runs, split
+from readers.readahead import Warmth
 
 #: Names of the reading threads begin with this.
 THREAD_NAME = "packed-reader"
 
 SomeRun = TypeVar("SomeRun")
+
+#: Samples located at once, at most; their places take a megabyte a field.
+GROUP_SAMPLES = 16384
+
+#: Small batches are read several at a time, up to this many bytes, and then split: the calls of a batch cost more than
+#: its copying.
+RUN_BYTES = 512 * 2**10
+#: If samples are large the calls weigh more than the processor's cache, and if nothing is decoded, runs may be longer.
+LARGE_SAMPLE = 4096
+LARGE_RUN_BYTES, RAW_RUN_BYTES = 2**21, 2**22
+#: If samples are larger still, raw batches are read one by one.
+HUGE_SAMPLE = 2**16
+#: Frames that machine code decodes keep a thread busy without the interpreter: the longer the better.
+CODED_RUN_BYTES = 2**23
+
+
+class Run(NamedTuple):
+    """Some batches that are read by one call a field: places of their samples by field, and samples of each."""
+
+    places: list[Numbers]
+    sizes: list[int]
 
 
 @dataclass(frozen=True)
@@ -171,3 +197,128 @@ def _spans(readers: Sequence[FieldReader], run: Run, some: int | None = None) ->
     """Address and size of the bytes of a run, (n, 2); of all its samples, or of about so many of them."""
     step = 1 if some is None else max(1, sum(run.sizes) // some)
     return np.concatenate([r.spans(places[::step]) for r, places in zip(readers, run.places, strict=True)])
+
+
+def runs(
+    readers: Sequence[FieldReader], numbers: Numbers, batch_size: int, at_once: int, visits: Visits | None = None
+) -> Iterator[Run]:
+    """Batches of samples `numbers` (n,), so many `at_once` in a run, or so many bytes where samples differ in size."""
+    for group in groups(readers, numbers, batch_size, batch_size, GROUP_SAMPLES, visits):
+        by_bytes = at_once > 1 and any(isinstance(reader, Varied) for reader in readers)
+        edges = _edges_by_bytes(readers, group) if by_bytes else even_edges(len(group.sizes), at_once)
+        # All of a group at once, not each between two copies, which leave nothing else in the processor's cache.
+        yield from cut(group, edges)
+
+
+def groups(
+    readers: Sequence[FieldReader],
+    numbers: Numbers,
+    batch_size: int,
+    first: int,
+    most: int,
+    visits: Visits | None = None,
+) -> Iterator[Run]:
+    """Batches of samples `numbers` (n,) that are located together.
+
+    Args:
+        first: samples of the first group, about. The first batch comes the sooner the fewer they are, and the second
+            where much is looked up.
+        most: samples of any group, about.
+        visits: (n,), where random parts of samples are read.
+    """
+    start, group = 0, first
+    growth = GROUP_SAMPLES if all(type(reader) is FixedRaw for reader in readers) else 4
+    while start < len(numbers):
+        end = start + -(-group // batch_size) * batch_size
+        places = locate_all(readers, numbers[start:end], None if visits is None else visits[start:end])
+        yield Run(places, _sizes(min(end, len(numbers)) - start, batch_size))
+        start, group = end, min(growth * group, most)
+
+
+def cut(group: Run, edges: list[int]) -> list[Run]:
+    """Runs of the batches between two edges each; all but the last batch have as many samples."""
+    size = group.sizes[0]
+    return [
+        Run([places[first * size : behind * size] for places in group.places], group.sizes[first:behind])
+        for first, behind in itertools.pairwise(edges)
+    ]
+
+
+def even_edges(batches: int, at_once: int) -> list[int]:
+    """The first batch of each run of so many, and the number of batches."""
+    return [*range(0, batches, at_once), batches]
+
+
+def _sizes(samples: int, batch_size: int) -> list[int]:
+    """Samples of each batch."""
+    rest = samples % batch_size
+    return [batch_size] * (samples // batch_size) + ([rest] if rest else [])
+
+
+def _edges_by_bytes(readers: Sequence[FieldReader], group: Run) -> list[int]:
+    """What `even_edges` gives, by the bytes that the batches of a group have.
+
+    Not by the mean: a dataset that begins with its small samples may end with runs of 200 MB else.
+    """
+    nbytes = np.zeros(sum(group.sizes), np.int64)
+    for reader, places in zip(readers, group.places, strict=True):
+        nbytes += reader.raw_bytes(places) if isinstance(reader, Varied) else reader.field.fixed_bytes
+    before = np.cumsum(nbytes)[np.cumsum(group.sizes) - 1][:-1]
+    return [0, *(np.flatnonzero(np.diff(before // CODED_RUN_BYTES, prepend=0)) + 1).tolist(), len(group.sizes)]
+
+
+def batches_at_once(readers: Sequence[FieldReader], batch_size: int) -> int:
+    """Batches of a run; in the mean, where samples differ in size."""
+    whole = all(isinstance(reader, (FixedRaw, FixedCoded, Varied)) for reader in readers)
+    if whole and machine_decodes((reader.field, _sample_bytes(reader)) for reader in readers):
+        limit, sample = CODED_RUN_BYTES, sum(map(_sample_bytes, readers))
+    elif any(reader.field.is_ragged for reader in readers):
+        return 1
+    else:
+        sample = sum(reader.field.fixed_bytes for reader in readers)
+        limit = bytes_at_once(sample, all(type(reader) is FixedRaw for reader in readers))
+    return int(max(1, limit // max(batch_size * sample, 1)))
+
+
+def bytes_at_once(sample: float, is_raw: bool = False) -> int:
+    """Bytes that are read by one call where samples have `sample` bytes each; at least one batch is."""
+    if sample < LARGE_SAMPLE:
+        return RUN_BYTES
+    if sample >= HUGE_SAMPLE:
+        return 0
+    return RAW_RUN_BYTES if is_raw else LARGE_RUN_BYTES
+
+
+def machine_decodes(fields: Iterable[tuple[Field, float]]) -> bool:
+    """Whether machine code decodes most of what is coded, a whole run at once, when that is worth loading.
+
+    Args:
+        fields: each with its raw bytes, of a sample or of all.
+    """
+    coded = [(field, nbytes) for field, nbytes in fields if field.codec]
+    mine = sum(nbytes for field, nbytes in coded if _by_machine(field))
+    return 2 * mine > sum(nbytes for _, nbytes in coded) and compiled.loading.is_possible()
+
+
+def _by_machine(field: Field) -> bool:
+    """Whether all frames of a run are decoded by one call: those of samples that have frames of their own."""
+    own = field.frame.samples == 1 or (field.frame.rows is not None and not field.is_ragged)
+    return own and compiled.number_of(field.codec) is not None
+
+
+def _sample_bytes(reader: FieldReader) -> float:
+    """Raw bytes of a sample; the mean where they differ."""
+    return reader.sample_bytes() if isinstance(reader, Varied) else reader.field.fixed_bytes
+
+
+def split(values: Any, sizes: list[int]) -> Sequence[Any]:
+    """The batches of a run: parts of the values of one field, of so many samples each."""
+    if isinstance(values, torch.Tensor):
+        return own_parts(values, sizes)
+    edges = [0, *itertools.accumulate(sizes)]
+    if not isinstance(values, Ragged):
+        return [values[a:b] for a, b in itertools.pairwise(edges)]
+    ends = values.offsets.numpy()
+    parts = own_parts(values.values, np.diff(ends[edges]).tolist())
+    own = [torch.from_numpy(ends[a : b + 1] - ends[a]) for a, b in itertools.pairwise(edges)]
+    return [Ragged(*part) for part in zip(parts, own, strict=True)]

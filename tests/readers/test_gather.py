@@ -21,7 +21,7 @@ import torch
 from packer.codecs.configs import NAMED
 from packer.convert import convert
 from packer.format.schema import Field
-from readers import Loader, PackedDataset, gather, runs, stream
+from readers import Loader, PackedDataset, gather, stream
 from readers.gather import LARGE_BYTES, Pool, Records
 
 MIB = 2**20
@@ -287,8 +287,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory, pack: Any) -> Path:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where batches are copied to."""
     if request.param == "memory of a pool":
-        monkeypatch.setattr(runs, "LARGE_SAMPLE", 0)  # batches are read one by one
-        monkeypatch.setattr(runs, "HUGE_SAMPLE", 0)
+        monkeypatch.setattr(stream, "LARGE_SAMPLE", 0)  # batches are read one by one
+        monkeypatch.setattr(stream, "HUGE_SAMPLE", 0)
         monkeypatch.setattr(stream, "KEPT_BYTES", 0)
         monkeypatch.setattr(gather, "LARGE_BYTES", 1)
         monkeypatch.setattr(gather, "_rounded", lambda nbytes: nbytes)
@@ -383,7 +383,7 @@ def test_a_loop_may_be_compiled(folder: Path) -> None:
     """In part of its epochs: what it has handed out stays as it is."""
     code = f"""
         import torch
-        from readers import Loader, PackedDataset, gather, runs, stream
+        from readers import Loader, PackedDataset, gather, stream
         gather.LARGE_BYTES, stream.KEPT_BYTES = 1, 0
         loader, kept = Loader(PackedDataset({str(folder)!r}), 8), []
 

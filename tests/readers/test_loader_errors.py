@@ -10,7 +10,7 @@ from packer.errors import UsageError
 from packer.format.schema import Field, FieldSpec, FrameRule
 from packer.writer import DatasetWriter
 from readers import Crop, Loader, PackedDataset
-from readers.advice import Advisor
+from readers.readahead import Advisor
 
 COUNT, SMALL = 1500, 1100
 

@@ -16,8 +16,9 @@ from packer.codecs.configs import NAMED
 from packer.codecs.frames import FrameCodec
 from packer.errors import DamagedError
 from packer.format.schema import Field, FrameRule
-from readers import Crop, Loader, PackedDataset, Ragged, runs
-from readers.runs import batches_at_once, split
+from readers import Crop, Loader, PackedDataset, Ragged
+from readers import stream as runs
+from readers.stream import batches_at_once, split
 
 SIZES = st.lists(st.integers(0, 5), min_size=1, max_size=6)
 COUNT = 107

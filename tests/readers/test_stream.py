@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from readers import PackedDataset, runs
+from readers import PackedDataset
+from readers import stream as runs
 from readers.gather import Pool
 from readers.stream import Stream
 

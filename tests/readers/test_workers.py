@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader, Subset, get_worker_info
 
 from readers import PackedDataset, Ragged
-from readers.views import Views
+from readers.batch import Views
 
 STARTS = [start for start in ("fork", "spawn", "forkserver") if start in multiprocessing.get_all_start_methods()]
 # Other ways start new interpreters, which import torch: seconds a test.

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import default_collate
 
 from readers.batch import Batch
-from readers.tree import map_tensors
+from readers.device import map_tensors
 
 Pair = namedtuple("Pair", "a b")
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from packer.format import btree, shard
-from readers import Loader, PackedDataset, advice
-from readers.advice import GAP_BYTES, PIECE_BYTES, Advisor
+from readers import Loader, PackedDataset
+from readers import readahead as advice
+from readers.readahead import GAP_BYTES, PIECE_BYTES, Advisor
 
 PAGE = advice.PAGE_SIZE
 
@@ -125,7 +126,7 @@ def test_advice_is_given_while_reading_is_cold(rows, calls, monkeypatch):
     blocks = [7]
     reads = [0]
     monkeypatch.setattr(advice, "_blocks_read", lambda: blocks.append(blocks[-1] + reads[0]) or blocks[-1])
-    monkeypatch.setattr("readers.runs.RUN_BYTES", 1400)
+    monkeypatch.setattr("readers.stream.RUN_BYTES", 1400)
     monkeypatch.setattr(advice, "GAP_BYTES", 0)
     monkeypatch.setattr(advice, "WARM_SECONDS", 0)
     loader = Loader(PackedDataset(rows), 10, shuffle=True)
@@ -219,7 +220,7 @@ def test_advice_runs_ahead_of_reading(rows, calls, monkeypatch):
     monkeypatch.setattr(os, "preadv", refused)
     count = iter(range(10**6))
     monkeypatch.setattr(advice, "_blocks_read", lambda: next(count))
-    monkeypatch.setattr("readers.runs.RUN_BYTES", 25 * 140)
+    monkeypatch.setattr("readers.stream.RUN_BYTES", 25 * 140)
     monkeypatch.setattr(advice, "COLD_BYTES", 50 * 140)
     dataset = PackedDataset(rows)
     places = dataset.opened.readers["x"]
