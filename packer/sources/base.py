@@ -40,16 +40,16 @@ Item = TypeVar("Item")
 
 
 def stop(error: SourceError) -> NoReturn:
-    """The `OnBad` that stops at the first bad file."""
+    """Raise the error: the `OnBad` that stops at the first bad file."""
     raise error
 
 
 def not_looking(what: str, done: int, total: int | None) -> None:
-    """The `Looking` that tells nobody."""
+    """Tell nobody."""
 
 
 def watched(items: Iterable[Item], what: str, looking: Looking, total: int | None = None) -> Iterator[Item]:
-    """Yields `items`, and tells `looking` ten times a second, and at the end, how many have been dealt with.
+    """Yield `items`, and tell `looking` ten times a second, and at the end, how many have been dealt with.
 
     Args:
         what: what is done with them, such as `reading headers`.
@@ -78,19 +78,19 @@ class Source(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """Number of samples."""
+        """Return the number of samples."""
 
     @abstractmethod
     def shapes(self, field: str) -> NDArray[np.int64] | None:
-        """Shape of every sample of a ragged field, (n, axes); None where it is not known before reading."""
+        """Return the shape of every sample of a ragged field, (n, axes); None if it is not known before reading."""
 
     @abstractmethod
     def part(self, start: int, stop: int) -> Source:
-        """The samples start..stop as a source of its own, small to pickle; numbered from 0, same `fields`."""
+        """Return the samples start..stop as a source of its own, small to pickle; numbered from 0, same `fields`."""
 
     @abstractmethod
     def read(self) -> Iterator[Block]:
-        """All samples in order, in blocks of at most about 8 MiB (or one sample).
+        """Yield all samples in order, in blocks of at most about 8 MiB (or one sample).
 
         Arrays are C-contiguous, native-endian, of the dtype and shape that `fields` says; the caller does
         not write to them.
@@ -102,24 +102,24 @@ class Source(ABC):
 
     @abstractmethod
     def files(self) -> list[str]:
-        """Paths of all files that are read, in order; their sizes and times tell whether a source changed."""
+        """Return the paths of all files that are read, in order; their sizes and times tell if a source changed."""
 
     def provenance(self) -> dict[str, Any]:
-        """What the manifest keeps of the origin: options and attributes, JSON values, no absolute path."""
+        """Return what the manifest keeps of the origin: options and attributes, JSON values, no absolute path."""
         return {}
 
     def notes(self) -> list[str]:
-        """Sentences that the plan shows: markers found, files left out, conversions made."""
+        """Return the sentences that the plan shows: markers found, files left out, conversions made."""
         return []
 
 
 def count(block: Block) -> int:
-    """Number of samples in a block."""
+    """Return the number of samples in a block."""
     return len(next(iter(block.values())))
 
 
 def block_bytes(block: Block) -> int:
-    """Bytes of a block; of text its letters."""
+    """Return the bytes of a block; of text its letters."""
     return sum(_nbytes(values) for values in block.values())
 
 

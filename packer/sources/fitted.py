@@ -59,7 +59,7 @@ class FittedSource(Source):
 
 
 def check_fits(specs: Sequence[FieldSpec], fields: Sequence[FieldSpec]) -> None:
-    """Raises UsageError where samples of `specs` cannot go into a dataset of `fields`; names the difference."""
+    """Raise UsageError if samples of `specs` cannot go into a dataset of `fields`; names the difference."""
     given = {spec.name: spec for spec in specs}
     missing = [field.name for field in fields if field.name not in given]
     extra = [name for name in given if name not in {field.name for field in fields}]
@@ -82,6 +82,6 @@ def check_fits(specs: Sequence[FieldSpec], fields: Sequence[FieldSpec]) -> None:
 
 
 def described(spec: FieldSpec) -> str:
-    """A field in a few words, such as `image uint8 [null, null, 3]`."""
+    """Return a field in a few words, such as `image uint8 [null, null, 3]`."""
     axes = ", ".join("any" if n is None else str(n) for n in spec.shape)
     return f"{spec.kind} {spec.dtype} [{axes}]"

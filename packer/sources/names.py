@@ -13,7 +13,7 @@ _SHOWN = 40
 
 
 def name_bytes(name: str, number: int) -> bytes:
-    """The name of sample `number` as it is stored.
+    """Return the name of sample `number` as it is stored.
 
     Raises:
         SourceError: it is empty, too long, no text, or has a NUL, which no file name and no HDF5 name can have.
@@ -32,7 +32,7 @@ def name_bytes(name: str, number: int) -> bytes:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Raises SourceError where one of the `names` of all samples cannot be stored; says which."""
+    """Raise SourceError if one of the `names` of all samples cannot be stored; says which."""
     # Nearly all are short and plain, which takes no encoding to see: 0.2 instead of 0.5 s for a million.
     for number, name in enumerate(names):
         if not (name.isascii() and 0 < len(name) <= MAX_NAME and "\0" not in name):

@@ -75,7 +75,7 @@ def open_sources(
     limits: Limits | None = None,
     looking: Looking = not_looking,
 ) -> Source:
-    """The source that `inputs` name: `FIELD=PATH` for each field of an image set, or one path.
+    """Open the source that `inputs` name: `FIELD=PATH` for each field of an image set, or one path.
 
     Args:
         inputs: each a folder, a file or a glob pattern, with `FIELD=` in front or not.
@@ -111,7 +111,7 @@ def _open(
     limits: Limits | None,
     looking: Looking,
 ) -> Source:
-    """Opens sources of one kind. Each kind is imported only when it is met: `packer --help` needs none."""
+    """Open sources of one kind. Each kind is imported only when it is met: `packer --help` needs none."""
     if kind in ("images", "basicsr"):
         return _open_pictures(kind, named, options, on_bad, looking)
     if kind == "npy":
@@ -191,7 +191,7 @@ def _cut(source: ImageSource | DownscaledSource, options: SourceOptions) -> Sour
 
 
 def _check_concern(options: SourceOptions, kind: str) -> None:
-    """Refuses an option that the source would not listen to."""
+    """Refuse an option that the source would not listen to."""
     for option in fields(options):
         given = getattr(options, option.name)
         usual = option.default if option.default is not MISSING else {}
@@ -202,7 +202,7 @@ def _check_concern(options: SourceOptions, kind: str) -> None:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """Field name (or nothing) and path of an input; a path that exists is taken whole, `=` or not."""
+    """Return the field name (or nothing) and path of an input; a path that exists is taken whole, `=` or not."""
     name, equals, path = text.partition("=")
     if not equals or os.sep in name:
         return "", text
@@ -223,7 +223,7 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _several(split: Sequence[tuple[str, str]]) -> UsageError:
-    """Says which sources have one field name, or none where each needs one."""
+    """Say which sources have one field name, or none though each needs one."""
     name = Counter(name for name, _ in split).most_common(1)[0][0]
     paths = [path for other, path in split if other == name]
     if name:
@@ -235,7 +235,7 @@ def _several(split: Sequence[tuple[str, str]]) -> UsageError:
 
 
 def _kind(path: str) -> str:
-    """`images`, `ply`, `hdf5` or `npy`, by the suffixes of the files that `path` names; `basicsr` by what it holds."""
+    """Return `images`, `ply`, `hdf5` or `npy`, by the files that `path` names; `basicsr` by what it holds."""
     place = Path(path)
     if is_basicsr(place):
         return "basicsr"

@@ -75,7 +75,7 @@ class SampleSource(Source):
                 raise SourceError(error.reason, error.path, number - self._start) from None
 
     def _look(self) -> list[Sample]:
-        """Some samples, from evenly spread places."""
+        """Return some samples, from evenly spread places."""
         if not len(self):
             raise SourceError("the sequence is empty; there is no sample to pack")
         found: list[Sample] = []
@@ -91,7 +91,7 @@ class SampleSource(Source):
 
 
 def as_arrays(item: Any, number: int) -> Sample:
-    """The values of an item as arrays.
+    """Return the values of an item as arrays.
 
     Raises:
         SourceError: it is no mapping, a value cannot be an array, or a text cannot be stored.
@@ -102,7 +102,7 @@ def as_arrays(item: Any, number: int) -> Sample:
 
 
 def infer_fields(samples: Sequence[Sample]) -> tuple[FieldSpec, ...]:
-    """The schema that all `samples` fit: axes that differ between them are ragged.
+    """Return the schema that all `samples` fit: axes that differ between them are ragged.
 
     Raises:
         SourceError: they have no field, or differ in their fields, dtypes or numbers of axes.
@@ -117,7 +117,7 @@ def infer_fields(samples: Sequence[Sample]) -> tuple[FieldSpec, ...]:
 
 
 def one_block(sample: Sample, fields: Sequence[FieldSpec], what: str) -> Block:
-    """A block of one sample, after checking that it fits the schema.
+    """Return a block of one sample, after checking that it fits the schema.
 
     Raises:
         SourceError: a field is missing or unknown, or has another dtype or shape.

@@ -56,7 +56,7 @@ def open_basicsr(
     max_pixels: int = MAX_PIXELS,
     looking: Looking = not_looking,
 ) -> LmdbImageSource:
-    """The pictures of one or more LMDB folders, partners paired by key.
+    """Open the pictures of one or more LMDB folders, partners paired by key.
 
     Args:
         inputs: by field name a folder with `data.mdb` and `meta_info.txt`.
@@ -113,7 +113,7 @@ class _Headers:
         self._misjudged: list[str] = []
 
     def notes(self) -> list[str]:
-        """What the list and the pictures do not agree in; known when all headers were read."""
+        """Return what the list and the pictures do not agree in; known when all headers were read."""
         sentences = []
         if self._unlisted:
             sentences.append(f"{self.folder}: {self._unlisted} keys are not in meta_info.txt, and are packed too")
@@ -126,7 +126,7 @@ class _Headers:
         return sentences
 
     def header(self, file: BinaryIO, path: str) -> ImageHeader:
-        """The header of the picture at a relative path; raises SourceError where it cannot be packed."""
+        """Return the header of the picture at a relative path; raises SourceError if it cannot be packed."""
         key, shown = _key(path), f"{self.folder}/{path}"
         place = self._places[key]
         head = value(file, place, shown, png.HEAD_BYTES)
@@ -139,7 +139,7 @@ class _Headers:
 
 
 def _samples(paired: Pairing, headers: Mapping[str, _Headers], on_bad: OnBad, looking: Looking) -> Samples:
-    """Headers field by field, in one pass over each file; a sample with a bad one is left out of every field."""
+    """Read headers field by field, in one pass over each file; a sample with a bad one is left out of every field."""
     read = {}
     for name, paths in paired.files.items():
         with opened(headers[name].folder) as file:
@@ -196,7 +196,7 @@ class LmdbImageSource(ImageSource):
 
 
 def listed_sizes(folder: str) -> dict[str, tuple[int, int]]:
-    """Height and width of every picture that `meta_info.txt` lists, by key.
+    """Return height and width of every picture that `meta_info.txt` lists, by key.
 
     Raises:
         SourceError: the list cannot be read, or a line is not of the form that BasicSR writes.
@@ -223,7 +223,7 @@ def _text(path: str) -> str:
 
 
 def places(folder: str) -> dict[str, Place]:
-    """The place of every value, by key.
+    """Return the place of every value, by key.
 
     Raises:
         SourceError: not a sound LMDB file, or a key that is no text.
@@ -250,7 +250,7 @@ def _text_key(key: bytes, path: str) -> str:
 
 @contextmanager
 def opened(folder: str) -> Iterator[BinaryIO]:
-    """The data file; what goes wrong within the block with the operating system is a SourceError."""
+    """Open the data file; what goes wrong within the block with the operating system is a SourceError."""
     path = f"{folder}/{LMDB_DATA}"
     try:
         with Path(path).open("rb") as file:

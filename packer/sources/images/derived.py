@@ -110,7 +110,7 @@ def _smaller(image: NDArray[Any], factor: int) -> NDArray[Any]:
 
 
 def cut(source: ImageSource | DownscaledSource, size: int, stride: int) -> PatchSource:
-    """The squares of all pictures of `source`; size and stride in pixels of its largest field.
+    """Cut all pictures of `source` into squares; size and stride in pixels of its largest field.
 
     Raises:
         UsageError: `size` or `stride` is no whole number of pixels of some field.
@@ -128,7 +128,7 @@ def cut(source: ImageSource | DownscaledSource, size: int, stride: int) -> Patch
 
 
 def _scales(source: ImageSource | DownscaledSource) -> tuple[str, dict[str, int]]:
-    """The largest field, and how many times as small as it each field is."""
+    """Return the largest field, and how many times as small as it each field is."""
     largest = max(source.sizes, key=lambda name: int(source.sizes[name].sum(dtype=np.int64)))
     scales = {}
     for name, sizes in source.sizes.items():
@@ -165,7 +165,7 @@ class PatchSource(Source):
 
     def __post_init__(self) -> None:
         self.kind = self.source.kind
-        # Number of the first square of every picture, and one behind the last.
+        # Number of the first square of every picture, and the number after the last.
         self._firsts = np.concatenate([[0], np.cumsum(self.grid.prod(axis=1))])
         sides = {name: self.square[0] // scale for name, scale in self.scales.items()}
         self.fields = tuple(
@@ -179,7 +179,7 @@ class PatchSource(Source):
         ]
 
     def _within(self, picture: int) -> tuple[int, int]:
-        """The squares of a picture that belong here, counted from its first one."""
+        """Return the squares of a picture that belong here, counted from its first one."""
         first, last = map(int, self._firsts[picture : picture + 2])
         return max(self.start - first, 0), max(min(self.stop, last) - first, 0)
 
@@ -232,7 +232,7 @@ class PatchSource(Source):
             yield {name: window[rows, across] for name, window in windows.items()}
 
     def _windows(self, image: NDArray[Any], scale: int) -> NDArray[Any]:
-        """All squares of an image as a view, (rows, columns, side, side, C)."""
+        """Return all squares of an image as a view, (rows, columns, side, side, C)."""
         side, step = (pixels // scale for pixels in self.square)
         windows = sliding_window_view(image, (side, side), axis=(0, 1))[::step, ::step]
         return windows.transpose(0, 1, 3, 4, 2)
@@ -250,7 +250,7 @@ class PatchSource(Source):
         return [*self.source.notes(), cut, *self._lost()]
 
     def _lost(self) -> list[str]:
-        """Which pixels of the pictures that are cut lie in no square."""
+        """Return which pixels of the pictures that are cut lie in no square."""
         largest = min(self.scales, key=lambda name: self.scales[name])
         cut = self.grid.all(axis=1)
         sides, grid = self.source.sizes[largest].astype(np.int64)[cut], self.grid[cut]
@@ -266,7 +266,7 @@ class PatchSource(Source):
         return [f"{share}; {self._advice(sides)}"]
 
     def _advice(self, sides: NDArray[np.int64]) -> str:
-        """The largest stride under which nothing is lost, where there is one at least half as large as the side."""
+        """Return the largest stride under which nothing is lost, if one at least half as large as the side is."""
         side, step = self.square
         scale = max(self.scales.values())
         left = np.unique(sides - side)

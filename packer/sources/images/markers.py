@@ -35,7 +35,7 @@ class Marker(NamedTuple):
     suffix: str = ""
 
     def name_of(self, stem: str) -> str | None:
-        """The path without the marker; None where it does not carry it, or is nothing else."""
+        """Return the path without the marker; None if it does not carry it, or is nothing else."""
         if self == _NOTHING:
             return stem
         folders, name = split(stem)
@@ -62,7 +62,7 @@ _NOTHING = Marker()
 
 
 def find_markers(stems: Mapping[str, Sequence[str]]) -> dict[str, Marker]:
-    """The markers under which most names have partners in all fields; none where names agree as they are.
+    """Return the markers under which most names have partners in all fields; none if names agree as they are.
 
     Markers under which one name alone has partners are taken only where these are no partners by chance.
     """
@@ -84,13 +84,13 @@ def find_markers(stems: Mapping[str, Sequence[str]]) -> dict[str, Marker]:
 
 
 def _common(stems: Mapping[str, Sequence[str]], markers: Mapping[str, Marker]) -> set[str]:
-    """The names that all fields have."""
+    """Return the names that all fields have."""
     stripped = [{markers[field].name_of(name) for name in some} for field, some in stems.items()]
     return {name for name in set.intersection(*stripped) if name is not None}
 
 
 def _tell_apart(names: set[str]) -> bool:
-    """Whether names hold more than scales: the `x2` that is left of `baby_LR_x2` says nothing of the picture."""
+    """Return whether names hold more than scales: the `x2` of `baby_LR_x2` says nothing of the picture."""
     return any(any(map(str.isalnum, without_scales(split(name)[1]))) for name in names)
 
 
@@ -100,7 +100,7 @@ def _is_pair(name: str, markers: Mapping[str, Marker], *, alone: bool) -> bool:
 
 
 def _candidates(stems: Mapping[str, Sequence[str]]) -> Iterator[dict[str, Marker]]:
-    """Markers worth a try, the plainest first."""
+    """Yield markers worth a try, the plainest first."""
     for outer in folder_markers(stems):
         yield outer
         inner = {field: stripped(some, outer[field]) for field, some in stems.items()}
@@ -111,7 +111,7 @@ def _candidates(stems: Mapping[str, Sequence[str]]) -> Iterator[dict[str, Marker
 
 
 def folder_markers(stems: Mapping[str, Sequence[str]]) -> Iterator[dict[str, Marker]]:
-    """No folders taken off; then the ones that a whole field begins with; then the last ones it shares."""
+    """Yield no folders taken off; then the ones that a whole field begins with; then the last ones it shares."""
     folders = {field: {split(name)[0] for name in some} for field, some in stems.items()}
     yield dict.fromkeys(stems, Marker())
     if len(set(map(frozenset, folders.values()))) > 1:
@@ -128,7 +128,7 @@ def _prefixes(names: Mapping[str, list[str]]) -> dict[str, tuple[str, str]]:
 
 
 def _both_ends(names: Mapping[str, list[str]]) -> dict[str, tuple[str, str]]:
-    """`LR_0001x4` and `HR_0001`: the words that names of a field begin with go first, then the suffix is sought."""
+    """Take the words that names of a field begin with, then seek the suffix: `LR_0001x4` and `HR_0001`."""
     prefixes = {field: _first_word(_shared_letters(some)) for field, some in names.items()}
     inner = {field: stripped(some, Marker(prefix=prefixes[field])) for field, some in names.items()}
     if not all(inner.values()):
@@ -141,13 +141,13 @@ def stripped(stems: Iterable[str], marker: Marker) -> list[str]:
 
 
 def split(path: str) -> tuple[str, str]:
-    """Folders (with the last slash) and the last part of a path."""
+    """Return the folders (with the last slash) and the last part of a path."""
     cut = path.rfind("/") + 1
     return path[:cut], path[cut:]
 
 
 def _shared_letters(paths: Iterable[str]) -> str:
-    """The letters that the last parts of all paths begin with."""
+    """Return the letters that the last parts of all paths begin with."""
     lasts = [split(path)[1] for path in paths]
     low, high = min(lasts), max(lasts)
     same = next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high)))
@@ -155,13 +155,13 @@ def _shared_letters(paths: Iterable[str]) -> str:
 
 
 def _first_word(letters: str) -> str:
-    """Up to and with the first separator: `LR_` of `LR_000`."""
+    """Return what stands up to and with the first separator: `LR_` of `LR_000`."""
     cut = next((i for i, letter in enumerate(letters) if not letter.isalnum()), -1)
     return letters[: cut + 1]
 
 
 def shared_folders(folders: Iterable[str]) -> str:
-    """The first folders that all paths share: `X4/` of `X4/a/` and `X4/b/`."""
+    """Return the first folders that all paths share: `X4/` of `X4/a/` and `X4/b/`."""
     parts = [path.split("/")[:-1] for path in folders]
     shared = []
     for level in zip(*parts, strict=False):
@@ -172,13 +172,13 @@ def shared_folders(folders: Iterable[str]) -> str:
 
 
 def _shared_last(folders: Iterable[str]) -> str:
-    """The last folders that all paths share: `hr/` of `a/hr/` and `b/hr/`."""
+    """Return the last folders that all paths share: `hr/` of `a/hr/` and `b/hr/`."""
     turned = shared_folders("".join(f"{part}/" for part in reversed(path.split("/")[:-1])) for path in folders)
     return "".join(f"{part}/" for part in reversed(turned.split("/")[:-1]))
 
 
 def vote_suffix(names: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """By field, what the last parts of its paths end in, beyond what partners share; never a part of a number.
+    """Return by field what the last parts of its paths end in, beyond what partners share; never a part of a number.
 
     With the marker `801_LR`, `img_0801_LR` would be a partner of `img_0001_HR`.
     """
@@ -188,7 +188,7 @@ def vote_suffix(names: Mapping[str, Sequence[str]]) -> dict[str, str]:
 
 
 def vote_prefix(names: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """By field, what the last parts of its paths begin with, beyond what partners share.
+    """Return by field what the last parts of its paths begin with, beyond what partners share.
 
     Of numbers it takes no part either, but a scale may stand right before one: `x2` of `x20001`.
     """
@@ -202,7 +202,7 @@ def vote_prefix(names: Mapping[str, Sequence[str]]) -> dict[str, str]:
 
 
 def _behind_digits(marker: str, names: Sequence[str]) -> bool:
-    """Whether a name that ends in the marker has a digit before it."""
+    """Return whether a name that ends in the marker has a digit before it."""
     return any(name.endswith(marker) and name[: -len(marker)][-1:].isdigit() for name in names)
 
 
@@ -212,7 +212,7 @@ def _turn(path: str) -> str:
 
 
 def _endings(names: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """By field the marker that won; it may begin within a number, but is none itself."""
+    """Return by field the marker that won; it may begin within a number, but is none itself."""
     reference = min(names, key=lambda field: sum(map(len, names[field])) / len(names[field]))
     won = {field: _vote(names[reference], some) for field, some in names.items() if field != reference}
     longest = max((mine for mine, _ in won.values()), key=len)
@@ -225,7 +225,7 @@ def _endings(names: Mapping[str, Sequence[str]]) -> dict[str, str]:
 
 
 def _vote(mine: Sequence[str], theirs: Sequence[str]) -> tuple[str, str]:
-    """The endings, of one field and of the other, that most names agree without."""
+    """Return the endings, of one field and of the other, that most names agree without."""
     votes: Counter[tuple[str, str]] = Counter()
     ordered = sorted(theirs)
     for name in mine[:: max(1, len(mine) // _VOTERS)]:
@@ -242,7 +242,7 @@ def _vote(mine: Sequence[str], theirs: Sequence[str]) -> tuple[str, str]:
 
 
 def _whole_words(markers: dict[str, str], names: Sequence[str], marker: str) -> dict[str, str]:
-    """The markers from the start of a word: `_x2` and `_x4`, not `2` and `4`; `_HR` and `_LR`, not `HR` and `LR`."""
+    """Return the markers from the start of a word: `_x2` and `_x4`, not `2` and `4`; `_HR`, not `HR`."""
     cores = [name[: len(name) - len(marker)] for name in names if name.endswith(marker)]
     more = 0
     if cores and any(markers.values()):
@@ -255,7 +255,7 @@ def _whole_words(markers: dict[str, str], names: Sequence[str], marker: str) -> 
 
 
 def _shared_end(cores: Sequence[str]) -> str:
-    """What the last parts of all paths end in, and shorter than the shortest of them."""
+    """Return what the last parts of all paths end in, and shorter than the shortest of them."""
     turned = [path[path.rfind("/") + 1 :][::-1] for path in cores]
     low, high, room = min(turned), max(turned), min(map(len, turned)) - 1
     same = next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), room)
@@ -263,7 +263,7 @@ def _shared_end(cores: Sequence[str]) -> str:
 
 
 def _word_start(shared: str) -> int:
-    """How many letters before the marker belong to its word and the separators before it."""
+    """Return how many letters before the marker belong to its word and the separators before it."""
     word = len(shared) - len(shared.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"))
     if not word or (gap := _separators(shared[: len(shared) - word])):
         return word + gap if word else _separators(shared)
@@ -276,11 +276,11 @@ def _separators(shared: str) -> int:
 
 
 def is_pair(name: str, taken: Sequence[tuple[str, str]], *, alone: bool) -> bool:
-    """Whether files that share `name`, and no other files do, are partners.
+    """Return whether files that share `name`, and no other files do, are partners.
 
     Args:
         name: what is left of the last part of their paths.
-        taken: what each field's marker takes off before (folders too) and behind it.
+        taken: what each field's marker takes off before (folders too) and after it.
         alone: whether there is no other file. Among many, the marker must also not be glued to a word.
     """
     if not any(map(str.isalnum, name)):
@@ -292,12 +292,12 @@ def is_pair(name: str, taken: Sequence[tuple[str, str]], *, alone: bool) -> bool
 
 
 def without_scales(marker: str) -> str:
-    """The marker with a space for each scale, such as `x4` and `2x`."""
+    """Return the marker with a space for each scale, such as `x4` and `2x`."""
     return _SCALE.sub(" ", marker)
 
 
 def _cuts_number(name: str, before: str, behind: str) -> bool:
-    """Behind a letter too: `1_lr` is no marker of `baby1_lr`, which is another baby than `baby_hr`."""
+    """Return whether a marker cuts a number, after a letter too, as `1_lr` of `baby1_lr` (next to `baby_hr`) does."""
     return behind[:1].isdigit() or (before[-1:].isdigit() and name[0].isdigit())
 
 
@@ -306,13 +306,13 @@ def _cuts_word(name: str, before: str, behind: str, alone: bool) -> bool:
 
 
 def _glued(edge: str, letter: str, marker: str, alone: bool) -> bool:
-    """A pair alone may have a word glued to its name, `smallbaby`; `aby_lr` of `baby_lr` is more than a word."""
+    """Return whether a marker is glued to a word. That of a pair alone may be a word itself, as of `smallbaby`."""
     one_word = edge.isalpha() and letter.isalpha() and edge.islower() == letter.islower()
     return one_word and not (alone and marker.strip(_SEPARATORS).isalpha())
 
 
 def _same_numbers(markers: Iterable[str]) -> bool:
-    """Whether no two markers number the same thing differently: `_f20` and `_f15`; `_noise50` and `_512` may be."""
+    """Return whether no two markers number one thing differently: `_f20` and `_f15`; `_noise50` and `_512` may be."""
     known: dict[str, list[str]] = {}
     for marker in markers:
         numbers: dict[str, list[str]] = {}

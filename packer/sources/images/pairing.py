@@ -62,7 +62,7 @@ class Pairing(NamedTuple):
 
 
 def pair(files: Mapping[str, Sequence[str]]) -> Pairing:
-    """Pairs relative paths (with suffix, slashes between folders) of one or more fields.
+    """Pair relative paths (with suffix, slashes between folders) of one or more fields.
 
     If one marker a field leaves files without partners, every folder may have markers of its own. One file for each
     field is one sample, whatever their names are.
@@ -91,7 +91,7 @@ def _pair_with(
     markers: dict[str, dict[str, Marker]],
     outer: Mapping[str, Marker] | None = None,
 ) -> Pairing:
-    """Pairs files by what is left of their names without markers; `outer` takes off what stands before the folders."""
+    """Pair files by what is left of their names without markers; `outer` takes off what stands before the folders."""
     named: dict[str, dict[str, str]] = {}
     unmarked: dict[str, list[str]] = {}
     doubles = []
@@ -118,13 +118,13 @@ def _pair_with(
 
 
 def _folder(name: str, outer: Marker) -> str:
-    """The folders of a path that are left without the marker."""
+    """Return the folders of a path that are left without the marker."""
     inner = outer.name_of(name)
     return name if inner is None else split(inner)[0]
 
 
 def _folder_by_folder(stems: Mapping[str, Sequence[str]], outer: Mapping[str, Marker]) -> dict[str, dict[str, Marker]]:
-    """The markers of each folder that has files of all fields, below the folders that `outer` takes off."""
+    """Return the markers of each folder that has files of all fields, below the folders that `outer` takes off."""
     folders: dict[str, dict[str, list[str]]] = {}
     for field, some in stems.items():
         for name in stripped(some, outer[field]):
@@ -138,12 +138,12 @@ def _folder_by_folder(stems: Mapping[str, Sequence[str]], outer: Mapping[str, Ma
 
 
 def stem(file: str) -> str:
-    """The path without its last suffix."""
+    """Return the path without its last suffix."""
     return file[: file.rindex(".")] if "." in file.rpartition("/")[2] else file
 
 
 def share_out(found: dict[str, Found]) -> list[str]:
-    """Takes a field's files away from another one that has them all and more, and says so.
+    """Take a field's files away from another one that has them all and more, and say so.
 
     `lr='d/*x4.png' hr='d/*.png'` means by `hr` the other pictures of the folder.
 
@@ -169,7 +169,7 @@ def share_out(found: dict[str, Found]) -> list[str]:
 
 
 def markers(paired: Pairing) -> list[str]:
-    """Which markers were found, and which files are a sample although their names differ."""
+    """Say which markers were found, and which files are a sample although their names differ."""
     if len(paired.names) == 1 and not _told(paired) and len({stem(*files) for files in paired.files.values()}) > 1:
         files = " and ".join(f"{file} as {field}" for field, (file,) in paired.files.items())
         return [f"there is one file for each field: {files} are taken for one sample, {paired.names[0]!r}"]
@@ -177,7 +177,7 @@ def markers(paired: Pairing) -> list[str]:
 
 
 def _told(paired: Pairing) -> list[str]:
-    """The markers of each field, as `field lr: the names end in 'x4'`."""
+    """Return the markers of each field, as `field lr: the names end in 'x4'`."""
     sentences = []
     for field, by_folder in paired.markers.items():
         marked = {folder: str(marker) for folder, marker in by_folder.items() if str(marker)}
@@ -198,7 +198,7 @@ def marker_values(paired: Pairing) -> dict[str, Any]:
 
 
 def report_partners(paired: Pairing, found: Mapping[str, Found], on_bad: OnBad) -> None:
-    """Tells `on_bad` of every file without a partner and of every second file of one name."""
+    """Tell `on_bad` of every file without a partner and of every second file of one name."""
     for field, first, second, name in paired.doubles:
         reason = f"this file and {first} would both be sample {name!r} of field {field!r}; rename one or move it away"
         on_bad(SourceError(reason, found[field].path(second)))
@@ -225,7 +225,7 @@ def _list_orphans(paired: Pairing, count: int) -> str:
 
 
 def check_one_field(folder: str, paths: Sequence[str], sizes: NDArray[np.integer]) -> None:
-    """Refuses a folder given without FIELD= whose subfolders hold partners: pictures of one name, some times as large.
+    """Refuse a folder given without FIELD= whose subfolders hold partners: of one name, some times as large.
 
     Args:
         folder: the folder that `paths` count from.

@@ -85,7 +85,7 @@ class ImageOptions:
             raise UsageError(f"max_pixels is {self.max_pixels}; a number above 0 is expected")
 
     def check_size(self, width: int, height: int, path: str) -> None:
-        """Raises SourceError where a picture has more than `max_pixels` pixels."""
+        """Raise SourceError if a picture has more than `max_pixels` pixels."""
         if width * height > self.max_pixels:
             reason = f"has {width} x {height} pixels, more than the limit of {self.max_pixels}"
             raise SourceError(f"{reason}; raise it with --max-pixels {width * height} if the picture is meant", path)
@@ -123,7 +123,7 @@ def quiet() -> Iterator[None]:
 
 
 def read_size(path: str, kind: str, options: ImageOptions) -> tuple[int, int, Layout]:
-    """Height, width and layout of a file, from its header.
+    """Return the height, width and layout of a file, from its header.
 
     Raises:
         SourceError: the header is damaged, or the picture is one that cannot be taken in without loss.
@@ -135,7 +135,7 @@ def read_size(path: str, kind: str, options: ImageOptions) -> tuple[int, int, La
 
 
 def decode(data: bytes, path: str, kind: str, options: ImageOptions) -> NDArray[Any]:
-    """The picture as (H, W, C) in the dtype of its layout; raises SourceError as `read_size` does, or if damaged."""
+    """Return the picture as (H, W, C) in the dtype of its layout; raises SourceError as `read_size`, or if damaged."""
     with quiet(), _opened(io.BytesIO(data), path, kind, options) as image:
         layout = _layout(image, path, options)
         pixels = np.asarray(image if image.mode == layout.mode else image.convert(layout.mode))
@@ -177,7 +177,7 @@ def _layout(image: Image.Image, path: str, options: ImageOptions) -> Layout:
 
 
 def _tiff_layout(image: TiffImagePlugin.TiffImageFile, layout: Layout, path: str) -> Layout:
-    """Refuses what Pillow would change in silence: colour of more than 8 bits, signed values taken for unsigned."""
+    """Refuse what Pillow would change in silence: colour of more than 8 bits, signed values taken for unsigned."""
     bits = image.tag_v2.get(_BITS, (1,))
     sample_format = image.tag_v2.get(_SAMPLE_FORMAT, (_UNSIGNED,))[0]
     if layout.dtype == "uint8" and (max(bits) > 8 or sample_format == _SIGNED):
@@ -191,7 +191,7 @@ def _tiff_layout(image: TiffImagePlugin.TiffImageFile, layout: Layout, path: str
 
 
 def changes(image: Image.Image, *, with_alpha: bool = False) -> Iterator[str]:
-    """The sentences for an opened image of which no pixel has been decoded; `with_alpha`: it comes out as RGBA."""
+    """Yield the sentences for an opened image of which no pixel is decoded; `with_alpha`: it comes out as RGBA."""
     if not isinstance(image, TiffImagePlugin.TiffImageFile):
         if image.mode in ("L", "RGB") and "transparency" in image.info and not with_alpha:
             yield COLOUR_KEY
@@ -223,7 +223,7 @@ def _orientation(image: Image.Image) -> int | None:
 
 
 def convert_mode(image: NDArray[Any], mode: str, see_through: tuple[int, ...] | None = None) -> NDArray[Any]:
-    """(H, W, C) of uint8 or uint16 with C of 1 to 4, as (H, W, `CHANNELS[mode]`) of the same dtype.
+    """Convert (H, W, C) of uint8 or uint16 with C of 1 to 4 to (H, W, `CHANNELS[mode]`) of the same dtype.
 
     Alpha is dropped where the mode has none. Where the image has none it is full, and 0 for pixels of the colour
     `see_through` (C values).
@@ -249,7 +249,7 @@ def _alpha(colours: NDArray[Any], see_through: tuple[int, ...] | None) -> NDArra
 
 
 def _luma(rgb: NDArray[Any]) -> NDArray[Any]:
-    """Brightness by ITU-R 601-2 in fixed point: the weights add up to 65536, so 16-bit values fit into uint32."""
+    """Return brightness by ITU-R 601-2 in fixed point: weights add up to 65536, so 16-bit values fit into uint32."""
     wide = rgb.astype(np.uint32)
     total = wide[:, :, 0] * np.uint32(19595) + wide[:, :, 1] * np.uint32(38470) + wide[:, :, 2] * np.uint32(7471)
     gray: NDArray[Any] = ((total + np.uint32(0x8000)) >> np.uint32(16)).astype(rgb.dtype)

@@ -301,7 +301,7 @@ def see_through(png: Png) -> tuple[int, ...] | None:
 
 
 def _check_enough(png: Png, path: str) -> None:
-    """Refuses a header that promises more than its data can hold, before memory is taken for it."""
+    """Refuse a header that promises more than its data can hold, before memory is taken for it."""
     header = png.header
     row = (header.width * header.depth * SAMPLES[header.colour] + 7) // 8
     held = sum(map(len, png.pixels))
@@ -390,7 +390,7 @@ def _check_indices(image: NDArray[np.uint8], png: Png, path: str) -> None:
 
 
 def _colours(png: Png) -> NDArray[np.uint8]:
-    """The palette as (colours, 3), or (colours, 4) where there is transparency."""
+    """Return the palette as (colours, 3), or (colours, 4) if there is transparency."""
     colours = np.frombuffer(png.palette, np.uint8).reshape(-1, 3)
     if not png.header.transparent:
         return colours

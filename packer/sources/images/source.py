@@ -46,7 +46,7 @@ BLOCK_BYTES = 8 * 2**20
 #: a disk takes many requests at once, but threads that never wait for it only hinder each other.
 THREADS, SLOW_SECONDS, FILES_AT_ONCE = 16, 1e-4, 64
 
-#: Files that lie beside images and are clearly none; any other suffix is an error, not a guess.
+#: Suffixes of files that lie next to images and are clearly none; any other suffix is an error, not a guess.
 BESIDE = {
     *(".txt", ".md", ".rst", ".csv", ".tsv", ".json", ".jsonl", ".yaml", ".yml", ".toml", ".xml", ".html", ".htm"),
     *(".ini", ".cfg", ".db", ".log", ".pdf", ".py", ".sh", ".url", ".md5", ".sha256", ".zip", ".tar", ".gz", ".bak"),
@@ -92,7 +92,7 @@ def open_images(
     max_pixels: int = MAX_PIXELS,
     looking: Looking = not_looking,
 ) -> ImageSource:
-    """The images of one or more fields, partners paired by name.
+    """Open the images of one or more fields, partners paired by name.
 
     Args:
         inputs: by field name a folder (searched to any depth), a file, or a glob pattern.
@@ -231,7 +231,7 @@ class ImageSource(Source):
         return image
 
     def _runs(self) -> Iterator[tuple[int, int]]:
-        """Samples start..end of every block."""
+        """Yield samples start..end of every block."""
         each = sum(self.shapes(spec.name).prod(1) * spec.itemsize for spec in self.fields)
         ends = np.cumsum(each)
         start = 0
@@ -249,7 +249,7 @@ def _room(spec: FieldSpec, count: int) -> NDArray[Any] | list[NDArray[Any]]:
 
 
 def _find(field: str, text: str, on_bad: OnBad, looking: Looking = not_looking) -> Found:
-    """The image files that `text` stands for: all below a folder, one file, or what matches a glob pattern.
+    """Find the image files that `text` stands for: all below a folder, one file, or what fits a glob pattern.
 
     Hidden files, files without a suffix and the suffixes in `BESIDE` are left out and counted. `on_bad`
     is told of every other file that is no image, `looking` how many are found.
@@ -265,7 +265,7 @@ def _find(field: str, text: str, on_bad: OnBad, looking: Looking = not_looking) 
 
 
 def describe(left_out: Counter[str]) -> str:
-    """For example `3 .txt, 1 hidden`."""
+    """Return what was passed over in words, such as `3 .txt, 1 hidden`."""
     return ", ".join(f"{count} {what}" for what, count in sorted(left_out.items()))
 
 
@@ -284,7 +284,7 @@ def _sort_out(found: files.Found, on_bad: OnBad) -> Found:
 
 
 def _unfit(file: str, suffix: str, regular: bool) -> str:
-    """Why this file cannot be an image, or the empty string."""
+    """Return why this file cannot be an image, or the empty string."""
     if suffix not in IMAGES:
         return (
             f"is not an image ({SUFFIX_LIST} are), but lies among images; move it away, or name a pattern like '*.png'"
@@ -299,7 +299,7 @@ def _unfit(file: str, suffix: str, regular: bool) -> str:
 
 
 def _left_out(found: Mapping[str, Found]) -> list[str]:
-    """What was passed over in the folders."""
+    """Return what was passed over in the folders."""
     return [f"field {field}: left out {describe(some.left_out)}" for field, some in found.items() if some.left_out]
 
 
@@ -364,7 +364,7 @@ def _headers(paths: Sequence[str], options: ImageOptions) -> list[ImageHeader | 
 
 
 def field_spec(field: str, samples: Samples, folder: str) -> FieldSpec:
-    """What the field is: its common dtype and channels, and its size where all images have one.
+    """Return what the field is: its common dtype and channels, and its size if all images have one.
 
     Args:
         folder: the folder that paths of the field count from.
@@ -406,7 +406,7 @@ def _mixed(
 
 
 def _check_sizes(names: Sequence[str], sizes: Mapping[str, NDArray[np.integer]]) -> list[str]:
-    """Whether every two fields keep one whole ratio of size; `sizes` by field: (n, 2), height and width."""
+    """Say of every two fields whether they keep one whole ratio of size; `sizes`: (n, 2), height and width."""
     sentences = []
     for first, second in combinations(sizes, 2):
         small, large = sorted((first, second), key=lambda field: int(sizes[field].sum(dtype=np.int64)))
@@ -434,7 +434,7 @@ def _ratio(names: Sequence[str], sizes: Mapping[str, NDArray[np.integer]], small
 
 
 def _check_dtypes(dtypes: Mapping[str, str]) -> list[str]:
-    """Says so where fields differ in bit depth, which is allowed."""
+    """Say so if fields differ in bit depth, which is allowed."""
     if len(set(dtypes.values())) < 2:
         return []
     return ["bit depths differ: " + ", ".join(f"{field} is {dtype}" for field, dtype in dtypes.items())]
