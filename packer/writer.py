@@ -110,7 +110,7 @@ class DatasetWriter:
         self._is_broken = False
 
     def add(self, sample: Mapping[str, Any], name: str | None = None) -> None:
-        """Adds a sample: field name to array, number, str or tensor.
+        """Add a sample: field name to array, number, str or tensor.
 
         Args:
             name: its name; all samples have one, or none has.
@@ -163,7 +163,7 @@ class DatasetWriter:
         finish(self._folder, made, self._reports)
 
     def _refusal(self) -> UsageError | WriteError:
-        """Why nothing can be added any more."""
+        """Return why nothing can be added any more."""
         if self._is_broken:
             return WriteError(
                 f"{self._folder.path} stays unfinished: an error or a signal came while a sample was written, part of "
@@ -172,7 +172,7 @@ class DatasetWriter:
         return UsageError(f"the writer of {self._folder.path} is closed; samples are added within its `with` block")
 
     def _check_name(self, name: str | None, number: int) -> bytes | None:
-        """The name as it is stored."""
+        """Return the name as it is stored."""
         if self._named is not None and (name is not None) != self._named:
             raise UsageError(f"sample {number} has {'no' if name is None else 'a'} name, unlike those before it")
         if name is None:
@@ -183,7 +183,7 @@ class DatasetWriter:
         return key
 
     def _hold(self, sample: Sample, name: str | None) -> None:
-        """Holds a sample back that fits the schema or those before it; the last one settles what is not known."""
+        """Hold a sample back that fits the schema or those before it; the last one settles what is not known."""
         if self._specs is None:
             self._check_alike(sample)
         else:
@@ -198,14 +198,14 @@ class DatasetWriter:
             self._held, self._held_bytes = held, nbytes
 
     def _check_alike(self, sample: Sample) -> None:
-        """Raises SourceError where no schema fits both the first sample and this one."""
+        """Raise SourceError if no schema fits both the first sample and this one."""
         try:
             infer_fields([*(first for first, _ in self._held[:1]), sample])
         except SourceError as error:
             raise SourceError(f"sample {self._samples}: {error.reason}") from None
 
     def _settle(self, held: Sequence[tuple[Sample, str | None]]) -> None:
-        """Fixes schema and codecs by the samples held back, and writes them."""
+        """Fix schema and codecs by the samples held back, and write them."""
         fields = self._stored_fields([sample for sample, _ in held])
         blocks = [(one_block(sample, fields, f"sample {i}"), name) for i, (sample, name) in enumerate(held)]
         self._fields, self._held = fields, []
@@ -220,7 +220,7 @@ class DatasetWriter:
         return tuple(stored_fields(specs, self._codec, sizes, lambda: held))
 
     def _write(self, blocks: Sequence[tuple[Block, str | None]]) -> None:
-        """Writes blocks of one sample each, with their names."""
+        """Write blocks of one sample each, with their names."""
         # Until it is done: some columns may hold a sample and others not.
         self._is_broken = True
         for block, name in blocks:

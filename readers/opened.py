@@ -104,7 +104,7 @@ class NameTables:
         self._lock = threading.Lock()
 
     def of(self, path: Path, entry: FileEntry, samples: int) -> Names:
-        """The table at a path, opened where it is not open."""
+        """Return the table at a path, opened if it is not open yet."""
         key = (path.stat().st_dev, path.stat().st_ino) if path.exists() else (0, 0)
         with self._lock:
             found = self._open.get(key)
@@ -117,7 +117,7 @@ _NAMES = NameTables()
 
 
 def open_names(folder: Path, manifest: Manifest) -> Names:
-    """The table of names, shared by all datasets of this process on one file.
+    """Return the table of names, shared by all datasets of this process on one file.
 
     It may be used across a fork: it is a read-only map without locks.
 
@@ -131,12 +131,12 @@ def open_names(folder: Path, manifest: Manifest) -> Names:
 
 
 def describe(folder: Path, manifest: Manifest, number: int) -> str:
-    """The dataset and a sample of it in words, for messages."""
+    """Return the dataset and a sample of it in words, for messages."""
     return f"{folder}: {in_words(folder, manifest, number)}"
 
 
 def in_words(folder: Path, manifest: Manifest, number: int) -> str:
-    """A sample in words: its number, and its name where it has one that can be read."""
+    """Return a sample in words: its number, and its name if it has one that can be read."""
     try:
         name = open_names(folder, manifest).name(number)
     except DatasetError:

@@ -1,7 +1,7 @@
 """Whether the loops of `loops.py` are there yet: loaded once they are worth the half second that this takes.
 
-Pairs of 16 and 64 px with LZ4 take 4.1 us each with them and 5.7 without, clouds with blosc 54 and 74, and of two
-threads neither waits for the other's lock between two frames, which doubles clouds again. A process that reads a few
+With them frames are decoded 1.4 times as fast, and of two threads neither waits for the other's lock between two
+frames (docs/benchmark.md). A process that reads a few
 batches, or looks at one dataset, has nothing of it. So frames are handled one by one until that has taken as long as
 loading would: at worst, everything takes twice as long as if that had been known before.
 """
@@ -45,7 +45,7 @@ class Loading:
         self.seconds = 0.0
 
     def load(self) -> ModuleType | None:
-        """The loops, now; None where they cannot be had, or another thread is about to load them."""
+        """Return the loops, now, or None if they cannot be had, or another thread is about to load them."""
         if self.found is None and self.failure is None and _lock.acquire(blocking=False):
             try:
                 _check_memory()
@@ -60,12 +60,12 @@ class Loading:
         return self.found
 
     def is_possible(self) -> bool:
-        """Whether the loops are loaded, or nothing is known that would keep them from it."""
+        """Return whether the loops are loaded, or nothing is known that would keep them from it."""
         return self.found is not None or (self.failure is None and find_spec("numba") is not None)
 
 
 def _check_memory() -> None:
-    """Raises MemoryError where this process may not take what a compiler takes: short of it, LLVM ends the process."""
+    """Raise MemoryError if this process may not take what a compiler takes: short of it, LLVM ends the process."""
     try:
         import resource
 
@@ -86,18 +86,18 @@ if hasattr(os, "register_at_fork"):
 
 
 def loops() -> ModuleType | None:
-    """The module `loops`, if it is loaded or worth it by now; None where frames are to be handled one by one."""
+    """Return the module `loops`, if it is loaded or worth it by now, or None if frames are to be handled one by one."""
     return loading.found or (loading.load() if loading.seconds > WORTH_SECONDS else None)
 
 
 def number_of(codec: Sequence[dict[str, Any]]) -> int | None:
-    """What the loops call the codec of a column, differences between rows aside; None where they do not know it."""
+    """Return what the loops call the codec of a column, its filter aside, or None if they do not know it."""
     ids = [config["id"] for config in codec if config["id"] != "rowdelta"]
     return CODECS.get(ids[0]) if len(ids) == 1 else None
 
 
 def note_since(began: float) -> None:
-    """Notes that frames were handled one by one since `began`, by `time.perf_counter`."""
+    """Note that frames were handled one by one since `began`, by `time.perf_counter`."""
     loading.seconds += time.perf_counter() - began
 
 
@@ -117,7 +117,7 @@ FUNCTIONS = {
 
 
 def addresses() -> dict[str, int]:
-    """The address of each of `FUNCTIONS`, by its name.
+    """Return the address of each of `FUNCTIONS`, by its name.
 
     Raises:
         ImportError, OSError: a module is missing, or was built in another way.

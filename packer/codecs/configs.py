@@ -34,7 +34,7 @@ LZ4 = ("lz4", "lz4hc")
 
 
 def parse_codec(text: str) -> tuple[Config, ...]:
-    """The configs that `text` names: one of `NAMED`, or a numcodecs config (or a list of them) as JSON.
+    """Return the configs that `text` names: one of `NAMED`, or a numcodecs config (or a list of them) as JSON.
 
     Raises:
         UsageError: no codec of that name, or not a config.
@@ -57,7 +57,7 @@ def parse_codec(text: str) -> tuple[Config, ...]:
 
 
 def _try(configs: tuple[Config, ...]) -> None:
-    """Raises UsageError where a codec cannot encode bytes; zeros, which no codec for numbers changes."""
+    """Raise UsageError if a codec cannot encode bytes; zeros, which no codec for numbers changes."""
     codec = FrameCodec(configs, np.dtype("u1"))
     try:
         codec.encode(np.zeros(256, np.uint8))
@@ -66,7 +66,7 @@ def _try(configs: tuple[Config, ...]) -> None:
 
 
 def codec_name(configs: Sequence[Config]) -> str:
-    """The short name of a codec, for people."""
+    """Return the short name of a codec, for people."""
     for name, named in NAMED.items():
         if tuple(configs) == named:
             return name
@@ -74,7 +74,7 @@ def codec_name(configs: Sequence[Config]) -> str:
 
 
 def check_fits(configs: Sequence[Config], spec: FieldSpec) -> None:
-    """Raises UsageError where a codec cannot be used for a field."""
+    """Raise UsageError if a codec cannot be used for a field."""
     for config in configs:
         kind = FILTERS.get(config["id"])
         if kind and not (spec.kind == "image" and spec.dtype in kind.dtypes):

@@ -54,7 +54,7 @@ _MOST = 2**31 - 1
 
 
 def _compiled(signature: Any) -> Callable[[Any], Any]:
-    """Compiles a function, or finds it compiled by an earlier process."""
+    """Compile a function, or find it compiled by an earlier process."""
 
     def compile_(function: Any) -> Any:
         try:
@@ -67,14 +67,14 @@ def _compiled(signature: Any) -> Callable[[Any], Any]:
 
 @njit
 def _word(memory: Any, at: int) -> int:  # pragma: no cover
-    """Four bytes as a number, little-endian."""
+    """Return four bytes as a number, little-endian."""
     first, second = _long(memory[at]), _long(memory[at + 1])
     return first | second << 8 | _long(memory[at + 2]) << 16 | _long(memory[at + 3]) << 24
 
 
 @njit
 def _add_rows(values: Any, row: int) -> None:  # pragma: no cover
-    """Adds to each row the one above, modulo 2**bits."""
+    """Add to each row the one above, modulo 2**bits."""
     for at in range(row, len(values), row):
         above, below = values[at - row : at], values[at : at + row]
         for i in range(row):
@@ -85,12 +85,12 @@ def _add_rows(values: Any, row: int) -> None:  # pragma: no cover
 def decode(
     codec: int, memory: Any, spans: Any, sizes: Any, places: Any, rows: Any, item: int, out: Any
 ) -> int:  # pragma: no cover
-    """Decodes frames; of images that are stored as differences between rows, it also undoes these.
+    """Decode frames; of images that are stored as differences between rows, also undo these.
 
     Args:
         codec: a value of `compiled.CODECS`.
         memory: (bytes,) uint8, in which the frames lie.
-        spans: first byte of each frame and the one behind its last, (n, 2) int64.
+        spans: first byte of each frame and the one after its last, (n, 2) int64.
         sizes: raw bytes of each, (n,) int64. A frame that has as many is not encoded.
         places: where in `out` each is to begin, (n,) int64.
         rows: bytes of a row of each, (n,) int64; anything where `item` is 0.
@@ -149,7 +149,7 @@ def decode(
 
 @_compiled(_long(_MEMORY, _SPANS, _HASHES))
 def hashes(memory: Any, spans: Any, found: Any) -> int:  # pragma: no cover
-    """The xxh3 of each frame, as `decode` takes them, into (n,) uint64; returns how many lie within the memory."""
+    """Put the xxh3 of each frame, as `decode` takes them, into (n,) uint64; return how many lie within the memory."""
     source = memory.ctypes.data
     for frame in range(len(found)):
         start, end = spans[frame, 0], spans[frame, 1]

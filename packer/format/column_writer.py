@@ -38,14 +38,14 @@ class Chunks:
         self._used = 0
 
     def append(self, frames: list[Buffer]) -> None:
-        """Adds frames that must lie in one chunk."""
+        """Add frames that must lie in one chunk."""
         self._make_room(sum(map(len, frames)))
         for frame in frames:
             self._note(frame)
             self._copy(np.frombuffer(frame, np.uint8))
 
     def append_rows(self, frames: NDArray[np.uint8]) -> None:
-        """Adds frames of one size (m, bytes), as many at a time as the chunk has room for."""
+        """Add frames of one size (m, bytes), as many at a time as the chunk has room for."""
         size = frames.shape[1]
         at = 0
         while at < len(frames):
@@ -58,7 +58,7 @@ class Chunks:
             at += len(some)
 
     def flush(self) -> None:
-        """Stores the chunk that is being filled."""
+        """Store the chunk that is being filled."""
         if len(self.checksums) == (self.table[-1][1] if self.table else 0):
             return
         number = self._put(self._buffer[: self._used].data)
@@ -67,7 +67,7 @@ class Chunks:
         self._used = 0
 
     def _make_room(self, size: int) -> None:
-        """Sees to it that `size` more bytes fit into the buffer."""
+        """See to it that `size` more bytes fit into the buffer."""
         if size > MAX_CHUNK_BYTES:
             raise UsageError(f"a sample takes {size:,} bytes; {MAX_CHUNK_BYTES:,} is the most, split it into several")
         if self._used and self._used + size > self._limit:
@@ -118,7 +118,7 @@ class ColumnWriter:
         return self._chunks.offsets[-1]
 
     def add(self, values: NDArray[Any] | Sequence[NDArray[Any]]) -> None:
-        """Adds samples: one array (m, *shape) for fixed fields, a sequence of arrays for ragged ones.
+        """Add samples: one array (m, *shape) for fixed fields, a sequence of arrays for ragged ones.
 
         Raises:
             UsageError: an array has another dtype or shape than the field.
@@ -133,7 +133,7 @@ class ColumnWriter:
             self._add_ragged(np.ascontiguousarray(value))
 
     def finish(self) -> dict[str, NDArray[np.uint64]]:
-        """Writes what is still waiting; returns the index arrays by name, in the order of their keys."""
+        """Write what is still waiting; return the index arrays by name, in the order of their keys."""
         self.flush()
         arrays = {
             "checksums": np.array(self._chunks.checksums, "<u8"),
@@ -146,12 +146,12 @@ class ColumnWriter:
         return {name: arrays[name] for name in index_arrays(self.field)}
 
     def flush(self) -> None:
-        """Writes what is still waiting; nothing can be added behind it."""
+        """Write what is still waiting; nothing can be added after it."""
         self._close_frame()
         self._chunks.flush()
 
     def _check(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-        """Bytes of another dtype would be read back as other numbers."""
+        """Raise UsageError if values do not fit: bytes of another dtype would be read back as other numbers."""
         wanted = self.field.shape
         fits = len(shape) == len(wanted) and all(w in (None, n) for n, w in zip(shape, wanted, strict=True))
         if dtype != self._dtype or not fits:
@@ -202,7 +202,7 @@ class ColumnWriter:
         return self.field.frame.samples
 
     def _close_frame(self) -> None:
-        """Makes a frame of the waiting samples."""
+        """Make a frame of the waiting samples."""
         if not self._n_waiting:
             return
         waiting, self._waiting, self._n_waiting = self._waiting, [], 0
@@ -213,7 +213,7 @@ class ColumnWriter:
             self._add_frames(np.concatenate(waiting)[None])
 
     def _add_frames(self, frames: NDArray[Any]) -> None:
-        """Adds frames (m, samples a frame, *shape) of a fixed field."""
+        """Add frames (m, samples a frame, *shape) of a fixed field."""
         if self._codec.filter:
             samples = frames.reshape(frames.shape[0] * frames.shape[1], *self.field.shape)
             frames = self._codec.filter.apply(samples).reshape(frames.shape)
@@ -224,7 +224,7 @@ class ColumnWriter:
             self._chunks.append([self._codec.encode(frame)])
 
     def _add_bands(self, sample: NDArray[Any]) -> None:
-        """Adds one sample as frames of some rows each, all in one chunk."""
+        """Add one sample as frames of some rows each, all in one chunk."""
         rows = self.field.frame.rows
         assert rows is not None
         bands = [sample[at : at + rows] for at in range(0, len(sample), rows)]

@@ -25,17 +25,17 @@ MAX_CHUNKS = 10**8
 
 
 def chunk_key(number: int) -> bytes:
-    """Key of the shard's chunk `number`, counted over all its columns."""
+    """Return the key of the shard's chunk `number`, counted over all its columns."""
     return b"%b%08d" % (CHUNK, number)
 
 
 def column_key(column: int, array: str) -> bytes:
-    """Key of an index array of the column of field number `column`."""
+    """Return the key of an index array of the column of field number `column`."""
     return b"column/%03d/%s" % (column, array.encode())
 
 
 def index_arrays(field: Field) -> tuple[str, ...]:
-    """Names of the index arrays that the column of a field has, in key order.
+    """Return the names of the index arrays that the column of a field has, in key order.
 
     `checksums` (frames,) and `chunks` (chunks, 3) always; `frame_offsets` (frames + 1,) where frames are
     encoded; `sample_frames` (samples + 1,) for ragged samples framed by rows; `sample_offsets`
@@ -64,21 +64,19 @@ class ShardHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 #: Target size of a chunk: what is copied into it, by LMDB and by the kernel, stays in the processor's cache on its way
-#: to the file, and LMDB asks for memory that it has used before. 84 MB of HDF5 take 140 ms, 150 in chunks of 4 MiB and
-#: 180 in chunks of 16. Smaller ones gain nothing more, and each costs time when a dataset is opened.
+#: to the file, and LMDB asks for memory that it has used before. Smaller ones gain nothing more, and each costs time
+#: when a dataset is opened. All of these sizes were measured: docs/benchmark.md, "Sizes and shares".
 #: LMDB values of 4096 m - 16 bytes waste nothing.
 CHUNK_BYTES = 2 * 2**20 - 16
 #: Small samples share a compressed frame of about this size: below it codecs gain little.
 FRAME_BYTES = 16 * 2**10
-#: Samples at least this large have frames of their own, so that reading one at random decodes no neighbours: pictures
-#: of 7 kB read twice as fast, and take 0.7% less space with rowdelta+zstd, 3% less with zstd.
+#: Samples at least this large have frames of their own, so that reading one at random decodes no neighbours.
 OWN_FRAME_BYTES = 4 * 2**10
 #: With LZ4 the shared frames are smaller: larger ones gain little, and LZ4 is chosen to read single samples quickly.
 LZ4_FRAME_BYTES = 4 * 2**10
-#: And samples at least this large have frames of their own: pictures of 768 bytes read twice as fast, and take 2% less
-#: space, since each one that does not shrink is kept raw.
+#: And samples at least this large have frames of their own: each one that does not shrink is kept raw.
 LZ4_OWN_FRAME_BYTES = 512
-#: Uncompressed frames only carry a checksum: 64 KiB costs 0.01% of space.
+#: Uncompressed frames only carry a checksum, which costs next to nothing.
 RAW_FRAME_BYTES = 64 * 2**10
 #: Larger samples are stored in bands of rows, so that a crop decodes only the bands it touches.
 BAND_SAMPLE_BYTES = 2**20
@@ -93,5 +91,5 @@ _LEAST_PAGES = 16
 
 
 def chunk_bytes(fields: int) -> int:
-    """Target size of a chunk in a dataset of so many fields: smaller for three and more, so that memory is bounded."""
+    """Return the target size of a chunk in a dataset of so many fields: smaller for three and more, to bound memory."""
     return min(CHUNK_BYTES, max(_LEAST_PAGES, _FILLING_BYTES // 4096 // max(fields, 1)) * 4096 - 16)

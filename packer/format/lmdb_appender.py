@@ -37,7 +37,7 @@ class clear_errors:  # noqa: N801  # reads as a statement
             ) from None
 
     def _reason(self, error: BaseException) -> str:
-        """The words of LMDB or the system; LMDB calls it an input/output error when the disk took but a part."""
+        """Return the words of LMDB or the system; LMDB calls it an input/output error when the disk took but a part."""
         with contextlib.suppress(OSError):
             if "Input/output error" in str(error) and shutil.disk_usage(self._path.parent).free < _HARDLY_ANY:
                 return os.strerror(errno.ENOSPC)
@@ -46,12 +46,11 @@ class clear_errors:  # noqa: N801  # reads as a statement
 
 #: Stored bytes between two commits: two full chunks. Until then they lie in memory twice, as LMDB's dirty pages and
 #: here for a replay. What is written at once decides how large the pieces of memory are in which Linux keeps the file
-#: for its readers (6.16 and later, on ext4): of one chunk none is a whole 2 MiB, since chunks begin anywhere; of two,
-#: half lie in such pieces, and pairs of 13 kB are read in 187 us a batch of 128 instead of 214. Four chunks make 72%,
-#: but take a third more time to write.
+#: for its readers (6.16 and later, on ext4): of one chunk none is a whole 2 MiB, since chunks begin anywhere, of two
+#: half are, and small pairs are read faster. Four take a third more time to write (docs/benchmark.md).
 COMMIT_BYTES = 4 * 10**6
 #: Bytes between two times that the file is mapped anew. What commits look at through the map counts as memory of the
-#: process, with all that lies around it: 420 MB of a shard of 1 GiB.
+#: process, with all that lies around it.
 REMAP_BYTES = 16 * 10**6
 #: What `sync_file_range` is told: to begin to write.
 _WRITE = 2
@@ -119,7 +118,7 @@ class LmdbAppender:
         self._txn = self._env.begin(write=True)
 
     def finish(self) -> None:
-        """Commits, waits until the file is on the disk, and closes it."""
+        """Commit, wait until the file is on the disk, and close it."""
         self.commit()
         self._txn.abort()
         self._env.sync(True)
@@ -127,7 +126,7 @@ class LmdbAppender:
         self._close()
 
     def abort(self) -> None:
-        """Closes and removes the file."""
+        """Close and remove the file."""
         self._txn.abort()
         self._env.close()
         self._close()
@@ -147,7 +146,7 @@ class LmdbAppender:
             raise AssertionError(f"key {key!r} is not greater than the one before")
 
     def _replay(self) -> None:
-        """Doubles the map and puts the open batch again: after MapFullError its transaction is dead."""
+        """Double the map and put the open batch again: after MapFullError its transaction is dead."""
         while True:
             self._txn.abort()
             self._grow()

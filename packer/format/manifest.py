@@ -24,8 +24,8 @@ class ValueStats(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     Attributes:
         count: finite values; all the rest is of these alone.
         nan, inf: values that are no number, and infinite ones of either sign.
-        min, max: exact; None where there is no value.
-        mean, std: the standard deviation of all values (divided by `count`); None where there is no value, or where
+        min, max: exact; None if there is no value.
+        mean, std: the standard deviation of all values (divided by `count`); None if there is no value, or where
             float64 cannot hold the sums.
     """
 
@@ -39,7 +39,7 @@ class ValueStats(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def values(self) -> int:
-        """Values of every kind."""
+        """Return the values of every kind."""
         return self.count + self.nan + self.inf
 
 
@@ -93,7 +93,7 @@ class ColumnTotals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def total_of(columns: Iterable[ColumnTotals]) -> ColumnTotals:
-    """The totals of one field over several shards or datasets."""
+    """Return the totals of one field over several shards or datasets."""
     held = list(columns)
     return ColumnTotals(raw=sum(column.raw for column in held), stored=sum(column.stored for column in held))
 
@@ -111,7 +111,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     columns: dict[str, ColumnTotals]
     origin: dict[str, Any]
     planned_bytes: Count | None = None
-    #: The list of samples that were left out; absent where there are none. The file may be longer: what an append has
+    #: The list of samples that were left out; absent if there are none. The file may be longer: what an append has
     #: listed that was killed is no part of the dataset.
     left_out: FileEntry | msgspec.UnsetType = msgspec.UNSET
     #: Absent from the file where nobody asked for it.
@@ -135,7 +135,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             self._check_stats(self.stats)
 
     def _check_stats(self, stats: dict[str, FieldStats]) -> None:
-        """Raises ValueError where statistics are not of as many values as the columns hold."""
+        """Raise ValueError if statistics are not of as many values as the columns hold."""
         values = {field.name: self.columns[field.name].raw // field.itemsize for field in self.fields}
         for name, of_field in stats.items():
             if values.get(name) != of_field.all.values:
@@ -143,12 +143,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def file_bytes(self) -> int:
-        """Bytes of the shards and the table of names."""
+        """Return the bytes of the shards and the table of names."""
         return sum(shard.bytes for shard in self.shards) + (self.names.bytes if self.names else 0)
 
 
 def _index_bytes(field: Field) -> float:
-    """Bytes that a sample takes in its shard at least: raw values, sizes and shapes of its own, a part of a checksum.
+    """Return the least bytes that a sample takes in its shard: raw values, its sizes and shapes, part of a checksum.
 
     Numbers of samples are checked by it, before anything is allocated for them.
     """
@@ -158,7 +158,7 @@ def _index_bytes(field: Field) -> float:
 
 
 def check_count(fields: int) -> None:
-    """Raises UsageError where there are more fields than a dataset may have."""
+    """Raise UsageError if there are more fields than a dataset may have."""
     if fields > MAX_FIELDS:
         raise UsageError(
             f"{fields:,} fields; {MAX_FIELDS:,} is the most. Choose some (--field, --skip), or pack several datasets"
@@ -166,13 +166,13 @@ def check_count(fields: int) -> None:
 
 
 def encode(manifest: Manifest) -> bytes:
-    """The bytes of manifest.json: JSON in a fixed order, with the digest of all the rest as its last member."""
+    """Return the bytes of manifest.json: JSON in a fixed order, with the digest of all the rest as its last member."""
     body = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
     return body[:-2] + _tail(body[:-2])
 
 
 def decode(data: bytes, path: str) -> Manifest:
-    """The manifest that `data` holds.
+    """Return the manifest that `data` holds.
 
     Raises:
         ManifestError: it is not one; the message names the place in it.
@@ -197,13 +197,13 @@ def decode(data: bytes, path: str) -> Manifest:
 
 
 def _tail(body: bytes) -> bytes:
-    """The last member of a manifest whose earlier bytes are `body`, and the end: `body` and `\\n}` are digested."""
+    """Return the last member of a manifest after the bytes `body`, and its end: `body` and `\\n}` are digested."""
     digest = xxhash.xxh3_128_hexdigest(body + b"\n}")
     return b',\n "digest": "' + digest.encode() + b'"\n}\n'
 
 
 def read(folder: Path) -> Manifest:
-    """The manifest of the packed dataset in `folder`.
+    """Return the manifest of the packed dataset in `folder`.
 
     Raises:
         UnfinishedError: the conversion into the folder was not finished.
@@ -225,7 +225,7 @@ def read(folder: Path) -> Manifest:
 
 
 def write(folder: Path, manifest: Manifest) -> None:
-    """Puts the manifest in place in one rename, after it has reached the disk."""
+    """Put the manifest in place in one rename, after it has reached the disk."""
     temporary = folder / (MANIFEST + ".partial")
     write_synced(temporary, encode(manifest))
     temporary.replace(folder / MANIFEST)

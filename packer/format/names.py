@@ -188,7 +188,7 @@ class Names:
         self._search = KeySearch(memoryview(self._map), str(path))
 
     def numbers(self, names: Sequence[str]) -> NDArray[np.int64]:
-        """Number of each sample named.
+        """Return the number of each sample named.
 
         Raises:
             MissingNameError: no sample has one of the names.
@@ -200,18 +200,18 @@ class Names:
         return self._decode(found)
 
     def contains(self, name: str) -> bool:
-        """Whether a sample has this name."""
+        """Return whether a sample has this name."""
         return self._search.get(_name_key(name)) is not None
 
     def name(self, number: int) -> str:
-        """Name of a sample."""
+        """Return the name of a sample."""
         value = self._search.get(KEY.pack(BY_NUMBER, number))
         if value is None:
             raise DamagedError(f"{self.path}: sample {number} has no name; run `packer repair`")
         return value.decode("utf-8", "replace")
 
     def close(self) -> None:
-        """Gives the map back; nothing can be looked up any more."""
+        """Give the map back; nothing can be looked up any more."""
         self._search.close()
         self._map.close()
 

@@ -49,7 +49,7 @@ def overflow_pages(value_bytes: int) -> int:
 
 
 def _entry_bytes(key_bytes: int, held: int = 0) -> int:
-    """Room that an entry takes on a page: of a branch, whose child's number is in the header, or with what it holds."""
+    """Return the room that an entry takes on a branch page, or on a leaf with what it holds there."""
     return (NODE_HEADER + key_bytes + held + 1 & ~1) + SLOT
 
 
@@ -118,7 +118,7 @@ class PageReplay:
 
     @property
     def file_bytes(self) -> int:
-        """Size of the file in bytes as of the last commit; puts after it make the figure meaningless."""
+        """Return the size of the file in bytes as of the last commit; puts after it make the figure meaningless."""
         pages = META_PAGES + self.tree_pages + self._free_list_pages + self._last + self._last_but_one
         return pages * PAGE_SIZE
 

@@ -73,7 +73,7 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def np_dtype(self) -> np.dtype[Any]:
-        """The dtype as it is on disk: little-endian."""
+        """Return the dtype as it is on disk: little-endian."""
         return np.dtype(str(self.dtype)).newbyteorder("<")
 
     @property
@@ -82,7 +82,7 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def ragged_axes(self) -> tuple[int, ...]:
-        """Numbers of the axes whose length differs between samples."""
+        """Return the numbers of the axes whose length differs between samples."""
         return tuple(i for i, n in enumerate(self.shape) if n is None)
 
     @property
@@ -91,12 +91,12 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def fixed_bytes(self) -> int:
-        """Bytes of one sample with every ragged axis counted as 1."""
+        """Return the bytes of one sample with every ragged axis counted as 1."""
         return self.itemsize * math.prod(1 if n is None else n for n in self.shape)
 
 
 def check_field_name(name: str) -> None:
-    """Raises ValueError where `name` cannot be a field name."""
+    """Raise ValueError if `name` cannot be a field name."""
     if not name or not name.isprintable() or name != name.strip() or any(c in name for c in "=/\\"):
         raise ValueError(f"field name {name!r}: printable characters without =, / or \\ are expected")
     if len(name.encode()) > MAX_NAME_BYTES:
@@ -144,7 +144,7 @@ class Field(FieldSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def bands(self) -> int:
-        """Frames of one sample, where each frame holds some of its rows and all samples have as many of these."""
+        """Number of frames of one sample, if frames hold rows and all samples have as many of these."""
         return -(-(self.shape[0] or 0) // (self.frame.rows or 1))
 
     @property
@@ -153,7 +153,7 @@ class Field(FieldSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def spec_of(name: str, array: np.ndarray[Any, Any], kind: Kind = "array") -> FieldSpec:
-    """The schema of a field whose samples all look like `array`.
+    """Return the schema of a field whose samples all look like `array`.
 
     Raises:
         UsageError: the dtype cannot be stored.
@@ -165,7 +165,7 @@ def spec_of(name: str, array: np.ndarray[Any, Any], kind: Kind = "array") -> Fie
 
 
 def no_text(what: str, error: UnicodeEncodeError) -> SourceError:
-    """The error of a str that cannot be encoded: one with half a surrogate pair, as file names that are no text have.
+    """Return the error of a str with half a surrogate pair, as file names that are no text have.
 
     Args:
         what: the text at fault, in words.

@@ -69,7 +69,7 @@ class Shard:
             self.map = with_room(path, lambda: mmap.mmap(self.fd, 0, access=mmap.ACCESS_READ))
             self.bytes = memoryview(self.map)
             # The tree is a few pages at the end of the file; for each the kernel would read all around it, 8 MiB where
-            # it is set for large files: six shards took 53 MB and 90 ms to open, and take 3 MB and 25 ms.
+            # it is set for large files.
             self.read_around(False)
             self._chunks, others = btree.walk_numbered(self.bytes, page_size, self.path, CHUNK)
             self._values = {value.key: value for value in others}
@@ -79,13 +79,13 @@ class Shard:
             raise
 
     def read_around(self, wanted: bool) -> None:
-        """Whether a page that is not in memory makes the kernel read what lies around it; at first it does."""
+        """Set whether a page that is not in memory makes the kernel read what lies around it; at first it does."""
         if hasattr(mmap, "MADV_RANDOM"):
             with contextlib.suppress(OSError, ValueError):  # a hint; and the map may have been closed meanwhile
                 self.map.madvise(mmap.MADV_NORMAL if wanted else mmap.MADV_RANDOM)
 
     def value(self, key: bytes) -> memoryview:
-        """The bytes of a value, a view of the map.
+        """Return the bytes of a value, a view of the map.
 
         Raises:
             DamagedError: there is no such key.
@@ -100,7 +100,7 @@ class Shard:
         return self.bytes[offset : offset + size]
 
     def header(self) -> ShardHeader:
-        """The shard's own header."""
+        """Return the shard's own header."""
         try:
             header = msgspec.json.decode(self.value(HEADER), type=ShardHeader)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
@@ -124,7 +124,7 @@ class Shard:
         return header
 
     def index(self, number: int, field: Field, samples: int) -> ColumnIndex:
-        """The checked index of the column of field `number`."""
+        """Return the checked index of the column of field `number`."""
 
         def find(name: str) -> memoryview:
             return self.value(column_key(number, name))
@@ -132,7 +132,7 @@ class Shard:
         return check_index(field, samples, find, self._find_chunks, self.path)
 
     def column(self, number: int, field: Field, samples: int) -> Column:
-        """The column of field `number`, for decoding."""
+        """Return the column of field `number`, for decoding."""
         return Column(self.index(number, field, samples), self.bytes, self.path)
 
     def names(self, samples: int) -> Iterator[bytes]:
@@ -158,11 +158,11 @@ class Shard:
                 self.map.madvise(mmap.MADV_DONTNEED)  # pages that were looked at count as memory of the process
 
     def forget(self) -> None:
-        """Lets go of where the values are, 16 bytes a chunk, when all that is wanted of the shard has been found."""
+        """Let go of where the values are, 16 bytes a chunk, when all that is wanted of the shard has been found."""
         self._chunks, self._values = self._chunks[:0].copy(), {}
 
     def close(self) -> None:
-        """Gives the map back. Arrays that still look into it keep it alive until they are gone."""
+        """Give the map back. Arrays that still look into it keep it alive until they are gone."""
         self.forget()
         if self.fd >= 0:
             os.close(self.fd)
@@ -180,7 +180,7 @@ class Shard:
         self.close()
 
     def _find_chunks(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """File offset and size of chunks, (n, 2)."""
+        """Return the file offset and size of chunks, (n, 2)."""
         absent = (numbers < 0) | (numbers >= len(self._chunks))
         if absent.any():
             raise self._missing(chunk_key(int(numbers[absent.argmax()])))

@@ -78,7 +78,7 @@ class ShardWriter:
 
     @property
     def growths(self) -> int:
-        """How often the map was too small."""
+        """Return how often the map was too small."""
         return self._file.growths
 
     @property
@@ -86,7 +86,7 @@ class ShardWriter:
         return sum(column.raw_bytes for column in self.columns)
 
     def add(self, block: Mapping[str, Any], count: int, names: Sequence[str] | None = None) -> None:
-        """Adds `count` samples, by field; arrays (count, *shape) for fixed fields, sequences of arrays for ragged.
+        """Add `count` samples, by field; arrays (count, *shape) for fixed fields, sequences of arrays for ragged.
 
         Raises:
             SourceError: a text or a name cannot be stored as UTF-8; nothing was added.
@@ -110,14 +110,14 @@ class ShardWriter:
             self._names_bytes = ends[-1]
 
     def finish(self) -> None:
-        """Writes the index arrays, the header and the names, and waits until all is on the disk."""
+        """Write the index arrays, the header and the names, and wait until all is on the disk."""
         with clear_errors(self.path):
             self._put_index()
             self._file.finish()
         self._close_names()
 
     def abort(self) -> None:
-        """Removes the file."""
+        """Remove the file."""
         self._file.abort()
         self._close_names()
 
@@ -180,5 +180,5 @@ def _spool(folder: Path) -> IO[bytes]:
 
 
 def _bytes(values: NDArray[np.uint64]) -> Buffer:
-    """The bytes of an array, not copied: a shard of ten million samples has index arrays of 80 MB."""
+    """Return the bytes of an array, not copied: a shard of ten million samples has index arrays of 80 MB."""
     return values.reshape(-1).view(np.uint8).data if values.size else b""

@@ -48,7 +48,7 @@ class ColumnSizes:
 
 
 def sample_bytes(field: Field, samples: int, shapes: NDArray[np.int64] | None) -> NDArray[np.int64]:
-    """Bytes of every sample (samples,), given the full shapes (samples, axes) of a ragged field."""
+    """Return the bytes of every sample (samples,), given the full shapes (samples, axes) of a ragged field."""
     if not field.is_ragged:
         return np.full(samples, field.fixed_bytes, np.int64)
     assert shapes is not None
@@ -56,7 +56,7 @@ def sample_bytes(field: Field, samples: int, shapes: NDArray[np.int64] | None) -
 
 
 def column_sizes(field: Field, samples: int, shapes: NDArray[np.int64] | None, limit: int = CHUNK_BYTES) -> ColumnSizes:
-    """Chunks of the column of `field` with its frames raw; mirrors `ColumnWriter`."""
+    """Return the chunks of the column of `field` with its frames raw; mirrors `ColumnWriter`."""
     rule = field.frame
     if rule.samples is not None:
         step = rule.samples
@@ -73,7 +73,7 @@ def column_sizes(field: Field, samples: int, shapes: NDArray[np.int64] | None, l
 
 
 def _frames(field: Field, samples: int, shapes: NDArray[np.int64] | None, step: int) -> NDArray[np.int64]:
-    """Bytes of every frame of `step` samples; with no array of all samples where they are all alike."""
+    """Return the bytes of every frame of `step` samples; if all samples are alike, without an array of all of them."""
     if field.is_ragged:
         sizes = sample_bytes(field, samples, shapes)
         return np.add.reduceat(sizes, np.arange(0, samples, step)) if samples else sizes
@@ -84,7 +84,7 @@ def _frames(field: Field, samples: int, shapes: NDArray[np.int64] | None, step: 
 
 
 def _fill(groups: NDArray[np.int64], limit: int, frames: int) -> tuple[list[int], list[int]]:
-    """Bytes of each chunk, and the number of its first group, when groups are filled in greedily."""
+    """Return the bytes of each chunk, and the number of its first group, when groups are filled in greedily."""
     if not frames:
         return [], []
     ends = np.cumsum(groups)
@@ -109,7 +109,7 @@ def shard_bytes(
     name_bytes: int | None,
     origin: Mapping[str, Any],
 ) -> int:
-    """Bytes of the shard's file.
+    """Return the bytes of the shard's file.
 
     Args:
         shapes: full shapes (samples, axes) of every ragged field.
@@ -136,9 +136,9 @@ def shard_bytes(
 
 
 def slack_pages(encoded_chunks: int) -> int:
-    """Pages that encoding can cost more than it saves, at worst.
+    """Return the pages that encoding can cost more than it saves, at worst.
 
-    A chunk that shrinks may waste the rest of its last page, or move beside its key and split a leaf: one page
+    A chunk that shrinks may waste the rest of its last page, or move next to its key and split a leaf: one page
     each. More leaves take more branch pages, of at least 64 each, and perhaps one more level: a page of the tree, and
     two copies of it that the last two commits retired.
     """
@@ -158,7 +158,7 @@ def _index_sizes(number: int, field: Field, column: ColumnSizes, samples: int) -
 
 
 def _replayed(values: list[tuple[int, int]]) -> int:
-    """Bytes of an LMDB file that takes these values with the commits of `LmdbAppender`."""
+    """Return the bytes of an LMDB file that takes these values with the commits of `LmdbAppender`."""
     replay = PageReplay()
     open_bytes = 0
     for key, value in values:

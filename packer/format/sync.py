@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write_synced(path: Path, data: bytes) -> None:
-    """Writes a file down to the disk. One that was renamed without that may come back empty after a power cut."""
+    """Write a file down to the disk. One that was renamed without that may come back empty after a power cut."""
     with path.open("wb") as file:
         file.write(data)
         file.flush()
@@ -15,7 +15,7 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes renames within a folder last; without effect where folders cannot be synced (Windows)."""
+    """Make renames within a folder last; without effect where folders cannot be synced (Windows)."""
     try:
         fd = os.open(folder, os.O_RDONLY)
     except OSError:

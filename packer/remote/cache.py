@@ -33,7 +33,7 @@ LOCK = ".lock"
 
 
 def default_cache() -> Path:
-    """The folder of the cache where none is named: that of the user, by the convention of XDG."""
+    """Return the folder of the cache if none is named: that of the user, by the convention of XDG."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "lmdb-packer"
 
@@ -85,7 +85,7 @@ class Cache:
         return self.folder / "datasets"
 
     def reserve(self, folder: Path, entries: Sequence[FileEntry]) -> None:
-        """Makes room for the files of one dataset that are still to be fetched; its lease must be held.
+        """Make room for the files of one dataset that are still to be fetched; its lease must be held.
 
         What is set aside for a file is a sparse temporary file of its size, so that others count it.
 
@@ -127,7 +127,7 @@ class Cache:
                 file.truncate(size)
 
     def _removed(self, path: Path) -> int:
-        """Removes a file, unless its dataset is in use; returns the bytes that are free now."""
+        """Remove a file, unless its dataset is in use; return the bytes that are free now."""
         with _Removal(self.datasets / path.relative_to(self.datasets).parts[0]) as is_free:
             if not is_free:
                 return 0
@@ -140,7 +140,7 @@ class Cache:
 
 
 def is_whole(folder: Path, entry: FileEntry) -> bool:
-    """Whether a file has been fetched; files get their name when they are whole, and the size is checked as well."""
+    """Return whether a file has been fetched: files get their name when they are whole, and the size is checked too."""
     try:
         return (folder / entry.file).stat().st_size == entry.bytes
     except OSError:
@@ -148,12 +148,12 @@ def is_whole(folder: Path, entry: FileEntry) -> bool:
 
 
 def aside(folder: Path, entry: FileEntry, what: str) -> Path:
-    """The temporary file, or the lock, of a file that is fetched; `verify` would take it for a stranger in shards/."""
+    """Return the temporary file, or the lock, of a file under way; `verify` would call it a stranger in shards/."""
     return folder / ".fetching" / (quote(entry.file, safe="") + what)
 
 
 def _files(folder: Path) -> dict[Path, tuple[int, int]]:
-    """Time of use (ns) and size of every file below a folder but locks."""
+    """Return the time of use (ns) and size of every file below a folder but locks."""
     found = {}
     for parent, _, names in os.walk(folder):
         for name in names:

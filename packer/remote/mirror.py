@@ -29,7 +29,7 @@ STREAMS = 8
 
 
 def fetch_all(remote: RemoteFolder, entries: Iterable[FileEntry], folder: Path) -> None:
-    """Fetches into `folder` what is not there yet.
+    """Fetch into `folder` what is not there yet.
 
     Raises:
         DamagedError: a file is missing behind the URL, or is not what the manifest says.
@@ -51,7 +51,7 @@ def fetch_all(remote: RemoteFolder, entries: Iterable[FileEntry], folder: Path) 
 
 
 def fetch(remote: RemoteFolder, entry: FileEntry, folder: Path, stop: threading.Event) -> None:
-    """Fetches one file, unless it is there. Another process that is at it is waited for.
+    """Fetch one file, unless it is there. Another process that is at it is waited for.
 
     Args:
         stop: ends it between two blocks when it is set: another file has failed, or the user has had enough.
@@ -86,7 +86,7 @@ def _fetch(remote: RemoteFolder, entry: FileEntry, folder: Path, stop: threading
 
 
 def _write(remote: RemoteFolder, entry: FileEntry, partial: Path, stop: threading.Event) -> str:
-    """Writes what comes to `partial`, down to the disk; returns the digest."""
+    """Write what comes to `partial`, down to the disk; return the digest."""
     digest = xxhash.xxh3_128()
     # Not truncated first: its size is what the cache has set aside for it.
     with os.fdopen(os.open(partial, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666), "wb") as file:
@@ -117,7 +117,7 @@ class Mirror:
 
     @classmethod
     def open(cls, url: str, cache: str | os.PathLike[str] | None = None, cache_bytes: int | None = None) -> Mirror:
-        """The dataset as it is behind its URL now; its manifest is fetched, and nothing else.
+        """Return the dataset as it is behind its URL now; its manifest is fetched, and nothing else.
 
         Args:
             cache: folder; None for the user's own.
@@ -139,7 +139,7 @@ class Mirror:
         return mirror
 
     def manifest(self) -> Manifest:
-        """The manifest of this very version, also where the one behind the URL has been replaced.
+        """Return the manifest of this very version, also where the one behind the URL has been replaced.
 
         Raises:
             DatasetError: it is no longer in the cache, and there is another one behind the URL.
@@ -152,7 +152,7 @@ class Mirror:
         return manifests.read(self.folder)
 
     def fetch_shards(self, manifest: Manifest, wanted: Sequence[FileEntry] | None = None) -> Lease:
-        """Fetches some shards, and keeps them in the cache as long as the lease is; by default all that hold samples.
+        """Fetch some shards, and keep them in the cache as long as the lease is; by default all that hold samples.
 
         Room is made for all of them at once, so that the others will find it.
 
@@ -164,11 +164,11 @@ class Mirror:
         return self._fetch([shard for shard in manifest.shards if shard.samples], wanted)
 
     def is_fetched(self, manifest: Manifest) -> bool:
-        """Whether all shards that hold samples are in the cache."""
+        """Return whether all shards that hold samples are in the cache."""
         return all(is_whole(self.folder, shard) for shard in manifest.shards if shard.samples)
 
     def fetch_names(self, manifest: Manifest) -> Lease:
-        """Fetches the table of names, where there is one.
+        """Fetch the table of names, if there is one.
 
         Raises:
             As `fetch_shards`.
@@ -176,7 +176,7 @@ class Mirror:
         return self._fetch([manifest.names] if manifest.names else [])
 
     def fetch(self, manifest: Manifest) -> Lease:
-        """Fetches all files.
+        """Fetch all files.
 
         Raises:
             As `fetch_shards`.
@@ -184,7 +184,7 @@ class Mirror:
         return self._fetch([*manifest.shards, *([manifest.names] if manifest.names else [])])
 
     def _fetch(self, entries: Sequence[FileEntry], now: Sequence[FileEntry] | None = None) -> Lease:
-        """Makes room for `entries`, and fetches those of them that are wanted now; all by default."""
+        """Make room for `entries`, and fetch those of them that are wanted now; all by default."""
         try:
             lease = Lease(self.folder)
             self.cache.reserve(self.folder, entries)
@@ -194,7 +194,7 @@ class Mirror:
         return lease
 
     def _keep(self, data: bytes) -> None:
-        """Puts the manifest into the folder; many processes may do so at once, with the same bytes."""
+        """Put the manifest into the folder; many processes may do so at once, with the same bytes."""
         path = self.folder / MANIFEST
         try:
             if path.exists():
@@ -210,7 +210,7 @@ class Mirror:
 
 @contextlib.contextmanager
 def whole(place: str) -> Iterator[Path]:
-    """The folder of a dataset: of a URL one of the cache, with all its files fetched; a path as it is.
+    """Return the folder of a dataset: of a URL one of the cache, with all its files fetched; a path as it is.
 
     Raises:
         As `Mirror.open` and `Mirror.fetch`.

@@ -33,7 +33,7 @@ STREAMS = 16
 
 
 def local_input(text: str) -> str:
-    """An input of the command line, `[FIELD=]URL`, with its files fetched; anything else as it is.
+    """Return an input of the command line, `[FIELD=]URL`, with its files fetched; anything else as it is.
 
     Raises:
         UsageError: what the URL needs is not installed.
@@ -46,7 +46,7 @@ def local_input(text: str) -> str:
 
 
 def fetch_source(url: str) -> str:
-    """The path, or pattern, of the files behind a URL once they are fetched.
+    """Return the path, or pattern, of the files behind a URL once they are fetched.
 
     Raises:
         As `local_input`.
@@ -96,7 +96,7 @@ class _Tree:
                 pool.shutdown(cancel_futures=True)
 
     def _local(self) -> Iterator[str]:
-        """The path of every file that is there."""
+        """Return the path of every file that is there."""
         if self._top.is_file():
             yield ""
         for folder, _, names in os.walk(self._top):
@@ -107,7 +107,7 @@ class _Tree:
         return held.get(name) == file and path.is_file() and path.stat().st_size == file.size
 
     def _one(self, files: Mapping[str, Found]) -> Callable[[str], str]:
-        """Fetches the file of a name, and gives the name."""
+        """Fetch the file of a name, and return the name."""
 
         def fetch(name: str) -> str:
             target, file = self._top / name, files[name]
@@ -130,7 +130,7 @@ class _Tree:
 
 
 def _held(note: Path) -> Iterator[tuple[str, Found]]:
-    """What earlier runs fetched, the latest last; a line that a kill cut short is passed over."""
+    """Return what earlier runs fetched, the latest last; a line that a kill cut short is passed over."""
     if not note.exists():
         return
     for line in note.read_bytes().splitlines():
@@ -147,7 +147,7 @@ def _write(note: IO[bytes], name: str, file: Found) -> None:
 
 
 def _split(url: str) -> tuple[str, str]:
-    """A URL without wildcards, and the pattern below it that has them all."""
+    """Return a URL without wildcards, and the pattern below it that has them all."""
     kind, _, rest = url.rstrip("/").partition("://")
     parts = rest.split("/")
     plain = next((number for number, part in enumerate(parts) if _MAGIC.search(part)), len(parts))

@@ -21,12 +21,12 @@ _PLAIN = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def is_url(text: Any) -> TypeGuard[str]:
-    """Whether `text` is a URL, and not a path or a pattern."""
+    """Return whether `text` is a URL, and not a path or a pattern."""
     return isinstance(text, str) and _URL.match(text) is not None
 
 
 def refuse_url(path: Path) -> None:
-    """Refuses a URL where a folder is written; as a path it has lost one of its slashes.
+    """Refuse a URL where a folder is written; as a path it has lost one of its slashes.
 
     Raises:
         UsageError: it is one.
@@ -36,7 +36,7 @@ def refuse_url(path: Path) -> None:
 
 
 def label(url: str, content: bytes = b"") -> str:
-    """The name of a folder for what is behind `url`: it can be read, and no other URL or `content` has it."""
+    """Return the name of a folder for what is behind `url`: it can be read, and no other URL or `content` has it."""
     last = _PLAIN.sub("_", url.rstrip("/").rpartition("/")[2])[:40].lstrip(".")
     return f"{last}-{xxhash.xxh3_128_hexdigest(url.rstrip('/').encode() + bytes(1) + content)}"
 
@@ -70,7 +70,7 @@ PATIENCE = Patience()
 
 
 def attempted(url: str, action: Callable[[], Value]) -> Value:
-    """What `action` gives; it is called again where it fails in a way that may pass.
+    """Return what `action` gives; call it again if it fails in a way that may pass.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -100,7 +100,7 @@ def _lasts(error: Exception) -> bool:
 
 
 def in_words(error: BaseException) -> str:
-    """An error in one line."""
+    """Return an error in one line."""
     text = " ".join(str(error).split())
     return text or type(error).__name__
 
@@ -132,11 +132,11 @@ class RemoteFolder:
         self._fs, self._root = _open(self.url)
 
     def url_of(self, name: str) -> str:
-        """The URL of a file, for messages."""
+        """Return the URL of a file, for messages."""
         return f"{self.url}/{name}" if name else self.url
 
     def read(self, name: str, most: int) -> bytes:
-        """The first `most` bytes of a file, or all where there are fewer.
+        """Return the first `most` bytes of a file, or all if there are fewer.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -146,7 +146,7 @@ class RemoteFolder:
         return attempted(self.url_of(name), lambda: bytes(self._fs.cat_file(path, start=0, end=most)))
 
     def blocks(self, name: str, size: int) -> Iterator[bytes]:
-        """The first `size` bytes of a file, in blocks. A block that fails is asked for again, not the ones before.
+        """Yield the first `size` bytes of a file in blocks. A block that fails is asked for again, not the ones before.
 
         Raises:
             FileNotFoundError, RemoteError: as `read`.
@@ -156,7 +156,7 @@ class RemoteFolder:
             yield attempted(self.url_of(name), lambda start=start, stop=stop: self._block(name, start, stop))  # type: ignore[misc]
 
     def found(self, name: str = "") -> Found:
-        """Size and tag of a file.
+        """Return the size and tag of a file.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -166,7 +166,7 @@ class RemoteFolder:
         return _found(attempted(self.url_of(name), lambda: self._info(path)))
 
     def files(self, pattern: str = "") -> dict[str, Found]:
-        """All files below the folder, or those that fit a pattern: path below it to size and tag.
+        """Return all files below the folder, or those that fit a pattern: path below it to size and tag.
 
         Raises:
             RemoteError: they cannot be listed.
@@ -188,7 +188,7 @@ class RemoteFolder:
         return {self._name(path): _found(info) for path, info in named.items()}
 
     def put(self, name: str, file: Path) -> Found:
-        """Writes a local file; returns what the server then says of it.
+        """Write a local file; return what the server then says of it.
 
         Raises:
             RemoteError: it cannot be written, or what arrived has another size.
@@ -211,7 +211,7 @@ class RemoteFolder:
             raise RemoteError(f"{self.url}: there is no such bucket or folder: {in_words(error)}") from None
 
     def remove(self, name: str) -> None:
-        """Removes a file, if there is one.
+        """Remove a file, if there is one.
 
         Raises:
             RemoteError: it cannot be removed.
@@ -244,7 +244,7 @@ class RemoteFolder:
         return f"{self._root}/{name}" if name else self._root
 
     def _name(self, path: str) -> str:
-        """The path of a listed file below the folder; one that would leave it is refused."""
+        """Return the path of a listed file below the folder; one that would leave it is refused."""
         root = self._root.lstrip("/")
         name = path.lstrip("/").removeprefix(root).lstrip("/") if root else path.lstrip("/")
         if not path.lstrip("/").startswith(root) or any(part in ("", ".", "..") for part in name.split("/")[:-1]):
@@ -255,7 +255,7 @@ class RemoteFolder:
 
 
 def _open(url: str) -> tuple[Any, str]:
-    """The file system of a URL, and the path of the URL in it."""
+    """Return the file system of a URL, and the path of the URL in it."""
     kind = url.partition("://")[0]
     package = "s3" if kind in ("s3", "s3a") else "fsspec"
     try:
@@ -273,7 +273,7 @@ def _open(url: str) -> tuple[Any, str]:
 
 
 def _options(kind: str) -> dict[str, Any]:
-    """What the file system is told: how long to wait, and not to try again by itself; the user's own settings win."""
+    """Return what the file system is told: how long to wait, and not to try again; the user's own settings win."""
     if kind not in ("s3", "s3a"):
         return {}
     seconds = PATIENCE.seconds
