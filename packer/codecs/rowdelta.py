@@ -1,7 +1,7 @@
 """Differences between the rows of images: each row less the row above, modulo 2**bits.
 
-Photographs stored this way shrink with zstd to about what PNG needs, and decode nine times faster. The inverse here runs
-over a whole batch at once; if machine code decodes, it undoes them image by image.
+Photographs stored this way shrink with zstd to about what PNG needs, and decode nine times faster. The inverse here
+runs over a whole batch at once; if machine code decodes, it undoes them image by image.
 """
 
 from __future__ import annotations
