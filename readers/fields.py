@@ -127,7 +127,43 @@ class FixedRaw:
         return self._records.tensor(located, allocate)
 
 
-class FixedCoded:
+class _Decoded:
+    """What the readers of samples have in common that the locator finds.
+
+    Args:
+        places: where the samples of the field lie.
+    """
+
+    def __init__(self, places: Places) -> None:
+        self.field = places.field
+        self._places = places
+        self._memory = places.memory
+        self._codec = FrameCodec(self.field.codec, self.field.np_dtype)
+        self._dtype = TORCH_DTYPES[self.field.dtype]
+
+    def locate(self, numbers: Numbers, visits: Visits | None = None) -> Numbers:
+        """Return the places and shapes of samples, (n, SHAPE + axes).
+
+        Raises:
+            DamagedError: an index array is damaged.
+        """
+        return self._places.locate(numbers)
+
+    def spans(self, located: Numbers) -> Numbers:
+        """Return the address and size of the bytes that `read` will touch, (n, 2)."""
+        return located[:, [START, STORED]]
+
+    def _decode_own(self, located: Numbers, flat: NDArray[np.uint8]) -> bool:
+        """Decode samples that have frames of their own, one after another; return whether filters are undone."""
+        frames = self._places.frames(located)
+        rows = None
+        if self._codec.filter:
+            rows = (located[:, BYTES] // np.maximum(located[:, SHAPE], 1))[frames.item]
+        undone = self._codec.decode_frames(self._memory.bytes, Frames(frames.spans, frames.sizes, rows=rows), flat)
+        return undone or not self._codec.filter
+
+
+class FixedCoded(_Decoded):
     """A compressed field of fixed shape.
 
     Where frames hold one sample they are decoded into place. Where they hold several, decoded frames are kept
@@ -136,13 +172,9 @@ class FixedCoded:
     """
 
     def __init__(self, places: Places, slots: int = 0) -> None:
-        self.field = places.field
-        self._places = places
-        self._memory = places.memory
-        self._codec = FrameCodec(self.field.codec, self.field.np_dtype)
+        super().__init__(places)
         self._row = self.field.fixed_bytes
         self._shape: tuple[int, ...] = tuple(n or 0 for n in self.field.shape)
-        self._dtype = TORCH_DTYPES[self.field.dtype]
         self._per_frame = self.field.frame.samples or 1
         self._rows = places.memory.records(torch.uint8, np.uint8, (max(self._row, 1),))
         self._lock = threading.Lock()
@@ -162,14 +194,6 @@ class FixedCoded:
         self._lock = threading.Lock()
         self._cache = self._cache.emptied()
 
-    def locate(self, numbers: Numbers, visits: Visits | None = None) -> Numbers:
-        """Return the places of samples, (n, SHAPE + axes)."""
-        return self._places.locate(numbers)
-
-    def spans(self, located: Numbers) -> Numbers:
-        """Address and size of the bytes that `read` will touch, (n, 2)."""
-        return located[:, [START, STORED]]
-
     def read(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
         """The samples, (n, *shape), in new memory or in what `allocate` gives.
 
@@ -184,19 +208,13 @@ class FixedCoded:
                 if self._per_frame > 1:
                     self._read_shared(located, out.view(n, self._row))
                 else:
-                    undone |= self._read_own(located, out)
+                    undone |= self._decode_own(located, out.numpy())
             except ValueError as error:
                 raise damaged(self.field.name, error) from None
         if not undone:
             images = out.numpy().view(self.field.np_dtype).reshape(n, *self._shape)
             self._codec.undo_filter(images, self.field.frame.rows)
         return out.view(self._dtype).view(n, *self._shape)
-
-    def _read_own(self, located: Numbers, out: torch.Tensor) -> bool:
-        """Decodes frames of one sample, or of a part of one, straight into `out`; whether differences are undone."""
-        frames = self._places.frames(located)
-        rows = np.full(len(frames.sizes), self._row // max(self._shape[0], 1)) if self._codec.filter else None
-        return self._codec.decode_frames(self._memory.bytes, Frames(frames.spans, frames.sizes, rows=rows), out.numpy())
 
     def _read_shared(self, located: Numbers, out: torch.Tensor) -> None:
         """Gathers rows: from where they lie, where a frame was kept raw, and else from decoded frames."""
@@ -242,17 +260,13 @@ class FixedCoded:
         return decode
 
 
-class Varied:
+class Varied(_Decoded):
     """A field whose samples differ in shape."""
 
     def __init__(self, places: Places) -> None:
-        self.field = places.field
-        self._places = places
-        self._memory = places.memory
-        self._codec = FrameCodec(self.field.codec, self.field.np_dtype)
+        super().__init__(places)
         self._raw = not self.field.codec
         self._axes = self.field.ragged_axes
-        self._dtype = TORCH_DTYPES[self.field.dtype]
         self._rest: tuple[Any, ...] = self.field.shape[1:]
         self._unit = self.field.fixed_bytes
         self._per_frame = self.field.frame.samples
@@ -269,18 +283,6 @@ class Varied:
         """Raw bytes of a sample, in the mean."""
         total = sum(int(index.arrays["sample_offsets"][-1]) for index in self._places.indexes)
         return total / max(int(self._places.first[-1]), 1)
-
-    def locate(self, numbers: Numbers, visits: Visits | None = None) -> Numbers:
-        """Return the places and shapes of samples, (n, SHAPE + axes).
-
-        Raises:
-            DamagedError: an index array is damaged.
-        """
-        return self._places.locate(numbers)
-
-    def spans(self, located: Numbers) -> Numbers:
-        """Return the address and size of the bytes that `read` will touch, (n, 2)."""
-        return located[:, [START, STORED]]
 
     def raw_bytes(self, located: Numbers) -> Numbers:
         """Return the bytes of each sample when it is decoded, (n,)."""
@@ -322,19 +324,13 @@ class Varied:
             parts = [memory[at : at + size] for at, size in spans if size]
             if parts:
                 np.concatenate(parts, out=flat)
-        elif self._per_frame is None or self._per_frame == 1:
-            self._decode_own(located, ends, flat)
+            return
+        if self._per_frame is None or self._per_frame == 1:
+            undone = self._decode_own(located, flat)
         else:
             self._decode_shared(located, ends, flat)
-
-    def _decode_own(self, located: Numbers, ends: Numbers, flat: NDArray[np.uint8]) -> None:
-        """Decodes samples that have frames of their own."""
-        frames = self._places.frames(located)
-        rows = None
-        if self._codec.filter:
-            rows = (located[:, BYTES] // np.maximum(located[:, SHAPE], 1))[frames.item]
-        undone = self._codec.decode_frames(self._memory.bytes, Frames(frames.spans, frames.sizes, rows=rows), flat)
-        if self._codec.filter and not undone:
+            undone = self._codec.filter is None
+        if not undone:
             self._undo_rows(located, ends, flat)
 
     def _undo_rows(self, located: Numbers, ends: Numbers, flat: NDArray[np.uint8]) -> None:
@@ -358,8 +354,6 @@ class Varied:
             if row[START] != at:
                 at, frame = row[START], self._kept.get(row[START], partial(self._decoded, stored, row[DECODED]))
             out[...] = frame[row[BEFORE] : row[BEFORE] + len(out)]
-        if self._codec.filter:
-            self._undo_rows(located, ends, flat)
 
     def _decoded(self, stored: memoryview, nbytes: int) -> NDArray[np.uint8]:
         frame = np.empty(nbytes, np.uint8)
