@@ -109,11 +109,13 @@ def _check_claim(task: ShardTask) -> None:
         raise WriteError(f"{task.path}: another conversion has taken the folder over; this shard is dropped")
 
 
-def remove_partial(path: Path) -> None:
-    """Removes what processes that were stopped left of the shard `path`."""
-    for partial in path.parent.glob(f"{path.name}.*.partial"):
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
+def remove_partials(tasks: Sequence[ShardTask]) -> None:
+    """Removes what processes that were stopped left of the shards of some tasks, all of one folder."""
+    names = {task.path.name for task in tasks}
+    for partial in tasks[0].path.parent.glob("*.partial") if tasks else ():
+        if partial.name.rsplit(".", 2)[0] in names:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
 
 
 def _new_partial(path: Path) -> Path:

@@ -17,7 +17,7 @@ from typing import Any
 from packer.errors import PackerError, SourceError, WriteError
 from packer.packing.progress import Progress
 from packer.packing.rejected import Rejected
-from packer.packing.tasks import ShardReport, ShardTask, read_blocks, remove_partial, write_shard
+from packer.packing.tasks import ShardReport, ShardTask, read_blocks, remove_partials, write_shard
 from packer.sources.apart import Here, Limits, Lost, each, run
 from packer.sources.base import Source
 
@@ -60,8 +60,7 @@ def run_processes(
                         yield result
             tasks = again
     finally:
-        for task in tasks:  # those that were stopped
-            remove_partial(task.path)
+        remove_partials(tasks)  # of those that were stopped
 
 
 def _pack(task: ShardTask, here: Here) -> ShardReport:
@@ -94,7 +93,7 @@ def _without_culprit(task: ShardTask, lost: Lost) -> ShardTask:
         SourceError: there is such a sample, and bad ones are not skipped.
         WriteError: there is none.
     """
-    remove_partial(task.path)
+    remove_partials([task])
     found = None if lost.at is None else _culprit(task, lost.at, lost.limits)
     if found is None:
         if lost.kind == "memory":
@@ -177,7 +176,7 @@ def run_executor(tasks: Sequence[ShardTask], executor: Executor, progress: Progr
             except Exception as error:
                 number = futures[future].number
                 raise WriteError(f"shard {number} was not packed: {type(error).__name__}: {error}") from error
-            remove_partial(futures[future].path)  # of a worker that was lost, so that another did its work
+            remove_partials([futures[future]])  # of a worker that was lost, so that another did its work
             progress(report.entry.samples, report.raw_bytes)
             yield report
     finally:
