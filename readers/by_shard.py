@@ -18,8 +18,8 @@ from torch.utils.data import get_worker_info
 from packer.format.manifest import Manifest
 from readers.arrays import Numbers
 from readers.batch import Ragged
+from readers.fields import as_images, for_worker, gathered
 from readers.forks import renew_in_children
-from readers.gathering import as_images, for_worker, gathered
 from readers.opened import Opened
 
 if TYPE_CHECKING:

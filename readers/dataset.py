@@ -22,8 +22,7 @@ from readers.by_shard import ByShard
 from readers.checking import CheckedReader, Checker, Digests, checked
 from readers.crop import Crop, CropReader, Placing, is_random
 from readers.draws import new_visits
-from readers.fields import FieldReader
-from readers.gathering import as_images, gathered
+from readers.fields import FieldReader, as_images, gathered
 from readers.indexing import is_single, sample_number, sample_numbers
 from readers.opened import Opened, describe, in_words, open_names
 from readers.points import PointSample, PointsReader, Subset

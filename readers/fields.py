@@ -8,25 +8,26 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils.data import get_worker_info
 
 from packer.codecs.frames import FrameCodec, Frames
 from packer.errors import DamagedError
 from packer.format.column import BEFORE, BYTES, DECODED, SHAPE, START, STORED
 from packer.format.schema import Field
 from readers.arrays import TORCH_DTYPES, Allocate, Numbers
-from readers.batch import Ragged
+from readers.batch import Ragged, Views
 from readers.draws import Visits
 from readers.forks import renew_in_children
 from readers.frame_cache import FrameCache, FrameStore, distinct
-from readers.gather import fresh, own_parts, take_rows
-from readers.places import Addresses, Places
+from readers.gather import fresh, own_parts, shared, take_rows
+from readers.shard_map import Addresses, Places
 
 #: Decoded frames that one field keeps between batches, unless a loader asks for more.
 CACHE_BYTES = 32 * 2**20
@@ -393,3 +394,40 @@ def damaged(field: str, error: Exception) -> DamagedError:
         f"field {field!r}: a frame of this batch cannot be decoded: {error}; "
         "`packer verify` tells which, `packer repair` packs its shard again"
     )
+
+
+def gathered(
+    readers: Mapping[str, FieldReader],
+    numbers: Numbers,
+    allocate: Allocate | None = None,
+    visits: Visits | None = None,
+) -> dict[str, Any]:
+    """Samples (n,) of some fields of one open dataset: field name to values.
+
+    Args:
+        allocate: gives the memory that each field is read into; torch's allocator by default.
+        visits: (n,), where random parts of samples are read.
+    """
+    in_worker = get_worker_info() is not None
+    # Shared memory within a worker process of DataLoader, where a batch would else be copied once more.
+    memory = allocate or (shared if in_worker else None)
+    out = {}
+    located = iter(locate_all(readers.values(), numbers, visits))
+    for name, reader in readers.items():
+        values = as_images(reader.field, reader.read(next(located), memory))
+        out[name] = for_worker(reader.field, values) if in_worker else values
+    return out
+
+
+def for_worker(field: Field, values: Any) -> Any:
+    """What a worker process hands over: a list of tensors as one tensor and what tells them apart."""
+    return Views(values) if isinstance(values, list) and field.kind != "text" else values
+
+
+def as_images(field: Field, value: Any) -> Any:
+    """Images with their channels first, as a view: (B, H, W, C) to (B, C, H, W); other values as they are."""
+    if field.kind != "image":
+        return value
+    if isinstance(value, list):
+        return [image.permute(2, 0, 1) for image in value]
+    return value.permute(0, 3, 1, 2)

@@ -15,9 +15,8 @@ from packer.format.names import Names
 from packer.format.shard import Shard, stored_bytes
 from readers.fields import FixedCoded, FixedRaw, Varied
 from readers.forks import renew_in_children
-from readers.memory import Memory
-from readers.places import Places
 from readers.readahead import Advisor
+from readers.shard_map import Memory, Places
 
 #: What reads whole samples of a field.
 WholeReader = FixedRaw | FixedCoded | Varied

@@ -19,7 +19,7 @@ import numpy as np
 from packer.format.pages import PAGE_SIZE
 from packer.format.shard import Shard
 from readers.arrays import Numbers
-from readers.memory import Memory
+from readers.shard_map import Memory
 
 try:
     import resource

@@ -23,7 +23,7 @@ from packer.format.schema import Field, FrameRule
 from readers.arrays import TORCH_DTYPES, Allocate, Numbers
 from readers.fields import damaged
 from readers.gather import Records, fresh
-from readers.places import Places
+from readers.shard_map import Places
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,8 @@ from readers.arrays import Numbers
 from readers.batch import Ragged
 from readers.dataset import PackedDataset
 from readers.draws import Visits
-from readers.fields import FieldReader, FixedCoded, FixedRaw, Varied, locate_all
+from readers.fields import FieldReader, FixedCoded, FixedRaw, Varied, as_images, locate_all
 from readers.gather import KEPT_BYTES, LARGE_BYTES, Pool, own_parts
-from readers.gathering import as_images
 from readers.readahead import Warmth
 
 #: Names of the reading threads begin with this.

@@ -25,7 +25,7 @@ from packer.format.schema import Field, FrameRule
 from packer.format.shard import Shard
 from readers import Crop, Loader, PackedDataset
 from readers.checking import CheckedReader, Checker
-from readers.places import Places
+from readers.shard_map import Places
 
 FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 KINDS = ["x", "label", "lr", "depth", "xyz", "picture", "caption"]

@@ -21,7 +21,7 @@ from packer.format.btree import walk
 from packer.format.schema import Field, FrameRule
 from packer.format.shard import Shard
 from readers import PackedDataset, Ragged
-from readers.memory import Memory
+from readers.shard_map import Memory
 
 
 @pytest.fixture
