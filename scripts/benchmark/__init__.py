@@ -1,10 +1,9 @@
-"""The benchmark: each row measures reading or converting beside what it is compared with.
+"""Measures reading and converting side by side with what they are compared with. Run by scripts/bench.
 
-row.py          what a row is, and the decorator that makes one of a function
-measuring.py    sides measured in turn, round after round
-page_cache.py   files in memory or not, bytes read from disk
-inputs/         what is read and converted, made once and kept
-loops.py        the loops in RAM that reading is compared with
-rows/           the rows, a module for each kind of data
-table.py, plot.py, command.py
+command.py       options, the table, the results as JSON
+measuring.py     a row and its target; sides measured in turn, checksums, what is in memory
+rows/            the rows, a module for each kind of input
+loops.py         epochs in RAM, through Loader and DataLoader, and the datasets that ours are compared with
+interpreter.py   work in processes of their own
+inputs/          what is read and converted, made once and kept between runs
 """

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from epoch_timing import epoch_rate
+from demo import epoch_rate
 from file_datasets import CloudFiles, DigitRows, PairFiles
 from PIL import Image
 from torch.utils.data import TensorDataset
@@ -43,7 +43,7 @@ def test_digit_rows_give_image_and_label(demo_data: Path) -> None:
 def test_epoch_rate_reads_whole_epochs_at_least_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rate counts every sample of an epoch, and the first epoch is never the only one."""
     read: list[int] = []
-    monkeypatch.setattr("epoch_timing.SECONDS", 0.0)
+    monkeypatch.setattr("demo.SECONDS", 0.0)
     rate = epoch_rate(TensorDataset(torch.arange(10)), batch_size=4, collate=lambda batch: read.append(len(batch)))
     assert read == [4, 4, 2] * 2
     assert rate > 0
