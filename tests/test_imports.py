@@ -19,9 +19,10 @@ MODULES = {
 
 
 def statements(path, top_level):
-    """Import statements of a file; those within functions and `if TYPE_CHECKING` too, unless `top_level`."""
+    """Import statements of a file; those within functions too, unless `top_level`."""
     tree = ast.parse(path.read_text())
-    nodes = tree.body if top_level else ast.walk(tree)
+    blocks = [tree, *(node for node in tree.body if isinstance(node, ast.If))]  # `if TYPE_CHECKING` too
+    nodes = [node for block in blocks for node in block.body] if top_level else ast.walk(tree)
     return [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))]
 
 
@@ -99,8 +100,15 @@ def test_what_is_gpl_is_imported_in_one_place():
     assert not any(within(n, "plyfile") for n in imported(MODULES["packer.export.ply"], top_level=True))
 
 
+@pytest.mark.parametrize("module", layer("packer.sources", "packer.packing", "packer.checking", "packer.export"))
+def test_rooms_know_no_verb(module):
+    """A verb, a module at packer's root, is a recipe of what rooms do; none of them calls for it."""
+    verbs = {m for m, path in MODULES.items() if path.parent == ROOT / "packer"} - {"packer", "packer.errors"}
+    assert not ours(module) & verbs
+
+
 def test_there_are_no_cycles():
-    """No module imports, by way of others, itself."""
+    """No module imports, by way of others, itself, and none does for the names of types."""
     graph = {m: {n for n in imported(path, top_level=True) if n in MODULES} - {"packer"} for m, path in MODULES.items()}
     TopologicalSorter(graph).prepare()
 
