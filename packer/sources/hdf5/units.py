@@ -88,14 +88,14 @@ def units(path: str, base: str, request: Request) -> list[Unit | SourceError]:
             if not isinstance(top, h5py.Group):
                 raise SourceError(f"has no group /{base.strip('/')} for --samples", path)
             roots, others = _roots(file, top.name)
-            above = {place: attributes(file[place]) for place in _steps(top.name)}
+            above = {place: some for place in _steps(top.name) if (some := attributes(file[place]))}
         if not roots:
             raise SourceError(f"group {top.name} holds no groups that could be samples", path)
         request = _without(others, request, path)
         for root in roots:
             try:
                 with faults_named(path, f"listing group {root}"):
-                    found.append(_unit(file, path, root, {p: some for p, some in above.items() if some}, request))
+                    found.append(_unit(file, path, root, above, request))
             except SourceError as error:
                 found.append(error)
     return found
