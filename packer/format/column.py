@@ -80,10 +80,11 @@ class Locator:
         self._total = np.array([index.frames for index in indexes], np.int64)
         self._axes = field.ragged_axes
         self._coded = bool(field.codec)
+        self._size, self._band_count = field.fixed_bytes, field.bands if field.frame.rows is not None else 1
         #: What samples have in common, so far as they do.
         self._alike: Numbers = np.array([0] * SHAPE + [n or 0 for n in field.shape], np.int64)
-        self._alike[[BYTES, DECODED]] = field.fixed_bytes
-        self._alike[FRAMES] = 1 if field.frame.rows is None or self._axes else field.bands
+        self._alike[[BYTES, DECODED]] = self._size
+        self._alike[FRAMES] = self._band_count
         self._records: dict[int, NDArray[Any]] = {}
         names = indexes[0].arrays if indexes else ()
         base = _position(memory)
@@ -104,7 +105,7 @@ class Locator:
         Raises:
             DamagedError: an index array is damaged.
         """
-        rule, size = self.field.frame, self.field.fixed_bytes
+        rule, size = self.field.frame, self._size
         shard = self.shard_of(numbers)
         local = numbers - self.first[shard]
         out = np.empty((len(numbers), len(self._alike)), np.int64)
@@ -116,7 +117,7 @@ class Locator:
             self._put_shapes(shard, local, own, out)
         frame = self._put_bands(shard, local, out) if rule.samples is None else local // rule.samples
         out[:, FRAME] = frame
-        if self.field.codec:
+        if self._coded:
             if rule.samples is not None and rule.samples > 1:
                 self._put_shared(shard, local, own, out)
             offsets = self._frame_offsets(shard, frame, out[:, FRAMES])
@@ -210,7 +211,7 @@ class Locator:
         axes = self._words("shapes", shard, local * len(self._axes), len(self._axes))
         out[:, BYTES] = out[:, DECODED] = own[:, 1] - own[:, 0]
         out[:, [SHAPE + axis for axis in self._axes]] = axes
-        size = self.field.fixed_bytes * axes.astype(np.float64).prod(axis=1)
+        size = self._size * axes.astype(np.float64).prod(axis=1)
         sound = (axes >= 0).all() and (axes <= MAX_AXIS).all()
         if not (sound and (size == out[:, BYTES]).all() and (size <= MAX_CHUNK_BYTES).all()):
             raise self.damaged()
@@ -218,7 +219,7 @@ class Locator:
     def _put_bands(self, shard: Numbers, local: Numbers, out: Numbers) -> Numbers:
         """Fill in how many frames samples have, where frames hold rows; return the number of the first, (n,)."""
         if not self._axes:
-            first: Numbers = local * self.field.bands
+            first: Numbers = local * self._band_count
             return first
         first, last = self._words("sample_frames", shard, local, 2).T
         out[:, FRAMES] = -(-out[:, SHAPE] // (self.field.frame.rows or 1))
@@ -232,8 +233,8 @@ class Locator:
         first = out[:, FRAME] * together
         stop = np.minimum(first + together, self.first[shard + 1] - self.first[shard])
         if own is None:
-            out[:, BEFORE] = (local - first) * self.field.fixed_bytes
-            out[:, DECODED] = (stop - first) * self.field.fixed_bytes
+            out[:, BEFORE] = (local - first) * self._size
+            out[:, DECODED] = (stop - first) * self._size
             return
         begin, end = (self._words("sample_offsets", shard, at)[:, 0] for at in (first, stop))
         out[:, BEFORE] = own[:, 0] - begin
