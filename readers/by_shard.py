@@ -19,7 +19,6 @@ from packer.format.manifest import Manifest
 from readers.arrays import Numbers
 from readers.batch import Ragged
 from readers.fields import as_images, for_worker, gathered
-from readers.forks import renew_in_children
 from readers.opened import Opened
 
 if TYPE_CHECKING:
@@ -42,11 +41,6 @@ class ByShard:
         self._entries = [entry for entry in manifest.shards if entry.samples]
         self._first: Numbers = np.cumsum([0, *(entry.samples for entry in self._entries)], dtype=np.int64)
         self._opened: dict[int, Opened] = {}
-        self._lock = threading.Lock()
-        renew_in_children(self)
-
-    def renew(self) -> None:
-        """In a forked child: a lock that is free. Shards are noted one by one, once they are open."""
         self._lock = threading.Lock()
 
     @property

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Transform = Callable[[Any], Any]
 
 #: Attributes that follow from the path and are not pickled.
-_FOUND_BY_PATH = ("manifest", "fields", "_opened", "_by_shard", "_names", "_readers", "_checked")
+_FOUND_BY_PATH = ("manifest", "fields", "_opened", "_by_shard", "_names", "_readers", "_checked", "_process")
 
 
 class PackedDataset(Dataset[Any]):
@@ -108,8 +108,17 @@ class PackedDataset(Dataset[Any]):
     def _read_manifest(self) -> None:
         self.manifest = manifests.read(self.path) if self._mirror is None else self._mirror.manifest()
         self.fields: dict[str, Field] = _choose(self.manifest.fields, self._chosen, self.path)
-        self._opened: Opened | None = None
         self._names: Names | None = None
+        self._forget_opened()
+
+    def _forget_opened(self) -> None:
+        """Let go of the shards, to open them when they are needed next.
+
+        A forked child opens its own: threads of its parent may hold locks of what is open here, and not be there to
+        let go of them.
+        """
+        self._process = os.getpid()
+        self._opened: Opened | None = None
         self._readers: Mapping[str, FieldReader] | None = None
         self._checked: dict[str, Checker] = {}
         self._by_shard: ByShard | None = None
@@ -133,6 +142,8 @@ class PackedDataset(Dataset[Any]):
     @property
     def opened(self) -> Opened:
         """The mapped shards; opened by the first call in each process that needs them."""
+        if self._process != os.getpid():
+            self._forget_opened()
         if self._opened is None:
             lease = None if self._mirror is None else self._mirror.fetch_shards(self.manifest)
             self._opened = Opened(self.path, self.manifest, list(self.fields), lease)
@@ -142,6 +153,8 @@ class PackedDataset(Dataset[Any]):
     @property
     def readers(self) -> Mapping[str, FieldReader]:
         """What reads each field: whole samples, or crops and subsets of points."""
+        if self._process != os.getpid():
+            self._forget_opened()
         if self._readers is None:
             readers: Mapping[str, FieldReader] = self.opened.readers
             if self._has_parts:
@@ -218,6 +231,8 @@ class PackedDataset(Dataset[Any]):
             numbers: within 0 to len(self) - 1.
             allocate: gives the memory that each field is read into; torch's allocator by default.
         """
+        if self._process != os.getpid():
+            self._forget_opened()
         by_shard = self._by_shard
         if by_shard is not None:
             if not by_shard.is_whole:
@@ -244,6 +259,8 @@ class PackedDataset(Dataset[Any]):
         if field not in self.fields:
             raise UsageError(f"{self.path}: no field {field!r} is read; there are {', '.join(self.fields)}")
         number = sample_number(index, len(self), self._numbers_of)
+        if self._process != os.getpid():
+            self._forget_opened()
         opened, number = (self.opened, number) if self._by_shard is None else self._by_shard.holding(number)
         reader = opened.readers[field]
         checker = self._checkers()[field] if self.verify else None

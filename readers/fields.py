@@ -24,7 +24,6 @@ from packer.format.schema import Field
 from readers.arrays import TORCH_DTYPES, Allocate, Numbers
 from readers.batch import Ragged, Views
 from readers.draws import Visits
-from readers.forks import renew_in_children
 from readers.frame_cache import FrameCache, FrameStore, distinct
 from readers.gather import fresh, own_parts, shared, take_rows
 from readers.shard_map import Addresses, Places
@@ -180,8 +179,6 @@ class FixedCoded(_Decoded):
         self._rows = places.memory.records(torch.uint8, np.uint8, (max(self._row, 1),))
         self._lock = threading.Lock()
         self._cache = FrameCache(self._per_frame * self._row, slots)
-        if self._per_frame > 1:
-            renew_in_children(self)
 
     def keep(self, samples: int) -> None:
         """Makes room for the decoded frames of `samples` samples, where frames hold several."""
@@ -189,11 +186,6 @@ class FixedCoded(_Decoded):
             # Another thread may be filling the slots, or gathering from them.
             with self._lock:
                 self._cache.grow(-(-samples // self._per_frame))
-
-    def renew(self) -> None:
-        """In a forked child: a lock that is free, and as many slots, all empty."""
-        self._lock = threading.Lock()
-        self._cache = self._cache.emptied()
 
     def read(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
         """The samples, (n, *shape), in new memory or in what `allocate` gives.

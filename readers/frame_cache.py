@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from readers.arrays import Numbers
-from readers.forks import renew_in_children
 from readers.gather import fresh
 
 
@@ -48,7 +47,6 @@ class FrameCache:
 
     def __init__(self, frame_bytes: int, slots: int) -> None:
         self._frame_bytes = frame_bytes
-        self._least = 0
         self._next = 0
         self._held: dict[int, int] = {}  # address of a frame -> slot
         self._owner: list[int] = []  # slot -> address of its frame
@@ -59,18 +57,11 @@ class FrameCache:
         """Makes room for at least `slots` frames; forgets all held ones if more are needed than there are."""
         if slots <= len(self._owner):
             return
-        slots = max(slots, self._least)
         # First: where there is not so much memory, all stays as it was.
         self.slots = fresh(slots * self._frame_bytes)
         self._owner = [-1] * slots
         self._held = {}
         self._next = 0
-
-    def emptied(self) -> FrameCache:
-        """Another of as many slots with no frame in them, which takes its memory when the first is wanted."""
-        cache = FrameCache(self._frame_bytes, 0)
-        cache._least = max(len(self._owner), self._least)
-        return cache
 
     def fill(self, frames: Distinct, decode: Callable[[Numbers, Numbers, NDArray[np.uint8]], None]) -> Numbers:
         """Slot of the frame of each item, (n,), after decoding those that are in none.
@@ -117,12 +108,6 @@ class FrameStore:
         self._frames: OrderedDict[int, NDArray[np.uint8]] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
-        renew_in_children(self)
-
-    def renew(self) -> None:
-        """In a forked child: a lock that is free, and the frames that are held counted anew."""
-        self._lock = threading.Lock()
-        self._bytes = sum(frame.nbytes for frame in self._frames.values())
 
     def __reduce__(self) -> tuple[type[FrameStore], tuple[Any, ...]]:
         return FrameStore, ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,11 +9,10 @@ from pathlib import Path
 from packer.errors import DamagedError, DatasetError
 from packer.format import manifest as manifests
 from packer.format.column_index import ColumnIndex
-from packer.format.manifest import FileEntry, Manifest
+from packer.format.manifest import Manifest
 from packer.format.names import Names
 from packer.format.shard import Shard, stored_bytes
 from readers.fields import FixedCoded, FixedRaw, Varied
-from readers.forks import renew_in_children
 from readers.readahead import Advisor
 from readers.shard_map import Memory, Places
 
@@ -90,29 +88,8 @@ def _check_stored(folder: Path, manifest: Manifest, field: str, indexes: Sequenc
         )
 
 
-class NameTables:
-    """Open name tables by (device, inode): datasets of one process share one, and what it has learned of its tree."""
-
-    def __init__(self) -> None:
-        self._open: weakref.WeakValueDictionary[tuple[int, int], Names] = weakref.WeakValueDictionary()
-        self._lock = threading.Lock()
-        renew_in_children(self)
-
-    def renew(self) -> None:
-        """In a forked child: a lock that is free."""
-        self._lock = threading.Lock()
-
-    def of(self, path: Path, entry: FileEntry, samples: int) -> Names:
-        """Return the table at a path, opened if it is not open yet."""
-        key = (path.stat().st_dev, path.stat().st_ino) if path.exists() else (0, 0)
-        with self._lock:
-            found = self._open.get(key)
-            if found is None:
-                found = self._open[key] = Names(path, entry, samples)
-            return found
-
-
-_NAMES = NameTables()
+#: Open name tables by (device, inode): datasets of one process share one, and what it has learned of its tree.
+_NAMES: weakref.WeakValueDictionary[tuple[int, int], Names] = weakref.WeakValueDictionary()
 
 
 def open_names(folder: Path, manifest: Manifest) -> Names:
@@ -126,7 +103,12 @@ def open_names(folder: Path, manifest: Manifest) -> Names:
     """
     if manifest.names is None:
         raise DatasetError(f"{folder}: its samples have no names; index them by number")
-    return _NAMES.of(folder / manifest.names.file, manifest.names, manifest.samples)
+    path = folder / manifest.names.file
+    key = (path.stat().st_dev, path.stat().st_ino) if path.exists() else (0, 0)
+    found = _NAMES.get(key)
+    if found is None:  # two threads may both open it: no lock, which a forked child could find held for ever
+        found = _NAMES[key] = Names(path, manifest.names, manifest.samples)
+    return found
 
 
 def describe(folder: Path, manifest: Manifest, number: int) -> str:
