@@ -20,6 +20,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from packer.codecs.filters import FILTERS
+
 #: Seconds spent on frames one by one after which the loops are loaded.
 WORTH_SECONDS = 0.5
 
@@ -92,7 +94,7 @@ def loops() -> ModuleType | None:
 
 def number_of(codec: Sequence[dict[str, Any]]) -> int | None:
     """Return what the loops call the codec of a column, its filter aside, or None if they do not know it."""
-    ids = [config["id"] for config in codec if config["id"] != "rowdelta"]
+    ids = [config["id"] for config in codec if config["id"] not in FILTERS]
     return CODECS.get(ids[0]) if len(ids) == 1 else None
 
 
