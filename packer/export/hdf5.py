@@ -382,10 +382,6 @@ def _files_of_groups(
     names = list((source.names or ())[start:stop])
     homes = [name.rpartition("/")[0] for name in names]
     edges = [i for i in range(len(homes)) if i == 0 or homes[i] != homes[i - 1]]
-    if len(edges) != len(set(homes)):
-        homes, edges = [""] * len(homes), [0]  # mixed: the path becomes groups within one file
-        if origin.above:
-            notes.append("attributes of groups above the samples are not written: those of all files are in one")
     notes.extend(sentence for sentence in origin.lost if sentence not in notes)
     for first, end in zip(edges, [*edges[1:], len(homes)], strict=True):
         home = homes[first]

@@ -9,6 +9,7 @@ import pytest
 from packer.convert import convert
 from packer.errors import UsageError
 from packer.export import export
+from packer.format import manifest as manifests
 from packer.repack import repack
 from packer.sources.opening import SourceOptions
 
@@ -128,6 +129,36 @@ def test_shuffled_rows_come_back_in_one_file(tmp_path):
         with h5py.File(tmp_path / "in/part1.h5") as other:
             both = [*part["numbers/i8"][:].tolist(), *other["numbers/i8"][:].tolist()]
         assert found == sorted(both) != both
+
+
+def test_files_of_which_samples_were_left_out(tmp_path):
+    """Which file the others belong to is not known: all go to one, with a note."""
+    (tmp_path / "in").mkdir()
+    for n in range(2):
+        make_file(tmp_path / f"in/part{n}.h5", 10, seed=n)
+    convert(str(tmp_path / "in"), tmp_path / "d", workers=0)
+    known = manifests.read(tmp_path / "d")
+    known.origin["files"][1]["samples"] += 1
+    manifests.write(tmp_path / "d", known)
+    report = export(tmp_path / "d", tmp_path / "out")
+    assert (report.files, report.notes) == (
+        1,
+        ("samples of the source were left out, so that those of all its files are in one file",),
+    )
+    with h5py.File(tmp_path / "out/part0.h5") as file:
+        assert len(file["numbers/i8"]) == 20
+
+
+def test_an_origin_that_cannot_be_read(tmp_path):
+    """It is taken for none: one file, a dataset a field."""
+    make_file(tmp_path / "a.h5")
+    convert(str(tmp_path / "a.h5"), tmp_path / "d", workers=0)
+    known = manifests.read(tmp_path / "d")
+    known.origin["files"] = "nonsense"
+    manifests.write(tmp_path / "d", known)
+    export(tmp_path / "d", tmp_path / "out")
+    with h5py.File(tmp_path / "out/d.h5") as file, h5py.File(tmp_path / "a.h5") as one:
+        assert_same(file["numbers.f4"][()], one["numbers/f4"][()])
 
 
 def test_the_sample_axis_is_where_it_was(tmp_path):

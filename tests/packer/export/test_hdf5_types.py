@@ -334,6 +334,23 @@ def test_types_that_are_none(tmp_path, held):
         assert (file["x"].dtype, file["x"][()].tolist()) == (np.dtype("i4"), [0, 1, 2])
 
 
+def test_manifests_of_before(tmp_path):
+    """They say more of a type than comes back: lists, names of numbers, charsets and offsets."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["t"] = np.array([(1, b"ab", 7), (2, b"c", 8)], [("n", ">i4"), ("s", "S4"), ("e", "u1")])
+        file.create_dataset("l", 2, h5py.vlen_dtype(np.int16))
+    convert(str(tmp_path / "a.h5"), tmp_path / "d", workers=0)
+    known = manifests.read(tmp_path / "d")
+    members = [["n", ">i4", 0], ["s", {"text": "utf-8", "length": 4}, 4]]
+    members.append(["e", {"enum": {"A": 7}, "dtype": "|u1"}, 8])
+    table = {"type": {"compound": members, "size": 9}, "fields": {f"t.{name}": [name] for name in "nse"}}
+    lists = {"type": {"list": "<i2"}, "fields": {"l": []}}
+    known.origin["files"][0]["datasets"] = {"/t": table, "/l": lists}
+    manifests.write(tmp_path / "d", known)
+    assert export(tmp_path / "d", tmp_path / "out").notes == ()
+    assert_same_files(tmp_path / "a.h5", tmp_path / "out/a.h5")
+
+
 def test_types_that_do_not_fit(tmp_path):
     """A manifest that gives a field another type than it has: the field is written as it is, with a note."""
     table_file(tmp_path / "a.h5")

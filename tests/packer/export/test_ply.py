@@ -279,6 +279,23 @@ def test_polygons_need_their_sizes(tmp_path):
         export(tmp_path / "d", tmp_path / "out", fields=["xyz", "face"])
 
 
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [([300], "lists of 300 values, which property v cannot count with uint8"), ([1], "do not add up")],
+)
+def test_lists_that_cannot_be_counted(tmp_path, sizes, words):
+    """A list longer than its property can count, and lengths that do not fit the lists, are refused."""
+    head = "ply\nformat ascii 1.0\nelement vertex 2\nproperty list uchar int v\nend_header\n1 5\n2 6 7\n"
+    (tmp_path / "a.ply").write_text(head)
+    convert(str(tmp_path / "a.ply"), tmp_path / "one", workers=0)
+    convert([{"v": np.zeros(300, np.int32), "v_size": np.array(sizes, np.int32)}], tmp_path / "two", workers=0)
+    known = manifests.read(tmp_path / "two")
+    known.origin.update(manifests.read(tmp_path / "one").origin)
+    manifests.write(tmp_path / "two", known)
+    with pytest.raises(UsageError, match=words):
+        export(tmp_path / "two", tmp_path / "out")
+
+
 def test_chosen_fields_leave_the_rest_out(tmp_path):
     """--fields takes properties and elements away, and nothing else."""
     make_mesh(tmp_path / "in/a.ply")
