@@ -1,4 +1,18 @@
-"""Reads packed datasets at the speed of memory: `PackedDataset`, `Loader`, and what goes with them."""
+"""Reads packed datasets at the speed of memory: `PackedDataset`, `Loader`, and what goes with them.
+
+A batch passes these modules from top to bottom:
+
+    dataset     names and numbers in, batches out, by `indexing`; of a dataset behind a URL shard by shard, `by_shard`
+    loader      the epochs: `order` and `dataset_order` say what is read when, `rank_split` which of it is this rank's
+    stream      the batches of one epoch, by threads or inline; `readahead` tells the kernel what comes next
+    opened      the shards of a dataset, and in `shard_map` where samples lie in them, by `packer.format.column`
+    fields      reads whole samples of one field: by `gather`, or decoded, with frames that `frame_cache` keeps
+    rows        reads some rows of samples: for `crop`, for `points`, for regions; `draws` makes the random numbers
+    checking    compares frames with their checksums before any of these is read, with `verify=True`
+    batch       what is handed out, also to torch's DataLoader; `device` moves it there, `monitor` times the wait
+
+`arrays` holds the words that all of them use.
+"""
 
 from readers.batch import Ragged
 from readers.crop import Crop
