@@ -139,20 +139,20 @@ def _refuse_ambiguous(path: str, arrays: Sequence[Array]) -> None:
         return
     groups = [natsorted(group, key=lambda array: array.path) for group in alike.values()]
     numbered = natsorted(Path(array.path).name for array in several)
-    lines = [
+    as_parts = " ".join(_as_parts(group) for group in groups)
+    reason = (
         f"{path}: {len(several):,} files named alike, {numbered[0]} to {numbered[-1]}, hold rows of "
-        f"{_row_kind(several[0])}. They may be parts of one array or a field each; say which.",
-        f"Parts of one array, a field of {_count(several):,} rows:",
-        f"  packer convert {' '.join(_as_parts(group) for group in groups)} OUT",
-    ]
-    if len({_count([array]) for array in arrays}) == 1:
+        f"{_row_kind(several[0])}; they may be parts of one array or a field each. For a field of {_count(several):,} "
+        f"rows, `packer convert {as_parts} OUT`"
+    )
+    if len({len(array) for array in arrays}) == 1:
         shown = [shlex.quote(f"{_own_name(array)}={array.path}") for group in groups for array in group]
-        more = f" ... (all {len(shown):,} files so)" if len(shown) > _SHOWN else ""
-        lines += [
-            f"A field each, {len(arrays):,} fields of {_count(arrays[:1]):,} samples:",
-            f"  packer convert {' '.join(shown[:_SHOWN])}{more} OUT",
-        ]
-    raise UsageError("\n".join(lines))
+        more = f" ... (all {len(shown):,} files like this)" if len(shown) > _SHOWN else ""
+        reason += (
+            f"; for {len(arrays):,} fields of {len(arrays[0]):,} samples, "
+            f"`packer convert {' '.join(shown[:_SHOWN])}{more} OUT`"
+        )
+    raise UsageError(reason)
 
 
 def _as_parts(group: Sequence[Array]) -> str:

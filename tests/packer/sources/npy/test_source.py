@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import re
 import shlex
 import zipfile
 
@@ -233,8 +234,7 @@ def test_arrays_that_do_not_go_together(tmp_path):
 
 def commands(error):
     """The commands that a message shows, as lists of arguments."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    return [shlex.split(line)[2:-1] for line in lines if line.startswith("packer convert ")]
+    return [shlex.split(command)[2:-1] for command in re.findall("`(packer convert [^`]*)`", str(error))]
 
 
 def test_numbered_files_are_parts_or_fields_and_the_user_says_which(tmp_path):
