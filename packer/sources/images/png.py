@@ -195,7 +195,8 @@ def check(data: bytes, path: str) -> Png:
         after = position + 12 + length
         if after > end:
             raise _overlong(kind, position, length, end, path)
-        _check_kind(kind, position, path)
+        if kind not in _CRITICAL:
+            _check_kind(kind, position, path)
         _check_crc(view, position, after, kind, path)
         if kind == b"IDAT":
             if pixels and stop != position:

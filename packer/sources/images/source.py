@@ -170,13 +170,16 @@ class ImageSource(Source):
         )
 
     def read(self) -> Iterator[Block]:
-        dtypes = {spec.name: np.dtype(str(spec.dtype)) for spec in self.fields}
+        kinds = [(spec, np.dtype(str(spec.dtype)), None if spec.is_ragged else spec.shape) for spec in self.fields]
         for start, end in self._runs():
             block = {spec.name: _room(spec, end - start) for spec in self.fields}
             for number in range(start, end):
                 try:
-                    for spec in self.fields:
-                        block[spec.name][number - start] = self._image(spec, dtypes[spec.name], number)
+                    for spec, dtype, shape in kinds:
+                        image = self._pixels(spec.name, number)
+                        if image.dtype != dtype or image.shape != (shape or self._shape(spec, number)):
+                            raise self._changed(spec, number, image)
+                        block[spec.name][number - start] = image
                 except SourceError as error:
                     if number > start:
                         yield {name: some[: number - start] for name, some in block.items()}
@@ -219,16 +222,14 @@ class ImageSource(Source):
     def _pixels(self, name: str, number: int) -> NDArray[Any]:
         return read_image(self._path(name, number), self.options)
 
-    def _image(self, spec: FieldSpec, dtype: np.dtype[Any], number: int) -> NDArray[Any]:
-        """Return the pixels of a picture; raises SourceError if they are not what its header said."""
-        image = self._pixels(spec.name, number)
-        size = tuple(self.sizes[spec.name][number].tolist()) if spec.is_ragged else spec.shape[:2]
-        if image.shape != (*size, spec.shape[2]) or image.dtype != dtype:
-            was = f"{size[0]} x {size[1]} x {spec.shape[2]} {spec.dtype}"
-            now = " x ".join(map(str, image.shape)) + f" {image.dtype}"
-            reason = f"was {was} when its header was read, and is {now} now; start again"
-            raise SourceError(reason, self._path(spec.name, number))
-        return image
+    def _shape(self, spec: FieldSpec, number: int) -> tuple[int | None, ...]:
+        return (*self.sizes[spec.name][number].tolist(), spec.shape[2])
+
+    def _changed(self, spec: FieldSpec, number: int, image: NDArray[Any]) -> SourceError:
+        was = " x ".join(map(str, self._shape(spec, number))) + f" {spec.dtype}"
+        now = " x ".join(map(str, image.shape)) + f" {image.dtype}"
+        reason = f"was {was} when its header was read, and is {now} now; start again"
+        return SourceError(reason, self._path(spec.name, number))
 
     def _runs(self) -> Iterator[tuple[int, int]]:
         """Yield samples start..end of every block."""
