@@ -50,7 +50,7 @@ def make_dataset(folder: Path, add: int = 0, codec: str = "none", shard_size: in
     return folder
 
 
-def in_child(trial: Callable[[], str], seconds: int = 120) -> str:
+def in_child(trial: Callable[[], str], seconds: int = 60) -> str:
     """Run a trial in a forked child; returns what it returns, or in words how it failed."""
     end, begin = os.pipe()
     pid = os.fork()
@@ -58,6 +58,7 @@ def in_child(trial: Callable[[], str], seconds: int = 120) -> str:
         os.close(end)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(seconds)
+        torch.set_num_threads(1)  # torch's threads do not survive a fork: those who wait for them wait for ever
         try:
             os.write(begin, trial().encode())
             os._exit(0)
