@@ -104,7 +104,7 @@ def permuted(words: Words, ends: Numbers, first: int) -> Numbers:
 
     No list of `ends` numbers is made or sorted, so that it costs the same whatever the ends are: a number is taken as
     row and column of a table of about `ends` places, and columns and rows are shifted by turns, by an amount that
-    is random for each row, or column (a Feistel network). What falls behind the end is sent through again until
+    is random for each row, or column (a Feistel network). What falls beyond the end is sent through again until
     it does not. Where `first` is larger than an end, the permutation begins again: every number then comes as often
     as any other, or once more.
 
@@ -117,12 +117,12 @@ def permuted(words: Words, ends: Numbers, first: int) -> Numbers:
     # Turned at random first, so that the numbers of a short table are equally likely whatever the rounds do.
     out = (out + below(words[:, -1:], ends[:, None]).view(np.uint64)) % tables.ends
     out = tables.permute(out)
-    behind = out >= tables.ends
-    while behind.any():
-        sample, place = behind.nonzero()
+    beyond = out >= tables.ends
+    while beyond.any():
+        sample, place = beyond.nonzero()
         sent = tables.of(sample).permute(out[sample, place][:, None])
         out[sample, place] = sent[:, 0]
-        behind[sample, place] = sent[:, 0] >= ends[sample].view(np.uint64)
+        beyond[sample, place] = sent[:, 0] >= ends[sample].view(np.uint64)
     return out.view(np.int64)
 
 

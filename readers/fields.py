@@ -38,7 +38,7 @@ class FieldReader(Protocol):
     """Turns sample numbers into places, for as many batches as the caller likes, and places into values.
 
     Attributes:
-        field: what `read` gives; its shape is that of a crop where crops are read.
+        field: what `read` gives; its shape is that of a crop if crops are read.
     """
 
     @property
@@ -52,17 +52,17 @@ class FieldReader(Protocol):
         """
 
     def spans(self, located: Numbers) -> Numbers:
-        """Address and size of the bytes that `read` will touch, (n, 2)."""
+        """Return the address and size of the bytes that `read` will touch, (n, 2)."""
 
     def read(self, located: Numbers, allocate: Allocate | None = None) -> Any:
-        """The values of the samples, in new memory or in what `allocate` gives."""
+        """Return the values of the samples, in new memory or in what `allocate` gives."""
 
 
 def locate_all(readers: Iterable[FieldReader], numbers: Numbers, visits: Visits | None = None) -> list[Numbers]:
-    """Places of samples (n,) in several fields of one open dataset; those of uncompressed fields are found together.
+    """Return the places of samples (n,) in several fields of one dataset; uncompressed ones are found together.
 
     Args:
-        visits: (n,), where random parts of samples are read.
+        visits: (n,), if random parts of samples are read.
     """
     addresses: Numbers | None = None
     found = []
@@ -188,7 +188,7 @@ class FixedCoded(_Decoded):
                 self._cache.grow(-(-samples // self._per_frame))
 
     def read(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
-        """The samples, (n, *shape), in new memory or in what `allocate` gives.
+        """Return the samples, (n, *shape), in new memory or in what `allocate` gives.
 
         Raises:
             DamagedError: a frame cannot be decoded.
@@ -210,7 +210,7 @@ class FixedCoded(_Decoded):
         return out.view(self._dtype).view(n, *self._shape)
 
     def _read_shared(self, located: Numbers, out: torch.Tensor) -> None:
-        """Gathers rows: from where they lie, where a frame was kept raw, and else from decoded frames."""
+        """Gather rows: from where they lie if a frame was kept raw, else from decoded frames."""
         start, before = located[:, START], located[:, BEFORE]
         raw = located[:, STORED] == located[:, DECODED]
         if not raw.any():
@@ -229,12 +229,12 @@ class FixedCoded(_Decoded):
             target[coded] = decoded.numpy()
 
     def _read_decoded(self, located: Numbers, out: torch.Tensor) -> None:
-        """Decodes each frame that is not in a slot once, then gathers rows."""
+        """Decode each frame that is not in a slot once, then gather rows."""
         with self._lock:
             self._gather(located, out)
 
     def _gather(self, located: Numbers, out: torch.Tensor) -> None:
-        """The same, by whoever holds the lock; where there is no room for so many frames, one half after the other."""
+        """Do the same, for whoever holds the lock; if there is no room for so many frames, one half after the other."""
         frames = distinct(located[:, START])
         half = len(located) // 2
         if half and len(frames.addresses) > CACHE_BYTES // (2 * self._per_frame * self._row):
@@ -282,7 +282,7 @@ class Varied(_Decoded):
         return located[:, BYTES]
 
     def read(self, located: Numbers, allocate: Allocate | None = None) -> Ragged | list[torch.Tensor] | list[str]:
-        """The samples of a batch: `Ragged` where only the first axis differs, a list where others do, text as str.
+        """Return the samples of a batch: `Ragged` if only the first axis differs, a list if others do, text as str.
 
         Raises:
             DamagedError: a frame cannot be decoded.
@@ -333,7 +333,7 @@ class Varied(_Decoded):
             self._codec.undo_filter(values[start:end].reshape(1, *shape), self.field.frame.rows)
 
     def _decode_shared(self, located: Numbers, ends: Numbers, flat: NDArray[np.uint8]) -> None:
-        """Decodes samples that share frames, each frame once if its samples are asked for together."""
+        """Decode samples that share frames, each frame once if its samples are asked for together."""
         at, frame = -1, flat
         # By address, so that samples of one frame follow each other.
         for number in located[:, START].argsort().tolist():
@@ -394,7 +394,7 @@ def gathered(
     allocate: Allocate | None = None,
     visits: Visits | None = None,
 ) -> dict[str, Any]:
-    """Samples (n,) of some fields of one open dataset: field name to values.
+    """Return samples (n,) of some fields of one open dataset: field name to values.
 
     Args:
         allocate: gives the memory that each field is read into; torch's allocator by default.

@@ -23,9 +23,9 @@ class Distinct(NamedTuple):
 
 
 def distinct(frames: Numbers) -> Distinct:
-    """The frames at addresses (n,), among which one may stand several times.
+    """Return the frames at addresses (n,), among which one may stand several times.
 
-    What np.unique does: 100 us for 3,700 samples of 260 frames, where that takes 140.
+    What np.unique does, in less time.
     """
     ordered = np.sort(frames)
     addresses = ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
@@ -57,14 +57,14 @@ class FrameCache:
         """Makes room for at least `slots` frames; forgets all held ones if more are needed than there are."""
         if slots <= len(self._owner):
             return
-        # First: where there is not so much memory, all stays as it was.
+        # First: if there is not so much memory, all stays as it was.
         self.slots = fresh(slots * self._frame_bytes)
         self._owner = [-1] * slots
         self._held = {}
         self._next = 0
 
     def fill(self, frames: Distinct, decode: Callable[[Numbers, Numbers, NDArray[np.uint8]], None]) -> Numbers:
-        """Slot of the frame of each item, (n,), after decoding those that are in none.
+        """Return the slot of the frame of each item, (n,), after decoding those that are in none.
 
         Args:
             decode: decodes the frames of items (m,) to places (m,) in memory, (bytes,) uint8.
@@ -113,7 +113,7 @@ class FrameStore:
         return FrameStore, ()
 
     def get(self, address: int, decode: Callable[[], NDArray[np.uint8]]) -> NDArray[np.uint8]:
-        """The frame at an address, decoded only where it is not kept. It is not to be written to."""
+        """Return the frame at an address, decoded only if it is not kept. It is not to be written to."""
         if not self.limit:
             return decode()
         with self._lock:

@@ -141,7 +141,7 @@ class SampleRows:
         np.take(cut.reshape(-1, wanted.length), touched.frame * depth + touched.row, axis=0, out=out, mode="clip")
 
     def _frames(self, located: Numbers, touched: Touched) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-        """Number of each touched frame, and its rows of the sample, (rows, bytes of a row); in the order of the file.
+        """Yield number and rows of each touched frame of a sample, (rows, bytes of a row), in the order of the file.
 
         A frame that several samples share gives the rows of one sample at a time, and is decoded once. Differences of
         rows are not undone.
