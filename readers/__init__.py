@@ -3,7 +3,7 @@
 A batch passes these modules from top to bottom:
 
     dataset     names and numbers in, batches out, by `indexing`; of a dataset behind a URL shard by shard, `by_shard`
-    loader      the epochs: `order` and `dataset_order` say what is read when, `rank_split` which of it is this rank's
+    loader      the epochs: `order` and `dataset_order` say what is read when, and which of it is this rank's share
     stream      the batches of one epoch, by threads or inline; `readahead` tells the kernel what comes next
     opened      the shards of a dataset, and in `shard_map` where samples lie in them, by `packer.format.column`
     fields      reads whole samples of one field: by `gather`, or decoded, with frames that `frame_cache` keeps

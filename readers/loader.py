@@ -28,8 +28,7 @@ from readers.device import ahead, device_of
 from readers.draws import Visits, visits_of
 from readers.fields import FixedCoded, Varied
 from readers.gather import Pool, keep_freed_memory
-from readers.order import BlockShuffled, Given, NextOrder
-from readers.rank_split import Share
+from readers.order import BlockShuffled, Given, NextOrder, Share
 from readers.readahead import Warmth
 from readers.stream import CODED_RUN_BYTES, Stream, batches_at_once, machine_decodes
 

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.errors import UsageError
-from readers.order import Shuffled
-from readers.rank_split import Share
+from readers.order import Share, Shuffled
 
 WORLDS = range(1, 9)
 SIZES = [0, 1, 5, 7, 16, 97, 120, 240]
