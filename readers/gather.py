@@ -1,20 +1,25 @@
 """How records are copied out of the mapped shards, and the memory that they are copied into.
 
-The size of a copy alone decides. Less than `LARGE_BYTES` goes by numpy into new memory: to numpy a record is one item,
-so a gather is one memcpy a record. More goes into memory that was used before, as fresh memory is mapped page by page;
-by torch if its threads may be used, else by numpy.
+The size of a copy decides. To numpy a record is one item, so a gather is one memcpy a record, into new memory, which
+the system's allocator finds again. From `LARGE_BYTES` on torch's threads copy, unless they are busy. What is larger
+than that allocator keeps, and decoded batches, go into memory of a `Pool`.
 
-Each batch and field has a storage of its own, and its memory is used again when a weak reference to the array that this
-storage owns is dead. References are never counted.
+Each batch and field has a storage of its own, and memory of a pool is used again when a weak reference to the array
+that this storage owns is dead. References are never counted.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import multiprocessing
+import os
+import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +36,10 @@ KEPT_BYTES = 31 * 2**20
 LARGE_BYTES = 2**20
 #: Bytes that are copied at once on the way into given memory: they stay in the processor's cache.
 BLOCK_BYTES = 2**17
+#: Seconds a byte that no copy by one thread takes, and seconds for which numpy copies after one that did.
+SLOW, ALONE_SECONDS = 1e-9, 0.2
+#: The flag of Linux for a process that began by fork and loaded no program since.
+FORKED_NO_EXEC = 0x40
 #: Items of numpy's own types are no larger.
 MOST_ITEM_BYTES = 2**31 - 1
 #: Free memory that a pool keeps, in pieces, if the caller does not say.
@@ -98,9 +107,15 @@ class Records:
             parts = [self._rows[place] for place in places.tolist()]
             out = (allocate or fresh)(len(places) * self._nbytes).view(self._rows.dtype).view(len(places), -1)
             return torch.stack(parts, out=out).view(self._dtype).view(len(places), *self._shape)
+        nbytes = len(places) * self._nbytes
+        if LARGE_BYTES <= nbytes <= KEPT_BYTES and allocate is None and _threads.are_free():
+            began = time.perf_counter()
+            rows = torch.index_select(self._rows, 0, torch.from_numpy(places))
+            _threads.note(nbytes, time.perf_counter() - began)
+            return rows.view(self._dtype).view(len(places), *self._shape)
         if allocate is None:
             return torch.from_numpy(self._items[places].view(self._item))
-        out = allocate(len(places) * self._nbytes)
+        out = allocate(nbytes)
         # In blocks: numpy has no gather into given memory of items that overlap.
         items, step = out.numpy().view(self._items.dtype), max(BLOCK_BYTES // max(self._nbytes, 1), 1)
         for at in range(0, len(places) if self._nbytes else 0, step):
@@ -112,6 +127,41 @@ def take_rows(memory: torch.Tensor, rows: NDArray[np.int64], out: torch.Tensor) 
     """Copy rows (n,) of `memory`, uint8 of rows one after another, into `out` (n, length)."""
     items = memory.numpy().view(np.dtype((np.void, out.shape[1])))
     items.take(rows, out=out.numpy().reshape(-1).view(items.dtype), mode="clip")
+
+
+class _Threads:
+    """Whether torch's threads may copy a large batch.
+
+    If one of them gets no processor, all others wait for it, for milliseconds. So after a copy that took longer than
+    one thread ever does, numpy copies for a while. In threads other than the main one it always does, as each would
+    start a team of its own; and in a process that was forked, as the team stayed behind.
+    """
+
+    def __init__(self) -> None:
+        self._owner = None if _began_by_fork() else (os.getpid(), threading.main_thread().ident)
+        self._busy_until = 0.0
+
+    def are_free(self) -> bool:
+        """Return whether the calling thread may use them now."""
+        mine = (os.getpid(), threading.get_ident()) == self._owner and torch.get_num_threads() > 1
+        return mine and time.monotonic() > self._busy_until
+
+    def note(self, nbytes: int, seconds: float) -> None:
+        """Look at the time that a copy of so many bytes took."""
+        if seconds > nbytes * SLOW:
+            self._busy_until = time.monotonic() + ALONE_SECONDS
+
+
+def _began_by_fork() -> bool:
+    """Return whether this process goes on with the program of the one that forked it, as the system says."""
+    try:
+        flags = int(Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[6])
+    except (OSError, ValueError, IndexError):  # not Linux: a child of multiprocessing can still tell
+        return multiprocessing.parent_process() is not None
+    return bool(flags & FORKED_NO_EXEC)
+
+
+_threads = _Threads()
 
 
 def keep_freed_memory() -> None:

@@ -283,7 +283,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, pack: Any) -> Path:
     return made
 
 
-@pytest.fixture(params=["new memory", "memory of a pool"])
+@pytest.fixture(params=["new memory", "memory of a pool", "torch's threads"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where batches are copied to."""
     if request.param == "memory of a pool":
@@ -292,6 +292,10 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
         monkeypatch.setattr(stream, "KEPT_BYTES", 0)
         monkeypatch.setattr(gather, "LARGE_BYTES", 1)
         monkeypatch.setattr(gather, "_rounded", lambda nbytes: nbytes)
+    if request.param == "torch's threads":
+        monkeypatch.setattr(gather, "LARGE_BYTES", 1)
+        monkeypatch.setattr(gather, "SLOW", 1e9)
+        monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     return str(request.param)
 
 
@@ -466,3 +470,21 @@ def test_a_batch_may_be_of_all_there_is(folder: Path, way: str, batch_size: int)
     dataset = PackedDataset(folder)
     (batch,) = Loader(dataset, batch_size)
     same(batch, dataset, list(range(COUNT)))
+
+
+def test_threads_that_hold_a_copy_up_are_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then numpy copies, with the same values, as it does in other threads."""
+    monkeypatch.setattr(gather, "LARGE_BYTES", 1)
+    monkeypatch.setattr(gather, "_threads", gather._Threads())
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(gather, "SLOW", 0.0)  # any copy is too slow
+    select, done = torch.index_select, list[int]()
+    monkeypatch.setattr(torch, "index_select", lambda *given: done.append(1) or select(*given))
+    elements = torch.arange(100)
+    records, places = Records(elements, np.int64, (4,)), np.array([3, 90, 0])
+    wanted = torch.stack([elements[at : at + 4] for at in places])
+    assert torch.equal(elsewhere(lambda: records.tensor(places)), wanted)
+    assert done == []
+    for _ in range(3):
+        assert torch.equal(records.tensor(places), wanted)
+    assert done == [1]
