@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmark import rows as _rows  # noqa: F401  # registers them
 from benchmark.inputs.store import FULL, QUICK, Store
 from benchmark.measuring import ROWS, Bench, Figures, Rounds, Row, Target, chosen
 from packer.codecs import compiled

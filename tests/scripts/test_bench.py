@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +33,7 @@ from benchmark.measuring import (
     warm,
 )
 
+SCRIPTS = Path(__file__).parents[2] / "scripts"
 ONCE = Rounds(least=1, most=1, seconds=0)
 
 
@@ -141,6 +144,15 @@ def test_rows_are_chosen_by_parts_of_their_titles() -> None:
     assert chosen(ROWS, ["no such row"]) == []
     assert chosen(ROWS, []) == ROWS
     assert len({r.title for r in ROWS}) == len(ROWS)
+
+
+def test_all_rows_are_listed() -> None:
+    """A process of its own knows every row: the command loads the modules that hold them."""
+    code = "import sys; from benchmark.command import main; sys.exit(main(['--list']))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=SCRIPTS, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [r.title for r in ROWS]
+    assert len(ROWS) > 40
 
 
 def test_inputs_are_made_once(tmp_path: Path) -> None:
