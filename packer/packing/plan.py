@@ -37,6 +37,9 @@ LOOK_PLACES = 16
 LOOK_BYTES = 32 * 2**20
 #: Of a small source one sample in eight is looked at, and four at least: those looked at are read twice.
 LOOK_SHARE = 8
+#: Text of at most `SHORT_TEXT` bytes on average is planned with this many: datasets of labels and captions have frames
+#: of one size, and can be merged.
+TEXT_BYTES, SHORT_TEXT = 256, 4096
 #: From each place comes a run of about this many bytes, at least one sample.
 RUN_BYTES = 128 * 2**10
 
@@ -252,6 +255,8 @@ def field_sizes(source: Source, looked: Callable[[], Looked]) -> dict[str, Field
         known = shapes is not None
         if shapes is None:
             seen = [sample.shape for sample in looked().get(spec.name, [])] or [tuple(n or 1 for n in spec.shape)]
+            if spec.kind == "text" and np.mean(seen) <= SHORT_TEXT:
+                seen = [(TEXT_BYTES,)]
             shapes = np.resize(np.array(seen, np.int64), (len(source), len(spec.shape)))
         sizes[spec.name] = FieldSizes.of(spec, shapes, known)
     return sizes

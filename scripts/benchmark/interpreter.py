@@ -34,8 +34,12 @@ def checking(work: Callable[..., int], *arguments: Any) -> int:
 
 @lru_cache
 def _process(what: str) -> ProcessPoolExecutor:
-    load = compiled.loading.load if what == "checking" else None
-    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=load)
+    start = _load_loops if what == "checking" else None
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=start)
+
+
+def _load_loops() -> None:
+    compiled.loading.load()
 
 
 def pack(sources: list[str], out: str, **options: Any) -> int:

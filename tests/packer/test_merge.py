@@ -15,6 +15,7 @@ from packer.packing.output import OutputFolder
 from packer.repack import repack
 from packer.verify import verify
 from packer.writer import DatasetWriter
+from readers import PackedDataset
 
 
 def write(folder, prefix, count, codec="lz4", width=600):
@@ -207,3 +208,13 @@ def test_no_dataset_within_another(two):
         repack(b, b / "shards" / "in")
     assert repack(b, b, overwrite=True).samples == 5
     assert not verify(a).damages + verify(b).damages
+
+
+def test_texts_of_different_lengths_are_merged(tmp_path):
+    """Datasets of short texts have frames of one size, however long their texts are."""
+    for number, text in enumerate(["a", "a caption of some words"]):
+        convert([{"x": i, "caption": text * (i + 1)} for i in range(20)], tmp_path / f"d{number}", workers=0)
+    merge([tmp_path / "d0", tmp_path / "d1"], tmp_path / "m")
+    dataset = PackedDataset(tmp_path / "m")
+    assert dataset[21]["caption"] == "a caption of some words" * 2
+    assert len(dataset) == 40
