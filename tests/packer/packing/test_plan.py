@@ -141,7 +141,7 @@ def test_sizes_come_from_headers() -> None:
     sizes = field_sizes(Clouds([1, 0, 5], captions=True), dict)
     assert sizes["xyz"].bytes.tolist() == [12, 0, 60]
     assert sizes["label"].bytes.tolist() == [8, 8, 8]
-    assert sizes["caption"].bytes.tolist() == [1] * 3
+    assert sizes["caption"].bytes.tolist() == [256] * 3  # as all short text
     assert [s.known for s in sizes.values()] == [True, True, False]
 
 
