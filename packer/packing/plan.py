@@ -39,7 +39,7 @@ LOOK_BYTES = 32 * 2**20
 LOOK_SHARE = 8
 #: Text of at most `SHORT_TEXT` bytes on average is planned with this many: datasets of labels and captions have frames
 #: of one size, and can be merged.
-TEXT_BYTES, SHORT_TEXT = 256, 4096
+TEXT_BYTES, SHORT_TEXT = 256, 1024
 #: From each place comes a run of about this many bytes, at least one sample.
 RUN_BYTES = 128 * 2**10
 
