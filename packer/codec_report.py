@@ -106,7 +106,7 @@ def _trials(spec: FieldSpec, samples: Sequence[NDArray[Any]]) -> Iterator[Trial]
 
 def _speeds(spec: FieldSpec, config: Sequence[Config], samples: Sequence[NDArray[Any]]) -> tuple[float, float]:
     """Return the raw bytes encoded and decoded a second."""
-    codec = FrameCodec(config, spec.np_dtype)
+    codec = FrameCodec(config, spec.np_dtype, spec.channels)
     nbytes = sum(sample.nbytes for sample in samples)
 
     def encode() -> list[tuple[Buffer, int]]:

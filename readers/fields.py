@@ -138,7 +138,7 @@ class _Decoded:
         self.field = places.field
         self._places = places
         self._memory = places.memory
-        self._codec = FrameCodec(self.field.codec, self.field.np_dtype)
+        self._codec = FrameCodec(self.field.codec, self.field.np_dtype, self.field.channels)
         self._dtype = TORCH_DTYPES[self.field.dtype]
 
     def locate(self, numbers: Numbers, visits: Visits | None = None) -> Numbers:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,7 +66,7 @@ class SampleRows:
         self.field = places.field
         self._places = places
         self._memory = places.memory
-        self._codec = FrameCodec(self.field.codec, self.field.np_dtype)
+        self._codec = FrameCodec(self.field.codec, self.field.np_dtype, self.field.channels)
         self._windows: dict[tuple[torch.dtype, int], Records] = {}
 
     def locate(self, numbers: Numbers) -> Numbers:
@@ -137,8 +138,18 @@ class SampleRows:
         for number, frame in frames:
             rows = frame[:depth, starts[number] : starts[number] + wanted.length]
             cut[number, : len(rows)] = rows
-        self._codec.undo_filter(cut.view(self.field.np_dtype).reshape(*cut.shape[:2], -1, self.field.shape[-1] or 1))
+        self._undo_filter(cut.view(self.field.np_dtype), located[touched.item, SHAPE + 2])
         np.take(cut.reshape(-1, wanted.length), touched.frame * depth + touched.row, axis=0, out=out, mode="clip")
+
+    def _undo_filter(self, rows: NDArray[Any], channels: Numbers) -> None:
+        """Undo the filter of rows (n, depth, values) of images that have so many channels, (n,), in place."""
+        if self.field.channels:
+            self._codec.undo_filter(rows.reshape(*rows.shape[:2], -1, self.field.channels))
+            return
+        for count in np.unique(channels).tolist():
+            alike = rows[channels == count]
+            self._codec.undo_filter(alike.reshape(*alike.shape[:2], -1, count))
+            rows[channels == count] = alike
 
     def _frames(self, located: Numbers, touched: Touched) -> Iterator[tuple[int, NDArray[np.uint8]]]:
         """Yield number and rows of each touched frame of a sample, (rows, bytes of a row), in the order of the file.

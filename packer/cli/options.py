@@ -79,8 +79,9 @@ _PACKING = (
         "--codec",
         multiple=True,
         metavar="[FIELD=]CODEC",
-        help="auto, none, lz4, lz4hc, zstd, shuffle+lz4, shuffle+zstd, bitshuffle, rowdelta+zstd, or a numcodecs "
-        "config as JSON; for all fields or for one, repeated or with commas: --codec hr=zstd,label=none.  "
+        help="auto, none, lz4, lz4hc, zstd, shuffle+lz4, shuffle+zstd, bitshuffle, rowdelta+zstd, "
+        "photo+lz4, photo+zstd, or a numcodecs config as JSON; for all fields or for one, repeated or with commas: "
+        "--codec hr=zstd,label=none.  "
         "[default: auto]",
     ),
     click.option(

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from packer.codecs import rowdelta
+from packer.codecs import photo, rowdelta
 
 Images = NDArray[Any]
 
@@ -24,13 +24,18 @@ class Filter(NamedTuple):
         undo: gives such images their values back in place; `axis` is that of the rows, 1 by default.
         dtypes: of images that it is for.
         in_loops: whether the compiled loops undo it too, frame by frame.
+        by_pixel: whether it does something else with each channel, so that a pixel is what comes again in its values.
     """
 
     apply: Callable[[Images], Images]
     undo: Callable[..., None]
     dtypes: tuple[str, ...]
     in_loops: bool = False
+    by_pixel: bool = False
 
 
 #: By the id in the schema.
-FILTERS = {"rowdelta": Filter(rowdelta.difference, rowdelta.accumulate, ("uint8", "uint16"), in_loops=True)}
+FILTERS = {
+    "rowdelta": Filter(rowdelta.difference, rowdelta.accumulate, ("uint8", "uint16"), in_loops=True),
+    "photo": Filter(photo.store, photo.restore, ("uint8", "uint16"), in_loops=True, by_pixel=True),
+}

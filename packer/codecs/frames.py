@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from packer.codecs import compiled
 from packer.codecs.filters import FILTERS
-from packer.codecs.stages import Buffer, Config, Lz4, ZstdOfDifferences, flat_bytes, make_stage
+from packer.codecs.stages import BloscOfPixels, Buffer, Config, Lz4, ZstdOfDifferences, flat_bytes, make_stage
 from packer.errors import UsageError
 
 #: A frame is kept raw unless encoding saves this part of it: decoding one that saves 3% costs
@@ -55,18 +55,24 @@ class FrameCodec:
     Its filter is the caller's to apply before `encode` and to undo after decoding, unless `decode_frames` says that it
     has done so. Instances hold no state between calls and may be used by several threads.
 
+    Args:
+        channels: of the images of the column; 0 if they differ, or it has no images.
+
     Attributes:
         filter: what is done to the values of images; None if nothing is.
         is_raw: whether bytes are stored as they are.
     """
 
-    def __init__(self, configs: Sequence[Config], dtype: np.dtype[Any]) -> None:
+    def __init__(self, configs: Sequence[Config], dtype: np.dtype[Any], channels: int = 0) -> None:
         self.dtype = dtype
+        self._channels = channels
         self.filter = FILTERS.get(configs[0]["id"]) if configs else None
         coding = list(configs[1:] if self.filter else configs)
         self._stages = [make_stage(config) for config in coding]
         if configs and configs[0]["id"] == "rowdelta" and coding == [{"id": "zstd", "level": 1}]:
             self._stages = [ZstdOfDifferences(coding[0])]
+        if self.filter and self.filter.by_pixel and coding and coding[0]["id"] == "blosc":
+            self._stages[0] = BloscOfPixels(coding[0], channels * dtype.itemsize)
         self.is_raw = not coding
         self._least_saving = LEAST_LZ4_SAVING if [type(stage) for stage in self._stages] == [Lz4] else LEAST_SAVING
         self._number = compiled.number_of(configs)
@@ -149,11 +155,12 @@ class FrameCodec:
         loops = compiled.loops()
         # One frame is left to Python: of zstd it takes less, since there is no decoder to be made.
         if loops is not None and self._number is not None and len(places) > 1:
-            undoes = self.filter is not None and self.filter.in_loops and frames.rows is not None
+            channels = self._channels if self.filter is not None and self.filter.by_pixel else 0
+            undoes = self._is_undone_by_loops() and frames.rows is not None
             item = self.dtype.itemsize if undoes else 0
             rows = frames.sizes if frames.rows is None else frames.rows
             numbers = map(np.ascontiguousarray, (frames.spans, frames.sizes, places, rows))
-            done = loops.decode(self._number, np.frombuffer(memory, np.uint8), *numbers, item, out)
+            done = loops.decode(self._number, np.frombuffer(memory, np.uint8), *numbers, item, channels, out)
             if done == len(places):
                 return undoes
         # One that is damaged is found once more, and named, by what Python calls.
@@ -164,6 +171,10 @@ class FrameCodec:
         if self._number is not None:
             compiled.note_since(began)
         return False
+
+    def _is_undone_by_loops(self) -> bool:
+        """Return whether machine code can undo the filter, if it is told the rows of images."""
+        return self.filter is not None and self.filter.in_loops and (not self.filter.by_pixel or self._channels > 0)
 
     def undo_filter(self, images: NDArray[Any], band: int | None = None) -> None:
         """Undo the filter of images (n, rows, ...) in place, if there is one; it begins anew with every `band` rows."""

@@ -6,6 +6,7 @@ compared with what is expected before a decoder believes them.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 import threading
@@ -15,6 +16,7 @@ from typing import Any
 
 import lz4.block
 import numpy as np
+from numpy.typing import NDArray
 
 from packer.errors import UsageError
 
@@ -133,6 +135,44 @@ class Blosc(Stage):
     def _shuffled(self, shuffle: int, value: Any) -> Any:
         """Return what blosc makes of a buffer with another setting of `shuffle`."""
         return _registered(json.dumps({**self.codec.get_config(), "shuffle": shuffle}, sort_keys=True)).encode(value)
+
+
+class BloscOfPixels(Blosc):
+    """c-blosc, given whole pixels as elements, in blocks of about the same size that it can shuffle by bits.
+
+    c-blosc takes the size of blocks that it is told, unless it cuts each block into the bytes of its elements: so it
+    does with elements of up to 16 bytes and any codec but zstd. Such blocks are whole frames, which are shuffled if
+    they hold eights of elements. The others are given several pixels as one element.
+    """
+
+    _BLOCK_BYTES = 2**16
+    #: Bytes of an element up to which c-blosc cuts blocks, and of the largest that it takes.
+    _CUT, _MOST = 16, 255
+
+    def __init__(self, config: Config, pixel: int) -> None:
+        super().__init__(config)
+        self._pixel = pixel
+        self._is_cut = pixel <= self._CUT and self.codec.cname != "zstd"
+
+    def encode(self, value: Any) -> Any:
+        """Return the encoded bytes of a buffer; of anything but whole pixels, or very large ones, as `Blosc` does."""
+        flat = np.frombuffer(flat_bytes(value), np.uint8)
+        if not 0 < self._pixel <= self._MOST or len(flat) % self._pixel:
+            return super().encode(value)
+        if self._is_cut and len(flat) % (8 * self._pixel):
+            element = (self._CUT // self._pixel + 1) * self._pixel
+            # Older numcodecs takes no element that does not fit; blocks stay as they are then.
+            with contextlib.suppress(TypeError):
+                return self._compressed(flat, element, typesize=element)
+        return self._compressed(flat.view(f"V{self._pixel}"), self._pixel)
+
+    def _compressed(self, values: NDArray[Any], element: int, **more: int) -> Any:
+        from numcodecs import blosc
+
+        blocks = max(1, -(-values.nbytes // self._BLOCK_BYTES))
+        block = self.codec.blocksize or values.nbytes // blocks // (8 * element) * 8 * element
+        codec = self.codec
+        return blosc.compress(values, codec.cname.encode(), codec.clevel, codec.shuffle, block, **more)
 
 
 class Zstd(Stage):

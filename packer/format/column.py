@@ -270,7 +270,7 @@ class Column:
         self.field = index.field
         self._file = file
         self._path = path
-        self._codec = FrameCodec(self.field.codec, self.field.np_dtype)
+        self._codec = FrameCodec(self.field.codec, self.field.np_dtype, self.field.channels)
         self._locator = Locator(self.field, [index], np.frombuffer(file, np.uint8), np.zeros(1, np.int64), path)
 
     def locate(self, numbers: Numbers) -> Numbers:

@@ -104,7 +104,7 @@ class ColumnWriter:
         self.samples = 0
         self.raw_bytes = 0
         self._dtype = field.np_dtype
-        self._codec = FrameCodec(field.codec, self._dtype)
+        self._codec = FrameCodec(field.codec, self._dtype, field.channels)
         self._chunks = Chunks(put_chunk, chunk_bytes)
         self._waiting: list[NDArray[Any]] = []  # samples, or runs of fixed samples, of the frame not yet full
         self._n_waiting = 0

@@ -81,6 +81,11 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return np.dtype(str(self.dtype)).itemsize
 
     @property
+    def channels(self) -> int:
+        """Return the channels of every image; 0 if they differ, or these are no images."""
+        return (self.shape[-1] or 0) if self.kind == "image" else 0
+
+    @property
     def ragged_axes(self) -> tuple[int, ...]:
         """Return the numbers of the axes whose length differs between samples."""
         return tuple(i for i, n in enumerate(self.shape) if n is None)

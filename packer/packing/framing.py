@@ -106,7 +106,7 @@ def _is_for(codec: Sequence[Config], spec: FieldSpec) -> bool:
 
 def measured_ratio(spec: FieldSpec, codec: Sequence[Config], samples: Sequence[NDArray[Any]]) -> float:
     """Return the raw bytes over stored bytes when `samples` are encoded in frames of the usual size."""
-    frame_codec = FrameCodec(codec, spec.np_dtype)
+    frame_codec = FrameCodec(codec, spec.np_dtype, spec.channels)
     raw = stored = 0
     for frame in sample_frames(samples, codec):
         raw += frame.nbytes
@@ -124,6 +124,8 @@ def sample_frames(samples: Sequence[NDArray[Any]], codec: Sequence[Config]) -> I
         value = kind.apply(sample[None])[0] if kind else sample
         flat = np.ascontiguousarray(value).reshape(-1)
         step = max(1, BAND_BYTES // max(flat.itemsize, 1))
+        if kind and kind.by_pixel:
+            step = max(1, step // sample.shape[-1]) * sample.shape[-1]
         if flat.nbytes > BAND_SAMPLE_BYTES:
             yield from (flat[at : at + step] for at in range(0, flat.size, step))
             continue

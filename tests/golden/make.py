@@ -2,8 +2,8 @@
 
 `exact` holds only codecs whose bytes do not depend on a library's version, and every way to store a column;
 `coded` holds the others; `kinds` holds every codec with every kind of field, fixed and ragged, in frames of samples
-and of rows. They are committed, so run this only after a deliberate change of the format, with FOLDER set to this
-folder and a new format version.
+and of rows; `photos` holds the codecs for photographs, which came later. They are committed, so run this only after a
+deliberate change of the format, with FOLDER set to this folder and a new format version.
 """
 
 from __future__ import annotations
@@ -54,8 +54,13 @@ CODED = (
     Field(name="extra", dtype="int16", shape=(100,), codec=({"id": "zlib", "level": 6},), frame=FrameRule(samples=2)),
 )
 
-#: Every named codec, and one of two stages of numcodecs.
-KINDS_CODECS = {**NAMED, "shuffle+zlib": ({"id": "shuffle", "elementsize": 2}, {"id": "zlib", "level": 6})}
+#: The codecs of `photos`.
+PHOTO_CODECS = ("photo+lz4", "photo+zstd")
+#: Every other named codec, and one of two stages of numcodecs.
+KINDS_CODECS = {
+    **{name: configs for name, configs in NAMED.items() if name not in PHOTO_CODECS},
+    "shuffle+zlib": ({"id": "shuffle", "elementsize": 2}, {"id": "zlib", "level": 6}),
+}
 #: What a field is and how it is framed, by the part of its name after the codec.
 KINDS_FORMS: dict[str, dict[str, Any]] = {
     "image": {"dtype": "uint8", "kind": "image", "shape": (12, 8, 3), "frame": FrameRule(samples=2)},
@@ -73,6 +78,22 @@ KINDS = tuple(
     for codec, configs in KINDS_CODECS.items()
     for form, options in KINDS_FORMS.items()
     if options.get("kind") == "image" or not codec.startswith("rowdelta")
+)
+#: As `KINDS_FORMS`: one to five channels, so many that a pixel is no element, and other numbers in each sample.
+PHOTO_FORMS: dict[str, dict[str, Any]] = {
+    "colour": {"dtype": "uint8", "shape": (24, 17, 3), "frame": FrameRule(samples=2)},
+    "alpha bands": {"dtype": "uint16", "shape": (20, 15, 4), "frame": FrameRule(rows=8)},
+    "gray ragged": {"dtype": "uint16", "shape": (None, None, 1), "frame": FrameRule(samples=2)},
+    "two": {"dtype": "uint8", "shape": (24, 17, 2), "frame": FrameRule(samples=1)},
+    "colour ragged bands": {"dtype": "uint16", "shape": (None, 24, 3), "frame": FrameRule(rows=10)},
+    "five": {"dtype": "uint16", "shape": (24, 17, 5), "frame": FrameRule(samples=2)},
+    "many": {"dtype": "uint8", "shape": (4, 4, 300), "frame": FrameRule(samples=1)},
+    "mixed": {"dtype": "uint8", "shape": (None, None, None), "frame": FrameRule(samples=1)},
+}
+PHOTOS = tuple(
+    Field(name=f"{codec} {form}", kind="image", codec=NAMED[codec], **options)
+    for codec in PHOTO_CODECS
+    for form, options in PHOTO_FORMS.items()
 )
 KINDS_NAMES = tuple(f"sample {n}" for n in range(5))
 
@@ -93,6 +114,25 @@ def _kinds_values(field: Field, start: int, stop: int) -> Any:
         steps = np.arange(np.prod(shape, dtype=int)) // 8 * 5 + 7 * n
         values.append((steps % 251).reshape(shape).astype(field.dtype))
     return values if field.is_ragged else np.array(values)
+
+
+def photos_samples(start: int, stop: int) -> dict[str, Any]:
+    """The samples start..stop of `photos`; those that are ragged grow with their number, from nothing."""
+    found: dict[str, Any] = {}
+    for field in PHOTOS:
+        values = []
+        for n in range(start, stop):
+            y, x, c = np.indices(
+                [full if full is not None else part for full, part in zip(field.shape, (13 * n, 24, n), strict=True)]
+            )
+            # Brightness that goes up and down again beyond each end of the dtype, and colours that differ from it.
+            values.append(
+                ((7 * y + 3 * x + (y * x) // 9) * 2 ** (8 * (field.itemsize - 1)) + (90 * c + n) * (c + 1)).astype(
+                    field.dtype
+                )
+            )
+        found[field.name] = values if field.is_ragged else np.array(values)
+    return found
 
 
 def exact_samples(start: int, stop: int) -> dict[str, Any]:
@@ -137,6 +177,14 @@ def make_exact(folder: Path) -> None:
 def make_coded(folder: Path) -> None:
     """One shard of three samples without names."""
     _manifest(folder, CODED, [_shard(folder, 0, CODED, coded_samples(0, 3), None)], 3, False)
+
+
+def make_photos(folder: Path) -> None:
+    """Two shards of three and two samples without names: the last frames are not full."""
+    shards = [
+        _shard(folder, number, PHOTOS, photos_samples(a, b), None) for number, (a, b) in enumerate([(0, 3), (3, 5)])
+    ]
+    _manifest(folder, PHOTOS, shards, 5, False)
 
 
 def make_kinds(folder: Path) -> None:
@@ -202,3 +250,4 @@ if __name__ == "__main__":
     make_exact(Path(sys.argv[1], "exact"))
     make_coded(Path(sys.argv[1], "coded"))
     make_kinds(Path(sys.argv[1], "kinds"))
+    make_photos(Path(sys.argv[1], "photos"))

@@ -24,7 +24,7 @@ from readers import Crop, Loader, PackedDataset
 from readers.crop import orient
 from readers.draws import new_visits
 
-CODECS = ("none", "lz4", "bitshuffle", "zstd", "rowdelta+zstd")
+CODECS = ("none", "lz4", "bitshuffle", "zstd", "rowdelta+zstd", "photo+lz4")
 
 
 def _grid(height: int, width: int, sample: int) -> NDArray[np.uint16]:
@@ -197,7 +197,7 @@ def _crops(path: Path, batch_size: int = 3, threads: int = 0, epoch: int = 0, **
     return torch.cat([batch["hr"] for batch in loader])
 
 
-@pytest.mark.parametrize("codec", ["none", "rowdelta+zstd"])
+@pytest.mark.parametrize("codec", ["none", "rowdelta+zstd", "photo+lz4"])
 def test_a_loaders_crops_follow_from_seed_epoch_and_position(pack: Any, tmp_path: Path, codec: str) -> None:
     """Threads, batch size, ranks and resuming change nothing; a number that comes again is cropped anew."""
     path = _pairs(pack, tmp_path, SIZES, codec)

@@ -23,6 +23,7 @@ from packer.format.shard import Shard
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 EXACT_FILES = ("manifest.json", "names.lmdb", "shards/00000.lmdb", "shards/00001.lmdb")
 CODED_FILES = ("manifest.json", "shards/00000.lmdb")
+PHOTOS_FILES = ("manifest.json", "shards/00000.lmdb", "shards/00001.lmdb")
 
 
 @pytest.fixture(scope="module")
@@ -52,14 +53,19 @@ def values(folder: Path, field: str) -> list[np.ndarray[Any, Any]]:
 
 @pytest.mark.parametrize(
     ("name", "file"),
-    [*(("exact", f) for f in EXACT_FILES), *(("coded", f) for f in CODED_FILES), *(("kinds", f) for f in EXACT_FILES)],
+    [
+        *(("exact", f) for f in EXACT_FILES),
+        *(("coded", f) for f in CODED_FILES),
+        *(("kinds", f) for f in EXACT_FILES),
+        *(("photos", f) for f in PHOTOS_FILES),
+    ],
 )
 def test_no_golden_file_is_missing(name: str, file: str) -> None:
     """A file that is gone is a failure: it is not made again."""
     assert (GOLDEN / name / file).is_file()
 
 
-@pytest.mark.parametrize("name", ["exact", "coded", "kinds"])
+@pytest.mark.parametrize("name", ["exact", "coded", "kinds", "photos"])
 def test_every_digest_and_checksum_is_right(name: str) -> None:
     """Files as the manifest says, frames as the shards say."""
     manifest = manifests.read(GOLDEN / name)
@@ -146,20 +152,21 @@ def test_values_of_the_other_codecs() -> None:
     assert [v[[0, 20, 99]].tolist() for v in values(folder, "extra")] == [[0, 100, 400], [1, 101, 401], [2, 102, 402]]
 
 
-def test_values_of_every_codec_and_kind(make: Any) -> None:
+@pytest.mark.parametrize("name", ["kinds", "photos"])
+def test_values_of_every_codec_and_kind(make: Any, name: str) -> None:
     """What was packed comes back from every column, with the checksum of every frame."""
-    manifest = manifests.read(GOLDEN / "kinds")
-    assert manifest.fields == make.KINDS
-    expected = make.kinds_samples(0, 5)
+    manifest = manifests.read(GOLDEN / name)
+    assert manifest.fields == getattr(make, name.upper())
+    expected = getattr(make, f"{name}_samples")(0, 5)
     for field in manifest.fields:
         want = [np.frombuffer(v.encode(), np.uint8) if isinstance(v, str) else v for v in expected[field.name]]
-        for ours, theirs in zip(values(GOLDEN / "kinds", field.name), want, strict=True):
+        for ours, theirs in zip(values(GOLDEN / name, field.name), want, strict=True):
             assert ours.dtype == theirs.dtype
             assert ours.shape == theirs.shape
             assert ours.tobytes() == theirs.tobytes(), field.name
 
 
-@pytest.mark.parametrize("name", ["coded", "kinds"])
+@pytest.mark.parametrize("name", ["coded", "kinds", "photos"])
 def test_every_column_of_a_codec_is_encoded(name: str) -> None:
     """Frames that were kept raw would show nothing of their codec."""
     manifest = manifests.read(GOLDEN / name)
@@ -179,7 +186,7 @@ def test_the_same_bytes_are_written_today(make: Any, tmp_path: Path) -> None:
         assert (tmp_path / file).read_bytes() == (GOLDEN / "exact" / file).read_bytes(), file
 
 
-@pytest.mark.parametrize("name", ["coded", "kinds"])
+@pytest.mark.parametrize("name", ["coded", "kinds", "photos"])
 def test_other_codecs_write_the_same_samples_today(make: Any, tmp_path: Path, name: str) -> None:
     """Their bytes may differ between versions of their libraries; what they decode to may not."""
     getattr(make, f"make_{name}")(tmp_path)
