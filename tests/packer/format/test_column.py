@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from packer.codecs.configs import NAMED, parse_codec
+from packer.codecs.filters import FILTERS
 from packer.codecs.stages import Buffer, Config
 from packer.errors import DamagedError, UsageError
 from packer.format import column_writer
@@ -91,7 +92,7 @@ def wrong_frames(column: Column) -> list[int]:
 
 
 def make_field(dtype: str, shape: Sequence[int | None], codec: tuple[Config, ...] = (), **rule: int) -> Field:
-    kind = "image" if codec and codec[0]["id"] == "rowdelta" else "array"
+    kind = "image" if codec and codec[0]["id"] in FILTERS else "array"
     return Field(name="x", dtype=dtype, kind=kind, shape=tuple(shape), codec=codec, frame=FrameRule(**rule))
 
 
@@ -110,7 +111,7 @@ def same(a: NDArray[Any], b: NDArray[Any]) -> bool:
 def columns(draw: st.DrawFn) -> tuple[Field, Samples]:
     """A field of any dtype, up to four axes (fixed or ragged), codec and frame rule, and samples for it."""
     codec = draw(st.sampled_from(CODECS))
-    delta = bool(codec) and codec[0]["id"] == "rowdelta"
+    delta = bool(codec) and codec[0]["id"] in FILTERS
     dtype = draw(st.sampled_from(("uint8", "uint16") if delta else DTYPES))
     axis = st.one_of(st.none(), st.integers(0, 5))
     shape = draw(st.lists(axis, min_size=3, max_size=3) if delta else st.lists(axis, max_size=4))
