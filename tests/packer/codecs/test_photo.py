@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numcodecs
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -34,6 +35,10 @@ DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 every_codec = pytest.mark.parametrize("codec", CODECS)
 every_dtype = pytest.mark.parametrize("dtype", ["uint8", "uint16"])
 every_pixel = pytest.mark.parametrize("channels", [1, 2, 3, 4, 5])
+odd_shuffled = pytest.mark.skipif(
+    tuple(map(int, numcodecs.__version__.split(".")[:2])) < (0, 16),
+    reason="older numcodecs takes no elements that the frame is not made of, and LZ4 of odd sizes stays unshuffled",
+)
 images = hnp.arrays(
     st.sampled_from([np.uint8, np.uint16]), hnp.array_shapes(min_dims=4, max_dims=4, min_side=0, max_side=6)
 )
@@ -137,6 +142,7 @@ def test_each_band_begins_anew(dtype: str, band: int | None) -> None:
 # ---------------------------------------------------------------- frames
 
 
+@odd_shuffled
 @every_codec
 @every_dtype
 @pytest.mark.parametrize("channels", [1, 3, 4])
@@ -153,6 +159,7 @@ def test_all_but_the_tail_is_shuffled(codec: str, dtype: str, channels: int, siz
     assert nbytes % block < 8 * element * -(-nbytes // 2**16)
 
 
+@odd_shuffled
 @every_codec
 @pytest.mark.parametrize("size", [63, 191])
 def test_odd_sizes_shrink_as_even_ones(codec: str, size: int) -> None:
