@@ -136,6 +136,9 @@ class Stream:
         def finished(run: Run) -> list[Any]:
             return [self._finished(batch) for batch in read(run)]
 
+        # A forked process makes itself a new pool of threads when it first asks torch for one; torch 2.13 fails with
+        # "Invalid thread pool!" if two threads ask at once. So this one asks before the others start.
+        torch.set_num_threads(torch.get_num_threads())
         waiting: deque[Future[list[Any]]] = deque()
         threads = ThreadPoolExecutor(self.threads, THREAD_NAME)
         try:

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from packer.codecs.configs import NAMED
 from packer.errors import PackerError
@@ -41,29 +39,10 @@ def test_every_byte_of_every_shard_is_at_its_address(rows: Path) -> None:
     assert memory.bytes.readonly
 
 
-@given(words=st.lists(st.integers(0, 4000), max_size=9), count=st.integers(1, 5))
-def test_words_are_fetched_from_any_even_address(words: list[int], count: int) -> None:
-    """8-byte numbers come whole from addresses that no word is aligned to."""
-    shard = _Held(np.arange(50_000, dtype=np.uint8).tobytes())
-    memory = Memory([shard])  # type: ignore[list-item]
-    found = memory.words(np.array([2 * word for word in words], np.int64), count)
-    assert found.shape == (len(words), count)
-    for row, word in zip(found, words, strict=True):
-        assert row.tobytes() == shard.bytes[2 * word : 2 * word + 8 * count].tobytes()
-
-
-class _Held:
-    """A shard in memory."""
-
-    def __init__(self, data: bytes) -> None:
-        self.bytes = memoryview(data)
-
-
 def test_no_shard_is_a_window_of_nothing() -> None:
     """A dataset without samples opens."""
     memory = Memory([])
     assert len(memory.bytes) == 0
-    assert memory.words(np.zeros(0, np.int64), 2).shape == (0, 2)
 
 
 def test_readers_keep_the_maps_alive(rows: Path) -> None:
