@@ -1,8 +1,8 @@
 """How records are copied out of the mapped shards, and the memory that they are copied into.
 
 The size of a copy decides. To numpy a record is one item, so a gather is one memcpy a record, into new memory, which
-the system's allocator finds again. From `LARGE_BYTES` on torch's threads copy, unless they are busy. What is larger
-than that allocator keeps, and decoded batches, go into memory of a `Pool`.
+the system's allocator finds again. From `LARGE_BYTES` on torch's threads copy, unless they are busy, and a loader's
+batches go into memory of a `Pool`.
 
 Each batch and field has a storage of its own, and memory of a pool is used again when a weak reference to the array
 that this storage owns is dead. References are never counted.
@@ -30,8 +30,6 @@ from readers.arrays import Allocate
 
 #: The device itself, not its name, which torch would have to look up.
 CPU = torch.device("cpu")
-#: glibc looks at no larger pieces than 32 MiB to learn how much memory it should keep.
-KEPT_BYTES = 31 * 2**20
 #: Smaller memory for decoded batches comes from the system's allocator, which finds it again by itself.
 LARGE_BYTES = 2**20
 #: Bytes that are copied at once on the way into given memory: they stay in the processor's cache.
@@ -108,11 +106,13 @@ class Records:
             out = (allocate or fresh)(len(places) * self._nbytes).view(self._rows.dtype).view(len(places), -1)
             return torch.stack(parts, out=out).view(self._dtype).view(len(places), *self._shape)
         nbytes = len(places) * self._nbytes
-        if LARGE_BYTES <= nbytes <= KEPT_BYTES and allocate is None and _threads.are_free():
+        if nbytes >= LARGE_BYTES and _threads.are_free():
+            out = (allocate or fresh)(nbytes)
             began = time.perf_counter()
-            rows = torch.index_select(self._rows, 0, torch.from_numpy(places))
+            into = out.view(self._rows.dtype).view(len(places), -1)
+            torch.index_select(self._rows, 0, torch.from_numpy(places), out=into)
             _threads.note(nbytes, time.perf_counter() - began)
-            return rows.view(self._dtype).view(len(places), *self._shape)
+            return out.view(self._dtype).view(len(places), *self._shape)
         if allocate is None:
             return torch.from_numpy(self._items[places].view(self._item))
         out = allocate(nbytes)
@@ -162,15 +162,6 @@ def _began_by_fork() -> bool:
 
 
 _threads = _Threads()
-
-
-def keep_freed_memory() -> None:
-    """Make glibc keep memory that is freed, up to twice `KEPT_BYTES`, instead of giving it back to the system.
-
-    It keeps twice of the largest piece that was freed so far. Memory that is new to the process has to be mapped page
-    by page, which costs as much as filling it.
-    """
-    np.empty(KEPT_BYTES, np.uint8)
 
 
 class Pool:

@@ -27,7 +27,7 @@ from readers.dataset_order import SamplerOrder, block_samples, check_state, desc
 from readers.device import ahead, device_of
 from readers.draws import Visits, visits_of
 from readers.fields import FixedCoded, Varied
-from readers.gather import Pool, keep_freed_memory
+from readers.gather import Pool
 from readers.order import BlockShuffled, Given, NextOrder, Share
 from readers.readahead import Warmth
 from readers.stream import CODED_RUN_BYTES, Stream, batches_at_once, machine_decodes
@@ -114,7 +114,6 @@ class Loader:
         # The caller holds up to two batches: the next one is made before its name lets go of the last.
         held = 2 + (max(prefetch, self.threads) if self.threads else 0)
         self._pool = Pool(torch.cuda.is_available() and (pin_memory or on_gpu), held * max(len(dataset.fields), 1))
-        keep_freed_memory()
         self._warmth = Warmth()
         self._finish: Callable[[Any], Any] | None = _to_numpy if as_numpy else None
 

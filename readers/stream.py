@@ -28,7 +28,7 @@ from readers.batch import Ragged
 from readers.dataset import PackedDataset
 from readers.draws import Visits
 from readers.fields import FieldReader, FixedCoded, FixedRaw, Varied, as_images, locate_all
-from readers.gather import KEPT_BYTES, LARGE_BYTES, Pool, own_parts
+from readers.gather import LARGE_BYTES, Pool, own_parts
 from readers.readahead import Warmth
 
 #: Names of the reading threads begin with this.
@@ -42,10 +42,10 @@ GROUP_SAMPLES = 16384
 #: Small batches are read several at a time, up to this many bytes, and then split: the calls of a batch cost more than
 #: its copying.
 RUN_BYTES = 512 * 2**10
-#: If samples are large the calls weigh more than the processor's cache, and if nothing is decoded, runs may be longer.
+#: If samples are large the calls weigh more than the processor's cache.
 LARGE_SAMPLE = 4096
-LARGE_RUN_BYTES, RAW_RUN_BYTES = 2**21, 2**22
-#: If samples are larger still, raw batches are read one by one.
+LARGE_RUN_BYTES = 2**21
+#: If samples are larger still, batches are read one by one.
 HUGE_SAMPLE = 2**16
 #: Frames that machine code decodes keep a thread busy without the interpreter: the longer the better.
 CODED_RUN_BYTES = 2**23
@@ -178,9 +178,8 @@ def _check_process(process: int) -> None:
 def _values(reader: FieldReader, pool: Pool) -> Callable[[Numbers], Any]:
     """Return what reads samples by their places; into memory of the pool if it pays."""
     field, read = reader.field, reader.read
-    # Samples that are copied, and few others, go into memory that the system's allocator finds again.
-    least = KEPT_BYTES if type(reader) is FixedRaw else LARGE_BYTES
-    few = 0 if pool.pinned or field.is_ragged else -(-least // max(field.fixed_bytes, 1))
+    # Few samples go into memory that the system's allocator finds again by itself.
+    few = 0 if pool.pinned or field.is_ragged else -(-LARGE_BYTES // max(field.fixed_bytes, 1))
 
     def values(places: Numbers) -> Any:
         return as_images(field, read(places, pool.allocate if len(places) >= few else None))
@@ -278,17 +277,17 @@ def batches_at_once(readers: Sequence[FieldReader], batch_size: int) -> int:
         return 1
     else:
         sample = sum(reader.field.fixed_bytes for reader in readers)
-        limit = bytes_at_once(sample, all(type(reader) is FixedRaw for reader in readers))
+        limit = bytes_at_once(sample)
     return int(max(1, limit // max(batch_size * sample, 1)))
 
 
-def bytes_at_once(sample: float, is_raw: bool = False) -> int:
+def bytes_at_once(sample: float) -> int:
     """Bytes that are read by one call where samples have `sample` bytes each; at least one batch is."""
     if sample < LARGE_SAMPLE:
         return RUN_BYTES
     if sample >= HUGE_SAMPLE:
         return 0
-    return RAW_RUN_BYTES if is_raw else LARGE_RUN_BYTES
+    return LARGE_RUN_BYTES
 
 
 def machine_decodes(fields: Iterable[tuple[Field, float]]) -> bool:

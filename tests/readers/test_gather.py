@@ -289,7 +289,6 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "memory of a pool":
         monkeypatch.setattr(stream, "LARGE_SAMPLE", 0)  # batches are read one by one
         monkeypatch.setattr(stream, "HUGE_SAMPLE", 0)
-        monkeypatch.setattr(stream, "KEPT_BYTES", 0)
         monkeypatch.setattr(gather, "LARGE_BYTES", 1)
         monkeypatch.setattr(gather, "_rounded", lambda nbytes: nbytes)
     if request.param == "torch's threads":
@@ -388,7 +387,7 @@ def test_a_loop_may_be_compiled(folder: Path) -> None:
     code = f"""
         import torch
         from readers import Loader, PackedDataset, gather, stream
-        gather.LARGE_BYTES, stream.KEPT_BYTES = 1, 0
+        gather.LARGE_BYTES = stream.LARGE_BYTES = 1
         loader, kept = Loader(PackedDataset({str(folder)!r}), 8), []
 
         @torch.compile(backend="eager")
@@ -479,7 +478,7 @@ def test_threads_that_hold_a_copy_up_are_left_alone_for_a_while(monkeypatch: pyt
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     monkeypatch.setattr(gather, "SLOW", 0.0)  # any copy is too slow
     select, done = torch.index_select, list[int]()
-    monkeypatch.setattr(torch, "index_select", lambda *given: done.append(1) or select(*given))
+    monkeypatch.setattr(torch, "index_select", lambda *given, **out: done.append(1) or select(*given, **out))
     elements = torch.arange(100)
     records, places = Records(elements, np.int64, (4,)), np.array([3, 90, 0])
     wanted = torch.stack([elements[at : at + 4] for at in places])
