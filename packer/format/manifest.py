@@ -8,7 +8,9 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
 import msgspec
+import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from packer.errors import DatasetError, ManifestError, NoDatasetError, UnfinishedError, UsageError
 from packer.format.layout import FORMAT_NAME, FORMAT_VERSION
@@ -49,6 +51,10 @@ class FieldStats(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     all: ValueStats
     channels: tuple[ValueStats, ...] = ()
 
+
+#: Sample numbers as ranges [start, stop): ascending, disjoint, none empty.
+Ranges = tuple[tuple[Count, Count], ...]
+Splits = dict[Annotated[str, msgspec.Meta(min_length=1)], Ranges]
 
 MANIFEST = "manifest.json"
 SHARD_FOLDER = "shards"
@@ -116,6 +122,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     left_out: FileEntry | msgspec.UnsetType = msgspec.UNSET
     #: Absent from the file where nobody asked for it.
     stats: dict[str, FieldStats] | msgspec.UnsetType = msgspec.UNSET
+    #: The samples of each split, by its name; absent if there are none. A sample may be in several, or in none.
+    splits: Splits | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         names = [field.name for field in self.fields]
@@ -133,6 +141,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise ValueError("columns and fields have different names")
         if not isinstance(self.stats, msgspec.UnsetType):
             self._check_stats(self.stats)
+        for name, ranges in kept_splits(self).items():
+            edges = np.array(ranges, np.int64).reshape(-1)
+            is_flat = (np.diff(edges) < 0).any() or (edges[::2] == edges[1::2]).any()
+            if is_flat or edges.max(initial=0) > self.samples:
+                raise ValueError(f"split {name!r}: its ranges are not ascending ones of {self.samples} samples")
 
     def _check_stats(self, stats: dict[str, FieldStats]) -> None:
         """Raise ValueError if statistics are not of as many values as the columns hold."""
@@ -141,10 +154,41 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             if values.get(name) != of_field.all.values:
                 raise ValueError(f"stats of {name!r}: {of_field.all.values} values, {values.get(name)} are stored")
 
+    def split(self, name: str) -> NDArray[np.int64]:
+        """Return the numbers of the samples of a split, ascending, (n,).
+
+        Raises:
+            UsageError: there is no such split; the message says which there are.
+        """
+        held = kept_splits(self)
+        if name not in held:
+            there = f"it has {', '.join(held)}" if held else "it has none; `packer split` makes some"
+            raise UsageError(f"the dataset has no split {name!r}; {there}")
+        return range_numbers(held[name])
+
     @property
     def file_bytes(self) -> int:
         """Return the bytes of the shards and the table of names."""
         return sum(shard.bytes for shard in self.shards) + (self.names.bytes if self.names else 0)
+
+
+def kept_splits(manifest: Manifest) -> Splits:
+    """Return the splits of a dataset, by name; an empty mapping if it has none."""
+    return {} if isinstance(manifest.splits, msgspec.UnsetType) else manifest.splits
+
+
+def range_numbers(ranges: Ranges) -> NDArray[np.int64]:
+    """Return the numbers in some ranges, (n,)."""
+    starts, stops = np.array(ranges, np.int64).reshape(-1, 2).T
+    before = np.cumsum(stops - starts) - (stops - starts)
+    return np.repeat(starts - before, stops - starts) + np.arange((stops - starts).sum())
+
+
+def number_ranges(numbers: NDArray[np.int64]) -> Ranges:
+    """Return the ranges that hold some numbers, ascending and each once, (n,); as few as there can be."""
+    cuts = np.flatnonzero(np.diff(numbers) != 1)
+    firsts, lasts = np.concatenate([numbers[:1], numbers[cuts + 1]]), np.concatenate([numbers[cuts], numbers[-1:]])
+    return tuple(zip(firsts.tolist(), (lasts + 1).tolist(), strict=True))
 
 
 def _index_bytes(field: Field) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -75,6 +75,9 @@ class Source(ABC):
     fields: tuple[FieldSpec, ...]
     #: Name of every sample, unique; or None where samples have no names.
     names: Sequence[str] | None
+    #: Splits that the source itself knows: split name to the names of its samples, or to their numbers if samples have
+    #: no names. They are kept where the user asks for no others.
+    splits: Mapping[str, Sequence[str] | NDArray[np.int64]] = {}
 
     @abstractmethod
     def __len__(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import tracemalloc
@@ -9,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer.errors import DatasetError, ManifestError, NoDatasetError, UnfinishedError
+from packer.errors import DatasetError, ManifestError, NoDatasetError, UnfinishedError, UsageError
 from packer.format import manifest as manifests
 from packer.format.manifest import ColumnTotals, FileEntry, Manifest, ShardEntry
 from packer.format.schema import Field, FrameRule
@@ -100,6 +102,29 @@ def test_any_origin_survives(origin: dict[str, Any]) -> None:
     """Attributes are any JSON, in any script."""
     manifest = example(origin=origin)
     assert manifests.decode(manifests.encode(manifest), "m") == manifest
+
+
+@given(numbers=st.sets(st.integers(0, 40)))
+def test_the_numbers_of_a_split_survive_as_few_ranges(numbers: set[int]) -> None:
+    """A split gives back the numbers that its ranges were made of, ascending, with a gap between two ranges."""
+    held = np.array(sorted(numbers), np.int64)
+    ranges = manifests.number_ranges(held)
+    assert all(stop < start for (_, stop), (start, _) in itertools.pairwise(ranges))
+    found = manifests.range_numbers(ranges)
+    assert found.dtype == np.int64
+    assert found.tolist() == held.tolist()
+
+
+def test_a_split_is_found_by_its_name() -> None:
+    """Splits are written and read; one that is not there is an error that says which are."""
+    manifest = example(splits={"train": ((0, 2), (4, 5)), "valid": ()})
+    assert manifests.decode(manifests.encode(manifest), "m") == manifest
+    assert manifest.split("train").tolist() == [0, 1, 4]
+    assert manifest.split("valid").tolist() == []
+    with pytest.raises(UsageError, match="no split 'test'; it has train, valid"):
+        manifest.split("test")
+    with pytest.raises(UsageError, match="no split 'test'; it has none"):
+        example().split("test")
 
 
 def test_the_bytes_of_a_manifest() -> None:
@@ -190,6 +215,15 @@ def test_the_bytes_of_a_manifest() -> None:
         ("origin", [], r"\.origin"),
         ("origin", ..., "origin"),
         ("planned_bytes", -1, r"\.planned_bytes"),
+        ("splits", {"train": [[0, 6]]}, "split 'train': its ranges"),
+        ("splits", {"train": [[2, 2]]}, "split 'train': its ranges"),
+        ("splits", {"train": [[2, 1]]}, "split 'train': its ranges"),
+        ("splits", {"train": [[2, 4], [3, 5]]}, "split 'train': its ranges"),
+        ("splits", {"train": [[4, 5], [0, 1]]}, "split 'train': its ranges"),
+        ("splits", {"train": [[-1, 1]]}, r"\.splits"),
+        ("splits", {"train": [[0]]}, r"\.splits"),
+        ("splits", {"train": [0, 1]}, r"\.splits"),
+        ("splits", {"": [[0, 1]]}, r"\.splits"),
         ("unknown", 1, "unknown"),
     ],
 )
