@@ -60,10 +60,9 @@ _SOURCE = (
     ),
     click.option(
         "--samples",
-        default="rows",
-        show_default=True,
-        metavar="rows|groups[:/PATH]",
-        help="HDF5: what one sample is.",
+        metavar="rows|files|folders|datasets|groups[:PATTERN]",
+        help="What one sample is made from; PATTERN as in /data/*.  [default: rows of HDF5 and npy, files of images "
+        "and PLY]",
     ),
     click.option(
         "--encoding",

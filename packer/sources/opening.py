@@ -15,6 +15,7 @@ from packer.format.schema import check_field_name
 from packer.sources.apart import Limits
 from packer.sources.base import Looking, OnBad, Source, not_looking, stop
 from packer.sources.files import KIND_OF, find, is_basicsr, kind_of, walk
+from packer.sources.units import UNITS_OF, unit_of
 
 if TYPE_CHECKING:
     from packer.sources.images.derived import DownscaledSource
@@ -25,7 +26,8 @@ LOOK_AT = 10_000
 
 
 _CONCERNS = {
-    **dict.fromkeys(("pick", "skip", "axis", "samples", "encoding"), ("hdf5",)),
+    **dict.fromkeys(("pick", "skip", "axis", "encoding"), ("hdf5",)),
+    "samples": tuple(UNITS_OF),
     **dict.fromkeys(("mode", "palette", "max_pixels", "patch", "stride", "downscale"), ("images", "basicsr")),
     **dict.fromkeys(("fields", "cast", "triangulate"), ("ply",)),
 }
@@ -39,7 +41,8 @@ class SourceOptions:
         pick: HDF5: field name to path of the dataset.
         skip: HDF5: fields to leave out.
         axis: HDF5: number of the axis that counts the samples, from the end where negative.
-        samples: HDF5: `rows`, `groups` or `groups:/path`.
+        samples: what one sample is made from, `rows`, `files`, `folders`, `datasets`, `groups` or `groups:PATTERN`;
+            None for what `UNITS_OF` has first.
         encoding: HDF5: of text that the file does not say to be UTF-8, such as `latin-1`.
         mode: images: `gray`, `rgb` or `rgba`; None keeps what the files hold.
         palette: images: `colour` or `index`.
@@ -55,7 +58,7 @@ class SourceOptions:
     pick: Mapping[str, str] = field(default_factory=dict)
     skip: tuple[str, ...] = ()
     axis: int = 0
-    samples: str = "rows"
+    samples: str | None = None
     encoding: str = "utf-8"
     mode: str | None = None
     palette: str = "colour"
@@ -100,6 +103,7 @@ def open_sources(
         raise UsageError(f"sources of several kinds cannot be packed together: {said}; pack each alone")
     kind = next(iter(kinds.values()))
     _check_concern(options, kind)
+    unit_of(kind, options.samples)  # refuses one that this kind does not offer
     return _open(kind, named, options, on_bad, limits, looking)
 
 

@@ -36,6 +36,7 @@ from packer.sources.hdf5.reading import FileBlocks, HDF5Source, row_bytes
 from packer.sources.hdf5.storage import dataset_at
 from packer.sources.hdf5.types import Column, paths
 from packer.sources.hdf5.units import Unit, UnitSource, common_columns, units
+from packer.sources.units import unit_of
 
 #: What is found in one file.
 Read = TypeVar("Read")
@@ -48,7 +49,7 @@ def open_hdf5(
     skip: Collection[str] = (),
     on_bad: OnBad = stop,
     axis: int = 0,
-    samples: str = "rows",
+    samples: str | None = None,
     encoding: str = "utf-8",
     limits: Limits | None = None,
     looking: Looking = not_looking,
@@ -75,9 +76,7 @@ def open_hdf5(
     """
     check_request(fields, encoding)
     request = Request(dict(fields or {}), tuple(skip), axis, encoding)
-    how, _colon, base = samples.partition(":")
-    if how not in ("rows", "groups") or (how == "rows" and base):
-        raise UsageError(f"--samples {samples}: rows, groups or groups:/path is expected")
+    how, base = unit_of("hdf5", samples)
     if how == "groups" and axis:
         raise UsageError(f"--axis {axis} has no meaning with --samples groups, where every group is one sample")
     files = hdf5_paths(path)

@@ -101,7 +101,7 @@ def test_a_damaged_sample_is_numbered(tmp_path: Path) -> None:
 def test_wrong_requests_are_usage_errors(tmp_path: Path) -> None:
     """Another word for samples, an axis beside groups, a base that is no group."""
     path = write(tmp_path / "a.h5", 2)
-    with pytest.raises(UsageError, match="rows, groups or groups:/path"):
+    with pytest.raises(UsageError, match=r"offer rows or groups\[:PATTERN\]"):
         open_hdf5(path, samples="group")
     with pytest.raises(UsageError, match="--axis 1 has no meaning"):
         open_hdf5(path, samples="groups", axis=1)
