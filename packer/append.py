@@ -36,7 +36,7 @@ from packer.packing.rejected import ListEntry, Rejected, RejectedList, rejected_
 from packer.packing.tasks import shard_path
 from packer.sources.base import Source
 from packer.sources.fitted import FittedSource
-from packer.sources.packed.source import open_packed, read_names
+from packer.sources.packed import open_packed, read_names
 from packer.sources.samples import SampleSource
 
 

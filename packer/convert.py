@@ -25,7 +25,6 @@ from packer.packing.finish import Made, finish
 from packer.packing.framing import codec_texts
 from packer.packing.output import OutputFolder, State, check_output, claim_of, listed, warn_of_room
 from packer.packing.plan import Prepared, prepare
-from packer.packing.progress import Progress, no_progress
 from packer.packing.rejected import Rejected, rejected_of
 from packer.packing.remote_output import RemoteOutput
 from packer.packing.resuming import Asked, finished, state_of
@@ -34,7 +33,7 @@ from packer.packing.workers import run_executor, run_processes
 from packer.remote.sources import local_input
 from packer.remote.store import is_url
 from packer.sources.apart import Limits, check_may_start, usual_memory
-from packer.sources.base import Looking, Source, not_looking
+from packer.sources.base import Looking, Progress, Source, no_progress, not_looking
 from packer.sources.files import pattern_folder
 from packer.sources.opening import SourceOptions, open_sources
 from packer.sources.samples import SampleSource

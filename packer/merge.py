@@ -17,10 +17,10 @@ from packer.format.manifest import NAMES_FILE, Manifest, ShardEntry
 from packer.format.sync import sync_folder
 from packer.packing.finish import check_alike, check_names, joined_manifest, take_shard, write_table
 from packer.packing.output import OutputFolder, State
-from packer.packing.progress import Progress
 from packer.packing.rejected import Rejected, RejectedList, rejected_of
 from packer.packing.tasks import shard_path
-from packer.sources.packed.source import read_names
+from packer.sources.base import Progress
+from packer.sources.packed import read_names
 
 
 def merge(

@@ -17,7 +17,7 @@ from packer.errors import UsageError
 from packer.format import manifest as manifests
 from packer.packing.framing import OTHERS, codec_texts
 from packer.remote.store import is_url
-from packer.sources.packed.source import open_packed
+from packer.sources.packed import open_packed
 
 
 def repack(

@@ -24,12 +24,11 @@ from packer.packing.finish import Made, write_manifest
 from packer.packing.origin import Origin, given_by, packed_names
 from packer.packing.output import beside, dataset_lock
 from packer.packing.plan import ShardPlan, field_sizes, look, plan_shards
-from packer.packing.progress import Progress, no_progress
 from packer.packing.rejected import ListEntry, RejectedList
 from packer.packing.tasks import ShardTask, report_of, write_shard
 from packer.packing.workers import run_processes
 from packer.sources.apart import Limits
-from packer.sources.base import Source
+from packer.sources.base import Progress, Source, no_progress
 from packer.verify import verify
 
 

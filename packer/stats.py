@@ -22,9 +22,8 @@ from packer.format import manifest as manifests
 from packer.format.manifest import FieldStats, Manifest, ValueStats
 from packer.format.schema import FieldSpec
 from packer.packing.output import dataset_lock
-from packer.packing.progress import Progress
-from packer.sources.base import block_bytes, count
-from packer.sources.packed.source import PackedSource
+from packer.sources.base import Progress, block_bytes, count
+from packer.sources.packed import PackedSource
 
 #: A last axis that is longer is no list of channels.
 MAX_CHANNELS = 1024

@@ -28,8 +28,8 @@ from packer.format import manifest as manifests
 from packer.format.manifest import MANIFEST, SHARD_FOLDER, UNFINISHED, FileEntry, Manifest, ShardEntry, total_of
 from packer.format.names import Names
 from packer.packing.output import beside
-from packer.packing.progress import Progress, no_progress
 from packer.packing.rejected import RejectedList
+from packer.sources.base import Progress, no_progress
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ import numpy as np
 
 from packer.errors import DamagedError
 from packer.format import manifest as manifests
-from packer.packing.progress import Progress, no_progress
+from packer.sources.base import Progress, no_progress
 
 #: Bytes between two words about how far it is.
 _STEP = 2**26

@@ -23,11 +23,10 @@ from packer.format.manifest import Manifest, ShardEntry
 from packer.format.schema import Field
 from packer.format.shard import Shard
 from packer.packing.origin import given_by, is_in_order, shard_sources
-from packer.packing.progress import Progress
 from packer.packing.rejected import Rejected
 from packer.packing.tasks import read_blocks
 from packer.sources.apart import Limits, each
-from packer.sources.base import Block, Source, block_bytes, count
+from packer.sources.base import Block, Progress, Source, block_bytes, count
 
 #: Ragged samples that are read at once: as arrays, small ones take much more memory than they hold.
 _TOGETHER = 4096

@@ -17,8 +17,8 @@ from packer.format.column import Column
 from packer.format.manifest import ColumnTotals, ShardEntry
 from packer.format.schema import Field
 from packer.format.shard import Shard, column_totals
-from packer.packing.progress import Progress, no_progress
 from packer.sources.apart import Here, Limits, Lost, run
+from packer.sources.base import Progress, no_progress
 
 #: What to do ends the message of an error; a list of damages says it once, for all of them.
 _ADVICE = re.compile(r"; (copy it again or )?run `packer (verify|repair)`.*$")

@@ -12,10 +12,9 @@ from typing import Any, Protocol
 
 from packer.errors import UsageError, WriteError
 from packer.export.files import Files
-from packer.packing.progress import Progress
 from packer.remote.store import refuse_url
-from packer.sources.base import Block, block_bytes, count
-from packer.sources.packed.source import PackedSource, open_packed
+from packer.sources.base import Block, Progress, block_bytes, count
+from packer.sources.packed import PackedSource, open_packed
 
 #: The kinds of files, and the module and class that write them; imported when they are used.
 _WRITERS = {

@@ -33,7 +33,7 @@ from packer.export.hdf5_content import (
 )
 from packer.packing.origin import Leaf, leaves
 from packer.sources.base import Block
-from packer.sources.packed.source import PackedSource
+from packer.sources.packed import PackedSource
 
 _SUFFIX = ".h5"
 _NO_GROUPS = "the samples are in another order than in their files: they are rows of one, and no groups with attributes"

@@ -17,7 +17,7 @@ from packer.export.files import Files, sample_names
 from packer.format.schema import FieldSpec
 from packer.packing.origin import Leaf, leaves
 from packer.sources.base import Block
-from packer.sources.packed.source import PackedSource
+from packer.sources.packed import PackedSource
 from packer.sources.ply.fields import property_names
 from packer.sources.ply.header import SIZES, CountType, Element, Header, Property
 

@@ -14,7 +14,7 @@ from packer.export.files import Files, sample_names
 from packer.format.schema import FieldSpec
 from packer.sources.base import Block
 from packer.sources.images.png import GRAY, GRAY_ALPHA, IHDR, RGB, RGBA, SIGNATURE, chunk_parts
-from packer.sources.packed.source import PackedSource
+from packer.sources.packed import PackedSource
 
 #: Pillow's modes and PNG's colour types, by channels.
 _MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}

@@ -23,7 +23,7 @@ from packer.format.manifest import Manifest, ShardEntry
 from packer.format.names import Names
 from packer.format.shard import Shard
 from packer.sources.base import Source
-from packer.sources.packed.source import shuffled_order
+from packer.sources.packed import shuffled_order
 
 Origin = dict[str, Any]
 #: Where reading stops: the origins of a hostile manifest could nest without end.

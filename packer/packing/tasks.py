@@ -18,9 +18,8 @@ from packer.format.shard import Shard, column_totals
 from packer.format.shard_writer import ShardWriter
 from packer.format.sync import sync_folder, write_synced
 from packer.packing.output import claim_of
-from packer.packing.progress import Progress
 from packer.packing.rejected import Rejected, RejectedList
-from packer.sources.base import Block, Source, count
+from packer.sources.base import Block, Progress, Source, count
 
 #: Given the number of a sample, the context within which the block that begins with it is read.
 Step = Callable[[int], contextlib.AbstractContextManager[None]]

@@ -15,11 +15,10 @@ from dataclasses import replace
 from typing import Any
 
 from packer.errors import PackerError, SourceError, WriteError
-from packer.packing.progress import Progress
 from packer.packing.rejected import Rejected
 from packer.packing.tasks import ShardReport, ShardTask, read_blocks, remove_partials, write_shard
 from packer.sources.apart import Here, Limits, Lost, each, run
-from packer.sources.base import Source
+from packer.sources.base import Progress, Source
 
 #: Samples' progress is sent after this many raw bytes, since a message costs more than a small sample.
 _TELL_BYTES = 2**20

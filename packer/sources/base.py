@@ -30,6 +30,8 @@ OnBad = Callable[[SourceError], None]
 #: Told, before anything is packed, what is being done (such as `reading headers`), how many are done, and of how many;
 #: None while nobody knows how many there are. Called in the process and thread that opens the sources.
 Looking = Callable[[str, int, "int | None"], None]
+#: Told how many more samples and raw bytes are done.
+Progress = Callable[[int, int], None]
 
 #: What sources of many files tell a `Looking` that they do.
 FINDING, HEADERS = "finding files", "reading headers"
@@ -45,6 +47,10 @@ def stop(error: SourceError) -> NoReturn:
 
 
 def not_looking(what: str, done: int, total: int | None) -> None:
+    """Tell nobody."""
+
+
+def no_progress(samples: int, nbytes: int) -> None:
     """Tell nobody."""
 
 

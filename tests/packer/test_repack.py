@@ -13,7 +13,7 @@ from packer.errors import DamagedError, UsageError
 from packer.format import manifest as manifests
 from packer.format.schema import FieldSpec
 from packer.repack import repack
-from packer.sources.packed.source import open_packed, shuffled_order
+from packer.sources.packed import open_packed, shuffled_order
 from packer.verify import verify
 from packer.writer import DatasetWriter
 

@@ -15,7 +15,7 @@ import pytest
 from packer import warm as warming
 from packer.convert import convert
 from packer.errors import DamagedError, DatasetError
-from packer.packing.progress import Progress
+from packer.sources.base import Progress
 from packer.warm import warm, warm_file
 
 LARGE_PAGE = 2**21

@@ -22,7 +22,7 @@ from packer.repack import repack
 from packer.repair import RepairReport, repair
 from packer.sources.fitted import FittedSource
 from packer.sources.opening import SourceOptions
-from packer.sources.packed.source import open_packed
+from packer.sources.packed import open_packed
 
 
 def test_a_dataset_is_what_its_sources_are(pairs, clouds, rows, tmp_path):

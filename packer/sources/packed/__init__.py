@@ -1,1 +1,0 @@
-"""Packed datasets as sources: to pack again, to append, to export."""
