@@ -29,8 +29,8 @@ from packer.errors import UsageError, WriteError
 from packer.format import manifest as manifests
 from packer.format.manifest import MANIFEST, REJECTED_FILE, SHARD_FOLDER, FileEntry, Manifest
 from packer.format.sync import sync_folder, write_synced
-from packer.packing.finish import check_names, joined_manifest, take_shard, write_table
-from packer.packing.origin import origin_of
+from packer.packing.finish import check_classes, check_names, joined_manifest, take_shard, write_table
+from packer.packing.origin import classes_of, origin_of
 from packer.packing.output import beside, dataset_lock, listed
 from packer.packing.rejected import ListEntry, Rejected, RejectedList, rejected_of
 from packer.packing.tasks import shard_path
@@ -117,7 +117,11 @@ def _open(sources: Any, options: ConvertOptions, rejected: list[Rejected], held:
     else:
         # Samples in memory are looked at with the dataset's schema, not with one of their own.
         source = open_source(sources, replace(options, fields=held.fields), rejected)
-    return source if isinstance(source, SampleSource) else FittedSource(source, held.fields)
+    if isinstance(source, SampleSource):
+        return source
+    fitted = FittedSource(source, held.fields)
+    check_classes(held.classes, classes_of(origin_of(source), len(source)), "the source")
+    return fitted
 
 
 def _is_packed(place: Any) -> bool:

@@ -140,6 +140,14 @@ class PackedDataset(Dataset[Any]):
         return SampleNames(self) if self.manifest.names else None
 
     @property
+    def classes(self) -> list[str] | None:
+        """Return the names of the classes, so that a sample's is `classes[sample["label"]]`; None if nobody knows any.
+
+        They are known of a dataset that was converted with `--label folder`.
+        """
+        return list(self.manifest.classes) if self.manifest.classes else None
+
+    @property
     def opened(self) -> Opened:
         """The mapped shards; opened by the first call in each process that needs them."""
         if self._process != os.getpid():

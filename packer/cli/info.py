@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,8 @@ def description_lines(found: Description) -> list[str]:
         ("names", _names(found)),
         ("made by", manifest.tool),
     ]
+    if manifest.classes:
+        pairs.append(("classes", f"{len(manifest.classes):,}: {_listed(manifest.classes)}"))
     if found.rejected:
         pairs.append(("left out", f"{counted(found.rejected, 'sample')}, listed in {REJECTED_FILE}"))
     pairs += _origin(manifest.origin)
@@ -139,8 +142,13 @@ def json_text(found: Description) -> str:
 def _names(found: Description) -> str:
     if found.manifest.names is None:
         return "none; samples have numbers alone"
-    more = ["..."] if len(found.names) < found.manifest.samples else []
-    return ", ".join([*found.names, *more])
+    return _listed(found.names, found.manifest.samples)
+
+
+def _listed(names: Sequence[str], count: int | None = None) -> str:
+    """Return the first of `count` names."""
+    more = ["..."] if min(len(names), _FIRST) < (count or len(names)) else []
+    return ", ".join([*names[:_FIRST], *more])
 
 
 def _shards(manifest: Manifest) -> str:

@@ -53,6 +53,11 @@ _SOURCE = (
         is_flag=True,
         help="PLY: make polygons into triangles, a fan from the first corner of each face.",
     ),
+    click.option(
+        "--label",
+        type=click.Choice(["folder"]),
+        help="Make a field label, the number of the first folder that a file lies in, as in cat/1.png.",
+    ),
     click.option("--field", multiple=True, metavar="NAME=/PATH", help="HDF5: take this dataset, under this name."),
     click.option("--skip", multiple=True, metavar="FIELD", help="HDF5: leave out a field, dataset or group."),
     click.option(
@@ -201,6 +206,7 @@ def _source_options(given: dict[str, Any]) -> SourceOptions:
         fields=given.pop("fields"),
         cast=_pairs("--cast", "FIELD=DTYPE", given.pop("cast")),
         triangulate=given.pop("triangulate"),
+        label=given.pop("label"),
     )
 
 

@@ -124,6 +124,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     stats: dict[str, FieldStats] | msgspec.UnsetType = msgspec.UNSET
     #: The samples of each split, by its name; absent if there are none. A sample may be in several, or in none.
     splits: Splits | msgspec.UnsetType = msgspec.UNSET
+    #: What the numbers of the field `label` stand for, in their order; absent if nobody knows.
+    classes: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         names = [field.name for field in self.fields]

@@ -22,11 +22,14 @@ from packer.format.names import write_names
 from packer.format.schema import Field
 from packer.format.shard import Shard
 from packer.format.sync import sync_folder
-from packer.packing.origin import joined
+from packer.packing.origin import classes_of, joined
 from packer.packing.output import OutputFolder
 from packer.packing.rejected import ListEntry, Rejected, RejectedList
 from packer.packing.tasks import ShardReport
 from packer.sources.fitted import described
+
+#: What a manifest says of its classes.
+Classes = tuple[str, ...] | msgspec.UnsetType
 
 
 @dataclass(frozen=True)
@@ -76,9 +79,10 @@ def write_manifest(folder: Path, made: Made, reports: Sequence[ShardReport]) -> 
     Raises:
         SourceError: two samples have one name.
     """
+    samples = sum(report.entry.samples for report in reports)
     manifest = Manifest(
         tool=f"packer {packer.__version__}",
-        samples=sum(report.entry.samples for report in reports),
+        samples=samples,
         fields=made.fields,
         shards=tuple(report.entry for report in reports),
         names=write_table(folder, made.table, ShardNames(folder, reports)) if made.named else None,
@@ -86,6 +90,7 @@ def write_manifest(folder: Path, made: Made, reports: Sequence[ShardReport]) -> 
         origin=made.origin,
         planned_bytes=made.planned_bytes,
         left_out=made.left_out,
+        classes=classes_of(made.origin, samples),
     )
     manifests.write(folder, manifest)
     sync_folder(folder)
@@ -173,6 +178,16 @@ def check_alike(first: Sequence[Field], other: Sequence[Field], where: str) -> N
             )
 
 
+def check_classes(first: Classes, other: Classes, where: str) -> None:
+    """Raises UsageError where the numbers of the field `label` do not stand for the same in both."""
+    if first != other:
+        texts = [", ".join(names) if names else "none that are known" for names in (other, first)]
+        raise UsageError(
+            f"{where} has the classes {texts[0]}, where {texts[1]} are expected: one number would stand for several; "
+            "convert all sources as one, or with a folder for each class, which may be empty"
+        )
+
+
 def joined_manifest(
     manifests: Sequence[Manifest], shards: Sequence[ShardEntry], names: FileEntry | None, left_out: ListEntry
 ) -> Manifest:
@@ -191,6 +206,7 @@ def joined_manifest(
         origin=joined([(manifest.samples, manifest.origin) for manifest in manifests]),
         planned_bytes=None if None in planned else sum(filter(None, planned)),
         left_out=left_out,
+        classes=first.classes,
     )
 
 

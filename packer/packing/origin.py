@@ -57,6 +57,21 @@ def leaves(origin: Origin, samples: int) -> list[Leaf]:
     return list(_leaves(origin, np.arange(samples), 0))
 
 
+def classes_of(origin: Origin, samples: int) -> tuple[str, ...] | msgspec.UnsetType:
+    """Return what the numbers of the field `label` stand for; UNSET if the origin does not say. Its parts agree."""
+    for _ in range(_DEEPEST):
+        match origin:
+            case {"classes": [str(), *_] as classes}:
+                return tuple(classes)
+            case {"shuffled": int(), "origin": dict(inner)}:
+                origin = inner
+            case _ if found := parts(origin, samples):
+                samples, origin = found[0]
+            case _:
+                break
+    return msgspec.UNSET
+
+
 def is_in_order(origin: Origin, samples: int) -> bool:
     """Return whether the samples are in the order of their sources, one source after another."""
     if not _has_shuffled(origin, samples):

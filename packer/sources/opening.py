@@ -30,6 +30,7 @@ _CONCERNS = {
     "samples": tuple(UNITS_OF),
     **dict.fromkeys(("mode", "palette", "max_pixels", "patch", "stride", "downscale"), ("images", "basicsr")),
     **dict.fromkeys(("fields", "cast", "triangulate"), ("ply",)),
+    "label": ("images", "ply", "npy"),
 }
 
 
@@ -53,6 +54,7 @@ class SourceOptions:
         fields: PLY: `same`, `common`, `all`, or names with commas.
         cast: PLY: field name to dtype.
         triangulate: PLY: makes polygons into triangles.
+        label: `folder`: makes a field `label` of the folder that a file lies in; images, PLY and npy.
     """
 
     pick: Mapping[str, str] = field(default_factory=dict)
@@ -69,6 +71,7 @@ class SourceOptions:
     fields: str = "same"
     cast: Mapping[str, str] = field(default_factory=dict)
     triangulate: bool = False
+    label: str | None = None
 
 
 def open_sources(
@@ -104,7 +107,8 @@ def open_sources(
     kind = next(iter(kinds.values()))
     _check_concern(options, kind)
     unit_of(kind, options.samples)  # refuses one that this kind does not offer
-    return _open(kind, named, options, on_bad, limits, looking)
+    source = _open(kind, named, options, on_bad, limits, looking)
+    return source if options.label is None else _labelled(source, options.label, list(named.values()))
 
 
 def _open(
@@ -152,6 +156,14 @@ def _open(
         limits=limits,
         looking=looking,
     )
+
+
+def _labelled(source: Source, label: str, paths: Sequence[str]) -> Source:
+    from packer.sources.labelled import LabelledSource
+
+    if label != "folder":
+        raise UsageError(f"--label {label}: folder is expected")
+    return LabelledSource(source, paths)
 
 
 def _open_pictures(
