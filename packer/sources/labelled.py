@@ -49,10 +49,8 @@ class LabelledSource(Source):
         bare = [name for name in source.names if "/" not in name]
         if bare:
             more = f" (one of {len(bare):,} such samples)" if len(bare) > 1 else ""
-            raise SourceError(
-                f"sample {bare[0]!r} of {' and '.join(roots)} lies in no folder, so that it has no class{more}; move it "
-                "into the folder of its class, or leave out --label folder"
-            )
+            reason = f"sample {bare[0]!r} of {' and '.join(roots)} lies in no folder, so that it has no class{more}"
+            raise SourceError(f"{reason}; move it into the folder of its class, or leave out --label folder")
         held = set(folders)
         self.classes = sorted(held | set.intersection(*map(_subfolders, roots)))
         self._empty = [name for name in self.classes if name not in held]
