@@ -27,6 +27,9 @@ _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: t
 class Ragged(NamedTuple):
     """Values of a whole batch. A named tuple, so that torch moves and pins it like any nest of tensors.
 
+    Fields of one batch whose samples have the same lengths, as all fields of the vertices of a PLY file have, hold one
+    and the same `offsets`.
+
     Attributes:
         values: (sum of n_i, ...); sample i has the rows offsets[i] to offsets[i + 1].
         offsets: (B + 1,) int64, beginning with 0.
@@ -39,6 +42,26 @@ class Ragged(NamedTuple):
     def lengths(self) -> Tensor:
         """Rows of each sample, (B,) int64."""
         return self.offsets.diff()
+
+    @property
+    def ptr(self) -> Tensor:
+        """`offsets`, (B + 1,) int64, as PyTorch Geometric calls them."""
+        return self.offsets
+
+    @property
+    def offset(self) -> Tensor:
+        """Where each sample ends, (B,) int64, as Pointcept has it: `offsets` without the 0; a view."""
+        return self.offsets[1:]
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of the batch."""
+        return len(self.offsets) - 1
+
+    def batch_index(self) -> Tensor:
+        """Return which sample of the batch each row is of, (sum of n_i,) int64, as PyTorch Geometric's `batch`."""
+        numbers = torch.arange(self.batch_size, device=self.offsets.device)
+        return numbers.repeat_interleave(self.lengths, output_size=len(self.values))
 
     def to_list(self) -> list[Tensor]:
         """One tensor a sample, views of `values`."""
@@ -58,6 +81,18 @@ class Ragged(NamedTuple):
     def to_nested(self) -> Tensor:
         """A nested tensor of layout `torch.jagged`, sharing `values`."""
         return torch.nested.nested_tensor_from_jagged(self.values, self.offsets)
+
+
+def share_offsets(batch: dict[str, Any]) -> None:
+    """Let the fields of a batch whose samples have the same lengths hold one `offsets`, the first field's."""
+    found: list[Tensor] = []
+    for name, values in batch.items():
+        if isinstance(values, Ragged):
+            same = next((offsets for offsets in found if torch.equal(offsets, values.offsets)), None)
+            if same is None:
+                found.append(values.offsets)
+            else:
+                batch[name] = Ragged(values.values, same)
 
 
 #: Offset in the storage, shape and strides of a tensor.

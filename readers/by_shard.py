@@ -17,7 +17,7 @@ from torch.utils.data import get_worker_info
 
 from packer.format.manifest import Manifest
 from readers.arrays import Numbers
-from readers.batch import Ragged
+from readers.batch import Ragged, share_offsets
 from readers.fields import as_images, for_worker, gathered
 from readers.opened import Opened
 
@@ -74,6 +74,7 @@ class ByShard:
             read = [readers[name].read(readers[name].locate(local)) for readers, local in parts]
             values = as_images(reader.field, _joined(read, back))
             out[name] = values if get_worker_info() is None else for_worker(reader.field, values)
+        share_offsets(out)
         return out
 
     def _open(self, wanted: Sequence[int]) -> list[Opened]:

@@ -22,7 +22,7 @@ from packer.errors import DamagedError
 from packer.format.column import BEFORE, BYTES, DECODED, SHAPE, START, STORED
 from packer.format.schema import Field
 from readers.arrays import TORCH_DTYPES, Allocate, Numbers
-from readers.batch import Ragged, Views
+from readers.batch import Ragged, Views, share_offsets
 from readers.draws import Visits
 from readers.frame_cache import FrameCache, FrameStore, distinct
 from readers.gather import fresh, own_parts, shared, take_rows
@@ -408,6 +408,7 @@ def gathered(
     for name, reader in readers.items():
         values = as_images(reader.field, reader.read(next(located), memory))
         out[name] = for_worker(reader.field, values) if in_worker else values
+    share_offsets(out)
     return out
 
 

@@ -24,7 +24,7 @@ from packer.codecs import compiled
 from packer.errors import UsageError
 from packer.format.schema import Field
 from readers.arrays import Numbers
-from readers.batch import Ragged
+from readers.batch import Ragged, share_offsets
 from readers.dataset import PackedDataset
 from readers.draws import Visits
 from readers.fields import FieldReader, FixedCoded, FixedRaw, Varied, as_images, locate_all
@@ -95,17 +95,22 @@ class Stream:
         at_once = 1 if alone else batches_at_once(fields, batch_size)
         located_runs = runs(fields, numbers, batch_size, at_once, visits)
         told = advisor.ahead(_up_to_failure(located_runs, failures), partial(_spans, fields), self.warmth)
-        read = self._reader(by_name)
+        read = self._reader(by_name, is_ragged=any(reader.field.is_ragged for reader in fields))
         return self._ahead(read, told, failures) if self.threads else self._inline(read, told, failures)
 
-    def _reader(self, by_name: Mapping[str, Callable[[Numbers], Any]]) -> Callable[[Run], list[Any]]:
+    def _reader(self, by_name: Mapping[str, Callable[[Numbers], Any]], is_ragged: bool) -> Callable[[Run], list[Any]]:
         def read(run: Run) -> list[Any]:
             places, sizes = run
             batch = {name: values(found) for (name, values), found in zip(by_name.items(), places, strict=True)}
             if len(sizes) == 1:
-                return [batch]
-            parts = [split(values, sizes) for values in batch.values()]
-            return [dict(zip(batch, values, strict=True)) for values in zip(*parts, strict=True)]
+                batches = [batch]
+            else:
+                parts = [split(values, sizes) for values in batch.values()]
+                batches = [dict(zip(batch, values, strict=True)) for values in zip(*parts, strict=True)]
+            if is_ragged:
+                for each in batches:
+                    share_offsets(each)
+            return batches
 
         return read
 

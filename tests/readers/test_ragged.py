@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils import _pytree as pytree
+from torch.utils.data import DataLoader
 
-from packer.format.schema import DTYPES
-from readers import PackedDataset, Ragged
+from packer.codecs.configs import NAMED
+from packer.format.schema import DTYPES, Field, FrameRule
+from readers import Loader, PackedDataset, Ragged
 
 
 def _ragged(dtype: torch.dtype = torch.float32) -> Ragged:
@@ -70,3 +74,47 @@ def test_a_read_batch_has_offsets_that_fit(packed: Path, samples: list[dict[str,
     assert batch.offsets.tolist() == [0, 4, 4, 7, 11]
     for number, part in zip([4, 0, 3, 4], batch.to_list(), strict=True):
         assert part.numpy().tobytes() == samples[number]["xyz"].tobytes()  # type: ignore[attr-defined]
+
+
+def test_ragged_speaks_the_words_of_frameworks() -> None:
+    """Ends without the 0 (Pointcept), ends with it (PyG), the sample of each row, and how many samples there are."""
+    ragged = _ragged()
+    assert ragged.offset.tolist() == [2, 2, 6]
+    assert ragged.ptr.tolist() == [0, 2, 2, 6]
+    assert ragged.batch_index().tolist() == [0, 0, 2, 2, 2, 2]
+    assert {tensor.dtype for tensor in (ragged.offset, ragged.ptr, ragged.batch_index())} == {torch.int64}
+    assert ragged.batch_size == 3
+    assert len(pytree.tree_leaves(ragged)) == 2
+    empty = Ragged(torch.zeros(0, 2), torch.tensor([0]))
+    assert (empty.batch_size, empty.offset.tolist(), empty.batch_index().tolist()) == (0, [], [])
+
+
+def _elements(pack: Any, folder: Path, codec: str) -> Path:
+    """Clouds of two fields a point and one a face."""
+    frame = {"codec": NAMED[codec], "frame": FrameRule(samples=1)}
+    fields = [
+        Field(name="xyz", dtype="float32", shape=(None, 3), **frame),
+        Field(name="face", dtype="int32", shape=(None, 3), **frame),
+        Field(name="rgb", dtype="uint8", shape=(None, 3), **frame),
+    ]
+    samples = [
+        {
+            "xyz": np.ones((n, 3), np.float32),
+            "face": np.ones((2 * n + 1, 3), np.int32),
+            "rgb": np.ones((n, 3), np.uint8),
+        }
+        for n in (4, 0, 7, 2, 9)
+    ]
+    path: Path = pack(folder / "p", fields, [samples[:2], samples[2:]])
+    return path
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_fields_of_one_element_share_their_offsets(pack: Any, tmp_path: Path, codec: str) -> None:
+    """One tensor for all fields of the vertices, another for the faces, however the batch is read."""
+    ds = PackedDataset(_elements(pack, tmp_path, codec))
+    batches = [ds[[3, 0]], ds[:], *Loader(ds, 2), *Loader(ds, 1, threads=2), *DataLoader(ds, 2, num_workers=1)]
+    for batch in batches:
+        assert batch["xyz"].offsets is batch["rgb"].offsets
+        assert batch["face"].offsets is not batch["xyz"].offsets
+        assert batch["face"].offsets[-1] == len(batch["face"].values)
