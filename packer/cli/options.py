@@ -54,6 +54,13 @@ _SOURCE = (
         help="PLY: make polygons into triangles, a fan from the first corner of each face.",
     ),
     click.option(
+        "--group",
+        type=click.Choice(["numbered", "none"]),
+        default="numbered",
+        show_default=True,
+        help="PLY: make one field of numbered properties, rot of rot_0 to rot_3, or one of each.",
+    ),
+    click.option(
         "--label",
         type=click.Choice(["folder"]),
         help="Make a field label, the number of the first folder that a file lies in, as in cat/1.png.",
@@ -206,6 +213,7 @@ def _source_options(given: dict[str, Any]) -> SourceOptions:
         fields=given.pop("fields"),
         cast=_pairs("--cast", "FIELD=DTYPE", given.pop("cast")),
         triangulate=given.pop("triangulate"),
+        group=given.pop("group"),
         label=given.pop("label"),
     )
 

@@ -29,7 +29,7 @@ _CONCERNS = {
     **dict.fromkeys(("pick", "skip", "axis", "encoding"), ("hdf5",)),
     "samples": tuple(UNITS_OF),
     **dict.fromkeys(("mode", "palette", "max_pixels", "patch", "stride", "downscale"), ("images", "basicsr")),
-    **dict.fromkeys(("fields", "cast", "triangulate"), ("ply",)),
+    **dict.fromkeys(("fields", "cast", "triangulate", "group"), ("ply",)),
     "label": ("images", "ply", "npy"),
 }
 
@@ -54,6 +54,7 @@ class SourceOptions:
         fields: PLY: `same`, `common`, `all`, or names with commas.
         cast: PLY: field name to dtype.
         triangulate: PLY: makes polygons into triangles.
+        group: PLY: `numbered` makes one field of numbered properties, `none` one of each.
         label: `folder`: makes a field `label` of the folder that a file lies in; images, PLY and npy.
     """
 
@@ -71,6 +72,7 @@ class SourceOptions:
     fields: str = "same"
     cast: Mapping[str, str] = field(default_factory=dict)
     triangulate: bool = False
+    group: str = "numbered"
     label: str | None = None
 
 
@@ -140,6 +142,7 @@ def _open(
             fields=chosen,
             cast=options.cast,
             triangulate=options.triangulate,
+            group=options.group,
             looking=looking,
         )
     from packer.sources.hdf5.source import open_hdf5

@@ -3,17 +3,21 @@
     vertex x y z              xyz (n, 3)
     vertex nx ny nz           normal (n, 3)
     vertex red green blue     rgb (n, 3); with alpha of the same type rgba (n, 4)
+    vertex NAME_0 NAME_1 ...  NAME (n, k): f_rest (n, 45) of 3D Gaussians, unless `numbered` is False
     vertex NAME               NAME (n,), or lists of numbers
     face vertex_indices       face, int32 corner numbers; also vertex_index
     face NAME                 face_NAME
     ELEMENT NAME              ELEMENT_NAME
 
 Properties of one group whose types differ stay apart under their own names, unless `cast` gives the group
-a type. A name that is taken already gets `_2`, `_3` and so on: `x y z x` gives xyz and x; `a a` gives a and a_2.
+a type. Numbered ones are a group if there are two or more, from 0 on without a gap, and nothing else has their name.
+A name that is taken already gets `_2`, `_3` and so on: `x y z x` gives xyz and x; `a a` gives a and a_2.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -39,13 +43,19 @@ _GROUPS = (
     ("rgb", ("red", "green", "blue")),
 )
 _FACE_LISTS = ("vertex_indices", "vertex_index")
+#: The name and the number of a numbered property.
+_NUMBERED = re.compile(r"(.+)_(0|[1-9][0-9]*)")
 
 
 # ---------------------------------------------------------------- of one file
 
 
-def groups_of(vertex: Element) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield properties that may become one field: its name, and the number of the property of each column."""
+def groups_of(vertex: Element, numbered: bool = True) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield properties that may become one field: its name, and the number of the property of each column.
+
+    Args:
+        numbered: whether numbered properties, such as `rot_0` to `rot_3`, may.
+    """
     first: dict[str, int] = {}
     for i, p in enumerate(vertex.properties):
         if p.count_dtype is None:
@@ -53,6 +63,13 @@ def groups_of(vertex: Element) -> Iterator[tuple[str, tuple[int, ...]]]:
     for name, members in _GROUPS:
         if all(member in first for member in members):
             yield name, tuple(first[member] for member in members)
+    if numbered:
+        names = {"face", *dict(_GROUPS), *(p.name for p in vertex.properties)}
+        counts = Counter(match[1] for name in first if (match := _NUMBERED.fullmatch(name)))
+        for name, count in counts.items():
+            wanted = property_names(name, count)
+            if count > 1 and name not in names and all(member in first for member in wanted):
+                yield name, tuple(first[member] for member in wanted)
 
 
 def property_names(field: str, width: int) -> Sequence[str]:
@@ -89,8 +106,11 @@ class Rule:
         return f"{'lists of ' if self.is_list else ''}{self.dtype}{width}"
 
 
-def rules_of(elements: Sequence[Element], cast: Mapping[str, str], path: str) -> dict[str, Rule]:
+def rules_of(elements: Sequence[Element], cast: Mapping[str, str], path: str, numbered: bool = True) -> dict[str, Rule]:
     """Return the fields of a file, by name.
+
+    Args:
+        numbered: whether numbered properties become one field.
 
     Raises:
         SourceError: there is no vertex element, no property, or a name that no field can have.
@@ -111,7 +131,7 @@ def rules_of(elements: Sequence[Element], cast: Mapping[str, str], path: str) ->
         rules[field] = Rule(field, element.name, properties, cast.get(field) or dtype or first.dtype, is_list)
         used.update((element.name, i) for i in properties)
 
-    for name, numbers in groups_of(vertex):
+    for name, numbers in groups_of(vertex, numbered):
         alike = name in cast or len({vertex.properties[i].dtype for i in numbers}) == 1
         if alike and not any(("vertex", i) in used for i in numbers):
             add(name, vertex, numbers)
@@ -252,6 +272,8 @@ def _difference(expected: Mapping[str, Rule], found: Mapping[str, Rule], choice:
     if not parts:
         return ""
     advice = "pack the files apart, choose fields (common, all or names), or cast a field to one type"
+    if any(len(found[name].properties) != len(expected[name].properties) for name in found if name in expected):
+        advice += ", or keep numbered properties apart with --group none"
     return f"its fields differ from those of {first}: {'; '.join(parts)}; {advice}"
 
 

@@ -40,13 +40,32 @@ from packer.sources.ply.text import check_line_count, count_rows, read_text
 
 _SUFFIX = ".ply"
 
-#: The rules of files with the same elements are made once and shared: sets have many files of few kinds.
-Kinds = dict[tuple[tuple[str, tuple[Property, ...]], ...], Mapping[str, Rule]]
 #: Length of every list, int64 (rows,), by element name and property number.
 Sizes = dict[str, dict[int, NDArray[np.int64]]]
 #: More different headers than this are not kept: files with a comment of their own each (a date, a path)
 #: would make the manifest as large as the data.
 MAX_HEADERS = 1000
+
+
+@dataclass(frozen=True)
+class RuleBook:
+    """The rules of files, made once for all files with the same elements: sets have many files of few kinds.
+
+    Attributes:
+        cast: dtypes to convert fields to.
+        numbered: whether numbered properties become one field.
+    """
+
+    cast: Mapping[str, str]
+    numbered: bool = True
+    _made: dict[tuple[tuple[str, tuple[Property, ...]], ...], Mapping[str, Rule]] = field(default_factory=dict)
+
+    def of(self, header: Header, path: str) -> Mapping[str, Rule]:
+        """Return the rules of the file at `path` by the names of their fields."""
+        kind = tuple((e.name, e.properties) for e in header.elements)
+        if kind not in self._made:
+            self._made[kind] = rules_of(header.elements, self.cast, path, self.numbered)
+        return self._made[kind]
 
 
 def open_ply(
@@ -56,6 +75,7 @@ def open_ply(
     fields: Choice = "same",
     cast: Mapping[str, str] | None = None,
     triangulate: bool = False,
+    group: str = "numbered",
     looking: Looking = not_looking,
 ) -> PlySource:
     """Open the PLY files of a folder (and all below it), one file, or a glob, in natural order of their names.
@@ -69,21 +89,26 @@ def open_ply(
             the range of its new dtype is an error.
         triangulate: makes polygons into triangles, so that `face` is (m, 3): a fan from the first corner of each
             face, in order; what else a face has is repeated for each triangle. See `table`.
+        group: `numbered`: properties such as `rot_0` to `rot_3` become one field, `rot`; `none`: a field each.
         looking: told how far finding files and reading headers is.
 
     Raises:
-        UsageError: nothing is at `path`, or `fields`, `cast` or `triangulate` asks for what is not there.
+        UsageError: nothing is at `path`, or `fields`, `cast` or `triangulate` asks for what is not there, or `group`
+            is another word.
         SourceError: no file is good; or whatever `on_bad` raises.
     """
     casts = dict(cast or {})
     _check_cast(casts)
     _check_choice(fields)
+    if group not in ("numbered", "none"):
+        raise UsageError(f"--group {group}: numbered or none is expected")
+    rule_book = RuleBook(casts, numbered=group == "numbered")
     found = find(path, looking)
     files = found.pick(lambda file: file.lower().endswith(_SUFFIX), on_bad)
     if not files:
         raise SourceError(f"no {_SUFFIX} file is there", path)
     names = [file[: -len(_SUFFIX)] for file in files]
-    members = _open_members([found.path(file) for file in files], names, casts, triangulate, on_bad, looking)
+    members = _open_members([found.path(file) for file in files], names, rule_book, triangulate, on_bad, looking)
     if members:
         members, rules = agreeing(members, fields, on_bad)
     if not members:
@@ -100,7 +125,7 @@ def open_ply(
         names=[m.name for m in members],
         columns=tuple(columns),
         axes=first_axes(members, columns),
-        cast=casts,
+        rules=rule_book,
         origin=_origin_of(members, fields, casts, triangulate),
         remarks=tuple(hidden + _remarks(members)),
         triangulate=triangulate,
@@ -121,14 +146,13 @@ def _check_choice(fields: Choice) -> None:
 def _open_members(
     paths: Sequence[str],
     names: Sequence[str],
-    cast: Mapping[str, str],
+    rules: RuleBook,
     triangulate: bool,
     on_bad: OnBad,
     looking: Looking,
 ) -> list[Member]:
     """Return the files with a good header and a name of their own."""
     members: dict[str, Member] = {}
-    kinds: Kinds = {}
     for path, name in watched(zip(paths, names, strict=True), HEADERS, looking, len(paths)):
         if not _is_text(name):
             on_bad(SourceError("has a name that is not valid text (UTF-8), which a sample must have; rename it", path))
@@ -138,7 +162,7 @@ def _open_members(
             on_bad(SourceError(reason, path))
             continue
         try:
-            members[name] = _open_member(path, name, cast, kinds, triangulate)
+            members[name] = _open_member(path, name, rules, triangulate)
         except SourceError as error:
             on_bad(error)
     return list(members.values())
@@ -153,20 +177,12 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def _open_member(path: str, name: str, cast: Mapping[str, str], kinds: Kinds, triangulate: bool) -> Member:
+def _open_member(path: str, name: str, book: RuleBook, triangulate: bool) -> Member:
     with opened(path) as (header, file):
         _check_size(header, os.fstat(file.fileno()).st_size, path)
-        rules = _rules(header, cast, kinds, path)
+        rules = book.of(header, path)
         lists = _measure_lists(header, file, path, corners_of(rules) if triangulate else None)
     return Member(path, name, header, rules, lists, triangulate)
-
-
-def _rules(header: Header, cast: Mapping[str, str], kinds: Kinds, path: str) -> Mapping[str, Rule]:
-    """Return the rules of a file, found once for all files that declare the same."""
-    kind = tuple((e.name, e.properties) for e in header.elements)
-    if kind not in kinds:
-        kinds[kind] = rules_of(header.elements, cast, path)
-    return kinds[kind]
 
 
 def _remarks(members: Sequence[Member]) -> list[str]:
@@ -223,13 +239,12 @@ class PlySource(Source):
     columns: tuple[Column, ...]
     #: Length of every sample's first axis, int64 (samples,), by `Column.axis`.
     axes: dict[str, NDArray[np.int64]]
-    cast: dict[str, str]
+    rules: RuleBook
     origin: dict[str, Any] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     triangulate: bool = False
 
     fields: tuple[FieldSpec, ...] = field(init=False)
-    _kinds: Kinds = field(default_factory=dict, init=False, repr=False, compare=False)
     kind = "ply"
 
     def __post_init__(self) -> None:
@@ -249,7 +264,7 @@ class PlySource(Source):
         within = slice(start, stop)
         axes = {key: lengths[within] for key, lengths in self.axes.items()}
         return PlySource(
-            self.paths[within], self.names[within], self.columns, axes, self.cast, triangulate=self.triangulate
+            self.paths[within], self.names[within], self.columns, axes, self.rules, triangulate=self.triangulate
         )
 
     def files(self) -> list[str]:
@@ -274,7 +289,7 @@ class PlySource(Source):
         with opened(path) as (header, file):
             body = read_body(header, file)
         _check_size(header, header.body + len(body), path)
-        rules = _rules(header, self.cast, self._kinds, path)
+        rules = self.rules.of(header, path)
         tables = {table.element.name: table for table in _tables(header.elements, header, body, path)}
         corners = corners_of(rules) if self.triangulate else None
         if corners is not None:

@@ -73,6 +73,25 @@ def clouds(store: Store, n: int) -> Arrays:
     return _kept(store, f"clouds-{n}", make)
 
 
+def splats(store: Store, n: int, grouped: bool) -> Arrays:
+    """3D Gaussians, 62 float32 each, 500 to 5,000 a scene: in seven fields, or with a field a numbered property."""
+
+    def make() -> Arrays:
+        rng = np.random.default_rng(5)
+        offsets = np.concatenate([[0], np.cumsum(rng.integers(500, 5_001, n))])
+        held: Arrays = {"offsets": offsets}
+        for name, width in {"xyz": 3, "normal": 3, "f_dc": 3, "f_rest": 45, "opacity": 1, "scale": 3, "rot": 4}.items():
+            values = rng.standard_normal((offsets[-1], width), dtype=np.float32)
+            if width == 1 or (not grouped and name not in ("xyz", "normal")):
+                columns = np.ascontiguousarray(values.T)
+                held |= {f"{name}_{i}" if width > 1 else name: column for i, column in enumerate(columns)}
+            else:
+                held[name] = values
+        return held
+
+    return _kept(store, f"splats-{n}-{'grouped' if grouped else 'apart'}", make)
+
+
 def cold(store: Store, n: int) -> Path:
     """A .npy file of `x` (n, 48,000) uint8; not loaded."""
 

@@ -52,6 +52,17 @@ def clouds(store: Store, n: int, codec: str) -> Path:
     return store.made(f"clouds-{n}-{codec}.packed", make, packed=True)
 
 
+def splats(store: Store, n: int, grouped: bool) -> Path:
+    """Scenes of 3D Gaussians."""
+
+    def make(path: Path) -> None:
+        fields = dict(arrays.splats(store, n, grouped))
+        offsets = fields.pop("offsets")
+        _pack(ArraySource(fields, offsets), path, "none")
+
+    return store.made(f"splats-{n}-{'grouped' if grouped else 'apart'}.packed", make, packed=True)
+
+
 def cold(store: Store, n: int) -> Path:
     """Samples of 48 kB."""
 

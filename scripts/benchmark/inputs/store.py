@@ -32,6 +32,7 @@ class Sizes:
         small_files, large_files: how many of these are PNG files too.
         lmdb: of the small pairs, stored one key a sample.
         clouds: of 500 to 20,000 points.
+        splats: scenes of 500 to 5,000 Gaussians.
         cold, cold_reads: samples of 48 kB in the file, and read in one measurement.
         tiny_rows: opened in 100 shards.
         order: numbers of an epoch's order.
@@ -54,6 +55,7 @@ class Sizes:
     large_files: int = 200
     lmdb: int = 4_000
     clouds: int = 1_000
+    splats: int = 200
     cold: int = 8_000
     cold_reads: int = 500
     tiny_rows: int = 10_000_000
@@ -85,6 +87,7 @@ FULL = Sizes(
     large_files=1_000,
     lmdb=20_000,
     clouds=4_000,
+    splats=400,
     cold=40_000,
     cold_reads=5_000,
     loaded=100_000,
@@ -109,6 +112,7 @@ TINY = Sizes(
     large_files=8,
     lmdb=32,
     clouds=20,
+    splats=8,
     cold=64,
     cold_reads=32,
     tiny_rows=10_000,

@@ -1,4 +1,7 @@
-"""Clouds of 500 to 20,000 points, each of another size: xyz float32 and rgb uint8, in batches of 16."""
+"""Clouds of 500 to 20,000 points, each of another size: xyz float32 and rgb uint8, in batches of 16.
+
+And scenes of 3D Gaussians, whose 62 properties are seven fields, or 58 if numbered ones are packed one by one.
+"""
 
 from __future__ import annotations
 
@@ -45,3 +48,17 @@ def raw(bench: Bench) -> Figures:
 def bitshuffle(bench: Bench) -> Figures:
     """Compressed."""
     return _against_limit(bench, "bitshuffle")
+
+
+@row("3D Gaussians, none, batch 4, numbered properties as one field", against="a field each", at_least=2.5)
+def splats(bench: Bench) -> Figures:
+    """What a scene is read with: seven fields of its points, or 58."""
+    grouped, apart = (_splats(bench, grouped) for grouped in (True, False))
+    return bench.race(grouped, apart)
+
+
+def _splats(bench: Bench, grouped: bool) -> Side:
+    fields = arrays.splats(bench.store, bench.sizes.splats, grouped)
+    expected = total([values for name, values in fields.items() if name != "offsets"])
+    path = packed.splats(bench.store, bench.sizes.splats, grouped)
+    return loader_side(path, 4, expected, "seven fields" if grouped else "58 fields")

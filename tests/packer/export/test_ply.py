@@ -96,6 +96,23 @@ def test_a_file_comes_back_as_it_was(tmp_path, contents, text, order, polygons):
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
+def test_numbered_properties_come_back_in_their_order(tmp_path):
+    """Numbered properties that became one field have their names and places again, also if they stood in disorder."""
+    names = ["x", "rot_1", "y", "rot_0", "z", "opacity", *(f"f_rest_{i}" for i in range(12)), "rot_2"]
+    vertex = np.empty(9, [(name, "f4") for name in names])
+    for number, name in enumerate(names):
+        vertex[name] = np.arange(9) + 100 * number
+    (tmp_path / "in").mkdir()
+    PlyData([PlyElement.describe(vertex, "vertex")]).write(tmp_path / "in/a.ply")
+    convert(str(tmp_path / "in"), tmp_path / "d", workers=0)
+    assert {name: f.shape for name, f in PackedDataset(tmp_path / "d").fields.items()} == {
+        **{name: (None, width) for name, width in (("xyz", 3), ("rot", 3), ("f_rest", 12))},
+        "opacity": (None,),
+    }
+    assert export(tmp_path / "d", tmp_path / "out").notes == ()
+    assert (tmp_path / "out/a.ply").read_bytes() == (tmp_path / "in/a.ply").read_bytes()
+
+
 def test_every_file_of_a_set_keeps_its_own_header(tmp_path):
     """Files of a set that differ in format and types beside their fields come back each as it was."""
     for n, (text, order) in enumerate([(True, "="), (False, "<"), (False, ">"), (True, "=")]):

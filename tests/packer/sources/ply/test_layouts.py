@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from packer.errors import SourceError, UsageError
 from packer.sources.ply.source import open_ply
 
 #: The properties of a Gaussian splat, in the order of its reference implementation.
@@ -47,19 +50,88 @@ def test_text_with_any_line_ends(tmp_path, end: str, last: str) -> None:
     assert (found["a"].tolist(), found["b"].tolist()) == ([1, -3], [2.5, 4])
 
 
+def splat(path: Path, text: bool, names: Sequence[str] = SPLAT) -> np.ndarray:
+    """Write a file of seven splats; returns its values, (7, properties)."""
+    values = np.random.default_rng(0).standard_normal((7, len(names))).astype("<f4")
+    lines = [f"format {'ascii' if text else 'binary_little_endian'} 1.0", "element vertex 7"]
+    head = "\n".join(["ply", *lines, *(f"property float {name}" for name in names), "end_header", ""])
+    body = "\n".join(" ".join(f"{x:.9g}" for x in row) for row in values).encode() if text else values.tobytes()
+    path.write_bytes(head.encode() + body)
+    return values
+
+
 @pytest.mark.parametrize("text", [True, False])
 def test_splats(tmp_path, text: bool) -> None:
-    """The 62 properties of a splat become positions, normals and 56 fields of their own, none of them changed."""
+    """The 62 properties of a splat become seven fields, none of their values changed."""
     assert len(SPLAT) == 62
-    values = np.random.default_rng(0).standard_normal((7, 62)).astype("<f4")
-    lines = [f"format {'ascii' if text else 'binary_little_endian'} 1.0", "element vertex 7"]
-    head = "\n".join(["ply", *lines, *(f"property float {name}" for name in SPLAT), "end_header", ""])
-    body = "\n".join(" ".join(f"{x:.9g}" for x in row) for row in values).encode() if text else values.tobytes()
-    (tmp_path / "a.ply").write_bytes(head.encode() + body)
+    values = splat(tmp_path / "a.ply", text)
     found = sample(tmp_path / "a.ply")
-    assert list(found) == ["xyz", "normal", *SPLAT[6:]]
-    columns = np.concatenate([found["xyz"], found["normal"], *(found[name][:, None] for name in SPLAT[6:])], axis=1)
-    assert columns.tobytes() == values.tobytes()
+    widths = {name: array.shape[1:] for name, array in found.items()}
+    wide = {"xyz": 3, "normal": 3, "f_dc": 3, "f_rest": 45, "scale": 3, "rot": 4}
+    assert widths == {**{name: (width,) for name, width in wide.items()}, "opacity": ()}
+    order = ("xyz", "normal", "f_dc", "f_rest", "opacity", "scale", "rot")
+    assert np.concatenate([found[name].reshape(7, -1) for name in order], axis=1).tobytes() == values.tobytes()
+
+
+def test_splats_apart(tmp_path) -> None:
+    """With `group="none"` each numbered property is a field; positions and normals are still one each."""
+    values = splat(tmp_path / "a.ply", text=False)
+    (block,) = open_ply(str(tmp_path / "a.ply"), group="none").read()
+    assert list(block) == ["xyz", "normal", *SPLAT[6:]]
+    assert all(block[name][0].tobytes() == values[:, i].tobytes() for i, name in enumerate(SPLAT) if i > 5)
+    with pytest.raises(UsageError, match="--group some: numbered or none is expected"):
+        open_ply(str(tmp_path / "a.ply"), group="some")
+
+
+@pytest.mark.parametrize(
+    ("names", "fields"),
+    [
+        (["b_1", "b_0", "a"], {"b": (7, 2), "a": (7,)}),
+        ([f"w_{i}" for i in range(12)], {"w": (7, 12)}),
+        (["b_1", "b_2"], {"b_1": (7,), "b_2": (7,)}),
+        (["b_0", "b_2"], {"b_0": (7,), "b_2": (7,)}),
+        (["b_0"], {"b_0": (7,)}),
+        (["b_00", "b_01"], {"b_00": (7,), "b_01": (7,)}),
+        (["b_0", "b_1", "b"], {"b_0": (7,), "b_1": (7,), "b": (7,)}),
+        (["rgb_0", "rgb_1", "rgb_2"], {"rgb_0": (7,), "rgb_1": (7,), "rgb_2": (7,)}),
+        (["_0", "_1"], {"_0": (7,), "_1": (7,)}),
+    ],
+)
+def test_which_numbered_properties_are_one_field(tmp_path, names: list[str], fields: dict[str, Any]) -> None:
+    """Two or more from 0 on without a gap, in whatever order, if the field's name is free; a column is its number."""
+    values = splat(tmp_path / "a.ply", False, names)
+    found = sample(tmp_path / "a.ply")
+    assert {name: array.shape for name, array in found.items()} == fields
+    for name, array in found.items():
+        width = array.shape[1] if array.ndim == 2 else 1
+        of = [names.index(f"{name}_{i}") for i in range(width)] if array.ndim == 2 else [names.index(name)]
+        assert array.reshape(7, width).tobytes() == values[:, of].tobytes()
+
+
+def test_numbered_properties_of_several_types(tmp_path) -> None:
+    """They stay apart, unless a cast gives them one type."""
+    lines = [
+        "ply",
+        "format ascii 1.0",
+        "element vertex 1",
+        "property int a_0",
+        "property float a_1",
+        "end_header",
+        "1 2.5",
+    ]
+    (tmp_path / "a.ply").write_text("\n".join(lines))
+    assert list(sample(tmp_path / "a.ply")) == ["a_0", "a_1"]
+    (block,) = open_ply(str(tmp_path / "a.ply"), cast={"a": "float64"}).read()
+    assert block["a"][0].tolist() == [[1, 2.5]]
+
+
+def test_files_that_differ_in_numbered_properties(tmp_path) -> None:
+    """Splats of another degree do not fit; the error says how to pack the properties one by one."""
+    splat(tmp_path / "a.ply", False, ["x", "b_0", "b_1"])
+    splat(tmp_path / "b.ply", False, ["x", "b_0", "b_1", "b_2"])
+    with pytest.raises(SourceError, match=r"b is float32 x 3 where float32 x 2 is expected.*--group none"):
+        open_ply(str(tmp_path))
+    assert len(open_ply(str(tmp_path), group="none", fields="common")) == 2
 
 
 @pytest.mark.parametrize("text", [True, False])
