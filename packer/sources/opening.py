@@ -173,18 +173,33 @@ def _open_pictures(
     kind: str, named: Mapping[str, str], options: SourceOptions, on_bad: OnBad, looking: Looking
 ) -> Source:
     from packer.sources.images.basicsr import open_basicsr
+    from packer.sources.images.clips import ClipSource, frames_note
+    from packer.sources.images.opening import open_images
     from packer.sources.images.pairing import check_one_field
     from packer.sources.images.pillow import MAX_PIXELS
-    from packer.sources.images.source import open_images
 
     inputs = {name or "image": path for name, path in named.items()}
     limit = MAX_PIXELS if options.max_pixels is None else options.max_pixels
     opened = open_images if kind == "images" else open_basicsr
     source = opened(
-        inputs, on_bad=on_bad, mode=options.mode, palette=options.palette, max_pixels=limit, looking=looking
+        inputs,
+        on_bad=on_bad,
+        mode=options.mode,
+        palette=options.palette,
+        max_pixels=limit,
+        samples=unit_of(kind, options.samples).name,
+        looking=looking,
     )
-    if kind == "images" and list(named) == [""]:
-        check_one_field(source.folders["image"], source.paths["image"], source.sizes["image"])
+    frames = source.frames if isinstance(source, ClipSource) else source
+    if kind == "images" and list(named) == [""] and "image" in frames.folders:
+        more = "" if options.samples is None else f" --samples {options.samples}"
+        check_one_field(frames.folders["image"], frames.paths["image"], frames.sizes["image"], more)
+    if isinstance(source, ClipSource):
+        if options.patch or options.stride or options.downscale:
+            raise UsageError("--patch, --stride and --downscale cut single pictures, no clips; leave them out")
+        return source
+    if options.samples is None and options.label is None:
+        source.remarks += frames_note(source)
     return _cut(_downscaled(source, options), options)
 
 

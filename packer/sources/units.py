@@ -10,8 +10,8 @@ from packer.errors import UsageError
 UNITS_OF = {
     "hdf5": ("rows", "groups"),
     "npy": ("rows",),
-    "images": ("files",),
-    "basicsr": ("files",),
+    "images": ("files", "folders"),
+    "basicsr": ("files", "folders"),
     "ply": ("files",),
 }
 #: Units that a pattern may follow.

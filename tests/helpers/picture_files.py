@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from packer.sources.base import Source
-from packer.sources.images.source import open_images
+from packer.sources.images.opening import open_images
 
 
 def picture(height: int = 4, width: int = 5, channels: int = 3, seed: int = 0) -> NDArray[np.uint8]:

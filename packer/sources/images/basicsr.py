@@ -13,7 +13,7 @@ import io
 import mmap
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,11 +27,13 @@ from packer.format import btree
 from packer.sources.base import HEADERS, Looking, OnBad, not_looking, stop, watched
 from packer.sources.files import LMDB_DATA, LMDB_LIST
 from packer.sources.images import png
+from packer.sources.images.clips import ClipSource, Faults, clips
 from packer.sources.images.copies import mark_of
 from packer.sources.images.formats import ImageHeader, check_content, decode, png_image, unreadable
+from packer.sources.images.opening import Samples, field_spec
 from packer.sources.images.pairing import Found, Pairing, marker_values, markers, pair, report_partners, share_out
 from packer.sources.images.pillow import MAX_PIXELS, ImageOptions
-from packer.sources.images.source import ImageSource, Samples, field_spec
+from packer.sources.images.source import ImageSource
 
 #: Keys are paired as files are, with the suffix that `meta_info.txt` gives them.
 SUFFIX = ".png"
@@ -54,39 +56,42 @@ def open_basicsr(
     mode: str | None = None,
     palette: str = "colour",
     max_pixels: int = MAX_PIXELS,
+    samples: str = "files",
     looking: Looking = not_looking,
-) -> LmdbImageSource:
+) -> LmdbImageSource | ClipSource:
     """Open the pictures of one or more LMDB folders, partners paired by key.
 
     Args:
         inputs: by field name a folder with `data.mdb` and `meta_info.txt`.
         on_bad: told of every picture that cannot be packed; where it returns, the sample is left out.
-        mode, palette, max_pixels, looking: as for `open_images`.
+        mode, palette, max_pixels, samples, looking: as for `open_images`; keys such as `000/00000000` have folders too.
 
     Raises:
         UsageError: an option or a field name that cannot be, or one folder for two fields.
         SourceError: a damaged LMDB file or list, no sample left, what `on_bad` raises.
     """
     options = ImageOptions(mode, palette, max_pixels)
+    faults = Faults(on_bad)
     held = {name: places(folder) for name, folder in inputs.items()}
     found = {name: Found(inputs[name], [key + SUFFIX for key in keys], Counter()) for name, keys in held.items()}
     share_out(found)
     paired = pair({name: some.files for name, some in found.items()})
-    report_partners(paired, found, on_bad)
-    headers = {name: _Headers(folder, held[name], options, on_bad) for name, folder in inputs.items()}
-    samples = _samples(paired, headers, on_bad, looking)
-    return LmdbImageSource(
-        fields=tuple(field_spec(name, samples, inputs[name]) for name in inputs),
-        names=samples.names,
+    report_partners(paired, found, faults)
+    headers = {name: _Headers(folder, held[name], options, faults) for name, folder in inputs.items()}
+    read = _samples(paired, headers, faults, looking)
+    source = LmdbImageSource(
+        fields=tuple(field_spec(name, read, inputs[name]) for name in inputs),
+        names=read.names,
         folders=dict(inputs),
-        paths=samples.paths,
-        sizes=samples.sizes(),
+        paths=read.paths,
+        sizes=read.sizes(),
         options=options,
         origin={"mode": options.mode, "palette": options.palette, "markers": marker_values(paired)},
-        remarks=[*(note for some in headers.values() for note in some.notes()), *markers(paired), *samples.changes()],
-        marks=samples.marks(),
-        places={name: _array([held[name][_key(path)] for path in some]) for name, some in samples.paths.items()},
+        remarks=[*(note for some in headers.values() for note in some.notes()), *markers(paired), *read.changes()],
+        marks=read.marks(),
+        places={name: _array([held[name][_key(path)] for path in some]) for name, some in read.paths.items()},
     )
+    return clips(source, faults, on_bad) if samples == "folders" else source
 
 
 def _key(path: str) -> str:
@@ -175,9 +180,9 @@ class LmdbImageSource(ImageSource):
 
     kind = "basicsr"
 
-    def part(self, start: int, stop: int) -> LmdbImageSource:
-        part = cast(LmdbImageSource, super().part(start, stop))
-        part.places = {name: some[start:stop].copy() for name, some in self.places.items()}
+    def take(self, numbers: Sequence[int]) -> LmdbImageSource:
+        part = cast(LmdbImageSource, super().take(numbers))
+        part.places = {name: some[numbers] for name, some in self.places.items()}
         return part
 
     def files(self) -> list[str]:

@@ -11,7 +11,7 @@ import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -61,14 +61,22 @@ class Pairing(NamedTuple):
     doubles: list[tuple[str, str, str, str]]
 
 
-def pair(files: Mapping[str, Sequence[str]]) -> Pairing:
+def stem(file: str) -> str:
+    """Return the path without its last suffix."""
+    return file[: file.rindex(".")] if "." in file.rpartition("/")[2] else file
+
+
+def pair(files: Mapping[str, Sequence[str]], name_of: Callable[[str], str] = stem) -> Pairing:
     """Pair relative paths (with suffix, slashes between folders) of one or more fields.
 
     If one marker a field leaves files without partners, every folder may have markers of its own. One file for each
     field is one sample, whatever their names are.
+
+    Args:
+        name_of: gives what partners have in common, but for markers, of the path of a file.
     """
-    stems = {field: [stem(file) for file in some] for field, some in files.items()}
-    paired = _pair_with(files, {field: {"": marker} for field, marker in find_markers(stems).items()})
+    stems = {field: [name_of(file) for file in some] for field, some in files.items()}
+    paired = _pair_with(files, stems, {field: {"": marker} for field, marker in find_markers(stems).items()})
     if not any(paired.orphans.values()):
         return paired
     if all(len(some) == 1 for some in files.values()):
@@ -76,7 +84,7 @@ def pair(files: Mapping[str, Sequence[str]]) -> Pairing:
         name = next(iter(stems.values()))[0]
         return Pairing([name], dict(map(_listed, files.items())), unmarked, {field: [] for field in files}, [])
     for outer in folder_markers(stems):
-        by_folder = _pair_with(files, _folder_by_folder(stems, outer), outer)
+        by_folder = _pair_with(files, stems, _folder_by_folder(stems, outer), outer)
         if len(by_folder.names) > len(paired.names):
             paired = by_folder
     return paired
@@ -88,6 +96,7 @@ def _listed(item: tuple[str, Sequence[str]]) -> tuple[str, list[str]]:
 
 def _pair_with(
     files: Mapping[str, Sequence[str]],
+    stems: Mapping[str, Sequence[str]],
     markers: dict[str, dict[str, Marker]],
     outer: Mapping[str, Marker] | None = None,
 ) -> Pairing:
@@ -97,8 +106,7 @@ def _pair_with(
     doubles = []
     for field, some in files.items():
         named[field], unmarked[field] = {}, []
-        for file in some:
-            path = stem(file)
+        for file, path in zip(some, stems[field], strict=True):
             name = markers[field].get(_folder(path, outer[field]) if outer else "", _NOTHING).name_of(path)
             if name is None:
                 unmarked[field].append(file)
@@ -135,11 +143,6 @@ def _folder_by_folder(stems: Mapping[str, Sequence[str]], outer: Mapping[str, Ma
             for field, marker in find_markers({field: names[field] for field in stems}).items():
                 markers[field][folder] = outer[field]._replace(prefix=marker.prefix, suffix=marker.suffix)
     return markers
-
-
-def stem(file: str) -> str:
-    """Return the path without its last suffix."""
-    return file[: file.rindex(".")] if "." in file.rpartition("/")[2] else file
 
 
 def share_out(found: dict[str, Found]) -> list[str]:
@@ -224,12 +227,13 @@ def _list_orphans(paired: Pairing, count: int) -> str:
     return f"{count} files have no partner ({'; '.join(lists)})"
 
 
-def check_one_field(folder: str, paths: Sequence[str], sizes: NDArray[np.integer]) -> None:
+def check_one_field(folder: str, paths: Sequence[str], sizes: NDArray[np.integer], more: str) -> None:
     """Refuse a folder given without FIELD= whose subfolders hold partners: of one name, some times as large.
 
     Args:
         folder: the folder that `paths` count from.
         sizes: height and width of each picture, (n, 2).
+        more: options that were given, which the commands repeat.
 
     Raises:
         UsageError: with both commands that may be meant.
@@ -248,8 +252,8 @@ def check_one_field(folder: str, paths: Sequence[str], sizes: NDArray[np.integer
         names = " and ".join(sub.rstrip("/") for sub in subfolders)
         raise UsageError(
             f"the folders {names} hold partners, of one name and some times as large: say "
-            f"`{field_command(folder, subfolders, sizes)}` for a field of each, or "
-            f"`packer convert image={folder or '.'} OUT` for one field of all"
+            f"`{field_command(folder, subfolders, sizes)}{more}` for a field of each, or "
+            f"`packer convert image={folder or '.'} OUT{more}` for one field of all"
         )
 
 

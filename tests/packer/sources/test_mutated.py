@@ -21,7 +21,7 @@ from plyfile import PlyData, PlyElement
 from packer.errors import PackerError, SourceError
 from packer.sources.apart import Limits, each
 from packer.sources.hdf5.source import open_hdf5
-from packer.sources.images.source import open_images
+from packer.sources.images.opening import open_images
 from packer.sources.ply.source import open_ply
 
 COUNT = int(os.environ.get("MUTATIONS", "200"))

@@ -16,7 +16,7 @@ from PIL import Image
 from packer.errors import SourceError
 from packer.sources.images.basicsr import open_basicsr
 from packer.sources.images.copies import TAIL_BYTES, copies, mark_of
-from packer.sources.images.source import open_images
+from packer.sources.images.opening import open_images
 
 
 def found_in(names: list[str], values: list[bytes]) -> list[str]:

@@ -11,8 +11,9 @@ import pytest
 from PIL import Image
 
 from packer.sources.images import pillow
+from packer.sources.images.opening import open_images
 from packer.sources.images.pillow import FEW_BITS
-from packer.sources.images.source import ImageSource, open_images
+from packer.sources.images.source import ImageSource
 
 COLOURS = np.random.default_rng(0).integers(0, 256, (3, 4, 4), dtype=np.uint8)
 

@@ -12,7 +12,7 @@ from picture_files import open_pairs, picture, save, save_pairs
 from PIL import Image
 
 from packer.errors import PackerError, SourceError, UsageError
-from packer.sources.images.source import open_images
+from packer.sources.images.opening import open_images
 from packer.sources.opening import open_sources
 
 

@@ -16,9 +16,10 @@ from PIL import Image
 
 from packer.errors import SourceError
 from packer.format.schema import FieldSpec
-from packer.sources.images import source as source_module
+from packer.sources.images import opening
+from packer.sources.images.opening import open_images
 from packer.sources.images.pillow import COLOUR_KEY, FEW_BITS
-from packer.sources.images.source import BLOCK_BYTES, open_images
+from packer.sources.images.source import BLOCK_BYTES
 
 SHARED = Path(__file__).parents[5] / "shared" / "data"
 SET5 = SHARED / "png_pairs" / "JingyunLiang+SwinIR" / "testsets" / "Set5"
@@ -48,7 +49,7 @@ def test_pairs_become_samples_with_the_names_of_both(pairs):
 @pytest.mark.parametrize("slow", [0.0, 1e9])
 def test_many_headers_come_in_order(tmp_path, monkeypatch, slow):
     """However many threads read headers, samples and errors stand in the order of names, and the first error stops."""
-    monkeypatch.setattr(source_module, "SLOW_SECONDS", slow)
+    monkeypatch.setattr(opening, "SLOW_SECONDS", slow)
     for number in range(300):
         save(tmp_path / f"{number}.png", picture(4 + number % 3, 5))
     for number in (70, 130, 299):

@@ -1,0 +1,225 @@
+"""Folders of numbered pictures as samples: the frames of a clip are one array, (T, H, W, C).
+
+    000/00000000.png, 000/00000001.png, ..., 001/00000000.png, ...    clips 000 and 001
+
+Frames are found, paired and decoded as pictures are, one at a time, and stand in the order of their numbers. A clip
+that lacks a frame because that one is bad is left out as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import SourceError, UsageError
+from packer.format.schema import FieldSpec
+from packer.sources.base import Block, OnBad, Source, count
+from packer.sources.files import join
+from packer.sources.folders import by_folder, folder_of, numbers_of, refuse_strays, unit_name
+from packer.sources.images.pairing import Found, stem
+from packer.sources.images.source import NAMED, ImageSource
+
+
+def fields_in_folders(found: Mapping[str, Found]) -> dict[str, Found] | None:
+    """Return pictures of one name in most folders as a field each; None if those of folders are numbered.
+
+    `a/rgb.png`, `a/depth.png`, `b/rgb.png` and `b/depth.png` are the fields `rgb` and `depth` of two samples.
+
+    Raises:
+        UsageError: several fields are named, and one has pictures of several names in a folder.
+    """
+    fields: dict[str, Found] = {}
+    for name, some in found.items():
+        refuse_strays(some.folder, some.files)
+        stems = [stem(file) for file in some.files]
+        folders = by_folder(stems)
+        numbered = [numbers_of([stems[i] for i in places]) is not None for places in folders.values()]
+        if all(numbered) or any(
+            yes and len(places) > 1 for yes, places in zip(numbered, folders.values(), strict=True)
+        ):
+            return None
+        by_name: dict[str, list[str]] = {}
+        for file, path in zip(some.files, stems, strict=True):
+            by_name.setdefault(path.rpartition("/")[2], []).append(file)
+        if min(map(len, by_name.values())) * 2 < len(folders):
+            return None
+        if len(by_name) > 1 and len(found) > 1:
+            listed = ", ".join(sorted(by_name)[:NAMED])
+            pattern = join(some.folder, f"*/{next(iter(by_name))}.*")
+            raise UsageError(
+                f"{name}={some.folder}: its folders hold pictures of several names ({listed}); name one a field with a "
+                f"quoted pattern, as in {name}='{pattern}'"
+            )
+        alone = len(by_name) == 1 and len(found) > 1
+        fields |= {name if alone else n: some._replace(files=files) for n, files in by_name.items()}
+    return fields
+
+
+def frames_note(source: ImageSource) -> list[str]:
+    """Return a sentence if pictures that are a sample each look like the frames of clips."""
+    folders = by_folder(source.names)
+    for folder, places in folders.items():
+        sizes = (some[places] for some in source.sizes.values())
+        one_size = all((size == size[0]).all() for size in sizes)
+        if not (folder and len(places) > 1 and one_size and numbers_of([source.names[i] for i in places])):
+            return []
+    return [
+        f"each picture is a sample; the {len(folders):,} folders hold numbered pictures of one size: if these are "
+        "clips, `--samples folders` makes each one sample, (T, H, W, C)"
+    ]
+
+
+class Faults:
+    """An `OnBad` that tells another one, and keeps the folders that the bad files lie in."""
+
+    def __init__(self, on_bad: OnBad) -> None:
+        self.folders: set[str] = set()
+        self._on_bad = on_bad
+
+    def __call__(self, error: SourceError) -> None:
+        self._on_bad(error)
+        self.folders.add(folder_of(error.path or ""))
+
+
+def clips(frames: ImageSource, faults: Faults, on_bad: OnBad) -> ClipSource:
+    """Join the frames of each folder.
+
+    Args:
+        faults: what was told of every bad file when the frames were opened.
+        on_bad: told of every clip that cannot be packed; where it returns, the clip is left out.
+
+    Raises:
+        SourceError: what `on_bad` raises; no clip is left.
+    """
+    name, root = next(iter(frames.folders.items()))
+    kept: dict[str, list[int]] = {}
+    gaps = []
+    for folder, places in by_folder(frames.names).items():
+        numbers = numbers_of([frames.names[i] for i in places])
+        if fault := _fault(frames, places, numbers, faults.folders):
+            on_bad(SourceError(f"{fault}; the clip is left out", join(root, folder_of(frames.paths[name][places[0]]))))
+            continue
+        clip = unit_name(root, folder)
+        kept[clip] = places
+        steps = np.diff(numbers or [])
+        if len(set(steps.tolist())) > 1:
+            last = places[int((steps > steps.min()).argmax())]
+            gaps.append(f"{clip} (after {frames.paths[name][last].rpartition('/')[2]})")
+    if not kept:
+        raise SourceError("no clip is left: every one has a bad picture or a partner missing; mend the files first")
+    chosen = replace(frames.take([i for places in kept.values() for i in places]), remarks=frames.remarks)
+    edges = np.cumsum([0, *map(len, kept.values())])
+    return ClipSource(_fields(chosen, edges), list(kept), chosen, edges, tuple(_notes(list(kept), edges, gaps)))
+
+
+def _fault(frames: ImageSource, places: Sequence[int], numbers: Sequence[int] | None, broken: Collection[str]) -> str:
+    """Return why these frames are no clip, or the empty string."""
+    files = {name: [paths[i] for i in places] for name, paths in frames.paths.items()}
+    if any(folder_of(join(frames.folders[name], some[0])) in broken for name, some in files.items()):
+        return "a picture of it is bad or has no partner"
+    if numbers is None:
+        return f"holds pictures that are not numbered alike, such as {_shown(next(iter(files.values())))}"
+    if len(set(numbers)) < len(numbers):
+        return "holds two pictures of one number"
+    for name, some in files.items():
+        sizes = frames.sizes[name][places]
+        odd = np.flatnonzero((sizes != sizes[0]).any(axis=1))
+        if len(odd):
+            of_each = [f"{some[i].rpartition('/')[2]} is {sizes[i][0]} x {sizes[i][1]}" for i in (0, int(odd[0]))]
+            return f"holds pictures of several sizes ({' and '.join(of_each)})"
+    return ""
+
+
+def _shown(files: Sequence[str]) -> str:
+    lasts = [file.rpartition("/")[2] for file in files]
+    return f"{lasts[0]} and {lasts[-1]}"
+
+
+def _fields(frames: ImageSource, edges: NDArray[np.int64]) -> tuple[FieldSpec, ...]:
+    """Return what the clips are: arrays (T, H, W, C), with None for what differs between clips."""
+    specs = []
+    for spec in frames.fields:
+        lengths = set(np.diff(edges).tolist())
+        shape = (lengths.pop() if len(lengths) == 1 else None, *spec.shape)
+        specs.append(FieldSpec(name=spec.name, dtype=spec.dtype, shape=shape))
+    return tuple(specs)
+
+
+def _notes(names: Sequence[str], edges: NDArray[np.int64], gaps: Sequence[str]) -> Iterator[str]:
+    lengths = np.diff(edges)
+    frames = f"{lengths.min():,}" if lengths.min() == lengths.max() else f"{lengths.min():,} to {lengths.max():,}"
+    yield f"each folder of numbered pictures is a sample: {len(names):,} clips of {frames} frames"
+    if gaps:
+        more = f" and {len(gaps) - NAMED:,} more" if len(gaps) > NAMED else ""
+        yield (
+            f"the numbers of frames have gaps in {', '.join(gaps[:NAMED])}{more}: what is there is packed one after "
+            "another; check these"
+        )
+
+
+@dataclass(eq=False)
+class ClipSource(Source):
+    """Samples made of consecutive samples of `frames`; made by `clips`.
+
+    Attributes:
+        frames: all frames, clip by clip.
+        edges: (n + 1,) int64: the number of the first frame of every clip, and of all frames.
+        remarks: sentences for the plan.
+    """
+
+    fields: tuple[FieldSpec, ...]
+    names: list[str]
+    frames: ImageSource
+    edges: NDArray[np.int64]
+    remarks: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.kind = self.frames.kind
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def shapes(self, field: str) -> NDArray[np.int64]:
+        of_frames = self.frames.shapes(field)[self.edges[:-1]]
+        return np.insert(of_frames, 0, np.diff(self.edges), axis=1)
+
+    def part(self, start: int, stop: int) -> ClipSource:
+        first, last = int(self.edges[start]), int(self.edges[stop])
+        edges = self.edges[start : stop + 1] - first
+        return ClipSource(self.fields, self.names[start:stop], self.frames.part(first, last), edges)
+
+    def read(self) -> Iterator[Block]:
+        for number in range(len(self)):
+            try:
+                clip = self._clip(number)
+            except SourceError as error:
+                raise SourceError(error.reason, error.path, number) from error
+            yield {spec.name: [clip[spec.name]] if spec.is_ragged else clip[spec.name][None] for spec in self.fields}
+
+    def _clip(self, number: int) -> dict[str, NDArray[Any]]:
+        """Return the fields of one clip, frames decoded in blocks."""
+        first, last = self.edges[number : number + 2].tolist()
+        frames = self.frames.part(first, last)
+        clip = {
+            spec.name: np.empty((last - first, *frames.shapes(spec.name)[0]), str(spec.dtype)) for spec in self.fields
+        }
+        at = 0
+        for block in frames.read():
+            for name, pictures in block.items():
+                for place, picture in enumerate(pictures, at):
+                    clip[name][place] = picture
+            at += count(block)
+        return clip
+
+    def files(self) -> list[str]:
+        return self.frames.files()
+
+    def provenance(self) -> dict[str, Any]:
+        return {**self.frames.provenance(), "samples": "folders"}
+
+    def notes(self) -> list[str]:
+        return [*self.remarks, *self.frames.notes()]

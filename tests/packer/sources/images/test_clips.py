@@ -1,0 +1,191 @@
+"""Folders of pictures as samples: clips of numbered frames, and fields by the names of the pictures."""
+
+from __future__ import annotations
+
+import pickle
+
+import lmdb
+import numpy as np
+import pytest
+from opened_sources import read_each, source_of
+from picture_files import picture, save
+
+from packer.convert import convert
+from packer.errors import SourceError, UsageError
+from packer.format.schema import FieldSpec
+from packer.sources.images import source as reading
+from packer.sources.opening import SourceOptions
+from packer.verify import verify
+from readers import PackedDataset
+
+FOLDERS = SourceOptions(samples="folders")
+
+
+def clip(folder, frames, height=4, width=5, name="{:08}.png", seed=0):
+    """Writes numbered frames; returns them as one array (T, H, W, 3)."""
+    return np.stack([save(folder / name.format(n), picture(height, width, seed=seed + n)) for n in frames])
+
+
+@pytest.fixture
+def reds(tmp_path):
+    """As REDS: LR/000/00000000.png and HR/000/00000000.png, clips of 3, 5 and 3 frames; by field, a list."""
+    clips = {"0": range(3), "002": range(5), "010": range(3)}
+    lr = [clip(tmp_path / "LR" / name, frames, seed=i) for i, (name, frames) in enumerate(clips.items())]
+    hr = [clip(tmp_path / "HR" / name, frames, 8, 10, seed=90 + i) for i, (name, frames) in enumerate(clips.items())]
+    return {"lr": lr, "hr": hr}
+
+
+def test_a_folder_of_frames_is_a_sample(tmp_path, reds):
+    """REDS comes back equal, pair by pair and clip by clip, through parts and through a packed dataset."""
+    sources = [f"lr={tmp_path}/LR", f"hr={tmp_path}/HR"]
+    source = source_of(sources, source=FOLDERS)
+    assert source.names == ["0", "002", "010"]
+    assert source.fields == (
+        FieldSpec(name="lr", dtype="uint8", shape=(None, 4, 5, 3)),
+        FieldSpec(name="hr", dtype="uint8", shape=(None, 8, 10, 3)),
+    )
+    np.testing.assert_array_equal(source.shapes("hr"), [(3, 8, 10, 3), (5, 8, 10, 3), (3, 8, 10, 3)])
+    assert len(source.files()) == 22
+    last = read_each(pickle.loads(pickle.dumps(source.part(0, 3).part(1, 3))))
+    for name, clips in reds.items():
+        for found, wanted in zip(last[name], clips[1:], strict=True):
+            np.testing.assert_array_equal(found, wanted)
+    assert any("3 clips of 3 to 5 frames" in note for note in source.notes())
+    assert any("hr is 2 times as large as lr in every sample" in note for note in source.notes())
+    convert(sources, tmp_path / "out", workers=1, source=FOLDERS)
+    dataset = PackedDataset(tmp_path / "out")
+    for number, name in enumerate(dataset.names):
+        np.testing.assert_array_equal(dataset[name]["lr"], reds["lr"][number])
+        np.testing.assert_array_equal(dataset[name]["hr"], reds["hr"][number])
+    assert not verify(tmp_path / "out").damages
+
+
+def test_clips_of_one_length_are_one_array(tmp_path, monkeypatch):
+    """Vimeo90K, sequences/00001/0001/im1.png to im7.png: all axes fixed, however few frames a block holds."""
+    monkeypatch.setattr(reading, "BLOCK_BYTES", 150)
+    frames = [clip(tmp_path / "seq" / "00001" / f"{n:04}", range(1, 8), name="im{}.png", seed=n) for n in (1, 2)]
+    source = source_of([str(tmp_path / "seq")], source=FOLDERS)
+    assert source.fields == (FieldSpec(name="image", dtype="uint8", shape=(7, 4, 5, 3)),)
+    assert source.names == ["00001/0001", "00001/0002"]
+    np.testing.assert_array_equal(read_each(source)["image"], frames)
+    source = source_of([str(tmp_path / "seq" / "00001" / "0002")], source=FOLDERS)
+    assert source.names == ["0002"]
+    np.testing.assert_array_equal(read_each(source)["image"], frames[1:])
+
+
+def test_frames_stand_in_the_order_of_their_numbers(tmp_path):
+    """Natural order, in folders whose names are equal numbers too; markers of names are taken off."""
+    for name, seed in (("01", 0), ("1", 50)):
+        wanted = clip(tmp_path / "lr" / name, (2, 9, 10, 11), name="f{}x2.png", seed=seed)
+        clip(tmp_path / "hr" / name, (2, 9, 10, 11), 8, 10, name="f{}.png")
+        source = source_of([f"lr={tmp_path}/lr", f"hr={tmp_path}/hr"], source=FOLDERS)
+        np.testing.assert_array_equal(read_each(source)["lr"][-1], wanted)
+    assert source.names == ["01", "1"]
+
+
+def test_pictures_of_one_name_in_every_folder_are_fields(tmp_path):
+    """a/rgb.png, a/depth.png, b/rgb.png, b/depth.png: the fields rgb and depth of samples a and b, named or not."""
+    for name in "ba":
+        save(tmp_path / "set" / name / "rgb.png", picture(seed=ord(name)))
+        save(tmp_path / "set" / name / "depth.png", picture(4, 5 + (name == "b"), 1))
+    source = source_of([str(tmp_path / "set")], source=FOLDERS)
+    assert source.names == ["a", "b"]
+    assert {spec.name: spec.shape for spec in source.fields} == {"rgb": (4, 5, 3), "depth": (4, None, 1)}
+    assert {spec.kind for spec in source.fields} == {"image"}
+    np.testing.assert_array_equal(read_each(source)["rgb"][1], picture(seed=ord("b")))
+    named = source_of([f"c={tmp_path}/set/*/rgb.png", f"d={tmp_path}/set/*/d*.png"], source=FOLDERS)
+    assert (named.names, [spec.name for spec in named.fields]) == (["a", "b"], ["c", "d"])
+    with pytest.raises(UsageError, match=r"its folders hold pictures of several names \(depth, rgb\)"):
+        source_of([f"c={tmp_path}/set", f"d={tmp_path}/set/a/d*.png"], source=FOLDERS)
+    (tmp_path / "set" / "b" / "depth.png").unlink()
+    with pytest.raises(SourceError, match=r"b/rgb.png: field 'rgb' has this file, but 'depth' no partner"):
+        source_of([str(tmp_path / "set")], source=FOLDERS)
+
+
+def test_a_gap_is_said(tmp_path):
+    """A missing number is in the plan, with the frame before it; numbers in even steps are no gap."""
+    clip(tmp_path / "clips" / "a", (0, 10, 20))
+    clip(tmp_path / "clips" / "b", (0, 1, 2, 4))
+    (said,) = (note for note in source_of([str(tmp_path / "clips")], source=FOLDERS).notes() if "gaps" in note)
+    assert "gaps in b (after 00000002.png)" in said
+
+
+@pytest.mark.parametrize(
+    ("file", "size", "reason"),
+    [
+        ("00000003.png", (4, 6), r"pictures of several sizes \(00000000.png is 4 x 5 and 00000003.png is 4 x 6\)"),
+        ("thumb.png", (4, 5), "pictures that are not numbered alike, such as"),
+        ("1_2.png", (4, 5), "pictures that are not numbered alike, such as"),
+        ("01.png", (4, 5), "two pictures of one number"),
+    ],
+)
+def test_what_is_no_clip_is_refused(tmp_path, file, size, reason):
+    """Frames of another size or name are an error that names the clip; left out, the others are packed."""
+    clip(tmp_path / "clips" / "a", range(3))
+    clip(tmp_path / "clips" / "b", range(3))
+    save(tmp_path / "clips" / "b" / file, picture(*size))
+    with pytest.raises(SourceError, match=f"clips/b: holds {reason}"):
+        source_of([str(tmp_path / "clips")], source=FOLDERS)
+    assert source_of([str(tmp_path / "clips")], source=FOLDERS, on_error="skip").names == ["a"]
+
+
+def test_a_clip_that_lacks_a_frame_is_left_out_as_a_whole(tmp_path, reds):
+    """A damaged frame, and one without a partner, are errors; left out, their clips go as a whole."""
+    (tmp_path / "HR" / "002" / "00000004.png").unlink()
+    sources = [f"lr={tmp_path}/LR", f"hr={tmp_path}/HR"]
+    with pytest.raises(SourceError, match=r"LR/002/00000004.png: field 'lr' has this file, but 'hr' no partner"):
+        source_of(sources, source=FOLDERS)
+    (tmp_path / "LR" / "0" / "00000001.png").write_bytes(b"no picture")
+    source = source_of(sources, source=FOLDERS, on_error="skip")
+    assert source.names == ["010"]
+    np.testing.assert_array_equal(read_each(source)["hr"][0], reds["hr"][2])
+    path = tmp_path / "LR" / "010" / "00000002.png"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(SourceError, match=r"00000002\.png") as caught:
+        list(source.read())
+    assert caught.value.sample == 0
+    (tmp_path / "HR" / "010" / "00000000.png").write_bytes(b"")
+    with pytest.raises(SourceError, match="no clip is left"):
+        source_of(sources, source=FOLDERS, on_error="skip")
+
+
+def test_the_wrong_unit_is_said(tmp_path, reds):
+    """Frames packed as pictures are a note of the plan; pictures next to clips, squares and rows are refused."""
+    source = source_of([f"lr={tmp_path}/LR", f"hr={tmp_path}/HR"])
+    assert len(source) == 11
+    assert any("each picture is a sample" in note and "`--samples folders`" in note for note in source.notes())
+    chosen = source_of([str(tmp_path / "LR")], source=SourceOptions(samples="files"))
+    assert not any("--samples" in note for note in chosen.notes())
+    with pytest.raises(UsageError, match="--patch, --stride and --downscale cut single pictures"):
+        source_of([str(tmp_path / "LR")], source=SourceOptions(samples="folders", patch=2))
+    with pytest.raises(UsageError, match="--samples rows: sources of images offer files or folders"):
+        source_of([str(tmp_path / "LR")], source=SourceOptions(samples="rows"))
+    with pytest.raises(UsageError, match=r"hold partners.*`packer convert lr=\S+ hr=\S+ OUT --samples folders`"):
+        source_of([str(tmp_path)], source=FOLDERS)
+    save(tmp_path / "LR" / "cover.png")
+    with pytest.raises(SourceError, match=r"LR/cover.png: lies next to the folders that are the samples"):
+        source_of([str(tmp_path / "LR")], source=FOLDERS)
+
+
+def test_clips_in_classes_have_labels(tmp_path):
+    """The class of a clip is the first folder of its name: class/clip/frame."""
+    for name in ("run/b", "jump/a"):
+        clip(tmp_path / "clips" / name, range(2))
+    source = source_of([str(tmp_path / "clips")], source=SourceOptions(samples="folders", label="folder"))
+    assert dict(zip(source.names, read_each(source)["label"], strict=True)) == {"jump/a": 0, "run/b": 1}
+
+
+def test_clips_in_lmdb_folders(tmp_path, reds):
+    """BasicSR's LMDB folders of REDS have keys 000/00000000: clips as in folders of files."""
+    place = tmp_path / "lr.lmdb"
+    lines = []
+    with lmdb.open(str(place), map_size=2**20) as env, env.begin(write=True) as put:
+        for path in sorted((tmp_path / "LR").rglob("*.png")):
+            key = path.relative_to(tmp_path / "LR").with_suffix("").as_posix()
+            put.put(key.encode(), path.read_bytes())
+            lines.append(f"{key}.png (4,5,3) 1\n")
+    (place / "meta_info.txt").write_text("".join(lines))
+    source = source_of([str(place)], source=FOLDERS)
+    assert source.names == ["0", "002", "010"]
+    for found, wanted in zip(read_each(source.part(1, 3))["image"], reds["lr"][1:], strict=True):
+        np.testing.assert_array_equal(found, wanted)
