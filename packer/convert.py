@@ -16,18 +16,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from packer.codecs.configs import parse_codec
 from packer.errors import SourceError, UsageError
 from packer.format import manifest as manifests
-from packer.format.manifest import Manifest
+from packer.format.manifest import Manifest, Splits
 from packer.format.schema import FieldSpec
-from packer.packing.finish import Made, finish
+from packer.packing.finish import Made, ShardNames, finish
 from packer.packing.framing import codec_texts
 from packer.packing.output import OutputFolder, State, check_output, claim_of, listed, warn_of_room
 from packer.packing.plan import Prepared, prepare
 from packer.packing.rejected import Rejected, rejected_of
 from packer.packing.remote_output import RemoteOutput
 from packer.packing.resuming import Asked, finished, state_of
+from packer.packing.splits import Rule, Samples, parsed, splits_of
 from packer.packing.tasks import ShardReport, ShardTask, write_shard
 from packer.packing.workers import run_executor, run_processes
 from packer.remote.sources import local_input
@@ -55,6 +58,8 @@ class ConvertOptions:
             begins anew there.
         map_limit: bytes that the LMDB map of a shard may take; None for no limit.
         fields: schema of samples in memory; None infers it.
+        splits: split name to a fraction, to `@FILE` with a name a line, to a pattern over names, or to names, as for
+            `packer.split.split`; None takes those that the source knows.
         source: what the sources are told.
         read_seconds: how long reading one sample (or a block of some MiB), or the headers of one HDF5 file, may take;
             None for no limit. What takes longer, crashes, or takes more than `read_bytes` is treated as `on_error`
@@ -78,6 +83,7 @@ class ConvertOptions:
     go_on: bool = False
     map_limit: int | None = None
     fields: Sequence[FieldSpec] | None = None
+    splits: Mapping[str, Rule] | None = None
     source: SourceOptions = field(default_factory=SourceOptions)
     read_seconds: float | None = Limits.seconds
     read_bytes: int | None = field(default_factory=usual_memory)
@@ -94,7 +100,7 @@ class ConvertOptions:
             raise UsageError(f"{self.workers} workers; 0 or more are expected")
         if self.map_limit is not None and self.map_limit < 1:
             raise UsageError(f"a map of {self.map_limit} bytes; 1 or more are expected")
-        _ = self.limits  # checks them
+        _ = self.limits, parsed(self.splits or {})  # checks them
         for text in codec_texts(self.codec).values():
             if text != "auto":
                 parse_codec(text)  # here, because a large source takes long to open
@@ -186,7 +192,10 @@ def _pack(sources: Any, path: Path, options: ConvertOptions) -> tuple[Report, St
         options.planned(prepared)
     warn_of_room(path, prepared.plan.file_bytes)
     files = listed(source)
-    asked = Asked(options.on_error, options.map_limit, options.shard_size, options.limits, options.source.max_pixels)
+    splits = planned_splits(prepared, options, lenient=bool(rejected))
+    asked = Asked(
+        options.on_error, options.map_limit, options.shard_size, options.limits, options.source.max_pixels, splits
+    )
     state = state_of(prepared, asked, files)
     with OutputFolder(path, state, options.overwrite, options.go_on) as folder:
         if folder.is_published:
@@ -201,10 +210,41 @@ def _pack(sources: Any, path: Path, options: ConvertOptions) -> tuple[Report, St
         reports = sorted([*kept, *done], key=lambda report: report.entry.file)
         rejected += [r for report in reports for r in report.rejected]
         plan = prepared.plan
-        made = Made(plan.fields, prepared.origin, source.names is not None, plan.file_bytes)
+        if splits and any(report.rejected for report in reports):
+            left = _packed_samples(folder.work, prepared, reports)
+            splits = splits_of(left, options.splits, source.splits, lenient=True)
+        made = Made(
+            plan.fields,
+            prepared.origin,
+            named=source.names is not None,
+            planned_bytes=plan.file_bytes,
+            splits=splits or msgspec.UNSET,
+        )
         manifest = finish(folder, made, reports, rejected)
     seconds = time.perf_counter() - began
     return Report(path, manifest, tuple(rejected), sum(size for _, size, _ in files), len(kept), seconds), state
+
+
+def planned_splits(prepared: Prepared, options: ConvertOptions, lenient: bool) -> Splits:
+    """Return the splits that the samples of a source will be in, if none of them is left out.
+
+    Args:
+        lenient: whether lists may name samples that are not there.
+
+    Raises:
+        UsageError: what was asked for cannot be.
+    """
+    source = prepared.source
+    samples = Samples(len(source), source.names, prepared.origin, shifting=options.on_error == "skip")
+    return splits_of(samples, options.splits, source.splits, lenient=lenient)
+
+
+def _packed_samples(folder: Path, prepared: Prepared, reports: Sequence[ShardReport]) -> Samples:
+    """Return the samples that are in some shards."""
+    names = None
+    if prepared.source.names is not None:
+        names = [name.decode() for name in ShardNames(folder, reports)]
+    return Samples(sum(report.entry.samples for report in reports), names, prepared.origin)
 
 
 def _published(path: Path, files: list[tuple[str, int, int]], began: float) -> Report:

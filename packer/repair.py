@@ -287,7 +287,7 @@ def _publish(folder: Path, manifest: Manifest, entries: Sequence[ShardEntry]) ->
     """Writes names and manifest anew for shards that have changed."""
     table = manifest.names.file if manifest.names else NAMES_FILE
     named, planned = manifest.names is not None, manifest.planned_bytes
-    made = Made(manifest.fields, manifest.origin, named, planned, table, manifest.left_out)
+    made = Made(manifest.fields, manifest.origin, named, planned, table, manifest.left_out, manifest.splits)
     reports = [report_of(folder / entry.file, manifest.fields) for entry in entries]
     kept = [msgspec.structs.replace(report, entry=entry) for report, entry in zip(reports, entries, strict=True)]
     new = write_manifest(folder, made, kept)

@@ -48,7 +48,7 @@ def rebuild_manifest(folder: Path) -> Manifest:
     """Makes manifest.json again from the headers of the shards, and writes it.
 
     Samples that were left out are counted by rejected.jsonl, if it can be read. Planned bytes are given again
-    where they follow from the shards; statistics of the values are not.
+    where they follow from the shards; statistics of the values and splits are not.
 
     Raises:
         DatasetError: a shard is missing or damaged, or they do not belong together.

@@ -2,35 +2,49 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
 from packer.append import append as run
 from packer.cli.logs import is_quiet, log_options
-from packer.cli.options import dataset_first, shard_size_option, source_options, sources_argument, workers_option
+from packer.cli.options import (
+    dataset_first,
+    shard_size_option,
+    source_options,
+    sources_argument,
+    split_option,
+    workers_option,
+)
 from packer.cli.progress import progress
+from packer.cli.summary import split_lines
 from packer.cli.tables import counted
 from packer.convert import ConvertOptions
+from packer.format.manifest import kept_splits
+
+_log = logging.getLogger(__name__)
 
 
 @click.command()
 @click.argument("dataset", type=click.Path(path_type=Path))
 @sources_argument
 @source_options
+@split_option
 @shard_size_option
 @workers_option
 @log_options
 def append(
-    dataset: Path, sources: tuple[str, ...], options: ConvertOptions, shard_size: int | None, workers: int | None
+    dataset: Path, sources: tuple[str, ...], options: ConvertOptions, splits: dict[str, str] | None, **packing: Any
 ) -> None:
     """Pack more samples, as new shards after those of DATASET. A SOURCE may be another packed dataset.
 
     Fields must be those of the dataset, and so must codecs. Give the options that the dataset was converted with.
     Readers that are open go on with the samples they had. What --on-error skip leaves out is listed in a file that
     is named at the end. Stopped halfway? Run the same command again. Once it is done, samples without names would be
-    added a second time.
+    added a second time. New samples are in the splits that --split or their own dataset gives them, else in none.
 
     \b
     $ packer append div2k.packed lr=more/LR_x4 hr=more/HR
@@ -38,8 +52,14 @@ def append(
     """
     with dataset_first("packer append DATASET [FIELD=]SOURCE..."), progress("appending") as shown:
         hooks = {"looking": shown.look, "planned": shown.begin, "resumed": shown.resume, "progress": shown.advance}
-        report = run(dataset, list(sources), replace(options, shard_size=shard_size, workers=workers), **hooks)
+        report = run(dataset, list(sources), replace(options, splits=splits, **packing), **hooks)
     if not is_quiet():
         more = counted(report.added, "sample")
         out = f", {report.rejected[0].file} and others left out" if report.rejected else ""
         click.echo(f"{dataset}: {more} more, {counted(report.manifest.samples, 'sample')} in all{out}")
+        for line in split_lines(report.manifest):
+            click.echo(line)
+    held = kept_splits(report.manifest)
+    ends = [ranges[-1][1] for ranges in held.values() if ranges]
+    if held and max(ends, default=0) <= report.manifest.samples - report.added:
+        _log.warning("the new samples are in no split; `packer split %s NAME=...` makes splits of all samples", dataset)

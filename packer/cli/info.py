@@ -19,9 +19,10 @@ from packer.cli.units import size_text
 from packer.codecs.configs import codec_name
 from packer.errors import DamagedError
 from packer.format import manifest as manifests
-from packer.format.manifest import MANIFEST, REJECTED_FILE, FileEntry, Manifest
+from packer.format.manifest import MANIFEST, REJECTED_FILE, FileEntry, Manifest, kept_splits
 from packer.format.names import Names
 from packer.packing.rejected import RejectedList
+from packer.packing.splits import split_text
 from packer.remote.mirror import Mirror
 from packer.remote.store import is_url
 
@@ -120,6 +121,8 @@ def description_lines(found: Description) -> list[str]:
         pairs.append(("classes", f"{len(manifest.classes):,}: {_listed(manifest.classes)}"))
     if found.rejected:
         pairs.append(("left out", f"{counted(found.rejected, 'sample')}, listed in {REJECTED_FILE}"))
+    if splits := kept_splits(manifest):
+        pairs.append(("splits", split_text(splits, manifest.samples)))
     pairs += _origin(manifest.origin)
     return [*field_table(manifest.fields, manifest.columns), "", *listing(pairs, width)]
 
@@ -135,6 +138,7 @@ def json_text(found: Description) -> str:
         "file_bytes": manifest.file_bytes,
         "disk_bytes": found.disk_bytes,
         "rejected": found.rejected,
+        "split_samples": {name: len(manifest.split(name)) for name in kept_splits(manifest)},
     }
     return indented(document)
 

@@ -26,6 +26,7 @@ COMMANDS = {
     "doctor": ("packer.cli.doctor", "Say which settings suit this machine, and what will hurt."),
     "warm": ("packer.cli.warm", "Put a dataset into memory before it is read."),
     "export": ("packer.cli.export", "Write a packed dataset as PNG, PLY or HDF5 files again."),
+    "split": ("packer.cli.split", "Share the samples of a dataset out into splits."),
     "append": ("packer.cli.append", "Pack more samples after those of a dataset."),
     "merge": ("packer.cli.merge", "Make one dataset of several, without packing again."),
     "repack": ("packer.cli.repack", "Pack a dataset with another codec, shard size or order."),

@@ -9,6 +9,7 @@ import click
 from packer.cli.logs import is_quiet, log_options
 from packer.cli.options import overwrite_option
 from packer.cli.progress import progress
+from packer.cli.summary import split_lines
 from packer.cli.tables import counted
 from packer.format import manifest as manifests
 from packer.merge import merge as run
@@ -33,3 +34,5 @@ def merge(datasets: tuple[Path, ...], out: Path, overwrite: bool) -> None:
         manifest = run(datasets, out, overwrite=overwrite, progress=shown.advance)
     if not is_quiet():
         click.echo(f"{out}: {counted(manifest.samples, 'sample')} in {counted(len(manifest.shards), 'shard')}")
+        for line in split_lines(manifest):
+            click.echo(line)

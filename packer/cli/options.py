@@ -143,6 +143,14 @@ workers_option = click.option(
     type=click.IntRange(min=0),
     help="Processes; 0 packs in this one, without limits for reading.  [default: as many as processors]",
 )
+split_option = click.option(
+    "--split",
+    "splits",
+    multiple=True,
+    metavar="NAME=FRACTION|@FILE|PATTERN",
+    callback=lambda _, __, texts: _pairs("--split", "NAME=FRACTION, NAME=@FILE or NAME=PATTERN", texts) or None,
+    help="A split of the samples: a fraction such as 0.9, a file with a name a line, or a pattern over names.",
+)
 shard_size_option = click.option("--shard-size", type=size, help="Raw bytes of a shard, about, such as 1GiB.")
 #: Paths that a shell is told of after FIELD=.
 _MOST = 1000
@@ -152,19 +160,22 @@ def conversion_options(command: Command) -> Command:
     """Add what sources and packing are told; the command gets it as `options`, a ConvertOptions."""
 
     @functools.wraps(command)
-    def with_options(codec: Sequence[str], shard_size: int | None, map_size: int | None, **given: Any) -> Any:
+    def with_options(
+        codec: Sequence[str], shard_size: int | None, map_size: int | None, splits: Any, **given: Any
+    ) -> Any:
         from packer.convert import ConvertOptions
 
         options = ConvertOptions(
             codec=",".join(codec) or "auto",
             shard_size=shard_size,
             map_limit=map_size,
+            splits=splits,
             source=_source_options(given),
             **_bad_options(given),
         )
         return command(options=options, **given)
 
-    for option in reversed((*_PACKING, *_BAD, *_SOURCE)):
+    for option in reversed((*_PACKING, split_option, *_BAD, *_SOURCE)):
         option(with_options)
     return with_options
 

@@ -18,10 +18,12 @@ from packer.cli.summary import shape_text
 from packer.cli.tables import counted, indented, listing, table, terminal_width
 from packer.cli.units import size_text, time_text
 from packer.codecs.configs import codec_name
-from packer.convert import ConvertOptions, guard, open_source, processors
+from packer.convert import ConvertOptions, guard, open_source, planned_splits, processors
+from packer.format.manifest import Splits
 from packer.packing.estimate import Estimate, FieldEstimate, Trial, estimate, trial
 from packer.packing.plan import Prepared, prepare
 from packer.packing.rejected import Rejected
+from packer.packing.splits import split_text
 
 _RIGHT = ("raw", "stored", "ratio")
 
@@ -60,6 +62,7 @@ class Forecast:
     Attributes:
         rejected: files that --on-error skip leaves out.
         disk_free: bytes free where the dataset would lie.
+        splits: the samples of each split.
         workers: processes that would pack it.
     """
 
@@ -69,6 +72,7 @@ class Forecast:
     workers: int
     rejected: tuple[Rejected, ...]
     disk_free: int
+    splits: Splits
 
 
 def forecast(sources: Sequence[str], options: ConvertOptions, out: Path) -> Forecast:
@@ -82,11 +86,12 @@ def forecast(sources: Sequence[str], options: ConvertOptions, out: Path) -> Fore
     with progress("planning") as shown:
         source = open_source(list(sources), replace(options, looking=shown.look), rejected)
         prepared = prepare(source, options.codec, options.shard_size, limits, shown.look)
+        splits = planned_splits(prepared, options, lenient=bool(rejected))
         shown.look("packing a few samples", 0, None)
         size, tried = estimate(prepared, limits), trial(prepared, limits)
     workers = options.workers if options.workers is not None else processors()
     free = shutil.disk_usage(_existing(out)).free
-    return Forecast(prepared, size, tried, max(workers, 1), tuple(rejected), free)
+    return Forecast(prepared, size, tried, max(workers, 1), tuple(rejected), free, splits)
 
 
 def forecast_lines(found: Forecast) -> list[str]:
@@ -103,6 +108,8 @@ def forecast_lines(found: Forecast) -> list[str]:
         ("disk", f"{size_text(size.high)} {'needed' if size.exact else 'enough'}, {size_text(found.disk_free)} free"),
         ("time", _time(found)),
     ]
+    if found.splits:
+        pairs.append(("splits", split_text(found.splits, plan.samples)))
     if size.high > found.disk_free:
         pairs.append(("warning", "the disk may be too small"))
     pairs += [("note", note) for note in found.prepared.source.notes()]
@@ -139,6 +146,7 @@ def json_text(found: Forecast) -> str:
         "workers": found.workers,
         "seconds": _seconds(found),
         "trial": found.trial,
+        "splits": found.splits,
         "notes": found.prepared.source.notes(),
         "rejected": found.rejected,
     }

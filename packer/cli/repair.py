@@ -39,7 +39,10 @@ def repair(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> 
     with dataset_first("packer repair DATASET [FIELD=]SOURCE...") if sources else nullcontext():
         report = _repaired(dataset, sources, options)
     if report.manifest:
-        _log.warning("statistics that the manifest may have kept are gone; `packer stats --save` keeps them again")
+        _log.warning(
+            "statistics and splits that the manifest may have kept are gone; "
+            "`packer stats --save` and `packer split` make them again"
+        )
     if not is_quiet():
         click.echo("\n".join(_lines(report)) or f"{dataset}: nothing is damaged")
 

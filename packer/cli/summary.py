@@ -8,8 +8,9 @@ from packer.cli.tables import counted, printable, table, terminal_width
 from packer.cli.units import size_text, time_text
 from packer.codecs.configs import codec_name
 from packer.convert import Report
-from packer.format.manifest import ColumnTotals
+from packer.format.manifest import ColumnTotals, Manifest, kept_splits
 from packer.format.schema import Field, FieldSpec
+from packer.packing.splits import split_text
 
 _RIGHT = ("raw", "stored", "ratio")
 
@@ -25,10 +26,17 @@ def summary(report: Report) -> list[str]:
     return [
         *field_table(manifest.fields, manifest.columns),
         "",
+        *split_lines(manifest),
         f"{printable(str(report.path))}: {counted(report.samples, 'sample')} in {counted(shards, 'shard')}{kept}",
         f"{came_from}{size_text(report.raw_bytes)} as arrays, {size_text(report.file_bytes)} packed",
         time_text(report.seconds) + rate,
     ]
+
+
+def split_lines(manifest: Manifest) -> list[str]:
+    """Return a line that says how many samples each split holds; none if there are no splits."""
+    splits = kept_splits(manifest)
+    return [f"splits: {printable(split_text(splits, manifest.samples))}"] if splits else []
 
 
 def field_table(fields: Iterable[Field], columns: Mapping[str, ColumnTotals]) -> list[str]:

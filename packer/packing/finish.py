@@ -17,7 +17,7 @@ import msgspec
 import packer
 from packer.errors import DamagedError, SourceError, UsageError, WriteError
 from packer.format import manifest as manifests
-from packer.format.manifest import NAMES_FILE, FileEntry, Manifest, ShardEntry, total_of
+from packer.format.manifest import NAMES_FILE, FileEntry, Manifest, ShardEntry, Splits, total_of
 from packer.format.names import write_names
 from packer.format.schema import Field
 from packer.format.shard import Shard
@@ -25,6 +25,7 @@ from packer.format.sync import sync_folder
 from packer.packing.origin import classes_of, joined
 from packer.packing.output import OutputFolder
 from packer.packing.rejected import ListEntry, Rejected, RejectedList
+from packer.packing.splits import joined_splits
 from packer.packing.tasks import ShardReport
 from packer.sources.fitted import described
 
@@ -41,6 +42,7 @@ class Made:
         planned_bytes: bytes of all shards as planned; None where there was no plan.
         table: file of the table of names.
         left_out: the list of samples that were left out.
+        splits: UNSET if there are none.
     """
 
     fields: tuple[Field, ...]
@@ -49,6 +51,7 @@ class Made:
     planned_bytes: int | None = None
     table: str = NAMES_FILE
     left_out: ListEntry = msgspec.UNSET
+    splits: Splits | msgspec.UnsetType = msgspec.UNSET
 
 
 def finish(
@@ -91,6 +94,7 @@ def write_manifest(folder: Path, made: Made, reports: Sequence[ShardReport]) -> 
         planned_bytes=made.planned_bytes,
         left_out=made.left_out,
         classes=classes_of(made.origin, samples),
+        splits=made.splits,
     )
     manifests.write(folder, manifest)
     sync_folder(folder)
@@ -207,6 +211,7 @@ def joined_manifest(
         planned_bytes=None if None in planned else sum(filter(None, planned)),
         left_out=left_out,
         classes=first.classes,
+        splits=joined_splits(manifests),
     )
 
 

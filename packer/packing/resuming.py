@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+import xxhash
 
 import packer
 from packer.checking.against import compare_shard
 from packer.codecs.configs import codec_name
 from packer.errors import DamagedError, UsageError
+from packer.format.manifest import Splits
 from packer.format.schema import Field
 from packer.packing.output import MAP_SIZE, ON_ERROR, READ_MEMORY, READ_TIMEOUT, State
 from packer.packing.plan import Prepared
+from packer.packing.splits import split_text
 from packer.packing.tasks import ShardReport, ShardTask, report_of
 from packer.sources.apart import Limits
 
@@ -30,6 +33,7 @@ class Asked(NamedTuple):
     shard_size: int | None
     limits: Limits
     max_pixels: int | None
+    splits: Splits
 
 
 def state_of(prepared: Prepared, asked: Asked, files: list[tuple[str, int, int]]) -> State:
@@ -48,6 +52,7 @@ def state_of(prepared: Prepared, asked: Asked, files: list[tuple[str, int, int]]
         MAP_SIZE: asked.map_limit,
         READ_TIMEOUT: asked.limits.seconds,
         READ_MEMORY: asked.limits.nbytes,
+        **({"--split": xxhash.xxh3_128_hexdigest(msgspec.json.encode(asked.splits))} if asked.splits else {}),
         "--max-pixels": asked.max_pixels,  # the other options of sources stand in what is said of the source
         **_field_settings(plan.fields),
         "--shard-size": [shard.start for shard in plan.shards],
@@ -58,7 +63,10 @@ def state_of(prepared: Prepared, asked: Asked, files: list[tuple[str, int, int]]
         # Through JSON, so that it compares equal to what is read back.
         settings=msgspec.json.decode(msgspec.json.encode(settings)),
         files=files,
-        shown={"--shard-size": f"{asked.shard_size or 'chosen by the size of the data'}"},
+        shown={
+            "--shard-size": f"{asked.shard_size or 'chosen by the size of the data'}",
+            "--split": split_text(asked.splits, plan.samples),
+        },
         tells_all=bool(files),
     )
 

@@ -81,8 +81,8 @@ class Source(ABC):
     fields: tuple[FieldSpec, ...]
     #: Name of every sample, unique; or None where samples have no names.
     names: Sequence[str] | None
-    #: Splits that the source itself knows: split name to the names of its samples, or to their numbers if samples have
-    #: no names. They are kept where the user asks for no others.
+    #: Splits that the source itself knows: split name to the names of its samples, or to their numbers, int64 (n,).
+    #: They are kept where the user asks for no others; names of samples that are not packed are passed over.
     splits: Mapping[str, Sequence[str] | NDArray[np.int64]] = {}
 
     @abstractmethod

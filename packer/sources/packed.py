@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from packer.errors import DamagedError, UsageError
 from packer.format import manifest as manifests
 from packer.format.column import SHAPE, START, Column, Frames
-from packer.format.manifest import Manifest, ShardEntry
+from packer.format.manifest import Manifest, ShardEntry, kept_splits
 from packer.format.schema import Field, FieldSpec
 from packer.format.shard import Shard
 from packer.sources.base import Block, Source
@@ -51,11 +51,16 @@ def open_packed(
     names = read_names(folder, manifest)
     numbers: range | NDArray[np.int64] = range(manifest.samples)
     origin = manifest.origin
+    splits = {name: manifest.split(name) for name in kept_splits(manifest)}
     if seed is not None:
         numbers = shuffled_order(manifest.samples, seed)
+        place = np.argsort(numbers)
+        splits = {name: np.sort(place[held]) for name, held in splits.items()}
         names = None if names is None else [names[number] for number in numbers.tolist()]
         origin = {"kind": origin.get("kind", "packed"), "shuffled": seed, "origin": origin}
-    return PackedSource(str(folder), manifest.shards, _chosen(manifest, fields), numbers, names, origin)
+    source = PackedSource(str(folder), manifest.shards, _chosen(manifest, fields), numbers, names, origin)
+    source.splits = splits
+    return source
 
 
 def shuffled_order(samples: int, seed: int) -> NDArray[np.int64]:

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 import readers
 from packer.cli.main import COMMANDS, main
 from packer.convert import ConvertOptions, convert
+from packer.split import split
 from packer.writer import DatasetWriter
 
 FOLDER = Path(__file__).resolve().parent.parent / "public"
@@ -36,7 +37,7 @@ def python_text() -> str:
     """Return the public Python names, one a line, with the parameters and their defaults of what can be called."""
     things = {f"readers.{name}": getattr(readers, name) for name in sorted(readers.__all__)}
     things |= {"packer.convert.convert": convert, "packer.convert.ConvertOptions": ConvertOptions}
-    things |= {"packer.writer.DatasetWriter": DatasetWriter}
+    things |= {"packer.split.split": split, "packer.writer.DatasetWriter": DatasetWriter}
     return "".join(line + "\n" for path, thing in things.items() for line in _lines(path, thing))
 
 

@@ -1,0 +1,55 @@
+"""`packer split`: train, valid and test of a packed dataset, without packing it again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from packer.cli.logs import is_quiet, log_options
+from packer.cli.summary import split_lines
+from packer.split import split as run
+
+
+@click.command()
+@click.argument("dataset", type=click.Path(path_type=Path))
+@click.argument("rules", nargs=-1, required=True, metavar="NAME=FRACTION|@FILE|PATTERN...")
+@click.option(
+    "--by",
+    type=click.Choice(["name", "folder"]),
+    default="name",
+    show_default=True,
+    help="What fractions keep together: one sample, or all of a folder.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Another one chooses other samples for fractions.",
+)
+@log_options
+def split(dataset: Path, rules: tuple[str, ...], by: str, seed: int) -> None:
+    """Share the samples of DATASET out into splits, which its manifest keeps. Nothing is packed again.
+
+    FRACTION takes that part of all samples that are in no other split, the same on every machine. @FILE is a list with
+    a name a line, as in BasicSR's meta_info.txt, or with a number a line if samples have no names. PATTERN stands for
+    all names that fit it. Splits that are not named stay; NAME= drops one. What lies in a split is read by
+    PackedDataset(..., split=NAME).
+
+    \b
+    $ packer split div2k.packed train=0.9 valid=0.1
+    $ packer split clips.packed test=@test.txt train=0.8 valid=0.2 --by folder
+    $ packer split images.packed 'train=train/*' 'valid=val/*'
+    """
+    asked: dict[str, str | None] = {}
+    for text in rules:
+        name, equals, rule = text.partition("=")
+        if not (name and equals):
+            raise click.UsageError(f"{text}: NAME=FRACTION, NAME=@FILE or NAME=PATTERN is expected")
+        if name in asked:
+            raise click.UsageError(f"split {name} is named twice")
+        asked[name] = rule or None
+    manifest = run(dataset, asked, by=by, seed=seed)
+    if not is_quiet():
+        click.echo("\n".join(split_lines(manifest)) or f"{dataset}: no splits")

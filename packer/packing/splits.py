@@ -1,0 +1,284 @@
+"""Shares samples out into splits: by fraction, by lists of names, by patterns over names.
+
+    "train": 0.9                   a share of the samples that no other split names: seeded, the same on every machine
+    "train": "@list.txt"           a file with a name a line; or Python's list of names
+    "valid": "val/*"               all names that fit the pattern; * also stands for /
+
+Samples without names are listed by number. Splits of fractions are disjoint; others may share samples.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from fnmatch import translate
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from packer.errors import UsageError
+from packer.format.manifest import Manifest, Splits, kept_splits, number_ranges, range_numbers
+from packer.packing.origin import leaves
+
+#: Names of samples, or their numbers.
+Listed = Sequence[str] | Sequence[int] | NDArray[np.int64]
+#: What a split is made of: a share, `@FILE` or a pattern, or samples one by one.
+Rule = float | str | Listed
+
+_NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)(e-?\d+)?")
+#: The row and column that end the name of a square which was cut from a picture.
+_SQUARE = re.compile(r"_\d+_\d+$")
+#: Of more samples than this, runs of neighbours are shared out, so that a split takes a moderate number of ranges.
+_MOST_UNITS = 2**20
+#: Ranges of a dataset's splits, all together: more would fill its manifest.
+_MOST_RANGES = 2**21
+#: Names that a message shows.
+_SHOWN = 5
+
+
+class Samples(NamedTuple):
+    """The samples of a dataset, as far as splits go.
+
+    Attributes:
+        names: of all samples; None if they have none.
+        origin: as the manifest has it.
+        shifting: whether some may still be left out as bad, so that numbers are not settled.
+    """
+
+    total: int
+    names: Sequence[str] | None
+    origin: Mapping[str, Any]
+    shifting: bool = False
+
+
+def parsed(rules: Mapping[str, Rule]) -> dict[str, Rule]:
+    """Return the rules with numbers for fractions, and lists of lines for files.
+
+    Raises:
+        UsageError: a split has no name, a fraction is not between 0 and 1, they exceed 1 together, or a file cannot
+            be read.
+    """
+    found = {name: _parsed(name, rule) for name, rule in rules.items()}
+    fractions = {name: rule for name, rule in found.items() if isinstance(rule, float)}
+    if "" in found:
+        raise UsageError("a split has no name; NAME=FRACTION, NAME=@FILE or NAME=PATTERN is expected")
+    for name, fraction in fractions.items():
+        if not 0 < fraction <= 1:
+            raise UsageError(f"split {name}={fraction:g}: a fraction lies between 0 and 1")
+    if sum(fractions.values()) > 1 + 1e-9:
+        said = " + ".join(f"{fraction:g}" for fraction in fractions.values())
+        raise UsageError(f"the fractions of {', '.join(fractions)} are {said}, more than 1 together")
+    return found
+
+
+def _parsed(name: str, rule: Rule) -> Rule:
+    if isinstance(rule, (int, float)) or (isinstance(rule, str) and _NUMBER.fullmatch(rule)):
+        return float(rule)
+    if not isinstance(rule, str):
+        return rule
+    if not rule:
+        raise UsageError(f"split {name!r} is made of nothing; a fraction, @FILE or a pattern over names is expected")
+    if not rule.startswith("@"):
+        return rule
+    try:
+        return Path(rule[1:]).read_text("utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise UsageError(f"split {name!r}: the list {rule[1:]} cannot be read: {reason}") from None
+
+
+def share_out(
+    rules: Mapping[str, Rule],
+    samples: Samples,
+    *,
+    by: str = "name",
+    seed: int = 0,
+    held: Splits | None = None,
+    lenient: bool = False,
+) -> Splits:
+    """Return the splits that rules make, after those that are held already.
+
+    Args:
+        rules: as `parsed` gives them.
+        by: what fractions keep together: samples of one `name` (and squares of one picture), or of one `folder`.
+        seed: of the order in which fractions are taken.
+        held: splits of other names, which stay.
+        lenient: whether lists may name samples that are not there, and splits may be empty, since some samples have
+            been left out as bad.
+
+    Raises:
+        UsageError: a list names what is no sample, samples have no names where a rule needs them, or a split would
+            hold no sample.
+    """
+    if by not in ("name", "folder"):
+        raise UsageError(f"by={by!r}; name or folder is expected")
+    if not 0 <= seed < 2**64:
+        raise UsageError(f"the seed is {seed}; 0 to 2^64 - 1 is expected")
+    kept = held or {}
+    fractions = {name: rule for name, rule in rules.items() if isinstance(rule, float)}
+    found = _Named(samples, lenient)
+    named = {name: found.numbers(name, rule) for name, rule in rules.items() if not isinstance(rule, float)}
+    free = np.ones(samples.total, bool)
+    for numbers in (*map(range_numbers, kept.values()), *named.values()):
+        free[numbers] = False
+    shares = _shares(fractions, np.flatnonzero(free), _units(samples, by, seed)) if fractions else {}
+    new = {name: named[name] if name in named else shares[name] for name in rules}
+    for name, numbers in new.items():
+        if not len(numbers) and not lenient:
+            raise _empty(name, rules[name], int(free.sum()), by)
+    made = kept | {name: number_ranges(numbers) for name, numbers in new.items()}
+    if sum(map(len, made.values())) > _MOST_RANGES:
+        raise UsageError("the splits are scattered over the samples in millions of pieces; pack a dataset for each")
+    return made
+
+
+def splits_of(
+    samples: Samples,
+    rules: Mapping[str, Rule] | None,
+    known: Mapping[str, Sequence[str] | NDArray[np.int64]],
+    lenient: bool,
+) -> Splits:
+    """Return the splits of samples that are packed.
+
+    Args:
+        rules: what the user asked for; None takes what the source knows, as far as those samples are there.
+        known: lists of the source, see `Source.splits`.
+        lenient: see `share_out`.
+
+    Raises:
+        UsageError: as `parsed` and `share_out`.
+    """
+    if rules is None:
+        return share_out(known, samples._replace(shifting=False), lenient=True)
+    return share_out(parsed(rules), samples, lenient=lenient)
+
+
+def joined_splits(manifests: Sequence[Manifest]) -> Splits | msgspec.UnsetType:
+    """Return the splits of the samples of several datasets, one after another: those of one name are one."""
+    joined: dict[str, list[tuple[int, int]]] = {}
+    first = 0
+    for manifest in manifests:
+        for name, ranges in kept_splits(manifest).items():
+            joined.setdefault(name, []).extend((start + first, stop + first) for start, stop in ranges)
+        first += manifest.samples
+    return {name: tuple(ranges) for name, ranges in joined.items()} or msgspec.UNSET
+
+
+def split_text(splits: Splits, samples: int) -> str:
+    """Return how many of so many samples each split holds, and how many are in none or in several, in one line."""
+    times = np.zeros(samples, np.uint8)
+    for ranges in splits.values():
+        times[range_numbers(ranges)] += times[range_numbers(ranges)] < 2
+    parts = [f"{name} {sum(stop - start for start, stop in ranges):,}" for name, ranges in splits.items()]
+    for what, count in (("in none", (times == 0).sum()), ("in several", (times > 1).sum())):
+        parts += [f"{count:,} {what}"] if count else []
+    return ", ".join(parts)
+
+
+class _Named:
+    """Finds samples by lists and patterns."""
+
+    def __init__(self, samples: Samples, lenient: bool) -> None:
+        self._samples = samples
+        self._lenient = lenient
+        self._number_of: dict[str, int] | None = None
+
+    def numbers(self, split: str, rule: str | Listed) -> NDArray[np.int64]:
+        """Return the numbers of the samples that a list or a pattern names, ascending, (n,).
+
+        Raises:
+            UsageError: it names what is no sample, or samples have no names.
+        """
+        if isinstance(rule, str):
+            return self._fitting(split, rule)
+        items: list[Any] = list(rule.tolist() if isinstance(rule, np.ndarray) else rule)
+        items = [item for item in items if not isinstance(item, str) or item.strip()]
+        if self._samples.shifting and any(self._samples.names is None or not isinstance(item, str) for item in items):
+            raise UsageError(
+                f"split {split!r}: bad samples are to be left out, which shifts the numbers that its list holds; "
+                "make splits with `packer split` afterwards"
+            )
+        numbers = np.array([self._number(item) for item in items], np.int64)
+        is_there = (numbers >= 0) & (numbers < self._samples.total)
+        if not is_there.all() and not self._lenient:
+            raise self._unknown(split, [items[place] for place in np.flatnonzero(~is_there)])
+        return np.unique(numbers[is_there])
+
+    def _number(self, item: str | int) -> int:
+        """Return the sample that a line names: by all of it, or its first word, with or without a file's ending.
+
+        A number is that of the sample itself; so is a line, if samples have no names. -1 if there is no such sample.
+        """
+        if not isinstance(item, str):
+            return int(item)
+        line, word = item.strip(), item.split()[0]
+        if self._samples.names is None:
+            return int(word) if word.isdecimal() and len(word) < 19 else -1
+        if self._number_of is None:
+            self._number_of = {name: number for number, name in enumerate(self._samples.names)}
+        tried = (name for text in (line, word) for name in (text, text.removesuffix(PurePosixPath(text).suffix)))
+        return next((self._number_of[name] for name in tried if name in self._number_of), -1)
+
+    def _fitting(self, split: str, pattern: str) -> NDArray[np.int64]:
+        if self._samples.names is None:
+            raise UsageError(
+                f"split {split}={pattern}: the samples have no names; give a fraction, or @FILE with a number a line"
+            )
+        fits = re.compile(translate(pattern)).match
+        return np.array([n for n, name in enumerate(self._samples.names) if fits(name)], np.int64)
+
+    def _unknown(self, split: str, unknown: Sequence[str | int]) -> UsageError:
+        shown = ", ".join(map(repr, unknown[:_SHOWN])) + (", ..." if len(unknown) > _SHOWN else "")
+        names = self._samples.names
+        there = (
+            f"samples have the numbers 0 to {self._samples.total - 1} and no names"
+            if names is None
+            else f"samples have names such as {names[0]!r}"
+        )
+        return UsageError(f"split {split!r}: {len(unknown):,} in its list are no samples: {shown}; {there}")
+
+
+def _units(samples: Samples, by: str, seed: int) -> NDArray[np.uint64]:
+    """Return a random number for each sample, (n,): the same one for what is to stay together."""
+    names = samples.names
+    if by == "folder":
+        if names is None:
+            raise UsageError("by folder: the samples have no names, so that no folder of them is known")
+        return _digests([name.rpartition("/")[0] for name in names], seed)
+    if names is not None and any("patch" in leaf.origin for leaf in leaves(dict(samples.origin), samples.total)):
+        return _digests([_SQUARE.sub("", name) for name in names], seed)
+    together = -(-samples.total // _MOST_UNITS)
+    if names is not None:
+        each = _digests(names[::together], seed)
+    else:
+        each = np.random.PCG64(seed).random_raw(-(-samples.total // together))
+    return np.repeat(each, together)[: samples.total]
+
+
+def _digests(names: Sequence[str], seed: int) -> NDArray[np.uint64]:
+    return np.array([xxhash.xxh3_64_intdigest(name.encode(), seed) for name in names], np.uint64)
+
+
+def _shares(
+    fractions: Mapping[str, float], free: NDArray[np.int64], units: NDArray[np.uint64]
+) -> dict[str, NDArray[np.int64]]:
+    """Return which of the samples `free` each fraction takes: whole units, in the order of their random numbers."""
+    _, unit, sizes = np.unique(units[free], return_inverse=True, return_counts=True)
+    # A unit goes to the split in whose share its middle lies.
+    middles = (np.cumsum(sizes) - sizes / 2) / max(len(free), 1)
+    split = np.searchsorted(np.cumsum(list(fractions.values())), middles, side="right")[unit]
+    return {name: free[split == number] for number, name in enumerate(fractions)}
+
+
+def _empty(name: str, rule: Rule, free: int, by: str) -> UsageError:
+    """Return the error of a split that would hold no sample."""
+    if isinstance(rule, float):
+        less = " that are in no other split" if by == "name" else " in folders that stay whole"
+        why = f"{rule:g} of {free:,} samples{less} is none"
+    else:
+        why = f"no name fits {rule!r}" if isinstance(rule, str) else "its list names none"
+    return UsageError(f"split {name!r} would hold no sample: {why}; change it or leave it out")

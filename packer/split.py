@@ -1,0 +1,59 @@
+"""Shares the samples of a packed dataset out into splits, which its manifest keeps. Nothing is packed again.
+
+split("div2k.packed", {"train": 0.9, "valid": 0.1})
+split("clips.packed", {"test": "@test.txt", "train": 0.8, "valid": 0.2}, by="folder")
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from packer.errors import WriteError
+from packer.format import manifest as manifests
+from packer.format.manifest import Manifest, kept_splits
+from packer.format.sync import sync_folder
+from packer.packing.output import dataset_lock
+from packer.packing.splits import Rule, Samples, parsed, share_out
+from packer.remote.store import refuse_url
+from packer.sources.packed import read_names
+
+
+def split(
+    dataset: str | os.PathLike[str], rules: Mapping[str, Rule | None], *, by: str = "name", seed: int = 0
+) -> Manifest:
+    """Keeps splits in the manifest of a dataset, in one rename. Splits that no rule names stay.
+
+    Args:
+        rules: split name to a fraction of all samples that are in no other split, to `@FILE` with a name a line, to a
+            pattern over names, or to names (numbers, if samples have no names); None drops the split.
+        by: `name`, or `folder`: then fractions keep together what lies in one folder.
+        seed: of the fractions: another one gives another choice.
+
+    Returns:
+        the new manifest.
+
+    Raises:
+        DatasetError: there is no packed dataset, or it is damaged.
+        UsageError: a rule cannot be kept (the message says why), or something else is changing the dataset.
+        WriteError: the folder cannot be written.
+    """
+    folder = Path(dataset)
+    refuse_url(folder)
+    asked = parsed({name: rule for name, rule in rules.items() if rule is not None})
+    manifests.read(folder)  # where there is no dataset, no lock is made
+    with dataset_lock(folder):
+        manifest = manifests.read(folder)
+        samples = Samples(manifest.samples, read_names(folder, manifest), manifest.origin)
+        held = {name: ranges for name, ranges in kept_splits(manifest).items() if name not in rules}
+        made = share_out(asked, samples, by=by, seed=seed, held=held)
+        new = msgspec.structs.replace(manifest, splits=made or msgspec.UNSET)
+        try:
+            manifests.write(folder, new)
+            sync_folder(folder)
+        except OSError as error:
+            raise WriteError(f"{folder}: cannot be written: {error.strerror or error}") from None
+    return new

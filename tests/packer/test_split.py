@@ -1,0 +1,340 @@
+"""Splits: made while converting or later, by fraction, list and pattern, and kept by what changes a dataset."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from packer.append import append
+from packer.convert import convert
+from packer.errors import UsageError, WriteError
+from packer.format import manifest as manifests
+from packer.format.manifest import kept_splits
+from packer.merge import merge
+from packer.packing.output import dataset_lock
+from packer.packing.splits import Samples, parsed, share_out
+from packer.repack import repack
+from packer.repair import repair
+from packer.sources.opening import SourceOptions
+from packer.sources.samples import SampleSource
+from packer.split import split
+from packer.writer import DatasetWriter
+from readers import PackedDataset
+
+
+def pack(folder, names, first=0):
+    """A dataset of one number a sample, with these names or so many samples without any."""
+    with DatasetWriter(folder, codec="none") as writer:
+        for n, name in enumerate(range(names) if isinstance(names, int) else names):
+            writer.add({"y": np.int64(first + n)}, name=None if isinstance(names, int) else name)
+    return folder
+
+
+def held(folder):
+    """Numbers of the samples of each split."""
+    manifest = manifests.read(folder)
+    return {name: manifest.split(name).tolist() for name in kept_splits(manifest)}
+
+
+def named(folder):
+    """Names of the samples of each split, as a set."""
+    names = PackedDataset(folder).names
+    return {name: {names[number] for number in numbers} for name, numbers in held(folder).items()}
+
+
+# ---------------------------------------------------------------- fractions
+
+
+@given(
+    count=st.integers(1, 200),
+    fractions=st.lists(st.floats(0.01, 1), min_size=1, max_size=4).map(lambda f: [x / max(sum(f), 1) for x in f]),
+    seed=st.integers(0, 2**64 - 1),
+    has_names=st.booleans(),
+)
+@settings(max_examples=60)
+def test_fractions_are_disjoint_and_as_large_as_asked(count, fractions, seed, has_names):
+    """Each split has its part of the samples to within one, and no sample is in two."""
+    samples = Samples(count, [f"s{n}" for n in range(count)] if has_names else None, {})
+    rules = parsed({str(n): fraction for n, fraction in enumerate(fractions)})
+    made = share_out(rules, samples, seed=seed, lenient=True)
+    numbers = {name: manifests.range_numbers(ranges) for name, ranges in made.items()}
+    for name, fraction in rules.items():
+        assert abs(len(numbers[name]) - fraction * count) <= 1.001
+    together = np.concatenate(list(numbers.values()))
+    assert len(np.unique(together)) == len(together)
+
+
+def test_a_fraction_goes_by_name_and_seed_alone(tmp_path):
+    """The order of the samples, shards and workers change nothing; another seed gives another choice."""
+    names = [f"img{n}" for n in range(50)]
+    a, b = pack(tmp_path / "a", names), pack(tmp_path / "b", names[::-1])
+    for folder in (a, b):
+        split(folder, {"train": 0.8, "valid": 0.2})
+    assert named(a) == named(b)
+    assert [len(numbers) for numbers in held(a).values()] == [40, 10]
+    before = held(a)
+    split(a, {"train": 0.8, "valid": 0.2}, seed=1)
+    assert held(a) != before
+
+
+def test_fractions_are_the_same_on_every_machine(tmp_path):
+    """What they choose is written down here: of samples with names, and of samples with numbers alone."""
+    assert share_out({"v": 0.3}, Samples(10, [f"img{n}" for n in range(10)], {})) == {"v": ((1, 2), (4, 5), (9, 10))}
+    assert share_out({"v": 0.3}, Samples(10, None, {})) == {"v": ((1, 4),)}
+
+
+def test_fractions_share_out_what_is_in_no_other_split(tmp_path):
+    """Samples of a list, or of a split made before, are in no fraction; a fraction is made anew by its name."""
+    folder = pack(tmp_path / "a", [f"s{n}" for n in range(20)])
+    split(folder, {"test": ["s3", "s4"]})
+    split(folder, {"train": 0.5, "valid": 0.5})
+    found = held(folder)
+    assert found["test"] == [3, 4]
+    assert sorted(found["train"] + found["valid"]) == [n for n in range(20) if n not in (3, 4)]
+    split(folder, {"train": 1.0, "valid": None})
+    assert set(held(folder)) == {"test", "train"}
+    assert len(held(folder)["train"]) == 18
+    split(folder, {"test": None, "train": None})
+    assert held(folder) == {}
+
+
+def test_folders_stay_whole(tmp_path):
+    """By folder, all samples of one folder are in one split."""
+    names = [f"clip{n // 4}/{n % 4}" for n in range(80)]
+    folder = pack(tmp_path / "a", names)
+    split(folder, {"train": 0.75, "valid": 0.25}, by="folder")
+    found = named(folder)
+    folders = {name: {sample.split("/")[0] for sample in samples} for name, samples in found.items()}
+    assert {name: len(clips) for name, clips in folders.items()} == {"train": 15, "valid": 5}
+    assert not folders["train"] & folders["valid"]
+
+
+def test_squares_of_one_picture_stay_together(tmp_path):
+    """With --patch a picture is the unit, so that no split has a part of what another one has."""
+    rng = np.random.default_rng(0)
+    (tmp_path / "in").mkdir()
+    for n in range(10):
+        Image.fromarray(rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(tmp_path / "in" / f"p{n}.png")
+    rules = {"train": 0.8, "valid": 0.2}
+    out = convert(tmp_path / "in", tmp_path / "out", source=SourceOptions(patch=8), workers=0, splits=rules).path
+    pictures = {name: {square.split("_")[0] for square in squares} for name, squares in named(out).items()}
+    assert {name: len(found) for name, found in pictures.items()} == {"train": 8, "valid": 2}
+    assert not pictures["train"] & pictures["valid"]
+
+
+def test_of_many_samples_runs_of_neighbours_are_shared_out():
+    """The manifest stays of a moderate size, whatever the number of samples."""
+    made = share_out({"train": 0.5}, Samples(1_500_000, None, {}))
+    assert len(made["train"]) < 250_000
+    assert sum(stop - start for start, stop in made["train"]) == pytest.approx(750_000, abs=20)
+
+
+# ---------------------------------------------------------------- lists and patterns
+
+
+def test_a_list_holds_names_or_lines_of_basicsr(tmp_path):
+    """A line is a name, or begins with one; the ending of a file may stand there, and blank lines count for nothing."""
+    folder = pack(tmp_path / "a", ["0001", "a/0002", "two words", "x.y", "last"])
+    lines = tmp_path / "list.txt"
+    lines.write_text("\ufeff0001.png (480,480,3) 1\n\na/0002\ntwo words\r\nx.y (3,3) 1\n0001\n")
+    split(folder, {"train": f"@{lines}"})
+    assert held(folder) == {"train": [0, 1, 2, 3]}
+
+
+def test_unknown_names_of_a_list_are_an_error(tmp_path):
+    """The error counts them and shows a few; nothing has changed."""
+    folder = pack(tmp_path / "a", ["s0", "s1"])
+    lines = tmp_path / "list.txt"
+    lines.write_text("s0\n" + "\n".join(f"t{n}.png" for n in range(9)))
+    with pytest.raises(
+        UsageError, match=r"'train': 9 in its list are no samples: 't0.png', .*'t4.png', \.\.\.; .*'s0'"
+    ):
+        split(folder, {"train": f"@{lines}"})
+    assert held(folder) == {}
+
+
+def test_samples_without_names_are_listed_by_number(rows, tmp_path):
+    """Lines of a list are numbers then, in Python too."""
+    lines = tmp_path / "list.txt"
+    lines.write_text("5\n3\n")
+    asked = {"train": f"@{lines}", "valid": np.array([399, 0])}
+    out = convert(rows.sources, tmp_path / "out", workers=0, splits=asked).path
+    assert held(out) == {"train": [3, 5], "valid": [0, 399]}
+    with pytest.raises(UsageError, match="no samples: 400; samples have the numbers 0 to 399"):
+        split(out, {"train": [400]})
+    with pytest.raises(UsageError, match="no names; give a fraction"):
+        split(out, {"train": "a*"})
+    with pytest.raises(UsageError, match="no names, so that no folder"):
+        split(out, {"train": 0.5}, by="folder")
+
+
+def test_patterns_fit_whole_names(tmp_path):
+    """A star stands for folders too; a sample may be in two splits of patterns and lists."""
+    folder = pack(tmp_path / "a", ["val/a/1", "val/2", "train/3", "other"])
+    split(folder, {"valid": "val/*", "small": ["val/2"], "three": "*3"})
+    assert held(folder) == {"valid": [0, 1], "small": [1], "three": [2]}
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        ({"train": 0.8, "valid": 0.3}, "fractions of train, valid are 0.8 . 0.3, more than 1"),
+        ({"train": 1.5}, "between 0 and 1"),
+        ({"train": "-0.5"}, "between 0 and 1"),
+        ({"train": 0.0}, "between 0 and 1"),
+        ({"": 0.5}, "has no name"),
+        ({"train": ""}, "made of nothing"),
+        ({"train": "@nowhere.txt"}, "nowhere.txt cannot be read: No such file"),
+        ({"train": "none/*"}, "'train' would hold no sample: no name fits 'none/"),
+        ({"train": []}, "'train' would hold no sample: its list names none"),
+        ({"train": 0.999, "valid": 0.001}, "'valid' would hold no sample: 0.001 of 4 samples"),
+    ],
+)
+def test_splits_that_cannot_be(tmp_path, rules, said):
+    """The error says which split and why, before anything is packed, and when a dataset is split later."""
+    folder = pack(tmp_path / "a", ["a", "b", "c", "d"])
+    with pytest.raises(UsageError, match=said):
+        split(folder, rules)
+    with pytest.raises(UsageError, match=said):
+        repack(folder, tmp_path / "out", workers=0, splits=rules)
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(UsageError, match="seed"):
+        split(folder, {"train": 0.5}, seed=-1)
+    with pytest.raises(UsageError, match="by='file'"):
+        split(folder, {"train": 0.5}, by="file")
+
+
+# ---------------------------------------------------------------- convert
+
+
+def test_converting_with_splits_is_converting_and_splitting(pairs, tmp_path):
+    """The same rules make the same splits, then and later, with workers or without."""
+    rules = {"test": [pairs.names[1]], "train": 0.9, "valid": 0.1}
+    out = convert(pairs.sources, tmp_path / "a", workers=2, shard_size=4096, splits=rules).path
+    plain = convert(pairs.sources, tmp_path / "b", workers=0).path
+    assert held(plain) == {}
+    split(plain, rules)
+    assert held(out) == held(plain)
+    assert held(out)["test"] == [1]
+
+
+def test_bad_samples_are_in_no_split(pairs, tmp_path):
+    """What is left out moves the numbers of the others; a list may still name it."""
+    bad = pairs.folder / "lr" / f"{pairs.names[2]}.png"
+    bad.write_bytes(bad.read_bytes()[:-30])
+    rules = {"train": pairs.names[:4], "rest": 1.0}
+    report = convert(pairs.sources, tmp_path / "a", workers=0, on_error="skip", splits=rules)
+    assert len(report.rejected) == 1
+    assert held(report.path) == {"train": [0, 1, 2], "rest": list(range(3, 11))}
+    with pytest.raises(UsageError, match="shifts the numbers"):
+        convert(pairs.sources, tmp_path / "b", workers=0, on_error="skip", splits={"train": [1, 2]})
+
+
+class Known(SampleSource):
+    """Samples that know their splits."""
+
+    names = ("a", "b", "c")
+    splits = {"train": ["c", "a", "gone"], "empty": []}  # noqa: RUF012
+
+    def part(self, start, stop):
+        return self
+
+
+def test_splits_that_a_source_knows(tmp_path):
+    """They are kept where the user asks for none; samples that are not packed are passed over."""
+    samples = [{"y": np.int64(n)} for n in range(3)]
+    assert held(convert(Known(samples), tmp_path / "a", workers=0).path) == {"train": [0, 2], "empty": []}
+    own = convert(Known(samples), tmp_path / "b", workers=0, splits={"all": 1.0}).path
+    assert held(own) == {"all": [0, 1, 2]}
+
+
+def test_an_unfinished_conversion_with_other_splits_is_another_one(rows, tmp_path, monkeypatch):
+    """The shards would be the same, but what is published must be what was asked for last."""
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("packer.convert.finish", killed)
+        with pytest.raises(KeyboardInterrupt):
+            convert(rows.sources, tmp_path / "out", workers=0, splits={"train": 0.5})
+    with pytest.raises(UsageError, match="--split was train 200, 200 in none and is now train 240, 160 in none"):
+        convert(rows.sources, tmp_path / "out", workers=0, splits={"train": 0.6})
+    report = convert(rows.sources, tmp_path / "out", workers=0, splits={"train": 0.5})
+    assert report.kept_shards
+    assert len(held(report.path)["train"]) == 200
+
+
+# ---------------------------------------------------------------- what changes a dataset
+
+
+def test_appended_samples_are_in_the_splits_asked_for_or_their_own(tmp_path):
+    """Splits of one name become one; without any the new samples are in none."""
+    a, b, c = (pack(tmp_path / x, [f"{x}{n}" for n in range(4)]) for x in "abc")
+    split(a, {"train": ["a0", "a3"]})
+    split(b, {"train": ["b0"], "valid": ["b1"]})
+    append(a, b, workers=0)
+    assert held(a) == {"train": [0, 3, 4], "valid": [5]}
+    append(a, c, workers=0, splits={"valid": "c*"})
+    assert held(a) == {"train": [0, 3, 4], "valid": [5, 8, 9, 10, 11]}
+    append(a, pack(tmp_path / "d", ["d0"]), workers=0)
+    assert held(a) == {"train": [0, 3, 4], "valid": [5, 8, 9, 10, 11]}
+
+
+def test_merged_datasets_join_their_splits(tmp_path):
+    """Splits of one name become one, with the numbers that the samples have now."""
+    a, b = (pack(tmp_path / x, [f"{x}{n}" for n in range(3)]) for x in "ab")
+    split(a, {"train": ["a1"], "test": ["a2"]})
+    split(b, {"train": ["b0", "b2"]})
+    merge([a, b], tmp_path / "m")
+    assert held(tmp_path / "m") == {"train": [1, 3, 5], "test": [2]}
+    merge([pack(tmp_path / "c", ["c"]), pack(tmp_path / "d", ["d"])], tmp_path / "n")
+    assert held(tmp_path / "n") == {}
+
+
+@pytest.mark.parametrize("names", [30, [f"s{n}" for n in range(30)]])
+def test_repacked_samples_stay_in_their_splits(tmp_path, names):
+    """In whatever order the samples come to be; other splits may be asked for."""
+    a = pack(tmp_path / "a", names)
+    split(a, {"train": 0.6, "valid": 0.4})
+    before = {name: set(numbers) for name, numbers in held(a).items()}
+    repack(a, tmp_path / "b", seed=3, workers=0)
+    values = PackedDataset(tmp_path / "b")[list(range(30))]["y"].numpy()
+    assert not (values == np.arange(30)).all()
+    assert {name: set(values[numbers].tolist()) for name, numbers in held(tmp_path / "b").items()} == before
+    repack(a, tmp_path / "c", workers=0, splits={"all": 1})
+    assert held(tmp_path / "c") == {"all": list(range(30))}
+
+
+def test_repair_keeps_splits(pairs, tmp_path):
+    """A damaged table of names is made again, and the manifest with it."""
+    out = convert(pairs.sources, tmp_path / "a", workers=0, splits={"train": 0.5}).path
+    before = held(out)
+    table = out / "names.lmdb"
+    data = bytearray(table.read_bytes())
+    data[5000] ^= 1
+    table.write_bytes(data)
+    assert repair(out).names
+    assert held(out) == before
+
+
+def test_splitting_waits_for_nobody_and_breaks_nothing(tmp_path, monkeypatch):
+    """A dataset that is being changed is refused; a manifest that cannot be written leaves the old one."""
+    folder = pack(tmp_path / "a", 4)
+    with dataset_lock(folder), pytest.raises(UsageError, match="being changed"):
+        split(folder, {"train": 0.5})
+    with pytest.raises(UsageError, match="name a folder"):
+        split("s3://bucket/set", {"train": 0.5})
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    before = (folder / "manifest.json").read_bytes()
+    monkeypatch.setattr("packer.format.manifest.write", full)
+    with pytest.raises(WriteError, match="No space left"):
+        split(folder, {"train": 0.5})
+    assert (folder / "manifest.json").read_bytes() == before
+    assert {path.name for path in folder.iterdir()} == {"manifest.json", "shards"}
