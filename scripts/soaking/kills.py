@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +27,9 @@ from packer.repack import repack
 from packer.repair import repair
 from packer.verify import verify
 
+JOBS = ("convert", "replace", "append", "merge", "repack", "repair")
 WHOM = ("converter", "worker", "all")
+_WORKERS = 2
 _GRACE = 20.0  # seconds until all that was killed, or has lost its parent, has to be gone
 #: Calls that change what lies in folders, as Python's audit events name them.
 _STEPS = {"os.rename", "os.remove", "os.link", "os.mkdir", "os.rmdir"}
@@ -39,15 +43,15 @@ class Job:
     Attributes:
         run: does it, with so many workers.
         wanted: what `files` gives of the finished dataset.
-        old: what `files` gives of the dataset that stood at `out` before; None if there was none.
+        old: what `files` gives of the dataset that stood at `out` before; empty if there was none.
         mends: whether it mends `out` file by file; else `out` is the old dataset or the new one at every instant.
     """
 
     out: Path
     run: Callable[[int], object]
     wanted: dict[str, bytes]
-    old: dict[str, bytes] | None = None
-    mends: bool = False
+    old: dict[str, bytes]
+    mends: bool
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -68,6 +72,29 @@ def make_pairs(folder: Path, count: int) -> list[str]:
     return [f"lr={folder / 'lr'}", f"hr={folder / 'hr'}"]
 
 
+def trial(folder: Path, seed: int) -> str:
+    """Kill a job at a random instant; returns what was killed, and what was left."""
+    rng = random.Random(seed)
+    name, whom = JOBS[seed % len(JOBS)], WHOM[seed // len(JOBS) % len(WHOM)]
+    job, seconds = timed_job(folder / name, name)
+    reset(job)
+    kill_after(job, rng.uniform(0, seconds), whom, rng)
+    check_left(job)
+    left = "the finished dataset" if _is_new(job) else f"{len(finished_shards(job))} finished shards"
+    check_going_on(job, workers=rng.choice([0, 2]))
+    return f"{name}, {whom} killed, left: {left}"
+
+
+@lru_cache
+def timed_job(folder: Path, what: str) -> tuple[Job, float]:
+    """Return a new job, and the seconds that it takes undisturbed."""
+    job = new_job(folder, what)
+    reset(job)
+    began = time.perf_counter()
+    wait_until_gone(start(lambda: job.run(_WORKERS)))
+    return job, time.perf_counter() - began
+
+
 def new_job(folder: Path, what: str) -> Job:
     """Make a job of four shards, with a bad sample in each source.
 
@@ -75,81 +102,39 @@ def new_job(folder: Path, what: str) -> Job:
         folder: an empty one; sources and output go into it.
         what: one of `JOBS`.
     """
-    out = folder / "made" / "out"
-    out.parent.mkdir(parents=True)
-    run, old, mends = JOBS[what](folder, out)
-    if old is not None:
-        _write(out, old)
-    run(0)
-    return Job(out, run, files(out), old, mends)
-
-
-def _convert(folder: Path, out: Path, replaces: bool = False) -> _Made:
-    sources = make_pairs(folder / "pairs", 17)
-
-    def run(workers: int) -> object:
-        return convert(sources, out, OPTIONS, workers=workers, overwrite=replaces)
-
-    if not replaces:
-        return run, None, False
-    convert(sources, folder / "old", OPTIONS, codec="none", workers=0)
-    return run, files(folder / "old"), False
-
-
-def _append(folder: Path, out: Path) -> _Made:
-    convert(make_pairs(folder / "pairs", 9), folder / "old", OPTIONS, workers=0)
-    more = make_pairs(folder / "more", 8)
+    out, first, second = folder / "made" / "out", folder / "first", folder / "second"
+    pairs, some, rest = (make_pairs(folder / name, count) for name, count in (("pairs", 17), ("some", 9), ("rest", 8)))
     options = ConvertOptions(shard_size=4096, on_error="skip")
-    return lambda workers: append(out, more, options, workers=workers), files(folder / "old"), False
-
-
-def _merge(folder: Path, out: Path) -> _Made:
-    for name, count in (("a", 9), ("b", 8)):
-        convert(make_pairs(folder / f"pairs-{name}", count), folder / name, OPTIONS, workers=0)
-    return lambda workers: merge([folder / "a", folder / "b"], out), None, False
-
-
-def _repack(folder: Path, out: Path) -> _Made:
-    convert(make_pairs(folder / "pairs", 17), folder / "first", OPTIONS, codec="none", workers=0)
-    options = ConvertOptions(shard_size=4096)
-    return lambda workers: repack(folder / "first", out, options, codec="zstd", seed=1, workers=workers), None, False
-
-
-def _repair(folder: Path, out: Path) -> _Made:
-    sources = make_pairs(folder / "pairs", 17)
-    convert(sources, folder / "sound", OPTIONS, workers=0)
-    damaged = files(folder / "sound")
-    for name in (f"{SHARD_FOLDER}/00000.lmdb", f"{SHARD_FOLDER}/00002.lmdb", manifests.NAMES_FILE):
-        data = bytearray(damaged[name])
-        data[len(data) // 2 : len(data) // 2 + 999] = bytes(999)
-        damaged[name] = bytes(data)
-    return lambda workers: repair(out, open_source(sources, OPTIONS, []), workers=workers), damaged, True
-
-
-_Made = tuple[Callable[[int], object], "dict[str, bytes] | None", bool]
-#: What is killed, by name.
-JOBS: dict[str, Callable[[Path, Path], _Made]] = {
-    "convert": _convert,
-    "replace": lambda folder, out: _convert(folder, out, replaces=True),
-    "append": _append,
-    "merge": _merge,
-    "repack": _repack,
-    "repair": _repair,
-}
-
-
-def _write(folder: Path, data: dict[str, bytes]) -> None:
-    for name, content in data.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+    runs: dict[str, Callable[[int], object]] = {
+        "convert": lambda workers: convert(pairs, out, OPTIONS, workers=workers),
+        "replace": lambda workers: convert(pairs, out, OPTIONS, workers=workers, overwrite=True),
+        "append": lambda workers: append(out, rest, options, workers=workers),
+        "merge": lambda workers: merge([first, second], out),
+        "repack": lambda workers: repack(first, out, options, codec="zstd", seed=1, workers=workers),
+        "repair": lambda workers: repair(out, open_source(pairs, OPTIONS, []), workers=workers),
+    }
+    codec = "none" if what in ("replace", "repack") else "zstd"
+    convert(some if what in ("append", "merge") else pairs, first, OPTIONS, codec=codec, workers=0)
+    convert(rest, second, OPTIONS, workers=0)
+    old = files(first) if what in ("replace", "append", "repair") else {}
+    if what == "repair":
+        for name in (f"{SHARD_FOLDER}/00000.lmdb", f"{SHARD_FOLDER}/00002.lmdb", manifests.NAMES_FILE):
+            middle = len(old[name]) // 2
+            old[name] = old[name][:middle] + bytes(999) + old[name][middle + 999 :]
+    job = Job(out, runs[what], {}, old, mends=what == "repair")
+    reset(job)
+    job.run(0)
+    return replace(job, wanted=files(out))
 
 
 def reset(job: Job) -> None:
     """Put back what stood before the job."""
-    for path in sorted(job.out.parent.rglob("*"), reverse=True):
-        path.rmdir() if path.is_dir() else path.unlink()
-    _write(job.out, job.old or {})
+    shutil.rmtree(job.out.parent, ignore_errors=True)
+    job.out.parent.mkdir()
+    for name, content in job.old.items():
+        path = job.out / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
 
 
 def start(action: Callable[[], object]) -> int:
@@ -167,9 +152,9 @@ def start(action: Callable[[], object]) -> int:
         os._exit(1)
 
 
-def kill_after(job: Job, seconds: float, whom: str, rng: random.Random, workers: int = 2) -> None:
+def kill_after(job: Job, seconds: float, whom: str, rng: random.Random) -> None:
     """Starts the job and kills part of it after a time; returns when no process of it is left."""
-    pid = start(lambda: job.run(workers))
+    pid = start(lambda: job.run(_WORKERS))
     time.sleep(seconds)
     with suppress(ProcessLookupError):
         if whom == "all":
@@ -180,14 +165,6 @@ def kill_after(job: Job, seconds: float, whom: str, rng: random.Random, workers:
             children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
             os.kill(int(rng.choice(children)) if children else pid, signal.SIGKILL)
     wait_until_gone(pid)
-
-
-def seconds_of(job: Job, workers: int = 2) -> float:
-    """How long the job takes undisturbed."""
-    reset(job)
-    began = time.perf_counter()
-    wait_until_gone(start(lambda: job.run(workers)))
-    return time.perf_counter() - began
 
 
 def kill_at_step(action: Callable[[], object], number: int) -> bool:
@@ -235,7 +212,7 @@ def _session(number: int) -> Iterator[int]:
 
 def check_left(job: Job) -> None:
     """Check what a kill left: whole or known to be unfinished; every shard that has its name is finished."""
-    old = job.old or {}
+    old = job.old
     if job.mends:
         held = files(job.out)
         wrong = [name for name in job.wanted if held.get(name) not in (job.wanted[name], old[name])]
@@ -244,7 +221,7 @@ def check_left(job: Job) -> None:
         assert _is_new(job) or (job.old and _holds(job.out, job.old)), "neither the old dataset nor the new one"
         assert not verify(job.out).damages
     elif job.out.exists():
-        assert job.old is None, "the old dataset is gone"
+        assert not job.old, "the old dataset is gone"
         try:
             manifests.read(job.out)
         except DatasetError:
@@ -255,13 +232,6 @@ def check_left(job: Job) -> None:
     for folder in job.out.parent.iterdir():
         for shard in (folder / SHARD_FOLDER).glob("*.lmdb"):
             assert shard.read_bytes() in finished, f"{shard} is half written"
-
-
-def what_is_left(job: Job) -> str:
-    """Say it in words."""
-    if _is_new(job):
-        return "the finished dataset"
-    return f"{len(finished_shards(job))} finished shards"
 
 
 def check_going_on(job: Job, workers: int = 0) -> None:
@@ -291,5 +261,5 @@ def _holds(folder: Path, dataset: dict[str, bytes]) -> bool:
 
 def finished_shards(job: Job) -> set[int]:
     """Return the inodes of finished shards that the same call must keep: those in `out`, or in what replaces it."""
-    work = job.out if job.old is None else job.out.with_name(f".{job.out.name}.replacing")
+    work = job.out if not job.old else job.out.with_name(f".{job.out.name}.replacing")
     return {path.stat().st_ino for path in (work / SHARD_FOLDER).glob("*.lmdb")}

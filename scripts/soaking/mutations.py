@@ -1,4 +1,4 @@
-"""Datasets with every kind of field and codec, and random damage to them: bytes, lengths, pages, manifests."""
+"""Random damage to datasets: bytes, lengths, pages, index arrays, frames, manifests."""
 
 from __future__ import annotations
 
@@ -10,47 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import xxhash
 
-from packer.codecs.configs import NAMED
-from packer.codecs.stages import Config
 from packer.format import btree
-from packer.format import manifest as manifests
-from packer.format.manifest import MANIFEST, NAMES_FILE, FileEntry, Manifest, total_of
-from packer.format.names import write_names
+from packer.format.manifest import MANIFEST, file_digest
 from packer.format.pages import PAGE_SIZE
-from packer.format.schema import Field, FrameRule
-from packer.format.shard_writer import ShardWriter
-from packer.packing.tasks import report_of, shard_path
 
-SAMPLES = 14
-_SHARD_SAMPLES = 9
-_ZLIB: tuple[Config, ...] = ({"id": "shuffle", "elementsize": 2}, {"id": "zlib", "level": 1})
-
-#: Of one shape, ragged in one axis and in two, text; frames of one sample, of several, and of rows; every codec.
-FIELDS = (
-    Field(name="row", dtype="float32", shape=(5,), frame=FrameRule(samples=4)),
-    Field(name="label", dtype="int64", frame=FrameRule(samples=100)),
-    Field(name="lr", dtype="uint8", kind="image", shape=(6, 5, 3), codec=NAMED["lz4"], frame=FrameRule(samples=1)),
-    Field(name="count", dtype="int32", shape=(40,), codec=NAMED["lz4hc"], frame=FrameRule(samples=3)),
-    Field(name="hr", dtype="uint8", kind="image", shape=(9, 8, 3), codec=NAMED["zstd"], frame=FrameRule(rows=4)),
-    Field(name="bare", dtype="uint16", kind="image", shape=(6, 4, 1), frame=FrameRule(rows=4)),
-    Field(
-        name="depth",
-        dtype="uint16",
-        kind="image",
-        shape=(8, 7, 1),
-        codec=NAMED["rowdelta+zstd"],
-        frame=FrameRule(samples=2),
-    ),
-    Field(name="xyz", dtype="float32", shape=(None, 3), codec=NAMED["bitshuffle"], frame=FrameRule(samples=2)),
-    Field(name="points", dtype="float32", shape=(None, 3), codec=NAMED["shuffle+zstd"], frame=FrameRule(rows=16)),
-    Field(name="tags", dtype="int16", shape=(None,), codec=_ZLIB, frame=FrameRule(samples=3)),
-    Field(name="raw", dtype="float64", shape=(None, 2), frame=FrameRule(samples=4)),
-    Field(name="picture", dtype="uint8", kind="image", shape=(None, None, 3), frame=FrameRule(rows=4)),
-    Field(name="caption", dtype="uint8", kind="text", shape=(None,), codec=NAMED["lz4"], frame=FrameRule(samples=5)),
-)
+#: Every codec and kind of field, fixed and ragged, in frames of samples and of rows.
+TEMPLATES = [Path(__file__).parents[2] / "tests" / "golden" / name for name in ("exact", "coded", "photos")]
 
 #: Numbers that arithmetic is likely to trip over; sums of some are 0 in 64 bits.
 HOSTILE = (0, 1, 2, 7, 255, 2**16 - 1, 2**31, 2**32 - 1, 2**32, 2**40, 2**53, 2**61, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
@@ -67,57 +34,15 @@ _PATHS = (
 )
 
 
-def make_dataset(folder: Path) -> Path:
-    """Packs `SAMPLES` samples of `FIELDS` into two shards, with names."""
-    rng = np.random.default_rng(3)
-    samples = [_sample(rng, number) for number in range(SAMPLES)]
-    names = [f"n/{number}" for number in range(SAMPLES)]
-    (folder / manifests.SHARD_FOLDER).mkdir(parents=True)
-    reports = []
-    for number, start in enumerate(range(0, SAMPLES, _SHARD_SAMPLES)):
-        path = shard_path(folder, number)
-        with ShardWriter(path, number, FIELDS, map_size=2**22, named=True, chunk_bytes=3000) as writer:
-            for n in range(start, min(start + _SHARD_SAMPLES, SAMPLES)):
-                block = {f.name: [samples[n][f.name]] if f.is_ragged else samples[n][f.name][None] for f in FIELDS}
-                writer.add(block, 1, [names[n]])
-        reports.append(report_of(path, FIELDS))
-    write_names(folder / NAMES_FILE, [name.encode() for name in names])
-    manifest = Manifest(
-        tool="soak",
-        samples=SAMPLES,
-        fields=FIELDS,
-        shards=tuple(report.entry for report in reports),
-        names=_entry(folder, NAMES_FILE),
-        columns={field.name: total_of(report.columns[field.name] for report in reports) for field in FIELDS},
-        origin={"kind": "soak"},
-    )
-    manifests.write(folder, manifest)
-    return folder
-
-
-def _sample(rng: np.random.Generator, number: int) -> dict[str, Any]:
-    sample: dict[str, Any] = {}
-    for field in FIELDS:
-        lengths = iter((number % 5 * 9, number % 3 + 1))
-        shape = tuple(next(lengths) if n is None else n for n in field.shape)
-        sample[field.name] = rng.integers(0, 4, shape).astype(field.dtype)
-    return sample | {"caption": f"sample {number} \N{SNOWMAN} " * (number % 4)}
-
-
-def _entry(folder: Path, file: str) -> FileEntry:
-    path = folder / file
-    return FileEntry(file=file, bytes=path.stat().st_size, digest=manifests.file_digest(path))
-
-
-def mutate(template: Path, folder: Path, seed: int) -> str:
-    """Copies the dataset `template` to `folder` and damages it as `seed` says; returns what was done, in a word."""
+def mutate(folder: Path, seed: int) -> str:
+    """Copy a sound dataset to `folder` and damage it, both as `seed` says; returns what was done, in a few words."""
     rng = random.Random(seed)
-    shutil.copytree(template, folder)
+    shutil.copytree(TEMPLATES[seed % len(TEMPLATES)], folder)
     kind = rng.choice(list(KINDS))
     if kind == "manifest":
         _mutate_manifest(folder, rng)
         return kind
-    path = folder / rng.choice([NAMES_FILE, *["shards/00000.lmdb", "shards/00001.lmdb"] * 3])
+    path = rng.choice([*folder.glob("*.lmdb"), *sorted(folder.glob("shards/*.lmdb")) * 3])
     data = bytearray(path.read_bytes())
     for _ in range(rng.choice([1, 1, 2, 5, 20])):
         KINDS[kind](data, rng)
@@ -125,11 +50,14 @@ def mutate(template: Path, folder: Path, seed: int) -> str:
     if rng.random() < 0.9:
         # Else readers would see at once that the size is wrong, and the digest would tell `verify`.
         document = json.loads((folder / MANIFEST).read_bytes())
-        for entry in (document["names"], *document["shards"]):
-            entry.update(bytes=len((folder / entry["file"]).read_bytes()))
-            entry.update(digest=manifests.file_digest(folder / entry["file"]))
+        for entry in _files(document):
+            entry.update(bytes=(folder / entry["file"]).stat().st_size, digest=file_digest(folder / entry["file"]))
         seal(folder, document)
     return f"{kind} of {path.name}"
+
+
+def _files(document: dict[str, Any]) -> list[dict[str, Any]]:
+    return [*document["shards"], *([document["names"]] if document.get("names") else [])]
 
 
 def _bytes(data: bytearray, rng: random.Random) -> None:
@@ -224,11 +152,11 @@ def _lie(document: Any, rng: random.Random) -> None:
     """Changes one thing in a document, and what goes with it so that it is not found out at once."""
     if rng.random() < 0.3:
         shard = rng.choice(document["shards"])
-        shard["samples"] = rng.choice([*HOSTILE, SAMPLES, 10**6, 10**9, 2**40])
+        shard["samples"] = rng.choice([*HOSTILE, 5, 10**6, 10**9, 2**40])
         document["samples"] = sum(s["samples"] for s in document["shards"])
         return
     if rng.random() < 0.2:
-        rng.choice([*document["shards"], document["names"]])["file"] = rng.choice(_PATHS)
+        rng.choice(_files(document))["file"] = rng.choice(_PATHS)
         return
     if rng.random() < 0.3:
         field = rng.choice(document["fields"])

@@ -94,27 +94,23 @@ def _names(rng: np.random.Generator, count: int) -> list[str]:
     return [f"{'x' * int(extra)}{number}" for number, extra in enumerate(rng.integers(0, 60, count))]
 
 
-def check_plan(out: Path, seed: int, most_bytes: int = 150 * 10**6) -> int:
-    """Makes the dataset of a seed without codecs, compares its files with the plan, and removes it.
+def trial(folder: Path, seed: int, most_bytes: int = 150 * 10**6) -> str:
+    """Make the dataset of a seed without codecs, and compare its files with the plan; returns how many shards it has.
 
     Args:
         most_bytes: raw bytes of a field, about.
-
-    Returns:
-        the number of shards.
     """
-    rng = np.random.default_rng((seed, 1))
     told: list[Prepared] = []
-    shard_size = int(2 ** rng.uniform(12, np.log2(most_bytes)))
-    source = RandomSource(seed, most_bytes)
+    shard_size = int(2 ** np.random.default_rng((seed, 1)).uniform(12, np.log2(most_bytes)))
+    source, out = RandomSource(seed, most_bytes), folder / str(seed)
     report = convert(source, out, codec="none", shard_size=shard_size, workers=0, planned=told.append)
     (prepared,) = told
     planned = [shard.file_bytes for shard in prepared.plan.shards]
     made = [shard.bytes for shard in report.manifest.shards]
-    assert prepared.plan.exact, f"seed {seed}: the plan does not claim to be exact"
-    assert planned == made, f"seed {seed}: planned {planned}, made {made}"
+    assert prepared.plan.exact, "the plan does not claim to be exact"
+    assert planned == made, f"planned {planned}, made {made}"
     on_disk = {p.name: p.stat().st_size for p in out.rglob("*.lmdb")}
-    assert sum(on_disk.values()) == estimate(prepared).file_bytes, f"seed {seed}: {on_disk}"
+    assert sum(on_disk.values()) == estimate(prepared).file_bytes, f"{on_disk}"
     assert (NAMES_FILE in on_disk) == (source.names is not None)
     shutil.rmtree(out)
-    return len(made)
+    return f"of {'1 shard' if len(made) == 1 else '2 to 9 shards' if len(made) < 10 else '10 shards and more'}"

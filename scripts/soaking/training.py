@@ -1,6 +1,6 @@
 """What training programs do to readers: batches kept while others are shared, shards replaced, more shards than files.
 
-Each trial is a forked child, so that a crash is told of like any other fault. Linux alone.
+Each trial runs in a child of its own. Linux alone.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ import os
 import random
 import resource
 import shutil
-import signal
-import traceback
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from packer.errors import PackerError
 from packer.format.manifest import MANIFEST, SHARD_FOLDER
 from packer.verify import verify
 from readers import Loader, PackedDataset, Ragged
+from soaking import in_child
 
 SAMPLES = 400
 _BATCHES = 40
@@ -33,9 +33,10 @@ _BATCHES = 40
 SHARDS, FILES = 1100, 1024
 
 
-def make_dataset(folder: Path, add: int = 0, codec: str = "none", shard_size: int = 2**20) -> Path:
+@lru_cache
+def dataset_of(folder: Path, add: int = 0, codec: str = "none") -> Path:
     """Pack samples of fixed and ragged fields, small and large; every value of sample i is (i + add) % 251."""
-    samples = []
+    samples, path = [], folder / f"{codec}-{add}"
     for number in range(SAMPLES):
         value = (number + add) % 251
         samples.append(
@@ -46,42 +47,22 @@ def make_dataset(folder: Path, add: int = 0, codec: str = "none", shard_size: in
                 "picture": np.full((number % 5 + 1, number % 3 + 1, 3), value, np.uint8),
             }
         )
-    convert(samples, folder, codec=codec, shard_size=shard_size, workers=0)
-    return folder
-
-
-def in_child(trial: Callable[[], str], seconds: int = 60) -> str:
-    """Run a trial in a forked child; returns what it returns, or in words how it failed."""
-    end, begin = os.pipe()
-    pid = os.fork()
-    if not pid:
-        os.close(end)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(seconds)
-        torch.set_num_threads(1)  # torch's threads do not survive a fork: those who wait for them wait for ever
-        try:
-            os.write(begin, trial().encode())
-            os._exit(0)
-        except BaseException:
-            os.write(begin, traceback.format_exc().encode())
-            os._exit(1)
-    os.close(begin)
-    with os.fdopen(end, encoding="utf-8") as pipe:
-        said = pipe.read()
-    status = os.waitpid(pid, 0)[1]
-    if os.WIFSIGNALED(status):
-        return f"fault: signal {os.WTERMSIG(status)}"
-    return f"fault: {said}" if status else said
+    convert(samples, path, codec=codec, shard_size=2**20, workers=0)
+    return path
 
 
 def keep_and_share(folder: Path, seed: int) -> str:
     """Keep parts of some batches while others are shared, sent, saved or dropped; no kept one may change."""
-    rng = random.Random(seed)
+    path = dataset_of(folder)
+    return in_child(lambda: _keep_and_share(path, random.Random(seed)))
+
+
+def _keep_and_share(path: Path, rng: random.Random) -> str:
     way = rng.choice(list(_WAYS))
     queue: Any = mp.get_context("fork").SimpleQueue()
     kept: list[tuple[Any, Any]] = []
     fields = rng.choice([["small"], ["cloud"], ["picture"], ["small", "cloud"], ["small", "large"], None])
-    for batch in itertools.islice(_WAYS[way](PackedDataset(folder, fields), rng), _BATCHES):
+    for batch in itertools.islice(_WAYS[way](PackedDataset(path, fields), rng), _BATCHES):
         tensors = [t for value in batch.values() for t in (value if isinstance(value, (Ragged, list)) else [value])]
         for tensor in tensors[:9]:
             match rng.choice(["numpy", "row", "tensor", "share", "send", "save", "drop"]):
@@ -96,12 +77,12 @@ def keep_and_share(folder: Path, seed: int) -> str:
                 case "send":
                     queue.put(tensor)
                     got = queue.get()
-                    assert bool((got == tensor).all()), f"seed {seed}: {way}: another tensor came out of the queue"
+                    assert bool((got == tensor).all()), f"{way}: another tensor came out of the queue"
                 case "save":
                     torch.save(tensor, os.devnull)
         del batch, tensors, tensor
         changed = sum(bool((now != then).any()) for now, then in kept)
-        assert not changed, f"seed {seed}: {way}: {changed} of {len(kept)} kept values have changed"
+        assert not changed, f"{way}: {changed} of {len(kept)} kept values have changed"
     return way
 
 
@@ -129,18 +110,23 @@ _WAYS: dict[str, Callable[[PackedDataset, random.Random], Iterator[dict[str, Any
 }
 
 
-def replace(folder: Path, other: Path, place: Path, seed: int) -> str:
+def replace(folder: Path, seed: int) -> str:
     """Replace a dataset, or one shard of it, by another of the same size under a reader; returns what came of it.
 
     After the whole dataset was replaced, the reader gives the old samples, or an error says why not: never the new
     ones. A single shard is foreign to its manifest, which `verify` finds.
     """
-    rng = random.Random(seed)
-    shutil.copytree(folder, place)
+    codec = ("none", "lz4")[seed % 2]
+    old, new = dataset_of(folder, 0, codec), dataset_of(folder, 1, codec)
+    return in_child(lambda: _replace(old, new, folder / str(seed), random.Random(seed)))
+
+
+def _replace(old: Path, other: Path, place: Path, rng: random.Random) -> str:
+    shutil.copytree(old, place)
     dataset = PackedDataset(place, verify=rng.random() < 0.5)
     for _ in range(rng.choice([0, 0, 1, 5])):
         dataset[rng.randrange(SAMPLES)]
-    names = sorted(f"{SHARD_FOLDER}/{path.name}" for path in (folder / SHARD_FOLDER).iterdir())
+    names = sorted(f"{SHARD_FOLDER}/{path.name}" for path in (old / SHARD_FOLDER).iterdir())
     is_one = rng.random() < 0.3
     for name in [rng.choice(names)] if is_one else [*names, MANIFEST]:
         new = place / "new"
@@ -148,7 +134,7 @@ def replace(folder: Path, other: Path, place: Path, seed: int) -> str:
         assert name == MANIFEST or new.stat().st_size == (place / name).stat().st_size, "the two shards differ in size"
         new.replace(place / name)
     found = "one shard, found by verify" if is_one else _read_replaced(dataset, rng.sample(range(SAMPLES), SAMPLES))
-    assert not is_one or verify(place).damages, f"seed {seed}: verify does not find a shard of another dataset"
+    assert not is_one or verify(place).damages, "verify does not find a shard of another dataset"
     shutil.rmtree(place)
     return found
 
@@ -166,8 +152,12 @@ def _read_replaced(dataset: PackedDataset, numbers: list[int]) -> str:
     return "the dataset, refused" if refused else "the dataset, the old samples are read"
 
 
-def read_many_shards(folder: Path) -> str:
-    """Read and verify a dataset of more shards than this process may open files."""
+def read_many_shards(folder: Path, seed: int) -> str:
+    """Read and verify a dataset of more shards than a process may open files."""
+    return in_child(lambda: _read_many_shards(folder / str(seed)))
+
+
+def _read_many_shards(folder: Path) -> str:
     samples = [{"x": np.full(1024, number, np.int32)} for number in range(SHARDS)]
     convert(samples, folder, codec="none", shard_size=4096, workers=0)
     assert len(list((folder / SHARD_FOLDER).iterdir())) == SHARDS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 import shutil
 import sys
 
@@ -33,7 +32,7 @@ def test_killed_before_every_step(job):
         kept.add(len(kills.finished_shards(job)))
         kills.check_going_on(job)
     assert step > 20
-    if job.old is None:
+    if not job.old:
         shards = sum(name.startswith("shards/") for name in job.wanted)
         assert kept == set(range(shards + 1))  # kills came before the first, between all of them, and after the last
 
@@ -69,13 +68,8 @@ def test_begun_anew_killed_before_every_step(tmp_path, monkeypatch):
     assert step > 12
 
 
-@pytest.mark.parametrize("whom", kills.WHOM)
-def test_killed_at_random_instants(job, whom):
+@pytest.mark.parametrize("number", range(len(kills.JOBS)), ids=kills.JOBS)
+def test_killed_at_random_instants(tmp_path, number):
     """Killed from outside at some instant: the process itself, one of its workers, or all of them at once."""
-    rng = random.Random(f"{whom} {job.out.parent.parent.name}")
-    seconds = kills.seconds_of(job)
-    for _ in range(4):
-        kills.reset(job)
-        kills.kill_after(job, rng.uniform(0, seconds), whom, rng)
-        kills.check_left(job)
-        kills.check_going_on(job, workers=rng.choice([0, 2]))
+    for whom in range(2 * len(kills.WHOM)):
+        kills.trial(tmp_path, number + len(kills.JOBS) * whom)

@@ -16,4 +16,4 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="fo
 @pytest.mark.parametrize(("what", "count"), [("share", 4), ("replace", 12)])
 def test_a_few_rounds(tmp_path: Path, what: str, count: int) -> None:
     """Kept batches do not change, and a replaced dataset is never read under the manifest of the old one."""
-    assert sum(soak.SOAKS[what](tmp_path, count, 0).values()) == count
+    assert sum(soak.run(what, tmp_path, range(count)).values()) == count
