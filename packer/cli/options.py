@@ -77,6 +77,12 @@ _SOURCE = (
         "and PLY]",
     ),
     click.option(
+        "--attr",
+        multiple=True,
+        metavar="NAME",
+        help="HDF5: make a field of this attribute of each file, dataset or group that is a sample.",
+    ),
+    click.option(
         "--encoding",
         default="utf-8",
         show_default=True,
@@ -215,6 +221,7 @@ def _source_options(given: dict[str, Any]) -> SourceOptions:
         axis=given.pop("axis"),
         samples=given.pop("samples"),
         encoding=given.pop("encoding"),
+        attrs=given.pop("attr"),
         mode=given.pop("mode"),
         palette=given.pop("palette"),
         max_pixels=given.pop("max_pixels"),

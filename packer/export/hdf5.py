@@ -77,7 +77,11 @@ class _Options(msgspec.Struct, frozen=True):
 
 
 class _Origin(msgspec.Struct, frozen=True):
-    """What the HDF5 source keeps: `files` of rows; the others of groups, by name of the sample (`above`: by file)."""
+    """What the HDF5 source keeps: `files` of rows; the others of units, by name of the sample (`above`: by home).
+
+    `homes` are what the names of a file's samples begin with; None if a group's last name alone is its sample's, as in
+    manifests of before. `attrs` are the fields that were attributes of the units.
+    """
 
     options: _Options = _Options()
     paths: dict[str, str] = {}
@@ -86,6 +90,8 @@ class _Origin(msgspec.Struct, frozen=True):
     datasets: dict[str, Typed] = {}
     others: dict[str, dict[str, Typed]] = {}
     above: dict[str, dict[str, dict[str, Any]]] = {}
+    homes: tuple[str, ...] | None = None
+    attrs: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
 
 
@@ -97,7 +103,7 @@ class _Segment:
         file: its name.
         origin: what is known of its source.
         described: what the source file had besides the samples.
-        groups: names of the groups if every sample is one.
+        roots: path of the group or dataset of each sample, empty for the file itself; None if samples are rows.
     """
 
     file: str
@@ -105,7 +111,7 @@ class _Segment:
     stop: int
     origin: _Origin
     described: Described
-    groups: Sequence[str] | None = None
+    roots: Sequence[str] | None = None
 
 
 class Hdf5Writer:
@@ -126,7 +132,7 @@ class Hdf5Writer:
         self._sink: Sink | None = None
         self._path = Path()
         self._rows: list[Rows | RaggedRows] = []
-        self._of_groups: list[Place] = []
+        self._of_units: list[Place] = []
 
     def write(self, block: Block, start: int, stop: int) -> None:
         at = start
@@ -134,11 +140,11 @@ class Hdf5Writer:
             segment = self._segment_of(at)
             end = min(stop, segment.stop)
             some: dict[str, Any] = {name: values[at - start : end - start] for name, values in block.items()}
-            if segment.groups is None:
+            if segment.roots is None:
                 for rows in self._rows:
                     rows.write(some, at - segment.start, end - segment.start)
             else:
-                self._write_groups(segment, segment.groups, some, at, end)
+                self._write_units(segment, segment.roots, some, at, end)
             assert self._sink is not None
             self._sink.check()
             at = end
@@ -172,9 +178,8 @@ class Hdf5Writer:
         self._sink = Sink(partial_path(self._path))
         self._file = h5py.File(self._sink, "w")
         places = self._places(segment)
-        if segment.groups is not None:
-            self._of_groups = places
-            self._file.require_group(_base(segment))
+        if segment.roots is not None:
+            self._of_units = places
         else:
             self._begin_rows(self._file, segment, places)
         self._sink.check()
@@ -194,18 +199,21 @@ class Hdf5Writer:
             names = file.create_dataset(path, segment.stop - segment.start, h5py.string_dtype())
             names[:] = list(self._source.names[segment.start : segment.stop])
 
-    def _write_groups(
-        self, segment: _Segment, groups: Sequence[str], some: Mapping[str, Any], at: int, end: int
-    ) -> None:
+    def _write_units(self, segment: _Segment, roots: Sequence[str], some: Mapping[str, Any], at: int, end: int) -> None:
         assert self._file is not None
-        names = self._source.names or ()
+        origin, names = segment.origin, self._source.names or ()
         for i, number in enumerate(range(at, end)):
-            group = self._file[_base(segment)].create_group(groups[number - segment.start])
+            root, name = roots[number - segment.start], names[number]
             values = {field: of_field[i] for field, of_field in some.items()}
-            name = names[number]
-            places = self._places(segment, name) if name in segment.origin.others else self._of_groups
-            write_group(group, places, values, number - segment.start)
-            write_attributes(group, segment.origin.attributes.get(name, {}), self.notes)
+            places = self._places(segment, name) if name in origin.others else self._of_units
+            if origin.options.samples == "datasets":
+                write_group(self._file, [replace(place, path=root) for place in places], values, number - segment.start)
+            else:
+                write_group(self._file.require_group(root or "/"), places, values, number - segment.start)
+            unit = self._file[root or "/"]
+            for attribute in origin.attrs:
+                unit.attrs[attribute] = values[attribute]
+            write_attributes(unit, origin.attributes.get(name, {}), self.notes)
 
     def _end(self) -> None:
         if self._file is None or self._sink is None or self._segment is None:
@@ -235,11 +243,12 @@ class Hdf5Writer:
         Raises:
             UsageError: a path cannot stand in an HDF5 file.
         """
-        origin, of_rows = segment.origin, segment.groups is None
+        origin, of_rows = segment.origin, segment.roots is None
         datasets = origin.others.get(sample, origin.datasets) if not of_rows else segment.described.datasets or {}
-        paths = {name: origin.paths.get(name, "/" + name.replace(".", "/")) for name in self._specs}
+        # The path of a unit that is a dataset itself is empty, and takes its place when it is written.
+        paths = {name: origin.paths.get(name) or "/" + name.replace(".", "/") for name in self._specs}
         places: list[Place] = []
-        left = dict(self._specs)
+        left = {name: spec for name, spec in self._specs.items() if of_rows or name not in origin.attrs}
         for path, typed in datasets.items():
             fields = {name: members for name, members in typed.fields.items() if name in left}
             if not fields:
@@ -248,7 +257,7 @@ class Hdf5Writer:
             apart = [fields] if any(fields.values()) else [{name: members} for name, members in fields.items()]
             dtype = typed.type if typed.dtype is None else typed.dtype
             try:
-                found = [typed_place(path, dtype, some, self._specs) for some in apart]
+                found = [typed_place(path or "/values", dtype, some, self._specs) for some in apart]
             except ValueError as error:
                 self._note(f"{path} is not written as it was in its source: {error}")
                 continue
@@ -316,8 +325,8 @@ def _segments(source: PackedSource, file: str, notes: list[str]) -> list[_Segmen
     found: list[_Segment] = []
     for leaf, origin in zip(whole, known, strict=True):
         start, stop = int(leaf.numbers[0]), int(leaf.numbers[-1]) + 1
-        of_groups = origin.options.samples.startswith("groups")
-        found += (_files_of_groups if of_groups else _files_of_rows)(source, origin, start, stop, file, notes)
+        of_units = origin.options.samples != "rows"
+        found += (_files_of_units if of_units else _files_of_rows)(source, origin, start, stop, file, notes)
     return found
 
 
@@ -375,12 +384,12 @@ def _files_of_rows(
         start = end
 
 
-def _files_of_groups(
+def _files_of_units(
     source: PackedSource, origin: _Origin, start: int, stop: int, file: str, notes: list[str]
 ) -> Iterator[_Segment]:
-    """Yield the files whose groups were samples; the file's path stands in front of a group's name."""
-    names = list((source.names or ())[start:stop])
-    homes = [name.rpartition("/")[0] for name in names]
+    """Yield the files whose groups or datasets, or which themselves, were samples."""
+    places = [_home_and_root(name, origin) for name in (source.names or ())[start:stop]]
+    homes = [home for home, _ in places]
     edges = [i for i in range(len(homes)) if i == 0 or homes[i] != homes[i - 1]]
     notes.extend(sentence for sentence in origin.lost if sentence not in notes)
     for first, end in zip(edges, [*edges[1:], len(homes)], strict=True):
@@ -392,13 +401,20 @@ def _files_of_groups(
             stop=start + end,
             origin=origin,
             described=Described(attributes=above, groups=tuple(above)),
-            groups=[name[len(home) + 1 if home else 0 :] for name in names[first:end]],
+            roots=[root for _, root in places[first:end]],
         )
 
 
-def _base(segment: _Segment) -> str:
-    """Return the path of the group that holds the groups of samples."""
-    return "/" + segment.origin.options.samples.partition(":")[2].strip("/")
+def _home_and_root(name: str, origin: _Origin) -> tuple[str, str]:
+    """Return what the names of a file's samples begin with, and the path of the unit in it, for a sample's name."""
+    if origin.homes is None:
+        home, _, last = name.rpartition("/")
+        base = origin.options.samples.partition(":")[2].strip("/")
+        return home, f"/{base}/{last}".replace("//", "/")
+    home = name
+    while home and home not in origin.homes:
+        home = home.rpartition("/")[0]
+    return home, name if home == "" and name[:1] == "/" else f"/{name}"[len(home) + bool(home) :]
 
 
 def _named_apart(segments: Sequence[_Segment], notes: list[str]) -> list[_Segment]:

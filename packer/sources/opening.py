@@ -26,12 +26,16 @@ LOOK_AT = 10_000
 
 
 _CONCERNS = {
-    **dict.fromkeys(("pick", "skip", "axis", "encoding"), ("hdf5",)),
+    **dict.fromkeys(("pick", "skip", "axis", "encoding", "attrs"), ("hdf5",)),
     "samples": tuple(UNITS_OF),
     **dict.fromkeys(("mode", "palette", "max_pixels", "patch", "stride", "downscale"), ("images", "basicsr")),
     **dict.fromkeys(("fields", "cast", "triangulate", "group"), ("ply",)),
     "label": ("images", "ply", "npy"),
 }
+
+
+#: Options of the command line that are not called as they are here.
+_FLAGS = {"pick": "--field", "attrs": "--attr"}
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,7 @@ class SourceOptions:
         samples: what one sample is made from, `rows`, `files`, `folders`, `datasets`, `groups` or `groups:PATTERN`;
             None for what `UNITS_OF` has first.
         encoding: HDF5: of text that the file does not say to be UTF-8, such as `latin-1`.
+        attrs: HDF5: attributes of the files, datasets or groups that are samples, which become fields.
         mode: images: `gray`, `rgb` or `rgba`; None keeps what the files hold.
         palette: images: `colour` or `index`.
         max_pixels: images: larger ones are refused; None for the source's own limit.
@@ -63,6 +68,7 @@ class SourceOptions:
     axis: int = 0
     samples: str | None = None
     encoding: str = "utf-8"
+    attrs: tuple[str, ...] = ()
     mode: str | None = None
     palette: str = "colour"
     max_pixels: int | None = None
@@ -156,6 +162,7 @@ def _open(
         axis=options.axis,
         samples=options.samples,
         encoding=options.encoding,
+        attrs=options.attrs,
         limits=limits,
         looking=looking,
     )
@@ -231,7 +238,7 @@ def _check_concern(options: SourceOptions, kind: str) -> None:
         usual = option.default if option.default is not MISSING else {}
         concerned = _CONCERNS[option.name]
         if given != usual and kind not in concerned:
-            flag = "--field" if option.name == "pick" else f"--{option.name.replace('_', '-')}"
+            flag = _FLAGS.get(option.name) or f"--{option.name.replace('_', '-')}"
             raise UsageError(f"{flag} is for sources of {concerned[0]}, and this one holds {kind}; leave it out")
 
 

@@ -8,7 +8,7 @@ from packer.errors import UsageError
 
 #: Units by kind of source; the first one is taken if nobody says otherwise.
 UNITS_OF = {
-    "hdf5": ("rows", "groups"),
+    "hdf5": ("rows", "files", "datasets", "groups"),
     "npy": ("rows",),
     "images": ("files", "folders"),
     "basicsr": ("files", "folders"),

@@ -26,12 +26,16 @@ class Request:
         skip: paths or field names to leave out; a group stands for all below it.
         axis: number of the sample axis, from the end if negative.
         encoding: of text that is not UTF-8 by its type.
+        attrs: names of attributes of a unit that become fields.
+        once: paths, in a unit or from the root of the file, of what is the same for all samples and kept once.
     """
 
     fields: Mapping[str, str] = field(default_factory=dict)
     skip: Collection[str] = ()
     axis: int = 0
     encoding: str = "utf-8"
+    attrs: tuple[str, ...] = ()
+    once: tuple[str, ...] = ()
 
 
 def check_request(fields: Mapping[str, str] | None, encoding: str) -> None:
@@ -66,7 +70,7 @@ def chosen(entries: Sequence[Listed], request: Request, kind: str | None, path: 
         for name, where in request.fields.items():
             wanted.update(_picked(entries, name, where, path))
     else:
-        wanted = _all(entries, request.skip, kind, path)
+        wanted = _all(entries, (*request.skip, *request.once), kind, path)
     check_count(len(wanted))
     _check_names(wanted, path)
     _check_axis(entries, wanted, kind, path)
@@ -96,7 +100,7 @@ def conversions(wanted: Iterable[Listed]) -> list[str]:
 
 def is_wanted(entry: Listed, request: Request) -> bool:
     """Return whether an entry becomes a field if it can, and if it is not picked by name."""
-    return not request.fields and not is_skipped(entry, request.skip)
+    return not request.fields and not is_skipped(entry, (*request.skip, *request.once))
 
 
 def is_skipped(entry: Listed, skip: Collection[str]) -> bool:
@@ -172,7 +176,8 @@ def _check_axis(entries: Sequence[Listed], wanted: Mapping[str, Listed], kind: s
         numbers = ", ".join(f"{n:,}" for n in lengths)
         raise SourceError(
             f"the datasets have no common sample axis (lengths {numbers}): "
-            f"pick those that belong together with --field NAME=/path, or leave some out with --skip FIELD."
+            "pick those that belong together with --field NAME=/path, or leave some out with --skip FIELD; if rows are "
+            f"not the samples, --samples files, --samples groups or --samples datasets may be."
             f"{advice(kind)} {_listing(entries)}",
             path,
         )

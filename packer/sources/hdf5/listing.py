@@ -23,7 +23,7 @@ _KNOWN_LINKS = (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT, h5py.h5l.TYPE_EXTERNAL)
 
 
 @dataclass(frozen=True)
-class _Found:
+class Found:
     """One thing that a walk met: a dataset or a group, another name of one, or a link that leads nowhere, and why.
 
     Attributes:
@@ -39,13 +39,17 @@ class _Found:
     same: str | None = None
 
 
-def _walk(root: h5py.Group) -> Iterator[_Found]:
+def walk(root: h5py.Group, limit: int, is_entered: Callable[[str], bool] = lambda path: True) -> Iterator[Found]:
     """Yield groups and datasets below `root` in the file's order; soft and external links after the rest.
 
     Of what was met already only the path comes, so that every dataset comes once.
 
+    Args:
+        limit: links that there may be.
+        is_entered: tells of the path of a group whether what lies in it is wanted too.
+
     Raises:
-        SourceError: there are more than `MAX_LINKS` links.
+        SourceError: there are more links.
     """
     identities = _Identities()
     seen = {identities.of(root): "/"}
@@ -55,16 +59,16 @@ def _walk(root: h5py.Group) -> Iterator[_Found]:
     while groups or links:
         if groups:
             prefix, group = groups.popleft()
-            hard, soft, problem = _links(group)
+            hard, soft, problem = _links(group, limit)
             if problem:
-                yield _Found(prefix or "/", None, problem)
+                yield Found(prefix or "/", None, problem)
             links.extend((prefix, group, name) for name in soft)
             todo = [(prefix, group, name) for name in hard]
         else:
             todo = [links.popleft()]
         count += len(todo)
-        if count + len(links) > MAX_LINKS:
-            raise SourceError(f"holds more than {MAX_LINKS:,} links", root.file.filename)
+        if count + len(links) > limit:
+            raise SourceError(f"holds more than {limit:,} links", root.file.filename)
         deeper = []
         for prefix, group, name in todo:
             found = _follow(group, name, f"{prefix}/{text(name)}")
@@ -73,21 +77,21 @@ def _walk(root: h5py.Group) -> Iterator[_Found]:
                     continue
                 first = seen.setdefault(identities.of(found.thing), found.path)
                 if first != found.path:
-                    found = _Found(found.path, None, same=first)
-                elif isinstance(found.thing, h5py.Group):
+                    found = Found(found.path, None, same=first)
+                elif isinstance(found.thing, h5py.Group) and is_entered(found.path):
                     deeper.append((found.path, found.thing))
             yield found
         groups.extendleft(reversed(deeper))
 
 
-def _links(group: h5py.Group) -> tuple[list[str | bytes], list[str | bytes], str | None]:
+def _links(group: h5py.Group, limit: int) -> tuple[list[str | bytes], list[str | bytes], str | None]:
     """Return the names of a group's hard links, those of its other links, and why there may be more."""
     hard: list[str | bytes] = []
     other: list[str | bytes] = []
     try:
         for name in group:
             (hard if link_class(group, name) == h5py.h5l.TYPE_HARD else other).append(name)
-            if len(hard) + len(other) > MAX_LINKS:
+            if len(hard) + len(other) > limit:
                 break
     except FAULTS as error:
         return hard, other, f"cannot be listed: {plain(error)}"
@@ -99,18 +103,18 @@ def link_class(group: h5py.Group, name: str | bytes) -> int:
     return int(group.id.links.get_info(name if isinstance(name, bytes) else name.encode()).type)
 
 
-def _follow(group: h5py.Group, name: str | bytes, path: str) -> _Found:
+def _follow(group: h5py.Group, name: str | bytes, path: str) -> Found:
     """Return what a link leads to, or why it leads nowhere."""
     if isinstance(name, bytes):
-        return _Found(path, None, "has a name that is not UTF-8")
+        return Found(path, None, "has a name that is not UTF-8")
     link = None
     try:
         number = link_class(group, name)
         if number not in _KNOWN_LINKS:
             problem = f"is a link of class {number}, which another program defines and h5py cannot follow"
-            return _Found(path, None, problem)
+            return Found(path, None, problem)
         link = group.get(name, getlink=True)
-        return _Found(path, group[name])
+        return Found(path, group[name])
     except FAULTS as error:
         problem = f"cannot be opened: {plain(error)}"
     if isinstance(link, h5py.ExternalLink):
@@ -119,7 +123,7 @@ def _follow(group: h5py.Group, name: str | bytes, path: str) -> _Found:
         problem = f"is a link to {link.path} of file {link.filename}, {missing}"
     elif isinstance(link, h5py.SoftLink):
         problem = f"is a link to {link.path}, which does not exist"
-    return _Found(path, None, problem)
+    return Found(path, None, problem)
 
 
 def text(name: str | bytes) -> str:
@@ -188,8 +192,8 @@ class Listed:
 
     @property
     def name(self) -> str:
-        """Return the field name it gets by itself: the path with dots for slashes."""
-        return self.path[1:].replace("/", ".")
+        """Return the field name it gets by itself: the path with dots for slashes; `values` for a unit that is one."""
+        return self.path[1:].replace("/", ".") or "values"
 
 
 @dataclass
@@ -207,8 +211,10 @@ class Inventory:
     homes: dict[str, str] = field(default_factory=dict)
 
 
-def inventory(root: h5py.Group, path: str, axis: int | None, is_wanted: Callable[[Listed], bool]) -> Inventory:
-    """Return what lies below `root`, in the file `path`.
+def inventory(
+    root: h5py.Group | h5py.Dataset, path: str, axis: int | None, is_wanted: Callable[[Listed], bool]
+) -> Inventory:
+    """Return what lies below `root`, in the file `path`; of a dataset itself, whose path is empty then.
 
     Args:
         axis: number of the sample axis, from the end if negative; None if the whole dataset is the value of one sample.
@@ -218,7 +224,7 @@ def inventory(root: h5py.Group, path: str, axis: int | None, is_wanted: Callable
         UsageError: there are more fields than a dataset may have; told before the rest is looked at.
     """
     held, fields = Inventory(), 0
-    for found in _walk(root):
+    for found in walk(root, MAX_LINKS) if isinstance(root, h5py.Group) else [Found("", root)]:
         entries = _listed(found, axis)
         fields += sum(not entry.aside and is_wanted(entry) for entry in entries)
         if fields > MAX_FIELDS:
@@ -244,7 +250,7 @@ def has_attributes(thing: h5py.HLObject) -> bool:
         return True
 
 
-def _listed(found: _Found, axis: int | None) -> list[Listed]:
+def _listed(found: Found, axis: int | None) -> list[Listed]:
     """Return what a dataset, another name of one, or a dead link can become; nothing for groups."""
     if found.same is not None:
         return [Listed(found.path, aside=f"is another name of {found.same}", same=found.same)]

@@ -199,19 +199,24 @@ def _printable(value: str | bytes) -> str:
 # ---------------------------------------------------------------- dtypes
 
 
-def stored_dtypes(root: h5py.Group, columns: Sequence[Column], of_rows: bool) -> tuple[dict[str, Any], int]:
+def stored_dtypes(
+    root: h5py.Group | h5py.Dataset, columns: Sequence[Column], of_rows: bool
+) -> tuple[dict[str, Any], int]:
     """Return the dtypes of datasets that an export would not choose by itself, and how many more there are.
 
     By path below `root` the dtype, and the fields made of it with the compound members that lead to each.
 
     Args:
+        root: the file, or the group or dataset that is one sample.
         of_rows: whether the samples are rows: then lists of any length are what an export chooses.
     """
     found: dict[str, Any] = {}
     usual: set[str] = set()
     for column in columns:
+        if column.attribute:
+            continue
         if column.dataset not in found and column.dataset not in usual:
-            dtype = root[column.dataset.lstrip("/")].dtype
+            dtype = (root[column.dataset.lstrip("/")] if column.dataset else root).dtype
             if _is_usual(dtype, of_rows):
                 usual.add(column.dataset)
             else:

@@ -33,9 +33,10 @@ from packer.sources.hdf5.file import faults_named, opened
 from packer.sources.hdf5.listing import Listed, inventory
 from packer.sources.hdf5.origin import asides, kept_of_rows, unkept
 from packer.sources.hdf5.reading import FileBlocks, HDF5Source, row_bytes
+from packer.sources.hdf5.roots import numbered
 from packer.sources.hdf5.storage import dataset_at
 from packer.sources.hdf5.types import Column, paths
-from packer.sources.hdf5.units import Unit, UnitSource, common_columns, units
+from packer.sources.hdf5.units import FileUnits, Unit, UnitSource, common_columns, units
 from packer.sources.units import unit_of
 
 #: What is found in one file.
@@ -51,6 +52,7 @@ def open_hdf5(
     axis: int = 0,
     samples: str | None = None,
     encoding: str = "utf-8",
+    attrs: Sequence[str] = (),
     limits: Limits | None = None,
     looking: Looking = not_looking,
 ) -> Source:
@@ -60,11 +62,12 @@ def open_hdf5(
         path: a file, a folder, or a glob such as `train_*.h5`.
         fields: `{"NAME": "/path"}` picks datasets; None takes all that share the sample axis.
         skip: fields, paths or groups to leave out.
-        on_bad: told of each file (or group) that cannot be used; if it returns, that is left out.
+        on_bad: told of each file (or unit) that cannot be used; if it returns, that is left out.
         axis: number of the sample axis, from the end if negative.
-        samples: `rows`: along an axis of the datasets; `groups` or `groups:/path`: every group there is
-            one sample, and paths in `fields` and `skip` start from it.
+        samples: `rows`: along an axis of the datasets; `files`, `datasets`, `groups` or `groups:PATTERN`: each of
+            these is one sample, and paths in `fields` and `skip` start from it.
         encoding: of text that the file does not say to be UTF-8, such as `latin-1`.
+        attrs: names of attributes of the units that become fields.
         limits: what the headers of one file may take, in a process of its own: files exist that crash the library,
             or of which it makes gigabytes. None: in this process.
         looking: told how far reading headers is.
@@ -75,10 +78,14 @@ def open_hdf5(
         SourceError: no usable file, no common sample axis, or data that cannot be stored.
     """
     check_request(fields, encoding)
-    request = Request(dict(fields or {}), tuple(skip), axis, encoding)
-    how, base = unit_of("hdf5", samples)
-    if how == "groups" and axis:
-        raise UsageError(f"--axis {axis} has no meaning with --samples groups, where every group is one sample")
+    unit = unit_of("hdf5", samples)
+    if unit.name != "rows" and axis:
+        raise UsageError(f"--axis {axis} has no meaning with --samples {unit}, where each of these is one sample")
+    if unit.name == "rows" and attrs:
+        raise UsageError(f"--attr {attrs[0]}: rows have no attributes; files, datasets and groups do (--samples)")
+    if unit.name == "datasets" and fields:
+        raise UsageError("--field: a dataset that is a sample has one field, values; leave --field out")
+    request = Request(dict(fields or {}), tuple(skip), axis, encoding, tuple(attrs))
     files = hdf5_paths(path)
 
     def read(look: Callable[[str], Read]) -> Iterator[tuple[str, Read | SourceError]]:
@@ -86,12 +93,15 @@ def open_hdf5(
 
     options: dict[str, Any] = {"fields": dict(request.fields), "skip": list(request.skip)}
     options |= {} if encoding == "utf-8" else {"encoding": encoding}
-    if how == "rows":
+    if unit.name == "rows":
         scans = _scans(read(partial(scanned, request=request)), request, path, on_bad)
-        return RowSource(scans, options | {"axis": axis})
-    found = _units(read(partial(units, base=base, request=request)), path, on_bad)
-    columns, found = common_columns(found, on_bad)
-    return UnitSource(columns, found, options | {"samples": f"groups:/{base.strip('/')}"})
+        return RowSource(scans, options | {"axis": axis}, _doubts(scans, samples))
+    kept = dict(read(partial(units, asked=unit, request=request)))
+    columns, found = common_columns(_units(kept, path, on_bad), on_bad)
+    listed = {file: some for file, some in kept.items() if not isinstance(some, SourceError)}
+    notes = dict.fromkeys(some.note for some in listed.values() if some.note)
+    splits = {file: some.splits for file, some in listed.items()}
+    return UnitSource(columns, found, options | {"samples": str(unit)}, splits, list(notes))
 
 
 def _scans(found: Iterable[tuple[str, Scan | SourceError]], request: Request, path: str, on_bad: OnBad) -> list[Scan]:
@@ -108,7 +118,10 @@ def _scans(found: Iterable[tuple[str, Scan | SourceError]], request: Request, pa
             continue
         how = difference(scans[0].columns, scan.columns) if scans else None
         if how:
-            reason = f"does not fit {Path(scans[0].path).name}: {how}; pack it by itself, or pick common fields"
+            reason = (
+                f"does not fit {Path(scans[0].path).name}: {how}; pack it by itself, pick common fields, or make each "
+                "file a sample with --samples files"
+            )
             on_bad(SourceError(reason, file))
             continue
         if scan.bad:
@@ -122,21 +135,48 @@ def _scans(found: Iterable[tuple[str, Scan | SourceError]], request: Request, pa
     return scans
 
 
-def _units(found: Iterable[tuple[str, list[Unit | SourceError] | SourceError]], path: str, on_bad: OnBad) -> list[Unit]:
+def _doubts(scans: Sequence[Scan], samples: str | None) -> list[str]:
+    """Return what the plan says of rows that may not be what was meant.
+
+    Args:
+        samples: what the user said a sample is; None for nothing.
+
+    Raises:
+        UsageError: groups are as likely to be the samples, and the user said nothing.
+    """
+    doubts = []
+    if groups := scans[0].groups:
+        count = len(scans[0].columns)
+        if samples is None:
+            raise UsageError(
+                f"{scans[0].path}: a sample may be a row of all {count} datasets, or one of the groups {groups}, which "
+                f"look alike; say --samples rows, or --samples 'groups:{groups}'"
+            )
+        doubts.append(f"a sample is a row of {count} datasets; --samples 'groups:{groups}' makes each group one")
+    lengths = [scan.samples for scan in scans]
+    if len(set(lengths)) > 1:
+        doubts.append(
+            f"{len(scans):,} files of {min(lengths):,} to {max(lengths):,} rows: each row is a sample; --samples files "
+            "makes each file one"
+        )
+    return doubts
+
+
+def _units(found: Mapping[str, FileUnits | SourceError], path: str, on_bad: OnBad) -> list[Unit]:
     """Return the units that can be packed; the others are told to `on_bad`.
 
     Raises:
         SourceError: none is left.
     """
     kept: list[Unit] = []
-    for file, some in found:
-        for unit in [some] if isinstance(some, SourceError) else some:
+    for file, some in found.items():
+        for unit in [some] if isinstance(some, SourceError) else some.units:
             if isinstance(unit, SourceError):
                 on_bad(_of_file(unit, file))
             else:
                 kept.append(unit)
     if not kept:
-        raise SourceError("no group is left that can be packed", path)
+        raise SourceError("nothing is left that can be packed", path)
     return kept
 
 
@@ -181,6 +221,7 @@ class Scan:
         notes: sentences for the plan.
         useless: entries of the request's `skip` that fit nothing here.
         bad: the error of the first sample found that cannot be read.
+        groups: pattern of the groups that could be samples as well; None if nothing speaks for it.
     """
 
     path: str
@@ -191,6 +232,7 @@ class Scan:
     notes: tuple[str, ...]
     useless: tuple[str, ...]
     bad: SourceError | None
+    groups: str | None
 
 
 def scanned(path: str, request: Request) -> Scan:
@@ -225,7 +267,8 @@ def scanned(path: str, request: Request) -> Scan:
         notes += [f"{Path(path).name}:{advice(kind)}"] if kind == "matlab" else []
         useless = tuple(name for name in request.skip if not any(is_skipped(e, [name]) for e in held.entries))
         bad = _bad_text(file, path, fields, request.axis, samples)
-        return Scan(path, fields, samples, tuple(dict.fromkeys(files)), kept, tuple(notes), useless, bad)
+        groups = None if request.fields else numbered(names)
+        return Scan(path, fields, samples, tuple(dict.fromkeys(files)), kept, tuple(notes), useless, bad, groups)
 
 
 def _bad_text(file: h5py.File, path: str, fields: Sequence[Column], axis: int, samples: int) -> SourceError | None:
@@ -258,11 +301,11 @@ class RowSource(HDF5Source):
 
     names = None
 
-    def __init__(self, scans: Sequence[Scan], options: dict[str, Any]) -> None:
+    def __init__(self, scans: Sequence[Scan], options: dict[str, Any], notes: Sequence[str]) -> None:
         columns = scans[0].columns
         files = [name for scan in scans for name in (scan.path, *scan.files)]
         origin = {"options": options, "paths": paths(columns), "files": _origins(scans)}
-        super().__init__(columns, files, origin, [note for scan in scans for note in scan.notes])
+        super().__init__(columns, files, origin, [*notes, *(note for scan in scans for note in scan.notes)])
         self._axis: int = options["axis"]
         self._rows = [_Rows(scan.path, 0, scan.samples) for scan in scans]
 

@@ -29,21 +29,26 @@ class Column:
         dataset: path of the dataset, from the root of the file (or of a sample's group).
         members: names of compound members that lead from the dataset's values to the field's.
         encodings: text is in the first of these that can hold it.
+        attribute: name of the attribute of the unit that holds the value, if no dataset does.
     """
 
     spec: FieldSpec
     dataset: str
     members: tuple[str, ...] = ()
     encodings: tuple[str, ...] = ("utf-8",)
+    attribute: str = ""
 
     @property
     def path(self) -> str:
+        if self.attribute:
+            return f"the attribute {self.attribute}"
         return "/".join((self.dataset, *self.members))
 
 
 def paths(columns: Sequence[Column]) -> dict[str, str]:
     """Return the path of each field if it is not the name with slashes for dots: names may hold dots of their own."""
-    return {c.spec.name: c.path for c in columns if c.path != "/" + c.spec.name.replace(".", "/")}
+    from_name = {c.spec.name: "/" + c.spec.name.replace(".", "/") for c in columns}
+    return {name: c.path for c in columns if c.path != from_name[name := c.spec.name] and not c.attribute}
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
-"""Samples that are one unit each: fields of one shape or of many, named by their units.
+"""Samples that are one unit each, a file, a dataset or a group: fields of one shape or of many, named by their units.
 
-A unit is a group of a file. What the units of a file are is decided by `_roots` alone; all else takes a unit as a path
-of a file and a root within it.
+What the units of a file are is decided in `roots.py`; all else takes a unit as a path of a file and a root within it.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -19,18 +18,20 @@ from typing import Any
 import h5py
 import msgspec
 import numpy as np
-from natsort import natsorted
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
+from packer.format.schema import FieldSpec, check_field_name
 from packer.sources.base import Block, OnBad
 from packer.sources.hdf5.choice import Request, chosen, columns_of, conversions, difference, is_wanted
-from packer.sources.hdf5.file import FAULTS, faults_named, opened
-from packer.sources.hdf5.listing import inventory, link_class, text
+from packer.sources.hdf5.file import faults_named, opened
+from packer.sources.hdf5.listing import inventory
 from packer.sources.hdf5.origin import MAX_KEPT, attributes, beyond, stored_dtypes, unkept
 from packer.sources.hdf5.reading import BLOCK_BYTES, HDF5Source, boxed, field_values
+from packer.sources.hdf5.roots import find_roots
 from packer.sources.hdf5.storage import dataset_at
-from packer.sources.hdf5.types import Column, paths
+from packer.sources.hdf5.types import Column, leaves, paths
+from packer.sources.units import Unit as Asked
 
 #: Paths that a sentence names.
 _SHOWN = 5
@@ -42,7 +43,8 @@ class Unit:
 
     Attributes:
         path: the file.
-        root: path of the group, with a leading slash.
+        root: path of the group or dataset, with a leading slash; empty for the whole file.
+        kind: `file`, `dataset` or `group`.
         columns: its fields, with the shapes that they have in this sample.
         files: further files that are read for it.
         notes: sentences for the plan.
@@ -54,6 +56,7 @@ class Unit:
 
     path: str
     root: str
+    kind: str
     columns: tuple[Column, ...]
     files: tuple[str, ...]
     notes: tuple[str, ...]
@@ -62,96 +65,72 @@ class Unit:
     datasets: dict[str, Any]
     lost: tuple[str, ...]
 
-    @property
-    def name(self) -> str:
-        return self.root.rpartition("/")[2]
+    def __str__(self) -> str:
+        return f"{self.kind} {self.root or Path(self.path).name}"
+
+
+@dataclass(frozen=True)
+class FileUnits:
+    """The units of one file in natural order, and the errors of those that cannot be packed.
+
+    Attributes:
+        splits: by name, the roots of the samples of each split that the file itself lists.
+        note: what was taken for a unit; None if the user said it.
+    """
+
+    units: list[Unit | SourceError]
+    splits: dict[str, list[str]]
+    note: str | None
 
 
 # ---------------------------------------------------------------- finding them
 
 
-def units(path: str, base: str, request: Request) -> list[Unit | SourceError]:
-    """Return the units of one file in natural order of their names, and the errors of those that cannot be packed.
+def units(path: str, asked: Asked, request: Request) -> FileUnits:
+    """Return the units of one file.
 
     Args:
         path: the file.
-        base: path of the group whose groups are the units.
-        request: `fields` and `skip` are relative to a unit.
+        request: `fields` and `skip` are relative to a unit; `skip` may name what belongs to no unit too.
 
     Raises:
-        SourceError: the file cannot be read, has no groups below `base`, or holds what belongs to none of them.
+        SourceError: the file cannot be read, has no such units, or holds what belongs to none of them.
     """
     found: list[Unit | SourceError] = []
     with opened(path) as file:
-        with faults_named(path, "listing the groups"):
-            top = file.get(f"/{base.strip('/')}")
-            if not isinstance(top, h5py.Group):
-                raise SourceError(f"has no group /{base.strip('/')} for --samples", path)
-            roots, others = _roots(file, top.name)
-            above = {place: some for place in _steps(top.name) if (some := attributes(file[place]))}
-        if not roots:
-            raise SourceError(f"group {top.name} holds no groups that could be samples", path)
-        request = _without(others, request, path)
-        for root in roots:
+        with faults_named(path, "listing the file"):
+            used: set[str] = set()
+            roots = find_roots(file, asked, partial(_is_left_out, request=request, used=used))
+            _refuse_others(roots.others, asked, path)
+            # What names something next to the units from the root of the file is no field of that name.
+            request = replace(request, skip=[skip for skip in request.skip if skip not in used or skip[0] != "/"])
+            above = _Above(file)
+        for root in roots.roots:
             try:
-                with faults_named(path, f"listing group {root}"):
-                    found.append(_unit(file, path, root, above, request))
+                with faults_named(path, f"listing {asked.name[:-1]} {root}".rstrip()):
+                    found.append(_unit(file, path, root, asked.name[:-1], above.of(root), request))
             except SourceError as error:
                 found.append(error)
-    return found
+    return FileUnits(found, roots.splits, roots.note)
 
 
-def _roots(file: h5py.File, base: str) -> tuple[list[str], list[str]]:
-    """Return the paths of the units, and those of the groups and datasets that belong to none."""
-    roots: list[str] = []
-    others: list[str] = []
-    steps = _steps(base)
-    for place in steps:
-        group = file[place]
-        for name in natsorted(group, key=text):
-            path = f"{place.rstrip('/')}/{text(name)}"
-            if place == base and _leads_to(group, name, h5py.Group):
-                roots.append(path)
-            elif path not in steps and not _is_type(group, name):
-                others.append(path)
-    return roots, others
+def _is_left_out(path: str, request: Request, used: set[str]) -> bool:
+    """Return whether a path from the root of the file, or a group above it, is named in `skip`; notes what names it."""
+    naming = [skip for skip in request.skip if f"{path}/".startswith(f"/{skip.strip('/')}/")]
+    used.update(naming)
+    return bool(naming)
 
 
-def _steps(base: str) -> list[str]:
-    """Return the paths of the root and of the groups down to `base`."""
-    parts = base.strip("/").split("/") if base.strip("/") else []
-    return ["/", *("/" + "/".join(parts[: i + 1]) for i in range(len(parts)))]
-
-
-def _leads_to(group: h5py.Group, name: str | bytes, kind: type) -> bool:
-    try:
-        return isinstance(name, str) and group.get(name, getclass=True) is kind
-    except FAULTS:
-        return False  # it leads nowhere, and will be named
-
-
-def _is_type(group: h5py.Group, name: str | bytes) -> bool:
-    """Is it a datatype with a name? It holds no values."""
-    return link_class(group, name) == h5py.h5l.TYPE_HARD and _leads_to(group, name, h5py.Datatype)
-
-
-def _without(others: Sequence[str], request: Request, path: str) -> Request:
-    """Return what is asked of a unit, after what belongs to none was skipped.
-
-    Raises:
-        SourceError: something that belongs to no unit is not named in `skip`.
-    """
-    skipped = {skip: [o for o in others if f"{o[1:]}/".startswith(f"{skip.strip('/')}/")] for skip in request.skip}
-    left = [other for other in others if not any(other in some for some in skipped.values())]
-    if left:
-        skips = " ".join(f"--skip {shlex.quote(other)}" for other in left[:_SHOWN])
+def _refuse_others(others: Sequence[str], asked: Asked, path: str) -> None:
+    """Raise SourceError if something belongs to no unit."""
+    if others:
+        skips = " ".join(f"--skip {shlex.quote(other)}" for other in others[:_SHOWN])
         raise SourceError(
-            f"{_named(left)} {'belongs' if len(left) == 1 else 'belong'} to no sample: with --samples groups, only "
-            f"what lies within the groups of samples is packed. Leave out with {skips}",
+            f"{_named(others)} {'belongs' if len(others) == 1 else 'belong'} to no sample: --samples {asked} packs "
+            f"what lies in these {asked.name}. Another unit may take more, as --samples files does. Leave out with "
+            f"{skips}",
             path,
         )
-    # What names something next to the units from the root of the file is no field of that name.
-    return replace(request, skip=[skip for skip, some in skipped.items() if not (some and skip.startswith("/"))])
 
 
 def _named(things: Sequence[str]) -> str:
@@ -159,15 +138,35 @@ def _named(things: Sequence[str]) -> str:
     return f"{', '.join(things[:_SHOWN])}{more}"
 
 
-def _unit(file: h5py.File, path: str, root: str, above: dict[str, dict[str, Any]], request: Request) -> Unit:
-    group = file[root]
-    held = inventory(group, path, None, partial(is_wanted, request=request))
+class _Above:
+    """The attributes of the groups above units, each read once."""
+
+    def __init__(self, file: h5py.File) -> None:
+        self._file = file
+        self._found: dict[str, dict[str, Any]] = {}
+
+    def of(self, root: str) -> dict[str, dict[str, Any]]:
+        """Return the attributes of the groups above a root, by path, of those that have some."""
+        parts = root.split("/")[:-1]
+        places = ["/".join(parts[: number + 1]) or "/" for number in range(len(parts))]
+        for place in places:
+            if place not in self._found:
+                self._found[place] = attributes(self._file[place])
+        return {place: self._found[place] for place in places if self._found[place]}
+
+
+def _unit(file: h5py.File, path: str, root: str, kind: str, above: dict[str, dict[str, Any]], request: Request) -> Unit:
+    where = f"{kind} {root}" if root else ""
+    thing = file[root or "/"]
+    held = inventory(thing, path, None, partial(is_wanted, request=request))
     try:
         wanted = chosen(held.entries, request, None, path)
+        fields = columns_of(wanted, request.encoding)
+        taken = {column.spec.name for column in fields}
+        fields += tuple(_attribute_column(thing, name, taken) for name in request.attrs)
     except SourceError as error:
-        raise SourceError(f"group {root} {error.reason}", path) from error
-    fields = columns_of(wanted, request.encoding)
-    names = dict.fromkeys(column.dataset for column in fields)
+        raise SourceError(f"{where} {error.reason}".lstrip(), path) from error
+    names = dict.fromkeys(column.dataset for column in fields if not column.attribute)
     files = [held.homes[name] for name in names if name in held.homes]
     for name in names:
         dataset, storage = dataset_at(file, path, root + name, 1)
@@ -177,17 +176,18 @@ def _unit(file: h5py.File, path: str, root: str, above: dict[str, dict[str, Any]
             for column in texts:  # decoded here, so that one that cannot be is found before hours of packing
                 field_values(boxed(dataset), column, path)
         except SourceError as error:
-            raise SourceError(f"group {root}: {error.reason}", path) from error
-    dtypes, more = stored_dtypes(group, fields, of_rows=False)
-    own = attributes(group)
+            raise SourceError(f"{where}: {error.reason}".removeprefix(": "), path) from error
+    dtypes, more = stored_dtypes(thing, fields, of_rows=False)
+    own = attributes(thing)
     lost = {
-        "attributes of datasets and groups": bool(held.described),
+        "attributes of datasets and groups": any(held.described),
         "further names of datasets and groups": any(e.same is not None for e in held.entries),
         "some dtypes of datasets": more > 0,
     }
     return Unit(
         path,
         root,
+        kind,
         fields,
         tuple(dict.fromkeys(files)),
         (*conversions(wanted.values()), *unkept({"samples": own})),
@@ -196,6 +196,29 @@ def _unit(file: h5py.File, path: str, root: str, above: dict[str, dict[str, Any]
         dtypes,
         tuple(what for what, is_lost in lost.items() if is_lost),
     )
+
+
+def _attribute_column(thing: h5py.HLObject, name: str, taken: set[str]) -> Column:
+    """Return the field that an attribute of a unit becomes.
+
+    Raises:
+        SourceError: the unit has none of this name, it cannot be stored, or a dataset is called so.
+    """
+    if name not in thing.attrs:
+        raise SourceError(f"has no attribute {name} for --attr; it has {', '.join(thing.attrs) or 'none'}")
+    header = thing.attrs.get_id(name)
+    found = list(leaves(header.dtype, header.shape or ()))
+    problem = "is empty" if header.shape is None else found[0].problem if len(found) == 1 else "is a compound"
+    if problem:
+        raise SourceError(f"has the attribute {name}, which {problem}; leave --attr {name} out")
+    if name in taken:
+        raise SourceError(f"has a dataset of the name {name} too; leave it out with --skip {name}, or --attr {name}")
+    try:
+        check_field_name(name)
+    except ValueError as error:
+        raise SourceError(f"has an attribute that cannot be a field: {error}") from None
+    leaf = found[0]
+    return Column(FieldSpec(name=name, dtype=leaf.dtype, kind=leaf.kind, shape=leaf.shape), "", attribute=name)
 
 
 def common_columns(found: Sequence[Unit], on_bad: OnBad) -> tuple[tuple[Column, ...], list[Unit]]:
@@ -208,7 +231,8 @@ def common_columns(found: Sequence[Unit], on_bad: OnBad) -> tuple[tuple[Column, 
     for unit in found:
         how = difference(loose, [_shaped(c, (None,) * len(c.spec.shape)) for c in unit.columns])
         if how:
-            on_bad(SourceError(f"group {unit.root} does not fit group {first.root}: {how}", unit.path))
+            advice = "--skip leaves a field out, and another unit may take it; --on-error skip leaves out the sample"
+            on_bad(SourceError(f"{unit} does not fit {first}: {how}. {advice}", unit.path))
         else:
             kept.append(unit)
     merged = []
@@ -234,13 +258,31 @@ def _shapes(found: Sequence[Unit], field: str) -> NDArray[np.int64]:
 
 
 class UnitSource(HDF5Source):
-    """One sample a unit."""
+    """One sample a unit.
 
-    def __init__(self, columns: Sequence[Column], found: Sequence[Unit], options: dict[str, Any]) -> None:
-        self.names = self._names = _names(found)
-        origin = {"options": options, "paths": paths(columns), **_origin(self._names, found)}
+    Args:
+        found: the units.
+        lists: for each file, the splits that it lists: names, and the roots of their samples.
+        notes: further sentences for the plan.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        found: Sequence[Unit],
+        options: dict[str, Any],
+        lists: Mapping[str, Mapping[str, Sequence[str]]],
+        notes: Sequence[str],
+    ) -> None:
+        homes = _homes(found)
+        self.names = self._names = [_name(unit, homes) for unit in found]
+        self.splits = _splits(found, self._names, lists)
+        origin = {"options": options, "paths": paths(columns), **_origin(self._names, found, homes)}
+        origin |= {"attrs": attrs} if (attrs := [c.attribute for c in columns if c.attribute]) else {}
         files = [name for unit in found for name in (unit.path, *unit.files)]
-        super().__init__(columns, files, origin, [n for unit in found for n in unit.notes] + origin.get("lost", []))
+        said = [*notes, *(note for unit in found for note in unit.notes), *origin.get("lost", [])]
+        super().__init__(columns, files, origin, said)
+        self._kind = found[0].kind
         self._places = [(unit.path, unit.root) for unit in found]
         self._shapes = {spec.name: _shapes(found, spec.name) for spec in self.fields if spec.is_ragged}
 
@@ -254,6 +296,7 @@ class UnitSource(HDF5Source):
     def part(self, start: int, stop: int) -> UnitSource:
         part = self._cut(path for path, _root in self._places[start:stop])
         part.names = part._names = self._names[start:stop]
+        part.splits = {}
         part._places = self._places[start:stop]
         part._shapes = {name: shapes[start:stop] for name, shapes in self._shapes.items()}
         return part
@@ -275,7 +318,9 @@ class UnitSource(HDF5Source):
                 except SourceError as error:
                     if pending:
                         yield self._block(pending)
-                    raise SourceError(f"group {root}: {error.reason}", path, number) from error
+                    raise SourceError(
+                        f"{self._kind} {root}: {error.reason}" if root else error.reason, path, number
+                    ) from error
                 size = sum(len(v) if isinstance(v, str) else v.nbytes for v in sample.values())
                 if pending and held + size > BLOCK_BYTES:
                     yield self._block(pending)
@@ -287,9 +332,14 @@ class UnitSource(HDF5Source):
 
     def _sample(self, file: h5py.File, path: str, root: str) -> dict[str, Any]:
         with faults_named(path, "reading"):
-            names = dict.fromkeys(c.dataset for c in self._columns)
+            names = dict.fromkeys(c.dataset for c in self._columns if not c.attribute)
             values = {name: boxed(dataset_at(file, path, root + name, 1)[0]) for name in names}
-            return {c.spec.name: _value(values[c.dataset], c, path) for c in self._columns}
+            return {
+                c.spec.name: _attribute(file[root or "/"], c, path)
+                if c.attribute
+                else _value(values[c.dataset], c, path)
+                for c in self._columns
+            }
 
     def _block(self, samples: list[dict[str, Any]]) -> Block:
         return {
@@ -315,35 +365,63 @@ def _value(values: NDArray[Any], column: Column, path: str) -> Any:
     return field_values(values, _shaped(column, shape), path)[0]
 
 
-def _names(found: Sequence[Unit]) -> list[str]:
-    """Return the names of the units, after their files' paths if there are several files.
+def _attribute(thing: h5py.HLObject, column: Column, path: str) -> Any:
+    """Return the value of an attribute of a unit: an array, or a str."""
+    value = thing.attrs[column.attribute]
+    if column.spec.kind == "text" and isinstance(value, str):
+        return value
+    return _value(np.asarray(value)[np.newaxis], column, path)
+
+
+def _homes(found: Sequence[Unit]) -> dict[str, str]:
+    """Return what the names of a file's units begin with, by file: its path without suffix, if there are several files.
 
     Raises:
         SourceError: two samples would have one name.
     """
     files = list(dict.fromkeys(unit.path for unit in found))
-    if len(files) == 1:
-        return [unit.name for unit in found]
     folder = os.path.commonpath([Path(p).parent for p in files])
-    prefix = {p: Path(os.path.relpath(p, folder)).with_suffix("").as_posix() for p in files}
-    if len(set(prefix.values())) < len(files):
+    homes = {p: Path(os.path.relpath(p, folder)).with_suffix("").as_posix() for p in files}
+    if len(set(homes.values())) < len(files):
         raise SourceError("two files differ in their suffixes alone: samples would share a name", files[0])
-    return [f"{prefix[unit.path]}/{unit.name}" for unit in found]
+    is_one = len(files) == 1 and found[0].root
+    return dict.fromkeys(files, "") if is_one else homes
 
 
-def _origin(names: Sequence[str], found: Sequence[Unit]) -> dict[str, Any]:
+def _name(unit: Unit, homes: Mapping[str, str]) -> str:
+    return f"{homes[unit.path]}{unit.root}".lstrip("/")
+
+
+def _splits(
+    found: Sequence[Unit], names: Sequence[str], lists: Mapping[str, Mapping[str, Sequence[str]]]
+) -> dict[str, list[str]]:
+    """Return the names of the samples of each split that files list, without units that were left out."""
+    splits: dict[str, list[str]] = {split: [] for listed in lists.values() for split in listed}
+    held = {file: {split: set(roots) for split, roots in listed.items()} for file, listed in lists.items()}
+    for unit, name in zip(found, names, strict=True):
+        for split, roots in held.get(unit.path, {}).items():
+            if unit.root in roots:
+                splits[split].append(name)
+    return splits
+
+
+def _origin(names: Sequence[str], found: Sequence[Unit], homes: Mapping[str, str]) -> dict[str, Any]:
     """Return what the manifest keeps.
 
-    Attributes of samples by name; those `above` by file (what stands before the last slash of its samples' names) and
-    path; dtypes of the first sample as `datasets`, and of samples that differ as `others` by name; and sentences on
-    what is `lost`.
+    `homes`, what the names of a file's samples begin with; attributes of samples by name; those `above` by file (its
+    home) and path; dtypes of the first sample as `datasets`, and of samples that differ as `others` by name; and
+    sentences on what is `lost`.
     """
     first = found[0].datasets
     described = {name: unit.attributes for name, unit in zip(names, found, strict=True) if unit.attributes}
     others = {name: unit.datasets for name, unit in zip(names, found, strict=True) if unit.datasets != first}
-    above = {name.rpartition("/")[0]: unit.above for name, unit in zip(names, found, strict=True) if unit.above}
+    above: dict[str, dict[str, Any]] = {}
+    for unit in found:
+        if unit.above:
+            above.setdefault(homes[unit.path], {}).update(unit.above)
     within = Counter(what for unit in found for what in unit.lost)
     parts = {
+        "homes": list(homes.values()),
         "attributes": _some(described),
         "above": _some(above),
         "datasets": first,

@@ -58,9 +58,9 @@ def test_parts_pickle_and_read_late(tmp_path: Path) -> None:
     write(tmp_path / "a.h5", 3, "data")
     write(tmp_path / "b.h5", 3, "data")
     source = open_hdf5(str(tmp_path / "*.h5"), samples="groups:/data", fields={"y": "label", "p": "/deep/xyz"})
-    assert source.names == ["a/s0", "a/s1", "a/s2", "b/s0", "b/s1", "b/s2"]
+    assert source.names == [f"{file}/data/s{n}" for file in "ab" for n in range(3)]
     part = pickle.loads(pickle.dumps(source.part(2, 5)))
-    assert part.names == ["a/s2", "b/s0", "b/s1"]
+    assert part.names == ["a/data/s2", "b/data/s0", "b/data/s1"]
     assert part.shapes("p").tolist() == [[3, 3], [1, 3], [2, 3]]
     assert [label for block in part.read() for label in block["y"].tolist()] == [2, 0, 1]
 
@@ -101,7 +101,7 @@ def test_a_damaged_sample_is_numbered(tmp_path: Path) -> None:
 def test_wrong_requests_are_usage_errors(tmp_path: Path) -> None:
     """Another word for samples, an axis beside groups, a base that is no group."""
     path = write(tmp_path / "a.h5", 2)
-    with pytest.raises(UsageError, match=r"offer rows or groups\[:PATTERN\]"):
+    with pytest.raises(UsageError, match=r"offer rows or files or datasets or groups\[:PATTERN\]"):
         open_hdf5(path, samples="group")
     with pytest.raises(UsageError, match="--axis 1 has no meaning"):
         open_hdf5(path, samples="groups", axis=1)
@@ -126,6 +126,6 @@ def test_what_belongs_to_no_sample_is_named(tmp_path: Path) -> None:
         open_hdf5(path, samples="groups:/data")
     assert str(caught.value).endswith("--skip /action --skip /mask --skip '/data/note of mine'")
     source = open_hdf5(path, samples="groups:/data", skip=["/action", "mask", "/data/note of mine"])
-    assert source.names == ["demo_0", "demo_1"]
+    assert source.names == ["data/demo_0", "data/demo_1"]
     with pytest.raises(SourceError, match=r"/action belongs to no sample"):
         open_hdf5(path, samples="groups:/data", skip=["mask", "/data/note of mine"])

@@ -1,0 +1,209 @@
+"""Finds the units of a file: the file itself, its datasets, or groups that a pattern names or that look alike.
+
+A unit is known by its root: the path of its group or dataset with a leading slash, empty for the file itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+import h5py
+from natsort import natsorted
+
+from packer.errors import SourceError
+from packer.sources.hdf5.listing import walk
+from packer.sources.units import Unit
+
+#: A file of units may have ten times the links of one of rows: what lies within them is counted for each by itself.
+_MAX_LINKS = 2_000_000
+#: The group in which robomimic lists the demonstrations of each split.
+_MASK = "/mask"
+_MAX_LIST_BYTES = 2**26
+_DIGITS = re.compile(r"\d+")
+
+
+class Roots(NamedTuple):
+    """What the units of a file are.
+
+    Attributes:
+        roots: those of the units, in natural order.
+        others: topmost paths of what belongs to none.
+        splits: by name, the roots of the samples of each split that the file itself lists.
+        note: what was taken for a unit if nobody said it; None if somebody did.
+    """
+
+    roots: list[str]
+    others: list[str]
+    splits: dict[str, list[str]]
+    note: str | None
+
+
+def find_roots(file: h5py.File, unit: Unit, is_left_out: Callable[[str], bool]) -> Roots:
+    """Return the units of an open file.
+
+    Args:
+        is_left_out: tells of a path from the root of the file whether it, with all below it, is no unit and missed by
+            none.
+
+    Raises:
+        SourceError: there are no units, or far too many links.
+    """
+    if unit.name == "files":
+        return Roots([""], [], {}, None)
+    pattern = _pattern(unit)
+    tree = _tree(file, pattern, is_left_out)
+    note = None
+    if unit.name == "datasets":
+        roots = tree.datasets
+    elif pattern:
+        roots = [group for group in tree.groups if _fits(group, pattern)]
+    else:
+        roots = alike(tree.datasets)
+        roots += [name for name, same in tree.same.items() if same in roots]
+        # Groups that lie in the file itself are what anybody would take.
+        if any(root.count("/") > 1 for root in roots):
+            note = f"a sample is a group that fits {_pattern_of(roots)}; --samples groups:PATTERN takes others"
+    if not roots:
+        raise _no_units(file, unit, tree)
+    inside = set(roots)
+    others = _topmost([path for path in (*tree.datasets, *tree.dead) if not _lies_in(path, inside)], roots)
+    splits = _mask(file, roots) if _MASK in others else {}
+    return Roots(natsorted(roots), [path for path in others if not (splits and path == _MASK)], splits, note)
+
+
+class _Tree(NamedTuple):
+    """Paths of a file: its groups, datasets and dead links, and what groups met again are other names of."""
+
+    groups: list[str]
+    datasets: list[str]
+    dead: list[str]
+    same: dict[str, str]
+
+
+def _tree(file: h5py.File, pattern: Sequence[str], is_left_out: Callable[[str], bool]) -> _Tree:
+    """Return what lies in a file; groups that fit a pattern are not entered."""
+    tree = _Tree([], [], [], {})
+    known: set[str] = set()
+    for found in walk(file, _MAX_LINKS, lambda path: not (pattern and _fits(path, pattern)) and not is_left_out(path)):
+        if is_left_out(found.path):
+            continue
+        if isinstance(found.thing, h5py.Dataset):
+            tree.datasets.append(found.path)
+        elif isinstance(found.thing, h5py.Group):
+            tree.groups.append(found.path)
+            known.add(found.path)
+        elif found.same in known:
+            tree.groups.append(found.path)
+            tree.same[found.path] = found.same
+        elif found.same is None:
+            tree.dead.append(found.path)
+    return tree
+
+
+def alike(datasets: Sequence[str]) -> list[str]:
+    """Return the lowest groups that look alike and hold more than half of what there is; none if no groups do.
+
+    These are the groups that hold datasets themselves, unless a group above does; if these share no dataset, the
+    lowest are replaced by those above them, until they do. Groups look alike if each holds a dataset, by its path from
+    the group, that most hold.
+    """
+    tops = {_parent(path) for path in datasets} - {""}
+    while tops:
+        tops = {top for top in tops if not _lies_in(_parent(top), tops)}
+        held: dict[str, set[str]] = defaultdict(set)
+        for path in datasets:
+            if root := _lies_in(path, tops):
+                held[root].add(path[len(root) :])
+        usual = set(Counter(map(frozenset, held.values())).most_common(1)[0][0])
+        like = [root for root, inside in held.items() if inside & usual]
+        if 2 * len(like) > len(held):
+            return like
+        lowest = max(top.count("/") for top in tops)
+        tops = {_parent(top) if top.count("/") == lowest else top for top in tops} - {""}
+    return []
+
+
+def numbered(datasets: Sequence[str]) -> str | None:
+    """Return the pattern of groups that hold all these datasets if they look alike and differ in numbers alone."""
+    roots = alike(datasets)
+    inside = set(roots)
+    if len(roots) < 2 or len({_DIGITS.sub("", root) for root in roots}) > 1:
+        return None
+    return _pattern_of(roots) if all(_lies_in(path, inside) for path in datasets) else None
+
+
+def _no_units(file: h5py.File, unit: Unit, tree: _Tree) -> SourceError:
+    group = f"/{unit.pattern.strip('/')}"
+    if unit.pattern and not _is_wild(unit) and group != "/" and group not in tree.groups:
+        return SourceError(f"has no group {group} for --samples", file.filename)
+    what = f"groups that fit {unit.pattern}" if unit.pattern else f"{unit.name} that could be samples"
+    held = tree.groups or tree.datasets
+    holds = f"it holds {', '.join(held[:5])}{' and more' * (len(held) > 5)}" if held else "it is empty"
+    return SourceError(f"holds no {what}; {holds}", file.filename)
+
+
+def _pattern(unit: Unit) -> list[str]:
+    """Return the parts of a pattern; without a wildcard it names the group whose groups are meant."""
+    text = unit.pattern.strip("/")
+    if unit.pattern and not _is_wild(unit):
+        text = f"{text}/*".strip("/")
+    return text.split("/") if text else []
+
+
+def _is_wild(unit: Unit) -> bool:
+    return any(sign in unit.pattern for sign in "*?[")
+
+
+def _fits(path: str, pattern: Sequence[str]) -> bool:
+    parts = path[1:].split("/")
+    return len(parts) == len(pattern) and all(map(fnmatchcase, parts, pattern))
+
+
+def _pattern_of(roots: Sequence[str]) -> str:
+    """Return a pattern that these paths fit, or most if they lie at several depths."""
+    depth = Counter(root.count("/") for root in roots).most_common(1)[0][0]
+    parts = zip(*(root.split("/") for root in roots if root.count("/") == depth), strict=True)
+    return "/".join(some[0] if len(set(some)) == 1 else "*" for some in parts)
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _above(path: str) -> Iterator[str]:
+    """Yield a path, and those of the groups that hold it, up to the root."""
+    while path:
+        yield path
+        path = _parent(path)
+
+
+def _lies_in(path: str, roots: Collection[str]) -> str:
+    """Return the root that is a path or holds it; empty if none does."""
+    return next((place for place in _above(path) if place in roots), "")
+
+
+def _topmost(paths: Sequence[str], roots: Sequence[str]) -> list[str]:
+    """Return the highest groups that hold these paths and no unit, or the paths themselves."""
+    busy = {place for root in roots for place in _above(root)}
+    tops = {[place for place in _above(path) if place not in busy][-1] for path in paths}
+    return sorted(natsorted(tops), key=lambda path: path.count("/"))
+
+
+def _mask(file: h5py.File, roots: Sequence[str]) -> dict[str, list[str]]:
+    """Return the splits that `mask` lists: for each of its datasets the units that it names, by their last names.
+
+    Empty if it is anything else.
+    """
+    by_name = {root.rpartition("/")[2]: root for root in roots}
+    found: dict[str, list[str]] = {}
+    for split, listed in file[_MASK].items() if isinstance(file[_MASK], h5py.Group) else ():
+        is_list = isinstance(listed, h5py.Dataset) and listed.ndim == 1 and listed.nbytes <= _MAX_LIST_BYTES
+        if not is_list or h5py.check_string_dtype(listed.dtype) is None:
+            return {}
+        names = [name.decode("utf-8", "replace") for name in listed[()].tolist()]
+        found[split] = [by_name[name] for name in names if name in by_name]  # others were skipped
+    return {split: some for split, some in found.items() if some}
