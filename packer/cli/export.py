@@ -1,4 +1,4 @@
-"""`packer export`: a packed dataset back to PNG, PLY or HDF5 files."""
+"""`packer export`: a packed dataset back to PNG, PLY or HDF5 files, or to BasicSR's LMDB."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from packer.cli.logs import is_quiet, log_options
 from packer.cli.progress import progress
 from packer.cli.tables import counted
 from packer.cli.units import size_text, time_text
+from packer.export import KINDS, VALUES
 from packer.export import export as run
 from packer.format import manifest as manifests
 
@@ -22,27 +23,32 @@ _log = logging.getLogger(__name__)
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option(
     "--to",
-    type=click.Choice(["png", "ply", "ply-text", "hdf5"]),
+    type=click.Choice(KINDS),
     help="Kind of the files.  [default: what the dataset was packed from]",
 )
-@click.option("--fields", metavar="A,B", help="Export these fields alone.")
+@click.option("--fields", "--field", metavar="A,B", help="Export these fields alone.")
+@click.option("--values", type=click.Choice(VALUES), help="basicsr-lmdb: what each value is.  [default: png]")
 @click.option("--overwrite", is_flag=True, help="Write into a folder that holds something; files of one name go.")
 @log_options
-def export(dataset: Path, out: Path, to: str | None, fields: str | None, overwrite: bool) -> None:
+def export(dataset: Path, out: Path, to: str | None, fields: str | None, values: str | None, overwrite: bool) -> None:
     """Write the samples of DATASET as files into the folder OUT, by their names.
 
     Images become OUT/FIELD/NAME.png; clouds and meshes OUT/NAME.ply with the properties, types and comments of their
     source; rows HDF5 files with the datasets and attributes of theirs. Any dataset can go to HDF5. Every checksum is
     compared on the way.
 
+    With --to basicsr-lmdb, OUT/FIELD.lmdb are folders that BasicSR's FileClient reads; an OUT that ends in .lmdb is one
+    itself, of one field.
+
     \b
     $ packer export div2k.packed div2k.png
     $ packer export scans.packed scans --to hdf5 --fields xyz,rgb
+    $ packer export div2k.packed hr.lmdb --to basicsr-lmdb --field hr --values bmp
     """
     names = None if fields is None else [name.strip() for name in fields.split(",")]
     with progress("exporting") as shown:
         shown.start(manifests.read(dataset).samples)
-        report = run(dataset, out, to=to, fields=names, overwrite=overwrite, progress=shown.advance)
+        report = run(dataset, out, to=to, fields=names, values=values, overwrite=overwrite, progress=shown.advance)
     for note in report.notes:
         _log.warning("%s", note)
     if not is_quiet():

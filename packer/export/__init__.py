@@ -1,9 +1,9 @@
-"""Back from a packed dataset to PNG, PLY or HDF5 files.
+"""Back from a packed dataset to PNG, PLY or HDF5 files, or to BasicSR's LMDB.
 
 report = export("div2k.packed", "div2k.png")
 report = export("rows.packed", "rows", to="hdf5", fields=["x", "y"])
 """
 
-from packer.export.dataset import KINDS, ExportOptions, ExportReport, export
+from packer.export.dataset import KINDS, VALUES, ExportOptions, ExportReport, export
 
-__all__ = ["KINDS", "ExportOptions", "ExportReport", "export"]
+__all__ = ["KINDS", "VALUES", "ExportOptions", "ExportReport", "export"]

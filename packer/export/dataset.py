@@ -22,10 +22,13 @@ _WRITERS = {
     "ply": ("packer.export.ply", "PlyWriter"),
     "ply-text": ("packer.export.ply", "PlyTextWriter"),
     "hdf5": ("packer.export.hdf5", "Hdf5Writer"),
+    "basicsr-lmdb": ("packer.export.basicsr", "BasicsrWriter"),
 }
 KINDS = tuple(_WRITERS)
 #: What the kinds of sources go back to.
 _OF_SOURCE = {"images": "png", "ply": "ply", "hdf5": "hdf5"}
+#: What a value of BasicSR's LMDB may be.
+VALUES = ("png", "bmp")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +39,14 @@ class ExportOptions:
         to: one of `KINDS`; None for the kind that the samples were packed from. `ply` writes what the source files
             were (text or binary), and binary if they are not known.
         fields: names of the fields to export; None for all.
+        values: with `basicsr-lmdb`: `png`, which is small, or `bmp`, which BasicSR decodes fastest; None for png.
         overwrite: whether the folder may hold something already; files of one name are replaced.
         progress: called with the samples and raw bytes done since the last call.
     """
 
     to: str | None = None
     fields: Sequence[str] | None = None
+    values: str | None = None
     overwrite: bool = False
     progress: Progress | None = None
 
@@ -50,6 +55,8 @@ class ExportOptions:
             raise UsageError(f"cannot export to {self.to!r}; {', '.join(KINDS)} are known")
         if self.fields is not None and not self.fields:
             raise UsageError("no field is named to export")
+        if self.values is not None and (self.to != "basicsr-lmdb" or self.values not in VALUES):
+            raise UsageError(f"--values {self.values}: {' or '.join(VALUES)} is expected, with --to basicsr-lmdb")
 
 
 @dataclass(frozen=True)
@@ -114,7 +121,8 @@ def export(
     refuse_url(path)
     files = Files(path, options.overwrite)
     module, name = _WRITERS[to]
-    writer: Writer = getattr(importlib.import_module(module), name)(source, files)
+    make = getattr(importlib.import_module(module), name)
+    writer: Writer = make(source, files) if options.values is None else make(source, files, options.values)
     try:
         files.begin()
         _write(source, writer, options.progress)

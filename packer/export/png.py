@@ -30,7 +30,7 @@ class PngWriter:
 
     def __init__(self, source: PackedSource, files: Files) -> None:
         for spec in source.fields:
-            _check(spec)
+            check_png(spec)
         self.notes: list[str] = []
         self._fields = [spec.name for spec in source.fields]
         self._names = sample_names(source.names, len(source))
@@ -52,17 +52,17 @@ class PngWriter:
         """No file is open."""
 
 
-def write_png(file: BinaryIO, image: NDArray[Any]) -> None:
-    """Write an image (H, W, C) of uint8 or uint16 and 1 to 4 channels."""
+def write_png(file: BinaryIO, image: NDArray[Any], level: int = 6) -> None:
+    """Write an image (H, W, C) of uint8 or uint16 and 1 to 4 channels; `level` is zlib's, 0 to 9."""
     if image.dtype == np.uint8:
         pixels = image[:, :, 0] if image.shape[2] == 1 else image
-        Image.fromarray(np.ascontiguousarray(pixels), _MODES[image.shape[2]]).save(file, "PNG")
+        Image.fromarray(np.ascontiguousarray(pixels), _MODES[image.shape[2]]).save(file, "PNG", compress_level=level)
         return
     # Pillow has no 16-bit modes but gray.
     height, width, channels = image.shape
     file.write(SIGNATURE)
     file.writelines(chunk_parts(b"IHDR", IHDR.pack(width, height, 16, _COLOURS[channels], 0, 0, 0)))
-    data = zlib.compress(_scanlines(image), 6)
+    data = zlib.compress(_scanlines(image), level)
     for at in range(0, len(data), _CHUNK_BYTES):
         file.writelines(chunk_parts(b"IDAT", data[at : at + _CHUNK_BYTES]))
     file.writelines(chunk_parts(b"IEND", b""))
@@ -78,7 +78,7 @@ def _scanlines(image: NDArray[Any]) -> bytes:
     return lines.tobytes()
 
 
-def _check(spec: FieldSpec) -> None:
+def check_png(spec: FieldSpec) -> None:
     """Raise UsageError if a field cannot be written to PNG without a loss."""
     if spec.kind != "image" or spec.dtype not in ("uint8", "uint16") or spec.shape[2] not in _MODES:
         what = f"{spec.kind} of {spec.dtype}" + (f" with {spec.shape[2]} channels" if spec.kind == "image" else "")

@@ -1,0 +1,148 @@
+"""LMDB folders that BasicSR and its family read, one for each field: OUT/FIELD.lmdb, or OUT itself if it is called so.
+
+Each holds `data.mdb`, whose keys are the samples' names and whose values are whole PNG or BMP files, and
+`meta_info.txt` with a line `NAME.png (height,width,channels) 1` for each: what BasicSR's `make_lmdb_from_imgs` writes.
+Its code decodes BMP many times as fast as PNG (docs/benchmark.md), but BMP is as large as the pixels.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from packer.errors import UsageError
+from packer.export.files import Files, partial_path, sample_names
+from packer.export.png import check_png, write_png
+from packer.format.schema import FieldSpec
+from packer.sources.base import Block
+from packer.sources.packed import PackedSource
+
+#: What a folder is called that BasicSR takes for LMDB.
+_SUFFIX = ".lmdb"
+#: Bytes beside its pixels that a value may take, with its key, its share of LMDB's pages and the head of its file.
+_SLACK = 3 * 4096
+
+
+class BasicsrWriter:
+    """See `packer.export.dataset.Writer`.
+
+    Args:
+        values: `png` or `bmp`, what each value is.
+    """
+
+    def __init__(self, source: PackedSource, files: Files, values: str = "png") -> None:
+        for spec in source.fields:
+            (check_png if values == "png" else _check_bmp)(spec)
+        self.notes: list[str] = []
+        self._names = sample_names(source.names, len(source))
+        for name in self._names:
+            _check_key(name)
+        self._files, self._values = files, values
+        self._folders = _folders(files.folder, [spec.name for spec in source.fields])
+        # Room for every value as it is: LMDB's file grows to what is written, not to this.
+        self._room = {
+            spec.name: sum(_raw_bytes(source, spec)) * 9 // 8 + (len(source) + 1) * _SLACK for spec in source.fields
+        }
+        self._open: dict[str, lmdb.Environment] = {}
+        self._lines: dict[str, list[str]] = {spec.name: [] for spec in source.fields}
+
+    def write(self, block: Block, start: int, stop: int) -> None:
+        for field, folder in self._folders.items():
+            images: Any = block[field]
+            lines = self._lines[field]
+            if field not in self._open:
+                self._open[field] = self._new(field, folder)
+            with self._open[field].begin(write=True) as txn:
+                for image, name in zip(images, self._names[start:stop], strict=True):
+                    txn.put(name.encode(), self._coded(image))
+                    lines.append(f"{name}.png ({','.join(map(str, image.shape))}) 1\n")
+
+    def close(self) -> None:
+        for field, folder in self._folders.items():
+            environment = self._open.pop(field, None) or self._new(field, folder)
+            environment.sync(True)
+            environment.close()
+            data = self._data(folder)
+            self._files.publish(partial_path(data), data)
+            with self._files.new(f"{folder}meta_info", ".txt") as file:
+                file.writelines(line.encode() for line in self._lines[field])
+
+    def abort(self) -> None:
+        for field, environment in self._open.items():
+            environment.close()
+            partial_path(self._data(self._folders[field])).unlink(missing_ok=True)
+
+    def _data(self, folder: str) -> Path:
+        return self._files.path(f"{folder}data", ".mdb")
+
+    def _new(self, field: str, folder: str) -> lmdb.Environment:
+        partial = partial_path(self._data(folder))
+        partial.unlink(missing_ok=True)
+        # lib_version 0: files of later versions cannot be opened by the one that BasicSR is used with.
+        return lmdb.open(
+            str(partial),
+            subdir=False,
+            lib_version=0,
+            lock=False,
+            sync=False,
+            metasync=False,
+            map_size=self._room[field],
+        )
+
+    def _coded(self, image: NDArray[Any]) -> bytes:
+        file = io.BytesIO()
+        if self._values == "png":
+            write_png(file, image, level=1)
+        else:
+            Image.fromarray(np.ascontiguousarray(image[:, :, 0] if image.shape[2] == 1 else image)).save(file, "BMP")
+        return file.getvalue()
+
+
+def _folders(out: Path, fields: list[str]) -> dict[str, str]:
+    """Return where each field's folder lies below `out`, with a slash at its end.
+
+    Raises:
+        UsageError: several fields, and one folder.
+    """
+    if out.suffix != _SUFFIX:
+        return {field: f"{field}{_SUFFIX}/" for field in fields}
+    if len(fields) > 1:
+        raise UsageError(
+            f"{out} is one LMDB folder, and there are the fields {', '.join(fields)}: name one of them with --field, "
+            f"or a folder without {_SUFFIX} for all"
+        )
+    return {fields[0]: ""}
+
+
+def _raw_bytes(source: PackedSource, spec: FieldSpec) -> list[int]:
+    """Return the bytes of every sample of a field; packed datasets know all shapes."""
+    itemsize = np.dtype(spec.dtype).itemsize
+    shapes = source.shapes(spec.name)
+    if shapes is None:
+        return [itemsize * int(np.prod([n or 0 for n in spec.shape]))] * len(source)
+    return [int(n) * itemsize for n in shapes.prod(axis=1)]
+
+
+def _check_key(name: str) -> None:
+    """Raise UsageError if BasicSR could not find a sample by its name."""
+    if not name.isascii() or "." in name:
+        raise UsageError(
+            f"sample {name[:80]!r} cannot be a key that BasicSR finds: its names are ASCII, and no point "
+            "is in them; export to png and rename the files"
+        )
+
+
+def _check_bmp(spec: FieldSpec) -> None:
+    """Raise UsageError if a field cannot be written to BMP without a loss."""
+    if spec.kind != "image" or spec.dtype != "uint8" or spec.shape[2] not in (1, 3):
+        what = f"{spec.kind} of {spec.dtype}" + (f" with {spec.shape[2]} channels" if spec.kind == "image" else "")
+        raise UsageError(
+            f"field {spec.name!r} is {what}: BMP holds images of uint8 with 1 or 3 channels; "
+            "use --values png, or name other fields with --field"
+        )
