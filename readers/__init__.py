@@ -7,7 +7,8 @@ A batch passes these modules from top to bottom:
     stream      the batches of one epoch, by threads or inline; `readahead` tells the kernel what comes next
     opened      the shards of a dataset, and in `shard_map` where samples lie in them, by `packer.format.column`
     fields      reads whole samples of one field: by `gather`, or decoded, with frames that `frame_cache` keeps
-    rows        reads some rows of samples: for `crop`, for `points`, for regions; `draws` makes the random numbers
+    items       which sample a number means: of all, of a split, or a window of which
+    rows        reads some rows of samples: for `crop`, `windows`, `points`, regions; `draws` makes the random numbers
     checking    compares frames with their checksums before any of these is read, with `verify=True`
     batch       what is handed out, also to torch's DataLoader; `device` moves it there, `monitor` times the wait
 
@@ -21,5 +22,6 @@ from readers.device import to_device
 from readers.loader import Loader
 from readers.monitor import DataTimeMonitor
 from readers.points import PointSample
+from readers.windows import Windows
 
-__all__ = ["Crop", "DataTimeMonitor", "Loader", "PackedDataset", "PointSample", "Ragged", "to_device"]
+__all__ = ["Crop", "DataTimeMonitor", "Loader", "PackedDataset", "PointSample", "Ragged", "Windows", "to_device"]

@@ -141,16 +141,17 @@ class CheckedReader:
         self._reader = reader
         self._checker = checker
         # Raw fields of one shape have one number a sample instead of a row.
-        self._flat = reader.locate(np.zeros(0, np.int64), np.zeros(0, np.uint64)).ndim == 1
+        none = np.zeros(0, np.int64)
+        self._flat = reader.locate(none, none.view(np.uint64), none).ndim == 1
 
     @property
     def field(self) -> Field:
         return self._reader.field
 
-    def locate(self, numbers: Numbers, visits: Visits | None = None) -> Numbers:
+    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
         """Return the places as the reader has them, and the numbers of their samples, (n, m + 1)."""
         self._checker.check_shapes(numbers)
-        places = self._reader.locate(numbers, visits)
+        places = self._reader.locate(numbers, visits, anchors)
         return np.concatenate([places[:, None] if self._flat else places, numbers[:, None]], axis=1)
 
     def spans(self, located: Numbers) -> Numbers:
@@ -171,5 +172,7 @@ class CheckedReader:
 
 
 def checked(readers: Mapping[str, FieldReader], checkers: Mapping[str, Checker]) -> dict[str, FieldReader]:
-    """Return the readers by field, each checked."""
-    return {name: CheckedReader(reader, checkers[name]) for name, reader in readers.items()}
+    """Return the readers by field, each checked; those that read no field stay as they are."""
+    return {
+        name: CheckedReader(reader, checkers[name]) if name in checkers else reader for name, reader in readers.items()
+    }

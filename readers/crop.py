@@ -2,15 +2,15 @@
 
     ds = PackedDataset(path, crop=Crop(size=64, of="hr", aligned={"lr": 4}))
 
-Random places, flips and turns are drawn anew each time that a sample is read (see `draws.py`).
+Random places, flips and turns are drawn anew each time that a sample is read (see `draws.py`): once for all steps of
+a window, and for all fields that are cropped.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from readers.arrays import TORCH_DTYPES, Allocate, Numbers
 from readers.draws import CROPS, Draws, Visits, below
 from readers.order import check_seed
 from readers.rows import SampleRows, Wanted, part_of
+from readers.windows import Steps
 
 #: Words that a crop takes: row, column, flip, turn.
 COUNT = 4
@@ -33,14 +34,15 @@ Describe = Callable[[int], str]
 
 @dataclass(frozen=True, eq=False)
 class Crop:
-    """What is cut from every sample.
+    """What is cut from every sample, or from every step of it.
 
     The field `of` is cropped to `size`; a field in `aligned` to `size / scale`, at the place divided by `scale`,
     and `of` must be exactly `scale` times as high and as wide. Other fields stay as they are.
 
     Args:
         size: pixels of a crop of `of`: an int for a square, or (height, width).
-        of: name of the field that is cropped: an image, or an array of two axes or more.
+        of: name of the field that is cropped: an image, or an array of two axes or more, such as (H, W, C), or steps of
+            them, (T, H, W, C).
         aligned: scale of each field that is cropped along: how many pixels of `of` lie on one of its own, 1 or more.
         seed: of places, flips and turns. Two datasets with different seeds are cropped differently in the same epoch.
         flips: mirrors half of the samples left to right, all their cropped fields alike.
@@ -48,6 +50,8 @@ class Crop:
             square are equally likely.
         at: where crops begin. None: anywhere, at random; with `aligned` at multiples of the scales. `"center"`: in the
             middle. (row, column): there, in every sample. An array (samples, 2): there, by sample number.
+        axes: which two axes of a sample are rows and columns, of every cropped field: (1, 2) or (-2, -1) for (C, H, W).
+            By default the first two, or those after the first: of an array of four axes, and where this has windows.
 
     Raises:
         UsageError: these cannot be or do not go together.
@@ -60,6 +64,7 @@ class Crop:
     flips: bool = False
     turns: bool = False
     at: str | ArrayLike | None = None
+    axes: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
@@ -76,6 +81,8 @@ class Crop:
             raise UsageError(f"crop: turns need squares, not {height} x {width} pixels")
         if self.of in self.aligned:
             raise UsageError(f"crop: {self.of!r} is what the others are aligned with; leave it out of aligned")
+        if self.axes is not None and (len(self.axes) != 2 or self.axes[1] - self.axes[0] != 1 or not self.axes[1]):
+            raise UsageError(f"crop: axes {self.axes!r}: those of rows and columns, one after the other, are expected")
         self.given()
 
     @property
@@ -104,21 +111,35 @@ class Crop:
             raise UsageError("crop: at is a (row, column) of int, or an array of them of shape (samples, 2)")
         return places.astype(np.int64)
 
-    def check(self, fields: Mapping[str, Field], samples: int) -> None:
-        """Raise UsageError if fields or samples of a dataset cannot be cropped like this."""
+    def row_axis(self, found: Field, has_windows: bool) -> int:
+        """Return which axis of a field holds rows; columns are the next one."""
+        if self.axes is not None:
+            return self.axes[0] + (len(found.shape) if self.axes[0] < 0 else 0)
+        return 1 if has_windows or len(found.shape) == 4 else 0
+
+    def check(self, fields: Mapping[str, Field], samples: int, windowed: Collection[str] = ()) -> None:
+        """Raise UsageError if fields or samples of a dataset cannot be cropped like this.
+
+        Args:
+            windowed: names of the fields of which windows are read.
+        """
         for name in self.scales:
             if name not in fields:
                 raise UsageError(f"crop: no field {name!r} is read; there are {', '.join(fields)}")
-            found = fields[name]
-            if found.kind == "text" or len(found.shape) < 2 or None in found.shape[2:]:
-                axes: Any = list(found.shape)
-                raise UsageError(
-                    f"crop: field {name!r} is {found.kind} of shape {axes}; rows, columns and fixed axes after them "
-                    "are expected"
-                )
+            self._check_axes(fields[name], name in windowed)
         places = self.given()
         if places is not None and places.ndim == 2 and len(places) != samples:
             raise UsageError(f"crop: at holds {len(places)} places for {samples} samples")
+
+    def _check_axes(self, found: Field, has_windows: bool) -> None:
+        axis, shape = self.row_axis(found, has_windows), found.shape
+        said = f"crop: field {found.name!r} is {found.kind} of shape {list(shape)}"
+        if found.kind == "text" or not has_windows <= axis < len(shape) - 1 or None in shape[axis + 2 :]:
+            raise UsageError(f"{said}; rows, columns and fixed axes after them are expected")
+        if found.kind == "image" and axis:
+            raise UsageError(f"{said}, stored as (H, W, C); its rows and columns are the axes 0 and 1")
+        if None in shape[has_windows:axis]:
+            raise UsageError(f"{said}; axes before the rows are fixed, or the first has windows (windows=Windows(...))")
 
 
 def is_random(crop: Crop) -> bool:
@@ -144,7 +165,7 @@ class Placing:
         Raises:
             UsageError: one is smaller than a crop.
         """
-        sizes = self.source.locate(numbers)[:, SHAPE : SHAPE + 2]
+        sizes = self.source.locate(numbers)[:, SHAPE + self.source.axis :][:, :2]
         small = (sizes < self.crop.shape).any(axis=1)
         if small.any():
             at = int(small.argmax())
@@ -193,50 +214,72 @@ class CropReader:
     """Crops of one field. Reads like any other field of fixed shape.
 
     Args:
-        source: the field.
+        source: the field; its rows are those of the crops.
         scale: how many pixels of the field that it is aligned with lie on one of its own.
+        steps: of its windows; None if all of a sample is cropped.
     """
 
-    def __init__(self, source: SampleRows, placing: Placing, scale: int) -> None:
+    def __init__(self, source: SampleRows, placing: Placing, scale: int, steps: Steps | None = None) -> None:
         self._source = source
         self._placing = placing
         self._scale = scale
-        stored = source.field
+        self._steps = steps
+        shape, axis = source.field.shape, source.axis
         height, width = (n // scale for n in placing.crop.shape)
-        self.field = part_of(stored, (height, width, *stored.shape[2:]))
-        self._shape = (height, width, *(n or 0 for n in stored.shape[2:]))
-        self._cell = self.field.fixed_bytes // (height * width)
+        before = shape[:axis] if steps is None else (len(steps.offsets), *shape[1:axis])
+        self.field = part_of(source.field, (*before, height, width, *shape[axis + 2 :]))
+        self._shape = tuple(n or 0 for n in self.field.shape)
+        #: Planes that are cropped at one place, of a sample or of a step: the channels of (C, H, W), say.
+        self._planes = math.prod(n or 0 for n in shape[steps is not None : axis])
+        self._crop = (height, width)
+        self._cell = source.field.itemsize * math.prod(n or 0 for n in shape[axis + 2 :])
 
-    def locate(self, numbers: Numbers, visits: Visits | None = None) -> Numbers:
-        """Return the places of samples, and row, column and orientation of their crops, (n, m + 3).
+    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
+        """Return the places of samples, anchor steps, and row, column and orientation of their crops, (n, m + 4).
 
         Raises:
             UsageError: a sample is smaller than a crop, or not of the size that the scale asks for.
         """
         located = self._source.locate(numbers)
         sizes = self._placing.sizes(numbers)
-        self._check(numbers, located[:, SHAPE : SHAPE + 2], sizes)
+        self._check(numbers, located[:, SHAPE + self._source.axis :][:, :2], sizes)
         places = self._placing.places(numbers, sizes, visits)
         places[:, :2] //= self._scale
-        return np.concatenate([located, places], axis=1)
+        at = np.zeros_like(numbers) if anchors is None else anchors
+        return np.concatenate([located, at[:, None], places], axis=1)
 
     def spans(self, located: Numbers) -> Numbers:
-        """Return address and size of the rows of the crops, or of the frames that hold them, (n, 2)."""
-        top = located[:, -3]
-        return self._source.spans(located[:, :-3], top, top + self._shape[0] - 1)
+        """Return the address and size of the rows of the crops and what lies between them, (n, 2)."""
+        tops = self._tops(located)
+        if not tops.size:
+            return np.zeros((len(located), 2), np.int64)
+        return self._source.spans(located[:, :-4], tops.min(axis=1), tops.max(axis=1) + self._crop[0] - 1)
 
     def read(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
-        """Return the crops, (n, height, width, ...), in new memory or in what `allocate` gives.
+        """Return the crops, (n, ..., height, width, ...), in new memory or in what `allocate` gives.
 
         Raises:
             DamagedError: a frame cannot be decoded.
         """
-        rows = located[:, -3, None] + np.arange(self._shape[0])
-        wanted = Wanted(rows, located[:, -2] * self._cell, self._shape[1] * self._cell)
-        flat = self._source.read(located[:, :-3], wanted, allocate)
-        crops = flat.view(TORCH_DTYPES[self.field.dtype]).view(len(located), *self._shape)
-        orient(crops.numpy(), located[:, -1])
-        return crops
+        height, width = self._crop
+        tops = self._tops(located)
+        n, planes = tops.shape
+        rows = (tops[:, :, None] + np.arange(height)).reshape(n, planes * height)
+        wanted = Wanted(rows, located[:, -2] * self._cell, width * self._cell)
+        flat = self._source.read(located[:, :-4], wanted, allocate)
+        crops = flat.view(-1).view(TORCH_DTYPES[self.field.dtype])
+        cell = self._cell // self.field.itemsize
+        orient(crops.view(n, planes, height, width, cell).numpy(), located[:, -1])
+        crops = crops.view(n, *self._shape)
+        return crops if self._steps is None else self._steps.fill(crops, located[:, -4], located[:, SHAPE])
+
+    def _tops(self, located: Numbers) -> Numbers:
+        """Return the first row of each plane of the crops, counted through all planes of a sample, (n, planes)."""
+        planes = np.arange(self._planes)[None]
+        if self._steps is not None:
+            steps = self._steps.of(located[:, -4], located[:, SHAPE])
+            planes = (steps[:, :, None] * self._planes + planes).reshape(len(steps), steps.shape[1] * self._planes)
+        return planes * located[:, SHAPE + self._source.axis, None] + located[:, -3, None]
 
     def _check(self, numbers: Numbers, own: Numbers, sizes: Numbers) -> None:
         wrong = (own * self._scale != sizes).any(axis=1)
@@ -249,12 +292,12 @@ class CropReader:
 
 
 def orient(crops: NDArray[np.generic], orientations: Numbers) -> None:
-    """Turns crops (n, h, w, ...) by quarters against the clock, then mirrors those of 4 and more, in place."""
+    """Turns crops (n, planes, h, w, ...) by quarters against the clock, then mirrors those of 4 and more, in place."""
     for orientation in range(1, 8):
         chosen = np.flatnonzero(orientations == orientation)
         if len(chosen):
-            turned = np.rot90(crops[chosen], orientation % 4, axes=(1, 2))
-            crops[chosen] = turned[:, :, ::-1] if orientation > 3 else turned
+            turned = np.rot90(crops[chosen], orientation % 4, axes=(2, 3))
+            crops[chosen] = turned[:, :, :, ::-1] if orientation > 3 else turned
 
 
 def _by(size: NDArray[np.int64] | tuple[int, int]) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch.utils.data import Dataset
 
-from packer.errors import UsageError
+from packer.errors import MissingNameError, UsageError
 from packer.format import manifest as manifests
 from packer.format.names import Names
 from packer.format.schema import Field
@@ -24,9 +24,11 @@ from readers.crop import Crop, CropReader, Placing, is_random
 from readers.draws import new_visits
 from readers.fields import FieldReader, as_images, gathered
 from readers.indexing import is_single, sample_number, sample_numbers
+from readers.items import Items
 from readers.opened import Opened, describe, in_words, open_names
 from readers.points import PointSample, PointsReader, Subset
 from readers.rows import SampleRows, read_region
+from readers.windows import IS_PAD, PadReader, WindowReader, Windows
 
 if TYPE_CHECKING:
     from packer.remote.mirror import Mirror
@@ -34,7 +36,18 @@ if TYPE_CHECKING:
 Transform = Callable[[Any], Any]
 
 #: Attributes that follow from the path and are not pickled.
-_FOUND_BY_PATH = ("manifest", "fields", "_opened", "_by_shard", "_names", "_readers", "_checked", "_process")
+_FOUND_BY_PATH = (
+    "manifest",
+    "fields",
+    "_samples",
+    "_items",
+    "_opened",
+    "_by_shard",
+    "_names",
+    "_readers",
+    "_checked",
+    "_process",
+)
 
 
 class PackedDataset(Dataset[Any]):
@@ -48,6 +61,9 @@ class PackedDataset(Dataset[Any]):
         ds[[3, 5]]; ds[["a", "b"]]; ds[10:20]     # one batch: dict of tensors, in the order asked
         ds[mask]                                  # array, tensor or mask likewise
 
+    With `windows` an item is a window, with `split` it is a sample of that split: `len(ds)` counts them, and numbers go
+    from 0 to `len(ds) - 1`.
+
     Images come as (C, H, W), batches of them as (B, C, H, W) in channels_last memory; a field that is ragged in its
     first axis as `Ragged` (batch) or (n, ...) (sample); ragged in others as a list of tensors; text as str.
     All tensors are the caller's own and writable.
@@ -55,13 +71,15 @@ class PackedDataset(Dataset[Any]):
     Args:
         path: folder of the packed dataset, or its URL as fsspec takes it, such as `s3://bucket/set`. Of a URL the
             manifest is read at once, the names when the first is asked for, and each shard (whole, checked by digest)
-            when the first of its samples is; `Loader`, crops, subsets of points and `verify` ask for all shards at
-            once. They stay in the cache.
+            when the first of its samples is; `Loader`, crops, windows, subsets of points and `verify` ask for all
+            shards at once. They stay in the cache.
         fields: names of the fields to read, in order, or the name of one; all by default. The others are not touched.
         transform: called once on what is handed out: the dict of one sample, or that of a whole batch. In whichever
             thread reads: with `Loader(threads=n)` by n threads at once, with `threads="auto"` by one.
         crop: reads crops of one size from pictures of different sizes; see `Crop`.
         sample_points: reads so many points of every cloud, chosen at random; see `PointSample`.
+        windows: reads some steps of episodes, clips or sequences at a time; see `Windows`.
+        split: name of the split to read; numbers and names are those of its samples.
         verify: compares every frame with its checksum before it is decoded or copied; a wrong one is a `DamagedError`
             that names field and sample. Where frames say nothing of a sample's shape, since several of its axes are
             ragged, the whole of each shard is compared with its digest when it is first used. Without `verify` damage
@@ -80,7 +98,8 @@ class PackedDataset(Dataset[Any]):
         ManifestError: the manifest is wrong.
         DatasetError: there is no packed dataset.
         RemoteError: a file behind a URL cannot be had; also when the first sample is read.
-        UsageError: no field of a name in `fields`, or none that can be cropped or sampled like this.
+        UsageError: no field of a name in `fields`, none that can be cropped, sampled or read in windows like this, or
+            no split of that name.
     """
 
     def __init__(
@@ -90,6 +109,8 @@ class PackedDataset(Dataset[Any]):
         transform: Transform | None = None,
         crop: Crop | None = None,
         sample_points: int | PointSample | None = None,
+        windows: Windows | None = None,
+        split: str | None = None,
         verify: bool = False,
         cache: str | os.PathLike[str] | None = None,
         cache_bytes: int | None = None,
@@ -101,14 +122,19 @@ class PackedDataset(Dataset[Any]):
         self._chosen = (fields,) if isinstance(fields, str) else None if fields is None else tuple(fields)
         self.crop = crop
         self.sample_points = PointSample(sample_points) if isinstance(sample_points, int) else sample_points
+        self.windows = windows
+        self.split = split
         self.verify = verify
         self._read_manifest()
-        _check_parts(self.crop, self.sample_points, self.fields, len(self))
+        _check_parts(self.crop, self.sample_points, self.windows, self.fields, self._samples.samples)
 
     def _read_manifest(self) -> None:
         self.manifest = manifests.read(self.path) if self._mirror is None else self._mirror.manifest()
         self.fields: dict[str, Field] = _choose(self.manifest.fields, self._chosen, self.path)
         self._names: Names | None = None
+        # The samples that are read, of which there may be many windows.
+        self._samples = Items(self.manifest.samples, None if self.split is None else self.manifest.split(self.split))
+        self._items = self._samples if self.windows is None else None
         self._forget_opened()
 
     def _forget_opened(self) -> None:
@@ -128,16 +154,25 @@ class PackedDataset(Dataset[Any]):
             self._by_shard = ByShard(self._mirror, self.manifest, list(self.fields))
 
     def __len__(self) -> int:
-        return self.manifest.samples
+        return len(self.items)
+
+    @property
+    def items(self) -> Items:
+        """Which sample each number means; the windows are counted when they are first asked for."""
+        if self._items is None:
+            assert self.windows is not None
+            self._items = _windows_of(self.windows, self._samples, self.fields, self.opened)
+        return self._items
 
     def __repr__(self) -> str:
         place = str(self.path) if self._mirror is None else self._mirror.url
-        return f"PackedDataset({place!r}: {len(self):,} samples of {', '.join(self.fields)})"
+        windows = "" if self.windows is None else "windows of "
+        return f"PackedDataset({place!r}: {windows}{self._samples.samples:,} samples of {', '.join(self.fields)})"
 
     @property
     def names(self) -> SampleNames | None:
         """Name of every sample, a sequence that looks them up as they are asked for; None without names."""
-        return SampleNames(self) if self.manifest.names else None
+        return SampleNames(self, self._samples) if self.manifest.names else None
 
     @property
     def classes(self) -> list[str] | None:
@@ -167,14 +202,14 @@ class PackedDataset(Dataset[Any]):
             readers: Mapping[str, FieldReader] = self.opened.readers
             if self._has_parts:
                 describes = partial(describe, self.path, self.manifest)
-                readers = _part_readers(self.opened, self.crop, self.sample_points, describes)
+                readers = _part_readers(self.opened, self.crop, self.sample_points, self.windows, describes)
             self._readers = checked(readers, self._checkers()) if self.verify else readers
         return self._readers
 
     @property
     def _has_parts(self) -> bool:
-        """Whether crops or points are read instead of whole samples."""
-        return self.crop is not None or self.sample_points is not None
+        """Whether crops, points or windows are read instead of whole samples."""
+        return self.crop is not None or self.sample_points is not None or self.windows is not None
 
     def _checkers(self) -> dict[str, Checker]:
         """Return what checks each field, for as long as the shards are open."""
@@ -229,11 +264,11 @@ class PackedDataset(Dataset[Any]):
         return (self[i] for i in range(len(self)))
 
     def numbers(self, index: Any) -> Numbers:
-        """Numbers of the samples that an index of many asks for, (n,) int64."""
+        """Numbers of the items that an index of many asks for, (n,) int64."""
         return sample_numbers(index, len(self), self._numbers_of)
 
     def gather(self, numbers: Numbers, allocate: Allocate | None = None) -> dict[str, Any]:
-        """Return the batch of the samples `numbers` (n,), untransformed: field name to values.
+        """Return the batch of the items `numbers` (n,), untransformed: field name to values.
 
         Args:
             numbers: within 0 to len(self) - 1.
@@ -241,16 +276,19 @@ class PackedDataset(Dataset[Any]):
         """
         if self._process != os.getpid():
             self._forget_opened()
+        samples, anchors = self.items.of(numbers)
         by_shard = self._by_shard
         if by_shard is not None:
             if not by_shard.is_whole:
-                return by_shard.gather(numbers)
+                return by_shard.gather(samples)
             self._by_shard = None
         visits = new_visits(len(numbers)) if draws_parts(self.crop, self.sample_points) else None
-        return gathered(self.readers, numbers, allocate, visits)
+        return gathered(self.readers, samples, allocate, visits, anchors)
 
     def read(self, index: Any, field: str, rows: slice | None = None, columns: slice | None = None) -> Any:
-        """Return a region of one sample of one field, whatever `crop` says; only the frames it lies in are read.
+        """Return a region of one sample of one field, whatever `crop` and `windows` say.
+
+        Only the frames that it lies in are read.
 
             ds.read(3, "hr", rows=slice(100, 164), columns=slice(0, 64))      # (C, 64, 64)
             ds.read("scan", "xyz", rows=slice(0, 1000))                       # (1000, 3)
@@ -266,7 +304,8 @@ class PackedDataset(Dataset[Any]):
         """
         if field not in self.fields:
             raise UsageError(f"{self.path}: no field {field!r} is read; there are {', '.join(self.fields)}")
-        number = sample_number(index, len(self), self._numbers_of)
+        own = sample_number(index, self._samples.samples, self.sample_numbers)
+        number = int(self._samples.in_whole(np.array([own]))[0])
         if self._process != os.getpid():
             self._forget_opened()
         opened, number = (self.opened, number) if self._by_shard is None else self._by_shard.holding(number)
@@ -290,8 +329,24 @@ class PackedDataset(Dataset[Any]):
         vars(self).update(state)
         self._read_manifest()
 
+    def sample_numbers(self, names: Sequence[str]) -> Numbers:
+        """Return the numbers of the samples of some names, (n,), in the split if one is read.
+
+        Raises:
+            MissingNameError: no sample has one of the names.
+        """
+        found = self._samples.in_split(self.name_table.numbers(names))
+        if len(found) and found.min() < 0:
+            raise MissingNameError(f"{self.path}: {names[int(found.argmin())]!r} is not in the split {self.split!r}")
+        return found
+
     def _numbers_of(self, names: Sequence[str]) -> Numbers:
-        return self.name_table.numbers(names)
+        if self.windows is not None:
+            raise UsageError(
+                f"{self.path}: a name is that of a sample, and a sample has many windows: ask for these by number, or "
+                "for some steps of a sample by ds.read(name, field, rows=slice(start, stop))"
+            )
+        return self.sample_numbers(names)
 
     def _transformed(self, value: Any) -> Any:
         return value if self.transform is None else self.transform(value)
@@ -327,22 +382,42 @@ def draws_parts(crop: Crop | None, points: PointSample | None) -> bool:
     return points is not None or (crop is not None and is_random(crop))
 
 
-def _check_parts(crop: Crop | None, points: PointSample | None, fields: Mapping[str, Field], samples: int) -> None:
+def _check_parts(
+    crop: Crop | None, points: PointSample | None, windows: Windows | None, fields: Mapping[str, Field], samples: int
+) -> None:
     """Raise UsageError if a dataset cannot be read like this, as far as its schema tells."""
+    if crop is not None and not isinstance(crop, Crop):
+        raise UsageError(f'crop {crop!r}: a readers.Crop is expected, such as Crop(size=64, of="hr")')
+    if windows is not None:
+        if not isinstance(windows, Windows):
+            raise UsageError(f"windows {windows!r}: a readers.Windows is expected, such as Windows(16, stride=4)")
+        if points is not None:
+            raise UsageError("windows and sample_points do not go together: steps are read in order, points are not")
+        windows.check(fields, crop.scales if crop else ())
     if crop is not None:
-        if not isinstance(crop, Crop):
-            raise UsageError(f'crop {crop!r}: a readers.Crop is expected, such as Crop(size=64, of="hr")')
-        crop.check(fields, samples)
+        crop.check(fields, samples, windows.offsets(fields) if windows else ())
     if points is not None:
         if not isinstance(points, PointSample):
             raise UsageError(f"sample_points {points!r}: a number of points or a readers.PointSample is expected")
         points.candidates(fields)
 
 
+def _windows_of(windows: Windows, samples: Items, fields: Mapping[str, Field], opened: Opened) -> Items:
+    """Return the windows of some samples."""
+    offsets = windows.offsets(fields)
+    numbers = samples.in_whole(np.arange(samples.samples))
+    lengths = {name: opened.places[name].lengths()[numbers] for name in offsets}
+    return samples.in_windows(windows.anchors(offsets, lengths))
+
+
 def _part_readers(
-    opened: Opened, crop: Crop | None, points: PointSample | None, describe: Callable[[int], str]
+    opened: Opened,
+    crop: Crop | None,
+    points: PointSample | None,
+    windows: Windows | None,
+    describe: Callable[[int], str],
 ) -> dict[str, FieldReader]:
-    """Return what reads each field: crops and subsets of points of some, and whole samples of the others.
+    """Return what reads each field: crops, windows and subsets of points of some, and whole samples of the others.
 
     Args:
         describe: a sample in words, by its number.
@@ -354,14 +429,23 @@ def _part_readers(
     scales = crop.scales if crop else {}
     if set(tied) & set(scales):
         raise UsageError("crop and sample_points do not go together for one field; name others in PointSample's fields")
-    rows = {name: SampleRows(opened.places[name]) for name in (*tied, *scales)}
     readers: dict[str, FieldReader] = dict(opened.readers)
+    steps = windows.steps_of({name: reader.field for name, reader in readers.items()}) if windows else {}
     if crop:
+        axes = {name: crop.row_axis(readers[name].field, name in steps) for name in scales}
+        rows = {name: SampleRows(opened.places[name], axis) for name, axis in axes.items()}
         placing = Placing(crop, rows[crop.of], describe)
-        readers |= {name: CropReader(rows[name], placing, scale) for name, scale in scales.items()}
+        readers |= {name: CropReader(rows[name], placing, scale, steps.get(name)) for name, scale in scales.items()}
     if points:
+        rows = {name: SampleRows(opened.places[name]) for name in tied}
         subset = Subset(points)
         readers |= {name: PointsReader(rows[name], rows[tied[0]], subset, describe) for name in tied}
+    for name, own in steps.items():
+        source = SampleRows(opened.places[name])
+        if name not in scales:
+            readers[name] = WindowReader(source, own)
+        if own.pad:
+            readers[name + IS_PAD] = PadReader(source, own)
     return readers
 
 
@@ -374,25 +458,33 @@ def _tied(opened: Opened, points: PointSample) -> list[str]:
 
 
 class SampleNames(Sequence[str]):
-    """Names of the samples of a dataset, by number."""
+    """Names of the samples of a dataset, or of its split, by number."""
 
-    def __init__(self, dataset: PackedDataset) -> None:
+    def __init__(self, dataset: PackedDataset, samples: Items) -> None:
         self._dataset = dataset
+        self._samples = samples
 
     def __len__(self) -> int:
-        return len(self._dataset)
+        return self._samples.samples
 
     def __getitem__(self, index: Any) -> Any:
-        table = self._dataset.name_table
         if is_single(index):
-            return table.name(sample_number(index, len(self), table.numbers))
-        return [table.name(i) for i in self._dataset.numbers(index).tolist()]
+            return self._names([sample_number(index, len(self), self._dataset.sample_numbers)])[0]
+        return self._names(sample_numbers(index, len(self), self._dataset.sample_numbers))
 
     def __iter__(self) -> Iterator[str]:
-        return map(self._dataset.name_table.name, range(len(self)))
+        return (self._names([number])[0] for number in range(len(self)))
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self._dataset.name_table.contains(name)
+        table = self._dataset.name_table
+        return (
+            isinstance(name, str)
+            and table.contains(name)
+            and int(self._samples.in_split(table.numbers([name]))[0]) >= 0
+        )
+
+    def _names(self, numbers: Sequence[int] | Numbers) -> list[str]:
+        return list(map(self._dataset.name_table.name, self._samples.in_whole(np.asarray(numbers)).tolist()))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
@@ -407,7 +499,7 @@ class SampleNames(Sequence[str]):
     def index(self, value: str, start: int = 0, stop: int | None = None) -> int:
         """Return the number of the sample of a name; ValueError if none has it."""
         if value in self:
-            number = int(self._dataset.name_table.numbers([value])[0])
+            number = int(self._dataset.sample_numbers([value])[0])
             if start <= number < (len(self) if stop is None else stop):
                 return number
         raise ValueError(f"no sample is named {value!r}")

@@ -70,14 +70,14 @@ def block_samples(dataset: PackedDataset) -> int:
 
 
 def _block_edges(dataset: PackedDataset) -> Numbers:
-    """First sample of every block, and the number of samples; a block lies in one shard."""
+    """First item of every block, and the number of items; a block lies in one shard."""
     block = block_samples(dataset)
     edges = []
     first = 0
     for shard in dataset.manifest.shards:
         edges.append(np.arange(first, first + shard.samples, block, dtype=np.int64))
         first += shard.samples
-    return np.concatenate([*edges, [first]])
+    return dataset.items.before(np.concatenate([*edges, [first]]))
 
 
 def _window(dataset: PackedDataset) -> int:

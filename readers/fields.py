@@ -44,11 +44,12 @@ class FieldReader(Protocol):
     @property
     def field(self) -> Field: ...
 
-    def locate(self, numbers: Numbers, visits: Visits | None = None) -> Numbers:
+    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
         """Return the places of samples (n,): an array with one row a sample.
 
         Args:
             visits: (n,), by which random crops and points are drawn, see `draws.py`. Other readers need none.
+            anchors: (n,), at which windows lie, see `windows.py`. Other readers need none.
         """
 
     def spans(self, located: Numbers) -> Numbers:
@@ -58,17 +59,20 @@ class FieldReader(Protocol):
         """Return the values of the samples, in new memory or in what `allocate` gives."""
 
 
-def locate_all(readers: Iterable[FieldReader], numbers: Numbers, visits: Visits | None = None) -> list[Numbers]:
+def locate_all(
+    readers: Iterable[FieldReader], numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None
+) -> list[Numbers]:
     """Return the places of samples (n,) in several fields of one dataset; uncompressed ones are found together.
 
     Args:
         visits: (n,), if random parts of samples are read.
+        anchors: (n,), if windows of samples are read.
     """
     addresses: Numbers | None = None
     found = []
     for reader in readers:
         if type(reader) is not FixedRaw:
-            found.append(reader.locate(numbers, visits))
+            found.append(reader.locate(numbers, visits, anchors))
             continue
         if addresses is None:
             addresses = reader.addresses.of_all(numbers)
@@ -114,7 +118,7 @@ class FixedRaw:
         for row, reader in enumerate(readers):
             reader.row, reader.addresses = row, joined
 
-    def locate(self, numbers: Numbers, visits: Visits | None = None) -> Numbers:
+    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
         """Address of each sample, in elements, (n,)."""
         return self.addresses.of(self.row, numbers)
 
@@ -141,7 +145,7 @@ class _Decoded:
         self._codec = FrameCodec(self.field.codec, self.field.np_dtype, self.field.channels)
         self._dtype = TORCH_DTYPES[self.field.dtype]
 
-    def locate(self, numbers: Numbers, visits: Visits | None = None) -> Numbers:
+    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
         """Return the places and shapes of samples, (n, SHAPE + axes).
 
         Raises:
@@ -393,18 +397,20 @@ def gathered(
     numbers: Numbers,
     allocate: Allocate | None = None,
     visits: Visits | None = None,
+    anchors: Numbers | None = None,
 ) -> dict[str, Any]:
     """Return samples (n,) of some fields of one open dataset: field name to values.
 
     Args:
         allocate: gives the memory that each field is read into; torch's allocator by default.
         visits: (n,), where random parts of samples are read.
+        anchors: (n,), where windows of samples are read.
     """
     in_worker = get_worker_info() is not None
     # Shared memory within a worker process of DataLoader, where a batch would else be copied once more.
     memory = allocate or (shared if in_worker else None)
     out = {}
-    located = iter(locate_all(readers.values(), numbers, visits))
+    located = iter(locate_all(readers.values(), numbers, visits, anchors))
     for name, reader in readers.items():
         values = as_images(reader.field, reader.read(next(located), memory))
         out[name] = for_worker(reader.field, values) if in_worker else values

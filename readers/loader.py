@@ -276,13 +276,13 @@ def _is_heavy(dataset: PackedDataset, name: str) -> bool:
     field = dataset.fields[name]
     if all(config["id"] in LZ4 for config in field.codec) or not len(dataset):
         return False
-    mean = dataset.manifest.columns[name].raw / len(dataset)
+    mean = dataset.manifest.columns[name].raw / dataset.manifest.samples
     return mean * (field.frame.samples or 1) >= THREAD_BYTES
 
 
 def _is_long(dataset: PackedDataset) -> bool:
     """Whether machine code decodes an epoch, for so long that threads are worth starting."""
-    if dataset.crop is not None or dataset.sample_points is not None:
+    if dataset.crop is not None or dataset.sample_points is not None or dataset.windows is not None:
         return False
     raw = [(field, dataset.manifest.columns[field.name].raw) for field in dataset.fields.values()]
     return sum(nbytes for _, nbytes in raw) >= LONG_RUNS * CODED_RUN_BYTES and machine_decodes(raw)

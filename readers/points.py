@@ -111,7 +111,7 @@ class PointsReader:
         self.field = part_of(source.field, (subset.count, *source.field.shape[1:]))
         self._shape = tuple(n or 0 for n in self.field.shape)
 
-    def locate(self, numbers: Numbers, visits: Visits | None = None) -> Numbers:
+    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
         """Return the places of samples, and their visits and lengths, (n, m + 2).
 
         Raises:

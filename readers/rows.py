@@ -7,6 +7,7 @@ one decode for every frame touched.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,15 +17,18 @@ import torch
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from packer.codecs.frames import FrameCodec
-from packer.codecs.stages import Buffer
+from packer.codecs.frames import FrameCodec, Frames
 from packer.errors import UsageError
-from packer.format.column import BEFORE, SHAPE, START, STORED
+from packer.format.column import BEFORE, BYTES, SHAPE, START, STORED
 from packer.format.schema import Field, FrameRule
 from readers.arrays import TORCH_DTYPES, Allocate, Numbers
 from readers.fields import damaged
+from readers.frame_cache import distinct
 from readers.gather import Records, fresh
 from readers.shard_map import Places
+
+#: Frames are decoded so many bytes at a time: what is copied from them is still in the processor's cache.
+DECODED_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -60,10 +64,13 @@ class SampleRows:
 
     Args:
         places: where its samples lie.
+        axis: the axis whose indexes are rows; with axes before it, rows are counted through all of these: of an array
+            (T, H, W) with axis 1, row `t * H + y` is row `y` of step `t`.
     """
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: Places, axis: int = 0) -> None:
         self.field = places.field
+        self.axis = axis
         self._places = places
         self._memory = places.memory
         self._codec = FrameCodec(self.field.codec, self.field.np_dtype, self.field.channels)
@@ -75,10 +82,10 @@ class SampleRows:
 
     def spans(self, located: Numbers, first: Numbers, last: Numbers) -> Numbers:
         """Return address and size of the bytes that hold the rows `first` (n,) to `last` (n,), the last too, (n, 2)."""
-        rows = self.field.frame.rows
         if not self.field.codec:
             row = self._row_bytes(located)
             return np.stack([located[:, START] + first * row, (last - first + 1) * row], axis=1)
+        rows = self._band_rows(located)
         if rows is None:
             return located[:, [START, STORED]]
         item = np.arange(len(located))
@@ -99,7 +106,7 @@ class SampleRows:
             return self._gathered(located, wanted, allocate).view(n, k, wanted.length)
         out = (allocate or fresh)(n * k * wanted.length)
         try:
-            self._decode(located, wanted, out.numpy().reshape(n * k, wanted.length))
+            self._decode(located, wanted, out.numpy())
         except ValueError as error:
             raise damaged(self.field.name, error) from None
         return out.view(n, k, wanted.length)
@@ -121,25 +128,38 @@ class SampleRows:
         return window
 
     def _decode(self, located: Numbers, wanted: Wanted, out: NDArray[np.uint8]) -> None:
-        touched = Touched.of(wanted.rows, self.field.frame.rows)
-        starts = wanted.starts[touched.item].tolist()
-        frames = self._frames(located, touched)
-        if self._codec.filter is None:
-            places = list(touched.places())
-            records = _records(out)
-            for number, frame in frames:
-                place = places[number]
-                part = _columns(frame, starts[number], wanted.length)
-                records[place] = _records(part.take(touched.row[place], axis=0))
-            return
-        # Undone for all frames at once, and for the columns that are wanted: 64 of 2040 pixels are a thirtieth.
-        depth = int(touched.row.max()) + 1
-        cut = np.empty((len(starts), depth, wanted.length), np.uint8)
-        for number, frame in frames:
-            rows = frame[:depth, starts[number] : starts[number] + wanted.length]
-            cut[number, : len(rows)] = rows
-        self._undo_filter(cut.view(self.field.np_dtype), located[touched.item, SHAPE + 2])
-        np.take(cut.reshape(-1, wanted.length), touched.frame * depth + touched.row, axis=0, out=out, mode="clip")
+        """Decode each frame that is touched once, some at a time, and copy the rows that lie in them."""
+        touched = Touched.of(wanted.rows, self._band_rows(located))
+        of = located[touched.item]
+        frames = self._places.some_frames(located, touched.item, touched.band)
+        each = distinct(frames.spans[:, 0])
+        spans, sizes = frames.spans[each.item], frames.sizes[each.item]
+        starts, widths = of[:, BEFORE] + wanted.starts[touched.item], self._row_bytes(of)
+        by_frame = each.inverse[touched.frame]
+        rows = by_frame.argsort(kind="stable")
+        ends = by_frame[rows].searchsorted(np.arange(len(sizes)), side="right")
+        into, done = _items(out, wanted.length)[:: wanted.length], 0
+        for first, stop in _groups(sizes):
+            decoded = np.empty(int(sizes[first:stop].sum()), np.uint8)
+            self._codec.decode_frames(self._memory.bytes, Frames(spans[first:stop], sizes[first:stop]), decoded)
+            before = np.zeros(len(sizes), np.int64)
+            before[first + 1 : stop] = sizes[first : stop - 1].cumsum()
+            some, done = rows[done : ends[stop - 1]], int(ends[stop - 1])
+            part, row = touched.frame[some], touched.row[some]
+            if self._codec.filter is None:
+                at = before[each.inverse[part]] + starts[part] + row * widths[part]
+                into[some] = _items(decoded, wanted.length)[at]
+                continue
+            # Undone for the columns that are wanted: 64 of 2040 pixels are a thirtieth.
+            parts, local = np.unique(part, return_inverse=True)
+            depth = np.arange(int(row.max()) + 1)
+            held = (frames.sizes if self.field.frame.rows else of[:, BYTES])[parts] // widths[parts]
+            at = (before[each.inverse[parts]] + starts[parts])[:, None]
+            at = at + np.minimum(depth, held[:, None] - 1) * widths[parts, None]
+            cut = _items(decoded, wanted.length)[at.reshape(-1)]
+            values = cut.view(self.field.np_dtype).reshape(len(parts), len(depth), -1)
+            self._undo_filter(values, of[parts, SHAPE + 2])
+            into[some] = cut[local * len(depth) + row]
 
     def _undo_filter(self, rows: NDArray[Any], channels: Numbers) -> None:
         """Undo the filter of rows (n, depth, values) of images that have so many channels, (n,), in place."""
@@ -151,33 +171,14 @@ class SampleRows:
             self._codec.undo_filter(alike.reshape(*alike.shape[:2], -1, count))
             rows[channels == count] = alike
 
-    def _frames(self, located: Numbers, touched: Touched) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-        """Yield number and rows of each touched frame of a sample, (rows, bytes of a row), in the order of the file.
-
-        A frame that several samples share gives the rows of one sample at a time, and is decoded once. Differences of
-        rows are not undone.
-
-        Raises:
-            ValueError: a frame is damaged.
-            DamagedError: an index is.
-        """
-        frames = self._places.some_frames(located, touched.item, touched.band)
-        of = located[touched.item]
-        widths = self._row_bytes(of)
-        counts = of[:, SHAPE] if self.field.frame.rows is None else frames.sizes // np.maximum(widths, 1)
-        parts = np.stack([frames.sizes, of[:, BEFORE], counts, widths], axis=1).tolist()
-        decoded: Buffer = b""
-        held = -1
-        for number in frames.spans[:, 0].argsort(kind="stable").tolist():
-            start, end = frames.spans[number].tolist()
-            size, before, rows, width = parts[number]
-            if start != held:
-                decoded, held = self._codec.decode(self._memory.bytes[start:end], size), start
-            yield number, np.frombuffer(decoded, np.uint8, rows * width, before).reshape(rows, width)
+    def _band_rows(self, located: Numbers) -> Numbers | None:
+        """Rows of a band of each sample, (n,); None if frames hold whole samples."""
+        rows = self.field.frame.rows
+        return None if rows is None else rows * located[:, SHAPE + 1 : SHAPE + 1 + self.axis].prod(axis=1)
 
     def _row_bytes(self, located: Numbers) -> Numbers:
         """Bytes of a row of each sample, (n,)."""
-        size: Numbers = located[:, SHAPE + 1 :].prod(axis=1) * self.field.itemsize
+        size: Numbers = located[:, SHAPE + 1 + self.axis :].prod(axis=1) * self.field.itemsize
         return size
 
 
@@ -198,36 +199,28 @@ class Touched:
     row: Numbers
 
     @classmethod
-    def of(cls, rows: Numbers, band_rows: int | None) -> Touched:
-        """Return the frames of rows (n, k) of n samples."""
+    def of(cls, rows: Numbers, band_rows: Numbers | None) -> Touched:
+        """Return the frames of rows (n, k) of n samples, whose bands have so many rows, (n,)."""
         n, k = rows.shape
         item = np.arange(n)
         if band_rows is None:
             return cls(item, np.zeros(n, np.int64), item.repeat(k), rows.reshape(-1))
-        band, row = np.divmod(rows, band_rows)
+        band, row = np.divmod(rows, band_rows[:, None])
         bands = int(band.max()) + 1
         found, frame = np.unique(item[:, None] * bands + band, return_inverse=True)
         return cls(found // bands, found % bands, frame.reshape(-1), row.reshape(-1))
 
-    def places(self) -> Iterator[Numbers]:
-        """For each frame, which of the rows asked for lie in it."""
-        order = self.frame.argsort(kind="stable")
-        ends = np.bincount(self.frame, minlength=len(self.item)).cumsum()
-        start = 0
-        for end in ends.tolist():
-            yield order[start:end]
-            start = end
+
+def _groups(sizes: Numbers) -> Iterator[tuple[int, int]]:
+    """Yield first and stop of the frames that are decoded at once: a few bytes, or one frame."""
+    ends = sizes.cumsum()
+    edges = [0, *(np.flatnonzero(np.diff(ends // DECODED_BYTES)) + 1).tolist(), len(sizes)]
+    return itertools.pairwise(edges)
 
 
-def _columns(frame: NDArray[np.uint8], start: int, length: int) -> NDArray[np.uint8]:
-    """Columns `start` to `start + length` of the rows of a frame, without gaps."""
-    return frame if length == frame.shape[1] else np.ascontiguousarray(frame[:, start : start + length])
-
-
-def _records(rows: NDArray[np.uint8]) -> NDArray[np.void]:
-    """Rows (n, length) as n items, which numpy puts in other places twice as fast."""
-    flat: NDArray[np.void] = rows.view(f"V{rows.shape[1]}").reshape(-1)
-    return flat
+def _items(memory: NDArray[np.uint8], length: int) -> NDArray[np.void]:
+    """Return what begins at each byte of some memory as items of `length` bytes, which overlap."""
+    return np.ndarray((len(memory) - length + 1,), np.dtype((np.void, length)), memory.data, 0, (1,))
 
 
 def _unit(records: Numbers, length: int) -> torch.dtype:

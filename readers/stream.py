@@ -29,6 +29,7 @@ from readers.dataset import PackedDataset
 from readers.draws import Visits
 from readers.fields import FieldReader, FixedCoded, FixedRaw, Varied, as_images, locate_all
 from readers.gather import LARGE_BYTES, Pool, own_parts
+from readers.items import Items
 from readers.readahead import Warmth
 
 #: Names of the reading threads begin with this.
@@ -78,7 +79,7 @@ class Stream:
     warmth: Warmth = field(default_factory=Warmth)
 
     def batches(self, numbers: Numbers, batch_size: int, visits: Visits | None = None) -> Generator[Any, None, None]:
-        """Samples `numbers` (n,) in batches, the last one of what is left. To be closed, so that no thread is left.
+        """Items `numbers` (n,) in batches, the last one of what is left. To be closed, so that no thread is left.
 
         `visits` (n,) say what random parts of them are read, if any are.
 
@@ -93,7 +94,7 @@ class Stream:
         by_name = {name: _values(reader, self.pool) for name, reader in readers.items()}
         advisor, failures = self.dataset.opened.advisor, list[Exception]()
         at_once = 1 if alone else batches_at_once(fields, batch_size)
-        located_runs = runs(fields, numbers, batch_size, at_once, visits)
+        located_runs = runs(fields, self.dataset.items, numbers, batch_size, at_once, visits)
         told = advisor.ahead(_up_to_failure(located_runs, failures), partial(_spans, fields), self.warmth)
         read = self._reader(by_name, is_ragged=any(reader.field.is_ragged for reader in fields))
         return self._ahead(read, told, failures) if self.threads else self._inline(read, told, failures)
@@ -206,10 +207,15 @@ def _spans(readers: Sequence[FieldReader], run: Run, some: int | None = None) ->
 
 
 def runs(
-    readers: Sequence[FieldReader], numbers: Numbers, batch_size: int, at_once: int, visits: Visits | None = None
+    readers: Sequence[FieldReader],
+    items: Items,
+    numbers: Numbers,
+    batch_size: int,
+    at_once: int,
+    visits: Visits | None = None,
 ) -> Iterator[Run]:
-    """Batches of samples `numbers` (n,), so many `at_once` in a run, or so many bytes where samples differ in size."""
-    for group in groups(readers, numbers, batch_size, batch_size, GROUP_SAMPLES, visits):
+    """Batches of items `numbers` (n,), so many `at_once` in a run, or so many bytes where samples differ in size."""
+    for group in groups(readers, items, numbers, batch_size, batch_size, GROUP_SAMPLES, visits):
         by_bytes = at_once > 1 and any(isinstance(reader, Varied) for reader in readers)
         edges = _edges_by_bytes(readers, group) if by_bytes else even_edges(len(group.sizes), at_once)
         # All of a group at once, not each between two copies, which leave nothing else in the processor's cache.
@@ -218,13 +224,14 @@ def runs(
 
 def groups(
     readers: Sequence[FieldReader],
+    items: Items,
     numbers: Numbers,
     batch_size: int,
     first: int,
     most: int,
     visits: Visits | None = None,
 ) -> Iterator[Run]:
-    """Batches of samples `numbers` (n,) that are located together.
+    """Batches of items `numbers` (n,) that are located together.
 
     Args:
         first: samples of the first group, about. The first batch comes the sooner the fewer they are, and the second
@@ -236,7 +243,8 @@ def groups(
     growth = GROUP_SAMPLES if all(type(reader) is FixedRaw for reader in readers) else 4
     while start < len(numbers):
         end = start + -(-group // batch_size) * batch_size
-        places = locate_all(readers, numbers[start:end], None if visits is None else visits[start:end])
+        samples, anchors = items.of(numbers[start:end])
+        places = locate_all(readers, samples, None if visits is None else visits[start:end], anchors)
         yield Run(places, _sizes(min(end, len(numbers)) - start, batch_size))
         start, group = end, min(growth * group, most)
 

@@ -99,6 +99,20 @@ class Locator:
         """Return the chunk of each sample, counted over all shards, (n,)."""
         return self._finder.find(numbers)
 
+    def lengths(self) -> Numbers:
+        """Return the length of the first axis of every sample, (samples,).
+
+        Raises:
+            DamagedError: an index array is damaged.
+        """
+        if 0 not in self._axes:
+            return np.full(self.first[-1], self.field.shape[0], np.int64)
+        shapes = [index.arrays["shapes"].reshape(-1, len(self._axes))[:, 0] for index in self.indexes]
+        lengths = np.concatenate([np.zeros(0, np.uint64), *shapes])
+        if (lengths > MAX_AXIS).any():
+            raise self.damaged()
+        return lengths.astype(np.int64)
+
     def locate(self, numbers: Numbers) -> Numbers:
         """Return where the samples (n,) lie, (n, SHAPE + axes); see SHARD and what follows it for the columns.
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from packer.codecs.configs import NAMED
-from packer.codecs.frames import FrameCodec
 from packer.errors import DamagedError, MissingNameError, SampleIndexError, UsageError
 from packer.format.btree import walk
 from packer.format.layout import CHUNK_BYTES, column_key
@@ -113,20 +112,6 @@ def _packed(folder: Path, picture: NDArray[np.uint8], codec: str, ragged: bool) 
         for name in ("first", "second"):
             writer.add({"x": picture if name == "first" else picture[::-1]}, name=name)
     return folder / "p"
-
-
-@pytest.fixture
-def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Raw bytes of each frame that is decoded."""
-    sizes: list[int] = []
-    decode = FrameCodec.decode
-
-    def counted(self: Any, stored: memoryview, nbytes: int) -> Any:
-        sizes.append(nbytes)
-        return decode(self, stored, nbytes)
-
-    monkeypatch.setattr(FrameCodec, "decode", counted)
-    return sizes
 
 
 @pytest.mark.parametrize("ragged", [False, True])

@@ -46,7 +46,7 @@ def test_first_batch_comes_before_the_rest_is_located(dataset, monkeypatch):
     monkeypatch.setattr(
         runs,
         "locate_all",
-        lambda readers, numbers, visits: located.append(len(numbers)) or locate(readers, numbers, visits),
+        lambda readers, numbers, *parts: located.append(len(numbers)) or locate(readers, numbers, *parts),
     )
     batches = Stream(dataset, Pool()).batches(np.arange(40_000) % 1000, 100)
     next(batches)
@@ -66,7 +66,7 @@ def test_how_many_are_located_at_once(request, monkeypatch, fixture, groups):
     monkeypatch.setattr(
         runs,
         "locate_all",
-        lambda readers, numbers, visits: located.append(len(numbers)) or locate(readers, numbers, visits),
+        lambda readers, numbers, *parts: located.append(len(numbers)) or locate(readers, numbers, *parts),
     )
     dataset = PackedDataset(request.getfixturevalue(fixture))
     list(Stream(dataset, Pool()).batches(np.arange(len(dataset)), 2))

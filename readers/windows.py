@@ -1,0 +1,231 @@
+"""Windows: some steps of a sample, at fixed offsets from an anchor step, in batches of one shape.
+
+    ds = PackedDataset(path, windows=Windows(16, stride=4))
+    ds = PackedDataset(path, windows=Windows({"image": [-1, 0], "actions": range(16)}, pad="edge"))
+
+An item of such a dataset is a window: `len(ds)` counts them, sample by sample and anchor by anchor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from operator import index
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from packer.errors import UsageError
+from packer.format.column import SHAPE
+from packer.format.schema import MAX_AXIS, Field
+from readers.arrays import TORCH_DTYPES, Allocate, Numbers
+from readers.draws import Visits
+from readers.items import Anchors
+from readers.rows import SampleRows, Wanted, part_of
+
+#: What follows the name of a field in that of its mask.
+IS_PAD = "_is_pad"
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """Which steps of each sample are read together.
+
+    A step is one index of the first axis of a field. The steps of a sample that have an anchor are 0, `stride`,
+    2 * `stride`, ... of those that all fields with windows have: fields may be of different lengths, and the shortest
+    tells. A window never reaches beyond the ends of its sample.
+
+    Args:
+        steps: how many steps, of every field that is ragged in its first axis: the anchor step and those after it. Or
+            the offsets from the anchor step, by name of the field, in any order; of fields of fixed shape too. Fields
+            that are not named come whole, once a window.
+        stride: steps from one anchor to the next.
+        step: steps from one offset to the next: offsets are multiplied by it.
+        pad: None leaves out the windows that do not lie within their sample in every field. `"edge"` keeps all, and
+            repeats the first or last step of the field; `"zero"` fills with zeros. Then `batch[field + "_is_pad"]`
+            (B, T) bool says which steps are not the sample's own.
+
+    Raises:
+        UsageError: these cannot be.
+    """
+
+    steps: int | Mapping[str, Sequence[int] | NDArray[np.integer]]
+    _: KW_ONLY
+    stride: int = 1
+    step: int = 1
+    pad: Literal["edge", "zero"] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("stride", "step"):
+            _check_count(name, getattr(self, name))
+        if self.pad not in (None, "edge", "zero"):
+            raise UsageError(f"windows: pad {self.pad!r}: None, 'edge' or 'zero' is expected")
+        if not isinstance(self.steps, Mapping):
+            _check_count("steps", self.steps)
+        elif not self.steps:
+            raise UsageError('windows: no field is named; name those that have steps: Windows({"actions": range(16)})')
+        else:
+            for name, offsets in self.steps.items():
+                _check_offsets(name, offsets, self.step)
+
+    def offsets(self, fields: Mapping[str, Field]) -> dict[str, Numbers]:
+        """Return the offsets from the anchor step, (T,), of every field that has windows.
+
+        Raises:
+            UsageError: there is none, or a named one has no steps.
+        """
+        if isinstance(self.steps, int):
+            own = np.arange(self.steps) * self.step
+            found = {f.name: own for f in fields.values() if f.kind == "array" and f.ragged_axes[:1] == (0,)}
+            if not found:
+                raise UsageError(
+                    "windows: no field that is read is ragged in its first axis; name those that have steps: "
+                    f'Windows({{"{next(iter(fields), "actions")}": range({self.steps})}})'
+                )
+            return found
+        for name in self.steps:
+            if name not in fields:
+                raise UsageError(f"windows: no field {name!r} is read; there are {', '.join(fields)}")
+            if fields[name].kind != "array" or not fields[name].shape:
+                raise UsageError(f"windows: field {name!r} has no steps; arrays of one axis or more do")
+        return {name: np.array([*offsets], np.int64) * self.step for name, offsets in self.steps.items()}
+
+    def check(self, fields: Mapping[str, Field], cropped: Collection[str]) -> None:
+        """Raise UsageError if a dataset has no such windows, as far as its schema tells.
+
+        Args:
+            cropped: names of the fields of which windows are cropped.
+        """
+        for name in self.offsets(fields):
+            if None in fields[name].shape[1:] and name not in cropped:
+                raise UsageError(
+                    f"windows: field {name!r} of shape {list(fields[name].shape)} is ragged in other axes than its "
+                    "first; crop it, or leave it out, by `fields` or by naming others in Windows"
+                )
+            if self.pad and name + IS_PAD in fields:
+                raise UsageError(f"windows: the mask of {name!r} and a field are both called {name + IS_PAD!r}")
+
+    def steps_of(self, fields: Mapping[str, Field]) -> dict[str, Steps]:
+        """Return the steps of the windows of every field that has some."""
+        return {name: Steps(offsets, self.pad) for name, offsets in self.offsets(fields).items()}
+
+    def anchors(self, offsets: Mapping[str, Numbers], lengths: Mapping[str, Numbers]) -> Anchors:
+        """Return the anchor steps of samples (n,).
+
+        Args:
+            offsets: of each field with windows.
+            lengths: of each field with windows, steps of the samples, (n,).
+        """
+        first = np.zeros_like(next(iter(lengths.values())))
+        stop = np.minimum.reduce(list(lengths.values()))
+        if self.pad is None:
+            for name, own in offsets.items():
+                first = np.maximum(first, -own.min())
+                stop = np.minimum(stop, lengths[name] - own.max())
+        first = -(-first // self.stride) * self.stride
+        return Anchors(first, np.maximum(-(-(stop - first) // self.stride), 0), self.stride)
+
+
+def _check_count(name: str, count: object) -> None:
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or not 1 <= count <= MAX_AXIS:
+        raise UsageError(f"windows: {name} {count!r}: a whole number from 1 on is expected")
+
+
+def _check_offsets(name: str, offsets: Sequence[int] | NDArray[np.integer], step: int) -> None:
+    try:
+        found = [index(offset) for offset in offsets]
+    except TypeError:
+        found = []
+    if not found or max(map(abs, found)) * step > MAX_AXIS:
+        raise UsageError(f"windows: offsets {offsets!r} of {name!r}: whole numbers are expected, such as range(16)")
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of the windows of one field.
+
+    Attributes:
+        offsets: from the anchor step, (T,).
+        pad: what steps beyond the ends of a sample are: "edge", "zero", or None if there are none.
+    """
+
+    offsets: Numbers
+    pad: str | None
+
+    def of(self, anchors: Numbers, lengths: Numbers) -> Numbers:
+        """Return the steps of windows (n, T) of samples of some lengths (n,); beyond an end, the first or last."""
+        steps: Numbers = np.clip(anchors[:, None] + self.offsets, 0, lengths[:, None] - 1)
+        return steps
+
+    def beyond(self, anchors: Numbers, lengths: Numbers) -> NDArray[np.bool_]:
+        """Return whether the steps of windows lie beyond the ends of their samples, (n, T)."""
+        steps = anchors[:, None] + self.offsets
+        outside: NDArray[np.bool_] = (steps < 0) | (steps >= lengths[:, None])
+        return outside
+
+    def fill(self, values: torch.Tensor, anchors: Numbers, lengths: Numbers) -> torch.Tensor:
+        """Return the values of windows (n, T, ...), with zeros where they are wanted, in place."""
+        if self.pad == "zero":
+            values.numpy()[self.beyond(anchors, lengths)] = 0
+        return values
+
+
+class WindowReader:
+    """Windows of one field. Reads like any other field of fixed shape.
+
+    Args:
+        source: the field.
+    """
+
+    def __init__(self, source: SampleRows, steps: Steps) -> None:
+        self._source = source
+        self._steps = steps
+        self.field = part_of(source.field, (len(steps.offsets), *source.field.shape[1:]))
+        self._shape = tuple(n or 0 for n in self.field.shape)
+
+    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
+        """Return the places of samples, and the anchor steps, (n, m + 1)."""
+        assert anchors is not None, "windows lie at anchor steps"
+        return np.concatenate([self._source.locate(numbers), anchors[:, None]], axis=1)
+
+    def spans(self, located: Numbers) -> Numbers:
+        """Return the address and size of the steps of each window and what lies between them, (n, 2)."""
+        steps = self._steps.of(located[:, -1], located[:, SHAPE])
+        return self._source.spans(located[:, :-1], steps.min(axis=1), steps.max(axis=1))
+
+    def read(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
+        """Return the windows, (n, T, ...), in new memory or in what `allocate` gives.
+
+        Raises:
+            DamagedError: a frame cannot be decoded.
+        """
+        anchors, lengths = located[:, -1], located[:, SHAPE]
+        row_bytes = self.field.fixed_bytes // len(self._steps.offsets)
+        wanted = Wanted(self._steps.of(anchors, lengths), np.zeros(len(located), np.int64), row_bytes)
+        flat = self._source.read(located[:, :-1], wanted, allocate)
+        windows = flat.view(-1).view(TORCH_DTYPES[self.field.dtype]).view(len(located), *self._shape)
+        return self._steps.fill(windows, anchors, lengths)
+
+
+class PadReader:
+    """Which steps of the windows of a field lie beyond the ends of their samples. Reads like a field of bool."""
+
+    def __init__(self, source: SampleRows, steps: Steps) -> None:
+        self._source = source
+        self._steps = steps
+        self.field = Field(name=source.field.name + IS_PAD, dtype="bool", shape=(len(steps.offsets),))
+
+    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
+        """Return the anchor steps, and the lengths of samples, (n, 2)."""
+        assert anchors is not None, "windows lie at anchor steps"
+        return np.stack([anchors, self._source.locate(numbers)[:, SHAPE]], axis=1)
+
+    def spans(self, located: Numbers) -> Numbers:
+        """Return that nothing is touched, (n, 2)."""
+        return np.zeros_like(located)
+
+    def read(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
+        """Return the mask, (n, T) bool."""
+        return torch.from_numpy(self._steps.beyond(*located.T))

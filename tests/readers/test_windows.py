@@ -1,0 +1,395 @@
+"""Windows: what they hold is what slicing the episodes gives, and they are shuffled, shared and resumed as samples."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader
+
+from packer.codecs.configs import NAMED
+from packer.errors import DamagedError, UsageError
+from packer.format.schema import Field, FrameRule
+from packer.writer import DatasetWriter
+from readers import Crop, Loader, PackedDataset, Windows
+
+Offsets = Mapping[str, Sequence[int]]
+Episode = dict[str, NDArray[Any]]
+
+RULES = (FrameRule(samples=1), FrameRule(samples=3), FrameRule(rows=1), FrameRule(rows=4))
+
+
+def _episode(number: int, steps: int) -> Episode:
+    """Steps that hold the number of their episode and their own; one observation more than actions."""
+    step = np.arange(steps + 1)
+    return {
+        "obs": (step[:, None, None, None] * 10 + np.arange(12).reshape(2, 2, 3) % 7 + number).astype(np.uint8),
+        "actions": (step[:steps, None] + 100.0 * number + np.arange(3) / 4).astype(np.float32),
+        "label": np.int64(number),
+    }
+
+
+def _fields(codec: str, rule: FrameRule) -> list[Field]:
+    stored: dict[str, Any] = {"codec": NAMED[codec], "frame": rule}
+    return [
+        Field(name="obs", dtype="uint8", shape=(None, 2, 2, 3), **stored),
+        Field(name="actions", dtype="float32", shape=(None, 3), **stored),
+        Field(name="label", dtype="int64"),
+    ]
+
+
+def _packed(
+    pack: Any, folder: Path, lengths: Sequence[int], codec: str = "none", rule: FrameRule = RULES[0], shards: int = 2
+) -> tuple[Path, list[Episode]]:
+    episodes = [_episode(i, steps) for i, steps in enumerate(lengths)]
+    edges = np.linspace(0, len(episodes), shards + 1).astype(int)
+    parts = [episodes[a:b] for a, b in itertools.pairwise(edges)]
+    path: Path = pack(folder / "p", _fields(codec, rule), parts, [f"e/{i}" for i in range(len(episodes))])
+    return path, episodes
+
+
+def _anchors(episode: Episode, offsets: Offsets, windows: Windows) -> list[int]:
+    steps = min(len(episode[name]) for name in offsets)
+    return [
+        anchor
+        for anchor in range(0, steps, windows.stride)
+        if windows.pad
+        or all(0 <= anchor + o * windows.step < len(episode[name]) for name, own in offsets.items() for o in own)
+    ]
+
+
+def _window(episode: Episode, offsets: Offsets, windows: Windows, anchor: int) -> dict[str, NDArray[Any]]:
+    """What a window is to hold, step by step."""
+    out: dict[str, NDArray[Any]] = {"label": episode["label"]}
+    for name, own in offsets.items():
+        values = episode[name]
+        steps = [anchor + o * windows.step for o in own]
+        beyond = [not 0 <= step < len(values) for step in steps]
+        window = [values[min(max(step, 0), len(values) - 1)] for step in steps]
+        if windows.pad == "zero":
+            window = [value * (not outside) for value, outside in zip(window, beyond, strict=True)]
+        out[name] = np.stack(window)
+        if windows.pad:
+            out[name + "_is_pad"] = np.array(beyond)
+    return out
+
+
+def _all_windows(episodes: Sequence[Episode], windows: Windows) -> list[dict[str, NDArray[Any]]]:
+    steps = windows.steps
+    offsets = {"obs": range(steps), "actions": range(steps)} if isinstance(steps, int) else dict(steps)
+    return [
+        _window(episode, offsets, windows, anchor)
+        for episode in episodes
+        for anchor in _anchors(episode, offsets, windows)
+    ]
+
+
+def _assert_equal(batch: Mapping[str, Any], wanted: Sequence[Mapping[str, NDArray[Any]]]) -> None:
+    names = wanted[0].keys() if wanted else ()
+    for name in names:
+        values = np.stack([window[name] for window in wanted])
+        assert batch[name].numpy().dtype == values.dtype
+        assert np.array_equal(batch[name].numpy(), values)
+    assert not wanted or set(batch) - {"obs", "actions"} <= set(names)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Episodes, how they are stored, and the windows asked for."""
+
+    lengths: list[int]
+    codec: str
+    rule: FrameRule
+    shards: int
+    windows: Windows
+
+
+_OFFSETS = st.lists(st.integers(-6, 6), min_size=1, max_size=5)
+
+
+@st.composite
+def _cases(draw: st.DrawFn) -> Case:
+    steps: Any = draw(
+        st.integers(1, 5) | st.fixed_dictionaries({"actions": _OFFSETS}, optional={"obs": _OFFSETS | st.just([0, 1])})
+    )
+    windows = Windows(
+        steps,
+        stride=draw(st.integers(1, 5)),
+        step=draw(st.integers(1, 3)),
+        pad=draw(st.sampled_from([None, "edge", "zero"])),
+    )
+    codec = draw(st.sampled_from(["none", "lz4", "bitshuffle", "zstd"]))
+    lengths = draw(st.lists(st.integers(0, 12), min_size=1, max_size=7))
+    return Case(lengths, codec, draw(st.sampled_from(RULES)), draw(st.integers(1, 3)), windows)
+
+
+@settings(max_examples=60)
+@given(case=_cases(), seed=st.integers(0, 9))
+def test_windows_are_slices_of_the_episodes(pack: Any, case: Case, seed: int) -> None:
+    """All windows, episode by episode and anchor by anchor, whatever the lengths, offsets, codec, bands and shards."""
+    with tempfile.TemporaryDirectory() as folder:
+        path, episodes = _packed(pack, Path(folder), case.lengths, case.codec, case.rule, case.shards)
+        ds = PackedDataset(path, windows=case.windows, verify=seed == 0)
+        wanted = _all_windows(episodes, case.windows)
+        assert len(ds) == len(wanted)
+        numbers = np.random.default_rng(seed).permutation(np.arange(len(ds)).repeat(2))
+        _assert_equal(ds[numbers], [wanted[i] for i in numbers])
+        for batch, at in zip(Loader(ds, 4), range(0, len(ds), 4), strict=True):
+            _assert_equal(batch, wanted[at : at + 4])
+
+
+@pytest.fixture(scope="module")
+def packed_episodes(pack: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Episode]]:
+    """Nine episodes, compressed, in two shards, named `e/0` to `e/8`."""
+    return _packed(pack, tmp_path_factory.mktemp("w"), [9, 3, 0, 12, 5, 1, 8, 20, 4], "zstd", FrameRule(rows=2))
+
+
+def _numbers(batches: Any) -> list[float]:
+    """The first value of the first action of each window, which tells the windows apart."""
+    return [value for batch in batches for value in batch["actions"][:, 0, 0].tolist()]
+
+
+@pytest.mark.parametrize("shuffle", [True, "block"])
+def test_order_ranks_and_resume_are_those_of_samples(
+    packed_episodes: tuple[Path, list[Episode]], shuffle: bool | str
+) -> None:
+    """Each window comes once an epoch, over all ranks, in another order each time; a state goes on where it was."""
+    path, episodes = packed_episodes
+    windows = Windows({"actions": range(3)}, stride=2)
+    ds = PackedDataset(path, windows=windows)
+    every = [float(window["actions"][0, 0]) for window in _all_windows(episodes, windows)]
+    loader = Loader(ds, 4, shuffle=shuffle, seed=5)
+    first, second = _numbers(loader), _numbers(loader)
+    assert sorted(first) == sorted(second) == sorted(every)
+    assert first != second
+    shares = [_numbers(Loader(ds, 3, shuffle=shuffle, seed=5, rank=rank, world_size=2)) for rank in (0, 1)]
+    assert set(shares[0]) | set(shares[1]) == set(every)
+    stopped = Loader(ds, 4, shuffle=shuffle, seed=5)
+    batches = iter(stopped)
+    begun = _numbers([next(batches), next(batches)])
+    other = Loader(PackedDataset(path, windows=windows), 4, shuffle=shuffle, seed=5)
+    other.load_state_dict(stopped.state_dict())
+    assert begun + _numbers(other) == first
+    assert _numbers(Loader(ds, 2, sampler=[5, 0, 5])) == [every[5], every[0], every[5]]
+
+
+def test_a_data_loader_takes_windows(packed_episodes: tuple[Path, list[Episode]]) -> None:
+    """torch's DataLoader counts, shuffles and collates windows, in workers too; so does a pickled dataset."""
+    path, episodes = packed_episodes
+    windows = Windows({"actions": [-1, 0], "obs": [0]}, pad="zero")
+    ds = PackedDataset(path, windows=windows)
+    wanted = _all_windows(episodes, windows)
+    for loader in (DataLoader(ds, 5), DataLoader(pickle.loads(pickle.dumps(ds)), 5, num_workers=1)):
+        for batch, at in zip(loader, range(0, len(ds), 5), strict=True):
+            _assert_equal(batch, wanted[at : at + 5])
+    one = ds[-1]
+    assert np.array_equal(one["actions"], wanted[-1]["actions"])
+    assert one["obs_is_pad"].tolist() == [False]
+
+
+def test_only_touched_frames_are_decoded_each_once(
+    packed_episodes: tuple[Path, list[Episode]], decoded: list[int]
+) -> None:
+    """Windows that lie over each other share frames: of bands of two steps, those of the steps 2 to 6 take three."""
+    path, _ = packed_episodes
+    ds = PackedDataset(path, windows=Windows({"actions": range(3)}), fields="actions")
+    _ = ds[[2, 3, 4]]
+    assert decoded == [2 * 3 * 4] * 3
+
+
+def test_fields_of_fixed_shape_have_windows_where_they_are_named(tmp_path: Path) -> None:
+    """Episodes of one length are of fixed shape: a number of steps says nothing of them, their names do."""
+    with DatasetWriter(tmp_path / "p", codec="none") as writer:
+        for i in range(3):
+            writer.add({"x": np.arange(6, dtype=np.int16) + 10 * i, "grid": np.full((2, 2), i)})
+    with pytest.raises(UsageError, match=r"ragged in its first axis; name those .*Windows\(\{\"x\": range\(2\)\}\)"):
+        PackedDataset(tmp_path / "p", windows=Windows(2))
+    ds = PackedDataset(tmp_path / "p", windows=Windows({"x": [0, 3]}))
+    assert ds[:]["x"].tolist() == [[10 * i + a, 10 * i + a + 3] for i in range(3) for a in range(3)]
+    assert ds[[0, 5]]["grid"].tolist() == [[[0, 0], [0, 0]], [[1, 1], [1, 1]]]
+
+
+def test_a_name_is_no_window(packed_episodes: tuple[Path, list[Episode]]) -> None:
+    """A name says which sample, not which window; regions of samples are read by name as ever."""
+    path, episodes = packed_episodes
+    ds = PackedDataset(path, windows=Windows(2))
+    with pytest.raises(UsageError, match=r"a sample has many windows: ask for these by number"):
+        _ = ds["e/3"]
+    with pytest.raises(UsageError, match="many windows"):
+        _ = ds[["e/3"]]
+    assert np.array_equal(ds.read("e/3", "actions", rows=slice(2, 4)), episodes[3]["actions"][2:4])
+    assert ds.names is not None
+    assert list(ds.names) == [f"e/{i}" for i in range(9)]
+    assert "windows of 9 samples" in repr(ds)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Windows(0), "steps 0"),
+        (lambda: Windows(True), "steps True"),
+        (lambda: Windows(2, stride=0), "stride 0"),
+        (lambda: Windows(2, step=1.5), "step 1.5"),  # type: ignore[arg-type]
+        (lambda: Windows(2, pad="both"), "pad 'both'"),  # type: ignore[arg-type]
+        (lambda: Windows({}), "no field is named"),
+        (lambda: Windows({"actions": []}), r"offsets \[\] of 'actions'"),
+        (lambda: Windows({"actions": [0.5]}), r"offsets \[0.5\] of 'actions'"),  # type: ignore[list-item]
+        (lambda: Windows({"actions": 4}), "offsets 4 of 'actions'"),  # type: ignore[dict-item]
+    ],
+)
+def test_windows_that_cannot_be(make: Any, message: str) -> None:
+    """Counts below 1, offsets that are no whole numbers, and other words for pad are refused at once."""
+    with pytest.raises(UsageError, match=message):
+        make()
+
+
+def test_fields_without_steps_are_refused(packed_episodes: tuple[Path, list[Episode]], packed: Path) -> None:
+    """Windows of a field that is not read, of pictures or text, of two ragged axes, or next to subsets of points."""
+    path, _ = packed_episodes
+    for windows, message in (
+        (Windows({"rewards": [0]}), "no field 'rewards' is read; there are obs, actions, label"),
+        (Windows({"label": [0]}), "field 'label' has no steps"),
+        (3, "a readers.Windows is expected"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            PackedDataset(path, windows=windows)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="windows and sample_points do not go together"):
+        PackedDataset(path, windows=Windows(2), sample_points=4)
+    for name in ("picture", "caption"):
+        with pytest.raises(UsageError, match=f"field '{name}' has no steps"):
+            PackedDataset(packed, windows=Windows({name: [0]}))
+
+
+def test_masks_and_ragged_steps_are_checked(pack: Any, tmp_path: Path) -> None:
+    """A field with the name of a mask, and steps of different shapes."""
+    fields = [
+        Field(name="x", dtype="uint8", shape=(None, None)),
+        Field(name="y", dtype="uint8", shape=(None,)),
+        Field(name="y_is_pad", dtype="uint8"),
+    ]
+    sample = {"x": np.zeros((3, 2), np.uint8), "y": np.zeros(3, np.uint8), "y_is_pad": np.uint8(0)}
+    path = pack(tmp_path / "p", fields, [[sample]])
+    with pytest.raises(UsageError, match=r"'x' of shape \[None, None\] is ragged in other axes"):
+        PackedDataset(path, windows=Windows(2))
+    with pytest.raises(UsageError, match="both called 'y_is_pad'"):
+        PackedDataset(path, windows=Windows({"y": [0]}, pad="edge"))
+    assert PackedDataset(path, windows=Windows({"y": [0]}))[[0, 2]]["y"].shape == (2, 1)
+
+
+def test_damage_is_found_in_windows(packed_episodes: tuple[Path, list[Episode]], tmp_path: Path) -> None:
+    """With `verify` a flipped byte of a step is an error of the windows that touch it."""
+    path, _ = packed_episodes
+    copy = tmp_path / "p"
+    (copy / "shards").mkdir(parents=True)
+    for file in path.rglob("*.*"):
+        (copy / file.relative_to(path)).write_bytes(file.read_bytes())
+    ds = PackedDataset(copy, windows=Windows({"actions": range(2)}, pad="edge"), verify=True)
+    start, size = ds.readers["actions"].spans(ds.readers["actions"].locate(np.array([3]), None, np.array([6])))[0]
+    shard = np.frombuffer(ds.opened.memory.bytes[start : start + size], np.uint8).tobytes()
+    file = next(f for f in (copy / "shards").iterdir() if shard in f.read_bytes())
+    data = bytearray(file.read_bytes())
+    data[data.index(shard) + 3] ^= 1
+    file.write_bytes(bytes(data))
+    again = PackedDataset(copy, windows=ds.windows, verify=True)
+    before = 9 + 3
+    assert torch.isfinite(again[[before + 0]]["actions"]).all()
+    with pytest.raises(DamagedError, match=r"'actions', sample 3 \('e/3'\)"):
+        _ = again[[0, before + 6]]
+
+
+# Crops of windows.
+
+
+def _clip(number: int, steps: int, height: int, width: int, scale: int = 1) -> NDArray[np.uint8]:
+    """Frames whose pixels hold step, row and column in units of `scale`, and the number of the clip."""
+    step, row, column = np.indices((steps, height, width))
+    return np.stack([step, row // scale, column // scale, np.full_like(step, number)], axis=3).astype(np.uint8)
+
+
+@pytest.mark.parametrize("pad", [None, "zero", "edge"])
+@pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
+@pytest.mark.parametrize("rule", [FrameRule(samples=1), FrameRule(rows=1), FrameRule(rows=3)])
+def test_one_crop_a_window_aligned_over_fields(
+    pack: Any, tmp_path: Path, codec: str, rule: FrameRule, pad: Literal["edge", "zero"] | None
+) -> None:
+    """All steps of a window are cropped at one place and turned one way, in both fields; two windows differ."""
+    fields = [
+        Field(name=name, dtype="uint8", shape=(None, None, None, 4), codec=NAMED[codec], frame=rule)
+        for name in ("hr", "lr")
+    ]
+    sizes = [(5, 4, 6), (3, 5, 5), (7, 8, 4)]
+    samples = [{"hr": _clip(i, t, 2 * h, 2 * w, scale=2), "lr": _clip(i, t, h, w)} for i, (t, h, w) in enumerate(sizes)]
+    path = pack(tmp_path / "p", fields, [samples[:1], samples[1:]])
+    crop = Crop(size=4, of="hr", aligned={"lr": 2}, flips=True, turns=True)
+    offsets = [0, 2]
+    ds = PackedDataset(path, windows=Windows({"hr": offsets, "lr": [1]}, pad=pad), crop=crop)
+    batch = ds[np.arange(len(ds)).repeat(9)]
+    hr, lr = batch["hr"].numpy(), batch["lr"].numpy()
+    assert hr.shape == (9 * len(ds), 2, 4, 4, 4)
+    assert lr.shape == (9 * len(ds), 1, 2, 2, 4)
+    at = [(i, a) for i, (t, _, _) in enumerate(sizes) for a in range(t) if pad or a + 2 < t]
+    places = set()
+    for window, small, (number, anchor) in zip(hr, lr, [place for place in at for _ in range(9)], strict=True):
+        last = sizes[number][0] - 1
+        for frame, step in ((window[0], anchor), (window[1], anchor + 2), (small[0], anchor + 1)):
+            if step > last and pad == "zero":
+                assert not frame.any()
+                continue
+            assert (frame[..., 0] == min(step, last)).all()
+            assert (frame[..., 3] == number).all()
+            pixels = frame[::2, ::2, 1:3] if len(frame) == 4 else frame[..., 1:3]
+            assert np.array_equal(pixels, window[0, ::2, ::2, 1:3])
+        places.add((number, anchor, window[0, ..., 1:3].tobytes()))
+    assert len(places) > 2 * len(ds)
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_axes_of_crops(pack: Any, tmp_path: Path, codec: str) -> None:
+    """Rows and columns are the first two axes, those after the first of four or of windows, or those that are named."""
+    rng = np.random.default_rng(0)
+    shapes: dict[str, tuple[int | None, ...]] = {
+        "chw": (3, 6, 7),
+        "hw": (6, 7),
+        "thwc": (4, 6, 7, 2),
+        "clip": (None, 6, 7),
+        "tchw": (None, 2, 6, 7),
+    }
+    fields = [
+        Field(name=name, dtype="float32", shape=shape, codec=NAMED[codec], frame=FrameRule(rows=2))
+        for name, shape in shapes.items()
+    ]
+    values = {name: rng.random([n or 5 for n in shape]).astype(np.float32) for name, shape in shapes.items()}
+    path = pack(tmp_path / "p", fields, [[values]])
+
+    def cropped(name: str, windows: Windows | None = None, axes: tuple[int, int] | None = None) -> NDArray[Any]:
+        crop = Crop(size=(2, 3), of=name, at=(3, 1), axes=axes)
+        found: NDArray[Any] = PackedDataset(path, fields=name, crop=crop, windows=windows)[[0]][name][0].numpy()
+        return found
+
+    rows, columns = slice(3, 5), slice(1, 4)
+    assert np.array_equal(cropped("chw", axes=(1, 2)), values["chw"][:, rows, columns])
+    assert np.array_equal(cropped("chw", axes=(-2, -1)), values["chw"][:, rows, columns])
+    assert np.array_equal(cropped("hw"), values["hw"][rows, columns])
+    assert np.array_equal(cropped("thwc"), values["thwc"][:, rows, columns])
+    assert np.array_equal(cropped("clip", Windows(3)), values["clip"][:3, rows, columns])
+    assert np.array_equal(cropped("tchw", Windows(3), (-2, -1)), values["tchw"][:3, :, rows, columns])
+    for name, axes, message in (
+        ("hw", (1, 2), "rows, columns and fixed axes after them"),
+        ("tchw", (2, 3), r"the first has windows \(windows=Windows"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            cropped(name, axes=axes)
+    for wrong in ((0, 2), (2, 1), (-1, 0)):
+        with pytest.raises(UsageError, match="one after the other"):
+            Crop(size=2, of="x", axes=wrong)
