@@ -6,7 +6,7 @@ A batch passes these modules from top to bottom:
     loader      the epochs: `order` and `dataset_order` say what is read when, and which of it is this rank's share
     stream      the batches of one epoch, by threads or inline; `readahead` tells the kernel what comes next
     opened      the shards of a dataset, and in `shard_map` where samples lie in them, by `packer.format.column`
-    fields      reads whole samples of one field: by `gather`, or decoded, with frames that `frame_cache` keeps
+    fields      reads whole samples of one field: by `gather`, or decoded, with frames that are kept for the next batch
     items       which sample a number means: of all, of a split, or a window of which
     rows        reads some rows of samples: for `crop`, `windows`, `points`, regions; `draws` makes the random numbers
     checking    compares frames with their checksums before any of these is read, with `verify=True`

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,7 +24,6 @@ from packer.format.schema import Field
 from readers.arrays import TORCH_DTYPES, Allocate, Numbers
 from readers.batch import Ragged, Views, share_offsets
 from readers.draws import Visits
-from readers.frame_cache import FrameCache, FrameStore, distinct
 from readers.gather import fresh, own_parts, shared, take_rows
 from readers.shard_map import Addresses, Places
 
@@ -131,8 +130,76 @@ class FixedRaw:
         return self._records.tensor(located, allocate)
 
 
+def distinct(frames: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    """Return the frames at addresses (n,), each once (m,), an item of each (m,), and the frame of each item (n,).
+
+    What np.unique does, in less time.
+    """
+    ordered = np.sort(frames)
+    addresses = ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
+    inverse = addresses.searchsorted(frames)
+    item = np.empty(len(addresses), np.int64)
+    item[inverse] = np.arange(len(frames))
+    return addresses, item, inverse
+
+
+class FrameCache:
+    """Keeps decoded frames in a ring of memory, where the newest are written over the oldest.
+
+    Frames are counted in bytes from the first one ever decoded: the byte `n` lies at `n` modulo the size of the memory.
+    For one thread at a time: whoever uses it holds `lock`.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.memory = fresh(0)
+        self._end = 0
+        self._held: OrderedDict[int, int] = OrderedDict()  # address of a frame: its first byte; the oldest first
+
+    def grow(self, nbytes: int) -> None:
+        """Make room for at least `nbytes` bytes of frames; forget all held ones if that is more than there is."""
+        if nbytes > len(self.memory):
+            # First: if there is not so much memory, all stays as it was.
+            self.memory = fresh(nbytes)
+            self._end = 0
+            self._held.clear()
+
+    def fill(
+        self, addresses: Numbers, sizes: Numbers, decode: Callable[[Numbers, Numbers, NDArray[np.uint8]], None]
+    ) -> Numbers:
+        """Return the place in `memory` of each frame, (n,), after decoding those that are not held.
+
+        Args:
+            addresses: of the frames, each once, (n,).
+            sizes: bytes that each decodes to, (n,).
+            decode: decodes some of the frames, (m,), to places (m,) in memory.
+        """
+        # A frame that would go beyond the end of the memory begins at its start: that leaves less than one unused.
+        need = int(sizes.sum() + sizes.max(initial=0))
+        self.grow(max(need, min(2 * need, CACHE_BYTES)))
+        room = len(self.memory)
+        while self._held and next(iter(self._held.values())) < self._end + need - room:
+            self._held.popitem(last=False)
+        found = [self._held.get(address, -1) for address in addresses.tolist()]
+        missing = [i for i, begin in enumerate(found) if begin < 0]
+        if missing:
+            end = self._end
+            for i, size in zip(missing, sizes[missing].tolist(), strict=True):
+                if end % room + size > room:
+                    end += room - end % room
+                found[i] = end
+                end += size
+            decode(np.array(missing), np.array(found)[missing] % room, self.memory.numpy())
+            # Not before: a frame that cannot be decoded is not held.
+            self._held.update(zip(addresses[missing].tolist(), [found[i] for i in missing], strict=True))
+            self._end = end
+        return np.array(found, np.int64) % max(room, 1)
+
+
 class _Decoded:
     """What the readers of samples have in common that the locator finds.
+
+    Where frames hold several samples, decoded ones are kept, so that a block shuffle decodes each about once an epoch.
 
     Args:
         places: where the samples of the field lie.
@@ -144,6 +211,8 @@ class _Decoded:
         self._memory = places.memory
         self._codec = FrameCodec(self.field.codec, self.field.np_dtype, self.field.channels)
         self._dtype = TORCH_DTYPES[self.field.dtype]
+        self._per_frame = self.field.frame.samples or 1
+        self._cache = FrameCache()
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
         """Return the places and shapes of samples, (n, SHAPE + axes).
@@ -157,6 +226,21 @@ class _Decoded:
         """Return the address and size of the bytes that `read` will touch, (n, 2)."""
         return located[:, [START, STORED]]
 
+    def sample_bytes(self) -> float:
+        """Return the raw bytes of a sample; the mean if they differ."""
+        if not self.field.is_ragged:
+            return self.field.fixed_bytes
+        total = sum(int(index.arrays["sample_offsets"][-1]) for index in self._places.indexes)
+        return total / max(int(self._places.first[-1]), 1)
+
+    def keep(self, samples: int) -> None:
+        """Make room for the decoded frames of about `samples` samples, where frames hold several."""
+        if self._per_frame > 1:
+            # A frame more for the end of the memory; half as much again where frames may be larger than the mean.
+            spare = 1.5 if self.field.is_ragged else 1
+            with self._cache.lock:  # another thread may be filling it, or reading from it
+                self._cache.grow(int(spare * self.sample_bytes() * (samples + self._per_frame)))
+
     def _decode_own(self, located: Numbers, flat: NDArray[np.uint8]) -> bool:
         """Decode samples that have frames of their own, one after another; return whether filters are undone."""
         frames = self._places.frames(located)
@@ -166,30 +250,55 @@ class _Decoded:
         undone = self._codec.decode_frames(self._memory.bytes, Frames(frames.spans, frames.sizes, rows=rows), flat)
         return undone or not self._codec.filter
 
+    def _decode_shared(self, located: Numbers, out: NDArray[np.uint8]) -> None:
+        """Decode samples of some bytes each, one after another, out of frames that they share; each frame once.
+
+        Raises:
+            DamagedError: two samples of one frame say different things of it.
+        """
+        with self._cache.lock:
+            self._copy_shared(located, out)
+
+    def _copy_shared(self, located: Numbers, out: NDArray[np.uint8]) -> None:
+        """Do the same, for whoever holds the lock; if there is no room for so many frames, one half after the other."""
+        addresses, item, inverse = distinct(located[:, START])
+        stored, sizes = located[item, STORED], located[item, DECODED]
+        if (located[:, DECODED] != sizes[inverse]).any():
+            raise self._places.damaged()
+        half = len(located) // 2
+        if half and sizes.sum() + sizes.max() > CACHE_BYTES // 2:
+            edge = int(located[:half, BYTES].sum())
+            self._copy_shared(located[:half], out[:edge])
+            self._copy_shared(located[half:], out[edge:])
+            return
+
+        def decode(some: Numbers, places: Numbers, memory: NDArray[np.uint8]) -> None:
+            spans = np.stack([addresses[some], addresses[some] + stored[some]], axis=1)
+            self._codec.decode_frames(self._memory.bytes, Frames(spans, sizes[some], places), memory)
+
+        begin = self._cache.fill(addresses, sizes, decode)[inverse] + located[:, BEFORE]
+        if self.field.is_ragged:
+            join(self._cache.memory.numpy(), begin, located[:, BYTES], out)
+        else:
+            row = self.field.fixed_bytes
+            take_rows(self._cache.memory, begin // row, torch.from_numpy(out).view(len(located), row))
+
+
+def join(memory: NDArray[np.uint8], starts: Numbers, sizes: Numbers, out: NDArray[np.uint8]) -> None:
+    """Copy stretches of `memory` into `out`, one after another: slices, joined by one call."""
+    parts = [memory[at : at + size] for at, size in zip(starts.tolist(), sizes.tolist(), strict=True) if size]
+    if parts:
+        np.concatenate(parts, out=out)
+
 
 class FixedCoded(_Decoded):
-    """A compressed field of fixed shape.
+    """A compressed field of fixed shape: frames of one sample are decoded into place, others by way of the cache."""
 
-    Where frames hold one sample they are decoded into place. Where they hold several, decoded frames are kept
-    in a ring of slots, so that a block shuffle decodes each about once an epoch; rows are then gathered
-    from the slots.
-    """
-
-    def __init__(self, places: Places, slots: int = 0) -> None:
+    def __init__(self, places: Places) -> None:
         super().__init__(places)
         self._row = self.field.fixed_bytes
         self._shape: tuple[int, ...] = tuple(n or 0 for n in self.field.shape)
-        self._per_frame = self.field.frame.samples or 1
         self._rows = places.memory.records(torch.uint8, np.uint8, (max(self._row, 1),))
-        self._lock = threading.Lock()
-        self._cache = FrameCache(self._per_frame * self._row, slots)
-
-    def keep(self, samples: int) -> None:
-        """Makes room for the decoded frames of `samples` samples, where frames hold several."""
-        if self._per_frame > 1:
-            # Another thread may be filling the slots, or gathering from them.
-            with self._lock:
-                self._cache.grow(-(-samples // self._per_frame))
 
     def read(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
         """Return the samples, (n, *shape), in new memory or in what `allocate` gives.
@@ -203,7 +312,7 @@ class FixedCoded(_Decoded):
         if n and self._row:
             try:
                 if self._per_frame > 1:
-                    self._read_shared(located, out.view(n, self._row))
+                    self._read_rows(located, out)
                 else:
                     undone |= self._decode_own(located, out.numpy())
             except ValueError as error:
@@ -213,48 +322,22 @@ class FixedCoded(_Decoded):
             self._codec.undo_filter(images, self.field.frame.rows)
         return out.view(self._dtype).view(n, *self._shape)
 
-    def _read_shared(self, located: Numbers, out: torch.Tensor) -> None:
-        """Gather rows: from where they lie if a frame was kept raw, else from decoded frames."""
-        start, before = located[:, START], located[:, BEFORE]
+    def _read_rows(self, located: Numbers, out: torch.Tensor) -> None:
+        """Gather rows: from where they lie if their frame was kept raw, else from decoded frames."""
         raw = located[:, STORED] == located[:, DECODED]
         if not raw.any():
-            self._read_decoded(located, out)
-        elif raw.all():
-            self._rows.tensor(start + before, lambda _: out.view(-1))
-        else:
-            kept = np.flatnonzero(raw)
-            rows = self._rows.tensor((start + before)[kept])
-            coded = np.flatnonzero(~raw)
-            decoded = fresh(len(coded) * self._row).view(len(coded), self._row)
-            self._read_decoded(located[coded], decoded)
-            # numpy's, since torch would spread so little over its threads.
-            target = out.numpy()
-            target[kept] = rows.numpy()
-            target[coded] = decoded.numpy()
-
-    def _read_decoded(self, located: Numbers, out: torch.Tensor) -> None:
-        """Decode each frame that is not in a slot once, then gather rows."""
-        with self._lock:
-            self._gather(located, out)
-
-    def _gather(self, located: Numbers, out: torch.Tensor) -> None:
-        """Do the same, for whoever holds the lock; if there is no room for so many frames, one half after the other."""
-        frames = distinct(located[:, START])
-        half = len(located) // 2
-        if half and len(frames.addresses) > CACHE_BYTES // (2 * self._per_frame * self._row):
-            self._gather(located[:half], out[:half])
-            self._gather(located[half:], out[half:])
+            self._decode_shared(located, out.numpy())
             return
-        slot = self._cache.fill(frames, self._decode_shared(located))
-        take_rows(self._cache.slots, slot * self._per_frame + located[:, BEFORE] // self._row, out)
-
-    def _decode_shared(self, located: Numbers) -> Callable[[Numbers, Numbers, NDArray[np.uint8]], None]:
-        def decode(items: Numbers, places: Numbers, slots: NDArray[np.uint8]) -> None:
-            start, size = located[items, START], located[items, DECODED]
-            spans = np.stack([start, start + located[items, STORED]], axis=1)
-            self._codec.decode_frames(self._memory.bytes, Frames(spans, size, places), slots)
-
-        return decode
+        lie = located[raw, START] + located[raw, BEFORE]
+        if raw.all():
+            self._rows.tensor(lie, lambda _: out)
+            return
+        # Put into place by numpy, since torch would spread so little over its threads.
+        target = out.numpy().reshape(len(located), self._row)
+        target[raw] = self._rows.array(lie)
+        decoded = np.empty(((~raw).sum(), self._row), np.uint8)
+        self._decode_shared(located[~raw], decoded.reshape(-1))
+        target[~raw] = decoded
 
 
 class Varied(_Decoded):
@@ -266,20 +349,6 @@ class Varied(_Decoded):
         self._axes = self.field.ragged_axes
         self._rest: tuple[Any, ...] = self.field.shape[1:]
         self._unit = self.field.fixed_bytes
-        self._per_frame = self.field.frame.samples
-        self._kept = FrameStore()
-
-    def keep(self, samples: int) -> None:
-        """Makes room for the decoded frames of about `samples` samples, where frames hold several."""
-        if self._per_frame is not None and self._per_frame > 1:
-            # Half as much again, and a frame's worth, for frames that are larger than the mean.
-            wanted = int(1.5 * self.sample_bytes() * (samples + self._per_frame))
-            self._kept.limit = max(self._kept.limit, wanted)
-
-    def sample_bytes(self) -> float:
-        """Raw bytes of a sample, in the mean."""
-        total = sum(int(index.arrays["sample_offsets"][-1]) for index in self._places.indexes)
-        return total / max(int(self._places.first[-1]), 1)
 
     def raw_bytes(self, located: Numbers) -> Numbers:
         """Return the bytes of each sample when it is decoded, (n,)."""
@@ -315,17 +384,12 @@ class Varied(_Decoded):
 
     def _fill(self, located: Numbers, ends: Numbers, flat: NDArray[np.uint8]) -> None:
         if self._raw:
-            memory = self._memory.array
-            # One copy a sample, by the system's memcpy: slices of the map, joined into place.
-            spans = zip(located[:, START].tolist(), located[:, STORED].tolist(), strict=True)
-            parts = [memory[at : at + size] for at, size in spans if size]
-            if parts:
-                np.concatenate(parts, out=flat)
+            join(self._memory.array, located[:, START], located[:, STORED], flat)
             return
-        if self._per_frame is None or self._per_frame == 1:
+        if self._per_frame == 1:
             undone = self._decode_own(located, flat)
         else:
-            self._decode_shared(located, ends, flat)
+            self._decode_shared(located[located[:, BYTES] > 0], flat)  # samples of no bytes lie nowhere
             undone = self._codec.filter is None
         if not undone:
             self._undo_rows(located, ends, flat)
@@ -335,27 +399,6 @@ class Varied(_Decoded):
         edges = (ends // self.field.itemsize).tolist()
         for shape, (start, end) in zip(located[:, SHAPE:].tolist(), itertools.pairwise(edges), strict=True):
             self._codec.undo_filter(values[start:end].reshape(1, *shape), self.field.frame.rows)
-
-    def _decode_shared(self, located: Numbers, ends: Numbers, flat: NDArray[np.uint8]) -> None:
-        """Decode samples that share frames, each frame once if its samples are asked for together."""
-        at, frame = -1, flat
-        # By address, so that samples of one frame follow each other.
-        for number in located[:, START].argsort().tolist():
-            row, out = located[number].tolist(), flat[ends[number] : ends[number + 1]]
-            stored = self._memory.bytes[row[START] : row[START] + row[STORED]]
-            if not len(out):
-                continue
-            if row[DECODED] == len(out):
-                self._codec.decode_into(stored, out)
-                continue
-            if row[START] != at:
-                at, frame = row[START], self._kept.get(row[START], partial(self._decoded, stored, row[DECODED]))
-            out[...] = frame[row[BEFORE] : row[BEFORE] + len(out)]
-
-    def _decoded(self, stored: memoryview, nbytes: int) -> NDArray[np.uint8]:
-        frame = np.empty(nbytes, np.uint8)
-        self._codec.decode_into(stored, frame)
-        return frame
 
     def _list(self, located: Numbers, flat: torch.Tensor, ends: Numbers) -> list[torch.Tensor]:
         if not len(located):

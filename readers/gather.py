@@ -125,7 +125,8 @@ class Records:
 
 def take_rows(memory: torch.Tensor, rows: NDArray[np.int64], out: torch.Tensor) -> None:
     """Copy rows (n,) of `memory`, uint8 of rows one after another, into `out` (n, length)."""
-    items = memory.numpy().view(np.dtype((np.void, out.shape[1])))
+    length = out.shape[1]
+    items = memory.numpy()[: len(memory) // length * length].view(np.dtype((np.void, length)))
     items.take(rows, out=out.numpy().reshape(-1).view(items.dtype), mode="clip")
 
 

@@ -238,15 +238,13 @@ class Loader:
         window = min(self.order.window + block, len(self.dataset))
         at_once = self.batch_size * batches_at_once(list(self.dataset.readers.values()), self.batch_size)
         for reader in self.dataset.opened.readers.values():
-            if isinstance(reader, Varied):
-                reader.keep(window + 2 * at_once)
-            if isinstance(reader, FixedCoded):
+            if isinstance(reader, (FixedCoded, Varied)):
                 frame = reader.field.frame.samples or 1
                 frames = -(-window // frame) + 1 + window * shards // len(self.dataset)
                 frames += -(-window // block) if block % frame else 0
                 touched = min(at_once, 2 * frames)
                 # The cache itself asks for twice what one call touches.
-                reader.keep(frame * max(frames + (1 + self.threads) * touched, 2 * touched))
+                reader.keep(frame * max(frames + (1 + self.threads) * touched, 2 * touched + 2))
 
 
 def _rank(rank: int | None, world_size: int | None) -> tuple[int, int]:

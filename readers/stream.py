@@ -284,13 +284,11 @@ def _edges_by_bytes(readers: Sequence[FieldReader], group: Run) -> list[int]:
 def batches_at_once(readers: Sequence[FieldReader], batch_size: int) -> int:
     """Batches of a run; in the mean, where samples differ in size."""
     whole = all(isinstance(reader, (FixedRaw, FixedCoded, Varied)) for reader in readers)
-    if whole and machine_decodes((reader.field, _sample_bytes(reader)) for reader in readers):
-        limit, sample = CODED_RUN_BYTES, sum(map(_sample_bytes, readers))
-    elif any(reader.field.is_ragged for reader in readers):
+    if not whole and any(reader.field.is_ragged for reader in readers):
         return 1
-    else:
-        sample = sum(reader.field.fixed_bytes for reader in readers)
-        limit = bytes_at_once(sample)
+    sample = sum(map(_sample_bytes, readers))
+    by_machine = whole and machine_decodes((reader.field, _sample_bytes(reader)) for reader in readers)
+    limit = CODED_RUN_BYTES if by_machine else bytes_at_once(sample)
     return int(max(1, limit // max(batch_size * sample, 1)))
 
 
@@ -322,7 +320,7 @@ def _by_machine(field: Field) -> bool:
 
 def _sample_bytes(reader: FieldReader) -> float:
     """Raw bytes of a sample; the mean where they differ."""
-    return reader.sample_bytes() if isinstance(reader, Varied) else reader.field.fixed_bytes
+    return reader.sample_bytes() if isinstance(reader, (FixedCoded, Varied)) else reader.field.fixed_bytes
 
 
 def split(values: Any, sizes: list[int]) -> Sequence[Any]:
