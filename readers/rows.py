@@ -22,8 +22,7 @@ from packer.errors import UsageError
 from packer.format.column import BEFORE, BYTES, SHAPE, START, STORED
 from packer.format.schema import Field, FrameRule
 from readers.arrays import TORCH_DTYPES, Allocate, Numbers
-from readers.fields import damaged
-from readers.frame_cache import distinct
+from readers.fields import damaged, distinct
 from readers.gather import Records, fresh
 from readers.shard_map import Places
 
