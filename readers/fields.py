@@ -10,7 +10,7 @@ import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -130,8 +130,16 @@ class FixedRaw:
         return self._records.tensor(located, allocate)
 
 
-def distinct(frames: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    """Return the frames at addresses (n,), each once (m,), an item of each (m,), and the frame of each item (n,).
+class Distinct(NamedTuple):
+    """The frames of some items, each once: addresses (m,), an item of each (m,), and the frame of each item (n,)."""
+
+    addresses: Numbers
+    item: Numbers
+    inverse: Numbers
+
+
+def distinct(frames: Numbers) -> Distinct:
+    """Return the frames at addresses (n,), among which one may stand several times.
 
     What np.unique does, in less time.
     """
@@ -140,7 +148,7 @@ def distinct(frames: Numbers) -> tuple[Numbers, Numbers, Numbers]:
     inverse = addresses.searchsorted(frames)
     item = np.empty(len(addresses), np.int64)
     item[inverse] = np.arange(len(frames))
-    return addresses, item, inverse
+    return Distinct(addresses, item, inverse)
 
 
 class FrameCache:
