@@ -182,8 +182,8 @@ def _open_pictures(
     from packer.sources.images.basicsr import open_basicsr
     from packer.sources.images.clips import ClipSource, frames_note
     from packer.sources.images.opening import open_images
-    from packer.sources.images.pairing import check_one_field
     from packer.sources.images.pillow import MAX_PIXELS
+    from packer.sources.pairing import check_one_field
 
     inputs = {name or "image": path for name, path in named.items()}
     limit = MAX_PIXELS if options.max_pixels is None else options.max_pixels

@@ -12,7 +12,6 @@ from __future__ import annotations
 import io
 import mmap
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,15 +24,15 @@ from numpy.typing import NDArray
 from packer.errors import DamagedError, SourceError
 from packer.format import btree
 from packer.sources.base import HEADERS, Looking, OnBad, not_looking, stop, watched
-from packer.sources.files import LMDB_DATA, LMDB_LIST
+from packer.sources.files import LMDB_DATA, LMDB_LIST, Found
 from packer.sources.images import png
 from packer.sources.images.clips import ClipSource, Faults, clips
 from packer.sources.images.copies import mark_of
 from packer.sources.images.formats import ImageHeader, check_content, decode, png_image, unreadable
 from packer.sources.images.opening import Samples, field_spec
-from packer.sources.images.pairing import Found, Pairing, marker_values, markers, pair, report_partners, share_out
 from packer.sources.images.pillow import MAX_PIXELS, ImageOptions
 from packer.sources.images.source import ImageSource
+from packer.sources.pairing import Pairing, marker_values, markers, pair, report_partners, share_out
 
 #: Keys are paired as files are, with the suffix that `meta_info.txt` gives them.
 SUFFIX = ".png"
@@ -73,7 +72,7 @@ def open_basicsr(
     options = ImageOptions(mode, palette, max_pixels)
     faults = Faults(on_bad)
     held = {name: places(folder) for name, folder in inputs.items()}
-    found = {name: Found(inputs[name], [key + SUFFIX for key in keys], Counter()) for name, keys in held.items()}
+    found = {name: Found(inputs[name], [key + SUFFIX for key in keys]) for name, keys in held.items()}
     share_out(found)
     paired = pair({name: some.files for name, some in found.items()})
     report_partners(paired, found, faults)

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
 from packer.sources.base import Block, OnBad, Source, count
-from packer.sources.files import join
+from packer.sources.files import Found, join
 from packer.sources.folders import by_folder, folder_of, numbers_of, refuse_strays, unit_name
-from packer.sources.images.pairing import Found, stem
 from packer.sources.images.source import NAMED, ImageSource
+from packer.sources.pairing import stem
 
 
 def fields_in_folders(found: Mapping[str, Found]) -> dict[str, Found] | None:

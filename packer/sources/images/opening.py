@@ -20,12 +20,13 @@ from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
 from packer.sources import files
 from packer.sources.base import HEADERS, Looking, OnBad, not_looking, stop, watched
-from packer.sources.files import IMAGES, join
+from packer.sources.files import IMAGES, Found, join
 from packer.sources.folders import folder_of, unit_name
 from packer.sources.images.clips import ClipSource, Faults, clips, fields_in_folders
 from packer.sources.images.formats import ImageHeader, read_header
-from packer.sources.images.pairing import (
-    Found,
+from packer.sources.images.pillow import MAX_PIXELS, ImageOptions, quiet
+from packer.sources.images.source import ImageSource
+from packer.sources.pairing import (
     Pairing,
     field_command,
     marker_values,
@@ -35,8 +36,6 @@ from packer.sources.images.pairing import (
     share_out,
     subfolders_of,
 )
-from packer.sources.images.pillow import MAX_PIXELS, ImageOptions, quiet
-from packer.sources.images.source import ImageSource
 
 #: Threads that read headers where a file takes longer than this many seconds, and files that each is given at a time:
 #: a disk takes many requests at once, but threads that never wait for it only hinder each other.
@@ -107,8 +106,9 @@ def open_images(
     if not inputs:
         raise UsageError("no images are named; say FIELD=FOLDER, for example hr=DIV2K/HR")
     faults = Faults(on_bad)
-    found = {name: _find(name, text, faults, looking) for name, text in inputs.items()}
-    notes = [*_left_out(found), *share_out(found)]
+    opened = {name: _find(name, text, faults, looking) for name, text in inputs.items()}
+    found = {name: some for name, (some, _) in opened.items()}
+    notes = [*(note for _, said in opened.values() for note in said), *share_out(found)]
     fields = fields_in_folders(found) if samples == "folders" else None
     if fields is None:
         paired = pair({name: some.files for name, some in found.items()})
@@ -131,39 +131,34 @@ def open_images(
     return clips(source, faults, on_bad) if samples == "folders" and fields is None else source
 
 
-def _find(field: str, text: str, on_bad: OnBad, looking: Looking = not_looking) -> Found:
+def _find(field: str, text: str, on_bad: OnBad, looking: Looking = not_looking) -> tuple[Found, list[str]]:
     """Find the image files that `text` stands for: all below a folder, one file, or what fits a glob pattern.
 
     Hidden files, files without a suffix and the suffixes in `BESIDE` are left out and counted. `on_bad`
     is told of every other file that is no image, `looking` how many are found.
 
+    Returns:
+        the images, and a sentence on what was left out, if there is any.
+
     Raises:
         UsageError: nothing is there, or nothing there is an image.
     """
-    found = _sort_out(files.find(text, looking), on_bad)
-    if not found.files:
-        there = f"; {describe(found.left_out)} there" if found.left_out else ""
-        raise UsageError(f"{text}: no image for field {field!r} ({SUFFIX_LIST} are images){there}; check the path")
-    return found
-
-
-def describe(left_out: Counter[str]) -> str:
-    """Return what was passed over in words, such as `3 .txt, 1 hidden`."""
-    return ", ".join(f"{count} {what}" for what, count in sorted(left_out.items()))
-
-
-def _sort_out(found: files.Found, on_bad: OnBad) -> Found:
-    kept = Found(found.folder, [], Counter({"hidden": found.hidden} if found.hidden else {}))
+    found = files.find(text, looking)
+    kept, left_out = [], Counter({"hidden": found.hidden} if found.hidden else {})
     for file in found.files:
         suffix = files.suffix_of(file)
         if not suffix or suffix in BESIDE:
-            kept.left_out[suffix or "without suffix"] += 1
+            left_out[suffix or "without suffix"] += 1
         elif reason := _unfit(file, suffix, file not in found.odd):
             on_bad(SourceError(reason, found.path(file)))
-            kept.left_out[suffix] += 1
+            left_out[suffix] += 1
         else:
-            kept.files.append(file)
-    return kept
+            kept.append(file)
+    said = ", ".join(f"{count} {what}" for what, count in sorted(left_out.items()))
+    if not kept:
+        there = f"; {said} there" if said else ""
+        raise UsageError(f"{text}: no image for field {field!r} ({SUFFIX_LIST} are images){there}; check the path")
+    return found._replace(files=kept), [f"field {field}: left out {said}"] if said else []
 
 
 def _unfit(file: str, suffix: str, regular: bool) -> str:
@@ -179,11 +174,6 @@ def _unfit(file: str, suffix: str, regular: bool) -> str:
     except UnicodeEncodeError:
         return "has a name that is not valid text (UTF-8), so the sample would have none; rename it"
     return ""
-
-
-def _left_out(found: Mapping[str, Found]) -> list[str]:
-    """Return what was passed over in the folders."""
-    return [f"field {field}: left out {describe(some.left_out)}" for field, some in found.items() if some.left_out]
 
 
 def read_headers(

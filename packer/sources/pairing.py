@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -21,8 +20,8 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
 from packer.sources.base import OnBad
-from packer.sources.files import join
-from packer.sources.images.markers import Marker, find_markers, folder_markers, shared_folders, split, stripped
+from packer.sources.files import Found, join
+from packer.sources.markers import Marker, find_markers, folder_markers, shared_folders, split, stripped
 
 #: Files that an error names; the rest is counted.
 NAMED = 5
@@ -30,17 +29,6 @@ NAMED = 5
 MOST_FIELDS = 8
 
 _NOTHING = Marker()
-
-
-class Found(NamedTuple):
-    """Picture files below `folder`, as sorted relative paths; `left_out` counts suffixes passed over."""
-
-    folder: str
-    files: list[str]
-    left_out: Counter[str]
-
-    def path(self, file: str) -> str:
-        return join(self.folder, file)
 
 
 class Pairing(NamedTuple):

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from packer.sources.images.markers import Marker, find_markers
-from packer.sources.images.pairing import pair, stem
+from packer.sources.markers import Marker, find_markers
+from packer.sources.pairing import pair, stem
 
 NUMBERS = [f"{i:04}" for i in range(1, 121)]
 
