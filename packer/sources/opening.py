@@ -131,9 +131,9 @@ def _open(
     if kind in ("images", "basicsr"):
         return _open_pictures(kind, named, options, on_bad, looking)
     if kind == "npy":
-        from packer.sources.npy.source import open_npy
+        from packer.sources.npy.opening import open_npy
 
-        return open_npy(named)
+        return open_npy(named, samples=unit_of(kind, options.samples).name, on_bad=on_bad, looking=looking)
     if len(named) > 1:
         raise UsageError(f"one {kind} source at a time; name a folder or a quoted glob to take several files")
     name, path = next(iter(named.items()))

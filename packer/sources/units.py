@@ -9,7 +9,7 @@ from packer.errors import UsageError
 #: Units by kind of source; the first one is taken if nobody says otherwise.
 UNITS_OF = {
     "hdf5": ("rows", "files", "datasets", "groups"),
-    "npy": ("rows",),
+    "npy": ("rows", "files", "folders"),
     "images": ("files", "folders"),
     "basicsr": ("files", "folders"),
     "ply": ("files",),

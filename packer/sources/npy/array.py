@@ -11,7 +11,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, BinaryIO, NamedTuple, cast
 
@@ -60,15 +60,8 @@ def _read_header(file: BinaryIO, size: int, path: str) -> NpyHeader:
     """
     header = _header(file, path)
     _check_dtype(header.dtype, path)
-    if not header.shape:
-        reason = (
-            "is 0-d, a single value: it has no first axis that would count samples; save the other arrays without it"
-        )
-        raise SourceError(reason, path)
-    if min(header.shape) < 0:
+    if min(header.shape, default=0) < 0:
         raise SourceError(f"has shape {header.shape} in its header; get the file again", path)
-    if not header.shape[0]:
-        raise SourceError(f"has shape {header.shape}: there is no row to pack", path)
     held = size - header.offset
     if held != header.nbytes:
         much = f"{header.nbytes:,} bytes by its header (shape {header.shape}, {header.dtype}), and {held:,} in the file"
@@ -147,6 +140,21 @@ class Array:
 
     def __len__(self) -> int:
         return self.header.shape[0]
+
+    def check_rows(self) -> None:
+        """Raise SourceError if the array has no rows that could be samples."""
+        if not self.header.shape:
+            raise SourceError(
+                "is 0-d, a single value: it has no first axis that would count samples; save the other arrays without "
+                "it, or say `--samples files` if each file is a sample",
+                self.shown,
+            )
+        if not self.header.shape[0]:
+            raise SourceError(f"has shape {self.header.shape}: there is no row to pack", self.shown)
+
+    def as_row(self) -> Array:
+        """Return the array as the one row of another: with one more axis, of length 1, before its own."""
+        return replace(self, header=self.header._replace(shape=(1, *self.header.shape)))
 
     @property
     def row_bytes(self) -> int:

@@ -20,7 +20,7 @@ from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
 from packer.sources.npy import source as npy
-from packer.sources.npy.source import open_npy
+from packer.sources.npy.opening import open_npy
 from packer.sources.opening import open_sources
 
 X = np.arange(60, dtype=np.float32).reshape(10, 2, 3)

@@ -1,0 +1,344 @@
+"""Opens `.npy` and `.npz` files: what is a field, and what a sample.
+
+source = open_npy({"": "features.npz"})
+source = open_npy({"x": "images.npy", "y": "labels.npy"})
+source = open_npy({"x": "parts/x_*.npy", "y": "parts/y_*.npy"})
+source = open_npy({"": "scenes"}, samples="folders")
+"""
+
+from __future__ import annotations
+
+import glob
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from natsort import natsorted
+
+from packer.errors import SourceError, UsageError
+from packer.format.schema import FieldSpec
+from packer.sources.base import HEADERS, Looking, OnBad, not_looking, stop, watched
+from packer.sources.files import KIND_OF, Found, find, join, suffix_of
+from packer.sources.folders import by_folder, folder_of, pattern_of, refuse_strays, unit_name
+from packer.sources.npy.array import Array, open_npy_file, open_npz_file
+from packer.sources.npy.source import RowSource, UnitSource
+from packer.sources.pairing import markers, pair, report_partners, share_out, stem
+
+#: Files that a command in a message names.
+_SHOWN = 20
+_DIGITS = re.compile(r"\d+")
+#: Name of the field of a `.npy` file that is a sample, if nobody says another.
+_FIELD = "x"
+
+#: The files of a sample, each with the name of its field, or none if they name their fields themselves.
+_Files = list[tuple[str, str]]
+
+
+def open_npy(
+    inputs: Mapping[str, str], *, samples: str = "rows", on_bad: OnBad = stop, looking: Looking = not_looking
+) -> RowSource | UnitSource:
+    """Return the arrays that `inputs` name.
+
+    Args:
+        inputs: a file, a folder or a glob pattern by field name; an empty name for files that name their fields.
+        samples: what a sample is: `rows`: a row of each array; `files`: a file; `folders`: a folder.
+        on_bad: told of every file or folder that cannot be a sample; where it returns, it is left out.
+        looking: told how far reading headers is.
+
+    Raises:
+        UsageError: nothing is there, two arrays have one name, a named path holds what are no parts of one array, or
+            it cannot be told what is a field and what a sample.
+        SourceError: a file is damaged or holds what cannot be packed, or the fields differ in their number of rows.
+    """
+    found = {name: _find(path, on_bad) for name, path in inputs.items()}
+    return _open_rows(found) if samples == "rows" else _open_units(found, samples, on_bad, looking)
+
+
+def _find(path: str, on_bad: OnBad) -> Found:
+    found = find(path)
+    picked = found.pick(lambda file: KIND_OF.get(suffix_of(file)) == "npy", on_bad)
+    if not picked:
+        raise UsageError(f"{path}: there is no .npy or .npz file; check the path")
+    return found._replace(files=picked)
+
+
+def _arrays(path: str) -> tuple[list[Array], list[str]]:
+    """Return the arrays of a file, and what is to be said of it."""
+    if not path.lower().endswith(".npz"):
+        return [open_npy_file(path)], []
+    arrays, others = open_npz_file(path)
+    return arrays, [f"{path}: {name} is no array and is left out" for name in others]
+
+
+def _own_name(array: Array) -> str:
+    return array.member.removesuffix(".npy").replace("/", ".") if array.member else Path(array.path).stem
+
+
+def _row_kind(array: Array) -> str:
+    """Return what a row of the array is, such as `float32 (3,)`."""
+    return f"{array.header.dtype.newbyteorder('=').name} {array.header.shape[1:]}"
+
+
+def _big_endian(fields: Mapping[str, Iterable[Array]]) -> list[str]:
+    return [
+        f"field {name}: big-endian in the file, stored little-endian; the values are the same"
+        for name, arrays in fields.items()
+        if any(array.header.dtype.byteorder == ">" for array in arrays)
+    ]
+
+
+# ---------------------------------------------------------------- rows
+
+
+def _open_rows(found: Mapping[str, Found]) -> RowSource:
+    """Return the rows of the arrays; the files of a named field are its parts, in natural order."""
+    fields: dict[str, tuple[Array, ...]] = {}
+    notes: list[str] = []
+    for name, some in found.items():
+        read = [_arrays(some.path(file)) for file in some.files]
+        arrays = [array for own, _ in read for array in own]
+        notes += [note for _, said in read for note in said]
+        if not arrays:
+            raise SourceError("holds no array", some.path(some.files[0]))
+        fields |= {name: _parts(name, arrays)} if name else _named_by_files(some, arrays)
+        for array in arrays:
+            array.check_rows()
+    _check_lengths(fields)
+    notes += _big_endian(fields)
+    notes += [
+        f"field {name}: {len(arrays):,} files, one after another" for name, arrays in fields.items() if arrays[1:]
+    ]
+    files = dict.fromkeys(arrays[0].path for arrays in fields.values())
+    if "" in found and len(files) > 1:
+        notes.append(
+            f"each of the {len(files):,} files is a field, and a row of them all a sample; `--samples files` makes "
+            "each file a sample, `--samples folders` each folder"
+        )
+    specs = tuple(arrays[0].header.spec(name) for name, arrays in fields.items())
+    return RowSource(specs, fields, 0, _count(next(iter(fields.values()))), notes)
+
+
+def _named_by_files(found: Found, arrays: Sequence[Array]) -> dict[str, tuple[Array, ...]]:
+    """Return a field for each array, called as its file or its member."""
+    place = found.folder or "."
+    _refuse_ambiguous(place, arrays)
+    fields: dict[str, tuple[Array, ...]] = {}
+    for array in arrays:
+        name = _own_name(array)
+        if name in fields:
+            unit = "files" if array.member else "folders"
+            raise UsageError(
+                f"{fields[name][0].shown} and {array.shown} are both called {name!r}; if the {unit} are the samples, "
+                f"say `--samples {unit}`, else name the arrays with FIELD=FILE"
+            )
+        fields[name] = (array,)
+    return fields
+
+
+def _parts(name: str, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    """Return the parts of one field in natural order of their files.
+
+    Raises:
+        UsageError: they are no parts of one array.
+    """
+    advice = "give the path without a name, or with --samples files if each file is a sample"
+    if len({pattern_of(a.path) for a in arrays}) > 1 or len({array.path for array in arrays}) < len(arrays):
+        listed = ", ".join(_own_name(array) for array in arrays[:_SHOWN])
+        raise UsageError(
+            f"{name}={arrays[0].path}: there are {len(arrays)} arrays ({listed}), no numbered parts of one; {advice}"
+        )
+    first = arrays[0]
+    for array in arrays[1:]:
+        if _row_kind(array) != _row_kind(first):
+            raise UsageError(
+                f"{name}=: {first.shown} holds rows of {_row_kind(first)} and {array.shown} of "
+                f"{_row_kind(array)}, so that they are no parts of one array; {advice}"
+            )
+    return tuple(natsorted(arrays, key=lambda array: array.path))
+
+
+def _refuse_ambiguous(path: str, arrays: Sequence[Array]) -> None:
+    """Raises UsageError if some files are named alike apart from digits and hold rows of one kind.
+
+    They may be parts of one array, a field each or a sample each; nothing tells which, so that all are shown.
+    """
+    alike: dict[Any, list[Array]] = {}
+    for array in arrays:
+        key = array.shown if array.member else (folder_of(array.path), pattern_of(array.path), _row_kind(array))
+        alike.setdefault(key, []).append(array)
+    several = next((group for group in alike.values() if len(group) > 1), None)
+    if several is None:
+        return
+    groups = [natsorted(group, key=lambda array: array.path) for group in alike.values()]
+    numbered = natsorted(Path(array.path).name for array in several)
+    as_parts = " ".join(_as_parts(group) for group in groups)
+    reason = (
+        f"{path}: {len(several):,} files named alike, {numbered[0]} to {numbered[-1]}, hold rows of "
+        f"{_row_kind(several[0])}; they may be parts of one array or a field each. For a field of {_count(several):,} "
+        f"rows, `packer convert {as_parts} OUT`"
+    )
+    if len({len(array) for array in arrays}) == 1:
+        shown = [shlex.quote(f"{_own_name(array)}={array.path}") for group in groups for array in group]
+        more = f" ... (all {len(shown):,} files like this)" if len(shown) > _SHOWN else ""
+        reason += (
+            f"; for {len(arrays):,} fields of {len(arrays[0]):,} samples, "
+            f"`packer convert {' '.join(shown[:_SHOWN])}{more} OUT`"
+        )
+    raise UsageError(f"{reason}; if each file is a sample, add `--samples files` to the first command")
+
+
+def _as_parts(group: Sequence[Array]) -> str:
+    """Return the argument that packs these arrays as one field."""
+    if len(group) == 1:
+        return shlex.quote(f"{_own_name(group[0])}={group[0].path}")
+    file = Path(group[0].path)
+    patterns = [
+        (Path(glob.escape(str(file.parent))) / (_DIGITS.sub(digits, glob.escape(file.stem)) + file.suffix)).as_posix()
+        for digits in ("*", "[0-9]*")
+    ]
+    wanted = {array.path for array in group}
+    pattern = next((p for p in patterns if {Path(f).as_posix() for f in glob.glob(p)} == wanted), patterns[-1])
+    name = _DIGITS.sub("", file.stem).strip("_-. ") or _FIELD
+    return shlex.quote(f"{name}={pattern}")
+
+
+def _count(arrays: Sequence[Array]) -> int:
+    return sum(map(len, arrays))
+
+
+def _check_lengths(fields: Mapping[str, Sequence[Array]]) -> None:
+    lengths = {name: _count(arrays) for name, arrays in fields.items()}
+    if len(set(lengths.values())) > 1:
+        listed = ", ".join(f"{name} has {length:,}" for name, length in list(lengths.items())[:_SHOWN])
+        raise SourceError(
+            f"arrays of one dataset have one number of rows, but {listed}; name those that belong together, with "
+            "FIELD=FILE for each, or say `--samples files` if a file is a sample, `--samples folders` if a folder is",
+            next(iter(fields.values()))[0].path,
+        )
+
+
+# ---------------------------------------------------------------- files and folders
+
+
+def _open_units(found: dict[str, Found], unit: str, on_bad: OnBad, looking: Looking) -> UnitSource:
+    """Return a sample a file or a folder."""
+    files, notes = _files_of(found, unit, on_bad)
+    units: dict[str, dict[str, Array]] = {}
+    left_out: list[str] = []
+    for sample, its_files in watched(files.items(), HEADERS, looking, len(files)):
+        try:
+            units[sample], others = _fields_of(its_files, unit)
+            left_out += others
+        except SourceError as error:
+            on_bad(error)
+    units = _alike(units, unit, on_bad)
+    fields = {name: tuple(own[name] for own in units.values()) for name in next(iter(units.values()))}
+    specs = tuple(_spec(name, arrays) for name, arrays in fields.items())
+    more = [f"{len(left_out) - 1:,} more members that are no arrays are left out"] if left_out[1:] else []
+    return UnitSource(specs, fields, list(units), unit, [*notes, *left_out[:1], *more, *_big_endian(fields)])
+
+
+def _files_of(found: dict[str, Found], unit: str, on_bad: OnBad) -> tuple[dict[str, _Files], list[str]]:
+    """Return the files of every sample by its name, and what is to be said of them.
+
+    Files of named fields are partners by name, or by the folder they lie in.
+    """
+    notes = share_out(found)
+    root = next(iter(found.values())).folder
+    if unit == "folders":
+        for some in found.values():
+            refuse_strays(some.folder, some.files)
+        if list(found) == [""]:
+            paths = found[""].files
+            folders = by_folder(paths)
+            return {unit_name(root, f): [("", join(root, paths[i])) for i in at] for f, at in folders.items()}, notes
+
+    def name_of(file: str) -> str:
+        return stem(file) if unit == "files" else unit_name(root, folder_of(file))
+
+    paired = pair({name: some.files for name, some in found.items()}, name_of)
+    report_partners(paired, found, on_bad)
+    files = {
+        sample: [(name, found[name].path(some[i])) for name, some in paired.files.items()]
+        for i, sample in enumerate(paired.names)
+    }
+    return files, [*notes, *(markers(paired) if unit == "files" else [])]
+
+
+def _fields_of(files: _Files, unit: str) -> tuple[dict[str, Array], list[str]]:
+    """Return the arrays of a sample by field, and what is to be said of its files."""
+    fields: dict[str, Array] = {}
+    notes = []
+    for given, path in files:
+        arrays, said = _arrays(path)
+        notes += said
+        if not arrays:
+            raise SourceError("holds no array", path)
+        for array in arrays:
+            name = _field_name(array, given, unit, alone=len(arrays) == 1)
+            if name in fields:
+                advice = "; for a sample a file say `--samples files`" if unit == "folders" else ""
+                raise SourceError(
+                    f"and {fields[name].shown} are both the field {name!r} of one sample{advice}", array.shown
+                )
+            fields[name] = array.as_row()
+    return fields, notes
+
+
+def _field_name(array: Array, given: str, unit: str, *, alone: bool) -> str:
+    if not array.member:
+        return given or (_own_name(array) if unit == "folders" else _FIELD)
+    if not given:
+        return _own_name(array)
+    return given if alone else f"{given}.{_own_name(array)}"
+
+
+def _alike(units: Mapping[str, dict[str, Array]], unit: str, on_bad: OnBad) -> dict[str, dict[str, Array]]:
+    """Return the samples that have the fields of most; the others are told to `on_bad`.
+
+    Raises:
+        SourceError: what `on_bad` raises; no sample is left.
+    """
+    if not units:
+        raise SourceError(f"no sample is left: each of the {unit} is bad; mend them first")
+    kinds = {name: {field: _kind(array) for field, array in own.items()} for name, own in units.items()}
+    usual = Counter(tuple(sorted(kind.items())) for kind in kinds.values()).most_common(1)[0][0]
+    model = next(name for name, kind in kinds.items() if tuple(sorted(kind.items())) == usual)
+    kept = {}
+    for name, own in units.items():
+        difference = "; ".join(_differences(kinds[name], kinds[model]))
+        if difference:
+            path = next(iter(own.values())).path
+            on_bad(SourceError(f"sample {name!r} does not fit {model!r}: {difference}; {_ADVICE[unit]}", path))
+        else:
+            kept[name] = {field: own[field] for field in units[model]}
+    return kept
+
+
+#: What to do with samples of several kinds.
+_ADVICE = {
+    "files": "if a file is a field, leave out --samples files; if a folder is a sample, say `--samples folders`",
+    "folders": "name the fields that all have with quoted patterns, as in coord='scenes/*/coord.npy'",
+}
+
+
+def _kind(array: Array) -> str:
+    axes = len(array.header.shape) - 1
+    return f"{array.header.dtype.newbyteorder('=').name} with {axes} {'axis' if axes == 1 else 'axes'}"
+
+
+def _differences(mine: Mapping[str, str], model: Mapping[str, str]) -> Iterator[str]:
+    for name in (*model, *(name for name in mine if name not in model)):
+        if mine.get(name) != model.get(name):
+            yield f"{name} is {mine.get(name, 'not there')}, not {model.get(name, 'not there')}"
+
+
+def _spec(name: str, arrays: Sequence[Array]) -> FieldSpec:
+    """Return a field of samples that are these arrays: None for each axis in which they differ."""
+    spec = arrays[0].header.spec(name)
+    lengths = (set(axis) for axis in zip(*(array.header.shape[1:] for array in arrays), strict=True))
+    return msgspec.structs.replace(spec, shape=tuple(n.pop() if len(n) == 1 else None for n in lengths))

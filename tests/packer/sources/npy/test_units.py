@@ -1,0 +1,191 @@
+"""Files and folders of arrays as samples: what is read, and what is refused or said of another unit."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opened_sources import read_each, source_of
+
+from packer.convert import convert
+from packer.errors import SourceError, UsageError
+from packer.format.schema import FieldSpec
+from packer.sources.npy import source as npy
+from packer.sources.opening import SourceOptions
+from packer.verify import verify
+from readers import PackedDataset
+
+FILES, FOLDERS = SourceOptions(samples="files"), SourceOptions(samples="folders")
+LENGTHS = {"ep_2": 5, "ep_10": 3, "ep_11": 1}
+
+
+def episode(length, seed=0):
+    """An episode of so many steps: actions, pictures and one number."""
+    rng = np.random.default_rng(seed)
+    actions, pictures = rng.normal(size=(length, 2)), rng.integers(0, 9, (length, 4, 4, 3), dtype=np.uint8)
+    return {"action": actions.astype(">f4"), "image": pictures, "reward": np.float64(length)}
+
+
+@pytest.fixture
+def episodes(tmp_path):
+    """Episodes of several lengths as npz files, by name; one is compressed."""
+    (tmp_path / "episodes").mkdir()
+    made = {name: episode(length, length) for name, length in LENGTHS.items()}
+    for name, arrays in made.items():
+        saver = np.savez_compressed if name == "ep_10" else np.savez
+        saver(tmp_path / "episodes" / f"{name}.npz", **arrays)
+    return made
+
+
+@pytest.fixture
+def scenes(tmp_path):
+    """As Pointcept: train/scene0000_00/{coord,color,normal,segment20}.npy; by name, a dict of arrays."""
+    made = {}
+    for number, points in enumerate((7, 4)):
+        rng = np.random.default_rng(number)
+        cloud = {
+            "coord": rng.normal(size=(points, 3)).astype("f4"),
+            "color": rng.integers(0, 9, (points, 3)).astype("u1"),
+        }
+        cloud |= {"normal": rng.normal(size=(points, 3)).astype("f4"), "segment20": np.arange(points, dtype="i2")}
+        made[f"scene{number:04}_00"] = cloud
+        for name, array in cloud.items():
+            (tmp_path / "train" / f"scene{number:04}_00").mkdir(parents=True, exist_ok=True)
+            np.save(tmp_path / "train" / f"scene{number:04}_00" / f"{name}.npy", array)
+    return made
+
+
+def test_a_file_is_a_sample(tmp_path, episodes, monkeypatch):
+    """An npz's arrays are fields, ragged in the axes that differ; through parts, blocks of any size, and a dataset."""
+    source = source_of([str(tmp_path / "episodes")], source=FILES)
+    assert source.names == ["ep_2", "ep_10", "ep_11"]
+    assert source.fields == (
+        FieldSpec(name="action", dtype="float32", shape=(None, 2)),
+        FieldSpec(name="image", dtype="uint8", shape=(None, 4, 4, 3)),
+        FieldSpec(name="reward", dtype="float64"),
+    )
+    np.testing.assert_array_equal(source.shapes("action"), [(5, 2), (3, 2), (1, 2)])
+    for nbytes in (npy.BLOCK_BYTES, 200, 10):
+        monkeypatch.setattr(npy, "BLOCK_BYTES", nbytes)
+        values = read_each(pickle.loads(pickle.dumps(source.part(0, 3).part(1, 3))))
+        for number, name in enumerate(("ep_10", "ep_11")):
+            for field, array in episodes[name].items():
+                np.testing.assert_array_equal(values[field][number], array)
+    convert(str(tmp_path / "episodes"), tmp_path / "out", workers=1, source=FILES)
+    dataset = PackedDataset(tmp_path / "out")
+    assert dataset["ep_2"]["reward"] == 5
+    np.testing.assert_array_equal(dataset["ep_2"]["action"], episodes["ep_2"]["action"].astype("f4"))
+    assert not verify(tmp_path / "out").damages
+
+
+def test_a_folder_is_a_sample(tmp_path, scenes):
+    """Pointcept scenes: the files of a folder are fields; a folder by itself is one sample; fields can be named."""
+    source = source_of([str(tmp_path / "train")], source=FOLDERS)
+    assert source.names == list(scenes)
+    assert {spec.name: spec.shape for spec in source.fields} == {
+        "color": (None, 3),
+        "coord": (None, 3),
+        "normal": (None, 3),
+        "segment20": (None,),
+    }
+    values = read_each(source)
+    for number, cloud in enumerate(scenes.values()):
+        for field, array in cloud.items():
+            np.testing.assert_array_equal(values[field][number], array)
+    single = source_of([str(tmp_path / "train" / "scene0001_00")], source=FOLDERS)
+    assert (single.names, single.fields[1].shape) == (["scene0001_00"], (4, 3))
+    (tmp_path / "train" / "scene0000_00" / "segment20.npy").unlink()
+    some = [f"xyz={tmp_path}/train/*/coord.npy", f"rgb={tmp_path}/train/*/color.npy"]
+    named = source_of(some, source=FOLDERS)
+    assert (named.names, [spec.name for spec in named.fields]) == (list(scenes), ["xyz", "rgb"])
+    np.testing.assert_array_equal(read_each(named)["xyz"][1], scenes["scene0001_00"]["coord"])
+    with pytest.raises(SourceError, match=r"does not fit 'scene0000_00': segment20 is int16 with 1 axis, not"):
+        source_of([str(tmp_path / "train")], source=FOLDERS)
+
+
+def test_npy_files_are_samples_of_one_field(tmp_path):
+    """Each .npy is a sample of the field x, or of the one named; files of several fields are partners."""
+    rng = np.random.default_rng(0)
+    feats = {f"a{n}": rng.normal(size=(n, 3)) for n in (0, 4, 12)}
+    for name, array in feats.items():
+        for folder in ("feats/b", "classes/b"):
+            (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        np.save(tmp_path / "feats" / "b" / f"{name}.npy", array)
+        np.save(tmp_path / "classes" / "b" / f"{name}.npy", np.int64(len(array)))
+    source = source_of([str(tmp_path / "feats")], source=SourceOptions(samples="files", label="folder"))
+    assert [(spec.name, spec.shape) for spec in source.fields] == [("x", (None, 3)), ("label", ())]
+    assert source.names == ["b/a0", "b/a4", "b/a12"]
+    both = source_of([f"feat={tmp_path}/feats", f"n={tmp_path}/classes"], source=FILES)
+    values = read_each(both)
+    assert [int(n) for n in values["n"]] == [0, 4, 12]
+    np.testing.assert_array_equal(values["feat"][2], feats["a12"])
+    (tmp_path / "classes" / "b" / "a4.npy").unlink()
+    with pytest.raises(SourceError, match=r"a4.npy: field 'feat' has this file, but 'n' no partner"):
+        source_of([f"feat={tmp_path}/feats", f"n={tmp_path}/classes"], source=FILES)
+
+
+def test_a_bad_file_is_left_out(tmp_path, episodes):
+    """One that is damaged, or has other fields than most, is an error that names it, and may be left out."""
+    np.savez(tmp_path / "episodes" / "ep_3.npz", **(episode(3) | {"image": np.zeros((3, 4, 4), "u1")}))
+    with pytest.raises(SourceError, match=r"'ep_3' does not fit 'ep_2': image is uint8 with 3 axes, not"):
+        source_of([str(tmp_path / "episodes")], source=FILES)
+    (tmp_path / "episodes" / "ep_4.npz").write_bytes(b"PK")
+    source = source_of([str(tmp_path / "episodes")], source=FILES, on_error="skip")
+    assert source.names == list(LENGTHS)
+    (tmp_path / "episodes" / "ep_10.npz").unlink()
+    blocks = source.read()
+    assert len(next(blocks)["action"]) == 1
+    with pytest.raises(SourceError, match=r"ep_10\.npz: cannot be read") as caught:
+        next(blocks)
+    assert caught.value.sample == 1
+
+
+def test_the_wrong_unit_is_said(tmp_path, episodes, scenes):
+    """Rows, files and folders asked of what is another unit are errors, or notes of the plan, that show it."""
+    with pytest.raises(UsageError, match=r"both called 'action'; if the files are the samples, say `--samples files`"):
+        source_of([str(tmp_path / "episodes")])
+    with pytest.raises(UsageError, match=r"both called 'color'; if the folders are the samples, say"):
+        source_of([str(tmp_path / "train")])
+    with pytest.raises(SourceError, match=r"does not fit .*; if a file is a field, .*say `--samples folders`"):
+        source_of([str(tmp_path / "train")], source=FILES)
+    with pytest.raises(SourceError, match=r"are both the field 'action' of one sample; for a sample a file say"):
+        source_of([str(tmp_path / "episodes")], source=FOLDERS)
+    rows = source_of([str(tmp_path / "train" / "scene0000_00")])
+    assert len(rows) == 7
+    assert any("each of the 4 files is a field, and a row of them all a sample" in note for note in rows.notes())
+    np.save(tmp_path / "train" / "about.npy", np.zeros(3))
+    with pytest.raises(SourceError, match=r"about.npy: lies next to the folders that are the samples"):
+        source_of([str(tmp_path / "train")], source=FOLDERS)
+    for name, length in (("anna", 3), ("ben", 4)):
+        (tmp_path / "waves").mkdir(exist_ok=True)
+        np.save(tmp_path / "waves" / f"{name}.npy", np.zeros(length, "f4"))
+    with pytest.raises(SourceError, match=r"anna has 3, ben has 4; .*`--samples files`"):
+        source_of([str(tmp_path / "waves")])
+    with pytest.raises(UsageError, match="--samples groups: sources of npy offer rows or files or folders"):
+        source_of([str(tmp_path / "waves")], source=SourceOptions(samples="groups"))
+
+
+@settings(max_examples=15)
+@given(
+    lengths=st.lists(st.integers(0, 5), min_size=1, max_size=5),
+    shape=st.sampled_from([(), (2,), (0,)]),
+    dtype=st.sampled_from(["?", "<i2", ">u4", "f8", "c8"]),
+    way=st.sampled_from(["npy", "npz", "deflated", "fortran"]),
+)
+def test_every_array_comes_back(tmp_path_factory, lengths, shape, dtype, way):
+    """Whatever the lengths, dtype, order and container, each file is its sample again."""
+    folder = tmp_path_factory.mktemp("units")
+    arrays = [np.arange(n * int(np.prod(shape))).reshape(n, *shape).astype(dtype) for n in lengths]
+    for number, array in enumerate(arrays):
+        kept = np.asfortranarray(array) if way == "fortran" else array
+        if way in ("npz", "deflated"):
+            (np.savez if way == "npz" else np.savez_compressed)(folder / f"{number}.npz", x=kept)
+        else:
+            np.save(folder / f"{number}.npy", kept)
+    source = source_of([str(folder)], source=FILES)
+    for found, array in zip(read_each(source)["x"], arrays, strict=True):
+        assert found.dtype == array.dtype.newbyteorder("=")
+        np.testing.assert_array_equal(found, array)
