@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import xxhash
@@ -18,6 +18,28 @@ from packer.format.schema import Field
 
 #: Stores a chunk and returns the number under which it is found. The chunk does not change until the next commit.
 PutChunk = Callable[[memoryview], int]
+
+
+@runtime_checkable
+class Large(Protocol):
+    """An array that is too large to be read at once; its slices along the first axis are arrays."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def nbytes(self) -> int: ...
+    def __len__(self) -> int: ...
+    def pieces(self, rows: int, /) -> Iterator[NDArray[Any]]: ...
+
+
+class Bands(NamedTuple):
+    """A large sample whose rows were read and encoded, before anything of it is added."""
+
+    shape: tuple[int, ...]
+    nbytes: int
+    frames: list[Buffer]
 
 
 class Chunks:
@@ -68,8 +90,7 @@ class Chunks:
 
     def _make_room(self, size: int) -> None:
         """See to it that `size` more bytes fit into the buffer."""
-        if size > MAX_CHUNK_BYTES:
-            raise UsageError(f"a sample takes {size:,} bytes; {MAX_CHUNK_BYTES:,} is the most, split it into several")
+        _check_size(size)
         if self._used and self._used + size > self._limit:
             self.flush()
         if self._used + size > len(self._buffer):
@@ -117,18 +138,43 @@ class ColumnWriter:
     def stored_bytes(self) -> int:
         return self._chunks.offsets[-1]
 
-    def add(self, values: NDArray[Any] | Sequence[NDArray[Any]]) -> None:
+    def encoded(self, sample: Large) -> Bands | NDArray[Any]:
+        """Return what `add` takes for a large sample: its bands, encoded piece by piece where frames hold rows.
+
+        Raises:
+            UsageError: it has another dtype or shape than the field.
+        """
+        self._check(sample.dtype, sample.shape)
+        rows = self.field.frame.rows
+        if rows is None:
+            return np.ascontiguousarray(sample)
+        frames: list[Buffer] = []
+        stored = sample.nbytes if self._codec.is_raw else 0
+        for piece in sample.pieces(rows):
+            _check_size(stored)
+            some = self._bands(piece, rows)
+            stored += 0 if self._codec.is_raw else sum(map(len, some))
+            frames += some
+        return Bands(sample.shape, sample.nbytes, frames)
+
+    def add(self, values: NDArray[Any] | Sequence[NDArray[Any] | Bands]) -> None:
         """Add samples: one array (m, *shape) for fixed fields, a sequence of arrays for ragged ones.
+
+        A large one, of either, is a sequence of the one thing that `encoded` gives.
 
         Raises:
             UsageError: an array has another dtype or shape than the field.
         """
+        if len(values) == 1 and isinstance(values[0], Bands):
+            self._add_encoded(values[0])
+            return
         if not self.field.is_ragged:
             rows = np.ascontiguousarray(values)
             self._check(rows.dtype, rows.shape[1:])
             self._add_fixed(rows)
             return
         for value in values:
+            assert not isinstance(value, Bands)
             self._check(value.dtype, value.shape)
             self._add_ragged(np.ascontiguousarray(value))
 
@@ -177,11 +223,19 @@ class ColumnWriter:
         if len(rows) > whole:
             self._wait(rows[whole:], len(rows) - whole)
 
-    def _add_ragged(self, sample: NDArray[Any]) -> None:
+    def _add_encoded(self, sample: Bands) -> None:
+        self._note_sample(sample.shape, sample.nbytes)
+        self._frames_of.append(len(sample.frames))
+        self._chunks.append(sample.frames)
+
+    def _note_sample(self, shape: tuple[int, ...], nbytes: int) -> None:
         self.samples += 1
-        self.raw_bytes += sample.nbytes
-        self._shapes.extend(sample.shape[axis] for axis in self.field.ragged_axes)
-        self._sizes.append(sample.nbytes)
+        self.raw_bytes += nbytes
+        self._shapes.extend(shape[axis] for axis in self.field.ragged_axes)
+        self._sizes.append(nbytes)
+
+    def _add_ragged(self, sample: NDArray[Any]) -> None:
+        self._note_sample(sample.shape, sample.nbytes)
         if self.field.frame.rows is not None:
             self._add_bands(sample)
         else:
@@ -227,12 +281,23 @@ class ColumnWriter:
         """Add one sample as frames of some rows each, all in one chunk."""
         rows = self.field.frame.rows
         assert rows is not None
-        bands = [sample[at : at + rows] for at in range(0, len(sample), rows)]
+        bands = self._bands(sample, rows)
         self._frames_of.append(len(bands))
-        self._chunks.append([self._codec.encode(self._filtered(band[None])) for band in bands])
+        self._chunks.append(bands)
+
+    def _bands(self, sample: NDArray[Any], rows: int) -> list[Buffer]:
+        """Return the frames of some rows each of a sample, or of a part of it that begins with a frame."""
+        bands = (sample[at : at + rows] for at in range(0, len(sample), rows))
+        return [self._codec.encode(self._filtered(band[None])) for band in bands]
 
     def _filtered(self, samples: NDArray[Any]) -> NDArray[Any]:
         return self._codec.filter.apply(samples) if self._codec.filter else samples
+
+
+def _check_size(nbytes: int) -> None:
+    """Raise UsageError if a sample of so many stored bytes cannot lie in one chunk."""
+    if nbytes > MAX_CHUNK_BYTES:
+        raise UsageError(f"a sample takes {nbytes:,} bytes; {MAX_CHUNK_BYTES:,} is the most, split it into several")
 
 
 def _offsets(sizes: array[int]) -> NDArray[np.uint64]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from packer.codecs.stages import Buffer
 from packer.errors import UsageError
 from packer.format import layout
-from packer.format.column_writer import ColumnWriter
+from packer.format.column_writer import ColumnWriter, Large
 from packer.format.layout import (
     HEADER,
     MAX_CHUNKS,
@@ -84,6 +84,20 @@ class ShardWriter:
     @property
     def raw_bytes(self) -> int:
         return sum(column.raw_bytes for column in self.columns)
+
+    def encoded(self, block: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what `add` takes for a block that may hold large arrays (`column_writer.Large`); nothing is added yet.
+
+        Raises:
+            UsageError: an array does not fit its field.
+            what reading their rows raises.
+        """
+        found = dict(block)
+        for column in self.columns:
+            values = block[column.field.name]
+            if isinstance(values, list) and len(values) == 1 and isinstance(values[0], Large):
+                found[column.field.name] = [column.encoded(values[0])]
+        return found
 
     def add(self, block: Mapping[str, Any], count: int, names: Sequence[str] | None = None) -> None:
         """Add `count` samples, by field; arrays (count, *shape) for fixed fields, sequences of arrays for ragged.

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,7 +26,7 @@ from packer.format.schema import Field
 from packer.format.sizes import slack_pages
 from packer.packing.plan import Plan, Prepared, look_at
 from packer.sources.apart import Limits, each
-from packer.sources.base import Source, count
+from packer.sources.base import Source, count, of_middles
 
 #: Samples are taken from this many places, and no more than this many raw bytes.
 PLACES = 64
@@ -94,7 +95,8 @@ def _spare(plan: Plan) -> int:
     """Return what the plan's upper bound holds for pages that may be needed and mostly are not: see `slack_pages`."""
     shards = len(plan.shards)
     encoded = [plan.raw_bytes[field.name] for field in plan.fields if field.codec]
-    chunks = sum(-(-nbytes // (chunk_bytes(len(plan.fields)) * shards)) for nbytes in encoded)
+    most = -(-plan.samples // shards)  # a sample lies in one chunk, however large
+    chunks = sum(min(most, -(-nbytes // (chunk_bytes(len(plan.fields)) * shards))) for nbytes in encoded)
     return shards * slack_pages(chunks) * PAGE_SIZE
 
 
@@ -139,10 +141,17 @@ def stored_share(field: Field, samples: Sequence[NDArray[Any]]) -> tuple[float, 
 
 def _packed(field: Field, samples: Sequence[NDArray[Any]]) -> ColumnWriter:
     """Return a column of these samples, written to nowhere: its frames are those of the real one."""
-    column = ColumnWriter(field, lambda chunk: 0)
-    column.add(samples if field.is_ragged else np.stack(samples))
+    column = _column(field)
+    column.add(samples if column.field.is_ragged else np.stack(samples))
     column.finish()
     return column
+
+
+def _column(field: Field) -> ColumnWriter:
+    """Return a column that is written to nowhere; where frames hold rows it takes parts of samples too."""
+    if field.frame.rows is not None:
+        field = msgspec.structs.replace(field, shape=(None, *field.shape[1:]))
+    return ColumnWriter(field, lambda chunk: 0)
 
 
 def _groups(samples: Sequence[NDArray[Any]], frame: int) -> list[Sequence[NDArray[Any]]]:
@@ -201,12 +210,13 @@ def trial(prepared: Prepared, limits: Limits | None = None) -> Trial:
 def _tried(fields: Sequence[Field], source: Source) -> tuple[int, int, float]:
     """Return the samples, raw bytes and seconds of packing a source to nowhere."""
     began = time.perf_counter()
-    columns = [ColumnWriter(field, lambda chunk: 0) for field in fields]
+    columns = [_column(field) for field in fields]
     samples = 0
     for block in source.read():
         samples += count(block)
+        some = of_middles(block)
         for field, column in zip(fields, columns, strict=True):
-            values: Any = block[field.name]
+            values: Any = some[field.name]
             if field.kind == "text":
                 # Text that cannot be stored is told of where it is packed.
                 values = [np.frombuffer(text.encode(errors="surrogatepass"), np.uint8) for text in values]

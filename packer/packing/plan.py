@@ -24,7 +24,7 @@ from packer.format.schema import Field, FieldSpec
 from packer.format.sizes import shard_bytes
 from packer.packing.framing import Extent, choose_codec, codec_by_field, stored_field
 from packer.sources.apart import Limits, each
-from packer.sources.base import Block, Looking, Source, not_looking, watched
+from packer.sources.base import Block, Looking, Source, not_looking, of_middles, watched
 from packer.sources.names import check_names
 
 GIB = 2**30
@@ -227,7 +227,7 @@ def look_at(
 
 
 def _blocks(source: Source) -> list[Block]:
-    return list(source.read())
+    return [of_middles(block) for block in source.read()]
 
 
 def _runs(count: int, places: int, run: int) -> list[tuple[int, int]]:

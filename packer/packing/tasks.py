@@ -25,6 +25,10 @@ from packer.sources.base import Block, Progress, Source, count
 Step = Callable[[int], contextlib.AbstractContextManager[None]]
 
 
+def as_it_is(block: Block) -> Block:
+    return block
+
+
 def _unwatched(number: int) -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext()
 
@@ -139,7 +143,8 @@ def _write(task: ShardTask, partial: Path, progress: Progress | None, step: Step
         map_limit=task.map_limit,
     )
     with writer:
-        for block, names in read_blocks(task.source, rejected if task.skip else None, task.crashing, step):
+        noted = rejected if task.skip else None
+        for block, names in read_blocks(task.source, noted, task.crashing, step, writer.encoded):
             before = writer.raw_bytes
             writer.add(block, count(block), names)
             if progress:
@@ -152,6 +157,7 @@ def read_blocks(
     rejected: list[Rejected] | None,
     crashing: Mapping[int, Rejected] | None = None,
     step: Step = _unwatched,
+    finish: Callable[[Block], Block] = as_it_is,
 ) -> Iterator[tuple[Block, Sequence[str] | None]]:
     """Blocks of a source with the names of their samples.
 
@@ -159,18 +165,24 @@ def read_blocks(
         rejected: bad samples are noted here and left out; None to raise at the first.
         crashing: samples that are not read, but noted as this says; for none without `rejected`.
         step: within it every block is read.
+        finish: called with every block within its step: reads the large arrays in it, and gives what is yielded.
     """
     start = 0
     for number, noted in sorted((crashing or {}).items()):
-        yield from _read_run(source, start, number, rejected, step)
+        yield from _read_run(source, start, number, rejected, step, finish)
         if rejected is not None:
             rejected.append(noted)
         start = number + 1
-    yield from _read_run(source, start, len(source), rejected, step)
+    yield from _read_run(source, start, len(source), rejected, step, finish)
 
 
 def _read_run(
-    source: Source, start: int, stop: int, rejected: list[Rejected] | None, step: Step
+    source: Source,
+    start: int,
+    stop: int,
+    rejected: list[Rejected] | None,
+    step: Step,
+    finish: Callable[[Block], Block],
 ) -> Iterator[tuple[Block, Sequence[str] | None]]:
     at = start
     while at < stop:
@@ -179,7 +191,8 @@ def _read_run(
             blocks = part.read()
             while True:
                 with step(at):
-                    block = next(blocks, None)
+                    read = next(blocks, None)
+                    block = None if read is None else finish(read)
                 if block is None:
                     return
                 end = at + count(block)

@@ -12,13 +12,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from packer.errors import PackerError, SourceError, WriteError
 from packer.packing.rejected import Rejected
 from packer.packing.tasks import ShardReport, ShardTask, read_blocks, remove_partials, write_shard
 from packer.sources.apart import Here, Limits, Lost, each, run
-from packer.sources.base import Progress, Source
+from packer.sources.base import Progress, Source, read_through
 
 #: Samples' progress is sent after this many raw bytes, since a message costs more than a small sample.
 _TELL_BYTES = 2**20
@@ -96,7 +97,7 @@ def _without_culprit(task: ShardTask, lost: Lost) -> ShardTask:
     found = None if lost.at is None else _culprit(task, lost.at, lost.limits)
     if found is None:
         if lost.kind == "memory":
-            raise WriteError(f"shard {task.number}: out of memory; take fewer --workers")
+            raise WriteError(f"shard {task.number}: out of memory; take fewer --workers, or raise --read-memory")
         how = "read for too long" if lost.kind == "time" else f"died ({lost.ending})"
         kept = "what is finished is kept, " if any(task.path.parent.glob("*.lmdb")) else ""
         raise WriteError(
@@ -144,13 +145,14 @@ def _fault(function: Any, part: Source, limits: Limits) -> SourceError | None:
 def _read_all(source: Source) -> None:
     """Reads all samples; bad ones are passed over."""
     with contextlib.suppress(SourceError):  # an error is no crash; whoever packs the shard meets it too
-        for _ in read_blocks(source, []):
+        for _ in read_blocks(source, [], finish=read_through):
             pass
 
 
 def _read_block(source: Source) -> None:
     with contextlib.suppress(SourceError):
-        next(source.read(), None)
+        for block in islice(source.read(), 1):
+            read_through(block)
 
 
 def run_executor(tasks: Sequence[ShardTask], executor: Executor, progress: Progress) -> Iterator[ShardReport]:

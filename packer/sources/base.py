@@ -7,6 +7,7 @@ numbers, no open handles), and give the same samples in the same order every tim
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,8 +20,12 @@ from packer.errors import SourceError
 from packer.format.schema import FieldSpec
 
 #: Several samples at once, by field: fixed shapes as one array (m, *shape), ragged ones as a list of m
-#: arrays, text as a list of m str. All fields of a block hold the same number of samples.
+#: arrays, text as a list of m str. All fields of a block hold the same number of samples. A block of one sample
+#: may hold a `LargeArray` in a list, whether its field is ragged or not.
 Block = dict[str, "NDArray[Any] | list[NDArray[Any]] | list[str]"]
+
+#: Bytes of a large array that are read at once.
+PIECE_BYTES = 8 * 2**20
 
 #: Told of each bad file found while a source is opened; may raise (stop) or return (skip that sample). An error with
 #: a `sample` is told early alone: whoever goes on meets it again when the sample is read.
@@ -70,6 +75,52 @@ def watched(items: Iterable[Item], what: str, looking: Looking, total: int | Non
             told = now
             looking(what, done, total)
     looking(what, done, done)
+
+
+class LargeArray(ABC):
+    """The array of one sample that is too large to be read at once: rows of it are read when they are asked for.
+
+    It can be read until the next block is. numpy takes it for an array, and reads it whole then.
+
+    Attributes:
+        dtype: native-endian.
+        shape: of one axis or more.
+    """
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @abstractmethod
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        """Return the rows start..stop of the first axis.
+
+        Raises:
+            SourceError: as `Source.read` does.
+        """
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return self[0 : len(self)].astype(dtype or self.dtype, copy=False)
+
+    def pieces(self, multiple: int = 1) -> Iterator[NDArray[Any]]:
+        """Yield all rows, some MiB at a time; of all but the last piece the rows are a multiple of `multiple`."""
+        step = max(1, self._rows_at_once() // multiple) * multiple
+        for at in range(0, len(self), step):
+            yield self[at : at + step]
+
+    def middle(self) -> NDArray[Any]:
+        """Return a piece that stands for all of it."""
+        start = max(0, (len(self) - self._rows_at_once()) // 2)
+        return self[start : start + self._rows_at_once()]
+
+    def _rows_at_once(self) -> int:
+        return max(1, PIECE_BYTES * len(self) // max(self.nbytes, 1))
 
 
 class Source(ABC):
@@ -125,6 +176,27 @@ class Source(ABC):
 def count(block: Block) -> int:
     """Return the number of samples in a block."""
     return len(next(iter(block.values())))
+
+
+def of_middles(block: Block) -> Block:
+    """Return a block with a piece in the place of every large array: what is looked at, or tried, is a part of it."""
+
+    def part(values: Any) -> Any:
+        if not isinstance(values, list):
+            return values
+        return [value.middle() if isinstance(value, LargeArray) else value for value in values]
+
+    return {name: part(values) for name, values in block.items()}
+
+
+def read_through(block: Block) -> Block:
+    """Return a block after every large array in it was read, and dropped again."""
+    for values in block.values():
+        for value in values if isinstance(values, list) else ():
+            if isinstance(value, LargeArray):
+                for _ in value.pieces():
+                    pass
+    return block
 
 
 def block_bytes(block: Block) -> int:

@@ -22,8 +22,8 @@ from natsort import natsorted
 
 from packer.errors import SourceError
 
-#: Declared sizes below this are believed: reading them does no harm.
-_BELIEVED_BYTES = 2**30
+#: Declared sizes below this are believed: they are read in pieces, which does no harm.
+_BELIEVED_BYTES = 2**34
 #: Values per byte of file beyond which a declared size is a lie. Deflate reaches 1,032 on zeros.
 _MAX_RATIO = 10_000
 _MAX_DEPTH = 8

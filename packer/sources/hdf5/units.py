@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.format.schema import FieldSpec, check_field_name
-from packer.sources.base import Block, OnBad
+from packer.sources.base import Block, LargeArray, OnBad
 from packer.sources.hdf5.choice import Request, chosen, columns_of, conversions, difference, is_wanted
 from packer.sources.hdf5.file import faults_named, opened
 from packer.sources.hdf5.listing import inventory
 from packer.sources.hdf5.origin import MAX_KEPT, attributes, beyond, stored_dtypes, unkept
-from packer.sources.hdf5.reading import BLOCK_BYTES, HDF5Source, boxed, field_values
+from packer.sources.hdf5.reading import BLOCK_BYTES, DatasetRows, HDF5Source, boxed, field_values
 from packer.sources.hdf5.roots import find_roots
 from packer.sources.hdf5.storage import dataset_at
 from packer.sources.hdf5.types import Column, leaves, paths
@@ -35,6 +35,10 @@ from packer.sources.units import Unit as Asked
 
 #: Paths that a sentence names.
 _SHOWN = 5
+#: Larger datasets are read in pieces.
+_LARGE_BYTES = 32 * 2**20
+#: Rows held of a large dataset since they share chunks with others.
+_HELD_BYTES = 32 * 2**20
 
 
 @dataclass(frozen=True)
@@ -314,7 +318,7 @@ class UnitSource(HDF5Source):
         with opened(path) as file:
             for number, root in enumerate(roots, before):
                 try:
-                    sample = self._sample(file, path, root)
+                    sample = self._sample(file, path, root, number)
                 except SourceError as error:
                     if pending:
                         yield self._block(pending)
@@ -330,22 +334,67 @@ class UnitSource(HDF5Source):
             if pending:
                 yield self._block(pending)
 
-    def _sample(self, file: h5py.File, path: str, root: str) -> dict[str, Any]:
+    def _sample(self, file: h5py.File, path: str, root: str, number: int) -> dict[str, Any]:
         with faults_named(path, "reading"):
             names = dict.fromkeys(c.dataset for c in self._columns if not c.attribute)
-            values = {name: boxed(dataset_at(file, path, root + name, 1)[0]) for name in names}
-            return {
-                c.spec.name: _attribute(file[root or "/"], c, path)
-                if c.attribute
-                else _value(values[c.dataset], c, path)
-                for c in self._columns
-            }
+            datasets = {name: dataset_at(file, path, root + name, 1)[0] for name in names}
+            large = [name for name in names if _is_large(datasets[name])]
+            values = {name: boxed(datasets[name]) for name in names if name not in large}
+            sample: dict[str, Any] = {}
+            for c in self._columns:
+                if c.attribute:
+                    sample[c.spec.name] = _attribute(file[root or "/"], c, path)
+                elif c.dataset in large:
+                    sample[c.spec.name] = _LargeField(datasets[c.dataset], c, path, number)
+                else:
+                    sample[c.spec.name] = _value(values[c.dataset], c, path)
+            return sample
 
     def _block(self, samples: list[dict[str, Any]]) -> Block:
-        return {
-            spec.name: [s[spec.name] for s in samples] if spec.is_ragged else np.stack([s[spec.name] for s in samples])
-            for spec in self.fields
-        }
+        block: Block = {}
+        for spec in self.fields:
+            values = [sample[spec.name] for sample in samples]
+            is_list = spec.is_ragged or isinstance(values[0], LargeArray)
+            block[spec.name] = values if is_list else np.stack(values)
+        return block
+
+
+def _is_large(dataset: h5py.Dataset) -> bool:
+    """Return whether rows of a dataset are read one after another; lists and texts of any length have no size."""
+    return bool(dataset.shape) and not dataset.dtype.hasobject and dataset.nbytes > _LARGE_BYTES
+
+
+class _LargeField(LargeArray):
+    """A field of one sample out of a large dataset, whose chunks are decoded once if its rows are read in order.
+
+    Args:
+        number: of the sample, within its source.
+    """
+
+    def __init__(self, dataset: h5py.Dataset, column: Column, path: str, number: int) -> None:
+        inner = dataset.dtype
+        for member in column.members:
+            inner = inner[member]
+        self.dtype = column.spec.np_dtype.newbyteorder("=")
+        self.shape = (*dataset.shape, *inner.shape)
+        _check_shape(self.shape, column, path)
+        self._rows = DatasetRows(dataset, 0, len(dataset), _HELD_BYTES)
+        self._column = _shaped(column, self.shape[1:])
+        self._path, self._number = path, number
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        start, stop, _ = rows.indices(len(self))
+        try:
+            with faults_named(self._path, "reading"):
+                return np.asarray(field_values(self._rows.take(start, stop), self._column, self._path))
+        except SourceError as error:
+            raise SourceError(error.reason, self._path, self._number) from error
+
+
+def _check_shape(shape: tuple[int, ...], column: Column, path: str) -> None:
+    planned = column.spec.shape
+    if len(shape) != len(planned) or any(p not in (None, n) for n, p in zip(shape, planned, strict=True)):
+        raise SourceError(f"field {column.spec.name} has shape {shape} now: the file has changed", path)
 
 
 def _value(values: NDArray[Any], column: Column, path: str) -> Any:
@@ -359,10 +408,8 @@ def _value(values: NDArray[Any], column: Column, path: str) -> Any:
         inner = inner[member]
     if column.spec.kind == "text" or h5py.check_vlen_dtype(inner.dtype) is not None:
         return field_values(values, column, path)[0]
-    shape, planned = inner.shape[1:], column.spec.shape
-    if len(shape) != len(planned) or any(p not in (None, n) for n, p in zip(shape, planned, strict=True)):
-        raise SourceError(f"field {column.spec.name} has shape {shape} now: the file has changed", path)
-    return field_values(values, _shaped(column, shape), path)[0]
+    _check_shape(inner.shape[1:], column, path)
+    return field_values(values, _shaped(column, inner.shape[1:]), path)[0]
 
 
 def _attribute(thing: h5py.HLObject, column: Column, path: str) -> Any:

@@ -9,9 +9,16 @@ import h5py
 import numpy as np
 import pytest
 
+from packer.checking.against import compare
 from packer.convert import convert
 from packer.errors import SourceError
+from packer.packing import framing
+from packer.sources import base
+from packer.sources.hdf5 import units
 from packer.sources.hdf5.file import faults_named
+from packer.sources.hdf5.source import open_hdf5
+from packer.sources.opening import SourceOptions
+from readers import PackedDataset
 
 #: Far more than a process of many tests has free in its heap, which its children may use beyond the limit.
 ROW = 400_000_000
@@ -39,3 +46,72 @@ def test_a_lack_of_memory_is_told_as_it_is() -> None:
     damage = r"a\.h5: reading failed: Can't read data \(wrong fletcher32"
     with pytest.raises(SourceError, match=damage), faults_named("a.h5", "reading"):
         raise OSError("Can't synchronously read data (wrong fletcher32)")
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Datasets of some KiB are large, and are read in pieces of some rows."""
+    monkeypatch.setattr(units, "_LARGE_BYTES", 1000)
+    monkeypatch.setattr(base, "PIECE_BYTES", 3000)
+    monkeypatch.setattr(framing, "BAND_SAMPLE_BYTES", 2000)
+    monkeypatch.setattr(framing, "BAND_BYTES", 700)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("codec", ["none", "lz4", "shuffle+zstd", "auto"])
+@pytest.mark.parametrize("lengths", [(40, 7, 90), (50, 50)], ids=["ragged", "fixed"])
+def test_large_fields_are_what_small_ones_are(tmp_path: Path, codec: str, lengths: tuple[int, ...]) -> None:
+    """Read in pieces or whole, ragged or not, raw or encoded, the same samples come out, and are verified."""
+    rng = np.random.default_rng(0)
+    (tmp_path / "in").mkdir()
+    samples = []
+    for n, length in enumerate(lengths):
+        table = np.zeros(length, [("at", ">i4", (5,)), ("ok", "?")])
+        table["at"] = rng.integers(0, 99, (length, 5))
+        table["ok"] = rng.integers(0, 2, length)
+        with h5py.File(tmp_path / f"in/{n}.h5", "w") as file:
+            file.create_dataset("x", data=rng.normal(size=(length, 3, 4)), chunks=(7, 3, 2), compression="gzip")
+            file["table"] = table
+            file["label"] = n
+            samples.append({"x": file["x"][()], "table.at": table["at"], "table.ok": table["ok"], "label": np.int64(n)})
+    options = SourceOptions(samples="files")
+    report = convert(str(tmp_path / "in"), tmp_path / "out", workers=0, codec=codec, source=options)
+    assert any(field.frame.rows for field in report.manifest.fields)
+    dataset = PackedDataset(tmp_path / "out", verify=True)
+    for n, sample in enumerate(samples):
+        for name, value in sample.items():
+            assert np.array_equal(dataset[n][name], value)
+    assert not compare(tmp_path / "out", open_hdf5(str(tmp_path / "in"), samples="files"))
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_large_field_that_cannot_be_read_is_left_out(tmp_path: Path, workers: int) -> None:
+    """Of a sample that is damaged far behind its beginning nothing is packed; the others are."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for n in range(3):
+        with h5py.File(folder / f"{n}.h5", "w") as file:
+            file["a"] = np.full((99, 9), n, np.float32)
+            file.create_dataset("b", data=np.full((99, 9), n, np.float32), chunks=(9, 9), fletcher32=True)
+            where = file["b"].id.get_chunk_info(8).byte_offset
+    raw = bytearray((folder / "1.h5").read_bytes())
+    raw[where] ^= 1
+    (folder / "1.h5").write_bytes(raw)
+    options = SourceOptions(samples="files")
+    with pytest.raises(SourceError, match=r"1\.h5: reading failed"):
+        convert(str(folder), tmp_path / "out", workers=workers, source=options)
+    done = convert(str(folder), tmp_path / "out", workers=workers, source=options, on_error="skip", go_on=True)
+    assert (done.samples, len(done.rejected)) == (2, 1)
+    assert [int(value["b"][0, 0]) for value in PackedDataset(tmp_path / "out")] == [0, 2]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the limit is kept on Linux alone")
+def test_a_file_that_is_larger_than_memory_is_packed(tmp_path: Path) -> None:
+    """A sample of 3 GB, declared and never written, takes a hundredth of that."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", (3000, 1000, 250), "f4", chunks=(1, 500, 250), compression="gzip")
+        file["y"] = np.arange(3)
+    options = SourceOptions(samples="files")
+    report = convert(str(tmp_path / "a.h5"), tmp_path / "out", workers=1, read_bytes=200_000_000, source=options)
+    assert report.raw_bytes == 3_000_000_000 + 24
