@@ -52,6 +52,7 @@ class Crop:
             middle. (row, column): there, in every sample. An array (samples, 2): there, by sample number.
         axes: which two axes of a sample are rows and columns, of every cropped field: (1, 2) or (-2, -1) for (C, H, W).
             By default the first two, or those after the first: of an array of four axes, and where this has windows.
+        multiple: random places and those in the middle are multiples of this, such as 2 for a Bayer mosaic.
 
     Raises:
         UsageError: these cannot be or do not go together.
@@ -65,6 +66,7 @@ class Crop:
     turns: bool = False
     at: str | ArrayLike | None = None
     axes: tuple[int, int] | None = None
+    multiple: int = 1
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
@@ -77,6 +79,8 @@ class Crop:
                 raise UsageError(f"crop: the scale of {name!r} is {scale!r}; a whole number from 1 on is expected")
             if height % scale or width % scale:
                 raise UsageError(f"crop: {height} x {width} pixels cannot be divided by {scale}, the scale of {name!r}")
+        if not isinstance(self.multiple, int) or self.multiple < 1:
+            raise UsageError(f"crop: multiple {self.multiple!r}: a whole number from 1 on is expected")
         if self.turns and height != width:
             raise UsageError(f"crop: turns need squares, not {height} x {width} pixels")
         if self.of in self.aligned:
@@ -93,7 +97,7 @@ class Crop:
     @property
     def step(self) -> int:
         """Places are multiples of this, so that they fall on whole pixels of every field."""
-        return math.lcm(*self.aligned.values())
+        return math.lcm(self.multiple, *self.aligned.values())
 
     @property
     def scales(self) -> dict[str, int]:

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 
 from packer.errors import MissingNameError, UsageError
 from packer.format import manifest as manifests
+from packer.format.column import SHAPE
 from packer.format.names import Names
 from packer.format.schema import Field
 from packer.remote.store import is_url
@@ -320,6 +321,21 @@ class PackedDataset(Dataset[Any]):
         check = checker.check if checker else None
         region = read_region(SampleRows(opened.places[field]), number, rows, columns, check)
         return region.permute(2, 0, 1) if reader.field.kind == "image" else region
+
+    def shapes(self, field: str) -> Numbers:
+        """Return the shape of every sample of one field as it is stored, (samples, axes) int64: (H, W, C) of an image.
+
+        Of the samples of the split, if one is read; whatever `crop` and `windows` say.
+
+        Raises:
+            UsageError: no such field, or one of text.
+        """
+        if field not in self.fields or self.fields[field].kind == "text":
+            raise UsageError(
+                f"{self.path}: no field {field!r} that has shapes is read; there are {', '.join(self.fields)}"
+            )
+        samples = self._samples.in_whole(np.arange(self._samples.samples))
+        return SampleRows(self.opened.places[field]).locate(samples)[:, SHAPE:].copy()
 
     def __getstate__(self) -> dict[str, Any]:
         # The manifest is read again on the other side: it may be large, and the path says it all.

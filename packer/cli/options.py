@@ -41,6 +41,13 @@ _SOURCE = (
         "--downscale", type=click.IntRange(min=2), help="Images: make a field lr, so many times as small, by bicubic."
     ),
     click.option(
+        "--kernel",
+        type=click.Choice(["pillow", "matlab"]),
+        default="pillow",
+        show_default=True,
+        help="--downscale: whose bicubic; papers on super-resolution use MATLAB's.",
+    ),
+    click.option(
         "--fields",
         default="same",
         show_default=True,
@@ -228,6 +235,7 @@ def _source_options(given: dict[str, Any]) -> SourceOptions:
         patch=given.pop("patch"),
         stride=given.pop("stride"),
         downscale=given.pop("downscale"),
+        kernel=given.pop("kernel"),
         fields=given.pop("fields"),
         cast=_pairs("--cast", "FIELD=DTYPE", given.pop("cast")),
         triangulate=given.pop("triangulate"),

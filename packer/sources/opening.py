@@ -28,7 +28,7 @@ LOOK_AT = 10_000
 _CONCERNS = {
     **dict.fromkeys(("pick", "skip", "axis", "encoding", "attrs"), ("hdf5",)),
     "samples": tuple(UNITS_OF),
-    **dict.fromkeys(("mode", "palette", "max_pixels", "patch", "stride", "downscale"), ("images", "basicsr")),
+    **dict.fromkeys(("mode", "palette", "max_pixels", "patch", "stride", "downscale", "kernel"), ("images", "basicsr")),
     **dict.fromkeys(("fields", "cast", "triangulate", "group"), ("ply",)),
     "label": ("images", "ply", "npy"),
 }
@@ -56,6 +56,7 @@ class SourceOptions:
         patch: images: cuts squares of so many pixels of the largest field; None packs pictures whole.
         stride: images: pixels from one square to the next; None for `patch`.
         downscale: images: makes a field `lr` so many times as small as the one field.
+        kernel: images: how `downscale` does it, `pillow` or `matlab`: bicubic of either.
         fields: PLY: `same`, `common`, `all`, or names with commas.
         cast: PLY: field name to dtype.
         triangulate: PLY: makes polygons into triangles.
@@ -75,6 +76,7 @@ class SourceOptions:
     patch: int | None = None
     stride: int | None = None
     downscale: int | None = None
+    kernel: str = "pillow"
     fields: str = "same"
     cast: Mapping[str, str] = field(default_factory=dict)
     triangulate: bool = False
@@ -212,10 +214,12 @@ def _open_pictures(
 
 def _downscaled(source: ImageSource, options: SourceOptions) -> ImageSource | DownscaledSource:
     if options.downscale is None:
+        if options.kernel != "pillow":
+            raise UsageError("--kernel says how pictures are made smaller; say how small with --downscale")
         return source
     from packer.sources.images.derived import DownscaledSource
 
-    return DownscaledSource(source, options.downscale)
+    return DownscaledSource(source, options.downscale, options.kernel)
 
 
 def _cut(source: ImageSource | DownscaledSource, options: SourceOptions) -> Source:

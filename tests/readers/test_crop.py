@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader
 
 from packer.codecs.configs import NAMED
 from packer.errors import UsageError
-from packer.format.schema import Field, FrameRule
+from packer.format.schema import Field, FieldSpec, FrameRule
+from packer.writer import DatasetWriter
 from readers import Crop, Loader, PackedDataset
 from readers.crop import orient
 from readers.draws import new_visits
@@ -370,3 +371,19 @@ def test_crops_larger_than_frames_of_several_samples_may_be(packed):
         PackedDataset(packed, "picture", crop=Crop(3000, of="picture"))[3]
     with pytest.raises(UsageError, match="too large"):
         PackedDataset(packed, "picture", crop=Crop(2**30, of="picture"))[3]
+
+
+def test_places_are_multiples(tmp_path: Path) -> None:
+    """Crop(multiple=n): random places and the middle are multiples of n, so that a mosaic keeps its pattern."""
+    with DatasetWriter(
+        tmp_path / "d", fields=[FieldSpec(name="x", dtype="uint8", kind="image", shape=(9, 11, 1))]
+    ) as w:
+        w.add({"x": np.arange(99, dtype=np.uint8).reshape(9, 11, 1)})
+    places = set()
+    dataset = PackedDataset(tmp_path / "d", crop=Crop(4, "x", multiple=3))
+    for _ in range(200):
+        places.add(divmod(int(dataset[0]["x"][0, 0, 0]), 11))
+    assert places == {(row, column) for row in (0, 3) for column in (0, 3, 6)}
+    assert int(PackedDataset(tmp_path / "d", crop=Crop(4, "x", multiple=3, at="center"))[0]["x"][0, 0, 0]) == 3
+    with pytest.raises(UsageError, match="multiple 0"):
+        Crop(4, "x", multiple=0)

@@ -440,3 +440,13 @@ def test_a_missing_or_damaged_table_of_names_is_an_error(copy: Path, samples: li
     path.unlink()
     with pytest.raises(DamagedError, match=r"names\.lmdb: missing"):
         _ = ds["a/1"]
+
+
+def test_shapes_of_all_samples(packed: Path, samples: list[Sample]) -> None:
+    """The shapes of a field are those of the arrays that were packed, and fields without shapes are refused."""
+    ds = PackedDataset(packed)
+    for name in ("x", "lr", "xyz", "picture"):
+        assert ds.shapes(name).tolist() == [list(sample[name].shape) for sample in samples]
+    for name in ("nothing", "caption"):
+        with pytest.raises(UsageError, match=f"no field '{name}' that has shapes"):
+            ds.shapes(name)

@@ -2,13 +2,14 @@
 
 A square of `size` pixels is cut every `stride` pixels out of the largest field; a field that is n times as small gives
 squares of size / n pixels. What is left over at the right and bottom edge is not packed. Small pictures are a field
-`lr` next to the one field of an image source, by Pillow's bicubic.
+`lr` next to the one field of an image source, by one of `KERNELS`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, cast
 
 import numpy as np
@@ -31,17 +32,20 @@ class DownscaledSource(Source):
     Args:
         source: 8-bit gray or RGB pictures whose sides are multiples of `factor`.
         factor: 2 or more.
+        kernel: one of `KERNELS`.
 
     Raises:
-        UsageError: several fields, one that is called `lr`, or a factor that is none.
+        UsageError: several fields, one that is called `lr`, or a factor or kernel that is none.
         SourceError: pictures of another kind, or with sides that are no multiples of `factor`.
     """
 
     names: Sequence[str]
 
-    def __init__(self, source: ImageSource, factor: int) -> None:
+    def __init__(self, source: ImageSource, factor: int, kernel: str = "pillow") -> None:
         if factor < 2:
             raise UsageError(f"--downscale {factor}: 2 or more is expected")
+        if kernel not in KERNELS:
+            raise UsageError(f"--kernel {kernel}: {' or '.join(KERNELS)} is expected")
         if len(source.fields) > 1 or source.fields[0].name == FIELD:
             held = ", ".join(spec.name for spec in source.fields)
             raise UsageError(
@@ -53,7 +57,7 @@ class DownscaledSource(Source):
             raise SourceError(f"field {spec.name!r}: --downscale is for 8-bit gray and RGB, not {what}; see --mode")
         _check_sides(source, spec.name, factor)
         self.kind, self.names = source.kind, source.names
-        self._source, self._factor, self._large = source, factor, spec.name
+        self._source, self._factor, self._kernel, self._large = source, factor, kernel, spec.name
         sides = tuple(None if side is None else side // factor for side in spec.shape[:2])
         small = FieldSpec(name=FIELD, dtype="uint8", kind="image", shape=sides + spec.shape[2:])
         self.fields = (small, spec)
@@ -77,7 +81,7 @@ class DownscaledSource(Source):
     def read(self) -> Iterator[Block]:
         for block in self._source.read():
             images: Any = block[self._large]
-            smaller = [_smaller(image, self._factor) for image in images]
+            smaller = [KERNELS[self._kernel](image, self._factor) for image in images]
             small = smaller if self.fields[0].is_ragged else np.stack(smaller)
             yield {FIELD: small, self._large: images}
 
@@ -85,10 +89,11 @@ class DownscaledSource(Source):
         return self._source.files()
 
     def provenance(self) -> dict[str, Any]:
-        return {**self._source.provenance(), "downscale": self._factor}
+        kernel = {} if self._kernel == "pillow" else {"kernel": self._kernel}
+        return {**self._source.provenance(), "downscale": self._factor, **kernel}
 
     def notes(self) -> list[str]:
-        made = f"field {FIELD} is made from {self._large}, {self._factor} times as small, by bicubic interpolation"
+        made = f"field {FIELD} is made from {self._large}, {self._factor} times as small, by {_IN_WORDS[self._kernel]}"
         return [*self._source.notes(), made]
 
 
@@ -102,11 +107,44 @@ def _check_sides(source: ImageSource, field: str, factor: int) -> None:
         raise SourceError(f"{reason}; crop such pictures first, or leave them out")
 
 
-def _smaller(image: NDArray[Any], factor: int) -> NDArray[Any]:
+def smaller_by_pillow(image: NDArray[Any], factor: int) -> NDArray[Any]:
+    """Return a picture (H, W, C) of uint8 `factor` times as small, by Pillow's bicubic."""
     height, width, channels = image.shape
     picture = Image.fromarray(image[:, :, 0] if channels == 1 else image)
     small = np.asarray(picture.resize((width // factor, height // factor), Image.Resampling.BICUBIC))
     return small.reshape(height // factor, width // factor, channels)
+
+
+def smaller_by_matlab(image: NDArray[Any], factor: int) -> NDArray[Any]:
+    """Return a picture (H, W, C) of uint8 `factor` times as small, as MATLAB's `imresize(image, 1 / factor)` does.
+
+    Bicubic with antialiasing (Keys 1981, a = -1/2, stretched by `factor`), beyond the edges the picture mirrored; in
+    float64, rounded once at the end, halves up. BasicSR's `imresize` is the same in float32.
+    """
+    weights, before = _matlab_weights(factor)
+    values = image.astype(np.float64)
+    for axis in (0, 1):
+        ends = [(0, 0)] * 3
+        ends[axis] = before, len(weights) - before - factor
+        pixels = sliding_window_view(np.pad(values, ends, "symmetric"), len(weights), axis)
+        values = (pixels[::factor] if axis == 0 else pixels[:, ::factor]) @ weights
+    return np.floor(values.clip(0, 255) + 0.5).astype(np.uint8)
+
+
+@lru_cache
+def _matlab_weights(factor: int) -> tuple[NDArray[np.float64], int]:
+    """Return the weights of the pixels that make one small pixel, and how many of them come before its own `factor`."""
+    middle = (factor - 1) / 2
+    pixels = np.arange(np.ceil(middle - 2 * factor), np.floor(middle + 2 * factor) + 1)
+    x = np.abs(pixels - middle) / factor
+    near, far = 1.5 * x**3 - 2.5 * x**2 + 1, -0.5 * x**3 + 2.5 * x**2 - 4 * x + 2
+    weights = np.where(x <= 1, near, np.where(x <= 2, far, 0))
+    return weights / weights.sum(), -int(pixels[0])
+
+
+#: Ways to make a picture smaller, as `--kernel` names them, and what they are called in a sentence.
+KERNELS = {"pillow": smaller_by_pillow, "matlab": smaller_by_matlab}
+_IN_WORDS = {"pillow": "Pillow's bicubic", "matlab": "MATLAB's bicubic with antialiasing"}
 
 
 def cut(source: ImageSource | DownscaledSource, size: int, stride: int) -> PatchSource:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 
 import numpy as np
@@ -11,6 +12,7 @@ from PIL import Image
 from packer.checking.against import compare
 from packer.convert import ConvertOptions, convert
 from packer.errors import SourceError, UsageError
+from packer.sources.images.derived import KERNELS
 from packer.sources.opening import SourceOptions, open_sources
 
 
@@ -79,3 +81,66 @@ def test_what_cannot_be_made_smaller(folder, field, options, error, reason):
     """Each is refused with what was expected."""
     with pytest.raises(error, match=reason):
         open_sources([f"{field}={folder}"], options)
+
+
+def keys_cubic(x):
+    """The kernel of Keys (1981), a = -1/2."""
+    x = abs(x)
+    if x <= 1:
+        return 1.5 * x**3 - 2.5 * x**2 + 1
+    return -0.5 * x**3 + 2.5 * x**2 - 4 * x + 2 if x < 2 else 0.0
+
+
+def defined(image, factor):
+    """MATLAB's imresize(image, 1 / factor) from its definition, pixel by pixel, along the rows and then the columns."""
+
+    def along(line):
+        out = []
+        for k in range(len(line) // factor):
+            centre = (k + 0.5) * factor - 0.5
+            total = weight = 0.0
+            for i in range(math.floor(centre - 2 * factor), math.ceil(centre + 2 * factor) + 1):
+                mirrored = i % (2 * len(line))
+                pixel = line[min(mirrored, 2 * len(line) - 1 - mirrored)]
+                w = keys_cubic((centre - i) / factor)
+                total, weight = total + w * pixel, weight + w
+            out.append(total / weight)
+        return np.stack(out)
+
+    rows = along(image.astype(np.float64))
+    return along(rows.swapaxes(0, 1)).swapaxes(0, 1)
+
+
+@pytest.mark.parametrize("factor", [2, 3, 4])
+@pytest.mark.parametrize("shape", [(12, 24, 3), (24, 12, 1), (60, 36, 3)])
+def test_matlabs_kernel_is_as_it_is_defined(factor, shape):
+    """Small ones are what the definition gives, rounded, for pictures smaller than the kernel too."""
+    image = np.random.default_rng(factor).integers(0, 256, shape, dtype=np.uint8)
+    wanted = defined(image, factor).clip(0, 255)
+    found = KERNELS["matlab"](image, factor)
+    assert found.dtype == np.uint8
+    assert found.shape == (shape[0] // factor, shape[1] // factor, shape[2])
+    assert np.abs(found - wanted).max() < 0.5 + 1e-9
+
+
+def test_the_kernel_is_said_and_kept(folder, tmp_path):
+    """--kernel matlab gives other pixels than Pillow's; plan and manifest say which kernel it was."""
+    matlab = open_sources([f"hr={folder}"], SourceOptions(downscale=4, kernel="matlab"))
+    pillow = open_sources([f"hr={folder}"], SourceOptions(downscale=4))
+    assert any("by MATLAB's bicubic" in note for note in matlab.notes())
+    assert any("by Pillow's bicubic" in note for note in pillow.notes())
+    assert (matlab.provenance()["kernel"], "kernel" in pillow.provenance()) == ("matlab", False)
+    (one,), (other,) = list(matlab.read()), list(pillow.read())
+    for a, b, large in zip(one["lr"], other["lr"], one["hr"], strict=True):
+        assert np.array_equal(a, KERNELS["matlab"](large, 4))
+        assert not np.array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"kernel": "matlab"}, "say how small with --downscale"), ({"kernel": "x", "downscale": 2}, "pillow or matlab")],
+)
+def test_a_kernel_of_nothing_is_refused(folder, options, message):
+    """A kernel without --downscale does nothing, and an unknown one cannot be."""
+    with pytest.raises(UsageError, match=message):
+        open_sources([f"hr={folder}"], SourceOptions(**options))

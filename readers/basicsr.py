@@ -1,0 +1,202 @@
+"""`PackedPairedImageDataset`: a packed dataset in the shape of BasicSR's PairedImageDataset.
+
+    import readers.basicsr          # in train.py: registers the class with BasicSR, if that is installed
+
+    # options/train.yml, datasets: train:
+    type: PackedPairedImageDataset
+    dataroot: div2k.packed          # or dataroot_lq and dataroot_gt, a packed dataset each
+    gt_size: 128
+    use_hflip: true
+    use_rot: true
+
+It is made from an options dict alone, so that it serves neosr, KAIR, HAT and traiNNer too, and needs none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from packer.errors import UsageError
+from readers.arrays import Numbers
+from readers.batch import Batch, item_of
+from readers.crop import Crop
+from readers.dataset import PackedDataset
+from readers.indexing import sample_numbers
+
+#: What values of a dtype are divided by, so that they reach from 0 to 1.
+_FULL = {torch.uint8: 255.0, torch.uint16: 65535.0}
+
+
+class PackedPairedImageDataset(Dataset[dict[str, Any]]):
+    """Pairs of pictures as BasicSR's PairedImageDataset gives them.
+
+    A sample is a dict: `lq` and `gt` (3, H, W) float32, RGB from 0 to 1, and their names `lq_path` and `gt_path`. Gray
+    pictures become three equal channels and alpha is left out, as BasicSR reads files. A batch of torch's DataLoader is
+    gathered at once.
+
+    Args:
+        opt: options of BasicSR by name; those of files (`io_backend`, `filename_tmpl`) are not needed.
+            `dataroot`: a packed dataset with both fields. Or `dataroot_lq` and `dataroot_gt`: one each, with the same
+            samples, or the same one twice.
+            `lq_field`, `gt_field`: names of the fields; by default `lq` or `lr`, and `gt` or `hr`, or the only one.
+            `split`: name of a split of the dataset.
+            `meta_info_file`: reads the samples that it lists, in its order.
+            `phase`: `train` crops, flips and turns at random; otherwise pictures are whole, and the larger one is cut
+            to `scale` times the smaller.
+            `scale`: how many times as large `gt` is; 1 by default.
+            `gt_size`: side of the crop of `gt` in pixels.
+            `use_hflip`: mirrors half of the samples. `use_rot`: turns samples by 0 to 3 quarters.
+            `mean`, `std`: of each channel, (3,): taken away, and divided by.
+
+    Raises:
+        UsageError: an option is missing or is none that this class knows how to follow, or the pairs do not fit.
+        DatasetError: there is no packed dataset.
+    """
+
+    def __init__(self, opt: Mapping[str, Any]) -> None:
+        self.opt = opt
+        if opt.get("color") is not None:
+            raise UsageError(f"color {opt['color']!r}: only RGB is given; convert the batch, or leave the option out")
+        self._scale = int(opt.get("scale") or 1)
+        self._train = opt.get("phase") == "train"
+        self._mean, self._std = (_of_channels(opt.get(name)) for name in ("mean", "std"))
+        self._lq, self._lq_field = self._open("lq", ("lq", "lr"), self._scale)
+        self._gt, self._gt_field = self._open("gt", ("gt", "hr"), 1)
+        self._check_pairs()
+        listed = opt.get("meta_info_file")
+        self._numbers = None if listed is None else _listed(self._gt, Path(listed))
+
+    def _open(self, side: str, usual: tuple[str, str], smaller: int) -> tuple[PackedDataset, str]:
+        """Return the dataset of one side of the pairs, which gives crops of it in training, and the field's name."""
+        root = self.opt.get(f"dataroot_{side}") or self.opt.get("dataroot")
+        if not root:
+            raise UsageError(f"dataroot, or dataroot_{side}, is missing: the packed dataset to read")
+        names = list(PackedDataset(root).fields)
+        chosen = self.opt.get(f"{side}_field") or next(
+            (name for name in names if name in usual or len(names) == 1), None
+        )
+        if chosen is None:
+            raise UsageError(f"{root} has the fields {', '.join(names)}: name the one of {side} with {side}_field")
+        crop = None
+        if self._train:
+            size = self.opt.get("gt_size")
+            if not size:
+                raise UsageError("phase train needs gt_size, the side of a crop of gt in pixels")
+            if size % self._scale:
+                raise UsageError(f"gt_size {size} is no multiple of scale {self._scale}")
+            flips, turns = bool(self.opt.get("use_hflip")), bool(self.opt.get("use_rot"))
+            # Both sides draw the same words, and take them for places in pixels of the smaller one.
+            crop = Crop(size // smaller, chosen, flips=flips, turns=turns, multiple=self._scale // smaller)
+        return PackedDataset(root, [chosen], crop=crop, split=self.opt.get("split")), chosen
+
+    def __len__(self) -> int:
+        return len(self._gt) if self._numbers is None else len(self._numbers)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        sample: dict[str, Any] = item_of(self._pairs([index]), 0, 1)
+        return sample
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        """Return a batch for DataLoader, which takes it as one."""
+        return Batch(self._pairs(indices), len(indices))
+
+    def _pairs(self, indices: Sequence[int]) -> dict[str, Any]:
+        """Return a batch of pairs: tensors (n, 3, H, W), or lists of (3, H, W) if whole pictures differ in size."""
+        numbers = sample_numbers(indices, len(self), self._gt.sample_numbers)
+        numbers = numbers if self._numbers is None else self._numbers[numbers]
+        state = torch.get_rng_state()
+        lq = self._lq[numbers][self._lq_field]
+        if self._train:
+            torch.set_rng_state(state)  # so that both sides of a pair are cropped, flipped and turned alike
+        gt = self._gt[numbers][self._gt_field]
+        if not self._train:
+            gt = [large[:, : n * self._scale, : m * self._scale] for large, (n, m) in zip(gt, _sizes(lq), strict=True)]
+        names = [str(n) for n in numbers.tolist()] if self._gt.names is None else self._gt.names[numbers]
+        return {"lq": self._float(lq), "gt": self._float(gt), "lq_path": names, "gt_path": list(names)}
+
+    def _float(self, pictures: Tensor | list[Tensor]) -> Tensor | list[Tensor]:
+        if isinstance(pictures, list):
+            found = [self._float(picture[None])[0] for picture in pictures]
+            return torch.stack(found) if len({picture.shape for picture in found}) == 1 else found
+        if pictures.shape[1] != 3:
+            pictures = pictures[:, :3] if pictures.shape[1] == 4 else pictures[:, :1].expand(-1, 3, -1, -1)
+        values = pictures.to(torch.float32, memory_format=torch.contiguous_format)
+        if pictures.dtype in _FULL:
+            values = values.div_(_FULL[pictures.dtype])
+        if self._mean is not None:
+            values = values.sub_(self._mean)
+        return values if self._std is None else values.div_(self._std)
+
+    def _check_pairs(self) -> None:
+        """Raise UsageError if the two sides are not of the same samples, or not `scale` times as large.
+
+        Whole pictures may be a little larger than that; training asks for it exactly, as BasicSR does.
+        """
+        if not _same_samples(self._lq, self._gt):
+            raise UsageError(
+                f"{self._lq.path} and {self._gt.path} have other samples: pack both from files of one name"
+            )
+        if not self._train:
+            return
+        small, large = self._lq.shapes(self._lq_field)[:, :2], self._gt.shapes(self._gt_field)[:, :2]
+        wrong = (small * self._scale != large).any(axis=1)
+        if wrong.any():
+            at = int(wrong.argmax())
+            name = at if self._gt.names is None else repr(self._gt.names[at])
+            raise UsageError(
+                f"sample {name}: gt is {_by(large[at])} pixels and lq {_by(small[at])}, which is not {self._scale} "
+                "times smaller; see the option scale"
+            )
+
+
+def _same_samples(one: PackedDataset, other: PackedDataset) -> bool:
+    """Whether two datasets, or their splits, have the same names in the same order, or as many samples without any."""
+    same_table = one.manifest.names == other.manifest.names and one.split is None
+    return len(one) == len(other) and (one.path == other.path or same_table or one.names == other.names)
+
+
+def _sizes(pictures: Tensor | list[Tensor]) -> list[tuple[int, int]]:
+    return [(picture.shape[-2], picture.shape[-1]) for picture in pictures]
+
+
+def _by(size: Numbers) -> str:
+    return f"{size[0]} x {size[1]}"
+
+
+def _of_channels(values: Sequence[float] | None) -> Tensor | None:
+    return None if values is None else torch.tensor(values, dtype=torch.float32).view(-1, 1, 1)
+
+
+def _listed(dataset: PackedDataset, path: Path) -> Numbers:
+    """Return the numbers of the samples that a list of BasicSR names: the first word of each line, without its ending.
+
+    Raises:
+        UsageError: the list cannot be read.
+        MissingNameError: the dataset has no sample of a name.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"meta_info_file {path}: {error}") from None
+    words = [line.split()[0] for line in lines if line.strip()]
+    return np.asarray(dataset.sample_numbers([str(Path(word).with_suffix("")) for word in words]), np.int64)
+
+
+def _register() -> None:
+    """Let BasicSR find the class by the name that options give, if BasicSR is installed."""
+    try:
+        from basicsr.utils.registry import DATASET_REGISTRY  # type: ignore[import-not-found]
+    except ImportError:
+        return
+    if PackedPairedImageDataset.__name__ not in DATASET_REGISTRY:
+        DATASET_REGISTRY.register(PackedPairedImageDataset)
+
+
+_register()
