@@ -5,5 +5,14 @@ measuring.py     a row and its target; sides measured in turn, checksums, what i
 rows/            the rows, a module for each kind of input
 loops.py         epochs in RAM, through Loader and DataLoader, and the datasets that ours are compared with
 interpreter.py   work in processes of their own
-inputs/          what is read and converted, made once and kept between runs
+inputs.py        what is read and converted: arrays and files, and how many
+store.py         makes inputs once, packs them, and keeps them between runs
+
+A new row is a function of a bench that returns `bench.race(ours, theirs)`, under a line that names it and its target:
+
+    @row("pairs 16/64, lz4, batch 8, Loader", "in-RAM x[idx]", at_least=1.2, batch=8)
+    @row("pairs 16/64, lz4, batch 128, Loader", "in-RAM x[idx]", at_least=1.2, batch=128)
+    def lz4_against_indexing(bench, batch): ...
+
+A side is `epochs(name, batches, samples, checksum)`: whatever gives batches, other systems too.
 """

@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +24,15 @@ import numpy as np
 import torch
 
 from benchmark import rows as _rows  # noqa: F401  # registers them
-from benchmark.inputs.store import FULL, QUICK, Store
-from benchmark.measuring import ROWS, Bench, Figures, Rounds, Row, Target, chosen
+from benchmark.measuring import ROWS, Bench, Figures, Rounds, Row, chosen
 from packer.codecs import compiled
 from packer.errors import UsageError, WriteError
 
-QUICK_ROUNDS = Rounds(least=5, most=15, seconds=1.0)
-FULL_ROUNDS = Rounds(least=7, most=25, seconds=10.0)
+#: Rounds and scale of a run.
+QUICK: tuple[Rounds, float] = (Rounds(least=5, most=15, seconds=1.0), 1)
+FULL: tuple[Rounds, float] = (Rounds(least=7, most=25, seconds=10.0), 4)
 
 Results = list[tuple[Row, Figures]]
-
-
 _NAME, _AGAINST = 54, 36
 
 
@@ -46,9 +44,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     with ExitStack() as stack:
         try:
-            wanted = _wanted(options)
-            bench = _bench(options)
-            stack.enter_context(bench.store.alone())
+            # What is wrong is better said now than when all is measured.
+            if not (wanted := chosen(ROWS, options.only)):
+                raise UsageError(f"no row has {' or '.join(map(repr, options.only))} in its title; --list prints all")
+            if options.json and not options.json.absolute().parent.is_dir():
+                raise UsageError(f"--json {options.json}: there is no folder {options.json.parent}")
+            bench = Bench(options.data, *(FULL if options.full else QUICK))
+            stack.enter_context(bench.alone())
         except (UsageError, WriteError) as error:
             print(f"bench: error: {error}", file=sys.stderr)
             return error.exit_status
@@ -59,31 +61,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"\n{summary(results)}\n{time.perf_counter() - start:.0f} s in all")
     if options.json:
         options.json.write_text(json.dumps([as_json(*result) for result in results], indent=2) + "\n")
-    is_short = any(not row.target.met(figures.value) for row, figures in results)
-    return 1 if options.strict and is_short else 0
-
-
-def _wanted(options: argparse.Namespace) -> list[Row]:
-    """The rows that are to be measured.
-
-    Raises:
-        UsageError: there are none, or the results could not be written: better said now than when all is measured.
-    """
-    wanted = chosen(ROWS, options.only)
-    if not wanted:
-        raise UsageError(f"no row has {' or '.join(map(repr, options.only))} in its title; --list prints all")
-    if options.json and not options.json.absolute().parent.is_dir():
-        raise UsageError(f"--json {options.json}: there is no folder {options.json.parent}")
-    return wanted
+    return 0
 
 
 def measure(bench: Bench, wanted: Sequence[Row]) -> Results:
-    """Measures rows one after another, and prints each as it is done."""
-    print(header(), flush=True)
+    """Measure rows one after another, and print each as it is done."""
+    print(
+        f"{'row':{_NAME}} {'against':{_AGAINST}} {'ours/s':>10} {'theirs/s':>10} {'result':>9} {'target':>9}",
+        flush=True,
+    )
     results: Results = []
     for row in wanted:
-        start = time.perf_counter()
-        figures = replace(row.measure(bench), seconds=time.perf_counter() - start)
+        figures = row.figures(bench)
         gc.collect()  # ends the worker processes of the row's loaders
         results.append((row, figures))
         print(line(row, figures), flush=True)
@@ -92,15 +81,14 @@ def measure(bench: Bench, wanted: Sequence[Row]) -> Results:
 
 def surroundings(bench: Bench) -> str:
     """What the figures depend on: processors and their load, threads, speed of copying, the inputs."""
-    sizes, processors, load = bench.sizes, os.cpu_count() or 1, os.getloadavg()
+    processors, load = os.cpu_count() or 1, os.getloadavg()
     busy = "\nThe machine is busy: sides that use several threads or processes come out too slow." * (
         load[0] > processors / 2
     )
     return (
         f"{processors} processors, load average {', '.join(f'{value:.1f}' for value in load)}; "
         f"torch {torch.__version__}, {torch.get_num_threads()} threads; memcpy {_memcpy_rate() / 1e9:.1f} GB/s\n"
-        f"{sizes.rows:,} rows, {sizes.small_pairs:,} pairs of 16/64 px, {sizes.large_pairs:,} of 48/192 px, "
-        f"{sizes.clouds:,} clouds, in {bench.store.folder}\n"
+        f"{bench.scale:g} times the samples of a quick run, in {bench.folder}\n"
         f"Ratios are medians over rounds of the ratio within a round. Every side makes its own random order.{busy}"
     )
 
@@ -123,20 +111,14 @@ def _memcpy_rate() -> float:
     return source.nbytes / min(seconds)
 
 
-def _bench(options: argparse.Namespace) -> Bench:
-    sizes, rounds = (FULL, FULL_ROUNDS) if options.full else (QUICK, QUICK_ROUNDS)
-    return Bench(Store(options.data), sizes, rounds)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "scripts/bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", metavar="ROW", action="append", default=[], help="rows whose title holds this text")
     parser.add_argument("--list", action="store_true", help="print the titles of all rows")
-    parser.add_argument("--full", action="store_true", help="the sizes that the targets were set for, and more rounds")
+    parser.add_argument("--full", action="store_true", help="four times as many samples, and more rounds")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the results as JSON")
-    parser.add_argument("--strict", action="store_true", help="exit with status 1 where a row falls short")
     parser.add_argument(
         "--data",
         metavar="DIR",
@@ -147,23 +129,19 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def header() -> str:
-    """The line above the rows."""
-    return f"{'row':{_NAME}} {'against':{_AGAINST}} {'ours/s':>10} {'theirs/s':>10} {'result':>9} {'target':>9}"
-
-
 def line(row: Row, figures: Figures) -> str:
     """Return one row: rates, result, target, whether it falls short, notes."""
-    rates = f"{_rate(figures.ours):>10} {_rate(figures.theirs):>10}"
-    result = f"{amount(figures.value, row.target):>9} {bound(row.target):>9}"
-    verdict = "" if row.target.met(figures.value) else "  FALLS SHORT"
+    digits = 2 if abs(figures.value) < 10 else 1 if abs(figures.value) < 100 else 0
+    result, target = f"{figures.value:.{digits}f} {row.unit}", f"{'>=' if row.is_floor else '<='} {row.limit:.3g}"
+    verdict = "" if row.met(figures.value) else "  FALLS SHORT"
     notes = f"  ({'; '.join(figures.notes)})" if figures.notes else ""
-    return f"{row.name:{_NAME}} {row.against:{_AGAINST}} {rates} {result}{verdict}{notes}"
+    rates = f"{_rate(figures.ours):>10} {_rate(figures.theirs):>10}"
+    return f"{row.name:{_NAME}} {row.against:{_AGAINST}} {rates} {result:>9} {target:>9}{verdict}{notes}"
 
 
 def summary(results: Sequence[tuple[Row, Figures]]) -> str:
     """How many rows fall short, and which."""
-    short = [row for row, figures in results if not row.target.met(figures.value)]
+    short = [row for row, figures in results if not row.met(figures.value)]
     if not short:
         return "the row meets its target" if len(results) == 1 else f"all {len(results)} rows meet their targets"
     return "\n".join([f"{len(short)} of {len(results)} rows fall short:", *(f"  {row.title}" for row in short)])
@@ -171,31 +149,8 @@ def summary(results: Sequence[tuple[Row, Figures]]) -> str:
 
 def as_json(row: Row, figures: Figures) -> dict[str, Any]:
     """A row for machines."""
-    return {
-        "row": row.name,
-        "against": row.against,
-        "value": figures.value,
-        "unit": row.target.unit,
-        "target": row.target.limit,
-        "is_floor": row.target.is_floor,
-        "met": row.target.met(figures.value),
-        "ours_per_second": figures.ours,
-        "theirs_per_second": figures.theirs,
-        "rounds": list(figures.rounds),
-        "notes": list(figures.notes),
-        "seconds": figures.seconds,
-    }
-
-
-def amount(value: float, target: Target) -> str:
-    """A value with its unit."""
-    digits = 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
-    return f"{value:.{digits}f} {target.unit}"
-
-
-def bound(target: Target) -> str:
-    """The target with its direction."""
-    return f"{'>=' if target.is_floor else '<='} {target.limit:g}"
+    what = {name: getattr(row, name) for name in ("name", "against", "unit", "limit", "is_floor")}
+    return {**what, **asdict(figures), "met": row.met(figures.value)}
 
 
 def _rate(rate: float | None) -> str:

@@ -13,12 +13,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from kornia_rs.io import read_image_png_u8
+from numpy.typing import NDArray
 from PIL import Image
+from plyfile import PlyData
 
 from packer.codecs import compiled
 from packer.convert import convert
 from packer.format.manifest import file_digest
+from packer.format.schema import FieldSpec
+from packer.sources.samples import SampleSource
 from packer.verify import verify
 
 
@@ -42,14 +47,14 @@ def _load_loops() -> None:
     compiled.loading.load()
 
 
-def pack(sources: list[str], out: str, **options: Any) -> int:
+def pack(sources: Any, out: str, **options: Any) -> int:
     """Convert `sources`; returns the number of samples."""
     return convert(sources, out, **options).samples
 
 
-def check(dataset: Path, workers: int) -> int:
+def check(dataset: Path) -> int:
     """Check a dataset that is good; returns the bytes checked."""
-    report = verify(dataset, workers=workers)
+    report = verify(dataset, workers=0)
     if report.damages:
         raise RuntimeError(str(report.damages[0]))
     return report.bytes
@@ -74,8 +79,37 @@ def decode_by_kornia(pictures: list[Path]) -> int:
     return len(pictures)
 
 
+def read_ply(files: list[Path]) -> int:
+    """Read PLY files by plyfile; returns how many."""
+    for path in files:
+        PlyData.read(str(path))
+    return len(files)
+
+
 def read(files: list[Path]) -> int:
     """Read files and hash them; returns their bytes."""
     for file in files:
         file_digest(file)
     return sum(file.stat().st_size for file in files)
+
+
+class _MadePairs:
+    """Pairs of 48/192 px made while they are packed: as many as are wanted, and none on the disk. No two are alike."""
+
+    def __init__(self, nbytes: int) -> None:
+        rng = np.random.default_rng(0)
+        self.noise = {name: rng.integers(0, 32, (side, side, 3), np.uint8) for name, side in (("lr", 48), ("hr", 192))}
+        self.count = nbytes // sum(noise.nbytes for noise in self.noise.values())
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, number: int) -> dict[str, NDArray[np.uint8]]:
+        return {name: np.roll(noise, number) + np.uint8(number % 256) for name, noise in self.noise.items()}
+
+
+def made_pairs(nbytes: int) -> SampleSource:
+    """Return pairs of about `nbytes` bytes."""
+    pairs = _MadePairs(nbytes)
+    specs = [FieldSpec(name=k, dtype="uint8", kind="image", shape=noise.shape) for k, noise in pairs.noise.items()]
+    return SampleSource(pairs, specs)

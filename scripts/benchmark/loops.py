@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import lmdb
+import lz4.frame
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -25,19 +26,20 @@ from benchmark.measuring import Side, checksum, epochs, files_of
 from readers import Loader, PackedDataset
 
 Batches = Iterator[Any]
+Values = NDArray[Any]
 
 
 CROP = 64
 
 
-def loader_side(path: Path, batch_size: int, expected: int, name: str = "Loader", **options: Any) -> Side:
-    """Epochs through `Loader`, shuffled unless `options` say otherwise."""
+def loader_side(path: Path, batch_size: int, fields: Sequence[Values], name: str = "Loader", **options: Any) -> Side:
+    """Epochs through `Loader`, shuffled unless `options` say otherwise, compared with the arrays of its source."""
     dataset = PackedDataset(path)
     loader = Loader(dataset, batch_size, **{"shuffle": True, **options})
-    return epochs(name, lambda: loader, len(dataset), expected, files_of(path))
+    return epochs(name, lambda: loader, len(dataset), checksum(fields), files_of(path))
 
 
-def indexing(fields: Sequence[NDArray[Any]], batch_size: int, expected: int) -> Side:
+def indexing(fields: Sequence[Values], batch_size: int) -> Side:
     """In RAM by torch's fancy indexing, `x[idx]`."""
     tensors = [torch.from_numpy(values) for values in fields]
 
@@ -45,10 +47,10 @@ def indexing(fields: Sequence[NDArray[Any]], batch_size: int, expected: int) -> 
         for index in shuffled(len(tensors[0]), batch_size):
             yield [values[index] for values in tensors]
 
-    return epochs("x[idx]", batches, len(fields[0]), expected)
+    return epochs("x[idx]", batches, len(fields[0]), checksum(fields))
 
 
-def limits(fields: Sequence[NDArray[Any]], batch_size: int, expected: int) -> tuple[Side, Side]:
+def limits(fields: Sequence[Values], batch_size: int) -> tuple[Side, Side]:
     """In RAM by `torch.index_select` and by `np.take`, each sample as one flat record: the limit."""
     flat = [values.reshape(len(values), -1) if values.ndim > 1 else values for values in fields]
     tensors = [torch.from_numpy(values) for values in flat]
@@ -63,56 +65,43 @@ def limits(fields: Sequence[NDArray[Any]], batch_size: int, expected: int) -> tu
             index = order[at : at + batch_size]
             yield [values.take(index, axis=0) for values in flat]
 
-    samples = len(fields[0])
+    samples, expected = len(fields[0]), checksum(fields)
     return epochs("index_select", selected, samples, expected), epochs("np.take", taken, samples, expected)
 
 
-def data_loader(
-    dataset: Dataset[Any], indices: Sequence[int], batch_size: int, expected: int | None, files: Sequence[Path] = ()
+def data_loaders(
+    dataset: Dataset[Any], numbers: Sequence[int], batch_size: int, expected: int | None, files: Sequence[Path] = ()
 ) -> list[Side]:
-    """The samples `indices` through a DataLoader that makes batches of single samples, with 0 and with 2 workers.
+    """The samples `numbers` through a DataLoader that makes batches of single samples, with 0 and with 2 workers.
 
     Workers stay between epochs; starting them is not counted.
     """
-    return [
-        data_loader_side(dataset, batch_size, workers, sampler=indices, expected=expected, files=files)
-        for workers in (0, 2)
-    ]
+    options: dict[str, Any] = {"sampler": numbers, "expected": expected, "files": files}
+    return [data_loader(dataset, batch_size, workers, **options) for workers in (0, 2)]
 
 
-def data_loader_side(
+def data_loader(
     dataset: Dataset[Any],
     batch_size: int,
     workers: int,
     *,
+    name: str = "",
     sampler: Sequence[int] | None = None,
     expected: int | None = None,
     files: Sequence[Path] = (),
-    collate: Callable[[Any], Any] | None = None,
+    **options: Any,
 ) -> Side:
     """Epochs through torch's DataLoader: over `sampler`, or over all samples, shuffled."""
-    loader: DataLoader[Any] = DataLoader(
-        dataset,
-        batch_size,
-        shuffle=sampler is None,
-        sampler=sampler,
-        num_workers=workers,
-        persistent_workers=workers > 0,
-        collate_fn=collate,
-    )
+    options |= {"num_workers": workers, "persistent_workers": workers > 0}
+    loader: DataLoader[Any] = DataLoader(dataset, batch_size, shuffle=sampler is None, sampler=sampler, **options)
     samples = len(dataset) if sampler is None else len(sampler)  # type: ignore[arg-type]  # all of ours have a length
-    return epochs(f"DataLoader, {workers} workers", lambda: loader, samples, expected, files)
+    return epochs(name or f"DataLoader, {workers} workers", lambda: loader, samples, expected, files)
 
 
 def shuffled(n: int, batch_size: int) -> tuple[torch.Tensor, ...]:
     """An epoch's sample numbers in batches, in a new random order."""
     batches: tuple[torch.Tensor, ...] = torch.randperm(n).split(batch_size)  # type: ignore[no-untyped-call]
     return batches
-
-
-def total(fields: Sequence[NDArray[Any]], indices: Sequence[int] | None = None) -> int:
-    """The checksum of the samples `indices`, or of all, from the source."""
-    return checksum([values if indices is None else values[indices] for values in fields])
 
 
 class InMemory(Dataset[Any]):
@@ -130,11 +119,6 @@ class InMemory(Dataset[Any]):
     def __getitems__(self, indices: Sequence[int]) -> dict[str, Tensor]:
         index = torch.tensor(indices)
         return {name: values[index] for name, values in self.tensors.items()}
-
-
-def as_it_is(batch: Any) -> Any:
-    """The collate function for batches that are whole already."""
-    return batch
 
 
 class _LmdbValues:
@@ -161,8 +145,6 @@ class LmdbSamples(_LmdbValues, Dataset[dict[str, Tensor]]):
     """One key a sample: LZ4 of a pickled dict of arrays."""
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        import lz4.frame
-
         sample = pickle.loads(lz4.frame.decompress(self.value(index)))
         return {field: torch.from_numpy(values) for field, values in sample.items()}
 
@@ -172,6 +154,9 @@ class PngCrops(Dataset[Tensor]):
 
     def __init__(self, folder: Path) -> None:
         self.files = sorted(folder.glob("*.png"))
+
+    def __len__(self) -> int:
+        return len(self.files)
 
     def __getitem__(self, index: int) -> Tensor:
         with Image.open(self.files[index]) as picture:

@@ -8,21 +8,20 @@ A ratio is the median of the ratios of the rounds, not the ratio of the medians.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import mmap
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from benchmark.inputs.store import Sizes, Store
+from benchmark.store import Store
 from packer.warm import disk_bytes, read_files, warm_file
 from packer.warm import drop_files as drop
 from readers import Ragged
@@ -38,24 +37,6 @@ _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 __all__ = ["disk_bytes", "drop", "files_of", "resident_share", "warm"]
 #: Less than this read from disk during a whole row is not worth a word.
 NOTABLE_BYTES = 2**20
-
-
-@dataclass(frozen=True)
-class Target:
-    """What a row must reach: at least, or at most, `limit` of `unit`."""
-
-    limit: float
-    unit: str = "x"
-    is_floor: bool = True
-
-    def met(self, value: float) -> bool:
-        """Whether `value` reaches the target."""
-        return value >= self.limit * _ROUNDING if self.is_floor else value <= self.limit / _ROUNDING
-
-    def score(self, value: float) -> float:
-        """`value` as a share of the target, 1 or more where it is met; at least a thousandth."""
-        ratio = value / self.limit if self.is_floor else self.limit / max(value, self.limit / 1000)
-        return max(ratio, 1e-3)
 
 
 @dataclass(frozen=True)
@@ -78,41 +59,69 @@ class Figures:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True)
+@dataclass
 class Row:
-    """A row: what is measured, what it is compared with, and its target."""
+    """A row: what is measured, what it is compared with, and its target.
+
+    Attributes:
+        limit: what the value must reach, or stay below, in `unit`.
+        measure: called with the bench and `arguments`.
+    """
 
     name: str
     against: str
-    target: Target
-    measure: Callable[[Bench], Figures]
+    limit: float
+    unit: str
+    is_floor: bool
+    arguments: dict[str, Any]
+    measure: Callable[..., Figures] | None = None
 
     @property
     def title(self) -> str:
         return f"{self.name} | {self.against}"
 
+    def figures(self, bench: Bench) -> Figures:
+        """Measure it."""
+        assert self.measure
+        start = time.perf_counter()
+        return replace(self.measure(bench, **self.arguments), seconds=time.perf_counter() - start)
 
-Measure = Callable[["Bench"], Figures]
+    def met(self, value: float) -> bool:
+        """Return whether `value` reaches the target."""
+        return value >= self.limit * _ROUNDING if self.is_floor else value <= self.limit / _ROUNDING
+
+
+Measure = TypeVar("Measure", bound=Callable[..., Figures])
 
 
 def row(
-    name: str, against: str = "", at_least: float | None = None, at_most: float | None = None, unit: str = "x"
+    name: str,
+    against: str = "",
+    at_least: float | None = None,
+    at_most: float | None = None,
+    unit: str = "x",
+    **arguments: Any,
 ) -> Callable[[Measure], Measure]:
-    """Registers a function as a row, with a target that its value must reach or stay below."""
-    limit = at_least if at_least is not None else at_most
-    if limit is None or (at_least is not None and at_most is not None):
+    """Register a function as a row, with a target that its value must reach or stay below.
+
+    Args:
+        arguments: what the function is called with after the bench; so one function can have several rows.
+    """
+    if (at_least is None) == (at_most is None):
         raise ValueError(f"row {name!r}: either at_least or at_most is expected")
-    target = Target(limit, unit, is_floor=at_least is not None)
+    limit = at_most if at_least is None else at_least
+    registered = Row(name, against, limit or 0.0, unit, at_least is not None, arguments)
+    ROWS.append(registered)  # here, so that rows of one function are listed as they are written
 
     def register(measure: Measure) -> Measure:
-        ROWS.append(Row(name, against, target, measure))
+        registered.measure = measure
         return measure
 
     return register
 
 
 def chosen(rows: Sequence[Row], only: Sequence[str]) -> list[Row]:
-    """The rows whose title holds one of the texts in `only`; all of them where there is none."""
+    """Return the rows whose title holds one of the texts in `only`; all of them if there is none."""
     return [row for row in rows if not only or any(text.lower() in row.title.lower() for text in only)]
 
 
@@ -204,17 +213,6 @@ class Side:
     may_read: bool = False
 
 
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Takes one of torch's threads for as long as it lasts."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 @dataclass
 class _Measured:
     side: Side
@@ -258,80 +256,63 @@ def epochs(
         return samples
 
     def check() -> None:
-        with one_thread():  # sums of small batches gain nothing from more, and lose much on a busy machine
-            found = sum(checksum(batch) for batch in batches())
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # sums of small batches gain nothing from more, and lose much on a busy machine
+        found = sum(checksum(batch) for batch in batches())
+        torch.set_num_threads(threads)
         if expected is not None and found != expected:
             raise WrongContentError(f"{name}: an epoch sums up to {found}, the source to {expected}")
 
     return Side(name, run, files, check=check)
 
 
-def race(ours: Side, theirs: Sequence[Side], rounds: Rounds) -> Figures:
-    """Measures all sides in turn; the value is ours over the best of theirs.
+class Bench(Store):
+    """Passed to every row: makes inputs and keeps them, and measures.
 
-    Raises:
-        WrongContentError: a side gives other bytes than its source holds.
-    """
-    measured = [_Measured(side) for side in (ours, *theirs)]
-    for one in measured:
-        warm(one.side.files)  # in large pages, before checking reads them in whatever order
-        one.side.check()
-    start, done = time.perf_counter(), 0
-    while not rounds.enough(done, time.perf_counter() - start):
-        first = done % len(measured)
-        for one in measured[first:] + measured[:first]:
-            one.measure()
-        done += 1
-    ours.check()  # once more: nothing that was read in between may have changed it
-    return _compared(measured[0], measured[1:])
-
-
-def _compared(ours: _Measured, theirs: Sequence[_Measured]) -> Figures:
-    best = max(theirs, key=lambda one: one.median)
-    ratios = tuple(a / b for a, b in zip(ours.rates, best.rates, strict=True))
-    notes = [f"best: {best.side.name}"] if len(theirs) > 1 else []
-    notes += [
-        f"{one.side.name} read {one.disk / 2**20:,.0f} MB from disk"
-        for one in (ours, *theirs)
-        if one.disk > NOTABLE_BYTES and not one.side.may_read
-    ]
-    return Figures(statistics.median(ratios), ratios, ours.median, best.median, tuple(notes))
-
-
-def repeated(measure: Callable[[], float], rounds: Rounds, notes: Sequence[str] = ()) -> Figures:
-    """The median of what `measure` gives, for rows with no other side; its first result is not counted."""
-    measure()
-    before, start = disk_bytes(), time.perf_counter()
-    values: list[float] = []
-    while not rounds.enough(len(values), time.perf_counter() - start):
-        values.append(measure())
-    disk = disk_bytes() - before
-    read = [f"read {disk / 2**20:,.0f} MB from disk"] if disk > NOTABLE_BYTES else []
-    return Figures(statistics.median(values), tuple(values), notes=(*notes, *read))
-
-
-@dataclass(frozen=True)
-class Bench:
-    """Passed to every row.
-
-    Attributes:
-        store: makes inputs and keeps them.
-        sizes: how large the inputs are.
+    Args:
         rounds: how often is measured.
     """
 
-    store: Store
-    sizes: Sizes
-    rounds: Rounds
+    def __init__(self, folder: Path, rounds: Rounds, scale: float = 1.0) -> None:
+        super().__init__(folder, scale)
+        self.rounds = rounds
 
     def race(self, ours: Side, *theirs: Side) -> Figures:
-        """Ours against the best of theirs, in turn; the value is the ratio of the rates."""
-        return race(ours, theirs, self.rounds)
+        """Measure all sides in turn; the value is the rate of ours over that of the best of theirs.
+
+        Raises:
+            WrongContentError: a side gives other bytes than its source holds.
+        """
+        measured = [_Measured(side) for side in (ours, *theirs)]
+        for one in measured:
+            warm(one.side.files)  # in large pages, before checking reads them in whatever order
+            one.side.check()
+        start, done = time.perf_counter(), 0
+        while not self.rounds.enough(done, time.perf_counter() - start):
+            first = done % len(measured)
+            for one in measured[first:] + measured[:first]:
+                one.measure()
+            done += 1
+        ours.check()  # once more: nothing that was read in between may have changed it
+        best = max(measured[1:], key=lambda one: one.median)
+        ratios = tuple(a / b for a, b in zip(measured[0].rates, best.rates, strict=True))
+        notes = [f"best: {best.side.name}"] if len(theirs) > 1 else []
+        for one in measured:
+            if not one.side.may_read:
+                notes += _read_from_disk(one.disk, one.side.name + " ")
+        return Figures(statistics.median(ratios), ratios, measured[0].median, best.median, tuple(notes))
 
     def repeated(self, measure: Callable[[], float], *notes: str) -> Figures:
-        """The median of what `measure` gives."""
-        return repeated(measure, self.rounds, notes)
+        """Return the median of what `measure` gives, for rows with no other side; its first result is not counted."""
+        measure()
+        before, start = disk_bytes(), time.perf_counter()
+        values: list[float] = []
+        while not self.rounds.enough(len(values), time.perf_counter() - start):
+            values.append(measure())
+        read = _read_from_disk(disk_bytes() - before)
+        return Figures(statistics.median(values), tuple(values), notes=(*notes, *read))
 
-    def scratch(self, name: str) -> Path:
-        """A path for output of a row; nothing is there."""
-        return self.store.scratch(name)
+
+def _read_from_disk(nbytes: int, who: str = "") -> list[str]:
+    """Return a note if that is worth a word."""
+    return [f"{who}read {nbytes / 2**20:,.0f} MB from disk"] if nbytes > NOTABLE_BYTES else []

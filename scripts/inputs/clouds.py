@@ -45,7 +45,7 @@ def make_clouds(out: Path) -> int:
         top = int(rng.integers(0, grid.shape[0] - height + 1))
         left = int(rng.integers(0, grid.shape[1] - width + 1))
         window = np.s_[top : top + height, left : left + width]
-        points = _points(grid[window], colours[window])
+        points = joined(grid[window], colours[window])
         write_ply(out / f"terrain_{i:02d}.ply", points, FORMATS[i % len(FORMATS)])
     return CLOUDS
 
@@ -75,10 +75,9 @@ def _colours(z: NDArray[np.float32]) -> NDArray[np.uint8]:
     return colours
 
 
-def _points(xyz: NDArray[np.float32], rgb: NDArray[np.uint8]) -> NDArray[Any]:
-    points = np.empty(xyz.shape[0] * xyz.shape[1], dtype=_POINT)
-    for i, name in enumerate(("x", "y", "z")):
-        points[name] = xyz[..., i].ravel()
-    for i, name in enumerate(("red", "green", "blue")):
-        points[name] = rgb[..., i].ravel()
+def joined(xyz: NDArray[np.float32], rgb: NDArray[np.uint8]) -> NDArray[Any]:
+    """Return points (n,) for `write_ply`, of coordinates and colours, both (..., 3)."""
+    points = np.empty(xyz.size // 3, dtype=_POINT)
+    for (name, _), values in zip(_POINT, [*xyz.reshape(-1, 3).T, *rgb.reshape(-1, 3).T], strict=True):
+        points[name] = values
     return points

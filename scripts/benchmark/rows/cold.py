@@ -7,9 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from benchmark.inputs import arrays, packed
+from benchmark.inputs import COLD_BYTES, COLD_SAMPLES, cold
 from benchmark.measuring import Bench, Figures, Side, disk_bytes, drop, files_of, resident_share, row
 from readers import Loader, PackedDataset
 
@@ -19,61 +18,48 @@ MOST_RESIDENT = 0.01
 
 
 class _Cold:
-    """Drops files before each measurement, and watches that reading them reads the disk."""
+    """A side that drops its files before each measurement, and watches that reading them reads the disk."""
 
-    def __init__(self, files: Sequence[Path], least_bytes: int) -> None:
-        self._files = files
-        self._least = least_bytes
-        self._before = 0
-        self.read = 0
+    def __init__(self, name: str, files: Sequence[Path], bytes: int, read: Callable[[], int]) -> None:
+        self.name, self._files, self._bytes, self._read = name, files, bytes, read
+        self.side = Side(name, self.run, prepare=self.prepare, may_read=True)
         self.warm = False
+        self.disk = 0
 
     def prepare(self) -> None:
         drop(self._files)
         self.warm |= resident_share(self._files) > MOST_RESIDENT
-        self._before = disk_bytes()
 
-    def after(self) -> None:
-        self.read = disk_bytes() - self._before
-        self.warm |= self.read < self._least
-
-    def note(self, name: str) -> str:
-        """What one measurement read from the disk, and whether the files were cold before it."""
-        return f"{name} read {self.read / 2**20:.0f} MB{', not wholly cold' if self.warm else ''}"
-
-
-@row("cold, random samples of 48 kB, none, Loader", against="np.memmap fancy indexing, cold", at_least=4)
-def cold_against_memmap(bench: Bench) -> Figures:
-    """Every measurement opens the files anew, since pages that are mapped cannot be dropped; opening is counted."""
-    path, array = packed.cold(bench.store, bench.sizes.cold), arrays.cold(bench.store, bench.sizes.cold)
-    chosen = np.random.default_rng(0).permutation(bench.sizes.cold)[: bench.sizes.cold_reads]
-    least = len(chosen) * arrays.COLD_BYTES // 2
-    ours, theirs = _Cold(files_of(path), least), _Cold([array], least)
-    figures = bench.race(
-        _side("Loader", ours, lambda: _read_packed(path, chosen)),
-        _side("np.memmap", theirs, lambda: _read_mapped(array, chosen)),
-    )
-    wanted = f"{len(chosen) * arrays.COLD_BYTES / 2**20:.0f} MB wanted"
-    return replace(figures, notes=(wanted, ours.note("Loader"), theirs.note("np.memmap")))
-
-
-def _side(name: str, cold: _Cold, read: Callable[[], int]) -> Side:
-    def run() -> int:
-        samples = read()
-        cold.after()
+    def run(self) -> int:
+        before = disk_bytes()
+        samples = self._read()
+        self.disk = disk_bytes() - before
+        self.warm |= self.disk < self._bytes // 2
         return samples
 
-    return Side(name, run, prepare=cold.prepare, may_read=True)
+    def note(self) -> str:
+        """What one measurement read from the disk, and whether the files were cold before it."""
+        return f"{self.name} read {self.disk / 2**20:.0f} MB{', not wholly cold' if self.warm else ''}"
 
 
-def _read_packed(path: Path, chosen: NDArray[np.int64]) -> int:
-    for _ in Loader(PackedDataset(path), BATCH, sampler=chosen):
-        pass
-    return len(chosen)
+@row("cold, random samples of 48 kB, none, Loader", "np.memmap fancy indexing, cold", at_least=4)
+def cold_against_memmap(bench: Bench) -> Figures:
+    """Every measurement opens the files anew, since pages that are mapped cannot be dropped; opening is counted."""
+    path, array = bench.packed(cold), bench.folder_of(cold) / "x.npy"
+    numbers = np.random.default_rng(0).permutation(bench.some(COLD_SAMPLES))[: bench.some(500)]
+    wanted = len(numbers) * COLD_BYTES
 
+    def packed() -> int:
+        for _ in Loader(PackedDataset(path), BATCH, sampler=numbers):
+            pass
+        return len(numbers)
 
-def _read_mapped(path: Path, chosen: NDArray[np.int64]) -> int:
-    mapped = np.load(path, mmap_mode="r")
-    for at in range(0, len(chosen), BATCH):
-        mapped[chosen[at : at + BATCH]]
-    return len(chosen)
+    def mapped() -> int:
+        values = np.load(array, mmap_mode="r")
+        for at in range(0, len(numbers), BATCH):
+            values[numbers[at : at + BATCH]]
+        return len(numbers)
+
+    ours, theirs = _Cold("Loader", files_of(path), wanted, packed), _Cold("np.memmap", [array], wanted, mapped)
+    figures = bench.race(ours.side, theirs.side)
+    return replace(figures, notes=(f"{wanted / 2**20:.0f} MB wanted", ours.note(), theirs.note()))

@@ -6,151 +6,116 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
-from benchmark.inputs import files
-from benchmark.interpreter import converting, decode, decode_by_kornia, pack
+from benchmark.inputs import LARGE, PNG_FILES, SMALL, hdf5_rows, ply, png_pairs
+from benchmark.interpreter import converting, decode, decode_by_kornia, pack, read_ply
 from benchmark.measuring import Bench, Figures, Side, files_of, row
 
-LARGE = 192
-#: As the size of shards: what packer chooses.
-AUTO = -1
+#: How often the PNG files are converted in one measurement.
+COPIES = 8
+# As many shards for one worker as for the other. By themselves they would be of 64 MiB at least; smaller ones would
+# measure how processes start and wait for the disk: of HDF5, which takes least a byte, first of all.
+SHARD = 45 * 2**20
 PLANNED = 100_000
 
 
-def _convert_side(
-    bench: Bench, sources: Sequence[str], workers: int, inputs: Path, codec: str = "auto", shard: int | None = None
+def _packing(
+    bench: Bench, inputs: Path, workers: int, codec: str = "auto", shard: int | None = SHARD, name: str = ""
 ) -> Side:
     """A conversion from beginning to end, its processes and syncing the output included."""
-
     out = bench.scratch("out.packed")
+    sources = _fields(inputs) if (inputs / "lr").is_dir() else [str(inputs)]
+    options = {"codec": codec, "workers": workers, "shard_size": shard}
 
-    def run() -> int:
-        size = None if shard == AUTO else shard or bench.sizes.shard
-        options = {"codec": codec, "workers": workers, "shard_size": size}
-        return converting(pack, list(sources), str(out), **options)
-
-    def prepare_out() -> None:
+    def prepare() -> None:
         bench.scratch(out.name)
         os.sync()  # what was written before is not to be waited for
 
-    return Side(f"{workers} workers", run, files_of(inputs), prepare_out)
+    return Side(
+        name or f"{workers} workers", lambda: converting(pack, sources, str(out), **options), files_of(inputs), prepare
+    )
 
 
-def _pairs(bench: Bench) -> tuple[Path, list[str]]:
-    sizes = bench.sizes
-    once = files.png_pairs(bench.store, LARGE, sizes.large_pairs, sizes.large_files)
-    folder = files.linked_pairs(bench.store, once, sizes.png_copies)
-    return folder, [f"lr={folder / 'lr'}", f"hr={folder / 'hr'}"]
+def _fields(pairs: Path) -> list[str]:
+    return [f"{field}={pairs / field}" for field in ("lr", "hr")]
 
 
-@row("PNG 48/192 -> packed, 2 workers", against="Pillow decoding in 2 processes", at_least=0.85)
+@row("PNG 48/192 -> packed, 2 workers", "Pillow decoding in 2 processes", at_least=0.85)
 def png_against_pillow(bench: Bench) -> Figures:
     """The codec is what auto takes; Pillow throws the pixels away."""
-    folder, sources = _pairs(bench)
+    folder = bench.files(png_pairs, LARGE, COPIES)
     paths = files_of(folder)
-
-    theirs = Side("Pillow", lambda: converting(decode, paths, 2) // 2, paths)
-    return bench.race(_convert_side(bench, sources, 2, folder), theirs)
+    return bench.race(_packing(bench, folder, 2), Side("Pillow", lambda: converting(decode, paths, 2) // 2, paths))
 
 
-@row("PNG 48/192 -> packed, 2 workers", against="1 worker", at_least=1.7)
-def two_workers(bench: Bench) -> Figures:
-    """Shards are packed side by side."""
-    folder, sources = _pairs(bench)
-    return bench.race(_convert_side(bench, sources, 2, folder), _convert_side(bench, sources, 1, folder))
+@row("PNG 48/192 -> packed, 2 workers", "1 worker", at_least=1.7, size=LARGE, codec="auto", shard=SHARD)
+@row("small PNG pairs 16/64 -> packed, none, 2 workers", "1 worker", at_least=1.6, size=SMALL, codec="none", shard=None)
+def two_workers(bench: Bench, size: int, codec: str, shard: int | None) -> Figures:
+    """Shards are packed side by side; None: they are small enough that a small set has some for each worker."""
+    folder = bench.files(png_pairs, size, COPIES)
+    return bench.race(*(_packing(bench, folder, workers, codec, shard) for workers in (2, 1)))
 
 
-@row("small PNG pairs 16/64 -> packed, none, in one process", against="kornia-rs, reading and decoding", at_least=0.5)
+@row("PNG 48/192 -> packed, photo+lz4, 2 workers", "none", at_least=1 / 1.15)
+def photo_against_none(bench: Bench) -> Figures:
+    """What encoding adds to decoding."""
+    folder = bench.files(png_pairs, LARGE, COPIES)
+    return bench.race(*(_packing(bench, folder, 2, codec, name=codec) for codec in ("photo+lz4", "none")))
+
+
+@row("small PNG pairs 16/64 -> packed, none, in one process", "kornia-rs, reading and decoding", at_least=0.5)
 def small_against_kornia(bench: Bench) -> Figures:
     """What is added to reading and decoding: planning, checking, writing."""
-    folder, sources = _small_pairs(bench)
+    folder = bench.files(png_pairs, SMALL, COPIES)
     paths = files_of(folder)
-
     theirs = Side("kornia-rs", lambda: converting(decode_by_kornia, paths) // 2, paths)
-    ours = _convert_side(bench, sources, 0, folder, "none", AUTO)
-    return bench.race(ours, theirs)
+    return bench.race(_packing(bench, folder, 0, "none", None), theirs)
 
 
-@row("small PNG pairs 16/64 -> packed, none, 2 workers", against="1 worker", at_least=1.6)
-def two_workers_small(bench: Bench) -> Figures:
-    """Shards small enough that a small set has some for each worker."""
-    folder, sources = _small_pairs(bench)
-    two, one = (_convert_side(bench, sources, workers, folder, "none", AUTO) for workers in (2, 1))
-    return bench.race(two, one)
-
-
-def _small_pairs(bench: Bench) -> tuple[Path, list[str]]:
-    sizes = bench.sizes
-    once = files.png_pairs(bench.store, 64, sizes.small_pairs, sizes.small_files)
-    folder = files.linked_pairs(bench.store, once, sizes.small_copies)
-    return folder, [f"lr={folder / 'lr'}", f"hr={folder / 'hr'}"]
-
-
-@row("text PLY -> packed, in one process", against="plyfile reading alone", at_least=8)
+@row("text PLY -> packed, in one process", "plyfile reading alone", at_least=8)
 def text_ply(bench: Bench) -> Figures:
     """Numbers out of text."""
-    folder = files.ply_text(bench.store, bench.sizes.text_files, bench.sizes.text_points)
+    folder = bench.files(ply, "ascii", 24, 5_000)
     paths = files_of(folder)
-    ours = _convert_side(bench, [str(folder)], 0, folder)
-    return bench.race(ours, Side("plyfile", lambda: _read_ply(paths), paths))
+    return bench.race(_packing(bench, folder, 0), Side("plyfile", lambda: converting(read_ply, paths), paths))
 
 
-@row("binary PLY -> packed, none, 2 workers", against="cp and sync", at_least=0.5)
-def binary_ply(bench: Bench) -> Figures:
-    """Little work a byte: as fast as the disk, or nearly."""
-    folder = files.ply_binary(bench.store, bench.sizes.ply_files, bench.sizes.ply_points)
-    return _against_copying(bench, folder, bench.sizes.ply_files)
-
-
-@row("uncompressed HDF5 -> packed, none, 2 workers", against="cp and sync", at_least=0.5)
-def hdf5(bench: Bench) -> Figures:
-    """Rows of 132 bytes and a label."""
-    path = files.hdf5_rows(bench.store, bench.sizes.hdf5_rows)
-    return _against_copying(bench, path, bench.sizes.hdf5_rows, bench.sizes.hdf5_shard)
-
-
-def _against_copying(bench: Bench, path: Path, samples: int, shard: int | None = None) -> Figures:
+@row("binary PLY -> packed, none, 2 workers", "cp and sync", at_least=0.5, is_hdf5=False)
+@row("uncompressed HDF5 -> packed, none, 2 workers", "cp and sync", at_least=0.5, is_hdf5=True)
+def against_copying(bench: Bench, is_hdf5: bool) -> Figures:
+    """Little work a byte: as fast as the disk, or nearly. HDF5: rows of 132 bytes and a label."""
+    path = bench.files(hdf5_rows, suffix=".h5") if is_hdf5 else bench.files(ply, "binary_little_endian", 500, 10_000)
     out = bench.scratch("copy")
+    ours = _packing(bench, path, 2, "none", SHARD * (1 + is_hdf5))
 
     def copy() -> int:
         subprocess.run(["cp", "-r", str(path), str(out)], check=True)
         subprocess.run(["sync"], check=True)
         return samples
 
-    def prepare_out() -> None:
+    def prepare() -> None:
         bench.scratch(out.name)
         os.sync()
 
-    ours = _convert_side(bench, [str(path)], 2, path, "none", shard)
-    return bench.race(ours, Side("cp", copy, files_of(path), prepare_out))
+    samples = ours.run()
+    return bench.race(ours, Side("cp", copy, files_of(path), prepare))
 
 
 @row("packer plan of 100,000 PNG pairs", at_most=20, unit="s")
 def plan(bench: Bench) -> Figures:
     """The command, from start to end. Of fewer files, what is above the plan of a few grows in proportion."""
-    few, count = bench.sizes.small_files, bench.sizes.planned
-    once = files.png_pairs(bench.store, 64, bench.sizes.small_pairs, few)
-    folder = files.linked_pairs(bench.store, once, -(-count // few))
+    few, copies = bench.some(PNG_FILES[SMALL]), 20
+    once, folder, count = bench.files(png_pairs, SMALL), bench.files(png_pairs, SMALL, copies), few * copies
+
+    def seconds_of(pairs: Path) -> float:
+        command = [str(Path(sys.executable).with_name("packer")), "plan", *_fields(pairs)]
+        start = time.perf_counter()
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return time.perf_counter() - start
 
     def seconds() -> float:
-        least = _plan_seconds(once)
-        return least + (_plan_seconds(folder) - least) * (PLANNED - few) / (count - few)
+        least = seconds_of(once)
+        return least + (seconds_of(folder) - least) * (PLANNED - few) / (count - few)
 
-    return bench.repeated(seconds, *([f"from {count:,} and {few:,}"] if count != PLANNED else []))
-
-
-def _plan_seconds(folder: Path) -> float:
-    command = [str(Path(sys.executable).with_name("packer")), "plan", f"lr={folder / 'lr'}", f"hr={folder / 'hr'}"]
-    start = time.perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return time.perf_counter() - start
-
-
-def _read_ply(paths: Sequence[Path]) -> int:
-    from plyfile import PlyData  # here, because only this row needs it
-
-    for path in paths:
-        PlyData.read(str(path))
-    return len(paths)
+    return bench.repeated(seconds, f"from {count:,} and {few:,}")

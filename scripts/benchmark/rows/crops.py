@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from benchmark.inputs import large_pictures as pictures
-from benchmark.loops import CROP, PngCrops, SubImageCrops, data_loader
+from benchmark.inputs import pictures, png_pictures, sub_images
+from benchmark.loops import CROP, PngCrops, SubImageCrops, data_loaders
 from benchmark.measuring import Bench, Figures, Side, WrongContentError, checksum, epochs, files_of, row
 from packer.format.manifest import read as read_manifest
 from readers import Crop, Loader, PackedDataset
@@ -19,23 +16,14 @@ from readers import Crop, Loader, PackedDataset
 BATCH = 16
 #: Crops of an epoch, where a batch takes a fraction of a millisecond; the others read so many a picture.
 CROPS, EACH = 1600, 2
-
-
-def _packed(bench: Bench, codec: str) -> Path:
-    return pictures.packed(bench.store, bench.sizes.pictures, bench.sizes.picture, codec)
+PNG = "decoding the PNG file, Pillow, and cropping"
+SUB = "sub-images of 480 px in LMDB as PNG"
 
 
 def _ours(bench: Bench, codec: str) -> Side:
-    path = _packed(bench, codec)
-    n, size = bench.sizes.pictures, bench.sizes.picture
-    numbers = np.arange(CROPS) % n
-    loader = Loader(PackedDataset(path, crop=Crop(size=CROP, of="hr")), BATCH, sampler=numbers)
-    side = epochs("Loader", lambda: loader, CROPS, files=files_of(path))
-    return replace(side, check=_check(path, pictures.pixels(bench.store, n, size)))
-
-
-def _check(path: Path, pixels: NDArray[np.uint8]) -> Callable[[], None]:
-    """Compares crops at given places with the source; where random ones lie is for the tests."""
+    """Epochs of random crops; crops at given places are compared with the source."""
+    path, pixels = bench.packed(pictures, codec=codec), bench.arrays(pictures)["hr"]
+    loader = Loader(PackedDataset(path, crop=Crop(size=CROP, of="hr")), BATCH, sampler=np.arange(CROPS) % len(pixels))
 
     def check() -> None:
         room = np.array(pixels.shape[1:3]) - CROP
@@ -45,71 +33,31 @@ def _check(path: Path, pixels: NDArray[np.uint8]) -> Callable[[], None]:
         if checksum(found) != checksum(wanted):
             raise WrongContentError("crops are not the pixels of the source")
 
-    return check
+    return replace(epochs("Loader", lambda: loader, CROPS, files=files_of(path)), check=check)
 
 
-def _theirs(dataset: Dataset[object], indices: Sequence[int], files: Sequence[Path]) -> list[Side]:
+@row("crops of 64 px, none, Loader", PNG, at_least=500, codec="none", is_sub=False)
+@row("crops of 64 px, photo+lz4, Loader", PNG, at_least=60, codec="photo+lz4", is_sub=False)
+@row("crops of 64 px, none, Loader", SUB, at_least=1, codec="none", is_sub=True)
+@row("crops of 64 px, photo+lz4, Loader", SUB, at_least=1, codec="photo+lz4", is_sub=True)
+def crops(bench: Bench, codec: str, is_sub: bool) -> Figures:
+    """Only the bands that a crop touches are decoded; people cut sub-images so as not to decode whole pictures."""
+    path = bench.files(sub_images if is_sub else png_pictures)
+    dataset: Dataset[object] = SubImageCrops(path) if is_sub else PngCrops(path)
+    count = EACH * len(bench.arrays(pictures)["hr"])
+    numbers = np.random.default_rng(0).permutation(count) % len(dataset)  # type: ignore[arg-type]  # both have a length
     # Two batches, so that two workers have one each: of the same size as ours they would leave one of them idle.
-    return data_loader(dataset, indices, len(indices) // 2, None, files)
-
-
-def _against_png(bench: Bench, codec: str) -> Figures:
-    n = bench.sizes.pictures
-    folder = pictures.png(bench.store, n, bench.sizes.picture)
-    theirs = _theirs(PngCrops(folder), list(range(n)) * EACH, files_of(folder))
+    theirs = data_loaders(dataset, numbers.tolist(), count // 2, None, files_of(path))
     return bench.race(_ours(bench, codec), *theirs)
 
 
-def _sub_images(bench: Bench) -> Path:
-    return pictures.sub_images(bench.store, bench.sizes.pictures, bench.sizes.picture)
-
-
-def _against_sub_images(bench: Bench, codec: str) -> Figures:
-    path = _sub_images(bench)
-    dataset = SubImageCrops(path)
-    indices = np.random.default_rng(0).integers(0, len(dataset), 2 * EACH * bench.sizes.pictures).tolist()
-    return bench.race(_ours(bench, codec), *_theirs(dataset, indices, [path]))
-
-
-PNG = "decoding the PNG file, Pillow, and cropping"
-SUB = "sub-images of 480 px in LMDB as PNG"
-
-
-@row("crops of 64 px, none, Loader", against=PNG, at_least=500)
-def raw_against_png(bench: Bench) -> Figures:
-    """Rows are copied from where they lie."""
-    return _against_png(bench, "none")
-
-
-@row("crops of 64 px, rowdelta+zstd, Loader", against=PNG, at_least=60)
-def rowdelta_against_png(bench: Bench) -> Figures:
-    """Only the bands that a crop touches are decoded."""
-    return _against_png(bench, "rowdelta+zstd")
-
-
-@row("crops of 64 px, none, Loader", against=SUB, at_least=1)
-def raw_against_sub_images(bench: Bench) -> Figures:
-    """Sub-images are what people cut so as not to decode whole pictures."""
-    return _against_sub_images(bench, "none")
-
-
-@row("crops of 64 px, rowdelta+zstd, Loader", against=SUB, at_least=1)
-def rowdelta_against_sub_images(bench: Bench) -> Figures:
-    """The same, stored small."""
-    return _against_sub_images(bench, "rowdelta+zstd")
-
-
-@row("large pictures, rowdelta+zstd, stored bytes", against="the sub-images' bytes", at_most=1)
+@row("large pictures, photo+lz4, stored bytes", "the sub-images' bytes", at_most=1)
 def bytes_against_sub_images(bench: Bench) -> Figures:
     """Sub-images overlap, so that most pixels are stored four times."""
-    stored = read_manifest(_packed(bench, "rowdelta+zstd")).columns["hr"].stored
-    png = sum(
-        file.stat().st_size for file in files_of(pictures.png(bench.store, bench.sizes.pictures, bench.sizes.picture))
-    )
-    theirs = _sub_images(bench).stat().st_size
-    raw = read_manifest(_packed(bench, "none")).columns["hr"].stored
-    megabytes = [
-        f"{name} {size / 1e6:,.1f} MB"
-        for name, size in (("none", raw), ("ours", stored), ("PNG files", png), ("sub-images", theirs))
-    ]
-    return Figures(stored / theirs, notes=(", ".join(megabytes),))
+    sizes: dict[str, int] = {}
+    for codec in ("none", "photo+lz4"):
+        sizes[codec] = read_manifest(bench.packed(pictures, codec=codec)).columns["hr"].stored
+    for make in (png_pictures, sub_images):
+        sizes[make.__name__] = sum(file.stat().st_size for file in files_of(bench.files(make)))
+    note = ", ".join(f"{name} {size / 1e6:,.1f} MB" for name, size in sizes.items())
+    return Figures(sizes["photo+lz4"] / sizes["sub_images"], notes=(note,))

@@ -14,33 +14,28 @@ WORKERS = 2
 _EVERY = 0.02
 _COMMAND = f"""
 import sys
-from benchmark.inputs.made_source import MadePairs
-from packer.convert import convert
+from benchmark.interpreter import made_pairs, pack
 nbytes, out, codec = int(sys.argv[1]), *sys.argv[2:]
 shard_size = min(2**30, nbytes // {WORKERS})
-convert(MadePairs.of_bytes(nbytes), out, codec=codec, workers={WORKERS}, shard_size=shard_size, overwrite=True)
+pack(made_pairs(nbytes), out, codec=codec, workers={WORKERS}, shard_size=shard_size, overwrite=True)
 """
 
 
-@row("memory of the converter and 2 workers, none", at_most=300 + 250 * WORKERS, unit="MB")
-def uncompressed(bench: Bench) -> Figures:
+@row("memory of the converter and 2 workers, none", at_most=300 + 250 * WORKERS, unit="MB", codec="none")
+@row(
+    "memory of the converter and 2 workers, rowdelta+zstd",
+    at_most=300 + 250 * WORKERS,
+    unit="MB",
+    codec="rowdelta+zstd",
+)
+def converter(bench: Bench, codec: str) -> Figures:
     """Shards of 1 GiB, or one for each worker of a smaller dataset."""
-    return _memory(bench, "none")
-
-
-@row("memory of the converter and 2 workers, rowdelta+zstd", at_most=300 + 250 * WORKERS, unit="MB")
-def compressed(bench: Bench) -> Figures:
-    """The same, encoded."""
-    return _memory(bench, "rowdelta+zstd")
-
-
-def _memory(bench: Bench, codec: str) -> Figures:
-    out = bench.scratch(f"made-{codec}.packed")
+    out, made = bench.scratch(f"made-{codec}.packed"), bench.some(200)
 
     def megabytes() -> float:
-        return _peak([sys.executable, "-c", _COMMAND, str(bench.sizes.made * 10**6), str(out), codec]) / 1e6
+        return _peak([sys.executable, "-c", _COMMAND, str(made * 10**6), str(out), codec]) / 1e6
 
-    figures = bench.repeated(megabytes, f"{bench.sizes.made / 1000:g} GB, made on the fly")
+    figures = bench.repeated(megabytes, f"{made / 1000:g} GB, made on the fly")
     bench.scratch(out.name)
     return figures
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmark.inputs import arrays, packed
+from benchmark.inputs import TINY_ROWS, tiny_rows
 from benchmark.loops import InMemory
 from benchmark.measuring import Bench, Figures, Side, files_of, row, warm
 from readers import Loader, PackedDataset
@@ -27,7 +27,7 @@ BATCH = 1_000
 @row("block shuffle, an epoch's order", against="rng.permutation", at_least=2)
 def order(bench: Bench) -> Figures:
     """Arithmetic alone, no files."""
-    n = bench.sizes.order
+    n = min(TINY_ROWS, bench.some(TINY_ROWS))
     shuffled, rng, epoch = BlockShuffled.uniform(n, BLOCK), np.random.default_rng(0), iter(range(2**31))
     ours = Side("BlockShuffled", lambda: len(shuffled.epoch(next(epoch))))
     return bench.race(ours, Side("permutation", lambda: len(rng.permutation(n))))
@@ -36,9 +36,9 @@ def order(bench: Bench) -> Figures:
 @row("opening 10,000,000 rows in 100 shards, to the first batch", at_most=100, unit="ms")
 def opening(bench: Bench) -> Figures:
     """Opening, the first batch in order, and one of rows from all over the shards."""
-    path = packed.tiny_rows(bench.store, bench.sizes.tiny_rows, SHARDS)
+    path = bench.packed(tiny_rows, shards=SHARDS)
     files = files_of(path)
-    spread = np.random.default_rng(0).integers(0, bench.sizes.tiny_rows, 100)
+    spread = np.random.default_rng(0).integers(0, len(PackedDataset(path)), 100)
 
     def milliseconds(shuffle: bool | str = False) -> float:
         warm(files)
@@ -55,8 +55,8 @@ def opening(bench: Bench) -> Figures:
 @row("memory a worker owns after an epoch of those", against="one that reads in-RAM tensors", at_most=20, unit="MB")
 def owned(bench: Bench) -> Figures:
     """Private dirty memory of a forked process, above that of one over tensors."""
-    dataset = PackedDataset(packed.tiny_rows(bench.store, bench.sizes.tiny_rows, SHARDS))
-    tensors = InMemory(**{k: torch.from_numpy(v) for k, v in arrays.tiny_rows(bench.store, len(dataset)).items()})
+    dataset = PackedDataset(bench.packed(tiny_rows, shards=SHARDS))
+    tensors = InMemory(**{k: torch.from_numpy(v) for k, v in bench.arrays(tiny_rows).items()})
     numbers = np.random.default_rng(0).permutation(len(dataset))
     ours, theirs = (_owned_megabytes(one, numbers) for one in (dataset, tensors))
     return Figures(ours - theirs, notes=(f"{ours:.0f} MB and {theirs:.0f} MB",))

@@ -2,173 +2,123 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from file_datasets import PairFiles
-from numpy.typing import NDArray
-from torch.utils.data import Subset
 
-from benchmark.inputs import arrays, files, packed
-from benchmark.loops import (
-    InMemory,
-    LmdbSamples,
-    as_it_is,
-    data_loader,
-    data_loader_side,
-    indexing,
-    limits,
-    loader_side,
-    total,
-)
-from benchmark.measuring import Bench, Figures, Side, files_of, row
+from benchmark.inputs import LARGE, LMDB_PAIRS, PNG_FILES, SMALL, lmdb_pairs, pairs, png_pairs
+from benchmark.loops import InMemory, LmdbSamples, Values, data_loader, data_loaders, indexing, limits, loader_side
+from benchmark.measuring import Bench, Figures, Side, checksum, files_of, row
 from packer.format.manifest import read as read_manifest
 from readers import PackedDataset
 
-SMALL, LARGE = 64, 192
 LIMIT = "the limit: index_select or np.take"
-PNG_FILES = "PNG files, Pillow, DataLoader"
-#: PNG pairs of 48/192 px are read in batches of so many: there are few of them in a quick run.
-LARGE_BATCH = 32
+INDEXING = "in-RAM x[idx]"
+PNG = "PNG files, Pillow, DataLoader"
+PNG_BYTES = "PNG files' bytes"
+#: Pairs of 48/192 px are read in batches of so many if PNG files are too: there are few of them in a quick run.
+BATCH = 32
 
 
-def _count(bench: Bench, size: int) -> int:
-    return bench.sizes.small_pairs if size == SMALL else bench.sizes.large_pairs
-
-
-def _fields(bench: Bench, size: int) -> list[NDArray[Any]]:
-    samples = arrays.pairs(bench.store, size, _count(bench, size))
+def _fields(bench: Bench, size: int) -> list[Values]:
+    samples = bench.arrays(pairs, size)
     return [samples["lr"], samples["hr"]]
 
 
-def _packed(bench: Bench, size: int, codec: str) -> Path:
-    return packed.pairs(bench.store, size, _count(bench, size), codec)
+def _loader(bench: Bench, size: int, codec: str, batch: int, **options: Any) -> Side:
+    return loader_side(bench.packed(pairs, size, codec=codec), batch, _fields(bench, size), **options)
 
 
-def _loader(bench: Bench, size: int, codec: str, batch_size: int, **options: Any) -> Side:
-    return loader_side(_packed(bench, size, codec), batch_size, total(_fields(bench, size)), **options)
+def _png_sides(bench: Bench, size: int, batch: int) -> list[Side]:
+    folder, fields = bench.files(png_pairs, size), _fields(bench, size)
+    numbers = np.random.default_rng(0).permutation(bench.some(PNG_FILES[size]))
+    expected = checksum([values[numbers] for values in fields])
+    return data_loaders(PairFiles(folder), numbers.tolist(), batch, expected, files_of(folder))
 
 
-def _png_sides(bench: Bench, size: int, batch_size: int) -> list[Side]:
-    count = bench.sizes.small_files if size == SMALL else bench.sizes.large_files
-    folder = files.png_pairs(bench.store, size, _count(bench, size), count)
-    indices = np.random.default_rng(0).permutation(count).tolist()
-    expected = total(_fields(bench, size), indices)
-    return data_loader(PairFiles(folder), indices, batch_size, expected, files_of(folder))
+@row("pairs 16/64, none, batch 8, Loader", LIMIT, at_least=0.6, size=SMALL, batch=8)
+@row("pairs 16/64, none, batch 128, Loader", LIMIT, at_least=0.75, size=SMALL, batch=128)
+@row("pairs 48/192, none, batch 8, Loader", LIMIT, at_least=0.75, size=LARGE, batch=8)
+@row("pairs 48/192, none, batch 128, Loader", LIMIT, at_least=0.75, size=LARGE, batch=128)
+def against_limit(bench: Bench, size: int, batch: int) -> Figures:
+    """In small batches the calls around the copying count, in large ones the copying."""
+    return bench.race(_loader(bench, size, "none", batch), *limits(_fields(bench, size), batch))
 
 
-def _against_limit(bench: Bench, size: int, batch_size: int) -> Figures:
-    fields = _fields(bench, size)
-    return bench.race(_loader(bench, size, "none", batch_size), *limits(fields, batch_size, total(fields)))
-
-
-@row("pairs 16/64, none, batch 8, Loader", against=LIMIT, at_least=0.6)
-def small_8(bench: Bench) -> Figures:
-    """Small batches of small images: the calls around the copying count."""
-    return _against_limit(bench, SMALL, 8)
-
-
-@row("pairs 16/64, none, batch 128, Loader", against=LIMIT, at_least=0.75)
-def small_128(bench: Bench) -> Figures:
-    """Larger batches: the copying counts."""
-    return _against_limit(bench, SMALL, 128)
-
-
-@row(
-    "DataLoader(ds, num_workers=2), pairs 16/64, none, batch 128", against="the same over in-RAM tensors", at_least=0.9
-)
+@row("DataLoader(ds, num_workers=2), pairs 16/64, none, batch 128", "the same over in-RAM tensors", at_least=0.9)
 def two_workers(bench: Bench) -> Figures:
     """Worker processes, which hand batches over through shared memory on both sides."""
-    fields, path = _fields(bench, SMALL), _packed(bench, SMALL, "none")
-    expected = total(fields)
-    ours = data_loader_side(PackedDataset(path), 128, 2, expected=expected, files=files_of(path))
-    memory = InMemory(**{name: torch.from_numpy(v) for name, v in zip(("lr", "hr"), fields, strict=True)})
-    theirs = data_loader_side(memory, 128, 2, expected=expected, collate=as_it_is)
-    return bench.race(replace(ours, name="packed"), replace(theirs, name="in RAM"))
+    path, expected = bench.packed(pairs, SMALL), checksum(_fields(bench, SMALL))
+    ours = data_loader(PackedDataset(path), 128, 2, name="packed", expected=expected, files=files_of(path))
+    memory = InMemory(**{name: torch.from_numpy(values) for name, values in bench.arrays(pairs, SMALL).items()})
+    theirs = data_loader(memory, 128, 2, name="in RAM", expected=expected, collate_fn=lambda batch: batch)
+    return bench.race(ours, theirs)
 
 
-def _lz4_against_indexing(bench: Bench, batch_size: int) -> Figures:
-    fields = _fields(bench, SMALL)
-    return bench.race(_loader(bench, SMALL, "lz4", batch_size), indexing(fields, batch_size, total(fields)))
-
-
-@row("pairs 16/64, lz4, batch 8, Loader", against="in-RAM x[idx]", at_least=1.2)
-def lz4_8(bench: Bench) -> Figures:
+@row("pairs 16/64, lz4, batch 8, Loader", INDEXING, at_least=1.2, batch=8)
+@row("pairs 16/64, lz4, batch 128, Loader", INDEXING, at_least=1.2, batch=128)
+def lz4_against_indexing(bench: Bench, batch: int) -> Figures:
     """One frame a sample."""
-    return _lz4_against_indexing(bench, 8)
+    return bench.race(_loader(bench, SMALL, "lz4", batch), indexing(_fields(bench, SMALL), batch))
 
 
-@row("pairs 16/64, lz4, batch 128, Loader", against="in-RAM x[idx]", at_least=1.2)
-def lz4_128(bench: Bench) -> Figures:
-    """One frame a sample, larger batches."""
-    return _lz4_against_indexing(bench, 128)
-
-
-@row("pairs 16/64, lz4, samples/s at batch 8", against="at batch 128", at_least=0.7)
-def lz4_8_against_128(bench: Bench) -> Figures:
+@row("pairs 16/64, lz4, samples/s at batch 8", "at batch 128", at_least=0.7)
+def small_batches(bench: Bench) -> Figures:
     """Small batches cost about what large ones do."""
     return bench.race(_loader(bench, SMALL, "lz4", 8), _loader(bench, SMALL, "lz4", 128, name="batch 128"))
 
 
-@row("pairs 16/64, lz4, batch 128, Loader", against=PNG_FILES, at_least=30)
-def lz4_against_png(bench: Bench) -> Figures:
-    """What packing is for."""
-    return bench.race(_loader(bench, SMALL, "lz4", 128), *_png_sides(bench, SMALL, 128))
+@row("pairs 16/64, lz4, batch 128, Loader", PNG, at_least=30, size=SMALL, codec="lz4", batch=128)
+@row("pairs 48/192, photo+lz4, Loader", PNG, at_least=25, size=LARGE, codec="photo+lz4", batch=BATCH)
+def against_png(bench: Bench, size: int, codec: str, batch: int) -> Figures:
+    """What packing is for; photographs are stored about as small as PNG."""
+    return bench.race(_loader(bench, size, codec, batch), *_png_sides(bench, size, batch))
 
 
-@row("pairs 16/64, lz4, batch 128, DataLoader(ds)", against=PNG_FILES, at_least=20)
+@row("pairs 16/64, lz4, batch 128, DataLoader(ds)", PNG, at_least=20)
 def data_loader_against_png(bench: Bench) -> Figures:
     """The same through torch's DataLoader, without worker processes."""
-    path = _packed(bench, SMALL, "lz4")
-    expected = total(_fields(bench, SMALL))
-    ours = data_loader_side(PackedDataset(path), 128, 0, expected=expected, files=files_of(path))
-    return bench.race(replace(ours, name="packed"), *_png_sides(bench, SMALL, 128))
+    path, expected = bench.packed(pairs, SMALL, codec="lz4"), checksum(_fields(bench, SMALL))
+    ours = data_loader(PackedDataset(path), 128, 0, name="packed", expected=expected, files=files_of(path))
+    return bench.race(ours, *_png_sides(bench, SMALL, 128))
 
 
-@row("pairs 16/64, lz4, batch 128, Loader", against="LMDB, one key a sample, DataLoader", at_least=3)
+@row("pairs 16/64, lz4, batch 128, Loader", "LMDB, one key a sample, DataLoader", at_least=3)
 def lz4_against_lmdb(bench: Bench) -> Figures:
     """The usual way to use LMDB: LZ4 of pickled arrays."""
-    count, fields = bench.sizes.lmdb, _fields(bench, SMALL)
-    path = files.lmdb_samples(bench.store, SMALL, bench.sizes.small_pairs, count)
-    indices = np.random.default_rng(0).permutation(count).tolist()
-    theirs = data_loader(Subset(LmdbSamples(path), range(count)), indices, 128, total(fields, indices), [path])
+    path, fields = bench.files(lmdb_pairs), _fields(bench, SMALL)
+    numbers = np.random.default_rng(0).permutation(bench.some(LMDB_PAIRS))
+    expected = checksum([values[numbers] for values in fields])
+    theirs = data_loaders(LmdbSamples(path), numbers.tolist(), 128, expected, [path])
     return bench.race(_loader(bench, SMALL, "lz4", 128), *theirs)
 
 
-@row("pairs 48/192, none, batch 8, Loader", against=LIMIT, at_least=0.75)
-def large_8(bench: Bench) -> Figures:
-    """Large images."""
-    return _against_limit(bench, LARGE, 8)
+@row("pairs 16/64, auto, batch 128, Loader", "the same, none", at_least=0.25)
+def auto_against_none(bench: Bench) -> Figures:
+    """What room on photographs costs."""
+    return bench.race(*(_loader(bench, SMALL, codec, 128, name=codec) for codec in ("auto", "none")))
 
 
-@row("pairs 48/192, none, batch 128, Loader", against=LIMIT, at_least=0.75)
-def large_128(bench: Bench) -> Figures:
-    """Large images in large batches: 15 MB each, on memory that is used again."""
-    return _against_limit(bench, LARGE, 128)
+@row("pairs 48/192, photo+lz4, threads=1", "rowdelta+zstd", at_least=2, codec="photo+lz4")
+@row("pairs 48/192, photo+zstd, threads=1", "rowdelta+zstd", at_least=1.1, codec="photo+zstd")
+def against_rowdelta(bench: Bench, codec: str) -> Figures:
+    """What `auto` took before there were codecs for photographs."""
+    return bench.race(*(_loader(bench, LARGE, one, BATCH, name=one, threads=1) for one in (codec, "rowdelta+zstd")))
 
 
-@row("pairs 48/192, rowdelta+zstd, Loader", against=PNG_FILES, at_least=8)
-def rowdelta_against_png(bench: Bench) -> Figures:
-    """Stored about as small as PNG."""
-    ours = _loader(bench, LARGE, "rowdelta+zstd", LARGE_BATCH)
-    return bench.race(ours, *_png_sides(bench, LARGE, LARGE_BATCH))
-
-
-@row("pairs 48/192, rowdelta+zstd, stored bytes", against="PNG files' bytes", at_most=1.1)
-def rowdelta_bytes(bench: Bench) -> Figures:
+@row("pairs 48/192, photo+lz4, stored bytes", PNG_BYTES, at_most=1.03, codec="photo+lz4")
+@row("pairs 48/192, photo+zstd, stored bytes", PNG_BYTES, at_most=0.93, codec="photo+zstd")
+def stored_bytes(bench: Bench, codec: str) -> Figures:
     """How much larger than the PNG files of the same samples."""
-    count = bench.sizes.large_files
-    folder = files.png_pairs(bench.store, LARGE, bench.sizes.large_pairs, count)
-    manifest = read_manifest(packed.pairs(bench.store, LARGE, bench.sizes.large_pairs, "rowdelta+zstd", first=count))
-    stored = sum(column.stored for column in manifest.columns.values())
-    return Figures(stored / sum(file.stat().st_size for file in files_of(folder)))
+    manifest = read_manifest(bench.packed(pairs, LARGE, codec=codec, most=bench.some(PNG_FILES[LARGE])))
+    png = sum(file.stat().st_size for file in files_of(bench.files(png_pairs, LARGE)))
+    return Figures(sum(column.stored for column in manifest.columns.values()) / png)
 
 
-@row("pairs 48/192, rowdelta+zstd, threads=2", against="threads=1", at_least=1.5)
+@row("pairs 48/192, photo+lz4, threads=2", "threads=1", at_least=1.5)
 def two_threads(bench: Bench) -> Figures:
     """Decoding large frames leaves the interpreter to others."""
-    one, two = (_loader(bench, LARGE, "rowdelta+zstd", LARGE_BATCH, name=f"threads={n}", threads=n) for n in (1, 2))
+    one, two = (_loader(bench, LARGE, "photo+lz4", BATCH, name=f"threads={n}", threads=n) for n in (1, 2))
     return bench.race(two, one)

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
-from benchmark.inputs import packed
+from benchmark import inputs
 from benchmark.interpreter import check, checking, read
 from benchmark.measuring import Bench, Figures, Side, files_of, row
 
 READING = "reading the same bytes with xxh3"
 
 
-@row("verify, rows, none", against=READING, at_least=0.7)
-def uncompressed(bench: Bench) -> Figures:
-    """Frames of 64 KiB."""
-    return _against_reading(bench, packed.rows(bench.store, bench.sizes.rows), workers=0)
-
-
-@row("verify, pairs 16/64, lz4", against=READING, at_least=0.7)
-def compressed(bench: Bench) -> Figures:
-    """Two frames a sample, of 0.7 and 11 kB."""
-    return _against_reading(bench, packed.pairs(bench.store, 64, bench.sizes.small_pairs, "lz4"), workers=0)
-
-
-def _against_reading(bench: Bench, path: Path, workers: int) -> Figures:
+@row("verify, rows, none", READING, at_least=0.7, made=(inputs.rows,), codec="none")  # frames of 64 KiB
+@row("verify, pairs 16/64, lz4", READING, at_least=0.7, made=(inputs.pairs, inputs.SMALL), codec="lz4")
+def against_reading(bench: Bench, made: tuple[Any, ...], codec: str) -> Figures:
+    """Compressed: two frames a sample, of 0.7 and 11 kB."""
+    path = bench.packed(*made, codec=codec)
     files = files_of(path)
-
-    ours = Side("verify", lambda: checking(check, path, workers), files)
+    ours = Side("verify", lambda: checking(check, path), files)
     return bench.race(ours, Side("xxh3", lambda: checking(read, files), files))

@@ -1,0 +1,211 @@
+"""What is read and converted, as arrays and as files. Sizes are those of a quick run, times the scale of the run.
+
+Functions that return arrays go through `bench.arrays` or `bench.packed`, those that write to a path through
+`bench.files`, each with its name and its further arguments: `bench.packed(pairs, 64, codec="lz4")`.
+"""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import os
+import pickle
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import h5py
+import lmdb
+import lz4.frame
+import numpy as np
+from inputs.pictures import SCALE, photographs
+from numpy.typing import NDArray
+from PIL import Image
+
+from benchmark.store import Arrays, Store
+
+SMALL, LARGE = 64, 192
+#: How many pairs there are by their size, and how many of them are PNG files too.
+PAIRS, PNG_FILES = {SMALL: 10_000, LARGE: 1_500}, {SMALL: 500, LARGE: 200}
+ROWS, TINY_ROWS, LMDB_PAIRS, COLD_SAMPLES = 1_000_000, 10_000_000, 4_000, 8_000
+COLD_BYTES = 48_000
+#: What super-resolution training cuts pictures into so as not to decode whole ones: size and stride in pixels.
+SUB_SIZE, SUB_STRIDE = 480, 240
+#: Metres. Points of a scanner lie on no grid; with this, bitshuffle makes them 1.3 times smaller, without it 2.5.
+_NOISE = np.float32(0.05)
+#: In steps of 8 bits, as a camera has it: made larger, photographs are smoother than those taken at that size.
+_GRAIN = 1.5
+
+
+def rows(bench: Store) -> Arrays:
+    """`x` (n, 33) float32, a random walk a column; `y` (n,) int64, their numbers."""
+    n = bench.some(ROWS)
+    x = np.random.default_rng(0).standard_normal((n, 33), dtype=np.float32)
+    x *= 0.01  # like a slowly changing measurement: bitshuffle gains a few percent on it
+    return {"x": np.cumsum(x, axis=0, out=x), "y": np.arange(n, dtype=np.int64)}
+
+
+def tiny_rows(bench: Store) -> Arrays:
+    """`x` (n,) float32: rows so small that only what a reader needs for each sample counts."""
+    return {"x": np.arange(min(TINY_ROWS, bench.some(TINY_ROWS)), dtype=np.float32)}
+
+
+def pairs(bench: Store, size: int) -> Arrays:
+    """`lr` (n, size / 4, size / 4, 3) and `hr` (n, size, size, 3) uint8, cut from photographs."""
+    n, rng = bench.some(PAIRS[size]), np.random.default_rng(1)
+    whole = [np.asarray(picture) for _, picture in photographs()]
+    hr = np.empty((n, size, size, 3), np.uint8)
+    for i in range(n):
+        picture = whole[i % len(whole)]
+        top, left = (rng.integers(0, length - size + 1) for length in picture.shape[:2])
+        hr[i] = picture[top : top + size, left : left + size]
+    small = size // SCALE
+    # The mean of each square of pixels: fast, and as smooth as any other way to make a picture smaller.
+    lr = hr.reshape(n, small, SCALE, small, SCALE, 3).mean(axis=(2, 4), dtype=np.float32).astype(np.uint8)
+    return {"lr": lr, "hr": hr}
+
+
+def clouds(bench: Store) -> Arrays:
+    """`xyz` float32 in metres and `rgb` uint8, both (m, 3), of clouds of 500 to 20,000 points."""
+    rng = np.random.default_rng(2)
+    offsets = np.concatenate([[0], np.cumsum(rng.integers(500, 20_001, bench.some(1_000)))])
+    xyz, rgb = _terrain(0, offsets[-1])
+    return {"xyz": xyz + rng.standard_normal(xyz.shape, dtype=np.float32) * _NOISE, "rgb": rgb, "offsets": offsets}
+
+
+def splats(bench: Store, grouped: bool) -> Arrays:
+    """3D Gaussians, 62 float32 each, 500 to 5,000 a scene: in seven fields, or with a field a numbered property."""
+    rng = np.random.default_rng(5)
+    offsets = np.concatenate([[0], np.cumsum(rng.integers(500, 5_001, bench.some(200)))])
+    held: Arrays = {"offsets": offsets}
+    for name, width in {"xyz": 3, "normal": 3, "f_dc": 3, "f_rest": 45, "opacity": 1, "scale": 3, "rot": 4}.items():
+        values = rng.standard_normal((offsets[-1], width), dtype=np.float32)
+        if width == 1 or (not grouped and name not in ("xyz", "normal")):
+            columns = np.ascontiguousarray(values.T)
+            held |= {f"{name}_{i}" if width > 1 else name: column for i, column in enumerate(columns)}
+        else:
+            held[name] = values
+    return held
+
+
+def cold(bench: Store) -> Arrays:
+    """`x` (n, 48,000) uint8."""
+    shape = (bench.some(COLD_SAMPLES), COLD_BYTES)
+    return {"x": np.random.default_rng(3).integers(0, 256, shape, dtype=np.uint8)}
+
+
+def pictures(bench: Store) -> Arrays:
+    """`hr` (n, 1356, 2040, 3) uint8; smaller ones in the tests of the benchmark."""
+    height, width = (1356, 2040) if bench.scale >= 1 else (800, 500)
+    rng = np.random.default_rng(4)
+    whole = [picture for _, picture in photographs()]
+    hr = np.empty((max(2, int(6 * bench.scale)), height, width, 3), np.uint8)
+    for i in range(len(hr)):
+        large = np.asarray(whole[i % len(whole)].resize((width, height), Image.Resampling.BICUBIC))
+        hr[i] = np.clip(large + rng.normal(0, _GRAIN, (height, width, 1)).round(), 0, 255)
+    return {"hr": hr}
+
+
+def png_pictures(path: Path, bench: Store) -> None:
+    """A folder of PNG files, one a picture."""
+    path.mkdir()
+    for number, picture in enumerate(bench.arrays(pictures)["hr"]):
+        Image.fromarray(picture).save(path / f"{number:04d}.png")
+
+
+def sub_images(path: Path, bench: Store) -> None:
+    """An LMDB file of PNG sub-images of 480 px, every 240 px and at the far edges, as BasicSR's script cuts them."""
+
+    def starts(length: int) -> list[int]:
+        last = max(length - SUB_SIZE, 0)
+        return sorted({*range(0, last + 1, SUB_STRIDE), last})
+
+    def cut() -> Iterator[bytes]:
+        for picture in bench.arrays(pictures)["hr"]:
+            for top in starts(picture.shape[0]):
+                for left in starts(picture.shape[1]):
+                    stream = io.BytesIO()
+                    part = picture[top : top + SUB_SIZE, left : left + SUB_SIZE]
+                    Image.fromarray(part).save(stream, "png", compress_level=3)
+                    yield stream.getvalue()
+
+    _write_lmdb(path, cut())
+
+
+def png_pairs(path: Path, bench: Store, size: int, copies: int = 1) -> None:
+    """`lr`/*.png and `hr`/*.png; `copies` times over as hard links: many files to open, few bytes of disk."""
+    for field in ("lr", "hr"):
+        (path / field).mkdir(parents=True)
+    if copies > 1:
+        for file in bench.files(png_pairs, size).glob("*/*.png"):
+            for copy in range(copies):
+                os.link(file, path / file.parent.name / f"{file.stem}_{copy:04d}.png")
+        return
+    samples = bench.arrays(pairs, size)
+    jobs = [
+        (samples[field][i], path / field / f"{i:06d}.png")
+        for i in range(bench.some(PNG_FILES[size]))
+        for field in ("lr", "hr")
+    ]
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        pool.starmap(_save_picture, jobs, chunksize=32)
+
+
+def ply(path: Path, bench: Store, format: Any, files: int, points: int) -> None:
+    """A folder of PLY files: float x y z, uchar red green blue."""
+    from inputs.clouds import write_ply
+
+    path.mkdir()
+    for i in range(bench.some(files)):
+        xyz, rgb = _terrain(i * points, points)
+        cloud = np.empty(
+            points, [*((name, "f4") for name in "xyz"), *((name, "u1") for name in ("red", "green", "blue"))]
+        )
+        for name, column in zip(cloud.dtype.names or (), [*xyz.T, *rgb.T], strict=True):
+            cloud[name] = column
+        write_ply(path / f"{i:05d}.ply", cloud, format)
+
+
+def hdf5_rows(path: Path, bench: Store) -> None:
+    """An uncompressed, contiguous HDF5 file of rows."""
+    with h5py.File(path, "w") as file:
+        for name, values in bench.arrays(rows).items():
+            file[name] = values
+
+
+def lmdb_pairs(path: Path, bench: Store) -> None:
+    """An LMDB file with one key a pair of 16/64 px: LZ4 of a pickled dict of arrays."""
+    samples = bench.arrays(pairs, SMALL)
+    dicts = ({field: values[i] for field, values in samples.items()} for i in range(bench.some(LMDB_PAIRS)))
+    _write_lmdb(path, (lz4.frame.compress(pickle.dumps(one)) for one in dicts))
+
+
+def _write_lmdb(path: Path, values: Iterable[bytes]) -> None:
+    """Write an LMDB file whose keys are numbers."""
+    with (
+        lmdb.open(str(path), subdir=False, map_size=2**36, sync=False, lock=False) as environment,
+        environment.begin(write=True) as transaction,
+    ):
+        for number, value in enumerate(values):
+            transaction.put(b"%08d" % number, value, append=True)
+
+
+def _terrain(start: int, count: int) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+    """Measured elevations as points, (count, 3) float32 in metres, and their colours by height, (count, 3) uint8."""
+    xyz, rgb = _map()
+    at = np.arange(start, start + count) % len(xyz)
+    return xyz[at], rgb[at]
+
+
+@lru_cache
+def _map() -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+    from inputs.clouds import elevation_grids  # here, because matplotlib takes a second to import
+
+    xyz = np.concatenate([grid.reshape(-1, 3) for grid in elevation_grids()])
+    height = (xyz[:, 2] - xyz[:, 2].min()) / np.ptp(xyz[:, 2]) * 255
+    return xyz, np.stack([height, 255 - height, height // 2], axis=1).astype(np.uint8)
+
+
+def _save_picture(picture: NDArray[np.uint8], path: Path) -> None:
+    Image.fromarray(picture).save(path)

@@ -1,0 +1,198 @@
+"""Keeps inputs between runs, each made anew when the code that makes it has changed: arrays, files, packed datasets."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import filelock
+import numpy as np
+from numpy.typing import NDArray
+
+import packer
+from packer.convert import convert
+from packer.errors import UsageError, WriteError
+from packer.format.schema import FieldSpec
+from packer.sources.samples import SampleSource
+from packer.warm import warm
+
+#: Fields by name, (n, ...); of ragged samples one after another (m, ...), with `offsets` (n + 1,) where each begins.
+Arrays = dict[str, NDArray[Any]]
+
+#: Seconds of making an input that are worth a word.
+_SLOW = 0.5
+
+
+class Store:
+    """Keeps inputs in `folder`.
+
+    Args:
+        scale: how many times as many samples as in a quick run there are.
+    """
+
+    def __init__(self, folder: Path, scale: float = 1.0) -> None:
+        self.folder, self.scale = folder, scale
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise WriteError(f"{folder}: cannot be made: {error.strerror}; name another folder with --data") from None
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other runs from the folder, which all clones share: each would remove what another one writes.
+
+        What rows have written is removed, also that of a run that was killed.
+
+        Raises:
+            UsageError: another run is at work in it.
+            WriteError: it cannot be written.
+        """
+        lock = filelock.FileLock(self.folder / "lock")
+        try:
+            lock.acquire(timeout=0)
+        except filelock.Timeout:
+            raise UsageError(
+                f"{self.folder} is in use by another run; wait for it, or name another with --data"
+            ) from None
+        except OSError as error:
+            raise WriteError(f"{self.folder}: cannot be written: {error.strerror}; name another with --data") from None
+        try:
+            _remove(self.folder / "scratch")
+            yield
+        finally:
+            _remove(self.folder / "scratch")
+            lock.release()
+
+    def some(self, count: int) -> int:
+        """Return how many samples there are of what a quick run has `count` of."""
+        return max(8, int(count * self.scale))
+
+    def arrays(self, make: Callable[..., Arrays], *arguments: object) -> Arrays:
+        """Return what `make(self, *arguments)` returns."""
+        return _loaded(self.folder_of(make, *arguments))
+
+    def folder_of(self, make: Callable[..., Arrays], *arguments: object) -> Path:
+        """Return the folder with these arrays, a .npy file each."""
+
+        def write(path: Path) -> None:
+            path.mkdir()
+            for field, values in make(self, *arguments).items():
+                np.save(path / f"{field}.npy", values)
+
+        return self._made(_name(make, *arguments), write)
+
+    def files(self, make: Callable[..., object], *arguments: object, suffix: str = "") -> Path:
+        """Return the file or folder that `make(path, self, *arguments)` writes."""
+        return self._made(_name(make, *arguments) + suffix, lambda path: make(path, self, *arguments))
+
+    def packed(
+        self, make: Callable[..., Arrays], *arguments: object, codec: str = "none", shards: int = 1, most: int = 0
+    ) -> Path:
+        """Return a packed dataset of the arrays that `make` returns, in memory as `packer warm` leaves it.
+
+        Args:
+            shards: how many, about.
+            most: leave out all samples from this number on; 0 for none.
+        """
+
+        def write(path: Path) -> None:
+            folder = self.folder_of(make, *arguments)
+            fields = {file.stem: np.load(file, mmap_mode="r") for file in sorted(folder.iterdir())}
+            total = sum(values.nbytes for values in fields.values())
+            size = max(-(-total // shards), 4096) if shards > 1 else None
+            if "offsets" in fields or most or any(values.ndim > 3 for values in fields.values()):
+                source: Any = _source(fields, most)
+            else:  # many small rows
+                source = [f"{name}={folder / name}.npy" for name in fields]
+            convert(source, path, codec=codec, shard_size=size, workers=0, overwrite=True)
+            warm(path)
+
+        return self._made(_name(make, *arguments, codec, shards, most) + ".packed", write, packed=True)
+
+    def _made(self, name: str, make: Callable[[Path], object], packed: bool = False) -> Path:
+        """Return the path of the input `name`, made by `make(path)` if it is not there.
+
+        Args:
+            packed: it is a packed dataset, so that it depends on the code of packer too.
+        """
+        name = f"x{self.scale:g}-{name}"
+        path = self.folder / f"{_digest(packed)}@{name}"  # in front: some sources are told by their suffix
+        if path.exists():
+            return path
+        for old in self.folder.glob(f"*@{name}"):
+            _remove(old)
+        start, partial = time.perf_counter(), self.folder / f"partial@{name}"
+        _remove(partial)
+        make(partial)
+        partial.replace(path)
+        if (seconds := time.perf_counter() - start) > _SLOW:
+            print(f"bench: made {name} in {seconds:.1f} s", file=sys.stderr, flush=True)
+        return path
+
+    def scratch(self, name: str) -> Path:
+        """Return a path where nothing is; what is put there is gone after the run."""
+        path = self.folder / "scratch" / name
+        path.parent.mkdir(exist_ok=True)
+        _remove(path)
+        return path
+
+
+def _name(make: Callable[..., object], *arguments: object) -> str:
+    return "-".join([make.__name__, *map(str, arguments)])
+
+
+@lru_cache(maxsize=1)
+def _loaded(folder: Path) -> Arrays:
+    """One set is held at a time: rows that use the same one stand together."""
+    return {file.stem: np.load(file) for file in sorted(folder.glob("*.npy"))}
+
+
+class _Samples:
+    """Samples by number."""
+
+    def __init__(self, fields: Arrays, most: int) -> None:
+        self.fields = {name: values for name, values in fields.items() if name != "offsets"}
+        self.offsets = fields.get("offsets")
+        held = len(next(iter(fields.values()))) if self.offsets is None else len(self.offsets) - 1
+        self.count = min(held, most or held)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, n: int) -> Arrays:
+        at = n if self.offsets is None else slice(self.offsets[n], self.offsets[n + 1])
+        return {name: values[at] for name, values in self.fields.items()}
+
+
+def _source(fields: Arrays, most: int) -> SampleSource:
+    """Return a source of pictures, or of samples of other sizes."""
+    samples = _Samples(fields, most)
+    specs = []
+    for name, values in samples.fields.items():
+        shape = values.shape[1:] if samples.offsets is None else (None, *values.shape[1:])
+        specs.append(
+            FieldSpec(name=name, dtype=values.dtype.name, kind="image" if len(shape) == 3 else "array", shape=shape)
+        )
+    return SampleSource(samples, specs)
+
+
+@lru_cache(maxsize=2)
+def _digest(packed: bool) -> str:
+    code = [Path(__file__).with_name("inputs.py"), *sorted(Path(__file__).parents[1].glob("inputs/*.py"))]
+    if packed:
+        code += sorted(Path(packer.__file__).parent.rglob("*.py"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in code)).hexdigest()[:8]
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
