@@ -9,6 +9,7 @@ A batch passes these modules from top to bottom:
     fields      reads whole samples of one field: by `gather`, or decoded, with frames that are kept for the next batch
     items       which sample a number means: of all, of a split, or a window of which
     rows        reads some rows of samples: for `crop`, `windows`, `points`, regions; `draws` makes the random numbers
+    voxels      chooses one point a voxel, and gives it of all fields of the cloud
     checking    compares frames with their checksums before any of these is read, with `verify=True`
     batch       what is handed out, also to torch's DataLoader; `device` moves it there, `monitor` times the wait
 
@@ -22,6 +23,17 @@ from readers.device import to_device
 from readers.loader import Loader
 from readers.monitor import DataTimeMonitor
 from readers.points import PointSample
+from readers.voxels import VoxelSample
 from readers.windows import Windows
 
-__all__ = ["Crop", "DataTimeMonitor", "Loader", "PackedDataset", "PointSample", "Ragged", "Windows", "to_device"]
+__all__ = [
+    "Crop",
+    "DataTimeMonitor",
+    "Loader",
+    "PackedDataset",
+    "PointSample",
+    "Ragged",
+    "VoxelSample",
+    "Windows",
+    "to_device",
+]

@@ -23,12 +23,13 @@ from readers.by_shard import ByShard
 from readers.checking import CheckedReader, Checker, Digests, checked
 from readers.crop import Crop, CropReader, Placing, is_random
 from readers.draws import new_visits
-from readers.fields import FieldReader, as_images, gathered
+from readers.fields import FieldReader, Varied, as_images, gathered
 from readers.indexing import is_single, sample_number, sample_numbers
 from readers.items import Items
 from readers.opened import Opened, describe, in_words, open_names
 from readers.points import PointSample, PointsReader, Subset
 from readers.rows import SampleRows, read_region
+from readers.voxels import VoxelReader, Voxels, VoxelSample
 from readers.windows import IS_PAD, PadReader, WindowReader, Windows
 
 if TYPE_CHECKING:
@@ -78,7 +79,8 @@ class PackedDataset(Dataset[Any]):
         transform: called once on what is handed out: the dict of one sample, or that of a whole batch. In whichever
             thread reads: with `Loader(threads=n)` by n threads at once, with `threads="auto"` by one.
         crop: reads crops of one size from pictures of different sizes; see `Crop`.
-        sample_points: reads so many points of every cloud, chosen at random; see `PointSample`.
+        sample_points: reads so many points of every cloud, chosen at random, see `PointSample`; or one point of every
+            voxel, see `VoxelSample`.
         windows: reads some steps of episodes, clips or sequences at a time; see `Windows`.
         split: name of the split to read; numbers and names are those of its samples.
         verify: compares every frame with its checksum before it is decoded or copied; a wrong one is a `DamagedError`
@@ -109,7 +111,7 @@ class PackedDataset(Dataset[Any]):
         fields: Sequence[str] | None = None,
         transform: Transform | None = None,
         crop: Crop | None = None,
-        sample_points: int | PointSample | None = None,
+        sample_points: int | PointSample | VoxelSample | None = None,
         windows: Windows | None = None,
         split: str | None = None,
         verify: bool = False,
@@ -393,13 +395,18 @@ def _choose(fields: Sequence[Field], chosen: Sequence[str] | None, path: Path) -
     return {name: by_name[name] for name in chosen}
 
 
-def draws_parts(crop: Crop | None, points: PointSample | None) -> bool:
+def draws_parts(crop: Crop | None, points: PointSample | VoxelSample | None) -> bool:
     """Whether two visits of a sample may give different parts of it."""
-    return points is not None or (crop is not None and is_random(crop))
+    chosen_anew = points.choose == "random" if isinstance(points, VoxelSample) else points is not None
+    return chosen_anew or (crop is not None and is_random(crop))
 
 
 def _check_parts(
-    crop: Crop | None, points: PointSample | None, windows: Windows | None, fields: Mapping[str, Field], samples: int
+    crop: Crop | None,
+    points: PointSample | VoxelSample | None,
+    windows: Windows | None,
+    fields: Mapping[str, Field],
+    samples: int,
 ) -> None:
     """Raise UsageError if a dataset cannot be read like this, as far as its schema tells."""
     if crop is not None and not isinstance(crop, Crop):
@@ -413,8 +420,10 @@ def _check_parts(
     if crop is not None:
         crop.check(fields, samples, windows.offsets(fields) if windows else ())
     if points is not None:
-        if not isinstance(points, PointSample):
-            raise UsageError(f"sample_points {points!r}: a number of points or a readers.PointSample is expected")
+        if not isinstance(points, PointSample | VoxelSample):
+            raise UsageError(
+                f"sample_points {points!r}: a number of points or a readers.PointSample or VoxelSample is expected"
+            )
         points.candidates(fields)
 
 
@@ -429,7 +438,7 @@ def _windows_of(windows: Windows, samples: Items, fields: Mapping[str, Field], o
 def _part_readers(
     opened: Opened,
     crop: Crop | None,
-    points: PointSample | None,
+    points: PointSample | VoxelSample | None,
     windows: Windows | None,
     describe: Callable[[int], str],
 ) -> dict[str, FieldReader]:
@@ -452,7 +461,11 @@ def _part_readers(
         rows = {name: SampleRows(opened.places[name], axis) for name, axis in axes.items()}
         placing = Placing(crop, rows[crop.of], describe)
         readers |= {name: CropReader(rows[name], placing, scale, steps.get(name)) for name, scale in scales.items()}
-    if points:
+    if isinstance(points, VoxelSample):
+        whole = {name: Varied(opened.places[name]) for name in tied}
+        voxels = Voxels(points, whole[tied[0]], describe)
+        readers |= {name: VoxelReader(whole[name], voxels) for name in tied}
+    elif points:
         rows = {name: SampleRows(opened.places[name]) for name in tied}
         subset = Subset(points)
         readers |= {name: PointsReader(rows[name], rows[tied[0]], subset, describe) for name in tied}
@@ -465,10 +478,10 @@ def _part_readers(
     return readers
 
 
-def _tied(opened: Opened, points: PointSample) -> list[str]:
+def _tied(opened: Opened, points: PointSample | VoxelSample) -> list[str]:
     """Names of the fields that hold one row a point, first the one that tells how many there are."""
     found = points.candidates({name: reader.field for name, reader in opened.readers.items()})
-    if points.fields is not None:
+    if isinstance(points, PointSample) and points.fields is not None:
         return found
     return [name for name in found if opened.places[name].has_shapes_of(opened.places[found[0]])]
 

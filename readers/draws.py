@@ -30,9 +30,9 @@ Words = NDArray[np.uint64]
 Visits = NDArray[np.uint64]
 
 #: The constants of splitmix64 (Steele, Lea and Flood 2014).
-_STEP, _MIX, _MIX_AGAIN = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+STEP, MIX, MIX_AGAIN = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 #: What random words are for: each use has a number of its own, so that none follows from another.
-CROPS, POINTS, VISITS = 1, 2, 3
+CROPS, POINTS, VISITS, VOXELS = 1, 2, 3, 4
 #: Rounds of a random permutation; each mixes high bits into low ones and low into high.
 ROUNDS = 4
 
@@ -84,12 +84,12 @@ def _start(seed: int, epoch: int, purpose: int) -> np.uint64:
 def _stream(start: np.uint64 | Words, places: Words) -> Words:
     """Return the words at `places` of the streams of splitmix64 that begin at `start`."""
     # Sums and products wrap at 64 bits, as they have to.
-    return _mixed(start + (places + np.uint64(1)) * _STEP)
+    return _mixed(start + (places + np.uint64(1)) * STEP)
 
 
 def _mixed(z: Words) -> Words:
-    z = (z ^ (z >> np.uint64(30))) * _MIX
-    z = (z ^ (z >> np.uint64(27))) * _MIX_AGAIN
+    z = (z ^ (z >> np.uint64(30))) * MIX
+    z = (z ^ (z >> np.uint64(27))) * MIX_AGAIN
     return z ^ (z >> np.uint64(31))
 
 
@@ -150,9 +150,9 @@ class _Tables:
 
 def _shifted(values: Words, by: Words, ends: Words, key: Words) -> Words:
     """`values` shifted around `ends` by an amount that is random for each of `by`."""
-    z = (by + key) * _MIX
+    z = (by + key) * MIX
     z ^= z >> np.uint64(32)
-    z *= _MIX_AGAIN
+    z *= MIX_AGAIN
     z >>= np.uint64(32)
     z *= ends
     z >>= np.uint64(32)

@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -101,6 +101,23 @@ def number_of(codec: Sequence[dict[str, Any]]) -> int | None:
 def note_since(began: float) -> None:
     """Note that frames were handled one by one since `began`, by `time.perf_counter`."""
     loading.seconds += time.perf_counter() - began
+
+
+def machine_code(signature: Any) -> Callable[[Any], Any]:
+    """Return what compiles a function, to run without the interpreter's lock, or finds it compiled by another process.
+
+    Args:
+        signature: numba's, of the function.
+    """
+    from numba import njit
+
+    def compile_(function: Any) -> Any:
+        try:
+            return njit(signature, nogil=True, cache=True)(function)
+        except Exception:  # no folder to keep it in, a full disk, or damage of what was kept: numba raises many kinds
+            return njit(signature, nogil=True)(function)
+
+    return compile_
 
 
 #: Functions by the module that has them, built in or as a library that it is linked with.

@@ -7,7 +7,6 @@ in between. To import this module takes half a second, and some more when a mach
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import llvmlite.binding
@@ -51,18 +50,6 @@ _LZ4, _BLOSC, _ZSTD = 0, 1, 2
 _LZ4_SIZE, _BLOSC_HEADER = 4, 16
 #: Bytes of a frame, at most: the decoders take some of these numbers as 32 bits.
 _MOST = 2**31 - 1
-
-
-def _compiled(signature: Any) -> Callable[[Any], Any]:
-    """Compile a function, or find it compiled by an earlier process."""
-
-    def compile_(function: Any) -> Any:
-        try:
-            return njit(signature, nogil=True, cache=True)(function)
-        except Exception:  # no folder to keep it in, a full disk, or damage of what was kept: numba raises many kinds
-            return njit(signature, nogil=True)(function)
-
-    return compile_
 
 
 @njit
@@ -109,7 +96,7 @@ def _undo_filter(values: Any, row: int, channels: int) -> None:  # pragma: no co
         _add_rows(values, row)
 
 
-@_compiled(_long(_long, _MEMORY, _SPANS, _NUMBERS, _NUMBERS, _NUMBERS, _long, _long, _BYTES))
+@compiled.machine_code(_long(_long, _MEMORY, _SPANS, _NUMBERS, _NUMBERS, _NUMBERS, _long, _long, _BYTES))
 def decode(
     codec: int, memory: Any, spans: Any, sizes: Any, places: Any, rows: Any, item: int, channels: int, out: Any
 ) -> int:  # pragma: no cover
@@ -176,7 +163,7 @@ def decode(
     return done
 
 
-@_compiled(_long(_MEMORY, _SPANS, _HASHES))
+@compiled.machine_code(_long(_MEMORY, _SPANS, _HASHES))
 def hashes(memory: Any, spans: Any, found: Any) -> int:  # pragma: no cover
     """Put the xxh3 of each frame, as `decode` takes them, into (n,) uint64; return how many lie within the memory."""
     source = memory.ctypes.data

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from benchmark.inputs import clouds, splats
 from benchmark.loops import Batches, loader_side
-from benchmark.measuring import Bench, Figures, checksum, epochs, row
+from benchmark.measuring import Bench, Figures, checksum, epochs, files_of, row
+from readers import Loader, PackedDataset, VoxelSample
 
 BATCH = 16
+#: Metres; about a point of four is left.
+VOXEL = 200
 LIMIT = "the limit: slices in RAM, joined"
 
 
@@ -42,3 +46,35 @@ def gaussians(bench: Bench) -> Figures:
         fields = [values for name, values in bench.arrays(splats, grouped).items() if name != "offsets"]
         sides.append(loader_side(bench.packed(splats, grouped), 4, fields, name))
     return bench.race(*sides)
+
+
+@row("clouds, none, batch 16, Loader, VoxelSample", "slices in RAM, hashed and sorted", at_least=3)
+def voxels(bench: Bench) -> Figures:
+    """One point of every voxel, against what Pointcept's GridSample does, of slices in RAM."""
+    path = bench.packed(clouds, codec="none")
+    loader = Loader(PackedDataset(path, sample_points=VoxelSample(VOXEL)), BATCH, shuffle=True)
+    fields = bench.arrays(clouds)
+    xyz, rgb, edges = fields["xyz"], fields["rgb"], fields["offsets"].tolist()
+    samples, rng = len(edges) - 1, np.random.default_rng(0)
+
+    def batches() -> Batches:
+        order = torch.randperm(samples).tolist()
+        for at in range(0, samples, BATCH):
+            rows = [edges[i] + _one_a_cell(xyz[edges[i] : edges[i + 1]], rng) for i in order[at : at + BATCH]]
+            yield [np.concatenate([values[chosen] for chosen in rows]) for values in (xyz, rgb)]
+
+    ours = epochs("VoxelSample", lambda: loader, samples, files=files_of(path))
+    return bench.race(ours, epochs("hash and sort", batches, samples))
+
+
+def _one_a_cell(points: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return a point of every cell, (m,): cells are hashed by FNV-1a, and the hashes sorted."""
+    cells = np.floor(points / np.float64(VOXEL)).astype(np.int64)
+    cells -= cells.min(axis=0)
+    hashes = np.full(len(cells), 14695981039346656037, np.uint64)
+    for column in cells.T.astype(np.uint64):
+        hashes = (hashes * np.uint64(1099511628211)) ^ column
+    order = np.argsort(hashes)
+    counts = np.unique(hashes[order], return_inverse=True, return_counts=True)[2]
+    chosen: NDArray[np.int64] = order[np.cumsum(counts) - counts + rng.integers(0, counts.max(), len(counts)) % counts]
+    return chosen

@@ -390,7 +390,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def twice(loops: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
+def twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
     """Compiles a small function as the loops are compiled, as every process does."""
     path = tmp_path / "small_module.py"
     path.write_text("def twice(value):\n    return 2 * value\n")
@@ -402,7 +402,7 @@ def twice(loops: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     def compiled_anew() -> Any:
         spec.loader.exec_module(module)
-        return loops._compiled(numba.types.int64(numba.types.int64))(module.twice)
+        return compiled.machine_code(numba.types.int64(numba.types.int64))(module.twice)
 
     return compiled_anew
 
@@ -417,10 +417,10 @@ def test_what_was_compiled_is_kept(kept: Path, twice: Callable[[], Any]) -> None
 
 
 def test_without_a_folder_to_keep_it_in_it_is_compiled(
-    loops: ModuleType, kept: Path, twice: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+    kept: Path, twice: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where neither the package nor the user's home can be written to."""
-    njit = loops.njit
+    njit = numba.njit
     asked = []
 
     def without_cache(*arguments: Any, **options: Any) -> Any:
@@ -429,7 +429,7 @@ def test_without_a_folder_to_keep_it_in_it_is_compiled(
             raise RuntimeError("cannot cache function 'twice': no locator available for file 'small.py'")
         return njit(*arguments, **options)
 
-    monkeypatch.setattr(loops, "njit", without_cache)
+    monkeypatch.setattr(numba, "njit", without_cache)
     assert twice()(4) == 8
     assert [options.get("cache", False) for options in asked] == [True, False]
     assert all(options["nogil"] for options in asked)

@@ -1,0 +1,216 @@
+"""One point a voxel: of each voxel of every cloud, the same of every field, chosen anew at every visit."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader
+
+from packer.codecs.configs import NAMED
+from packer.errors import UsageError
+from packer.format.schema import Field, FrameRule
+from readers import Loader, PackedDataset, PointSample, Ragged, VoxelSample
+
+LENGTHS = [50, 7, 0, 300, 16]
+
+
+def _cloud(points: int, sample: int) -> dict[str, Any]:
+    """Points anywhere around the origin, with their numbers in two more fields."""
+    xyz = np.random.default_rng(sample).normal(size=(points, 3)).astype(np.float32)
+    number = np.arange(points)
+    return {
+        "rgb": np.stack([number % 256, number // 256, np.full(points, sample)], axis=1).astype(np.uint8),
+        "xyz": xyz,
+        "number": number,
+        "faces": np.full((sample, 3), sample, np.int32),
+        "label": np.int64(sample),
+    }
+
+
+def _packed(
+    pack: Any,
+    folder: Path,
+    clouds: Sequence[dict[str, Any]],
+    codec: str = "none",
+    dtype: str = "float32",
+    width: int = 3,
+) -> Path:
+    frame = {"codec": NAMED[codec], "frame": FrameRule(rows=20) if codec == "zstd" else FrameRule(samples=1)}
+    fields = [
+        Field(name="rgb", dtype="uint8", shape=(None, 3), **frame),
+        Field(name="xyz", dtype=dtype, shape=(None, width), **frame),
+        Field(name="number", dtype="int64", shape=(None,), **frame),
+        Field(name="faces", dtype="int32", shape=(None, 3)),
+        Field(name="label", dtype="int64"),
+    ]
+    half = len(clouds) // 2
+    path: Path = pack(folder / "p", fields, [clouds[:half], clouds[half:]])
+    return path
+
+
+def _usual(pack: Any, folder: Path, codec: str = "none") -> Path:
+    return _packed(pack, folder, [_cloud(length, i) for i, length in enumerate(LENGTHS)], codec)
+
+
+def _voxels(xyz: NDArray[Any], size: float) -> list[tuple[int, ...]]:
+    """The voxel of each point, by Python's exact arithmetic of integers."""
+    return [tuple(map(int, row)) for row in np.floor(xyz[:, :3].astype(np.float64) / size).tolist()]
+
+
+@settings(max_examples=30)
+@given(
+    codec=st.sampled_from(["none", "lz4", "zstd"]),
+    choose=st.sampled_from(["random", "first"]),
+    size=st.sampled_from([0.05, 0.3, 1, 100.0]),
+    asked=st.lists(st.integers(0, len(LENGTHS) - 1), max_size=6),
+)
+def test_one_point_of_every_voxel(pack: Any, codec: str, choose: Any, size: float, asked: list[int]) -> None:
+    """Every voxel that a cloud has points in gives one of them, in the order of the cloud; all fields give the same."""
+    with tempfile.TemporaryDirectory() as folder:
+        batch = PackedDataset(_usual(pack, Path(folder), codec), sample_points=VoxelSample(size, choose))[asked]
+        assert batch["xyz"].offsets is batch["rgb"].offsets is batch["number"].offsets
+        fields = [batch[name].to_list() for name in ("xyz", "rgb", "number")]
+        for sample, xyz, rgb, number in zip(asked, *fields, strict=True):
+            cloud = _cloud(LENGTHS[sample], sample)
+            assert np.array_equal(xyz, cloud["xyz"][number])
+            assert np.array_equal(rgb, cloud["rgb"][number])
+            voxels = _voxels(cloud["xyz"], size)
+            assert [voxels[i] for i in number.tolist()] == list(dict.fromkeys(voxels))
+            if choose == "first":
+                assert number.tolist() == sorted(voxels.index(voxel) for voxel in set(voxels))
+
+
+def test_other_fields_stay_as_they_are(pack: Any, tmp_path: Path) -> None:
+    """Labels, and lists of another length than the cloud, are whole; one sample is its points."""
+    ds = PackedDataset(_usual(pack, tmp_path), sample_points=VoxelSample(0.5))
+    batch = ds[[3, 1]]
+    assert batch["label"].tolist() == [3, 1]
+    assert batch["faces"].values.tolist() == [[3] * 3] * 3 + [[1] * 3]
+    one = ds[3]
+    assert one["xyz"].shape == (len(one["number"]), 3)
+    assert ds[2]["xyz"].shape == (0, 3)
+    assert isinstance(ds[[]]["xyz"], Ragged)
+
+
+def test_every_point_of_a_voxel_is_as_likely(pack: Any, tmp_path: Path) -> None:
+    """Of a voxel of five points each is taken by about a fifth of the visits, whatever another voxel gives."""
+    xyz = np.zeros((10, 3), np.float32)
+    xyz[::2, 0] = 1
+    clouds = [_cloud(1, 0), {**_cloud(10, 1), "xyz": xyz}]
+    ds = PackedDataset(_packed(pack, tmp_path, clouds), fields=["xyz", "number"], sample_points=VoxelSample(1))
+    torch.manual_seed(0)
+    found = ds[[1] * 2000]["number"].values.view(2000, 2)
+    assert (found % 2 == torch.tensor([0, 1])).all()
+    counts = torch.zeros(5, 5).index_put((found[:, 0] // 2, found[:, 1] // 2), torch.ones(2000), accumulate=True)
+    assert (counts - 80).abs().max() < 5 * 80**0.5
+
+
+def test_every_visit_draws_anew(pack: Any, tmp_path: Path) -> None:
+    """A sample read twice gives other points; torch's seed brings them again; "first" gives the same ones for ever."""
+    path = _usual(pack, tmp_path)
+    ds = PackedDataset(path, sample_points=VoxelSample(1))
+    torch.manual_seed(5)
+    one, other = ds[[3, 3]]["number"].to_list()
+    assert not torch.equal(one, other)
+    torch.manual_seed(5)
+    assert torch.equal(PackedDataset(path, ["xyz", "number"], sample_points=VoxelSample(1))[[3]]["number"].values, one)
+    first = PackedDataset(path, sample_points=VoxelSample(1, "first"))
+    state = torch.get_rng_state()
+    batch = first[[3, 3]]["number"]
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(*batch.to_list())
+    batch.values.zero_()
+    batch.offsets.zero_()
+    assert first[[3, 3]]["number"].values.any()
+
+
+def test_loaders_points_follow_from_seed_epoch_and_position(pack: Any, tmp_path: Path) -> None:
+    """By threads or inline, in batches of any size, and after a resume; another seed gives others."""
+    path = _usual(pack, tmp_path, "lz4")
+
+    def epoch(epoch: int, batch_size: int, threads: int = 0, seed: int = 1) -> list[list[int]]:
+        ds = PackedDataset(path, sample_points=VoxelSample(0.8))
+        loader = Loader(ds, batch_size, sampler=[3, 0, 3, 4, 2, 1], threads=threads, seed=seed)
+        loader.set_epoch(epoch)
+        return [part.tolist() for batch in loader for part in batch["number"].to_list()]
+
+    wanted = epoch(1, 6)
+    assert epoch(1, 2, threads=2) == epoch(1, 1) == wanted
+    assert wanted[0] != wanted[2]
+    assert wanted not in (epoch(0, 6), epoch(1, 6, seed=2))
+
+
+def test_data_loaders_workers_choose_too(pack: Any, tmp_path: Path) -> None:
+    """In a process that was forked, epoch by epoch other points, of shared memory."""
+    loader = DataLoader(PackedDataset(_usual(pack, tmp_path), sample_points=VoxelSample(1)), 5, num_workers=1)
+    first, second = (next(iter(loader))["number"] for _ in range(2))
+    assert torch.equal(first.offsets, second.offsets)
+    assert not torch.equal(first.values, second.values)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32", "uint8"])
+def test_coordinates_of_any_dtype(pack: Any, tmp_path: Path, dtype: str) -> None:
+    """Real numbers of every dtype are coordinates, also with more columns after them."""
+    xyz = np.random.default_rng(0).uniform(0, 9, (60, 4)).astype(dtype)
+    cloud = {**_cloud(60, 0), "xyz": xyz}
+    path = _packed(pack, tmp_path, [cloud, cloud], "none", dtype, width=4)
+    found = PackedDataset(path, sample_points=VoxelSample(3, "first"))[1]
+    assert np.array_equal(found["xyz"].numpy(), xyz[found["number"]])
+    assert [_voxels(xyz, 3)[i] for i in found["number"].tolist()] == list(dict.fromkeys(_voxels(xyz, 3)))
+
+
+def test_large_and_negative_coordinates(pack: Any, tmp_path: Path) -> None:
+    """Voxels on both sides of the origin are apart; those of coordinates of a map are as far apart as float64 is."""
+    xyz = np.array([[-0.1, 0, 0], [0.1, 0, 0], [-0.9, 0, 0], [4.5e6, 0, 0.3], [4.5e6, 0, 1.2], [1e17, -1e17, 0]])
+    cloud = {**_cloud(6, 0), "xyz": xyz}
+    path = _packed(pack, tmp_path, [cloud, cloud], dtype="float64")
+    assert PackedDataset(path, sample_points=VoxelSample(1, "first"))[0]["number"].tolist() == [0, 1, 3, 4, 5]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
+def test_points_without_a_voxel_are_named(pack: Any, tmp_path: Path, value: float) -> None:
+    """NaN, infinite and immense coordinates are an error that says where they are."""
+    xyz = np.zeros((5, 3), np.float32)
+    xyz[3, 1] = value
+    path = _packed(pack, tmp_path, [_cloud(4, 0), {**_cloud(5, 1), "xyz": xyz}])
+    ds = PackedDataset(path, sample_points=VoxelSample(0.1))
+    with pytest.raises(UsageError, match=r"sample 1: field 'xyz', point 3: .* lies in no voxel of size 0.1"):
+        _ = ds[[0, 1]]
+    assert len(ds[[0, 0]]["xyz"].to_list()) == 2
+
+
+def test_damage_is_found(pack: Any, tmp_path: Path) -> None:
+    """With `verify` the same points come, of frames that were checked."""
+    path = _usual(pack, tmp_path, "zstd")
+    torch.manual_seed(1)
+    wanted = PackedDataset(path, sample_points=VoxelSample(1))[:]
+    torch.manual_seed(1)
+    found = PackedDataset(path, sample_points=VoxelSample(1), verify=True)[:]
+    assert torch.equal(found["rgb"].values, wanted["rgb"].values)
+
+
+def test_what_cannot_be_chosen_is_refused_at_once(pack: Any, packed: Path, tmp_path: Path) -> None:
+    """Wrong sizes and words, and fields that hold no coordinates."""
+    for size in (0, -1, float("nan"), float("inf"), "1", True):
+        with pytest.raises(UsageError, match="the edge of a voxel is a number above 0"):
+            VoxelSample(size)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="'random' or 'first' is expected"):
+        VoxelSample(1, "last")  # type: ignore[arg-type]
+    path = _usual(pack, tmp_path)
+    with pytest.raises(UsageError, match="no field 'xyz' is read; there are rgb"):
+        PackedDataset(path, ["rgb"], sample_points=VoxelSample(1))
+    for name in ("number", "label"):
+        with pytest.raises(UsageError, match=f"field '{name}' is int64 of shape .*; one row of 3 coordinates"):
+            PackedDataset(path, sample_points=VoxelSample(1, of=name))
+    with pytest.raises(UsageError, match="PointSample or VoxelSample is expected"):
+        PackedDataset(packed, sample_points=1.5)  # type: ignore[arg-type]
+    assert PackedDataset(path, sample_points=PointSample(3))[3]["xyz"].shape == (3, 3)
