@@ -1,4 +1,4 @@
-"""The demo: pack three kinds of files, look at the result, and read an epoch of each.
+"""The demo: pack several kinds of files, look at the result, and read an epoch of each.
 
 Run by scripts/demo, which installs and makes the inputs first.
 """
@@ -32,7 +32,8 @@ class Job:
     name: str
     sources: tuple[str, ...]
     batch_size: int
-    files: Callable[[], Dataset[Any]]
+    #: None: an epoch of it is compared with nothing.
+    files: Callable[[], Dataset[Any]] | None
     #: Samples of many sizes cannot be stacked; a list of them is the least work for the files' side.
     collate: Callable[[list[Any]], Any] | None = None
     options: tuple[str, ...] = ()
@@ -49,6 +50,7 @@ JOBS = (
     # The same without the codec that `auto` chooses for photographs: larger, and faster to read.
     replace(PAIRS, name="pairs-lz4", options=("--codec", "lz4")),
     Job("pictures", ("lr=data/pictures/lr", "hr=data/pictures/hr"), 16, lambda: PairFiles(DATA / "pictures"), list),
+    Job("clips", ("lr=data/clips/lr", "hr=data/clips/hr"), 8, None, options=("--samples", "folders")),
     Job("clouds", ("data/clouds",), 16, lambda: CloudFiles(DATA / "clouds"), list),
     Job("digits", ("data/digits.h5",), 128, lambda: DigitRows(DATA / "digits.h5")),
 )
@@ -101,9 +103,10 @@ def print_epochs() -> None:
     print("\nAn epoch through torch.utils.data.DataLoader, shuffled, samples/s (files: the better of 0 and 2 workers)")
     print(f"{'':11}{'samples':>9}{'batch':>7}{'packed':>12}{'files':>12}{'times':>8}")
     for job in JOBS:
-        packed = PackedDataset(ROOT / job.packed)
+        if job.files is None:
+            continue
+        packed, files = PackedDataset(ROOT / job.packed), job.files()
         fast = epoch_rate(packed, job.batch_size)
-        files = job.files()
         slow = max(epoch_rate(files, job.batch_size, workers, job.collate) for workers in (0, 2))
         numbers = f"{len(packed):>9,}{job.batch_size:>7}{fast:>12,.0f}{slow:>12,.0f}{fast / slow:>8.1f}"
         print(f"{job.name:11}{numbers}", flush=True)

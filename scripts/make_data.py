@@ -1,4 +1,4 @@
-"""Make the demo inputs: image pairs, point clouds and an HDF5 file, from data that our dependencies ship.
+"""Make the demo inputs: pairs of images and clips, point clouds and an HDF5 file, from data that our dependencies ship.
 
 $ python scripts/make_data.py --out data
 
@@ -15,10 +15,16 @@ from pathlib import Path
 
 from inputs.clouds import make_clouds
 from inputs.digits import make_digits
-from inputs.pictures import make_pairs, make_pictures
+from inputs.pictures import make_clips, make_pairs, make_pictures
 
 ROOT = Path(__file__).resolve().parent.parent
-MAKERS = {"pairs": make_pairs, "pictures": make_pictures, "clouds": make_clouds, "digits.h5": make_digits}
+MAKERS = {
+    "pairs": make_pairs,
+    "pictures": make_pictures,
+    "clips": make_clips,
+    "clouds": make_clouds,
+    "digits.h5": make_digits,
+}
 _STAMP = ".made"
 
 

@@ -1,4 +1,4 @@
-"""LR/HR pairs of PNG files, cut from the photographs that scikit-image ships."""
+"""LR/HR pairs of PNG files and of clips of them, cut from the photographs that scikit-image ships."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ SCALE = 4
 PATCH = 64
 PATCHES_PER_PHOTOGRAPH = 240
 PICTURES = 40
+CLIPS = 18
 
 
 def photographs() -> Iterator[tuple[str, Image.Image]]:
@@ -57,6 +58,28 @@ def make_pictures(out: Path) -> int:
         width = SCALE * int(rng.integers(30, min(picture.width, 480) // SCALE + 1))
         _save_pair(_cut(picture, height, width, rng), lr / f"{i + 1:04d}x{SCALE}.png", hr / f"{i + 1:04d}.png")
     return PICTURES
+
+
+def make_clips(out: Path) -> int:
+    """Write `out`/lr and `out`/hr: pairs of clips, such as lr/003/00000000.png. Returns how many.
+
+    A camera of 96 x 128 pixels moves over a photograph; clips have 8 to 12 frames.
+    """
+    rng = np.random.default_rng(2)
+    whole = [picture for _, picture in photographs()]
+    for i in range(CLIPS):
+        lr, hr = (out / name / f"{i:03d}" for name in ("lr", "hr"))
+        lr.mkdir(parents=True)
+        hr.mkdir(parents=True)
+        picture, frames = whole[i % len(whole)], 8 + i % 5
+        speed = rng.integers(-3, 4, 2)
+        room = (frames - 1) * np.abs(speed)
+        start = rng.integers(0, np.array(picture.size) - (128, 96) - room + 1) + np.where(speed < 0, room, 0)
+        for frame in range(frames):
+            left, top = (start + frame * speed).tolist()
+            name = f"{frame:08d}.png"
+            _save_pair(picture.crop((left, top, left + 128, top + 96)), lr / name, hr / name)
+    return CLIPS
 
 
 def _folders(out: Path) -> tuple[Path, Path]:

@@ -9,16 +9,19 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from examples import mlp, pointnet, srcnn
+from examples import mlp, pointnet, srcnn, video_sr
 
 from packer.convert import convert
+from packer.sources.opening import SourceOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = {
     "pairs": ("lr={}/pairs/lr", "hr={}/pairs/hr"),
+    "clips": ("lr={}/clips/lr", "hr={}/clips/hr"),
     "clouds": ("{}/clouds",),
     "digits": ("{}/digits.h5",),
 }
+CLIPS = SourceOptions(samples="folders")
 EXAMPLES = sorted(Path(srcnn.__file__).parent.glob("*.py"))
 
 
@@ -33,7 +36,8 @@ def test_the_commands_of_the_readme_run(
 ) -> None:
     """Each is given the datasets that scripts/demo makes, and there is one for every script; here without an epoch."""
     for name, sources in DEMO.items():
-        convert([source.format(demo_data) for source in sources], tmp_path / f"data/packed/{name}.packed", codec="none")
+        given, out = [source.format(demo_data) for source in sources], tmp_path / f"data/packed/{name}.packed"
+        convert(given, out, codec="none", source=CLIPS if name == "clips" else SourceOptions())
     monkeypatch.chdir(tmp_path)
     readme = (ROOT / "README.md").read_text()
     commands = re.findall(r"^\.venv/bin/python (scripts/examples/\S+) ([^#\n]*)", readme, re.MULTILINE)
@@ -43,7 +47,7 @@ def test_the_commands_of_the_readme_run(
         runpy.run_path(str(ROOT / script), run_name="__main__")
 
 
-@pytest.mark.parametrize("name", ["mlp", "pointnet", "srcnn"])
+@pytest.mark.parametrize("name", ["mlp", "pointnet", "srcnn", "video_sr"])
 def test_a_dataset_of_something_else_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """The fields that it has are named, without a traceback."""
     convert([{"depth": np.zeros(3)}] * 4, tmp_path / "depth.packed")
@@ -70,6 +74,13 @@ def test_pointnet_tells_the_two_maps_apart(demo_data: Path, tmp_path: Path) -> N
     """On clouds of many sizes it does better than the guess that all are of the commoner map."""
     convert([str(demo_data / "clouds" / "terrain_[0-2]*.ply")], tmp_path / "clouds.packed", workers=0)
     assert pointnet.main([str(tmp_path / "clouds.packed"), "--epochs", "12", "--batch-size", "4"]) > 0.85
+
+
+def test_video_sr_beats_bicubic(demo_data: Path, tmp_path: Path) -> None:
+    """On windows of clips of several lengths, one crop a window, it is no worse than bicubic after some epochs."""
+    clips = [f"{field}={demo_data}/clips/{field}/00[0-4]/*.png" for field in ("lr", "hr")]
+    convert(clips, tmp_path / "clips.packed", workers=0, source=CLIPS)
+    assert video_sr.main([str(tmp_path / "clips.packed"), "--epochs", "4", "--crop", "32", "--device", "cpu"]) > -0.1
 
 
 def test_mlp_learns_33_features(tmp_path: Path) -> None:

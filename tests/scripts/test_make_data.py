@@ -33,6 +33,16 @@ def test_pictures_differ_in_size_and_scale_by_four(demo_data: Path) -> None:
     assert len(sizes) == 40
 
 
+def test_clips_are_frames_of_one_size(demo_data: Path) -> None:
+    """There are 18 pairs of clips of 8 to 12 frames, numbered from 0, of 24 x 32 and 96 x 128 pixels."""
+    for field, size in (("lr", (32, 24)), ("hr", (128, 96))):
+        clips = sorted((demo_data / "clips" / field).iterdir())
+        assert {len(list(clip.iterdir())) for clip in clips} == set(range(8, 13))
+        assert len(clips) == 18
+        with Image.open(clips[0] / "00000007.png") as frame:
+            assert frame.size == size
+
+
 def test_clouds_have_three_formats_and_as_many_sizes_as_files(demo_data: Path) -> None:
     """No two clouds have the same number of points; text and both byte orders occur."""
     clouds = [PlyData.read(str(path)) for path in sorted((demo_data / "clouds").iterdir())]
