@@ -7,8 +7,7 @@ one decode for every frame touched.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from packer.codecs.frames import FrameCodec, Frames
 from packer.errors import UsageError
-from packer.format.column import BEFORE, BYTES, SHAPE, START, STORED
+from packer.format.column import BEFORE, BYTES, DECODED, SHAPE, START, STORED
 from packer.format.schema import Field, FrameRule
 from readers.arrays import TORCH_DTYPES, Allocate, Numbers
 from readers.fields import damaged, distinct
@@ -101,7 +100,8 @@ class SampleRows:
         n, k = wanted.rows.shape
         if not n * k * wanted.length:
             return fresh(0).view(n, k, wanted.length)
-        if not self.field.codec:
+        kept_raw = self._codec.filter is None and (located[:, STORED] == located[:, DECODED]).all()
+        if not self.field.codec or kept_raw:
             return self._gathered(located, wanted, allocate).view(n, k, wanted.length)
         out = (allocate or fresh)(n * k * wanted.length)
         try:
@@ -112,7 +112,7 @@ class SampleRows:
 
     def _gathered(self, located: Numbers, wanted: Wanted, allocate: Allocate | None) -> torch.Tensor:
         """One gather over the memory of all shards."""
-        starts = located[:, START] + wanted.starts
+        starts = located[:, START] + located[:, BEFORE] + wanted.starts
         records = (wanted.rows * self._row_bytes(located)[:, None] + starts[:, None]).reshape(-1)
         unit = _unit(records, wanted.length)
         records //= unit.itemsize
@@ -133,29 +133,36 @@ class SampleRows:
         frames = self._places.some_frames(located, touched.item, touched.band)
         each = distinct(frames.spans[:, 0])
         spans, sizes = frames.spans[each.item], frames.sizes[each.item]
-        starts, widths = of[:, BEFORE] + wanted.starts[touched.item], self._row_bytes(of)
         by_frame = each.inverse[touched.frame]
-        rows = by_frame.argsort(kind="stable")
-        ends = by_frame[rows].searchsorted(np.arange(len(sizes)), side="right")
-        into, done = _items(out, wanted.length)[:: wanted.length], 0
-        for first, stop in _groups(sizes):
-            decoded = np.empty(int(sizes[first:stop].sum()), np.uint8)
+        into = _records(out, wanted.length)
+        if self._codec.filter is None and (sizes == wanted.length).all():
+            # Each frame is one row that is wanted whole, such as a step of a clip: it is decoded to where it goes.
+            rows = np.arange(len(by_frame))
+            place = np.empty(len(sizes), np.int64)
+            place[by_frame] = rows
+            self._codec.decode_frames(self._memory.bytes, Frames(spans, sizes, place * wanted.length), out)
+            again = np.flatnonzero(place[by_frame] != rows)
+            into[again] = into[place[by_frame[again]]]
+            return
+        starts, widths = of[:, BEFORE] + wanted.starts[touched.item], self._row_bytes(of)
+        groups = _groups(sizes, by_frame)
+        room = np.empty(max(int(sizes[first:stop].sum()) for first, stop, _ in groups), np.uint8)
+        for first, stop, some in groups:
+            decoded = room[: sizes[first:stop].sum()]
             self._codec.decode_frames(self._memory.bytes, Frames(spans[first:stop], sizes[first:stop]), decoded)
             before = np.zeros(len(sizes), np.int64)
             before[first + 1 : stop] = sizes[first : stop - 1].cumsum()
-            some, done = rows[done : ends[stop - 1]], int(ends[stop - 1])
-            part, row = touched.frame[some], touched.row[some]
+            at, row = (before[each.inverse] + starts), touched.row[some]
+            part = touched.frame[some]
             if self._codec.filter is None:
-                at = before[each.inverse[part]] + starts[part] + row * widths[part]
-                into[some] = _items(decoded, wanted.length)[at]
+                into[some] = _items(decoded, wanted.length)[at[part] + row * widths[part]]
                 continue
             # Undone for the columns that are wanted: 64 of 2040 pixels are a thirtieth.
             parts, local = np.unique(part, return_inverse=True)
             depth = np.arange(int(row.max()) + 1)
             held = (frames.sizes if self.field.frame.rows else of[:, BYTES])[parts] // widths[parts]
-            at = (before[each.inverse[parts]] + starts[parts])[:, None]
-            at = at + np.minimum(depth, held[:, None] - 1) * widths[parts, None]
-            cut = _items(decoded, wanted.length)[at.reshape(-1)]
+            rows = at[parts, None] + np.minimum(depth, held[:, None] - 1) * widths[parts, None]
+            cut = _items(decoded, wanted.length)[rows.reshape(-1)]
             values = cut.view(self.field.np_dtype).reshape(len(parts), len(depth), -1)
             self._undo_filter(values, of[parts, SHAPE + 2])
             into[some] = cut[local * len(depth) + row]
@@ -204,17 +211,31 @@ class Touched:
         item = np.arange(n)
         if band_rows is None:
             return cls(item, np.zeros(n, np.int64), item.repeat(k), rows.reshape(-1))
+        if (band_rows == 1).all():
+            return cls(item.repeat(k), rows.reshape(-1), np.arange(n * k), np.zeros(n * k, np.int64))
         band, row = np.divmod(rows, band_rows[:, None])
         bands = int(band.max()) + 1
         found, frame = np.unique(item[:, None] * bands + band, return_inverse=True)
         return cls(found // bands, found % bands, frame.reshape(-1), row.reshape(-1))
 
 
-def _groups(sizes: Numbers) -> Iterator[tuple[int, int]]:
-    """Yield first and stop of the frames that are decoded at once: a few bytes, or one frame."""
-    ends = sizes.cumsum()
-    edges = [0, *(np.flatnonzero(np.diff(ends // DECODED_BYTES)) + 1).tolist(), len(sizes)]
-    return itertools.pairwise(edges)
+def _groups(sizes: Numbers, by_frame: Numbers) -> list[tuple[int, int, Any]]:
+    """Return first and stop of the frames (m,) that are decoded at once, a few bytes or one, and which rows they hold.
+
+    Args:
+        by_frame: the frame of each row, (r,).
+    """
+    edges = [0, *(np.flatnonzero(np.diff(sizes.cumsum() // DECODED_BYTES)) + 1).tolist(), len(sizes)]
+    if len(edges) == 2:
+        return [(0, len(sizes), slice(None))]
+    order = by_frame.argsort(kind="stable")
+    rows = np.split(order, by_frame[order].searchsorted(edges[1:-1]))
+    return list(zip(edges[:-1], edges[1:], rows, strict=True))
+
+
+def _records(memory: NDArray[np.uint8], length: int) -> NDArray[np.void]:
+    """Return some memory as items of `length` bytes, one after another."""
+    return memory.view(np.dtype((np.void, length)))
 
 
 def _items(memory: NDArray[np.uint8], length: int) -> NDArray[np.void]:

@@ -156,8 +156,8 @@ class Steps:
 
     def of(self, anchors: Numbers, lengths: Numbers) -> Numbers:
         """Return the steps of windows (n, T) of samples of some lengths (n,); beyond an end, the first or last."""
-        steps: Numbers = np.clip(anchors[:, None] + self.offsets, 0, lengths[:, None] - 1)
-        return steps
+        steps: Numbers = anchors[:, None] + self.offsets
+        return np.maximum(np.minimum(steps, lengths[:, None] - 1), 0)
 
     def beyond(self, anchors: Numbers, lengths: Numbers) -> NDArray[np.bool_]:
         """Return whether the steps of windows lie beyond the ends of their samples, (n, T)."""

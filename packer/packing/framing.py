@@ -58,8 +58,11 @@ def frame_rule(spec: FieldSpec, codec: Sequence[Config], extent: Extent) -> Fram
     """Return how a column is cut into frames, from the size of its samples.
 
     Where one picture is large all are cut into bands, since it may be cropped. Small clouds share frames, unless the
-    mean is large too: otherwise each would be a frame.
+    mean is large too: otherwise each would be a frame. Large steps, as frames of clips are, have bands of one or a few,
+    since windows of some steps may be read.
     """
+    if spec.kind == "array" and extent.row >= OWN_FRAME_BYTES and (spec.shape[0] is None or len(spec.shape) > 3):
+        return FrameRule(rows=max(1, int(FRAME_BYTES / extent.row)))
     banded = extent.largest > BAND_SAMPLE_BYTES and (spec.kind == "image" or extent.mean >= BAND_BYTES)
     if banded and spec.shape and spec.kind != "text":
         return FrameRule(rows=max(1, int(BAND_BYTES / max(extent.row, 1))))

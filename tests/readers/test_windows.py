@@ -198,14 +198,37 @@ def test_a_data_loader_takes_windows(packed_episodes: tuple[Path, list[Episode]]
     assert one["obs_is_pad"].tolist() == [False]
 
 
-def test_only_touched_frames_are_decoded_each_once(
-    packed_episodes: tuple[Path, list[Episode]], decoded: list[int]
-) -> None:
+def test_only_touched_frames_are_decoded_each_once(pack: Any, tmp_path: Path, decoded: list[int]) -> None:
     """Windows that lie over each other share frames: of bands of two steps, those of the steps 2 to 6 take three."""
-    path, _ = packed_episodes
-    ds = PackedDataset(path, windows=Windows({"actions": range(3)}), fields="actions")
-    _ = ds[[2, 3, 4]]
-    assert decoded == [2 * 3 * 4] * 3
+    fields = [Field(name="x", dtype="int64", shape=(None, 32), codec=NAMED["zstd"], frame=FrameRule(rows=2))]
+    values = np.arange(20).repeat(32).reshape(20, 32)
+    ds = PackedDataset(pack(tmp_path / "p", fields, [[{"x": values}]]), windows=Windows(3))
+    assert np.array_equal(ds[[2, 4, 3]]["x"], np.stack([values[a : a + 3] for a in (2, 4, 3)]))
+    assert decoded == [2 * 32 * 8] * 3
+
+
+def test_frames_that_are_kept_raw_are_not_decoded(pack: Any, tmp_path: Path, decoded: list[int]) -> None:
+    """Values that no codec makes smaller are copied from where they lie, in shared frames too."""
+    values = np.random.default_rng(0).integers(0, 2**62, (4, 20, 32))
+    for rule in (FrameRule(rows=2), FrameRule(samples=3)):
+        fields = [Field(name="x", dtype="int64", shape=(None, 32), codec=NAMED["zstd"], frame=rule)]
+        path = pack(tmp_path / str(rule.rows), fields, [[{"x": value} for value in values]])
+        ds = PackedDataset(path, windows=Windows(3))
+        assert np.array_equal(ds[[2, 18 + 4]]["x"], np.stack([values[0, 2:5], values[1, 4:7]]))
+        assert decoded == []
+
+
+def test_steps_of_clips_are_decoded_one_by_one(tmp_path: Path, decoded: list[int]) -> None:
+    """Large steps are packed in frames of their own: a window, or a crop of it, decodes no others."""
+    values = np.arange(9, dtype=np.uint8).repeat(90 * 70 * 3).reshape(9, 90, 70, 3)
+    with DatasetWriter(tmp_path / "p", codec="lz4") as writer:
+        writer.add({"clip": values})
+        writer.add({"clip": values[2:]})
+    for crop in (None, Crop(8, of="clip")):
+        ds = PackedDataset(tmp_path / "p", windows=Windows({"clip": [0, 3, 0]}), crop=crop)
+        decoded.clear()
+        assert ds[[1, 1, 7]]["clip"][..., 0, 0, 0].tolist() == [[1, 4, 1], [1, 4, 1], [3, 6, 3]]
+        assert decoded == [90 * 70 * 3] * 4
 
 
 def test_fields_of_fixed_shape_have_windows_where_they_are_named(tmp_path: Path) -> None:

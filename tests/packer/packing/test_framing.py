@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from inputs.pictures import photographs
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from packer.codecs.configs import NAMED, codec_name
@@ -17,6 +18,7 @@ from packer.packing.framing import Extent, choose_codec, codec_by_field, frame_r
 
 IMAGE = FieldSpec(name="hr", dtype="uint8", kind="image", shape=(None, None, 3))
 CLOUD = FieldSpec(name="xyz", dtype="float32", shape=(None, 3))
+CLIP = FieldSpec(name="clip", dtype="uint8", shape=(None, 84, 84, 3))
 RECORD = FieldSpec(name="x", dtype="float32", shape=(1024,))
 
 
@@ -181,6 +183,11 @@ def test_the_choice_depends_on_the_data_alone() -> None:
         (IMAGE, "none", Extent(3e6, 3e6, 6000), FrameRule(rows=10)),
         (IMAGE, "zstd", Extent(1e9, 1e9, 1e6), FrameRule(rows=1)),
         (CLOUD, "none", Extent(0, 0, 12), FrameRule(samples=2**16)),
+        (CLIP, "lz4", Extent(2e5, 3e5, 21_168), FrameRule(rows=1)),
+        (CLIP, "zstd", Extent(2e6, 3e6, 4096), FrameRule(rows=4)),
+        (CLIP, "zstd", Extent(2e5, 3e5, 4095), FrameRule(samples=1)),
+        (replace(CLIP, shape=(16, 84, 84, 3)), "none", Extent(3e5, 3e5, 21_168), FrameRule(rows=1)),
+        (FieldSpec(name="x", dtype="float32", shape=(9, 9000)), "zstd", Extent(3e5, 3e5, 36_000), FrameRule(samples=1)),
         (
             FieldSpec(name="t", dtype="uint8", kind="text", shape=(None,)),
             "none",
@@ -190,7 +197,7 @@ def test_the_choice_depends_on_the_data_alone() -> None:
     ],
 )
 def test_frames_have_about_the_same_bytes(spec: FieldSpec, codec: str, extent: Extent, rule: FrameRule) -> None:
-    """Small samples share a frame, large ones are cut into bands of rows."""
+    """Small samples share a frame, large ones lie in bands of rows, large steps in bands of one or a few."""
     assert frame_rule(spec, NAMED[codec], extent) == rule
 
 
