@@ -29,7 +29,7 @@ from packer.errors import UsageError, WriteError
 from packer.format import manifest as manifests
 from packer.format.manifest import MANIFEST, REJECTED_FILE, SHARD_FOLDER, FileEntry, Manifest
 from packer.format.sync import sync_folder, write_synced
-from packer.packing.finish import check_classes, check_names, joined_manifest, take_shard, write_table
+from packer.packing.finish import check_classes, check_constants, check_names, joined_manifest, take_shard, write_table
 from packer.packing.origin import classes_of, origin_of
 from packer.packing.output import beside, dataset_lock, listed
 from packer.packing.rejected import ListEntry, Rejected, RejectedList, rejected_of
@@ -193,6 +193,8 @@ class _Appending:
             WriteError: the folder cannot be written.
         """
         folder, held = self._folder, self._held
+        if self._given is not None:  # samples in memory have no constants of their own
+            check_constants(held, more, "the source")
         names = self._check_names(read_names(self._work, more))
         if manifests.read(folder) != held:  # some network file systems know no locks
             raise UsageError(f"{folder} was changed while samples were packed for it; append again")

@@ -21,6 +21,7 @@ import msgspec
 from packer.codecs.configs import parse_codec
 from packer.errors import SourceError, UsageError
 from packer.format import manifest as manifests
+from packer.format.constants import write_constants
 from packer.format.manifest import Manifest, Splits
 from packer.format.schema import FieldSpec
 from packer.packing.finish import Made, ShardNames, finish
@@ -219,6 +220,7 @@ def _pack(sources: Any, path: Path, options: ConvertOptions) -> tuple[Report, St
             named=source.names is not None,
             planned_bytes=plan.file_bytes,
             splits=splits or msgspec.UNSET,
+            constants=write_constants(folder.work, source.constants) if source.constants else msgspec.UNSET,
         )
         manifest = finish(folder, made, reports, rejected)
     seconds = time.perf_counter() - began

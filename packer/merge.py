@@ -13,9 +13,18 @@ import packer
 from packer.convert import check_apart
 from packer.errors import UsageError, WriteError
 from packer.format import manifest as manifests
+from packer.format.constants import kept_constants, write_constants
 from packer.format.manifest import NAMES_FILE, Manifest, ShardEntry
 from packer.format.sync import sync_folder
-from packer.packing.finish import check_alike, check_classes, check_names, joined_manifest, take_shard, write_table
+from packer.packing.finish import (
+    check_alike,
+    check_classes,
+    check_constants,
+    check_names,
+    joined_manifest,
+    take_shard,
+    write_table,
+)
 from packer.packing.output import OutputFolder, State
 from packer.packing.rejected import Rejected, RejectedList, rejected_of
 from packer.packing.tasks import shard_path
@@ -57,12 +66,15 @@ def merge(
     for folder, manifest in zip(folders[1:], held[1:], strict=True):
         check_alike(held[0].fields, manifest.fields, f"{folder}, against {folders[0]}")
         check_classes(held[0].classes, manifest.classes, f"{folder}, against {folders[0]}")
+        check_constants(held[0], manifest, f"{folder}, against {folders[0]}")
     names = check_names([(str(f), read_names(f, m)) for f, m in zip(folders, held, strict=True)])
     with OutputFolder(path, _state(held), overwrite) as output:
         if output.is_published:
             output.publish()
             return manifests.read(path)
         entries, rejected = _taken(folders, held, output.work, progress)
+        if constants := kept_constants(folders[0], held[0]):
+            write_constants(output.work, constants)
         return _published(output, held, entries, rejected, names)
 
 

@@ -17,7 +17,8 @@ from packer.checking.rebuild import rebuild_manifest
 from packer.errors import DamagedError, DatasetError, SourceError, UnfinishedError, WriteError
 from packer.format import manifest as manifests
 from packer.format.column import Column
-from packer.format.manifest import MANIFEST, NAMES_FILE, REJECTED_FILE, SHARD_FOLDER, Manifest, ShardEntry
+from packer.format.constants import write_constants
+from packer.format.manifest import MANIFEST, NAMES_FILE, REJECTED_FILE, SHARD_FOLDER, FileEntry, Manifest, ShardEntry
 from packer.format.schema import Field
 from packer.format.shard import Shard
 from packer.packing.finish import Made, write_manifest
@@ -132,10 +133,31 @@ def _repair(
     if not isinstance(manifest.left_out, msgspec.UnsetType) and manifest.left_out.file in wrong:
         listed, left_out = _list_anew(folder, manifest)
         manifest = msgspec.structs.replace(manifest, left_out=listed)
+    if not isinstance(manifest.constants, msgspec.UnsetType) and manifest.constants.file in wrong:
+        _constants_anew(folder, manifest.constants, source)
     totals = MANIFEST in wrong
     if changed or names or totals or left_out is not None:
         _publish(folder, manifest, list(entries.values()))
     return RepairReport(rebuilt or totals, names, tuple(entry.file for entry in bad), tuple(changed), left_out)
+
+
+def _constants_anew(folder: Path, entry: FileEntry, source: Source | None) -> None:
+    """Writes what is kept once for all samples again.
+
+    Raises:
+        DatasetError: no source was given.
+        SourceError: it gives other constants.
+    """
+    if source is None:
+        raise DatasetError(f"{folder}: {entry.file} is damaged; name the sources it was made from")
+    work = _work(folder)
+    work.mkdir(exist_ok=True)
+    try:
+        if write_constants(work, source.constants).digest != entry.digest:
+            raise SourceError(f"the source gives other constants for {entry.file} than were packed")
+        (work / entry.file).replace(folder / entry.file)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def _list_anew(folder: Path, manifest: Manifest) -> tuple[ListEntry, int]:
@@ -287,7 +309,9 @@ def _publish(folder: Path, manifest: Manifest, entries: Sequence[ShardEntry]) ->
     """Writes names and manifest anew for shards that have changed."""
     table = manifest.names.file if manifest.names else NAMES_FILE
     named, planned = manifest.names is not None, manifest.planned_bytes
-    made = Made(manifest.fields, manifest.origin, named, planned, table, manifest.left_out, manifest.splits)
+    made = Made(
+        manifest.fields, manifest.origin, named, planned, table, manifest.left_out, manifest.splits, manifest.constants
+    )
     reports = [report_of(folder / entry.file, manifest.fields) for entry in entries]
     kept = [msgspec.structs.replace(report, entry=entry) for report, entry in zip(reports, entries, strict=True)]
     new = write_manifest(folder, made, kept)

@@ -59,6 +59,8 @@ class _Checker:
         self.frames = 0
         self._names = self._check_names()
         self._check_left_out()
+        if not isinstance(manifest.constants, msgspec.UnsetType) and self._is_whole(manifest.constants):
+            self.bytes += manifest.constants.bytes
 
     def check_shards(self, workers: int) -> None:
         """Checks all shards; what is wrong comes in their order."""
@@ -139,6 +141,18 @@ class _Checker:
         entry = self.manifest.names
         if entry is None:
             return None
+        if not self._is_whole(entry):
+            return None
+        path = self.folder / entry.file
+        try:
+            self.bytes += entry.bytes
+            return Names(path, entry)
+        except (DamagedError, OSError) as error:
+            self._add(entry, of_file(str(error), path, self.folder))
+        return None
+
+    def _is_whole(self, entry: FileEntry) -> bool:
+        """Return whether a file is as it was written; a damage is noted."""
         path = self.folder / entry.file
         try:
             if not path.is_file():
@@ -147,13 +161,12 @@ class _Checker:
                 raise DamagedError(f"{path.stat().st_size:,} bytes, {entry.bytes:,} expected")
             if manifests.file_digest(path) != entry.digest:
                 raise DamagedError("its digest is wrong: it was changed after it was written")
-            self.bytes += entry.bytes
-            return Names(path, entry)
         except PermissionError as error:
             raise DatasetError(f"{path}: cannot be opened: {error.strerror}") from None
         except (DamagedError, OSError) as error:
             self._add(entry, of_file(str(error), path, self.folder))
-        return None
+            return False
+        return True
 
 
 def verify(dataset: str | os.PathLike[str], progress: Progress | None = None, workers: int = 0) -> VerifyReport:
@@ -173,6 +186,6 @@ def verify(dataset: str | os.PathLike[str], progress: Progress | None = None, wo
     checker = _Checker(folder, manifest, progress or no_progress)
     checker.check_shards(workers)
     checker.check_strangers()
-    others = [manifest.names is not None, not isinstance(manifest.left_out, msgspec.UnsetType)]
-    files = 1 + len(manifest.shards) + sum(others)
+    has_list = not isinstance(manifest.left_out, msgspec.UnsetType)
+    files = 1 + len(manifest.shards) + len(manifest.tables) + has_list
     return VerifyReport(tuple(checker.damages), files, checker.bytes, checker.frames)

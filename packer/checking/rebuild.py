@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from packer.errors import DamagedError, DatasetError, PackerError, UnfinishedError
 from packer.format import btree
 from packer.format import manifest as manifests
+from packer.format.constants import constants_entry
 from packer.format.layout import ShardHeader
 from packer.format.manifest import NAMES_FILE, REJECTED_FILE, SHARD_FOLDER, UNFINISHED, Manifest
 from packer.format.schema import Field
@@ -48,7 +49,7 @@ def rebuild_manifest(folder: Path) -> Manifest:
     """Makes manifest.json again from the headers of the shards, and writes it.
 
     Samples that were left out are counted by rejected.jsonl, if it can be read. Planned bytes are given again
-    where they follow from the shards; statistics of the values and splits are not.
+    where they follow from the shards, and constants if they can be read; statistics of the values and splits are not.
 
     Raises:
         DatasetError: a shard is missing or damaged, or they do not belong together.
@@ -69,7 +70,15 @@ def rebuild_manifest(folder: Path) -> Manifest:
     ]
     table = _table(folder, sum(shard.header.samples for shard in held)) if first.named else NAMES_FILE
     planned = _planned_bytes(held, rejected)
-    made = Made(first.fields, _origin(parts), first.named, planned, table, RejectedList(left_out).write(folder))
+    made = Made(
+        first.fields,
+        _origin(parts),
+        first.named,
+        planned,
+        table,
+        RejectedList(left_out).write(folder),
+        constants=constants_entry(folder) or msgspec.UNSET,
+    )
     return write_manifest(folder, made, counted)
 
 

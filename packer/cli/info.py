@@ -19,6 +19,7 @@ from packer.cli.units import size_text
 from packer.codecs.configs import codec_name
 from packer.errors import DamagedError
 from packer.format import manifest as manifests
+from packer.format.constants import kept_constants
 from packer.format.manifest import MANIFEST, REJECTED_FILE, FileEntry, Manifest, kept_splits
 from packer.format.names import Names
 from packer.packing.rejected import RejectedList
@@ -62,6 +63,7 @@ class Description:
         names: the first few names.
         disk_bytes: what the files take on the disk, which can be less or more than their length.
         rejected: samples that were left out when it was made.
+        constants: names of what is kept once for all samples.
     """
 
     path: Path | str
@@ -69,6 +71,7 @@ class Description:
     names: tuple[str, ...]
     disk_bytes: int
     rejected: int
+    constants: tuple[str, ...]
 
 
 def describe(place: str | Path) -> Description:
@@ -81,24 +84,35 @@ def describe(place: str | Path) -> Description:
         return _describe_url(place)
     path = Path(place)
     manifest = manifests.read(path)
-    files = [*manifest.shards, *([manifest.names] if manifest.names else [])]
+    files = [*manifest.shards, *manifest.tables]
     disk = sum(_disk_bytes(path / file.file, file) for file in files)
     try:
         rejected = RejectedList.of_dataset(path, manifest).lines.count(b"\n")
     except DamagedError as error:
         _log.warning("%s", error)
         rejected = sum(shard.rejected for shard in manifest.shards)
-    return Description(path, manifest, _first_names(path, manifest), disk + _blocks(path / MANIFEST), rejected)
+    disk += _blocks(path / MANIFEST)
+    return Description(path, manifest, _first_names(path, manifest), disk, rejected, _constants(path, manifest))
+
+
+def _constants(folder: Path, manifest: Manifest) -> tuple[str, ...]:
+    try:
+        return tuple(kept_constants(folder, manifest))
+    except DamagedError as error:
+        _log.warning("%s", error)
+        return ()
 
 
 def _describe_url(url: str) -> Description:
     """What its manifest and its names say; the shards are not looked at, so that none of them need be fetched."""
     mirror = Mirror.open(url)
     manifest = mirror.manifest()
-    lease = mirror.fetch_names(manifest)
-    names = _first_names(mirror.folder, manifest)
+    lease = mirror.fetch_tables(manifest)
+    names, constants = _first_names(mirror.folder, manifest), _constants(mirror.folder, manifest)
     lease.close()
-    return Description(url, manifest, names, manifest.file_bytes, sum(shard.rejected for shard in manifest.shards))
+    return Description(
+        url, manifest, names, manifest.file_bytes, sum(shard.rejected for shard in manifest.shards), constants
+    )
 
 
 def description_lines(found: Description) -> list[str]:
@@ -121,6 +135,8 @@ def description_lines(found: Description) -> list[str]:
         pairs.append(("classes", f"{len(manifest.classes):,}: {_listed(manifest.classes)}"))
     if found.rejected:
         pairs.append(("left out", f"{counted(found.rejected, 'sample')}, listed in {REJECTED_FILE}"))
+    if found.constants:
+        pairs.append(("constants", ", ".join(found.constants)))
     if splits := kept_splits(manifest):
         pairs.append(("splits", split_text(splits, manifest.samples)))
     pairs += _origin(manifest.origin)

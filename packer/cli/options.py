@@ -90,6 +90,12 @@ _SOURCE = (
         help="HDF5: make a field of this attribute of each file, dataset or group that is a sample.",
     ),
     click.option(
+        "--once",
+        multiple=True,
+        metavar="PATH",
+        help="HDF5: keep this dataset once, as ds.constants: it is the same for all samples, as a grid is.",
+    ),
+    click.option(
         "--encoding",
         default="utf-8",
         show_default=True,
@@ -229,6 +235,7 @@ def _source_options(given: dict[str, Any]) -> SourceOptions:
         samples=given.pop("samples"),
         encoding=given.pop("encoding"),
         attrs=given.pop("attr"),
+        once=given.pop("once"),
         mode=given.pop("mode"),
         palette=given.pop("palette"),
         max_pixels=given.pop("max_pixels"),

@@ -60,6 +60,7 @@ MANIFEST = "manifest.json"
 SHARD_FOLDER = "shards"
 NAMES_FILE = "names.lmdb"
 REJECTED_FILE = "rejected.jsonl"
+CONSTANTS_FILE = "constants.npz"
 UNFINISHED = "unfinished.json"
 
 #: A manifest of a million shards has about 150 MB; a larger file is not one.
@@ -120,6 +121,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     #: The list of samples that were left out; absent if there are none. The file may be longer: what an append has
     #: listed that was killed is no part of the dataset.
     left_out: FileEntry | msgspec.UnsetType = msgspec.UNSET
+    #: Arrays that are the same for every sample; absent if there are none.
+    constants: FileEntry | msgspec.UnsetType = msgspec.UNSET
     #: Absent from the file where nobody asked for it.
     stats: dict[str, FieldStats] | msgspec.UnsetType = msgspec.UNSET
     #: The samples of each split, by its name; absent if there are none. A sample may be in several, or in none.
@@ -167,6 +170,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             there = f"it has {', '.join(held)}" if held else "it has none; `packer split` makes some"
             raise UsageError(f"the dataset has no split {name!r}; {there}")
         return range_numbers(held[name])
+
+    @property
+    def tables(self) -> tuple[FileEntry, ...]:
+        """Return the files that readers may need besides the shards: the table of names and the constants."""
+        constants = () if isinstance(self.constants, msgspec.UnsetType) else (self.constants,)
+        return (*((self.names,) if self.names else ()), *constants)
 
     @property
     def file_bytes(self) -> int:

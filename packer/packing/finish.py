@@ -17,7 +17,7 @@ import msgspec
 import packer
 from packer.errors import DamagedError, SourceError, UsageError, WriteError
 from packer.format import manifest as manifests
-from packer.format.manifest import NAMES_FILE, FileEntry, Manifest, ShardEntry, Splits, total_of
+from packer.format.manifest import CONSTANTS_FILE, NAMES_FILE, FileEntry, Manifest, ShardEntry, Splits, total_of
 from packer.format.names import write_names
 from packer.format.schema import Field
 from packer.format.shard import Shard
@@ -42,7 +42,7 @@ class Made:
         planned_bytes: bytes of all shards as planned; None where there was no plan.
         table: file of the table of names.
         left_out: the list of samples that were left out.
-        splits: UNSET if there are none.
+        splits, constants: UNSET if there are none.
     """
 
     fields: tuple[Field, ...]
@@ -52,6 +52,7 @@ class Made:
     table: str = NAMES_FILE
     left_out: ListEntry = msgspec.UNSET
     splits: Splits | msgspec.UnsetType = msgspec.UNSET
+    constants: FileEntry | msgspec.UnsetType = msgspec.UNSET
 
 
 def finish(
@@ -95,6 +96,7 @@ def write_manifest(folder: Path, made: Made, reports: Sequence[ShardReport]) -> 
         left_out=made.left_out,
         classes=classes_of(made.origin, samples),
         splits=made.splits,
+        constants=made.constants,
     )
     manifests.write(folder, manifest)
     sync_folder(folder)
@@ -212,7 +214,21 @@ def joined_manifest(
         left_out=left_out,
         classes=first.classes,
         splits=joined_splits(manifests),
+        constants=first.constants,
     )
+
+
+def check_constants(first: Manifest, other: Manifest, where: str) -> None:
+    """Raise UsageError if samples of a dataset do not have the constants of those that they are to stand with."""
+    ours, theirs = (
+        None if isinstance(manifest.constants, msgspec.UnsetType) else manifest.constants.digest
+        for manifest in (first, other)
+    )
+    if ours != theirs:
+        raise UsageError(
+            f"{where}: what is kept once for all samples ({CONSTANTS_FILE}) differs; `packer export` gives the samples "
+            "back, to be packed without --once"
+        )
 
 
 def check_names(sets: Sequence[tuple[str, Sequence[str] | None]]) -> list[str] | None:

@@ -25,7 +25,7 @@ import msgspec
 import xxhash
 
 from packer.errors import SourceError, UsageError, WriteError
-from packer.format.manifest import MANIFEST, NAMES_FILE, REJECTED_FILE, SHARD_FOLDER, UNFINISHED
+from packer.format.manifest import CONSTANTS_FILE, MANIFEST, NAMES_FILE, REJECTED_FILE, SHARD_FOLDER, UNFINISHED
 from packer.format.sync import sync_folder, write_synced
 from packer.remote.store import refuse_url
 from packer.sources.base import Source
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 LOCK = ".lock"
 #: Tables of names that appending made.
 _TABLE = re.compile(r"names-\d+\.lmdb(\.partial)?")
-_WRITTEN = (MANIFEST, NAMES_FILE, REJECTED_FILE)
+_WRITTEN = (MANIFEST, NAMES_FILE, CONSTANTS_FILE, REJECTED_FILE)
 _OURS = {*_WRITTEN, *(name + ".partial" for name in _WRITTEN), SHARD_FOLDER, UNFINISHED, LOCK}
 
 

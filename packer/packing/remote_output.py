@@ -20,7 +20,7 @@ import msgspec
 
 from packer.errors import RemoteError, UsageError, WriteError
 from packer.format import manifest as manifests
-from packer.format.manifest import MANIFEST, MAX_MANIFEST_BYTES, REJECTED_FILE, SHARD_FOLDER, UNFINISHED
+from packer.format.manifest import CONSTANTS_FILE, MANIFEST, MAX_MANIFEST_BYTES, REJECTED_FILE, SHARD_FOLDER, UNFINISHED
 from packer.format.sync import write_synced
 from packer.packing.output import State
 from packer.remote.cache import default_cache
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 #: One line for each file uploaded: its path, digest, and what the server said of it.
 _UPLOADED = "uploaded.jsonl"
-_OURS = re.compile(rf"{MANIFEST}|{REJECTED_FILE}|names(-\d+)?\.lmdb|{SHARD_FOLDER}/[^/]+\.lmdb")
+_OURS = re.compile(rf"{MANIFEST}|{REJECTED_FILE}|{CONSTANTS_FILE}|names(-\d+)?\.lmdb|{SHARD_FOLDER}/[^/]+\.lmdb")
 STREAMS = 4
 
 
@@ -106,9 +106,7 @@ class RemoteOutput:
 
     def _upload(self) -> None:
         manifest = manifests.read(self.folder)
-        digests = {entry.file: entry.digest for entry in manifest.shards}
-        if manifest.names:
-            digests[manifest.names.file] = manifest.names.digest
+        digests = {entry.file: entry.digest for entry in (*manifest.shards, *manifest.tables)}
         if not isinstance(manifest.left_out, msgspec.UnsetType):
             digests[manifest.left_out.file] = manifest.left_out.digest
         there = self._remote.files()

@@ -167,13 +167,13 @@ class Mirror:
         """Return whether all shards that hold samples are in the cache."""
         return all(is_whole(self.folder, shard) for shard in manifest.shards if shard.samples)
 
-    def fetch_names(self, manifest: Manifest) -> Lease:
-        """Fetch the table of names, if there is one.
+    def fetch_tables(self, manifest: Manifest) -> Lease:
+        """Fetch the table of names and the constants, if there are any.
 
         Raises:
             As `fetch_shards`.
         """
-        return self._fetch([manifest.names] if manifest.names else [])
+        return self._fetch(manifest.tables)
 
     def fetch(self, manifest: Manifest) -> Lease:
         """Fetch all files.
@@ -181,7 +181,7 @@ class Mirror:
         Raises:
             As `fetch_shards`.
         """
-        return self._fetch([*manifest.shards, *([manifest.names] if manifest.names else [])])
+        return self._fetch([*manifest.shards, *manifest.tables])
 
     def _fetch(self, entries: Sequence[FileEntry], now: Sequence[FileEntry] | None = None) -> Lease:
         """Make room for `entries`, and fetch those of them that are wanted now; all by default."""

@@ -136,6 +136,9 @@ class Source(ABC):
     #: They are kept where the user asks for no others; names of samples that are not packed are passed over.
     splits: Mapping[str, Sequence[str] | NDArray[np.int64]] = {}
 
+    #: Arrays that are the same for every sample, by name; a mapping that reads them when they are asked for.
+    constants: Mapping[str, NDArray[Any]] = {}
+
     @abstractmethod
     def __len__(self) -> int:
         """Return the number of samples."""

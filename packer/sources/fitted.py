@@ -27,7 +27,7 @@ class FittedSource(Source):
         check_fits(source.fields, fields)
         self.kind = source.kind
         self.fields = tuple(fields)
-        self.names, self.splits = source.names, source.splits
+        self.names, self.splits, self.constants = source.names, source.splits, source.constants
         self._source = source
         self._shapes = {spec.name: spec.shape for spec in source.fields}
 

@@ -61,6 +61,7 @@ class LabelledSource(Source):
     def _adopt(self, source: Source) -> None:
         self._source = source
         self.kind, self.names, self.splits = source.kind, source.names, source.splits
+        self.constants = source.constants
         self.fields = (*source.fields, FieldSpec(name=FIELD, dtype="int64"))
 
     def __len__(self) -> int:

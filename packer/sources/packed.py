@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from packer.errors import DamagedError, UsageError
 from packer.format import manifest as manifests
 from packer.format.column import SHAPE, START, Column, Frames
+from packer.format.constants import kept_constants
 from packer.format.manifest import Manifest, ShardEntry, kept_splits
 from packer.format.schema import Field, FieldSpec
 from packer.format.shard import Shard
@@ -60,6 +61,7 @@ def open_packed(
         origin = {"kind": origin.get("kind", "packed"), "shuffled": seed, "origin": origin}
     source = PackedSource(str(folder), manifest.shards, _chosen(manifest, fields), numbers, names, origin)
     source.splits = splits
+    source.constants = kept_constants(folder, manifest)
     return source
 
 

@@ -51,7 +51,7 @@ class HDF5Source(Source):
         """Return a copy that reads `files` alone, for a part."""
         part = copy(self)
         part._files = list(dict.fromkeys(files))
-        part._origin, part._notes = {}, []
+        part._origin, part._notes, part.constants = {}, [], {}
         return part
 
     def files(self) -> list[str]:

@@ -31,6 +31,7 @@ from packer.sources.hdf5.choice import (
 )
 from packer.sources.hdf5.file import faults_named, opened
 from packer.sources.hdf5.listing import Listed, inventory
+from packer.sources.hdf5.once import Constant, Kept, check_once, common, constants_at
 from packer.sources.hdf5.origin import asides, kept_of_rows, unkept
 from packer.sources.hdf5.reading import FileBlocks, HDF5Source, row_bytes
 from packer.sources.hdf5.roots import numbered
@@ -53,6 +54,7 @@ def open_hdf5(
     samples: str | None = None,
     encoding: str = "utf-8",
     attrs: Sequence[str] = (),
+    once: Sequence[str] = (),
     limits: Limits | None = None,
     looking: Looking = not_looking,
 ) -> Source:
@@ -68,6 +70,7 @@ def open_hdf5(
             these is one sample, and paths in `fields` and `skip` start from it.
         encoding: of text that the file does not say to be UTF-8, such as `latin-1`.
         attrs: names of attributes of the units that become fields.
+        once: paths, within a unit or from the root of the file, of datasets that are kept once as `constants`.
         limits: what the headers of one file may take, in a process of its own: files exist that crash the library,
             or of which it makes gigabytes. None: in this process.
         looking: told how far reading headers is.
@@ -85,7 +88,7 @@ def open_hdf5(
         raise UsageError(f"--attr {attrs[0]}: rows have no attributes; files, datasets and groups do (--samples)")
     if unit.name == "datasets" and fields:
         raise UsageError("--field: a dataset that is a sample has one field, values; leave --field out")
-    request = Request(dict(fields or {}), tuple(skip), axis, encoding, tuple(attrs))
+    request = Request(dict(fields or {}), tuple(skip), axis, encoding, tuple(attrs), tuple(once))
     files = hdf5_paths(path)
 
     def read(look: Callable[[str], Read]) -> Iterator[tuple[str, Read | SourceError]]:
@@ -93,15 +96,23 @@ def open_hdf5(
 
     options: dict[str, Any] = {"fields": dict(request.fields), "skip": list(request.skip)}
     options |= {} if encoding == "utf-8" else {"encoding": encoding}
+    options |= {"once": list(once)} if once else {}
     if unit.name == "rows":
         scans = _scans(read(partial(scanned, request=request)), request, path, on_bad)
-        return RowSource(scans, options | {"axis": axis}, _doubts(scans, samples))
+        rows = RowSource(scans, options | {"axis": axis}, _doubts(scans, samples))
+        rows.constants = Kept(common((Path(scan.path).name, scan.once) for scan in scans))
+        check_once(rows.constants, once)
+        return rows
     kept = dict(read(partial(units, asked=unit, request=request)))
     columns, found = common_columns(_units(kept, path, on_bad), on_bad)
     listed = {file: some for file, some in kept.items() if not isinstance(some, SourceError)}
     notes = dict.fromkeys(some.note for some in listed.values() if some.note)
     splits = {file: some.splits for file, some in listed.items()}
-    return UnitSource(columns, found, options | {"samples": str(unit)}, splits, list(notes))
+    source = UnitSource(columns, found, options | {"samples": str(unit)}, splits, list(notes))
+    beside = common((Path(file).name, some.once) for file, some in listed.items())
+    source.constants = Kept(beside | common((str(unit), unit.once) for unit in found))
+    check_once(source.constants, once)
+    return source
 
 
 def _scans(found: Iterable[tuple[str, Scan | SourceError]], request: Request, path: str, on_bad: OnBad) -> list[Scan]:
@@ -222,6 +233,7 @@ class Scan:
         useless: entries of the request's `skip` that fit nothing here.
         bad: the error of the first sample found that cannot be read.
         groups: pattern of the groups that could be samples as well; None if nothing speaks for it.
+        once: what is to be the same in all files, by name.
     """
 
     path: str
@@ -233,6 +245,7 @@ class Scan:
     useless: tuple[str, ...]
     bad: SourceError | None
     groups: str | None
+    once: dict[str, Constant]
 
 
 def scanned(path: str, request: Request) -> Scan:
@@ -267,8 +280,9 @@ def scanned(path: str, request: Request) -> Scan:
         notes += [f"{Path(path).name}:{advice(kind)}"] if kind == "matlab" else []
         useless = tuple(name for name in request.skip if not any(is_skipped(e, [name]) for e in held.entries))
         bad = _bad_text(file, path, fields, request.axis, samples)
+        once = constants_at(file, path, "", request.once)
         groups = None if request.fields else numbered(names)
-        return Scan(path, fields, samples, tuple(dict.fromkeys(files)), kept, tuple(notes), useless, bad, groups)
+        return Scan(path, fields, samples, tuple(dict.fromkeys(files)), kept, tuple(notes), useless, bad, groups, once)
 
 
 def _bad_text(file: h5py.File, path: str, fields: Sequence[Column], axis: int, samples: int) -> SourceError | None:

@@ -26,6 +26,7 @@ from packer.sources.base import Block, LargeArray, OnBad
 from packer.sources.hdf5.choice import Request, chosen, columns_of, conversions, difference, is_wanted
 from packer.sources.hdf5.file import faults_named, opened
 from packer.sources.hdf5.listing import inventory
+from packer.sources.hdf5.once import Constant, constants_at
 from packer.sources.hdf5.origin import MAX_KEPT, attributes, beyond, stored_dtypes, unkept
 from packer.sources.hdf5.reading import BLOCK_BYTES, DatasetRows, HDF5Source, boxed, field_values
 from packer.sources.hdf5.roots import find_roots
@@ -56,6 +57,7 @@ class Unit:
         above: those of the groups above it, by path.
         datasets: dtypes that an export would not choose, by path within the group.
         lost: what of it is not kept, in the words that a sentence begins with.
+        once: what it holds that is to be the same in all units, by name.
     """
 
     path: str
@@ -68,6 +70,7 @@ class Unit:
     above: dict[str, dict[str, Any]]
     datasets: dict[str, Any]
     lost: tuple[str, ...]
+    once: dict[str, Constant]
 
     def __str__(self) -> str:
         return f"{self.kind} {self.root or Path(self.path).name}"
@@ -80,11 +83,13 @@ class FileUnits:
     Attributes:
         splits: by name, the roots of the samples of each split that the file itself lists.
         note: what was taken for a unit; None if the user said it.
+        once: what lies outside of the units and is to be the same in all files, by name.
     """
 
     units: list[Unit | SourceError]
     splits: dict[str, list[str]]
     note: str | None
+    once: dict[str, Constant]
 
 
 # ---------------------------------------------------------------- finding them
@@ -109,18 +114,28 @@ def units(path: str, asked: Asked, request: Request) -> FileUnits:
             # What names something next to the units from the root of the file is no field of that name.
             request = replace(request, skip=[skip for skip in request.skip if skip not in used or skip[0] != "/"])
             above = _Above(file)
+            inside = request.once
+            once: dict[str, Constant] = {}
+            if asked.name != "files":
+                outside = [name for name in request.once if file.get(name) is not None]
+                once = constants_at(file, path, "", outside)
+                inside = tuple(name for name in request.once if name not in outside)
+            request = replace(request, once=inside)
         for root in roots.roots:
             try:
                 with faults_named(path, f"listing {asked.name[:-1]} {root}".rstrip()):
                     found.append(_unit(file, path, root, asked.name[:-1], above.of(root), request))
             except SourceError as error:
                 found.append(error)
-    return FileUnits(found, roots.splits, roots.note)
+    return FileUnits(found, roots.splits, roots.note, once)
 
 
 def _is_left_out(path: str, request: Request, used: set[str]) -> bool:
-    """Return whether a path from the root of the file, or a group above it, is named in `skip`; notes what names it."""
-    naming = [skip for skip in request.skip if f"{path}/".startswith(f"/{skip.strip('/')}/")]
+    """Return whether a path from the root of the file, or a group above it, is named in `skip` or `once`.
+
+    What names it is put into `used`.
+    """
+    naming = [skip for skip in (*request.skip, *request.once) if f"{path}/".startswith(f"/{skip.strip('/')}/")]
     used.update(naming)
     return bool(naming)
 
@@ -199,6 +214,7 @@ def _unit(file: h5py.File, path: str, root: str, kind: str, above: dict[str, dic
         above,
         dtypes,
         tuple(what for what, is_lost in lost.items() if is_lost),
+        constants_at(file, path, root, request.once),
     )
 
 

@@ -1,0 +1,162 @@
+"""--once: what is the same for every sample is kept once, as constants of the dataset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from packer.append import append
+from packer.cli.main import main
+from packer.convert import convert
+from packer.errors import DamagedError, DatasetError, SourceError, UsageError
+from packer.merge import merge
+from packer.repack import repack
+from packer.repair import repair
+from packer.sources.hdf5.source import open_hdf5
+from packer.sources.opening import SourceOptions
+from packer.verify import verify
+from readers import PackedDataset
+
+X, T = np.linspace(0, 1, 7), np.arange(5, dtype=">f4")
+#: Groups of PDEBench, with the grid in each and the same once more in the file.
+IN_UNITS: dict[str, Any] = {"samples": "groups", "once": ("grid",)}
+
+
+def pdebench(path: Path, start: int = 0) -> Path:
+    """`0000/data` and the grid beside it in every group."""
+    with h5py.File(path, "w") as file:
+        for n in range(start, start + 4):
+            file[f"{n:04d}/data"] = np.full((5 + n % 2, 7), n, np.float32)
+            file[f"{n:04d}/grid/x"] = X
+            file[f"{n:04d}/grid/t"] = T
+    return path
+
+
+def packed(source: Path, out: Path, **options: Any) -> PackedDataset:
+    convert(str(source), out, workers=0, source=SourceOptions(**options))
+    return PackedDataset(out)
+
+
+def assert_kept(dataset: PackedDataset) -> None:
+    assert set(dataset.constants) == {"grid.x", "grid.t"}
+    assert np.array_equal(dataset.constants["grid.x"].numpy(), X)
+    assert np.array_equal(dataset.constants["grid.t"].numpy(), T.astype("<f4"))
+
+
+def test_grids_of_every_group_are_kept_once(tmp_path: Path) -> None:
+    """They are no fields, and tensors of the dataset; a name that is none is a KeyError."""
+    dataset = packed(pdebench(tmp_path / "a.h5"), tmp_path / "out", **IN_UNITS)
+    assert list(dataset.fields) == ["data"]
+    assert_kept(dataset)
+    with pytest.raises(KeyError):
+        dataset.constants["grid.y"]
+    dataset.constants["grid.x"][0] = 9  # the caller's own
+    assert_kept(dataset)
+
+
+def test_grids_beside_the_groups_and_rows_are_kept_once(tmp_path: Path) -> None:
+    """A dataset outside of the units is one too; of rows it is any that the samples do not share."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        for n in range(3):
+            file[f"runs/{n}/data"] = np.full((n + 1, 7), n)
+        file["grid/x"], file["grid/t"] = X, T
+    with pytest.raises(SourceError, match="/grid belongs to no sample"):
+        packed(path, tmp_path / "out", samples="groups:/runs/*")
+    assert_kept(packed(path, tmp_path / "out", samples="groups:/runs/*", once=("/grid",)))
+    with h5py.File(path, "w") as file:
+        file["tensor"] = np.zeros((3, 5, 7))
+        file["grid/x"], file["grid/t"] = X, T
+    rows = packed(path, tmp_path / "rows", once=("grid",))
+    assert (len(rows), list(rows.fields)) == (3, ["tensor"])
+    assert_kept(rows)
+
+
+@pytest.mark.parametrize("unit", ["groups", "files"])
+def test_what_differs_is_named(tmp_path: Path, unit: str) -> None:
+    """A group or file whose grid is another, or is missing, is named; so is a path that nothing has."""
+    (tmp_path / "in").mkdir()
+    if unit == "files":
+        for n in range(2):
+            with h5py.File(tmp_path / f"in/{n}.h5", "w") as file:
+                file["data"] = np.zeros(n + 1)
+                file["grid/x"] = X
+    else:
+        pdebench(tmp_path / "in/1.h5")
+    source = str(tmp_path / "in")
+    with pytest.raises(UsageError, match="--once nope: there is no such dataset"):
+        open_hdf5(source, samples=unit, once=("grid", "nope"))
+    with h5py.File(tmp_path / "in/1.h5", "r+") as file:
+        (file if unit == "files" else file["0001"])["grid/x"][3] += 1
+    with pytest.raises(SourceError, match=r"grid\.x of (group /0001|file 1\.h5) differs from that of"):
+        open_hdf5(source, samples=unit, once=("grid",))
+    with h5py.File(tmp_path / "in/1.h5", "r+") as file:
+        del (file if unit == "files" else file["0001"])["grid/x"]
+    with pytest.raises(SourceError, match=r"(group /0001|file 1\.h5) has no grid\.x"):
+        open_hdf5(source, samples=unit, once=("grid",))
+
+
+def test_other_commands_keep_constants(tmp_path: Path) -> None:
+    """Append, merge and repack keep them, and refuse samples of other ones."""
+    one, two = pdebench(tmp_path / "a.h5"), pdebench(tmp_path / "b.h5", 4)
+    packed(one, tmp_path / "one", **IN_UNITS)
+    packed(two, tmp_path / "two", **IN_UNITS)
+    merge([tmp_path / "one", tmp_path / "two"], tmp_path / "both")
+    assert_kept(PackedDataset(tmp_path / "both"))
+    repack(tmp_path / "both", tmp_path / "mixed", seed=1, workers=0)
+    assert_kept(PackedDataset(tmp_path / "mixed"))
+    assert not verify(tmp_path / "mixed").damages
+    append(tmp_path / "one", str(two), workers=0, source=SourceOptions(**IN_UNITS))
+    assert_kept(PackedDataset(tmp_path / "one"))
+    other = pdebench(tmp_path / "c.h5", 8)
+    with h5py.File(other, "r+") as file:
+        for group in file.values():
+            group["grid/x"][0] += 1
+    packed(other, tmp_path / "other", **IN_UNITS)
+    with pytest.raises(UsageError, match="kept once for all samples"):
+        merge([tmp_path / "two", tmp_path / "other"], tmp_path / "wrong")
+    with pytest.raises(UsageError, match="kept once for all samples"):
+        append(tmp_path / "two", tmp_path / "other", workers=0)
+
+
+def test_a_flipped_bit_of_a_constant_is_found_and_repaired(tmp_path: Path) -> None:
+    """The reader refuses it, verify names the file, repair needs the source; a manifest made anew has it."""
+    path, out = pdebench(tmp_path / "a.h5"), tmp_path / "out"
+    dataset = packed(path, out, **IN_UNITS)
+    raw = bytearray((out / "constants.npz").read_bytes())
+    raw[200] ^= 1
+    (out / "constants.npz").write_bytes(raw)
+    with pytest.raises(DamagedError, match=r"constants\.npz: its digest is wrong"):
+        dataset.constants["grid.x"]
+    assert [damage.file for damage in verify(out).damages] == ["constants.npz"]
+    with pytest.raises(DatasetError, match="name the sources"):
+        repair(out)
+    repair(out, open_hdf5(str(path), samples="groups", once=("grid",)))
+    assert_kept(PackedDataset(out))
+    assert not verify(out).damages
+    (out / "manifest.json").unlink()
+    repair(out)
+    assert_kept(PackedDataset(out))
+
+
+def test_the_command_line_keeps_constants(tmp_path: Path) -> None:
+    """convert takes --once, and replaces a dataset that has some; info says which there are."""
+    path, out = str(pdebench(tmp_path / "a.h5")), str(tmp_path / "out")
+    for more in ([], ["--overwrite"]):
+        arguments = ["convert", path, out, "--samples", "groups", "--once", "grid", "--workers", "1", *more]
+        assert CliRunner().invoke(main, arguments).exit_code == 0
+    assert_kept(PackedDataset(out))
+    assert "grid.t, grid.x" in CliRunner().invoke(main, ["info", out]).stdout
+
+
+def test_constants_behind_a_url(tmp_path: Path) -> None:
+    """They are uploaded with the dataset, and fetched when they are asked for."""
+    pytest.importorskip("fsspec")
+    convert(str(pdebench(tmp_path / "a.h5")), f"file://{tmp_path}/there", workers=0, source=SourceOptions(**IN_UNITS))
+    dataset = PackedDataset(f"file://{tmp_path}/there", cache=tmp_path / "cache")
+    assert_kept(dataset)
