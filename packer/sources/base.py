@@ -24,6 +24,8 @@ from packer.format.schema import FieldSpec
 #: may hold a `LargeArray` in a list, whether its field is ragged or not.
 Block = dict[str, "NDArray[Any] | list[NDArray[Any]] | list[str]"]
 
+#: Samples, or fields of one, that are larger than this are large arrays.
+LARGE_BYTES = 32 * 2**20
 #: Bytes of a large array that are read at once.
 PIECE_BYTES = 8 * 2**20
 

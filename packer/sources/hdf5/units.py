@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.format.schema import FieldSpec, check_field_name
-from packer.sources.base import Block, LargeArray, OnBad
+from packer.sources.base import LARGE_BYTES, Block, LargeArray, OnBad
 from packer.sources.hdf5.choice import Request, chosen, columns_of, conversions, difference, is_wanted
 from packer.sources.hdf5.file import faults_named, opened
 from packer.sources.hdf5.listing import inventory
@@ -36,8 +36,6 @@ from packer.sources.units import Unit as Asked
 
 #: Paths that a sentence names.
 _SHOWN = 5
-#: Larger datasets are read in pieces.
-_LARGE_BYTES = 32 * 2**20
 #: Rows held of a large dataset since they share chunks with others.
 _HELD_BYTES = 32 * 2**20
 
@@ -377,7 +375,7 @@ class UnitSource(HDF5Source):
 
 def _is_large(dataset: h5py.Dataset) -> bool:
     """Return whether rows of a dataset are read one after another; lists and texts of any length have no size."""
-    return bool(dataset.shape) and not dataset.dtype.hasobject and dataset.nbytes > _LARGE_BYTES
+    return bool(dataset.shape) and not dataset.dtype.hasobject and dataset.nbytes > LARGE_BYTES
 
 
 class _LargeField(LargeArray):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
-from packer.sources.base import Block, OnBad, Source, count
+from packer.sources.base import LARGE_BYTES, Block, LargeArray, OnBad, Source
 from packer.sources.files import Found, join
 from packer.sources.folders import by_folder, folder_of, numbers_of, refuse_strays, unit_name
 from packer.sources.images.source import NAMED, ImageSource
@@ -194,26 +194,13 @@ class ClipSource(Source):
 
     def read(self) -> Iterator[Block]:
         for number in range(len(self)):
-            try:
-                clip = self._clip(number)
-            except SourceError as error:
-                raise SourceError(error.reason, error.path, number) from error
-            yield {spec.name: [clip[spec.name]] if spec.is_ragged else clip[spec.name][None] for spec in self.fields}
-
-    def _clip(self, number: int) -> dict[str, NDArray[Any]]:
-        """Return the fields of one clip, frames decoded in blocks."""
-        first, last = self.edges[number : number + 2].tolist()
-        frames = self.frames.part(first, last)
-        clip = {
-            spec.name: np.empty((last - first, *frames.shapes(spec.name)[0]), str(spec.dtype)) for spec in self.fields
-        }
-        at = 0
-        for block in frames.read():
-            for name, pictures in block.items():
-                for place, picture in enumerate(pictures, at):
-                    clip[name][place] = picture
-            at += count(block)
-        return clip
+            first, last = self.edges[number : number + 2].tolist()
+            frames = self.frames.part(first, last)
+            clip: dict[str, Any] = {spec.name: _Frames(frames, spec.name, number) for spec in self.fields}
+            if sum(field.nbytes for field in clip.values()) > LARGE_BYTES:
+                yield {name: [field] for name, field in clip.items()}
+            else:
+                yield {s.name: [clip[s.name][:]] if s.is_ragged else clip[s.name][:][None] for s in self.fields}
 
     def files(self) -> list[str]:
         return self.frames.files()
@@ -223,3 +210,32 @@ class ClipSource(Source):
 
     def notes(self) -> list[str]:
         return [*self.remarks, *self.frames.notes()]
+
+
+class _Frames(LargeArray):
+    """One field of a clip, decoded as far as it is asked for.
+
+    Args:
+        frames: those of the clip.
+        number: of the clip, within its source.
+    """
+
+    def __init__(self, frames: ImageSource, field: str, number: int) -> None:
+        spec = next(spec for spec in frames.fields if spec.name == field)
+        self.dtype = np.dtype(str(spec.dtype))
+        self.shape = (len(frames), *frames.shapes(field)[0].tolist())
+        self._frames = replace(frames, fields=(spec,))
+        self._field, self._number = field, number
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        start, stop, _ = rows.indices(len(self))
+        out = np.empty((stop - start, *self.shape[1:]), self.dtype)
+        at = 0
+        try:
+            for block in self._frames.part(start, stop).read():
+                for picture in block[self._field]:
+                    out[at] = picture
+                    at += 1
+        except SourceError as error:
+            raise SourceError(error.reason, error.path, self._number) from error
+        return out

@@ -156,6 +156,10 @@ class Array:
         """Return the array as the one row of another: with one more axis, of length 1, before its own."""
         return replace(self, header=self.header._replace(shape=(1, *self.header.shape)))
 
+    def of_row(self) -> Array:
+        """Return the array that `as_row` was called of."""
+        return replace(self, header=self.header._replace(shape=self.header.shape[1:]))
+
     @property
     def row_bytes(self) -> int:
         return math.prod(self.header.shape[1:]) * self.header.dtype.itemsize

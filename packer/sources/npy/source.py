@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.format.schema import FieldSpec
-from packer.sources.base import Block, Source, block_bytes
+from packer.sources.base import LARGE_BYTES, Block, LargeArray, Source
 from packer.sources.npy.array import Array
 
 #: Bytes that a block holds at most, unless one row is larger.
@@ -122,16 +122,16 @@ class UnitSource(Source):
         return replace(self, arrays=arrays, names=self.names[start:stop], remarks=())
 
     def read(self) -> Iterator[Block]:
-        pending: list[dict[str, NDArray[Any]]] = []
+        pending: list[dict[str, Any]] = []
         held = 0
         for number in range(len(self)):
             try:
-                sample = {name: _whole(some[number]) for name, some in self.arrays.items()}
+                sample = {name: _whole(some[number], number) for name, some in self.arrays.items()}
             except SourceError as error:
                 if pending:
                     yield self._block(pending)
                 raise SourceError(error.reason, error.path, number) from error
-            size = block_bytes(dict(sample))
+            size = sum(array.nbytes for array in sample.values())
             if pending and held + size > BLOCK_BYTES:
                 yield self._block(pending)
                 pending, held = [], 0
@@ -140,11 +140,13 @@ class UnitSource(Source):
         if pending:
             yield self._block(pending)
 
-    def _block(self, samples: list[dict[str, NDArray[Any]]]) -> Block:
-        return {
-            spec.name: [s[spec.name] for s in samples] if spec.is_ragged else np.stack([s[spec.name] for s in samples])
-            for spec in self.fields
-        }
+    def _block(self, samples: list[dict[str, Any]]) -> Block:
+        block: Block = {}
+        for spec in self.fields:
+            values = [sample[spec.name] for sample in samples]
+            is_list = spec.is_ragged or isinstance(values[0], LargeArray)
+            block[spec.name] = values if is_list else np.stack(values)
+        return block
 
     def files(self) -> list[str]:
         return _paths(zip(*self.arrays.values(), strict=True))
@@ -157,8 +159,26 @@ class UnitSource(Source):
         return list(self.remarks)
 
 
-def _whole(array: Array) -> NDArray[Any]:
-    """Return the one row of an array; a small one as a copy, so that no file stays open for it."""
+def _whole(array: Array, number: int) -> NDArray[Any] | LargeArray:
+    """Return the one row of an array, the sample `number`, as a copy, so that no file stays open for it."""
+    if array.header.nbytes > LARGE_BYTES and array.start is not None and not array.header.is_fortran:
+        return _LargeRow(array, number)
     (rows,) = array.runs(0, 1, 1)
     values: NDArray[Any] = rows.reshape(rows.shape[1:])
-    return values if values.nbytes > BLOCK_BYTES else values.copy()
+    return values.copy()
+
+
+class _LargeRow(LargeArray):
+    """The one row of an array, of which rows are read when they are asked for; `number` is that of the sample."""
+
+    def __init__(self, array: Array, number: int) -> None:
+        self._rows, self._number = array.of_row(), number
+        self.dtype = array.header.dtype.newbyteorder("=")
+        self.shape = self._rows.header.shape
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        start, stop, _ = rows.indices(len(self))
+        try:
+            return next(self._rows.runs(start, stop, stop - start)).copy()
+        except SourceError as error:
+            raise SourceError(error.reason, error.path, self._number) from error

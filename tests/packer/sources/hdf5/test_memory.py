@@ -51,7 +51,7 @@ def test_a_lack_of_memory_is_told_as_it_is() -> None:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Datasets of some KiB are large, and are read in pieces of some rows."""
-    monkeypatch.setattr(units, "_LARGE_BYTES", 1000)
+    monkeypatch.setattr(units, "LARGE_BYTES", 1000)
     monkeypatch.setattr(base, "PIECE_BYTES", 3000)
     monkeypatch.setattr(framing, "BAND_SAMPLE_BYTES", 2000)
     monkeypatch.setattr(framing, "BAND_BYTES", 700)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import shutil
+import sys
 
 import lmdb
 import numpy as np
@@ -13,6 +15,9 @@ from picture_files import picture, save
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
+from packer.packing import framing
+from packer.sources import base
+from packer.sources.images import clips
 from packer.sources.images import source as reading
 from packer.sources.opening import SourceOptions
 from packer.verify import verify
@@ -29,9 +34,9 @@ def clip(folder, frames, height=4, width=5, name="{:08}.png", seed=0):
 @pytest.fixture
 def reds(tmp_path):
     """As REDS: LR/000/00000000.png and HR/000/00000000.png, clips of 3, 5 and 3 frames; by field, a list."""
-    clips = {"0": range(3), "002": range(5), "010": range(3)}
-    lr = [clip(tmp_path / "LR" / name, frames, seed=i) for i, (name, frames) in enumerate(clips.items())]
-    hr = [clip(tmp_path / "HR" / name, frames, 8, 10, seed=90 + i) for i, (name, frames) in enumerate(clips.items())]
+    made = {"0": range(3), "002": range(5), "010": range(3)}
+    lr = [clip(tmp_path / "LR" / name, frames, seed=i) for i, (name, frames) in enumerate(made.items())]
+    hr = [clip(tmp_path / "HR" / name, frames, 8, 10, seed=90 + i) for i, (name, frames) in enumerate(made.items())]
     return {"lr": lr, "hr": hr}
 
 
@@ -47,8 +52,8 @@ def test_a_folder_of_frames_is_a_sample(tmp_path, reds):
     np.testing.assert_array_equal(source.shapes("hr"), [(3, 8, 10, 3), (5, 8, 10, 3), (3, 8, 10, 3)])
     assert len(source.files()) == 22
     last = read_each(pickle.loads(pickle.dumps(source.part(0, 3).part(1, 3))))
-    for name, clips in reds.items():
-        for found, wanted in zip(last[name], clips[1:], strict=True):
+    for name, wanted_clips in reds.items():
+        for found, wanted in zip(last[name], wanted_clips[1:], strict=True):
             np.testing.assert_array_equal(found, wanted)
     assert any("3 clips of 3 to 5 frames" in note for note in source.notes())
     assert any("hr is 2 times as large as lr in every sample" in note for note in source.notes())
@@ -100,6 +105,35 @@ def test_pictures_of_one_name_in_every_folder_are_fields(tmp_path):
     (tmp_path / "set" / "b" / "depth.png").unlink()
     with pytest.raises(SourceError, match=r"b/rgb.png: field 'rgb' has this file, but 'depth' no partner"):
         source_of([str(tmp_path / "set")], source=FOLDERS)
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_large_clips_are_what_small_ones_are(tmp_path, reds, monkeypatch, codec):
+    """Clips that are read in pieces come out equal; one with a damaged frame far behind is left out."""
+    monkeypatch.setattr(clips, "LARGE_BYTES", 100)
+    monkeypatch.setattr(base, "PIECE_BYTES", 200)
+    monkeypatch.setattr(framing, "BAND_SAMPLE_BYTES", 100)
+    monkeypatch.setattr(framing, "BAND_BYTES", 70)
+    path = tmp_path / "HR" / "002" / "00000004.png"
+    path.write_bytes(path.read_bytes()[:-20])
+    sources = [f"lr={tmp_path}/LR", f"hr={tmp_path}/HR"]
+    report = convert(sources, tmp_path / "out", workers=0, source=FOLDERS, codec=codec, on_error="skip")
+    assert [(bad.file, bad.shard) for bad in report.rejected] == [(str(path), 0)]
+    assert all(field.frame.rows for field in report.manifest.fields)
+    dataset = PackedDataset(tmp_path / "out")
+    assert list(dataset.names) == ["0", "010"]
+    for number, name in enumerate(("0", "010")):
+        np.testing.assert_array_equal(dataset[name]["hr"], reds["hr"][2 * number])
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the limit is kept on Linux alone")
+def test_a_clip_that_is_larger_than_memory_is_packed(tmp_path):
+    """Frames are decoded some at a time: 240 MB of them take less than half of that."""
+    save(tmp_path / "clips" / "a" / "0.png", np.zeros((2000, 2000, 3), np.uint8))
+    for number in range(1, 20):
+        shutil.copy(tmp_path / "clips" / "a" / "0.png", tmp_path / "clips" / "a" / f"{number}.png")
+    report = convert(str(tmp_path / "clips"), tmp_path / "out", workers=1, read_bytes=10**8, source=FOLDERS)
+    assert report.raw_bytes == 240_000_000
 
 
 def test_a_gap_is_said(tmp_path):

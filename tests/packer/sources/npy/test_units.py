@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from opened_sources import read_each, source_of
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
+from packer.packing import framing
+from packer.sources import base
 from packer.sources.npy import source as npy
 from packer.sources.opening import SourceOptions
 from packer.verify import verify
@@ -125,6 +128,37 @@ def test_npy_files_are_samples_of_one_field(tmp_path):
     (tmp_path / "classes" / "b" / "a4.npy").unlink()
     with pytest.raises(SourceError, match=r"a4.npy: field 'feat' has this file, but 'n' no partner"):
         source_of([f"feat={tmp_path}/feats", f"n={tmp_path}/classes"], source=FILES)
+
+
+@pytest.mark.parametrize("codec", ["none", "shuffle+zstd"])
+def test_large_arrays_are_what_small_ones_are(tmp_path, scenes, monkeypatch, codec):
+    """Arrays that are read in pieces come out equal, ragged or not, of any byte order and container."""
+    monkeypatch.setattr(npy, "LARGE_BYTES", 10)
+    monkeypatch.setattr(base, "PIECE_BYTES", 40)
+    monkeypatch.setattr(framing, "BAND_SAMPLE_BYTES", 30)
+    monkeypatch.setattr(framing, "BAND_BYTES", 20)
+    folder = tmp_path / "train" / "scene0001_00"
+    np.savez(folder / "more.npz", one=np.arange(12, dtype=">f8").reshape(4, 3), two=np.asfortranarray(np.eye(6)))
+    np.savez_compressed(folder / "less.npz", three=np.eye(7))
+    convert(str(folder), tmp_path / "one", workers=0, source=FOLDERS, codec=codec)
+    sample = PackedDataset(tmp_path / "one")["scene0001_00"]
+    np.testing.assert_array_equal(sample["one"], np.arange(12).reshape(4, 3))
+    np.testing.assert_array_equal(sample["two"], np.eye(6))
+    np.testing.assert_array_equal(sample["three"], np.eye(7))
+    for name in ("more.npz", "less.npz"):
+        (folder / name).unlink()
+    convert(str(tmp_path / "train"), tmp_path / "out", workers=0, source=FOLDERS, codec=codec)
+    for name, cloud in scenes.items():
+        for field, array in cloud.items():
+            np.testing.assert_array_equal(PackedDataset(tmp_path / "out")[name][field], array)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the limit is kept on Linux alone")
+def test_an_array_that_is_larger_than_memory_is_packed(tmp_path):
+    """A file of 300 MB, declared and never written, takes a third of that."""
+    np.lib.format.open_memmap(tmp_path / "a.npy", "w+", "f4", (3000, 25_000))
+    report = convert(str(tmp_path / "a.npy"), tmp_path / "out", workers=1, read_bytes=10**8, source=FILES)
+    assert report.raw_bytes == 300_000_000
 
 
 def test_a_bad_file_is_left_out(tmp_path, episodes):
