@@ -4,6 +4,7 @@ A batch passes these modules from top to bottom:
 
     dataset     names and numbers in, batches out, by `indexing`; of a dataset behind a URL shard by shard, `by_shard`
     loader      the epochs: `order` and `dataset_order` say what is read when, and which of it is this rank's share
+    mix         several datasets as one, by weight, which the loader reads like a dataset
     stream      the batches of one epoch, by threads or inline; `readahead` tells the kernel what comes next
     opened      the shards of a dataset, and in `shard_map` where samples lie in them, by `packer.format.column`
     fields      reads whole samples of one field: by `gather`, or decoded, with frames that are kept for the next batch
@@ -21,6 +22,7 @@ from readers.crop import Crop
 from readers.dataset import PackedDataset
 from readers.device import to_device
 from readers.loader import Loader
+from readers.mix import Mix
 from readers.monitor import DataTimeMonitor
 from readers.points import PointSample
 from readers.voxels import VoxelSample
@@ -30,6 +32,7 @@ __all__ = [
     "Crop",
     "DataTimeMonitor",
     "Loader",
+    "Mix",
     "PackedDataset",
     "PointSample",
     "Ragged",

@@ -222,6 +222,13 @@ class PackedDataset(Dataset[Any]):
         """Whether crops, points or windows are read instead of whole samples."""
         return self.crop is not None or self.sample_points is not None or self.windows is not None
 
+    @property
+    def draws(self) -> bool:
+        """Whether random parts of samples are read, so that two visits of one may differ."""
+        points = self.sample_points
+        chosen_anew = points.choose == "random" if isinstance(points, VoxelSample) else points is not None
+        return chosen_anew or (self.crop is not None and is_random(self.crop))
+
     def _checkers(self) -> dict[str, Checker]:
         """Return what checks each field, for as long as the shards are open."""
         if not self._checked:
@@ -293,7 +300,7 @@ class PackedDataset(Dataset[Any]):
             if not by_shard.is_whole:
                 return by_shard.gather(samples)
             self._by_shard = None
-        visits = new_visits(len(numbers)) if draws_parts(self.crop, self.sample_points) else None
+        visits = new_visits(len(numbers)) if self.draws else None
         return gathered(self.readers, samples, allocate, visits, anchors)
 
     def read(self, index: Any, field: str, rows: slice | None = None, columns: slice | None = None) -> Any:
@@ -401,12 +408,6 @@ def _choose(fields: Sequence[Field], chosen: Sequence[str] | None, path: Path) -
         if name not in by_name:
             raise UsageError(f"{path} has no field {name!r}; it has {', '.join(by_name)}")
     return {name: by_name[name] for name in chosen}
-
-
-def draws_parts(crop: Crop | None, points: PointSample | VoxelSample | None) -> bool:
-    """Whether two visits of a sample may give different parts of it."""
-    chosen_anew = points.choose == "random" if isinstance(points, VoxelSample) else points is not None
-    return chosen_anew or (crop is not None and is_random(crop))
 
 
 def _check_parts(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from operator import index
 from typing import Any
 
@@ -15,14 +16,18 @@ from packer.errors import UsageError
 from readers.arrays import Numbers
 from readers.dataset import PackedDataset
 from readers.gather import CPU
+from readers.mix import Mix
 from readers.order import (
     ORDER_VERSION,
     WINDOW,
     BlockShuffled,
     Given,
+    Mixed,
     Order,
+    Repeated,
     Sequential,
     Shuffled,
+    base,
     check_seed,
     random_bits,
 )
@@ -36,15 +41,27 @@ BLOCK_FRAMES = 10
 
 
 def order_of(
-    dataset: PackedDataset, shuffle: bool | str, seed: int, sampler: Iterable[int] | None, window: int | None
+    dataset: PackedDataset | Mix,
+    shuffle: bool | str,
+    seed: int,
+    sampler: Iterable[int] | None,
+    window: int | None,
+    step_size: int,
 ) -> Order:
     """The order that a loader's arguments ask for.
+
+    Args:
+        step_size: samples that all ranks together take at a step.
 
     Raises:
         UsageError: they cannot be, or do not go together.
     """
     if window is not None and shuffle != "block":
         raise UsageError("window is for shuffle='block'; nothing else has one")
+    if isinstance(dataset, Mix):
+        if sampler is not None or shuffle not in (True, False):
+            raise UsageError("a Mix has an order of its own, by weights: shuffle=True or False, and no sampler")
+        return dataset.order(bool(shuffle), seed, step_size)
     if sampler is not None:
         if shuffle:
             raise UsageError("shuffle and sampler do not go together: the sampler gives the order")
@@ -91,6 +108,9 @@ def describe(order: Order) -> str:
 
     Takes 0.4 ms a million blocks or numbers.
     """
+    if isinstance(order, Repeated):
+        said, way, version = describe(order.order).partition(_WAY)
+        return f"{said}, {order.times} times{way}{version}" if order.times > 1 else describe(order.order)
     seed = getattr(order, "seed", None)
     window = getattr(order, "window", None)
     said = f"{type(order).__name__}, seed {seed}, window {window}"
@@ -98,7 +118,28 @@ def describe(order: Order) -> str:
         said += f", blocks {_digest(order.edges)}"
     if isinstance(order, Given):
         said += f", numbers {_digest(order.indices)}"
-    return f"{said}{_WAY}{ORDER_VERSION}" if isinstance(order, Shuffled | BlockShuffled) else said
+    if isinstance(order, Mixed):
+        said += f", sizes {list(order.sizes)}, shuffle {order.shuffle}, stop {'all' if order.every else 'first'}"
+        said += f", {order.together} together"
+    return f"{said}{_WAY}{ORDER_VERSION}" if isinstance(order, Shuffled | BlockShuffled | Mixed) else said
+
+
+def resumed(order: Order, state: Mapping[str, Any]) -> Order:
+    """Return the order of the epoch that a state was saved in: of a mix, with the weights that it had then.
+
+    Raises:
+        UsageError: the state's weights are none of such a mix.
+    """
+    mixed, weights = base(order), state.get("weights")
+    if not isinstance(mixed, Mixed) or weights is None:
+        return order
+    numbers = isinstance(weights, Sequence) and all(isinstance(w, int | float) and w > 0 for w in weights)
+    if not numbers or len(weights) != len(mixed.weights):
+        raise UsageError(
+            f"the state's weights are {weights!r}; one above 0 for each of {len(mixed.weights)} is expected"
+        )
+    mixed = replace(mixed, weights=tuple(weights))
+    return Repeated(mixed, order.times) if isinstance(order, Repeated) else mixed
 
 
 def check_state(state: Mapping[str, Any], samples: int, own: str) -> None:

@@ -22,13 +22,14 @@ from torch.utils import _pytree as pytree
 from packer.codecs.configs import LZ4
 from packer.errors import UsageError
 from readers.arrays import Numbers
-from readers.dataset import PackedDataset, draws_parts
-from readers.dataset_order import SamplerOrder, block_samples, check_state, describe, order_of
+from readers.dataset import PackedDataset
+from readers.dataset_order import SamplerOrder, block_samples, check_state, describe, order_of, resumed
 from readers.device import ahead, device_of
 from readers.draws import Visits, visits_of
 from readers.fields import FixedCoded, Varied
 from readers.gather import Pool
-from readers.order import BlockShuffled, Given, NextOrder, Share
+from readers.mix import Mix
+from readers.order import BlockShuffled, Given, Mixed, NextOrder, Order, Repeated, Share, base
 from readers.readahead import Warmth
 from readers.stream import CODED_RUN_BYTES, Stream, batches_at_once, machine_decodes
 
@@ -40,7 +41,7 @@ LONG_RUNS = 8
 
 
 class Loader:
-    """Iterates over the batches of a `PackedDataset`, epoch after epoch.
+    """Iterates over the batches of a `PackedDataset`, or of a `Mix` of several, epoch after epoch.
 
     Each `for` loop is one epoch and moves on to the next; `set_epoch` chooses one. The order of the samples
     depends on seed and epoch alone: not on threads, ranks, batch size, or where an epoch was resumed. Random crops and
@@ -51,7 +52,7 @@ class Loader:
     `clone()` what you keep for long.
 
     Args:
-        dataset: what to read.
+        dataset: what to read. Of a `Mix`, `shuffle="block"`, `sampler` and `window` cannot be.
         batch_size: samples a batch, on this rank.
         shuffle: True for a full shuffle; `"block"` to shuffle blocks of frames and then within a window of
             blocks, so that each compressed frame is decoded about once an epoch. What a block is depends on the frames
@@ -70,6 +71,8 @@ class Loader:
         window: samples of the window of a block shuffle, about; by default up to 16,384, as memory allows.
         pin_memory: page-locked batches, for those who copy themselves.
         as_numpy: numpy arrays instead of tensors.
+        repeat: visits of each sample an epoch, in as many passes one after another, each in an order of its own. Random
+            crops and points differ from visit to visit.
 
     Raises:
         UsageError: arguments that cannot be or do not go together.
@@ -77,7 +80,7 @@ class Loader:
 
     def __init__(  # one keyword a setting, as torch's own DataLoader has it
         self,
-        dataset: PackedDataset,
+        dataset: PackedDataset | Mix,
         batch_size: int = 1,
         shuffle: bool | str = False,
         seed: int = 0,
@@ -92,16 +95,21 @@ class Loader:
         window: int | None = None,
         pin_memory: bool = False,
         as_numpy: bool = False,
+        repeat: int = 1,
     ) -> None:
-        if not isinstance(dataset, PackedDataset):
+        if not isinstance(dataset, PackedDataset | Mix):
             raise UsageError(f"Loader reads a PackedDataset, not a {type(dataset).__name__}; for others use DataLoader")
         if as_numpy and device is not None:
             raise UsageError("as_numpy and device do not go together: numpy arrays lie in the computer's memory")
         self.dataset = dataset
         self.device = None if device is None else device_of(device)
-        self.order = order_of(dataset, shuffle, seed, sampler, window)
         self.seed = seed
         self.share = Share(batch_size, *_rank(rank, world_size), drop_last)
+        self.order: Order = order_of(dataset, shuffle, seed, sampler, window, self.share.step_size)
+        if repeat != 1:
+            self.order = Repeated(self.order, repeat)
+        #: Of the present epoch, if it was begun with other weights of a mix.
+        self._begun: Order | None = None
         self.threads = _threads(threads, dataset)
         self._next_order = NextOrder() if threads else None
         if not isinstance(prefetch, int) or prefetch < 1:
@@ -134,9 +142,17 @@ class Loader:
         """
         if self._resumed and epoch == self.epoch:
             return
-        self.epoch = epoch
-        self._done = 0
+        self._begin(epoch)
         self._resumed = True
+
+    def _begin(self, epoch: int) -> None:
+        """Stand at the beginning of an epoch."""
+        self.epoch, self._done, self._begun = epoch, 0, None
+
+    @property
+    def _present(self) -> Order:
+        """The order of the present epoch."""
+        return self.order if self._begun is None else self._begun
 
     @cached_property
     def _order_in_words(self) -> str:
@@ -145,24 +161,30 @@ class Loader:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader stands: epoch, and how many samples of the common order were handed out on all ranks."""
+        order = base(self._present)
         return {
             "epoch": self.epoch,
             "done": self._done,
-            "samples": len(self.order),
+            "samples": len(self._present),
             "order": self._order_in_words,
+            **({"weights": list(order.weights)} if isinstance(order, Mixed) else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on behind the last batch handed out before `state_dict()`, at once; with any batch size and any ranks.
 
+        An epoch of a `Mix` that was begun with other weights is ended with those; the next one has the present ones.
+
         Raises:
             UsageError: the state is none of a loader, or of another number of samples, shuffle, seed, window, array of
                 numbers, or, with `shuffle="block"`, choice of fields. Of a torch sampler only the length is compared.
         """
-        check_state(state, len(self.order), self._order_in_words)
-        self.share.steps(len(self.order), state["done"])
-        self.epoch = state["epoch"]
-        self._done = state["done"]
+        order = resumed(self.order, state)
+        check_state(state, len(order), self._order_in_words)
+        self.share.steps(len(order), state["done"])
+        self._begin(state["epoch"])
+        if state["done"]:
+            self._done, self._begun = state["done"], order
         self._resumed = True
 
     def __iter__(self) -> Iterator[Any]:
@@ -176,8 +198,7 @@ class Loader:
         """
         if not self._resumed and self._done:
             # The last loop was left in the middle of its epoch: as with torch's DataLoader, a new one begins.
-            self.epoch += 1
-            self._done = 0
+            self._begin(self.epoch + 1)
         self._resumed = False
         epoch, done = self.epoch, self._done
         self.dataset.set_epoch(epoch)
@@ -185,7 +206,7 @@ class Loader:
         n = len(order)
         steps = self.share.steps(n, done)
         if not steps:
-            self.epoch, self._done = epoch + 1, 0
+            self._begin(epoch + 1)
             return
         self._keep_window()
         last_quarter, step_size = steps - steps // 4, self.share.step_size
@@ -194,7 +215,7 @@ class Loader:
                 batch = next(batches)
                 self._done = min(done + step * step_size, n)
                 if step == steps:
-                    self.epoch, self._done = epoch + 1, 0
+                    self._begin(epoch + 1)
                 if step == last_quarter and self._next_order is not None:
                     self._next_order.prepare(self.order, epoch + 1)
                 yield batch
@@ -202,8 +223,9 @@ class Loader:
                 del batch
 
     def _order_of(self, epoch: int) -> Numbers:
-        order = self.order.epoch(epoch) if self._next_order is None else self._next_order.of(self.order, epoch)
-        if isinstance(self.order, Given | SamplerOrder):
+        present = self._present
+        order = present.epoch(epoch) if self._next_order is None else self._next_order.of(present, epoch)
+        if isinstance(base(self.order), Given | SamplerOrder):
             wrong = order[(order < 0) | (order >= len(self.dataset))]
             if len(wrong):
                 raise UsageError(f"sampler: number {wrong[0]} is outside of the {len(self.dataset)} samples")
@@ -211,7 +233,7 @@ class Loader:
 
     def _visits(self, samples: int, epoch: int, done: int) -> Visits | None:
         """Return what random parts this rank reads of the rest of an epoch, (n,); None if nothing is random."""
-        if not draws_parts(self.dataset.crop, self.dataset.sample_points):
+        if not self.dataset.draws:
             return None
         return visits_of(self.seed, epoch, self.share.numbers(np.arange(samples), done))
 
@@ -232,10 +254,11 @@ class Loader:
         Besides those of a window and of what is read at once while one window ends and the next begins, there are
         those that cross the edges of its blocks, and those at the end of a shard, which may hold less.
         """
-        if not isinstance(self.order, BlockShuffled) or not len(self.dataset):
+        order = base(self.order)
+        if not isinstance(order, BlockShuffled) or not isinstance(self.dataset, PackedDataset) or not len(self.dataset):
             return
         block, shards = block_samples(self.dataset), len(self.dataset.manifest.shards)
-        window = min(self.order.window + block, len(self.dataset))
+        window = min(order.window + block, len(self.dataset))
         at_once = self.batch_size * batches_at_once(list(self.dataset.readers.values()), self.batch_size)
         for reader in self.dataset.opened.readers.values():
             if isinstance(reader, (FixedCoded, Varied)):
@@ -257,7 +280,9 @@ def _rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
     return 0, 1
 
 
-def _threads(threads: int | str, dataset: PackedDataset) -> int:
+def _threads(threads: int | str, dataset: PackedDataset | Mix) -> int:
+    if isinstance(dataset, Mix):
+        return max(_threads(threads, each) for each in dataset.datasets)
     if threads == "auto":
         heavy = any(_is_heavy(dataset, name) for name in dataset.fields) or _is_long(dataset)
         # Of two threads either may be first to draw a transform's random numbers.

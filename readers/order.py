@@ -21,7 +21,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -169,6 +169,105 @@ class BlockShuffled:
         return _shuffle_windows(order, _window_edges(ends, self.window), bits)
 
 
+@dataclass(frozen=True)
+class Repeated:
+    """So many epochs of another order, one after another, as one: each pass in an order of its own.
+
+    Raises:
+        UsageError: `times` is no whole number from 1 on.
+    """
+
+    order: Order
+    times: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.times, int | np.integer) or isinstance(self.times, bool) or self.times < 1:
+            raise UsageError(f"repeat {self.times!r}: a whole number from 1 on is expected")
+
+    def __len__(self) -> int:
+        return len(self.order) * self.times
+
+    def epoch(self, epoch: int) -> NDArray[np.int64]:
+        first = epoch * self.times
+        return np.concatenate([self.order.epoch(number) for number in range(first, first + self.times)])
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """The numbers of several datasets by weight. They stand one after another: those of the second after the first's.
+
+    An epoch holds of each dataset a number of samples that goes by its weight, as closely as whole numbers can. What a
+    dataset has too few of it gives again, in another order; what it has too many of is left out, other samples in each
+    epoch.
+
+        sizes 6 and 2, weights 1 and 1    stop at the first    0 6 4 7          one of them is through
+                                          stop at all          3 6 1 7 5 6 0 7 2 6 4 7
+
+    Args:
+        sizes: samples of each dataset.
+        weights: of each, above 0.
+        shuffle: whether to shuffle; else each dataset is read from its beginning, evenly among the others.
+        every: whether an epoch ends when every dataset was read once; else when the first one was.
+        together: how many numbers, one after another, are of one dataset.
+
+    Raises:
+        UsageError: one of the datasets would give nothing.
+    """
+
+    sizes: tuple[int, ...]
+    weights: tuple[float, ...]
+    seed: int = 0
+    shuffle: bool = True
+    every: bool = False
+    together: int = 1
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        for number, turns in enumerate(self._turns.tolist()):
+            if not turns:
+                what = f"batches of {self.together}" if self.together > 1 else "samples"
+                raise UsageError(
+                    f"mix: of dataset {number}, with {self.sizes[number]:,} samples and weight "
+                    f"{self.weights[number]:g} of {sum(self.weights):g}, an epoch would have no {what}; give it more "
+                    'weight, take smaller batches, or stop="all"'
+                )
+
+    @cached_property
+    def _turns(self) -> NDArray[np.int64]:
+        """How often it is the turn of each dataset in an epoch, (datasets,): to give `together` numbers each time."""
+        sizes, weights = np.array(self.sizes), np.array(self.weights, np.float64)
+        whole = -(-sizes // self.together) if self.every else sizes // self.together
+        rounds = whole / weights
+        turns = np.rint(weights * (rounds.max() if self.every else rounds.min())).astype(np.int64)
+        limited: NDArray[np.int64] = np.maximum(turns, whole) if self.every else np.minimum(turns, whole)
+        return limited
+
+    def __len__(self) -> int:
+        return int(self._turns.sum()) * self.together
+
+    def epoch(self, epoch: int) -> NDArray[np.int64]:
+        bits = random_bits(self.seed, epoch)
+        turns = self._turns
+        turn = np.repeat(np.arange(len(turns)), turns)
+        if self.shuffle:
+            turn = turn[random_order(len(turn), bits)]
+        else:
+            turn = turn[np.argsort(np.concatenate([(np.arange(n) + 0.5) / n for n in turns]), kind="stable")]
+        turn = np.repeat(turn, self.together)
+        order = np.empty(len(turn), np.int64)
+        first = 0
+        for number, (size, count) in enumerate(zip(self.sizes, (turns * self.together).tolist(), strict=True)):
+            passes = [random_order(size, bits) if self.shuffle else np.arange(size) for _ in range(-(-count // size))]
+            order[turn == number] = first + np.concatenate(passes)[:count]
+            first += size
+        return order
+
+
+def base(order: Order) -> Order:
+    """Return the order that is repeated, if it is."""
+    return order.order if isinstance(order, Repeated) else order
+
+
 def check_seed(seed: int) -> None:
     """Raises UsageError where `seed` cannot seed the generator."""
     if not isinstance(seed, int | np.integer) or seed < 0:
@@ -287,7 +386,7 @@ class NextOrder:
     def prepare(self, order: Order, epoch: int) -> None:
         """Begins to make the order of an epoch, where that takes long. It is held until the next call of `of`."""
         # Others ask a sampler, which may be anyone's and draw from torch's generator, or are no work.
-        if isinstance(order, Shuffled | BlockShuffled) and len(order) >= LEAST_NUMBERS:
+        if isinstance(base(order), Shuffled | BlockShuffled | Mixed) and len(order) >= LEAST_NUMBERS:
             self._making = _Making(order, epoch)
             self._making.start()
 

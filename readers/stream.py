@@ -30,6 +30,7 @@ from readers.draws import Visits
 from readers.fields import FieldReader, FixedCoded, FixedRaw, Varied, as_images, locate_all
 from readers.gather import LARGE_BYTES, Pool, own_parts
 from readers.items import Items
+from readers.mix import Mix, MixedItems
 from readers.readahead import Warmth
 
 #: Names of the reading threads begin with this.
@@ -71,7 +72,7 @@ class Stream:
         warmth: what is known of earlier epochs.
     """
 
-    dataset: PackedDataset
+    dataset: PackedDataset | Mix
     pool: Pool
     threads: int = 0
     prefetch: int = 2
@@ -208,7 +209,7 @@ def _spans(readers: Sequence[FieldReader], run: Run, some: int | None = None) ->
 
 def runs(
     readers: Sequence[FieldReader],
-    items: Items,
+    items: Items | MixedItems,
     numbers: Numbers,
     batch_size: int,
     at_once: int,
@@ -224,7 +225,7 @@ def runs(
 
 def groups(
     readers: Sequence[FieldReader],
-    items: Items,
+    items: Items | MixedItems,
     numbers: Numbers,
     batch_size: int,
     first: int,

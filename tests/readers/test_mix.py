@@ -1,0 +1,428 @@
+"""Several datasets as one: by weight, in mixed batches or one dataset a batch, with exact resume and shares by rank."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packer.errors import UsageError
+from packer.format.schema import FieldSpec
+from packer.writer import DatasetWriter
+from readers import Crop, Loader, Mix, PackedDataset, PointSample, Windows
+from readers.order import Mixed, Repeated, Sequential, Shuffled
+
+FIELDS = (
+    FieldSpec(name="number", dtype="int64", shape=()),
+    FieldSpec(name="flat", dtype="uint16", shape=(3, 2)),
+    FieldSpec(name="image", dtype="uint8", kind="image", shape=(8, 9, 3)),
+    FieldSpec(name="cloud", dtype="float32", shape=(None, 3)),
+    FieldSpec(name="picture", dtype="uint8", kind="image", shape=(None, None, 3)),
+    FieldSpec(name="text", dtype="uint8", kind="text", shape=(None,)),
+)
+#: Codecs of the three datasets: a batch may hold samples that are stored in quite different ways.
+CODECS = ("none", "flat=zstd,image=rowdelta+zstd,cloud=bitshuffle,picture=lz4,text=zstd,number=none", "lz4")
+
+
+def make(first: int, count: int) -> list[dict[str, Any]]:
+    """Samples that their number tells apart from those of any other dataset."""
+    rng = np.random.default_rng(first)
+    return [
+        {
+            "number": np.int64(first + n),
+            "flat": rng.integers(0, 2**16, (3, 2), np.uint16),
+            "image": rng.integers(0, 256, (8, 9, 3), np.uint8),
+            "cloud": rng.standard_normal((4 + n % 3, 3)).astype("f4"),
+            "picture": rng.integers(0, 9, (4 + n % 3, 6, 3), np.uint8),
+            "text": f"{first} and {n}" * (n % 3),
+        }
+        for n in range(count)
+    ]
+
+
+SIZES = (13, 40, 21)
+SAMPLES = {int(s["number"]): s for k, count in enumerate(SIZES) for s in make(1000 * k, count)}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Datasets of 13, 40 and 21 samples, numbered from 0, 1000 and 2000."""
+    out = []
+    for number, (count, codec) in enumerate(zip(SIZES, CODECS, strict=True)):
+        out.append(tmp_path_factory.mktemp("mix") / str(number))
+        with DatasetWriter(out[-1], FIELDS, codec=codec, shard_size=4096 * (number + 1)) as writer:
+            for sample in make(1000 * number, count):
+                writer.add(sample, name=f"{number}/{sample['number']}")
+    return out
+
+
+@pytest.fixture
+def datasets(folders: list[Path]) -> Iterator[list[PackedDataset]]:
+    """The three datasets, which are closed with the test."""
+    found = [PackedDataset(folder) for folder in folders]
+    yield found
+    found.clear()
+
+
+def numbers(loader: Loader) -> list[list[int]]:
+    """The numbers of the samples of each batch of an epoch."""
+    return [batch["number"].tolist() for batch in loader]
+
+
+def check(batch: dict[str, Any]) -> None:
+    """Every field of a batch holds the values of the samples that its numbers name."""
+    for place, number in enumerate(batch["number"].tolist()):
+        sample = SAMPLES[number]
+        assert np.array_equal(batch["flat"][place].numpy(), sample["flat"])
+        assert np.array_equal(batch["image"][place].permute(1, 2, 0).numpy(), sample["image"])
+        assert np.array_equal(batch["cloud"].to_list()[place].numpy(), sample["cloud"])
+        assert np.array_equal(batch["picture"][place].permute(1, 2, 0).numpy(), sample["picture"])
+        assert batch["text"][place] == sample["text"]
+
+
+# ---------------------------------------------------------------- orders
+
+
+@given(
+    sizes=st.lists(st.integers(5, 60), min_size=1, max_size=4),
+    seed=st.integers(0, 5),
+    shuffle=st.booleans(),
+    every=st.booleans(),
+    together=st.sampled_from([1, 2, 5]),
+)
+@settings(max_examples=80)
+def test_an_epoch_holds_each_dataset_by_its_weight(
+    sizes: list[int], seed: int, shuffle: bool, every: bool, together: int
+) -> None:
+    """Within one turn; none comes twice before all of its dataset came; the epoch ends as `stop` says."""
+    weights = (1.0, 0.5, 2.0, 3.0)[: len(sizes)]
+    try:
+        order = Mixed(tuple(sizes), weights, seed, shuffle, every, together)
+    except UsageError:
+        assert not every  # one of them would not come at all
+        return
+    found = order.epoch(seed)
+    assert len(found) == len(order)
+    starts = np.cumsum([0, *sizes])
+    which = starts[1:].searchsorted(found, side="right")
+    held = np.bincount(which, minlength=len(sizes))
+    whole = [(-(-size // together) if every else size // together) * together for size in sizes]
+    assert (held >= whole).all() if every else (held <= whole).all()
+    assert (held == whole).any()
+    rounds = (
+        max(w / p for w, p in zip(whole, weights, strict=True))
+        if every
+        else min(w / p for w, p in zip(whole, weights, strict=True))
+    )
+    assert (np.abs(held - rounds * np.array(weights)) <= together).all()
+    for number, size in enumerate(sizes):
+        own = found[which == number] - starts[number]
+        for at in range(0, len(own), size):
+            assert len(np.unique(own[at : at + size])) == len(own[at : at + size])
+    for at in range(0, len(found), together):
+        assert len(set(which[at : at + together].tolist())) == 1
+
+
+def test_mixed_orders_are_the_same_for_ever() -> None:
+    """A state that was saved once goes on with the same samples: what a seed gives is written down here."""
+    order = Mixed((6, 3), (2.0, 1.0), seed=1)
+    found = order.epoch(0).tolist()
+    assert found == [2, 3, 7, 4, 8, 0, 5, 1, 6]
+    assert order.epoch(1).tolist() != found
+    assert Mixed((6, 3), (2.0, 1.0), shuffle=False).epoch(5).tolist() == [0, 6, 1, 2, 7, 3, 4, 8, 5]
+
+
+def test_a_dataset_that_would_not_come_is_refused() -> None:
+    """So small a weight is a mistake; so are batches larger than a dataset, if an epoch ends with the first."""
+    with pytest.raises(UsageError, match=r"dataset 1, with 10 samples and weight 0\.01 of 1, .* no samples"):
+        Mixed((10, 10), (0.99, 0.01))
+    with pytest.raises(UsageError, match="no batches of 16"):
+        Mixed((10, 100), (1, 1), together=16)
+    assert len(Mixed((10, 100), (1, 1), every=True, together=16)) == 16 * 14
+
+
+def test_repeated_passes() -> None:
+    """An epoch of three visits is three epochs, one after another; no two epochs share a pass."""
+    inner = Shuffled(20, seed=4)
+    order = Repeated(inner, 3)
+    assert len(order) == 60
+    assert order.epoch(2).tolist() == [n for epoch in (6, 7, 8) for n in inner.epoch(epoch).tolist()]
+    assert Repeated(Sequential(2), 2).epoch(0).tolist() == [0, 1, 0, 1]
+    for times in (0, -1, 1.5, True):
+        with pytest.raises(UsageError, match="repeat"):
+            Repeated(inner, times)  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------- batches
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("batches", ["mixed", "one"])
+def test_batches_hold_the_samples_of_all_datasets(datasets: list[PackedDataset], batches: str, threads: int) -> None:
+    """Every field of every kind is that of the sample, whatever codecs its neighbours have; the dataset is told."""
+    mix = Mix(dict(zip(datasets, (1, 2, 1), strict=True)), stop="all", batches=batches, extras=("dataset",))
+    assert len(mix) == 74
+    seen = []
+    for batch in Loader(mix, 4, shuffle=True, threads=threads):
+        check(batch)
+        which = [number // 1000 for number in batch["number"].tolist()]
+        assert batch["dataset"].dtype == torch.int64
+        assert batch["dataset"].tolist() == which
+        assert batches == "mixed" or len(set(which)) == 1
+        seen += batch["number"].tolist()
+    assert set(seen) == set(SAMPLES)
+    counts = np.bincount(np.array(seen) // 1000)
+    assert np.abs(counts / len(seen) - [0.25, 0.5, 0.25]).max() < 0.05
+
+
+def test_an_epoch_that_ends_with_the_first_dataset(datasets: list[PackedDataset]) -> None:
+    """The small one is read once, and of the others other samples in each epoch."""
+    loader = Loader(Mix(dict.fromkeys(datasets, 1.0)), 5, shuffle=True)
+    epochs = [sorted(itertools.chain(*numbers(loader))) for _ in range(2)]
+    for epoch in epochs:
+        assert epoch[:13] == list(range(13))
+        assert len(epoch) == len(set(epoch)) == 39
+    assert epochs[0] != epochs[1]
+    assert len(loader) == 8
+
+
+def test_tensors_are_the_callers_own(datasets: list[PackedDataset]) -> None:
+    """Writing to one batch changes no other, nor what is read next."""
+    loader = Loader(Mix(dict.fromkeys(datasets[:2], 1)), 3)
+    first = numbers(loader)
+    loader.set_epoch(0)
+    for batch in loader:
+        for value in batch.values():
+            if isinstance(value, torch.Tensor):
+                value.zero_()
+    loader.set_epoch(0)
+    assert numbers(loader) == first
+
+
+def test_images_are_channels_last_as_ever(datasets: list[PackedDataset]) -> None:
+    """A batch from two datasets has the memory layout of one from one."""
+    batch = next(iter(Loader(Mix(dict.fromkeys(datasets, 1)), 6, shuffle=True)))
+    assert batch["image"].shape == (6, 3, 8, 9)
+    assert batch["image"].is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_crops_points_and_windows_of_a_mix(folders: list[Path], verify: bool) -> None:
+    """Parts of samples are drawn by the position in the mix; two epochs differ, and ranks and resume change nothing."""
+    for parts in ({"crop": Crop(3, of="picture")}, {"sample_points": PointSample(3)}, {"windows": Windows(2)}):
+        fields = ["number", "picture" if "crop" in parts else "cloud"]
+        mix = Mix({PackedDataset(f, fields=fields, verify=verify, **parts): 1 for f in folders})  # type: ignore[arg-type]
+        loader = Loader(mix, 4, shuffle=True, seed=3)
+        whole = list(loader)
+        one, two = (Loader(mix, 2, shuffle=True, seed=3, rank=rank, world_size=2) for rank in (0, 1))
+        for batch, mine, others in zip(whole, one, two, strict=True):
+            for name in fields:
+                both = torch.cat([mine[name], others[name]])
+                assert torch.equal(both[: len(batch[name])], batch[name])
+            if "windows" in parts:
+                for place, number in enumerate(batch["number"].tolist()):
+                    steps = batch["cloud"][place].numpy()
+                    cloud = SAMPLES[number]["cloud"]
+                    assert any(np.array_equal(steps, cloud[at : at + 2]) for at in range(len(cloud) - 1))
+
+
+def test_a_transform_gets_whole_batches(folders: list[Path]) -> None:
+    """One transform for all is called once a batch; two different ones are refused."""
+    sizes = []
+
+    def count(batch: dict[str, Any]) -> dict[str, Any]:
+        sizes.append(len(batch["number"]))
+        return batch
+
+    loader = Loader(Mix({PackedDataset(f, transform=count): 1 for f in folders}), 6)
+    list(loader)
+    assert sizes == [6] * 6 + [3]
+    with pytest.raises(UsageError, match="several transforms"):
+        Mix({PackedDataset(folders[0], transform=count): 1, PackedDataset(folders[1]): 1})
+
+
+# ---------------------------------------------------------------- resume and ranks
+
+
+@pytest.mark.parametrize("stop", ["first", "all"])
+@pytest.mark.parametrize("batches", ["mixed", "one"])
+def test_a_mix_resumes_exactly(datasets: list[PackedDataset], batches: str, stop: str) -> None:
+    """After any step, what is left of the epoch comes, and then the next epoch."""
+
+    def loader() -> Loader:
+        return Loader(Mix(dict(zip(datasets, (1, 2, 3), strict=True)), stop, batches), 3, shuffle=True, seed=5)
+
+    whole = loader()
+    epochs = [numbers(whole), numbers(whole)]
+    for after in (1, 2, len(epochs[0]) // 2, len(epochs[0]) - 1):
+        begun = loader()
+        for _ in itertools.islice(begun, after):
+            pass
+        state = pickle.loads(pickle.dumps(begun.state_dict()))
+        going_on = loader()
+        going_on.load_state_dict(state)
+        assert numbers(going_on) == epochs[0][after:]
+        if after == 2:
+            assert numbers(going_on) == epochs[1]
+
+
+def test_other_weights_hold_from_the_next_epoch_on(datasets: list[PackedDataset]) -> None:
+    """What was begun is ended with the old weights, and a state saved meanwhile says so too."""
+
+    def loader(*weights: float) -> Loader:
+        return Loader(Mix(dict(zip(datasets, weights, strict=True)), "all"), 4, shuffle=True)
+
+    old, new = loader(1, 1, 1), loader(3, 1, 1)
+    first, second = numbers(old), [numbers(new), numbers(new)][1]
+    old = loader(1, 1, 1)
+    for _ in itertools.islice(old, 3):
+        pass
+    changed = loader(3, 1, 1)
+    changed.load_state_dict(old.state_dict())
+    some = [batch["number"].tolist() for batch in itertools.islice(changed, 2)]
+    again = loader(3, 1, 1)
+    again.load_state_dict(changed.state_dict())
+    assert some + numbers(again) == first[3:]
+    assert numbers(again) == second
+    ended = loader(1, 1, 1)
+    numbers(ended)
+    begun = loader(3, 1, 1)
+    begun.load_state_dict(ended.state_dict())
+    assert numbers(begun) == second
+
+
+def test_a_state_of_another_mix_is_refused(datasets: list[PackedDataset]) -> None:
+    """Other datasets, another stop, or other batches of one dataset would go on with other samples."""
+    state = Loader(Mix(dict.fromkeys(datasets, 1), batches="one"), 3, shuffle=True).state_dict()
+    for mix, size in (
+        (Mix(dict.fromkeys(datasets, 1)), 3),
+        (Mix(dict.fromkeys(datasets[:2], 1), batches="one"), 3),
+        (Mix(dict.fromkeys(datasets, 1), "all", "one"), 3),
+        (Mix(dict.fromkeys(datasets, 1), batches="one"), 4),
+    ):
+        with pytest.raises(UsageError, match="the state"):
+            Loader(mix, size, shuffle=True).load_state_dict(state)
+    with pytest.raises(UsageError, match="the state's weights"):
+        Loader(Mix(dict.fromkeys(datasets, 1)), 3).load_state_dict({**state, "weights": [1, -1, 1]})
+
+
+@pytest.mark.parametrize("batches", ["mixed", "one"])
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_ranks_share_a_mix(datasets: list[PackedDataset], batches: str, world_size: int) -> None:
+    """All ranks together read the order of the mix, step by step; with one dataset a batch, the same one on all."""
+    mix = Mix(dict.fromkeys(datasets, 1), "all", batches)
+    ranks = [Loader(mix, 2, shuffle=True, rank=rank, world_size=world_size) for rank in range(world_size)]
+    order = ranks[0].order.epoch(0)
+    found = [numbers(rank) for rank in ranks]
+    steps = [[n for part in step for n in part] for step in zip(*found, strict=True)]
+    expected = [SHIFT(n) for n in order.tolist()]
+    assert [n for step in steps for n in step][: len(expected)] == expected
+    if batches == "one":
+        assert all(len({n // 1000 for n in step}) == 1 for step in steps)
+
+
+def SHIFT(number: int) -> int:  # noqa: N802  # of the mix to that of the sample
+    starts = np.cumsum([0, *SIZES])
+    which = int(starts[1:].searchsorted(number, side="right"))
+    return 1000 * which + number - int(starts[which])
+
+
+# ---------------------------------------------------------------- repeat
+
+
+def test_repeat_visits_each_sample_as_often_with_a_crop_of_its_own(folders: list[Path]) -> None:
+    """An epoch of five visits; crops differ between them, and a resumed epoch has the same ones."""
+    dataset = PackedDataset(folders[0], fields=["number", "picture"], crop=Crop(2, of="picture", seed=1))
+    loader = Loader(dataset, 4, shuffle=True, repeat=5, seed=2)
+    assert len(loader) == 17
+    batches = list(loader)
+    seen = np.concatenate([batch["number"].numpy() for batch in batches])
+    assert np.bincount(seen).tolist() == [5] * 13
+    assert all(set(seen[at : at + 13]) == set(range(13)) for at in range(0, 65, 13))
+    crops: dict[int, set[bytes]] = {}
+    for batch in batches:
+        for number, crop in zip(batch["number"].tolist(), batch["picture"], strict=True):
+            crops.setdefault(number, set()).add(crop.numpy().tobytes())
+    assert sum(map(len, crops.values())) > 3 * 13
+    begun = Loader(dataset, 4, shuffle=True, repeat=5, seed=2)
+    for _ in itertools.islice(begun, 6):
+        pass
+    going_on = Loader(dataset, 4, shuffle=True, repeat=5, seed=2)
+    going_on.load_state_dict(begun.state_dict())
+    for expected, batch in zip(batches[6:], going_on, strict=True):
+        assert torch.equal(expected["picture"], batch["picture"])
+    with pytest.raises(UsageError, match="the state"):
+        Loader(dataset, 4, shuffle=True, repeat=4, seed=2).load_state_dict(begun.state_dict())
+
+
+@pytest.mark.parametrize("how", [{"shuffle": "block"}, {"sampler": [3, 1]}, {"sampler": range(5)}, {}])
+def test_repeat_with_any_order(datasets: list[PackedDataset], how: dict[str, Any]) -> None:
+    """Block shuffles, lists and plain order are gone through several times; so is a mix."""
+    once = sorted(itertools.chain(*numbers(Loader(datasets[0], 4, **how))))
+    assert sorted(itertools.chain(*numbers(Loader(datasets[0], 4, repeat=3, **how)))) == sorted(once * 3)
+    mix = Mix(dict.fromkeys(datasets, 1), "all", "one")
+    assert len(Loader(mix, 4, repeat=2)) == 2 * len(Loader(mix, 4))
+
+
+def test_a_number_of_a_repeated_sampler_is_checked(datasets: list[PackedDataset]) -> None:
+    """As it is of one that is not repeated."""
+    with pytest.raises(UsageError, match="number 13 is outside of the 13"):
+        list(Loader(datasets[0], sampler=[0, 13], repeat=2))
+
+
+# ---------------------------------------------------------------- refused
+
+
+def test_schemas_that_differ_are_refused(tmp_path: Path, datasets: list[PackedDataset]) -> None:
+    """The error names the field and what it is in both datasets, or which fields one of them lacks."""
+    others = {
+        "dtype": FieldSpec(name="x", dtype="float64", shape=(3,)),
+        "shape": FieldSpec(name="x", dtype="float32", shape=(4,)),
+        "kind": FieldSpec(name="x", dtype="uint8", kind="image", shape=(4, 4, 3)),
+        "plain": FieldSpec(name="x", dtype="uint8", shape=(4, 4, 3)),
+        "base": FieldSpec(name="x", dtype="float32", shape=(3,)),
+    }
+    made = {}
+    for name, spec in others.items():
+        with DatasetWriter(tmp_path / name, [spec]) as writer:
+            writer.add({"x": np.zeros(spec.shape, spec.dtype)})  # type: ignore[arg-type]
+        made[name] = PackedDataset(tmp_path / name)
+    for one, other, said in (
+        ("base", "dtype", r"field 'x' is array float32 \[3\] in .*base.* and array float64 \[3\] in .*dtype"),
+        ("base", "shape", r"array float32 \[3\] in .* and array float32 \[4\] in"),
+        ("kind", "plain", r"image uint8 \[4, 4, 3\] in .* and array uint8 \[4, 4, 3\] in"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            Mix({made[one]: 1, made[other]: 1})
+    with pytest.raises(UsageError, match=r"has no field x; .* has no field number, flat"):
+        Mix({datasets[0]: 1, made["base"]: 1})
+
+
+def test_what_is_no_mix_is_refused(tmp_path: Path, datasets: list[PackedDataset]) -> None:
+    """Each error says what was expected."""
+    one, other, _ = datasets
+    for arguments, said in (
+        (({},), "a mapping"),
+        (([one, other],), "a mapping"),
+        (({one: 0, other: 1},), "weight 0"),
+        (({one: float("nan")},), "weight nan"),
+        (({"a": 1},), "PackedDatasets are mixed, not a str"),
+        (({one: 1}, "last"), "'first' or 'all'"),
+        (({one: 1}, "all", "two"), "'mixed' or 'one'"),
+        (({one: 1}, "all", "one", ("name",)), "extras"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            Mix(*arguments)  # type: ignore[arg-type]
+    mix = Mix({one: 1, other: 2})
+    for how in ({"shuffle": "block"}, {"sampler": [1]}, {"window": 5}):
+        with pytest.raises(UsageError, match=r"Mix has an order of its own|window is for"):
+            Loader(mix, **how)  # type: ignore[arg-type]
+    assert "PackedDataset" in repr(mix)
