@@ -214,7 +214,6 @@ class _Appending:
             note = _Note(_digest(joined), self._given, more.samples)
             write_synced(self._noted, msgspec.json.encode(note))
             manifests.write(folder, joined)
-            sync_folder(folder)
             _remove_tables(folder, held.names, joined.names)
         except OSError as error:
             raise WriteError(f"{folder}: {error}") from None

@@ -26,11 +26,22 @@ from packer.format.manifest import Manifest, Splits
 from packer.format.schema import FieldSpec
 from packer.packing.finish import Made, ShardNames, finish
 from packer.packing.framing import codec_texts
-from packer.packing.output import OutputFolder, State, check_output, claim_of, listed, warn_of_room
+from packer.packing.output import (
+    MAP_SIZE,
+    ON_ERROR,
+    READ_MEMORY,
+    READ_TIMEOUT,
+    OutputFolder,
+    State,
+    check_output,
+    claim_of,
+    listed,
+    warn_of_room,
+)
 from packer.packing.plan import Prepared, prepare
 from packer.packing.rejected import Rejected, rejected_of
 from packer.packing.remote_output import RemoteOutput
-from packer.packing.resuming import Asked, finished, state_of
+from packer.packing.resuming import finished, state_of
 from packer.packing.splits import Rule, Samples, parsed, splits_of
 from packer.packing.tasks import ShardReport, ShardTask, write_shard
 from packer.packing.workers import run_executor, run_processes
@@ -194,10 +205,14 @@ def _pack(sources: Any, path: Path, options: ConvertOptions) -> tuple[Report, St
     warn_of_room(path, prepared.plan.file_bytes)
     files = listed(source)
     splits = planned_splits(prepared, options, lenient=bool(rejected))
-    asked = Asked(
-        options.on_error, options.map_limit, options.shard_size, options.limits, options.source.max_pixels, splits
-    )
-    state = state_of(prepared, asked, files)
+    asked = {
+        ON_ERROR: options.on_error,
+        MAP_SIZE: options.map_limit,
+        READ_TIMEOUT: options.read_seconds,
+        READ_MEMORY: options.read_bytes,
+        "--max-pixels": options.source.max_pixels,
+    }
+    state = state_of(prepared, asked, options.shard_size, splits, files)
     with OutputFolder(path, state, options.overwrite, options.go_on) as folder:
         if folder.is_published:
             folder.publish()

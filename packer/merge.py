@@ -92,7 +92,6 @@ def _published(
         table = None if names is None else write_table(work, NAMES_FILE, [name.encode() for name in names])
         manifest = joined_manifest(held, entries, table, RejectedList(rejected).write(work))
         manifests.write(work, manifest)
-        sync_folder(work)
         output.publish()
     except OSError as error:
         raise WriteError(f"{output.path}: {error}") from None

@@ -12,10 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from packer.errors import WriteError
 from packer.format import manifest as manifests
 from packer.format.manifest import Manifest, kept_splits
-from packer.format.sync import sync_folder
 from packer.packing.output import dataset_lock
 from packer.packing.splits import Rule, Samples, parsed, share_out
 from packer.remote.store import refuse_url
@@ -51,9 +49,5 @@ def split(
         held = {name: ranges for name, ranges in kept_splits(manifest).items() if name not in rules}
         made = share_out(asked, samples, by=by, seed=seed, held=held)
         new = msgspec.structs.replace(manifest, splits=made or msgspec.UNSET)
-        try:
-            manifests.write(folder, new)
-            sync_folder(folder)
-        except OSError as error:
-            raise WriteError(f"{folder}: cannot be written: {error.strerror or error}") from None
+        manifests.write(folder, new)
     return new

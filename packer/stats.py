@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import UsageError, WriteError
+from packer.errors import UsageError
 from packer.format import manifest as manifests
 from packer.format.manifest import FieldStats, Manifest, ValueStats
 from packer.format.schema import FieldSpec
@@ -75,10 +75,7 @@ def _save(folder: Path, manifest: Manifest, stats: dict[str, FieldStats]) -> Non
         kept = Manifest(**{**{n: getattr(manifest, n) for n in manifest.__struct_fields__}, "stats": stats})
     except ValueError as error:
         raise UsageError(f"{folder}: the dataset has changed since its statistics were taken: {error}") from None
-    try:
-        manifests.write(folder, kept)
-    except OSError as error:
-        raise WriteError(f"{folder}: cannot be written: {error.strerror or error}") from None
+    manifests.write(folder, kept)
 
 
 def kept_statistics(manifest: Manifest) -> dict[str, FieldStats] | None:

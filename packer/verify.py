@@ -6,6 +6,7 @@ report.damages      # what is damaged: shard, field, sample numbers and names
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +26,16 @@ from packer.checking.shard_check import (
 )
 from packer.errors import DamagedError, DatasetError
 from packer.format import manifest as manifests
-from packer.format.manifest import MANIFEST, SHARD_FOLDER, UNFINISHED, FileEntry, Manifest, ShardEntry, total_of
+from packer.format.manifest import (
+    MANIFEST,
+    SHARD_FOLDER,
+    UNFINISHED,
+    FileEntry,
+    Manifest,
+    ShardEntry,
+    check_file,
+    total_of,
+)
 from packer.format.names import Names
 from packer.packing.output import beside
 from packer.packing.rejected import RejectedList
@@ -147,7 +157,7 @@ class _Checker:
         try:
             self.bytes += entry.bytes
             return Names(path, entry)
-        except (DamagedError, OSError) as error:
+        except DamagedError as error:
             self._add(entry, of_file(str(error), path, self.folder))
         return None
 
@@ -155,16 +165,16 @@ class _Checker:
         """Return whether a file is as it was written; a damage is noted."""
         path = self.folder / entry.file
         try:
-            if not path.is_file():
-                raise DamagedError("it is missing")
-            if path.stat().st_size != entry.bytes:
-                raise DamagedError(f"{path.stat().st_size:,} bytes, {entry.bytes:,} expected")
+            check_file(path, entry)
             if manifests.file_digest(path) != entry.digest:
                 raise DamagedError("its digest is wrong: it was changed after it was written")
-        except PermissionError as error:
-            raise DatasetError(f"{path}: cannot be opened: {error.strerror}") from None
-        except (DamagedError, OSError) as error:
+        except DamagedError as error:
             self._add(entry, of_file(str(error), path, self.folder))
+            return False
+        except OSError as error:
+            if error.errno != errno.EIO:  # no permission, too many open files: that says nothing of what it holds
+                raise DatasetError(f"{path}: cannot be opened: {error.strerror}") from None
+            self._add(entry, "it cannot be read: the disk has an error")
             return False
         return True
 

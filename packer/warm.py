@@ -24,6 +24,7 @@ import numpy as np
 
 from packer.errors import DamagedError
 from packer.format import manifest as manifests
+from packer.format.manifest import check_file
 from packer.sources.base import Progress, no_progress
 
 #: Bytes between two words about how far it is.
@@ -67,8 +68,7 @@ def warm(folder: Path, progress: Progress = no_progress) -> Warmed:
     for shard in manifests.read(folder).shards:
         path = folder / shard.file
         try:
-            if path.stat().st_size != shard.bytes:
-                raise DamagedError(f"{path} has {path.stat().st_size:,} bytes, {shard.bytes:,} are expected; {_ADVICE}")
+            check_file(path, shard)
             found, drops = _warm_file(path, drops, progress)
         except (OSError, ValueError) as error:  # ValueError: it became shorter meanwhile
             raise DamagedError(f"{path} cannot be read: {_reason(error)}; {_ADVICE}") from None

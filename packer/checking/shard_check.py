@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import xxhash
 
-from packer.errors import PackerError
+from packer.errors import DamagedError
 from packer.format.column import Column
 from packer.format.manifest import ColumnTotals, ShardEntry
 from packer.format.schema import Field
@@ -104,15 +104,13 @@ def check_shard(check: ShardCheck, progress: Progress | None = None) -> Checked:
         progress: called with 0 and the bytes done since the last call.
 
     Raises:
-        DatasetError: it may not be opened, which says nothing of what it holds.
+        DatasetError: it cannot be opened, for want of permission or of room for open files, which says nothing of it.
     """
     checked = Checked()
     try:
         with Shard(check.folder / check.entry.file, check.entry.bytes) as shard:
             _check_open(shard, check, checked, progress or no_progress)
-    except PackerError as error:
-        if isinstance(error.__context__, PermissionError):
-            raise
+    except DamagedError as error:
         checked.faults.append(Fault(of_file(str(error), check.folder / check.entry.file, check.folder)))
     return checked
 

@@ -46,7 +46,6 @@ class Typed(msgspec.Struct, frozen=True):
 
     fields: dict[str, tuple[str, ...]]
     dtype: Any = None
-    type: Any = None  # what manifests of before call it
 
 
 class Described(msgspec.Struct, frozen=True):
@@ -255,9 +254,8 @@ class Hdf5Writer:
                 continue
             # A dataset that was packed several times is written for each of its fields.
             apart = [fields] if any(fields.values()) else [{name: members} for name, members in fields.items()]
-            dtype = typed.type if typed.dtype is None else typed.dtype
             try:
-                found = [typed_place(path or "/values", dtype, some, self._specs) for some in apart]
+                found = [typed_place(path or "/values", typed.dtype, some, self._specs) for some in apart]
             except ValueError as error:
                 self._note(f"{path} is not written as it was in its source: {error}")
                 continue

@@ -112,26 +112,17 @@ def leaf(dtype: np.dtype[Any], members: Members) -> tuple[np.dtype[Any], tuple[i
 
 def _dtype(held: Any, below: Mapping[Members, FieldSpec]) -> np.dtype[Any]:
     """Return the dtype that a JSON value stands for, with the compound members that lead to the fields in `below`."""
-    compound = held if isinstance(held, list) else held.get("compound") if isinstance(held, dict) else None
-    if compound is not None:
+    if isinstance(held, list):
         made = []
-        for name, inner, *rest in compound:
+        for name, inner, *axes in held:
             some = {path[1:]: spec for path, spec in below.items() if path[:1] == (name,)}
             if some:
-                axes = tuple(rest[0]) if rest and isinstance(rest[0], list) else ()
-                made.append((name, _dtype(inner, some), axes))
+                made.append((name, _dtype(inner, some), tuple(*axes)))
         if not made or len(below) != sum(path[0] in [name for name, *_ in made] for path in below if path):
             raise ValueError("it lacks members")
         return np.dtype(made)
-    match held:  # the objects are those of manifests of before
-        case {"array": inner, "shape": list(shape)}:
-            return np.dtype((_dtype(inner, below), tuple(shape)))
-        case {"text": _, "length": length}:
-            held = "|O" if length is None else f"|S{length}"
-        case {"enum": _, "dtype": plain}:
-            held = plain
-        case {"list": _}:
-            held = "|O"
+    if isinstance(held, dict):
+        return np.dtype((_dtype(held["array"], below), tuple(held["shape"])))
     spec = below[()]
     dtype: np.dtype[Any] = np.dtype(held)
     if dtype.kind not in ("SO" if spec.kind == "text" else "biufcO"):

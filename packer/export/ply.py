@@ -97,11 +97,7 @@ class PlyWriter:
     def _property(self, prop: Property, cast: Mapping[str, str]) -> Property:
         spec = self._fields[prop.field]
         dtype = str(spec.dtype) if prop.field in cast and spec.dtype in SIZES else prop.dtype
-        column = prop.column
-        if column is None and prop.count_dtype is None and len(spec.shape) == 2 and spec.shape[1]:
-            members = property_names(prop.field, spec.shape[1])  # an older manifest does not say
-            column = members.index(prop.name) if prop.name in members else 0
-        return msgspec.structs.replace(prop, dtype=dtype, column=column)
+        return msgspec.structs.replace(prop, dtype=dtype)
 
     def _suits(self, prop: Property) -> bool:
         """Return whether the dataset's field is as this property needs it."""

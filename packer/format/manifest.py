@@ -12,10 +12,18 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from packer.errors import DatasetError, ManifestError, NoDatasetError, UnfinishedError, UsageError
+from packer.errors import (
+    DamagedError,
+    DatasetError,
+    ManifestError,
+    NoDatasetError,
+    UnfinishedError,
+    UsageError,
+    WriteError,
+)
 from packer.format.layout import FORMAT_NAME, FORMAT_VERSION
 from packer.format.schema import Field
-from packer.format.sync import write_synced
+from packer.format.sync import sync_folder, write_synced
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
@@ -280,10 +288,24 @@ def read(folder: Path) -> Manifest:
 
 
 def write(folder: Path, manifest: Manifest) -> None:
-    """Put the manifest in place in one rename, after it has reached the disk."""
-    temporary = folder / (MANIFEST + ".partial")
-    write_synced(temporary, encode(manifest))
-    temporary.replace(folder / MANIFEST)
+    """Put the manifest in place in one rename that lasts.
+
+    Raises:
+        WriteError: the folder cannot be written.
+    """
+    try:
+        write_synced(folder / MANIFEST, encode(manifest))
+    except OSError as error:
+        raise WriteError(f"{folder}: cannot be written: {error.strerror or error}") from None
+    sync_folder(folder)
+
+
+def check_file(path: Path, entry: FileEntry) -> None:
+    """Raise DamagedError if a file of a dataset is missing, or has another size than the manifest says."""
+    held = path.stat().st_size if path.is_file() else None
+    if held != entry.bytes:
+        what = "it is missing" if held is None else f"{held:,} bytes, {entry.bytes:,} expected"
+        raise DamagedError(f"{path}: {what}; run `packer verify`, then `packer repair`")
 
 
 def file_digest(path: Path) -> str:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from packer.errors import DamagedError, MissingNameError, SourceError
 from packer.format import pages
 from packer.format.btree import KeySearch
-from packer.format.manifest import FileEntry
+from packer.format.manifest import FileEntry, check_file
 from packer.format.pages import PageReplay
 from packer.format.shard import with_room
 
@@ -177,10 +177,7 @@ class Names:
     def __init__(self, path: Path, entry: FileEntry, samples: int | None = None) -> None:
         self.path = path
         self._samples = samples
-        held = path.stat().st_size if path.is_file() else -1
-        if held != entry.bytes:
-            problem = "missing" if held < 0 else f"{held:,} bytes, {entry.bytes:,} expected"
-            raise DamagedError(f"{path}: {problem}; run `packer repair`")
+        check_file(path, entry)
         try:
             self._map = with_room(path, lambda: _map(path))
         except (OSError, ValueError) as error:  # ValueError: nothing in it

@@ -218,7 +218,8 @@ def open_file(path: Path) -> int:
     except FileNotFoundError:
         raise DamagedError(f"{path}: the shard is missing; copy it again or run `packer repair`") from None
     except OSError as error:
-        raise DatasetError(f"{path}: cannot be opened: {error.strerror}") from None
+        kind = DamagedError if error.errno == errno.EIO else DatasetError
+        raise kind(f"{path}: cannot be opened: {error.strerror}") from None
 
 
 def with_room(path: Path, make: Callable[[], Opened]) -> Opened:

@@ -7,11 +7,16 @@ from pathlib import Path
 
 
 def write_synced(path: Path, data: bytes) -> None:
-    """Write a file down to the disk. One that was renamed without that may come back empty after a power cut."""
-    with path.open("wb") as file:
+    """Write a file under a temporary name, down to the disk, then rename it: whatever happens it is old, new or absent.
+
+    A file that is renamed before it is on the disk may come back empty after a power cut.
+    """
+    partial = path.with_name(f"{path.name}.partial")
+    with partial.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+    partial.replace(path)
 
 
 def sync_folder(folder: Path) -> None:

@@ -15,13 +15,21 @@ from typing import Any
 import msgspec
 
 import packer
-from packer.errors import DamagedError, SourceError, UsageError, WriteError
+from packer.errors import SourceError, UsageError, WriteError
 from packer.format import manifest as manifests
-from packer.format.manifest import CONSTANTS_FILE, NAMES_FILE, FileEntry, Manifest, ShardEntry, Splits, total_of
+from packer.format.manifest import (
+    CONSTANTS_FILE,
+    NAMES_FILE,
+    FileEntry,
+    Manifest,
+    ShardEntry,
+    Splits,
+    check_file,
+    total_of,
+)
 from packer.format.names import write_names
 from packer.format.schema import Field
 from packer.format.shard import Shard
-from packer.format.sync import sync_folder
 from packer.packing.origin import classes_of, joined
 from packer.packing.output import OutputFolder
 from packer.packing.rejected import ListEntry, Rejected, RejectedList
@@ -99,7 +107,6 @@ def write_manifest(folder: Path, made: Made, reports: Sequence[ShardReport]) -> 
         constants=made.constants,
     )
     manifests.write(folder, manifest)
-    sync_folder(folder)
     return manifest
 
 
@@ -139,10 +146,7 @@ def take_shard(folder: Path, entry: ShardEntry, target: Path) -> ShardEntry:
         WriteError: it cannot be copied.
     """
     source = folder / entry.file
-    size = source.stat().st_size if source.is_file() else None
-    if size != entry.bytes:
-        problem = "it is missing" if size is None else f"{size:,} bytes, {entry.bytes:,} expected"
-        raise DamagedError(f"{source}: {problem}; run `packer verify`, then `packer repair`")
+    check_file(source, entry)
     partial = target.with_suffix(".lmdb.partial")
     try:
         partial.unlink(missing_ok=True)

@@ -137,9 +137,7 @@ class OutputFolder:
         self.shards.mkdir(exist_ok=True)
         for partial in [*self.shards.glob("*.partial"), *self.work.glob("*.partial")]:
             partial.unlink()
-        temporary = note.with_name(UNFINISHED + ".partial")
-        write_synced(temporary, msgspec.json.encode(state))
-        temporary.replace(note)
+        write_synced(note, msgspec.json.encode(state))
         sync_folder(self.work)
 
     def _tidy(self) -> None:

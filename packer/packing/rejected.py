@@ -118,9 +118,7 @@ class RejectedList:
         if not self.lines:
             path.unlink(missing_ok=True)  # of an append that was killed
             return msgspec.UNSET
-        partial = folder / (REJECTED_FILE + ".partial")
-        write_synced(partial, self.lines)
-        partial.replace(path)
+        write_synced(path, self.lines)
         return FileEntry(file=REJECTED_FILE, bytes=len(self.lines), digest=xxhash.xxh3_128_hexdigest(self.lines))
 
 

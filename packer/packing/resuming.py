@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import xxhash
@@ -16,30 +16,26 @@ from packer.codecs.configs import codec_name
 from packer.errors import DamagedError, UsageError
 from packer.format.manifest import Splits
 from packer.format.schema import Field
-from packer.packing.output import MAP_SIZE, ON_ERROR, READ_MEMORY, READ_TIMEOUT, State
+from packer.packing.output import State
 from packer.packing.plan import Prepared
 from packer.packing.splits import split_text
 from packer.packing.tasks import ShardReport, ShardTask, report_of
-from packer.sources.apart import Limits
 
 _log = logging.getLogger(__name__)
 
 
-class Asked(NamedTuple):
-    """Options of a conversion, as `ConvertOptions` has them."""
-
-    on_error: str
-    map_limit: int | None
-    shard_size: int | None
-    limits: Limits
-    max_pixels: int | None
-    splits: Splits
-
-
-def state_of(prepared: Prepared, asked: Asked, files: list[tuple[str, int, int]]) -> State:
+def state_of(
+    prepared: Prepared,
+    asked: Mapping[str, Any],
+    shard_size: int | None,
+    splits: Splits,
+    files: list[tuple[str, int, int]],
+) -> State:
     """Return what tells a conversion from any other.
 
     Args:
+        asked: options that say how samples are packed, by the names of the command line. Those of sources stand in what
+            is said of the source.
         files: path, size and time of change of every source file.
     """
     plan = prepared.plan
@@ -48,12 +44,8 @@ def state_of(prepared: Prepared, asked: Asked, files: list[tuple[str, int, int]]
         "the version of packer": packer.__version__,
         "the number of samples": plan.samples,
         **in_memory,  # before what follows from it, such as the frames of a field
-        ON_ERROR: asked.on_error,
-        MAP_SIZE: asked.map_limit,
-        READ_TIMEOUT: asked.limits.seconds,
-        READ_MEMORY: asked.limits.nbytes,
-        **({"--split": xxhash.xxh3_128_hexdigest(msgspec.json.encode(asked.splits))} if asked.splits else {}),
-        "--max-pixels": asked.max_pixels,  # the other options of sources stand in what is said of the source
+        **asked,
+        **({"--split": xxhash.xxh3_128_hexdigest(msgspec.json.encode(splits))} if splits else {}),
         **_field_settings(plan.fields),
         "--shard-size": [shard.start for shard in plan.shards],
         "the source": msgspec.to_builtins(prepared.origin),
@@ -64,8 +56,8 @@ def state_of(prepared: Prepared, asked: Asked, files: list[tuple[str, int, int]]
         settings=msgspec.json.decode(msgspec.json.encode(settings)),
         files=files,
         shown={
-            "--shard-size": f"{asked.shard_size or 'chosen by the size of the data'}",
-            "--split": split_text(asked.splits, plan.samples),
+            "--shard-size": f"{shard_size or 'chosen by the size of the data'}",
+            "--split": split_text(splits, plan.samples),
         },
         tells_all=bool(files),
     )

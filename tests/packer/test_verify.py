@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import faulthandler
 import os
 import random
@@ -214,22 +215,42 @@ def test_what_is_no_dataset(mixed, tmp_path):
 
 
 @pytest.mark.parametrize("file", ["shards/00001.lmdb", "names.lmdb"])
-def test_a_file_that_may_not_be_read_is_no_damage(mixed, monkeypatch, file):
-    """Without permission nothing is known of what a file holds: an error, and nothing to repair."""
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [(errno.EACCES, "Permission denied"), (errno.EMFILE, "as many files open as it may|Too many open files")],
+)
+def test_a_file_that_cannot_be_opened_is_no_damage(mixed, monkeypatch, file, reason, words):
+    """Without permission, or with too many files open, nothing is known of what it holds: an error, not a damage."""
 
-    def without_permission(function):
+    def refused(function):
         def refuse(path, *rest, **more):
             if str(path) == str(mixed / file):
-                raise PermissionError(13, "Permission denied", str(path))
+                raise OSError(reason, os.strerror(reason), str(path))
             return function(path, *rest, **more)
 
         return refuse
 
-    monkeypatch.setattr("os.open", without_permission(os.open))
-    monkeypatch.setattr("pathlib.Path.open", without_permission(Path.open))
-    with pytest.raises(DatasetError, match=f"{file}: cannot be opened: Permission denied") as caught:
+    monkeypatch.setattr("os.open", refused(os.open))
+    monkeypatch.setattr("pathlib.Path.open", refused(Path.open))
+    with pytest.raises(DatasetError, match=f"{file}: cannot be opened: .*({words})") as caught:
         verify(mixed)
     assert "repair" not in str(caught.value)
+
+
+@pytest.mark.parametrize("file", ["shards/00001.lmdb", "names.lmdb"])
+def test_a_file_that_the_disk_does_not_give_is_damaged(mixed, monkeypatch, file):
+    """An error of the disk is damage; all else is checked."""
+    opened = os.open
+
+    def fail(path, *rest, **more):
+        if str(path) == str(mixed / file):
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return opened(path, *rest, **more)
+
+    path_open = Path.open
+    monkeypatch.setattr("os.open", fail)
+    monkeypatch.setattr("pathlib.Path.open", lambda p, *r, **m: fail(p) if p == mixed / file else path_open(p, *r, **m))
+    assert {damage.file for damage in verify(mixed).damages} == {file}
 
 
 def test_a_damage_names_its_file_once(mixed):

@@ -160,19 +160,6 @@ def test_what_a_header_cannot_say_is_said_once(tmp_path, head, note, comments, n
     assert PlyData.read(tmp_path / "out/b.ply")["vertex"][names[-1]].tolist() == [1.5]
 
 
-def test_manifests_that_do_not_say_the_column(tmp_path):
-    """Those of before name the field of a property alone: which column it was, its own name tells."""
-    make_mesh(tmp_path / "in/a.ply")
-    convert(str(tmp_path / "in"), tmp_path / "d", workers=0)
-    known = manifests.read(tmp_path / "d")
-    for element in known.origin["headers"][0]["elements"]:
-        for prop in element["properties"]:
-            del prop["column"]
-    manifests.write(tmp_path / "d", known)
-    export(tmp_path / "d", tmp_path / "out")
-    assert_same_ply(tmp_path / "in/a.ply", tmp_path / "out/a.ply")
-
-
 def test_properties_that_a_file_lacked_are_not_made_up(tmp_path):
     """Of a set packed with fields=all, each file has its own properties again."""
     make_mesh(tmp_path / "in/a.ply")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from pathlib import Path
@@ -15,7 +16,6 @@ from packer.convert import convert
 from packer.errors import DamagedError, DatasetError
 from packer.format import manifest as manifests
 from packer.merge import merge
-from packer.packing import rejected
 from packer.packing.rejected import Rejected, RejectedList, rejected_of
 from packer.repair import repair
 from packer.stats import save, statistics
@@ -162,11 +162,10 @@ def test_the_list_is_replaced_when_it_is_whole(tmp_path: Path, monkeypatch: pyte
     RejectedList([Rejected("a.png", "bad", 0)]).write(tmp_path)
     before = (tmp_path / LIST).read_bytes()
 
-    def fail(path: Path, data: bytes) -> None:
-        path.write_bytes(data[:5])
+    def fail(descriptor: int) -> None:
         raise OSError("disk")
 
-    monkeypatch.setattr(rejected, "write_synced", fail)
+    monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="disk"):
         RejectedList([Rejected("b.png", "worse", 1)]).write(tmp_path)
     assert (tmp_path / LIST).read_bytes() == before
