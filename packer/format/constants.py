@@ -37,9 +37,7 @@ def write_constants(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> FileEnt
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, np.asarray(array, spec.np_dtype, order="C"), (1, 0), allow_pickle=False)
     data = held.getvalue()
-    partial = folder / (CONSTANTS_FILE + ".partial")
-    write_synced(partial, data)
-    partial.replace(folder / CONSTANTS_FILE)
+    write_synced(folder / CONSTANTS_FILE, data)
     return FileEntry(file=CONSTANTS_FILE, bytes=len(data), digest=xxhash.xxh3_128_hexdigest(data))
 
 
