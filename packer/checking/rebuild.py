@@ -35,7 +35,7 @@ from packer.packing.tasks import report_of
 _log = logging.getLogger(__name__)
 
 #: Sources that know the shape of every sample before it is read; of others planned sizes are guesses.
-_MEASURED = ("images", "basicsr", "ply", "npy")
+_MEASURED = ("images", "basicsr", "ply", "clouds", "npy")
 
 
 class _Held(NamedTuple):

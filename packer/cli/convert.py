@@ -59,6 +59,7 @@ def convert(
     \b
     $ packer convert lr=DIV2K/LR_x4 hr=DIV2K/HR div2k.packed
     $ packer convert scans/ scans.packed --codec bitshuffle --workers 8
+    $ packer convert velodyne/ kitti.packed --columns x,y,z,intensity:float32
     $ packer convert train.h5 train.packed --field x=/data --field y=/label
     """
     check_out(sources, out)

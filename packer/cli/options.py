@@ -68,6 +68,12 @@ _SOURCE = (
         help="PLY: make one field of numbered properties, rot of rot_0 to rot_3, or one of each.",
     ),
     click.option(
+        "--columns",
+        metavar="NAMES[:TYPE]",
+        help="Clouds without a header (.bin, .txt, .xyz, .pts): names and types of their columns, such as "
+        "x,y,z,intensity:float32 or x,y,z:float32,r,g,b:uint8.",
+    ),
+    click.option(
         "--label",
         type=click.Choice(["folder"]),
         help="Make a field label, the number of the first folder that a file lies in, as in cat/1.png.",
@@ -247,6 +253,7 @@ def _source_options(given: dict[str, Any]) -> SourceOptions:
         cast=_pairs("--cast", "FIELD=DTYPE", given.pop("cast")),
         triangulate=given.pop("triangulate"),
         group=given.pop("group"),
+        columns=given.pop("columns"),
         label=given.pop("label"),
     )
 

@@ -26,7 +26,7 @@ _WRITERS = {
 }
 KINDS = tuple(_WRITERS)
 #: What the kinds of sources go back to.
-_OF_SOURCE = {"images": "png", "ply": "ply", "hdf5": "hdf5"}
+_OF_SOURCE = {"images": "png", "ply": "ply", "clouds": "ply", "hdf5": "hdf5"}
 #: What a value of BasicSR's LMDB may be.
 VALUES = ("png", "bmp")
 

@@ -44,6 +44,10 @@ KIND_OF = {
     **dict.fromkeys((".h5", ".hdf5", ".hdf", ".h5ad", ".he5", ".mat", ".nc", ".nc4", ".nxs"), "hdf5"),
 }
 
+#: Suffixes of clouds without a header, which are looked at only if somebody says what their columns are: many other
+#: files have them.
+CLOUDS = (".bin", ".pts", ".txt", ".xyz")
+
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 #: Where the signature may stand: other programs put blocks of their own in front (512 bytes in MATLAB 7.3).
 _HDF5_STARTS = (0, 512, 1024, 2048)
@@ -91,12 +95,19 @@ class Found(NamedTuple):
 NOT_REGULAR = "is a broken link or no regular file; remove it or mend the link"
 
 
-def kind_of(path: str) -> str | None:
-    """Return the kind of a file by its suffix, or `hdf5` by its first bytes; None if it cannot be packed."""
+def kind_of(path: str, clouds: bool = False) -> str | None:
+    """Return the kind of a file by its suffix, or `hdf5` by its first bytes; None if it cannot be packed.
+
+    Args:
+        clouds: whether files of `CLOUDS` are clouds.
+    """
     name = path.rpartition("/")[2]
     if name.startswith("."):
         return None
-    return KIND_OF.get(suffix_of(name)) or ("hdf5" if _has_hdf5_signature(path) else None)
+    suffix = suffix_of(name)
+    if clouds and suffix in CLOUDS:
+        return "clouds"
+    return KIND_OF.get(suffix) or ("hdf5" if _has_hdf5_signature(path) else None)
 
 
 def suffix_of(path: str) -> str:

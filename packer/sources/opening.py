@@ -14,7 +14,7 @@ from packer.errors import SourceError, UsageError
 from packer.format.schema import check_field_name
 from packer.sources.apart import Limits
 from packer.sources.base import Looking, OnBad, Source, not_looking, stop
-from packer.sources.files import KIND_OF, find, is_basicsr, kind_of, walk
+from packer.sources.files import CLOUDS, KIND_OF, find, is_basicsr, kind_of, walk
 from packer.sources.units import UNITS_OF, unit_of
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ _CONCERNS = {
     "samples": tuple(UNITS_OF),
     **dict.fromkeys(("mode", "palette", "max_pixels", "patch", "stride", "downscale", "kernel"), ("images", "basicsr")),
     **dict.fromkeys(("fields", "cast", "triangulate", "group"), ("ply",)),
-    "label": ("images", "ply", "npy"),
+    "columns": ("clouds",),
+    "label": ("images", "ply", "clouds", "npy"),
 }
 
 
@@ -62,7 +63,8 @@ class SourceOptions:
         cast: PLY: field name to dtype.
         triangulate: PLY: makes polygons into triangles.
         group: PLY: `numbered` makes one field of numbered properties, `none` one of each.
-        label: `folder`: makes a field `label` of the folder that a file lies in; images, PLY and npy.
+        columns: clouds without a header: names and types of their columns, such as `x,y,z,intensity:float32`.
+        label: `folder`: makes a field `label` of the folder that a file lies in; images, clouds and npy.
     """
 
     pick: Mapping[str, str] = field(default_factory=dict)
@@ -83,6 +85,7 @@ class SourceOptions:
     cast: Mapping[str, str] = field(default_factory=dict)
     triangulate: bool = False
     group: str = "numbered"
+    columns: str | None = None
     label: str | None = None
 
 
@@ -112,7 +115,7 @@ def open_sources(
     named = dict(split)
     if len(named) != len(inputs):
         raise _several(split)
-    kinds = {text: _kind(path) for text, path in named.items()}
+    kinds = {text: _kind(path, options.columns is not None) for text, path in named.items()}
     if len(set(kinds.values())) > 1:
         said = ", ".join(f"{named[name]} holds {kind}" for name, kind in kinds.items())
         raise UsageError(f"sources of several kinds cannot be packed together: {said}; pack each alone")
@@ -155,6 +158,11 @@ def _open(
             group=options.group,
             looking=looking,
         )
+    if kind == "clouds":
+        from packer.sources.clouds import open_clouds
+
+        _refuse_name(name, kind)
+        return open_clouds(path, options.columns or "", on_bad=on_bad, looking=looking)
     from packer.sources.hdf5.source import open_hdf5
 
     _refuse_name(name, kind)
@@ -282,27 +290,31 @@ def _several(split: Sequence[tuple[str, str]]) -> UsageError:
     )
 
 
-def _kind(path: str) -> str:
-    """Return `images`, `ply`, `hdf5` or `npy`, by the files that `path` names; `basicsr` by what it holds."""
+def _kind(path: str, clouds: bool) -> str:
+    """Return `images`, `ply`, `hdf5` or `npy`, by the files that `path` names; `basicsr` by what it holds.
+
+    Args:
+        clouds: whether files of `CLOUDS` are looked at too; their kind is `clouds`.
+    """
     place = Path(path)
     if is_basicsr(place):
         return "basicsr"
     if place.is_dir():
-        return _kind_of_folder(place)
+        return _kind_of_folder(place, clouds)
     found = find(path)
     if not found.files:
         raise UsageError(f"{path}: there is no such file or folder, and no file fits it as a pattern")
-    kinds = Counter(kind for file in found.files if (kind := kind_of(found.path(file))))
+    kinds = Counter(kind for file in found.files if (kind := kind_of(found.path(file), clouds)))
     if not kinds:
         raise UsageError(f"{path}: not a kind of file that can be packed; {_known()} can")
     return _only(kinds, path)
 
 
-def _kind_of_folder(folder: Path) -> str:
+def _kind_of_folder(folder: Path, clouds: bool) -> str:
     place = folder.as_posix()
     files = [file for file, _ in islice(walk(place), LOOK_AT) if file[-1] != "/"]
     seen = len(files)
-    kinds = Counter(kind for file in files if (kind := kind_of(f"{place}/{file}")))
+    kinds = Counter(kind for file in files if (kind := kind_of(f"{place}/{file}", clouds)))
     if not kinds:
         empty = "is empty, but for empty or hidden folders" if any(folder.iterdir()) else "is empty"
         what = f"holds {seen} files, but none that can be packed" if seen else empty
@@ -318,7 +330,7 @@ def _only(kinds: Counter[str], path: str) -> str:
 
 
 def _known() -> str:
-    return ", ".join(sorted(KIND_OF))
+    return f"{', '.join(CLOUDS)} with --columns x,y,z, and {', '.join(sorted(KIND_OF))}"
 
 
 def _refuse_name(name: str, kind: str) -> None:

@@ -13,6 +13,7 @@ UNITS_OF = {
     "images": ("files", "folders"),
     "basicsr": ("files", "folders"),
     "ply": ("files",),
+    "clouds": ("files",),
 }
 #: Units that a pattern may follow.
 _WITH_PATTERN = ("groups",)

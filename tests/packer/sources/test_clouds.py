@@ -1,0 +1,224 @@
+"""Clouds without a header: .bin, .txt, .xyz and .pts, whose columns the user names."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from plyfile import PlyData
+
+from packer.convert import convert
+from packer.errors import SourceError, UsageError
+from packer.export import export
+from packer.sources.base import Source
+from packer.sources.opening import SourceOptions, open_sources
+from readers import PackedDataset
+
+KITTI = "x,y,z,intensity:float32"
+
+
+def opened(path: Path, columns: str = KITTI) -> Source:
+    """The clouds of a folder or file."""
+    return open_sources([str(path)], SourceOptions(columns=columns))
+
+
+def sample(path: Path, columns: str) -> dict[str, NDArray[np.generic]]:
+    """The one sample of a file."""
+    (block,) = opened(path, columns).read()
+    return {name: arrays[0] for name, arrays in block.items()}
+
+
+def kitti(folder: Path, sizes: tuple[int, ...] = (5, 0, 300)) -> list[NDArray[np.float32]]:
+    """Scans as KITTI has them; returns their points."""
+    scans = [np.random.default_rng(n).standard_normal((n, 4)).astype("<f4") for n in sizes]
+    folder.mkdir()
+    for number, scan in enumerate(scans):
+        scan.tofile(folder / f"{number:06}.bin")
+    return scans
+
+
+def test_scans_of_kitti(tmp_path: Path) -> None:
+    """Positions are one field, what else there is has its own; no bit is changed, also in a part of the source."""
+    scans = kitti(tmp_path / "velodyne")
+    source = opened(tmp_path / "velodyne")
+    assert [(f.name, f.dtype, f.shape) for f in source.fields] == [
+        ("xyz", "float32", (None, 3)),
+        ("intensity", "float32", (None,)),
+    ]
+    assert list(source.names or ()) == ["000000", "000001", "000002"]
+    assert np.array_equal(source.shapes("xyz"), [[5, 3], [0, 3], [300, 3]])
+    blocks = list(pickle.loads(pickle.dumps(source.part(1, 3))).read())
+    for scan, block in zip(scans[1:], blocks, strict=True):
+        assert block["xyz"][0].tobytes() == scan[:, :3].tobytes()
+        assert block["intensity"][0].tobytes() == scan[:, 3].tobytes()
+
+
+def test_from_files_to_batches_and_ply(tmp_path: Path) -> None:
+    """They are packed, read, and exported as PLY files with the properties that the columns are."""
+    scans = kitti(tmp_path / "in")
+    convert([str(tmp_path / "in")], tmp_path / "p", source=SourceOptions(columns=KITTI), workers=0)
+    batch = PackedDataset(tmp_path / "p")[:]
+    assert batch["xyz"].values.numpy().tobytes() == np.concatenate(scans)[:, :3].tobytes()
+    assert batch["xyz"].offsets is batch["intensity"].offsets
+    export(tmp_path / "p", tmp_path / "out")
+    vertex = PlyData.read(tmp_path / "out/000002.ply")["vertex"]
+    assert [p.name for p in vertex.properties] == ["x", "y", "z", "intensity"]
+    assert np.array_equal(vertex["z"], scans[2][:, 2])
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    rows=st.lists(
+        st.tuples(*[st.floats(width=32, allow_nan=False)] * 3, *[st.integers(0, 255)] * 3), min_size=1, max_size=9
+    ),
+    between=st.sampled_from([" ", ",", ", ", "\t", " , "]),
+    end=st.sampled_from(["\n", "\r\n", "\r"]),
+    counted=st.booleans(),
+    last=st.booleans(),
+)
+def test_text_of_any_layout(
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: list[tuple[float, ...]],
+    between: str,
+    end: str,
+    counted: bool,
+    last: bool,
+) -> None:
+    """Blanks or commas, any line ends, with the number of points in front or not: the values are those written."""
+    path = tmp_path_factory.mktemp("text") / "a.pts"
+    lines = [str(len(rows))] * counted + [between.join(map(repr, row)) for row in rows]
+    path.write_bytes((end.join(lines) + end * last).encode())
+    found = sample(path, "x,y,z:float32,r,g,b:uint8")
+    assert found["xyz"].tobytes() == np.array([row[:3] for row in rows], np.float32).tobytes()
+    assert found["rgb"].tolist() == [list(row[3:]) for row in rows]
+
+
+def test_comments_and_blank_lines(tmp_path: Path) -> None:
+    """What follows # or // is passed over, and so are blank lines."""
+    (tmp_path / "a.txt").write_text("# x y z\n//X Y Z\n\n1 2 3  # first\n  \n4 5 6\n")
+    assert sample(tmp_path / "a.txt", "x,y,z:float32")["xyz"].tolist() == [[1, 2, 3], [4, 5, 6]]
+    (tmp_path / "b.txt").write_text("# nothing\n")
+    assert sample(tmp_path / "b.txt", "x,y,z:float32")["xyz"].shape == (0, 3)
+
+
+def test_text_without_a_type_keeps_every_digit(tmp_path: Path) -> None:
+    """It is float64, and a note says how to have half."""
+    (tmp_path / "a.xyz").write_text("4500123.456789 1 2 7\n")
+    source = opened(tmp_path / "a.xyz", "x,y,z,t")
+    assert source.notes() == ["x, y, z, t: float64, as --columns says no type; t:float32 is half"]
+    assert sample(tmp_path / "a.xyz", "x,y,z,t")["xyz"][0, 0] == 4500123.456789
+
+
+@pytest.mark.parametrize(
+    ("columns", "fields"),
+    [
+        ("x,y,z:float,r,g,b:uchar", {"xyz": "float32", "rgb": "uint8"}),
+        ("x, y, z:double, nx,ny,nz:float32", {"xyz": "float64", "normal": "float32"}),
+        ("x,y,z:float32,red:uint8,green:uint8,blue:uint8", {"xyz": "float32", "rgb": "uint8"}),
+        ("x:float32,y:float64,z:float32", {"x": "float32", "y": "float64", "z": "float32"}),
+        ("r,x:float32", {"r": "float32", "x": "float32"}),
+        ("f_0,f_1:float32,label:int32", {"f": "float32", "label": "int32"}),
+    ],
+)
+def test_which_columns_are_one_field(tmp_path: Path, columns: str, fields: dict[str, str]) -> None:
+    """Columns become fields as the properties of PLY files do; r, g, b are red, green and blue."""
+    (tmp_path / "a.txt").write_text(" ".join("1" * len(columns.split(","))))
+    assert {f.name: f.dtype for f in opened(tmp_path / "a.txt", columns).fields} == fields
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ("x,y,z", "z has no type, which .bin files do not tell; give it after the last one, as in z:float32"),
+        ("x,y,,z:float32", "'' is no name"),
+        ("", "'' is no name"),
+        ("x,x:float32", "x is there twice"),
+        ("x,y:float32,x:uint8", "x is there twice"),
+        ("x:int64", "'int64' is no type; int8, uint8"),
+        ("a/b:float32", "--columns a/b:float32: "),
+    ],
+)
+def test_columns_that_are_none(tmp_path: Path, columns: str, words: str) -> None:
+    """A wrong name or type is refused before a file is looked at."""
+    kitti(tmp_path / "in")
+    with pytest.raises(UsageError, match=words):
+        opened(tmp_path / "in", columns)
+
+
+def test_files_that_hold_no_whole_rows(tmp_path: Path) -> None:
+    """A binary file of another size is named, with the columns that do not fit it."""
+    kitti(tmp_path / "in")
+    (tmp_path / "in/000001.bin").write_bytes(b"\0" * 20)
+    with pytest.raises(
+        SourceError, match=r"000001.bin: has 20 bytes, no multiple of the 16 bytes of a row of x float32"
+    ):
+        opened(tmp_path / "in")
+    skipped: list[SourceError] = []
+    source = open_sources([str(tmp_path / "in")], SourceOptions(columns=KITTI), skipped.append)
+    assert (len(source), len(skipped)) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("# c\n1 2 3\n\n4 5\n", r"a.txt: line 4: 3 columns are expected \(x, y, z\), 2 are there"),
+        ("1 2 3 4\n", "line 1: 3 columns are expected"),
+        ("1,2,3\n4,,6,7\n", "line 2: there is no value between two commas"),
+        (",1,2,3\n", "line 1: there is no value"),
+        ("\n3\n1 2 3\n", "line 2 says that there are 3 points, 1 are there"),
+    ],
+)
+def test_lines_that_are_no_rows(tmp_path: Path, text: str, words: str) -> None:
+    """They are found when the plan is made, and named by file and line."""
+    (tmp_path / "a.txt").write_text(text)
+    with pytest.raises(SourceError, match=words):
+        opened(tmp_path / "a.txt", "x,y,z:float32")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("1 2 3\n\n4 x 6\n", "line 3, column y: 'x' is not a number"),
+        ("1 2 3\n4 5 6.5\n", "line 2, column z: 6.5 does not fit uint8; give another type"),
+        ("1 2 300\n", "line 1, column z: 300 does not fit uint8"),
+    ],
+)
+def test_values_that_cannot_be_stored(tmp_path: Path, text: str, words: str) -> None:
+    """They are named by line and column, and by the number of their sample."""
+    (tmp_path / "a.txt").write_text(text)
+    with pytest.raises(SourceError, match=words) as caught:
+        sample(tmp_path / "a.txt", "x,y:float32,z:uint8")
+    assert caught.value.sample == 0
+
+
+def test_suffixes_count_only_with_columns(tmp_path: Path) -> None:
+    """A text next to pictures stays what it was; without columns the error says how clouds are packed."""
+    kitti(tmp_path / "in")
+    with pytest.raises(SourceError, match=r"\.bin, \.pts, \.txt, \.xyz with --columns x,y,z"):
+        open_sources([str(tmp_path / "in")])
+    with pytest.raises(UsageError, match="with --columns x,y,z"):
+        open_sources([str(tmp_path / "in/*.bin")])
+    (tmp_path / "in/calib.txt").write_text("P0: 7\n")
+    with pytest.raises(UsageError, match=r"files of \.bin and \.txt; name those of one"):
+        opened(tmp_path / "in")
+    assert len(opened(tmp_path / "in/*.bin")) == 3
+    np.save(tmp_path / "a.npy", np.zeros(3))
+    with pytest.raises(UsageError, match="--columns is for sources of clouds, and this one holds npy"):
+        opened(tmp_path / "a.npy")
+
+
+def test_files_that_changed_and_pointers(tmp_path: Path) -> None:
+    """A file that grew since the plan was made is an error, and so is a pointer of git-LFS."""
+    kitti(tmp_path / "in", (2,))
+    source = opened(tmp_path / "in")
+    np.zeros((3, 4), "<f4").tofile(tmp_path / "in/000000.bin")
+    with pytest.raises(SourceError, match="has changed since the plan"):
+        list(source.read())
+    (tmp_path / "in/000000.bin").write_text("version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(SourceError, match="git-LFS"):
+        opened(tmp_path / "in")
