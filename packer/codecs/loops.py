@@ -27,7 +27,7 @@ for _name, _address in compiled.addresses().items():
     # A name of our own: numba keeps what it compiled, in which functions go by their names.
     llvmlite.binding.add_symbol(f"packer_{_name}", _address)
 
-_int, _long, _pointer = types.int32, types.int64, types.intp
+_int, _long, _word64, _pointer = types.int32, types.int64, types.uint64, types.intp
 _lz4 = types.ExternalFunction("packer_LZ4_decompress_safe", _int(_pointer, _pointer, _int, _int))
 _blosc = types.ExternalFunction("packer_blosc_decompress_ctx", _int(_pointer, _pointer, _pointer, _int))
 _zstd_new = types.ExternalFunction("packer_ZSTD_createDCtx", _pointer())
@@ -48,8 +48,13 @@ _HASHES = types.Array(types.uint64, 1, "C")
 _LZ4, _BLOSC, _ZSTD = 0, 1, 2
 #: Bytes before the block of an LZ4 frame, and of the header of a blosc frame.
 _LZ4_SIZE, _BLOSC_HEADER = 4, 16
+#: Of that header: bits of its third byte, and in the upper three of them what made the blocks.
+_BY_BYTES, _COPIED, _BY_BITS, _UNKNOWN, _UNCUT = 1, 2, 4, 8, 16
+_BLOSC_LZ4, _BLOSC_ZSTD = 1, 4
 #: Bytes of a frame, at most: the decoders take some of these numbers as 32 bits.
 _MOST = 2**31 - 1
+#: Bytes of a blosc block up to which it is taken apart here: two rooms of its size are taken for that.
+_MOST_SPARE = 2**22
 
 
 @njit
@@ -89,6 +94,132 @@ def _restore_photo(values: Any, row: int, channels: int) -> None:  # pragma: no 
 
 
 @njit
+def _weave(planes: Any, out: Any, element: int) -> None:  # pragma: no cover
+    """Put the first bytes of all elements, then their second bytes, and so on, element by element into `out`."""
+    count = len(out) // element
+    for i in range(count):
+        for j in range(element):
+            out[element * i + j] = planes[j * count + i]
+
+
+@njit
+def _bytes_of_bits(block: Any, words: Any, element: int) -> None:  # pragma: no cover
+    """Put the bits that blosc shuffled together into bytes: first bytes of all elements first, in `words` (n,) uint64.
+
+    `block` is whole eights of elements. Of each byte of an element it has eight planes, one for each bit, in which a
+    byte holds that bit of eight elements. Eight such bytes are a square of bits, whose rows become columns by three
+    exchanges.
+    """
+    n = len(block) // element // 8
+    for byte in range(element):
+        planes = block[byte * 8 * n : (byte + 1) * 8 * n]
+        out = words[byte * n : (byte + 1) * n]
+        for i in range(n):
+            low = (
+                _word64(planes[0 * n + i])
+                | _word64(planes[1 * n + i]) << 8
+                | _word64(planes[2 * n + i]) << 16
+                | _word64(planes[3 * n + i]) << 24
+            )
+            high = (
+                _word64(planes[4 * n + i])
+                | _word64(planes[5 * n + i]) << 8
+                | _word64(planes[6 * n + i]) << 16
+                | _word64(planes[7 * n + i]) << 24
+            )
+            square = low | high << 32
+            swap = (square ^ (square >> 7)) & 0x00AA00AA00AA00AA
+            square ^= swap ^ (swap << 7)
+            swap = (square ^ (square >> 14)) & 0x0000CCCC0000CCCC
+            square ^= swap ^ (swap << 14)
+            swap = (square ^ (square >> 28)) & 0x00000000F0F0F0F0
+            out[i] = square ^ swap ^ (swap << 28)
+
+
+@njit
+def _unshuffle(stored: Any, words: Any, out: Any, element: int, by_bits: bool) -> None:  # pragma: no cover
+    """Undo blosc's shuffle of a block; all of these have its size. What is left after whole elements is as it is."""
+    count = len(out) // element
+    whole = count * element
+    if by_bits and count % 8:  # c-blosc leaves such blocks as they are
+        _copy(out.ctypes.data, stored.ctypes.data, len(out))
+        return
+    _copy(out.ctypes.data + whole, stored.ctypes.data + whole, len(out) - whole)
+    planes, out = stored[:whole], out[:whole]
+    if by_bits:
+        _bytes_of_bits(planes, words, element)
+        planes = words.view(np.uint8)[:whole]
+    # The same seven times: for numbers that are known when it is compiled, it becomes vector code.
+    if element == 1:
+        _weave(planes, out, 1)
+    elif element == 2:
+        _weave(planes, out, 2)
+    elif element == 3:
+        _weave(planes, out, 3)
+    elif element == 4:
+        _weave(planes, out, 4)
+    elif element == 6:
+        _weave(planes, out, 6)
+    elif element == 8:
+        _weave(planes, out, 8)
+    else:
+        _weave(planes, out, element)
+
+
+@njit
+def _decode_blosc(frame: Any, out: Any, spare: Any, words: Any, context: int) -> bool:  # pragma: no cover
+    """Decode a frame into `out`; return whether it could be.
+
+    Blocks of LZ4 and zstd are decoded here, all others by c-blosc, which takes most of the time of such frames to undo
+    the shuffle, and makes a decoder of zstd for every block.
+
+    Args:
+        spare: room for a block, (bytes,) uint8.
+        words: the same, (bytes / 8,) uint64.
+        context: a decoder of zstd.
+    """
+    # What `claims.py` does, too: c-blosc believes the sizes in a header.
+    if len(frame) < _BLOSC_HEADER or _word(frame, 4) != len(out) or _word(frame, 12) != len(frame):
+        return False
+    flags, element, block = _long(frame[2]), _long(frame[3]), _word(frame, 8)
+    if not 0 < block <= len(out):
+        return False
+    kind, shuffle = flags >> 5, flags & (_BY_BYTES | _BY_BITS)
+    is_known = frame[0] == 2 and frame[1] == 1 and not flags & (_COPIED | _UNKNOWN) and shuffle != _BY_BYTES | _BY_BITS
+    is_known = is_known and kind in (_BLOSC_LZ4, _BLOSC_ZSTD)
+    if not is_known or not element or block > len(spare) or (not flags & _UNCUT and block % element):
+        return bool(_blosc(frame.ctypes.data, out.ctypes.data, len(out), 1) == len(out))
+    blocks = -(-len(out) // block)
+    if len(frame) < _BLOSC_HEADER + 4 * blocks:
+        return False
+    for number in range(blocks):
+        part = out[number * block : min((number + 1) * block, len(out))]
+        room = spare[: len(part)] if shuffle else part
+        cuts = 1 if flags & _UNCUT or len(part) < block else element
+        size = len(part) // cuts
+        at = _word(frame, _BLOSC_HEADER + 4 * number)
+        for cut in range(cuts):
+            if not 0 < at <= len(frame) - 4:
+                return False
+            stored = _word(frame, at)
+            at += 4
+            if stored > len(frame) - at:
+                return False
+            source, target = frame.ctypes.data + at, room.ctypes.data + cut * size
+            if stored == size:
+                _copy(target, source, size)
+            elif kind == _BLOSC_LZ4:
+                if _lz4(source, target, stored, size) != size:
+                    return False
+            elif _zstd(context, target, size, source, stored) != size:
+                return False
+            at += stored
+        if shuffle:
+            _unshuffle(room, words[: len(part) // 8], part, element, shuffle == _BY_BITS)
+    return True
+
+
+@njit
 def _undo_filter(values: Any, row: int, channels: int) -> None:  # pragma: no cover
     if channels:
         _restore_photo(values, row, channels)
@@ -117,9 +248,11 @@ def decode(
         the number of the first frame that cannot be decoded, or n.
     """
     source, target = memory.ctypes.data, out.ctypes.data
-    context = _zstd_new() if codec == _ZSTD else 0
-    if codec == _ZSTD and not context:
+    context = _zstd_new() if codec != _LZ4 else 0
+    if codec != _LZ4 and not context:
         return 0
+    spare = max(0, min(sizes.max(), len(out), _MOST_SPARE)) if codec == _BLOSC and len(sizes) else 0
+    room, words = np.empty(spare, np.uint8), np.empty(spare // 8, np.uint64)
     done = 0
     while done < len(sizes):
         start, end, size, place = spans[done, 0], spans[done, 1], sizes[done], places[done]
@@ -136,12 +269,7 @@ def decode(
             if _lz4(source + start + _LZ4_SIZE, target + place, stored - _LZ4_SIZE, size) != size:
                 break
         elif codec == _BLOSC:
-            # What `claims.py` does, too: c-blosc believes the sizes in a header.
-            if stored < _BLOSC_HEADER or _word(memory, start + 4) != size or _word(memory, start + 12) != stored:
-                break
-            if _word(memory, start + 8) > max(size, 1):
-                break
-            if _blosc(source + start, target + place, size, 1) != size:
+            if not _decode_blosc(memory[start:end], out[place : place + size], room, words, context):
                 break
         else:
             # One frame, and one that says how much it holds.

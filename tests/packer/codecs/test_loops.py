@@ -20,6 +20,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba.core.caching import IndexDataCacheFile
+from numcodecs import blosc
 from stored_frames import (
     LIES,
     OUTSIDE,
@@ -104,6 +105,29 @@ def test_what_goes_in_comes_out(loops: ModuleType, codec: str, sizes: list[int],
     out = Guarded(len(one.wanted))
     assert run(loops, codec, one, out.out) == len(sizes)
     assert np.array_equal(out.out, one.wanted)
+    assert out.is_whole()
+
+
+@pytest.mark.parametrize("cname", ["lz4", "lz4hc", "zstd", "zlib", "blosclz"])
+@settings(max_examples=40, deadline=None)
+@given(
+    nbytes=st.one_of(st.integers(1, 600), st.integers(601, 20_000)),
+    element=st.integers(1, 20),
+    shuffle=st.integers(0, 2),
+    block=st.sampled_from([0, 1, 100, 128, 999, 4096, 9984, 2**20]),
+    high=st.sampled_from([2, 40]),
+)
+def test_blosc_of_any_settings(
+    loops: ModuleType, cname: str, nbytes: int, element: int, shuffle: int, block: int, high: int
+) -> None:
+    """Elements, blocks and ends of any size, shuffled or not: as c-blosc decodes them."""
+    count = -(-nbytes // element)
+    values = np.random.default_rng(nbytes).integers(0, high, count * element, np.uint8)
+    frame = np.frombuffer(blosc.compress(values.view(f"V{element}"), cname.encode(), 5, shuffle, block), np.uint8)
+    out, one = Guarded(len(values)), numbers([len(values)])
+    span = numbers([[0, len(frame)]])
+    assert loops.decode(compiled.CODECS["blosc"], frame, span, one, numbers([0]), one, 0, 0, out.out) == 1
+    assert np.array_equal(out.out, values)
     assert out.is_whole()
 
 
