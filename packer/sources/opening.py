@@ -193,7 +193,7 @@ def _open_pictures(
     kind: str, named: Mapping[str, str], options: SourceOptions, on_bad: OnBad, looking: Looking
 ) -> Source:
     from packer.sources.images.basicsr import open_basicsr
-    from packer.sources.images.clips import ClipSource, frames_note
+    from packer.sources.images.clips import ClipSource, units_note
     from packer.sources.images.opening import open_images
     from packer.sources.images.pillow import MAX_PIXELS
     from packer.sources.pairing import check_one_field
@@ -219,7 +219,7 @@ def _open_pictures(
             raise UsageError("--patch, --stride and --downscale cut single pictures, no clips; leave them out")
         return source
     if options.samples is None and options.label is None:
-        source.remarks += frames_note(source)
+        source.remarks += units_note(source)
     return _cut(_downscaled(source, options), options)
 
 

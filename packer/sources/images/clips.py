@@ -59,18 +59,27 @@ def fields_in_folders(found: Mapping[str, Found]) -> dict[str, Found] | None:
     return fields
 
 
-def frames_note(source: ImageSource) -> list[str]:
-    """Return a sentence if pictures that are a sample each look like the frames of clips."""
+def units_note(source: ImageSource) -> list[str]:
+    """Return a sentence if pictures that are a sample each look like clips, or like fields of the samples."""
     folders = by_folder(source.names)
-    for folder, places in folders.items():
-        sizes = (some[places] for some in source.sizes.values())
-        one_size = all((size == size[0]).all() for size in sizes)
-        if not (folder and len(places) > 1 and one_size and numbers_of([source.names[i] for i in places])):
-            return []
-    return [
-        f"each picture is a sample; the {len(folders):,} folders hold numbered pictures of one size: if these are "
-        "clips, `--samples folders` makes each one sample, (T, H, W, C)"
-    ]
+    if "" in folders or min(map(len, folders.values())) < 2:
+        return []
+    taken = f"each picture is a sample; the {len(folders):,} folders hold "
+    if all(_are_frames(source, places) for places in folders.values()):
+        return [
+            taken + "numbered pictures of one size: if these are clips, `--samples folders` makes each (T, H, W, C)"
+        ]
+    names = {frozenset(source.names[i].rpartition("/")[2] for i in places) for places in folders.values()}
+    if len(folders) > 1 and len(names) == 1 and len(source.fields) == 1:
+        shown = ", ".join(sorted(names.pop())[:NAMED])
+        return [taken + f"pictures of the same names ({shown}): if these are fields, say `--samples folders`"]
+    return []
+
+
+def _are_frames(source: ImageSource, places: Sequence[int]) -> bool:
+    sizes = [some[places] for some in source.sizes.values()]
+    one_size = all((size == size[0]).all() for size in sizes)
+    return one_size and numbers_of([source.names[i] for i in places]) is not None
 
 
 class Faults:

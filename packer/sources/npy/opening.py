@@ -110,7 +110,9 @@ def _open_rows(found: Mapping[str, Found]) -> RowSource:
     _check_lengths(fields)
     notes += _big_endian(fields)
     notes += [
-        f"field {name}: {len(arrays):,} files, one after another" for name, arrays in fields.items() if arrays[1:]
+        f"field {name}: the rows of {len(arrays):,} files, one after another; `--samples files` makes each a sample"
+        for name, arrays in fields.items()
+        if arrays[1:]
     ]
     files = dict.fromkeys(arrays[0].path for arrays in fields.values())
     if "" in found and len(files) > 1:

@@ -188,6 +188,11 @@ def test_the_wrong_unit_is_said(tmp_path, reds):
     source = source_of([f"lr={tmp_path}/LR", f"hr={tmp_path}/HR"])
     assert len(source) == 11
     assert any("each picture is a sample" in note and "`--samples folders`" in note for note in source.notes())
+    for name in ("a/left", "a/right", "b/left", "b/right"):
+        save(tmp_path / "views" / f"{name}.png")
+    (said,) = (note for note in source_of([str(tmp_path / "views")]).notes() if "each picture is a sample" in note)
+    assert "the same names (left, right): if these are fields, say `--samples folders`" in said
+    shutil.rmtree(tmp_path / "views")
     chosen = source_of([str(tmp_path / "LR")], source=SourceOptions(samples="files"))
     assert not any("--samples" in note for note in chosen.notes())
     with pytest.raises(UsageError, match="--patch, --stride and --downscale cut single pictures"):

@@ -273,6 +273,8 @@ def test_a_folder_named_as_a_field_is_its_parts(tmp_path):
     save(tmp_path / "10.npy", Y)
     save(tmp_path / "9.npy", Y + 1)
     assert read_joined(open_sources([f"y={tmp_path}"]))["y"].tolist() == [*(Y + 1), *Y]
+    (note,) = open_sources([f"y={tmp_path}"]).notes()
+    assert note == "field y: the rows of 2 files, one after another; `--samples files` makes each a sample"
     save(tmp_path / "8.npy", X)
     with pytest.raises(UsageError, match=r"rows of .* so that they are no parts of one array"):
         open_sources([f"y={tmp_path}"])
