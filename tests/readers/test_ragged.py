@@ -118,3 +118,13 @@ def test_fields_of_one_element_share_their_offsets(pack: Any, tmp_path: Path, co
         assert batch["xyz"].offsets is batch["rgb"].offsets
         assert batch["face"].offsets is not batch["xyz"].offsets
         assert batch["face"].offsets[-1] == len(batch["face"].values)
+
+
+def test_a_batch_for_pytorch_geometric(pack: Any, tmp_path: Path) -> None:
+    """Its `Batch` takes values, `batch_index` and `ptr`, and tells the clouds apart as if it had joined them itself."""
+    geometric = pytest.importorskip("torch_geometric.data")
+    batch = PackedDataset(_elements(pack, tmp_path, "none"))[[0, 2, 4]]
+    found = geometric.Batch(pos=batch["xyz"].values, batch=batch["xyz"].batch_index(), ptr=batch["xyz"].ptr)
+    joined = geometric.Batch.from_data_list([geometric.Data(pos=part) for part in batch["xyz"].to_list()])
+    assert all(torch.equal(found[key], joined[key]) for key in ("pos", "batch", "ptr"))
+    assert found.batch_size == joined.batch_size == batch["xyz"].batch_size
