@@ -24,8 +24,8 @@ from packer.format.schema import Field
 from readers.arrays import TORCH_DTYPES, Allocate, Numbers
 from readers.batch import Ragged, Views, share_offsets
 from readers.draws import Visits
-from readers.gather import fresh, own_parts, shared, take_rows
-from readers.shard_map import Addresses, Places
+from readers.gather import Records, fresh, own_parts, shared, take_rows
+from readers.shard_map import Addresses, Memory, Places
 
 #: Decoded frames that one field keeps between batches, unless a loader asks for more.
 CACHE_BYTES = 32 * 2**20
@@ -86,6 +86,7 @@ class FixedRaw:
         places: where its samples lie.
 
     Attributes:
+        unit: the elements that addresses count.
         row: number of the field in `addresses`.
         addresses: of this field alone, or of all fields that `join` has joined.
     """
@@ -101,12 +102,12 @@ class FixedRaw:
         at = places.span_at - places.first[chunk_shard] * self._row
         # Elements are addressed, not bytes: many are copied by torch, which is slow for single bytes.
         # Only a chunk small enough to lie within a page of the B-tree may be out of step; then bytes it is.
-        self._unit = _GATHERED.get(self._dtype, self._dtype)
+        self.unit = _GATHERED.get(self._dtype, self._dtype)
         if self._row and (at % self._dtype.itemsize).any():
-            self._unit = torch.uint8
-        self._at = at // self._unit.itemsize
-        self._length = self._row // self._unit.itemsize
-        self._records = places.memory.records(self._unit, self.field.np_dtype, self._shape)
+            self.unit = torch.uint8
+        self._at = at // self.unit.itemsize
+        self._length = self._row // self.unit.itemsize
+        self._records = self.records_of(places.memory)
         self.row = 0
         self.addresses = Addresses([places], [self._at], [self._length])
 
@@ -117,13 +118,17 @@ class FixedRaw:
         for row, reader in enumerate(readers):
             reader.row, reader.addresses = row, joined
 
+    def records_of(self, memory: Memory) -> Records:
+        """Return what gathers samples of this field from a memory that other datasets lie in too."""
+        return memory.records(self.unit, self.field.np_dtype, self._shape)
+
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
         """Address of each sample, in elements, (n,)."""
         return self.addresses.of(self.row, numbers)
 
     def spans(self, located: Numbers) -> Numbers:
         """Address and size in bytes of what `read` will touch, (n, 2)."""
-        return np.stack([located * self._unit.itemsize, np.full_like(located, self._row)], axis=1)
+        return np.stack([located * self.unit.itemsize, np.full_like(located, self._row)], axis=1)
 
     def read(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
         """The samples, (n, *shape), in new memory or in what `allocate` gives."""

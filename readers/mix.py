@@ -23,7 +23,7 @@ from readers.arrays import Allocate, Numbers
 from readers.batch import Ragged
 from readers.dataset import PackedDataset
 from readers.draws import Visits
-from readers.fields import FieldReader
+from readers.fields import FieldReader, FixedRaw
 from readers.gather import fresh
 from readers.opened import Opened
 from readers.order import Mixed
@@ -63,7 +63,7 @@ class Mix:
         self.weights = tuple(map(float, datasets.values()))
         self.stop = stop
         self.batches = batches
-        self.extras = tuple(extras)
+        self.extras = (extras,) if isinstance(extras, str) else tuple(extras)
         for number, dataset in enumerate(self.datasets):
             if not len(dataset):
                 raise UsageError(f"mix: dataset {number} has no samples: {dataset!r}")
@@ -121,12 +121,15 @@ class Mix:
     @property
     def readers(self) -> dict[str, FieldReader]:
         """What reads each field."""
-        starts = _starts([dataset.items.total for dataset in self.datasets])
-        shifts = self.opened.shifts
-        found: dict[str, FieldReader] = {
-            name: MixedReader([dataset.readers[name] for dataset in self.datasets], starts, shifts)
-            for name in self.datasets[0].readers
-        }
+        starts, opened = _starts([dataset.items.total for dataset in self.datasets]), self.opened
+        found: dict[str, FieldReader] = {}
+        for name in self.datasets[0].readers:
+            readers = [dataset.readers[name] for dataset in self.datasets]
+            raw = [reader for reader in readers if isinstance(reader, FixedRaw)]
+            if len(raw) == len(readers) and len({reader.unit for reader in raw}) == 1:
+                found[name] = MixedRaw(raw, starts, opened)
+            else:
+                found[name] = MixedReader(readers, starts, opened.shifts)
         return found | ({DATASET: WhichReader(starts)} if self.extras else {})
 
     @property
@@ -168,16 +171,17 @@ class MixedOpened:
     """The mapped shards of several datasets.
 
     Attributes:
+        memory: all of them, addressed as one.
         advisor: asks for the bytes of all of them.
         shifts: what to add to an address within each dataset to have that in the memory of all, (datasets,).
     """
 
     def __init__(self, opened: Sequence[Opened]) -> None:
         shards = [shard for each in opened for shard in each.shards]
-        memory = Memory(shards)
+        self.memory = Memory(shards)
         firsts = _starts([len(each.shards) for each in opened])[:-1]
-        self.shifts = memory.starts[firsts] - np.array([each.memory.starts[0] for each in opened], np.int64)
-        self.advisor = Advisor(memory, shards)
+        self.shifts = self.memory.starts[firsts] - np.array([each.memory.starts[0] for each in opened], np.int64)
+        self.advisor = Advisor(self.memory, shards)
 
 
 class MixedReader:
@@ -238,6 +242,32 @@ class MixedReader:
         """Return the places as the reader of one dataset has them."""
         width = self._widths[number]
         return located[:, 1 : 1 + width] if width else located[:, 1].copy()
+
+
+class MixedRaw:
+    """One uncompressed field of fixed shape, of several datasets: one gather from the memory of all."""
+
+    def __init__(self, readers: Sequence[FixedRaw], starts: Numbers, opened: MixedOpened) -> None:
+        self.field = readers[0].field
+        self._readers = readers
+        self._starts = starts
+        self._records = readers[0].records_of(opened.memory)
+        self._shifts = opened.shifts // readers[0].unit.itemsize  # maps begin with a page
+
+    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
+        """Return the address of each sample in the memory of all datasets, in elements, (n,)."""
+        located = np.empty_like(numbers)
+        for number, at in _by_dataset(numbers, self._starts):
+            located[at] = self._readers[number].locate(numbers[at] - self._starts[number]) + self._shifts[number]
+        return located
+
+    def spans(self, located: Numbers) -> Numbers:
+        """Return the address and size of the bytes that `read` will touch, (n, 2)."""
+        return self._readers[0].spans(located)
+
+    def read(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
+        """Return the samples, (n, *shape), in new memory or in what `allocate` gives."""
+        return self._records.tensor(located, allocate)
 
 
 class WhichReader:
@@ -324,7 +354,7 @@ def _check_arguments(datasets: Any, stop: str, batches: str, extras: Sequence[st
     for name, value, known in (("stop", stop, ("first", "all")), ("batches", batches, ("mixed", "one"))):
         if value not in known:
             raise UsageError(f"mix: {name} {value!r}: {known[0]!r} or {known[1]!r} is expected")
-    if isinstance(extras, str) or not set(extras) <= {DATASET}:
+    if extras != DATASET and not set(extras) <= {DATASET}:
         raise UsageError(f"mix: extras {extras!r}: ({DATASET!r},) is expected; name and number are a dataset's own")
 
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import translate
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+from posixpath import splitext
 from typing import Any, NamedTuple
 
 import msgspec
@@ -220,8 +221,11 @@ class _Named:
             return int(word) if word.isdecimal() and len(word) < 19 else -1
         if self._number_of is None:
             self._number_of = {name: number for number, name in enumerate(self._samples.names)}
-        tried = (name for text in (line, word) for name in (text, text.removesuffix(PurePosixPath(text).suffix)))
-        return next((self._number_of[name] for name in tried if name in self._number_of), -1)
+        for text in (line, word):
+            number = self._number_of.get(text, self._number_of.get(splitext(text)[0], -1))
+            if number >= 0:
+                return number
+        return -1
 
     def _fitting(self, split: str, pattern: str) -> NDArray[np.int64]:
         if self._samples.names is None:

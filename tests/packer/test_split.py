@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import h5py
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -249,6 +250,20 @@ def test_splits_that_a_source_knows(tmp_path):
     assert held(convert(Known(samples), tmp_path / "a", workers=0).path) == {"train": [0, 2], "empty": []}
     own = convert(Known(samples), tmp_path / "b", workers=0, splits={"all": 1.0}).path
     assert held(own) == {"all": [0, 1, 2]}
+
+
+def test_lists_of_robomimic_are_splits(tmp_path):
+    """What a file lists below `mask` is in the dataset, and read as its split."""
+    with h5py.File(tmp_path / "demos.h5", "w") as file:
+        for n in range(4):
+            file[f"data/demo_{n}/actions"] = np.full((3 + n, 7), n, np.float32)
+        file["mask/train"] = np.array([b"demo_3", b"demo_0"])
+        file["mask/valid"] = np.array([b"demo_1"])
+    options = SourceOptions(samples="groups:/data/*")
+    out = convert(tmp_path / "demos.h5", tmp_path / "out", source=options, workers=0).path
+    assert held(out) == {"train": [0, 3], "valid": [1]}
+    train = PackedDataset(out, split="train")
+    assert [int(train[n]["actions"][0, 0]) for n in range(len(train))] == [0, 3]
 
 
 def test_an_unfinished_conversion_with_other_splits_is_another_one(rows, tmp_path, monkeypatch):

@@ -29,7 +29,11 @@ FIELDS = (
     FieldSpec(name="text", dtype="uint8", kind="text", shape=(None,)),
 )
 #: Codecs of the three datasets: a batch may hold samples that are stored in quite different ways.
-CODECS = ("none", "flat=zstd,image=rowdelta+zstd,cloud=bitshuffle,picture=lz4,text=zstd,number=none", "lz4")
+CODECS = (
+    "none",
+    "flat=zstd,image=rowdelta+zstd,cloud=bitshuffle,picture=lz4,text=zstd,number=none",
+    "none,cloud=lz4,picture=zstd",
+)
 
 
 def make(first: int, count: int) -> list[dict[str, Any]]:
@@ -181,6 +185,16 @@ def test_batches_hold_the_samples_of_all_datasets(datasets: list[PackedDataset],
     assert set(seen) == set(SAMPLES)
     counts = np.bincount(np.array(seen) // 1000)
     assert np.abs(counts / len(seen) - [0.25, 0.5, 0.25]).max() < 0.05
+
+
+def test_uncompressed_fields_of_all_datasets(datasets: list[PackedDataset]) -> None:
+    """They are gathered together, whichever of the datasets lies first in memory."""
+    for pair in ((0, 2), (2, 0)):
+        mix = Mix({datasets[number]: 1 for number in pair}, stop="all")
+        batches = list(Loader(mix, 4, shuffle=True))
+        for batch in batches:
+            check(batch)
+        assert len({number // 1000 for batch in batches for number in batch["number"].tolist()}) == 2
 
 
 def test_an_epoch_that_ends_with_the_first_dataset(datasets: list[PackedDataset]) -> None:
