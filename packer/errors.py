@@ -9,7 +9,7 @@
         ├── ManifestError       manifest.json is wrong; says the place in it
         ├── UnfinishedError     there is no manifest yet; says how far it got
         ├── DamagedError        a file has the wrong size, a broken tree or a wrong checksum
-        ├── RemoteError         a file at a URL cannot be had: no connection, no access, no answer
+        ├── RemoteError         a file at a URL cannot be fetched: no connection, no access, no answer
         ├── MissingNameError    no sample has this name (also a KeyError)
         └── SampleIndexError    the number is outside the dataset (also an IndexError)
 

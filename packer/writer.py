@@ -179,7 +179,7 @@ class DatasetWriter:
             return None
         key = name_bytes(name, number)
         if key in self._names:
-            raise SourceError(f"sample {number} and one before it have one name, {name!r}; names must differ")
+            raise SourceError(f"sample {number} and one before it have the same name, {name!r}; names must differ")
         return key
 
     def _hold(self, sample: Sample, name: str | None) -> None:

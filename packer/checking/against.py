@@ -81,7 +81,9 @@ def compare(
     compared_samples = sum(shard.entry.samples for shard in shards)
     if compared_samples < manifest.samples:
         start = shards[0].first
-        _log.warning("compared: samples %d to %d alone, which the sources are of", start, start + compared_samples - 1)
+        _log.warning(
+            "only samples %d to %d were compared: the sources hold no others", start, start + compared_samples - 1
+        )
     return damages
 
 
@@ -104,11 +106,13 @@ def check_same_schema(manifest: Manifest, source: Source) -> None:
     seed = source.provenance().get("shuffled")
     if (seed is None or seed != manifest.origin.get("shuffled")) and not is_in_order(manifest.origin, manifest.samples):
         raise UsageError(
-            "the samples of the dataset were shuffled, so that they are in another order than in their source files; "
+            "the samples of the dataset were shuffled: their order is not that of the source files; "
             "compare and repair the dataset that it was packed from, then pack it again"
         )
     if (manifest.names is None) != (source.names is None):
-        raise UsageError("the samples of either the dataset or the source have names, those of the other have none")
+        raise UsageError(
+            "the samples of the dataset have names and those of the source have none, or the other way round"
+        )
 
 
 def compare_shard(

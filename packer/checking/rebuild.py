@@ -211,7 +211,7 @@ def _table(folder: Path, samples: int) -> str:
     named = _count(tables[0])
     if named not in (None, samples):
         raise DatasetError(
-            f"{tables[0]} has {named:,} names, the shards hold {samples:,} samples, so that they are not those of the "
+            f"{tables[0]} has {named:,} names, but the shards hold {samples:,} samples: they belong to another "
             "dataset; remove the table to take the shards as they are"
         )
     return tables[0].name

@@ -126,7 +126,7 @@ def check_shards(checks: Sequence[ShardCheck], workers: int) -> Iterator[tuple[i
     """
     for number, result in run(_check_apart, checks, workers, Limits(None, None)):
         if isinstance(result, Lost):
-            what = f"reading it ended the process that did ({result.ending}): see to the disk"
+            what = f"reading it crashed the process ({result.ending}): check the disk"
             yield number, Checked([Fault(what)])
         else:
             yield number, result

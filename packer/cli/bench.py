@@ -53,7 +53,7 @@ Told = Callable[[float, int], None]
     type=click.FloatRange(min=0, min_open=True, max=86400),
     default=45.0,
     show_default=True,
-    help="Measure for about so long, in all.",
+    help="About how long to measure, in all.",
 )
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw the rates: .png, .pdf, .svg.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, in seconds and bytes.")

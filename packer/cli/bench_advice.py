@@ -70,7 +70,7 @@ def _memory_reason(report: Report, is_cold: bool) -> str:
     size = size_text(report.file_bytes)
     if report.fits_memory:
         return f"The dataset ({size}) fits into the free memory: from the second epoch on it is read warm."
-    basis = "the cold rates count" if is_cold else "the first epoch's rates would count, but cold ones are not known"
+    basis = "the cold rates count" if is_cold else "the cold rates would count, but could not be measured"
     return f"The dataset ({size}) does not fit into the free memory: {basis}."
 
 

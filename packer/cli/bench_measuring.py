@@ -31,8 +31,8 @@ INDEXING, LOADER, DATALOADER = "ds[indices]", "Loader", "DataLoader"
 NO_TIME = "there was no time left; give more --seconds"
 _CANNOT_DROP = "this system does not let a program take files out of memory"
 _STAYED = (
-    "little or nothing came from the disk, though the files were to leave the memory: they are very small, their file "
-    "system lies in memory or keeps a cache of its own, or another program has them mapped"
+    "hardly anything was read from the disk, although the files were dropped from memory: they are very small, their "
+    "file system lies in memory or keeps a cache of its own, or another program has them mapped"
 )
 
 #: Shares of the time for warm and for cold rates.

@@ -119,7 +119,7 @@ def _advice_on_resuming(out: str, options: ConvertOptions) -> Iterator[None]:
     except SourceError as error:
         if error.sample is not None and options.on_error == "stop":
             kept = "finished shards are kept; " if _has_finished_shards(_place(out)) else ""
-            _log.warning("%swith --on-error skip --go-on the same command leaves out bad samples", kept)
+            _log.warning("%sthe same command with --on-error skip --go-on leaves out bad samples", kept)
         raise
 
 

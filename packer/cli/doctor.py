@@ -133,9 +133,7 @@ def _frames(manifest: Manifest) -> Iterator[Finding]:
 def _decoding(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
     if machine.one_by_one is not None and any(number_of(field.codec) is not None for field in manifest.fields):
         found = f"frames are decoded one by one: {machine.one_by_one}"
-        advice = (
-            "with the package numba, machine code decodes whole batches, at least twice as fast: make the package work"
-        )
+        advice = "the package numba decodes whole batches at least twice as fast: repair its installation"
         yield Finding("codec", found, advice, hurts=True)
 
 

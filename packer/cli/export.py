@@ -28,7 +28,9 @@ _log = logging.getLogger(__name__)
 )
 @click.option("--fields", "--field", metavar="A,B", help="Export these fields alone.")
 @click.option("--values", type=click.Choice(VALUES), help="basicsr-lmdb: what each value is.  [default: png]")
-@click.option("--overwrite", is_flag=True, help="Write into a folder that holds something; files of one name go.")
+@click.option(
+    "--overwrite", is_flag=True, help="Write into a folder that is not empty; files of the same name are replaced."
+)
 @log_options
 def export(dataset: Path, out: Path, to: str | None, fields: str | None, values: str | None, overwrite: bool) -> None:
     """Write the samples of DATASET as files into the folder OUT, by their names.

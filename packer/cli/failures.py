@@ -60,9 +60,6 @@ def report(error: BaseException) -> int | str | None:
 
 
 def _of_click(error: click.ClickException) -> int:
-    if type(error).__name__ == "NoArgsIsHelpError":  # older versions of click have no such class
-        _say(error.format_message())
-        return _WRONG_USAGE
     advice = ""
     if isinstance(error, click.UsageError) and error.ctx is not None:
         advice = f" (see `{error.ctx.command_path} --help`)"

@@ -78,7 +78,7 @@ def describe(place: str | Path) -> Description:
     """Return what the dataset in a folder or at a URL holds; a file that has another size is only warned of.
 
     Raises:
-        DatasetError: it is not a packed dataset, or unfinished, or cannot be had.
+        DatasetError: it is not a packed dataset, or unfinished, or cannot be fetched.
     """
     if is_url(place):
         return _describe_url(place)

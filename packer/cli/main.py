@@ -21,8 +21,8 @@ COMMANDS = {
     "repair": ("packer.cli.repair", "Make what is damaged again."),
     "codecs": ("packer.cli.codecs", "Try every codec on a sample of the sources."),
     "show": ("packer.cli.show", "Draw some samples as a contact sheet."),
-    "stats": ("packer.cli.stats", "Say between which values each field and channel lies."),
-    "bench": ("packer.cli.bench", "Measure how fast it is read, in every setting."),
+    "stats": ("packer.cli.stats", "Say minimum, maximum, mean and deviation of each field and channel."),
+    "bench": ("packer.cli.bench", "Measure how fast a dataset is read, in every setting."),
     "doctor": ("packer.cli.doctor", "Say which settings suit this machine, and what will hurt."),
     "warm": ("packer.cli.warm", "Put a dataset into memory before it is read."),
     "export": ("packer.cli.export", "Write a packed dataset as PNG, PLY or HDF5 files again."),
@@ -31,6 +31,31 @@ COMMANDS = {
     "merge": ("packer.cli.merge", "Make one dataset of several, without packing again."),
     "repack": ("packer.cli.repack", "Pack a dataset with another codec, shard size or order."),
 }
+
+#: What `packer` says by itself.
+GUIDE = """\
+packer turns images, point clouds, HDF5 and NumPy files into packed datasets,
+which PyTorch reads at the speed of memory.
+
+Pack    packer plan lr=DIV2K/LR_x4 hr=DIV2K/HR     how large, how long: writes nothing
+        packer convert lr=DIV2K/LR_x4 hr=DIV2K/HR div2k.packed
+        packer convert scans/ scans.packed         also train.h5, images.npy, ...
+
+Look    packer info div2k.packed                   fields, codecs, sizes, names
+        packer show div2k.packed -o sheet.png      some samples as a picture
+
+Check   packer verify div2k.packed                 every byte; `packer repair` mends
+
+Read    from readers import Loader, PackedDataset
+        for batch in Loader(PackedDataset("div2k.packed"), 16, shuffle=True): ...
+        packer bench div2k.packed                  which settings are fastest here
+
+Change  packer append div2k.packed lr=more/LR hr=more/HR
+        packer split div2k.packed train=0.9 valid=0.1
+        packer export div2k.packed div2k.png       back to files
+
+packer --help lists all commands; packer COMMAND --help says all of one.
+"""
 
 
 class Program(click.Group):
@@ -44,6 +69,13 @@ class Program(click.Group):
     def __init__(self, *args: Any, commands_by_name: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._modules = commands_by_name
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Show the guide if nothing was asked for, which is wrong usage as before."""
+        if not args and not ctx.resilient_parsing:
+            click.echo(GUIDE, err=True, nl=False)
+            ctx.exit(2)
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._modules)

@@ -32,27 +32,27 @@ _SOURCE = (
     ),
     click.option("--max-pixels", type=click.IntRange(min=1), help="Images: refuse larger ones."),
     click.option(
-        "--patch", type=click.IntRange(min=1), help="Images: cut squares of so many pixels of the largest field."
+        "--patch", type=click.IntRange(min=1), help="Images: cut squares of this many pixels from the largest field."
     ),
     click.option(
         "--stride", type=click.IntRange(min=1), help="Images: pixels from one square to the next.  [default: --patch]"
     ),
     click.option(
-        "--downscale", type=click.IntRange(min=2), help="Images: make a field lr, so many times as small, by bicubic."
+        "--downscale", type=click.IntRange(min=2), help="Images: make a field lr, this many times smaller, by bicubic."
     ),
     click.option(
         "--kernel",
         type=click.Choice(["pillow", "matlab"]),
         default="pillow",
         show_default=True,
-        help="--downscale: whose bicubic; papers on super-resolution use MATLAB's.",
+        help="--downscale: which bicubic; papers on super-resolution use MATLAB's.",
     ),
     click.option(
         "--fields",
         default="same",
         show_default=True,
         metavar="same|common|all|A,B",
-        help="PLY: what to take where files differ in their fields.",
+        help="PLY: which fields to take if the files differ in them.",
     ),
     click.option("--cast", multiple=True, metavar="FIELD=DTYPE", help="PLY: convert a field, as in xyz=float32."),
     click.option(
@@ -65,7 +65,7 @@ _SOURCE = (
         type=click.Choice(["numbered", "none"]),
         default="numbered",
         show_default=True,
-        help="PLY: make one field of numbered properties, rot of rot_0 to rot_3, or one of each.",
+        help="PLY: make one field of numbered properties (rot of rot_0 to rot_3), or a field of each.",
     ),
     click.option(
         "--columns",
@@ -106,7 +106,7 @@ _SOURCE = (
         default="utf-8",
         show_default=True,
         metavar="NAME",
-        help="HDF5: how text is written that the file does not say to be UTF-8, such as latin-1.",
+        help="HDF5: encoding of text that the file does not mark as UTF-8, such as latin-1.",
     ),
 )
 
@@ -299,7 +299,7 @@ def check_out(sources: Sequence[str], out: str) -> None:
     from packer.remote.store import is_url
 
     if not sources:
-        raise click.UsageError(f"{out} stands alone; name the sources, and after them OUT, the folder to pack into")
+        raise click.UsageError(f"{out} is the only path; give the sources first, and then OUT, the folder to pack into")
     name, equals, path = out.partition("=")
     if not (name and equals and path) or os.sep in name:
         return
@@ -321,7 +321,7 @@ def dataset_first(usage: str) -> Iterator[None]:
     try:
         yield
     except NoDatasetError as error:
-        raise NoDatasetError(f"{error}; DATASET stands before its sources: `{usage}`") from None
+        raise NoDatasetError(f"{error}; give DATASET before its sources: `{usage}`") from None
 
 
 def _complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -32,7 +32,9 @@ _RIGHT = ("raw", "stored", "ratio")
 @sources_argument
 @conversion_options
 @click.option(
-    "--workers", type=click.IntRange(min=1), help="Processes to tell the time for.  [default: as many as processors]"
+    "--workers",
+    type=click.IntRange(min=1),
+    help="Number of processes to estimate the time for.  [default: as many as processors]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with exact bytes.")
 @log_options

@@ -26,7 +26,7 @@ from packer.split import split as run
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Another one chooses other samples for fractions.",
+    help="Seed of the random choice of samples for fractions.",
 )
 @log_options
 def split(dataset: Path, rules: tuple[str, ...], by: str, seed: int) -> None:

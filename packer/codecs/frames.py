@@ -211,7 +211,7 @@ def _inside(
     """
     for (start, end), size, place in zip(frames.spans.tolist(), frames.sizes.tolist(), places.tolist(), strict=True):
         if not (0 <= start <= end <= held and 0 <= size <= room - place <= room):
-            raise ValueError("a frame does not lie, or does not go, where an index says")
+            raise ValueError("an index points outside of the stored or the decoded bytes")
         yield (start, end), size, place
 
 

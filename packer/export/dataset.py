@@ -142,7 +142,7 @@ def _made(source: PackedSource) -> Iterator[str]:
     """Yield what is not as it was in the source files, because it was not packed that way."""
     origin = source.origin
     if origin.get("patch") is not None:
-        yield f"squares of {origin['patch']} pixels are written, as they were packed, and not the pictures they are of"
+        yield f"squares of {origin['patch']} pixels are written, as packed: the dataset does not hold whole pictures"
     if origin.get("downscale") is not None and any(spec.name == "lr" for spec in source.fields):
         yield f"the field lr was made {origin['downscale']} times as small as the pictures; the source had none"
 

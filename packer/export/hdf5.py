@@ -36,7 +36,9 @@ from packer.sources.base import Block
 from packer.sources.packed import PackedSource
 
 _SUFFIX = ".h5"
-_NO_GROUPS = "the samples are in another order than in their files: they are rows of one, and no groups with attributes"
+_NO_GROUPS = (
+    "the samples are in another order than in their files: they are written as rows, without groups or attributes"
+)
 #: Files and paths that a note names.
 _SHOWN = 5
 
@@ -356,7 +358,7 @@ def _one_file(
             notes.append(_NO_GROUPS)
         plain = _Origin(paths={spec.name: f"/{spec.name}" for spec in source.fields})
         return _Segment(file, 0, len(source), plain, Described())
-    notes.append("the samples are in another order than in their files, so that all are in one file")
+    notes.append("the samples are in another order than in their files, so all are written to one file")
     described = _common([described for origin in of_all for described in origin.files])
     return _Segment(file, 0, len(source), of_all[0], described)
 
@@ -374,7 +376,7 @@ def _files_of_rows(
     files = list(origin.files) or [Described(name=file, samples=stop - start)]
     if sum(described.samples for described in files) != stop - start:
         if len(files) > 1:
-            notes.append("samples of the source were left out, so that those of all its files are in one file")
+            notes.append("samples of the source were left out, so all others are written to one file")
         files = [msgspec.structs.replace(_common(files), samples=stop - start)]
     for described in files:
         end = start + described.samples

@@ -90,13 +90,15 @@ def _planned_bytes(names: Iterable[bytes], by_name: _Sorted) -> int:
     for number, name in enumerate(names):
         if not 0 < len(name) <= MAX_NAME:
             shown = name[:40].decode(errors="replace")
-            raise SourceError(f"the name {shown!r}... has {len(name)} bytes, 1 to {MAX_NAME} fit")
+            raise SourceError(f"the name {shown!r}... has {len(name)} bytes; 1 to {MAX_NAME} are allowed")
         put(1 + 8, len(name))
         by_name.add(name, number)
     before = (b"", 0)
     for name, number in by_name:
         if name == before[0]:
-            raise SourceError(f"samples {before[1]} and {number} have one name, {name.decode()!r}; names must differ")
+            raise SourceError(
+                f"samples {before[1]} and {number} have the same name, {name.decode()!r}; names must differ"
+            )
         before = (name, number)
         put(1 + len(name), 8)
     replay.commit()

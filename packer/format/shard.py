@@ -119,7 +119,8 @@ class Shard:
         # Its number is not looked at: in a dataset that was merged it is that of the dataset it was packed for.
         if (header.samples, header.fields) != (samples, tuple(fields)):
             raise DamagedError(
-                f"{self.path}: its header tells of {header.samples} samples, or of other fields; another file?"
+                f"{self.path}: its header tells of {header.samples} samples, or of other fields than the manifest: "
+                "is it the shard of another dataset?"
             )
         return header
 

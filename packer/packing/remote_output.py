@@ -45,7 +45,7 @@ class RemoteOutput:
 
     Raises:
         UsageError: a dataset or something else is at the URL, or the same is being done now.
-        WriteError: the URL or the cache cannot be had.
+        WriteError: the URL or the cache cannot be fetched.
     """
 
     def __init__(self, url: str, overwrite: bool = False) -> None:

@@ -33,7 +33,7 @@ def fetch_all(remote: RemoteFolder, entries: Iterable[FileEntry], folder: Path) 
 
     Raises:
         DamagedError: a file is missing behind the URL, or is not what the manifest says.
-        RemoteError: it cannot be had.
+        RemoteError: it cannot be fetched.
         DatasetError: the cache cannot be written.
     """
     missing = [entry for entry in entries if not is_whole(folder, entry)]
@@ -125,7 +125,7 @@ class Mirror:
 
         Raises:
             UsageError: what the URL needs is not installed, or the limit is none.
-            RemoteError: the manifest cannot be had.
+            RemoteError: the manifest cannot be fetched.
             DatasetError: there is no packed dataset.
             ManifestError: the manifest is wrong.
         """
@@ -158,7 +158,7 @@ class Mirror:
 
         Raises:
             DamagedError: a file is missing or has the wrong digest.
-            RemoteError: it cannot be had.
+            RemoteError: it cannot be fetched.
             UsageError, DatasetError: there is no room in the cache.
         """
         return self._fetch([shard for shard in manifest.shards if shard.samples], wanted)

@@ -140,7 +140,7 @@ class RemoteFolder:
 
         Raises:
             FileNotFoundError: there is no such file.
-            RemoteError: it cannot be had.
+            RemoteError: it cannot be fetched.
         """
         path = self._path(name)
         return attempted(self.url_of(name), lambda: bytes(self._fs.cat_file(path, start=0, end=most)))

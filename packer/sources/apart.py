@@ -130,7 +130,7 @@ class Lost:
     def error(self) -> SourceError:
         """The error of whatever was being read."""
         if self.kind == "crash":
-            return SourceError(f"reading it crashes the process that does ({self.ending})")
+            return SourceError(f"reading it crashes the process ({self.ending})")
         if self.kind == "time":
             much, advice = f"{self.limits.seconds:g} s", "raise --read-timeout if the file is merely slow"
             return SourceError(f"reading it takes more than {much}; {advice}")

@@ -24,7 +24,8 @@ def name_bytes(name: str, number: int) -> bytes:
         raise no_text(f"sample {number}: its name {_short(name)}", error) from None
     if not 0 < len(encoded) <= MAX_NAME:
         raise SourceError(
-            f"sample {number}: its name {_short(name)} has {len(encoded)} bytes, 1 to {MAX_NAME} fit; name it otherwise"
+            f"sample {number}: its name {_short(name)} has {len(encoded)} bytes; 1 to {MAX_NAME} are allowed; "
+            "name it otherwise"
         )
     if b"\0" in encoded:
         raise SourceError(f"sample {number}: its name {_short(name)} has a NUL in it; name it otherwise")

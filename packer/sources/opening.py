@@ -285,7 +285,7 @@ def _several(split: Sequence[tuple[str, str]]) -> UsageError:
     if name:
         return UsageError(f"{paths[0]} and {paths[1]} are both named {name}=; each field takes one source")
     return UsageError(
-        f"{len(paths)} sources stand without FIELD=, {paths[0]} and {paths[1]} among them: quote a pattern, as in "
+        f"{len(paths)} sources are given without FIELD=, {paths[0]} and {paths[1]} among them: quote a pattern, as in "
         "'train_*.h5', to take all its files as one source, or name the field of each, as in lr=LR hr=HR"
     )
 

@@ -316,5 +316,5 @@ def test_a_file_that_ends_the_process_is_damaged(tmp_path, monkeypatch):
     report = verify(tmp_path / "d", workers=2)
     (damage,) = report.damages
     assert (damage.file, damage.samples) == ("shards/00002.lmdb", None)
-    assert damage.what == "reading it ended the process that did (SIGBUS): see to the disk"
+    assert damage.what == "reading it crashed the process (SIGBUS): check the disk"
     assert report.frames == 5

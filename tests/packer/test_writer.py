@@ -107,7 +107,7 @@ def test_names_are_given_to_all_or_to_none(tmp_path: Path) -> None:
 
 def test_two_samples_of_one_name_are_refused(tmp_path: Path) -> None:
     """Names differ, or nobody could tell the samples apart."""
-    with pytest.raises(SourceError, match="one name, 'a'"):
+    with pytest.raises(SourceError, match="the same name, 'a'"):
         write(tmp_path / "d", [({"x": 1}, "a"), ({"x": 2}, "a")])
     with pytest.raises(UnfinishedError):
         PackedDataset(tmp_path / "d")
@@ -133,11 +133,11 @@ REFUSED = [
     ({"x": np.zeros(3, np.int32)}, "fresh", "x"),
     ({"x": np.zeros(3, np.int32), "t": f"ab{LONE}"}, "fresh", r"field 't' cannot be stored as UTF-8: its letter 2"),
     ({"x": np.zeros(3, np.int32), "t": ""}, LONE, r"its name '\\ud800' cannot be stored as UTF-8"),
-    ({"x": np.zeros(3, np.int32), "t": ""}, "n" * 511, "its name 'nnn.* has 511 bytes, 1 to 510 fit"),
+    ({"x": np.zeros(3, np.int32), "t": ""}, "n" * 511, "its name 'nnn.* has 511 bytes; 1 to 510 are allowed"),
     ({"x": np.zeros(3, np.int32), "t": ""}, "é" * 256, "512 bytes"),
     ({"x": np.zeros(3, np.int32), "t": ""}, "", "0 bytes"),
     ({"x": np.zeros(3, np.int32), "t": ""}, "a\0b", r"its name 'a\\x00b' has a NUL in it"),
-    ({"x": np.zeros(3, np.int32), "t": ""}, "0", "one before it have one name, '0'"),
+    ({"x": np.zeros(3, np.int32), "t": ""}, "0", "one before it have the same name, '0'"),
 ]
 
 

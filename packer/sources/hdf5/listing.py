@@ -157,7 +157,7 @@ class _Identities:
 
 _NETCDF_PLACEHOLDER = "This is a netCDF dimension but not a netCDF variable"
 #: Why a dataset without axes is left out.
-SINGLE = "is a single value, not one a sample"
+SINGLE = "is a single value, not one for each sample"
 
 
 @dataclass(frozen=True)

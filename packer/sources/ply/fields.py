@@ -261,7 +261,7 @@ def agreeing(members: Sequence[Member], choice: Choice, on_bad: OnBad) -> tuple[
 def _difference(expected: Mapping[str, Rule], found: Mapping[str, Rule], choice: Choice, first: str) -> str:
     """Return how a file's fields differ from those expected, as a sentence; empty if they fit."""
     parts = [
-        f"{name} is {found[name]} where {expected[name]} is expected"
+        f"{name} is {found[name]}, {expected[name]} is expected"
         for name in expected
         if name in found and found[name].layout != expected[name].layout
     ]

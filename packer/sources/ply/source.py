@@ -190,7 +190,7 @@ def _remarks(members: Sequence[Member]) -> list[str]:
     if not stray:
         return []
     line = stray[0].header.stray[0][:60]
-    return [f"header lines without meaning passed over in {len(stray)} files, such as {line!r} in {stray[0].name}"]
+    return [f"header lines that mean nothing are ignored in {len(stray)} files, such as {line!r} in {stray[0].name}"]
 
 
 def _origin_of(members: Sequence[Member], fields: Choice, cast: Mapping[str, str], triangulate: bool) -> dict[str, Any]:

@@ -142,7 +142,7 @@ def test_out_forgotten(refused, pairs, tmp_path, monkeypatch, option):
     for last in ("hr=pairs/hr", "hr=pairs/hr/*.png", "hr=s3://bucket/hr"):
         refused(2, ["convert", "lr=pairs/lr", last, *option], "OUT is missing", last)
     for last in ("hr=pairs/hr", "pairs/hr"):
-        refused(2, ["convert", last, *option], f"{last} stands alone", "OUT")
+        refused(2, ["convert", last, *option], f"{last} is the only path", "OUT")
     assert [path.name for path in tmp_path.iterdir()] == ["pairs"]
 
 

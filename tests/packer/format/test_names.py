@@ -79,7 +79,7 @@ def test_names_sorted_in_runs_make_the_same_file(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(names_module, "RUN_NAMES", 30)
     write_names(tmp_path / "many", listed)
     assert (tmp_path / "one").read_bytes() == (tmp_path / "many").read_bytes()
-    with pytest.raises(SourceError, match="samples 7 and 5000 have one name"):
+    with pytest.raises(SourceError, match="samples 7 and 5000 have the same name"):
         write_names(tmp_path / "twice", [*listed, listed[7]])
 
 
@@ -123,7 +123,7 @@ def test_the_two_kinds_of_keys_do_not_meet(tmp_path: Path) -> None:
 
 def test_two_samples_of_one_name_are_refused(tmp_path: Path) -> None:
     """Both numbers and the name stand in the message; nothing is written."""
-    with pytest.raises(SourceError, match="samples 0 and 2 have one name, 'ä'"):
+    with pytest.raises(SourceError, match="samples 0 and 2 have the same name, 'ä'"):
         write_names(tmp_path / "names", ["ä".encode(), b"b", "ä".encode()])
     assert not (tmp_path / "names").exists()
 
@@ -131,7 +131,7 @@ def test_two_samples_of_one_name_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", "x" * (MAX_NAME + 1), "x" + "ä" * 300])
 def test_names_of_no_or_too_many_bytes_are_refused(tmp_path: Path, name: str) -> None:
     """The limits stand in the message, also where the name is cut within a character to be shown."""
-    with pytest.raises(SourceError, match="1 to 510 fit"):
+    with pytest.raises(SourceError, match="1 to 510 are allowed"):
         write_names(tmp_path / "names", [b"a", name.encode()])
 
 
