@@ -102,6 +102,12 @@ _SOURCE = (
         help="HDF5: keep this dataset once, as ds.constants: it is the same for all samples, as a grid is.",
     ),
     click.option(
+        "--sparse",
+        multiple=True,
+        metavar="PATH",
+        help="HDF5: pack rows of this sparse matrix (data, indices, indptr), as X.indices and X.data.",
+    ),
+    click.option(
         "--encoding",
         default="utf-8",
         show_default=True,
@@ -242,6 +248,7 @@ def _source_options(given: dict[str, Any]) -> SourceOptions:
         encoding=given.pop("encoding"),
         attrs=given.pop("attr"),
         once=given.pop("once"),
+        sparse=given.pop("sparse"),
         mode=given.pop("mode"),
         palette=given.pop("palette"),
         max_pixels=given.pop("max_pixels"),

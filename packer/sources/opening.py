@@ -26,7 +26,7 @@ LOOK_AT = 10_000
 
 
 _CONCERNS = {
-    **dict.fromkeys(("pick", "skip", "axis", "encoding", "attrs", "once"), ("hdf5",)),
+    **dict.fromkeys(("pick", "skip", "axis", "encoding", "attrs", "once", "sparse"), ("hdf5",)),
     "samples": tuple(UNITS_OF),
     **dict.fromkeys(("mode", "palette", "max_pixels", "patch", "stride", "downscale", "kernel"), ("images", "basicsr")),
     **dict.fromkeys(("fields", "cast", "triangulate", "group"), ("ply",)),
@@ -52,6 +52,7 @@ class SourceOptions:
         encoding: HDF5: of text that the file does not say to be UTF-8, such as `latin-1`.
         attrs: HDF5: attributes of the files, datasets or groups that are samples, which become fields.
         once: HDF5: datasets that are the same for all samples, and kept once.
+        sparse: HDF5: groups of `data`, `indices` and `indptr`, whose rows are two fields each.
         mode: images: `gray`, `rgb` or `rgba`; None keeps what the files hold.
         palette: images: `colour` or `index`.
         max_pixels: images: larger ones are refused; None for the source's own limit.
@@ -74,6 +75,7 @@ class SourceOptions:
     encoding: str = "utf-8"
     attrs: tuple[str, ...] = ()
     once: tuple[str, ...] = ()
+    sparse: tuple[str, ...] = ()
     mode: str | None = None
     palette: str = "colour"
     max_pixels: int | None = None
@@ -176,6 +178,7 @@ def _open(
         encoding=options.encoding,
         attrs=options.attrs,
         once=options.once,
+        sparse=options.sparse,
         limits=limits,
         looking=looking,
     )

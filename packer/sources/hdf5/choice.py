@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import h5py
 
@@ -27,6 +27,7 @@ class Request:
         axis: number of the sample axis, from the end if negative.
         encoding: of text that is not UTF-8 by its type.
         attrs: names of attributes of a unit that become fields.
+        sparse: paths of groups whose `data`, `indices` and `indptr` are a sparse matrix, of which rows are samples.
         once: paths, in a unit or from the root of the file, of what is the same for all samples and kept once.
     """
 
@@ -36,6 +37,12 @@ class Request:
     encoding: str = "utf-8"
     attrs: tuple[str, ...] = ()
     once: tuple[str, ...] = ()
+    sparse: tuple[str, ...] = ()
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Return the paths of what is no field by itself."""
+        return (*self.skip, *self.once, *self.sparse)
 
 
 def check_request(fields: Mapping[str, str] | None, encoding: str) -> None:
@@ -70,7 +77,9 @@ def chosen(entries: Sequence[Listed], request: Request, kind: str | None, path: 
         for name, where in request.fields.items():
             wanted.update(_picked(entries, name, where, path))
     else:
-        wanted = _all(entries, (*request.skip, *request.once), kind, path)
+        wanted = _all(entries, request.left_out, kind, path)
+    for group in request.sparse:
+        wanted.update(_sparse(entries, group.strip("/"), path))
     check_count(len(wanted))
     _check_names(wanted, path)
     _check_axis(entries, wanted, kind, path)
@@ -89,7 +98,7 @@ def columns_of(wanted: Mapping[str, Listed], encoding: str) -> tuple[Column, ...
             leaf = entry.leaf
             spec = FieldSpec(name=name, dtype=leaf.dtype, kind=leaf.kind, shape=leaf.shape)
             encodings = tuple(dict.fromkeys(["utf-8", encoding] if leaf.charset == "utf-8" else [encoding]))
-            found.append(Column(spec, entry.dataset, entry.members, encodings))
+            found.append(Column(spec, entry.dataset, entry.members, encodings, starts=entry.starts))
     return tuple(found)
 
 
@@ -100,7 +109,7 @@ def conversions(wanted: Iterable[Listed]) -> list[str]:
 
 def is_wanted(entry: Listed, request: Request) -> bool:
     """Return whether an entry becomes a field if it can, and if it is not picked by name."""
-    return not request.fields and not is_skipped(entry, (*request.skip, *request.once))
+    return not request.fields and not is_skipped(entry, request.left_out)
 
 
 def is_skipped(entry: Listed, skip: Collection[str]) -> bool:
@@ -156,6 +165,28 @@ def _all(entries: Sequence[Listed], skip: Collection[str], kind: str | None, pat
     raise SourceError(
         f"{what}{more}. Leave out with {skips}, or pick fields with --field NAME=/path.{advice(kind)}", path
     )
+
+
+def _sparse(entries: Sequence[Listed], group: str, path: str) -> dict[str, Listed]:
+    """Return the two fields that a sparse matrix becomes: of each row the numbers of its columns, and its values.
+
+    Raises:
+        SourceError: the group holds no such matrix.
+    """
+    held = {e.path: e for e in entries if e.leaf is not None and not e.leaf.shape and e.leaf.kind == "array"}
+    parts = {name: held.get(f"/{group}/{name}") for name in ("indices", "data", "indptr")}
+    starts = parts.pop("indptr")
+    if starts is None or None in parts.values():
+        raise SourceError(
+            f"/{group} for --sparse holds no data, indices and indptr of one axis; {_listing(entries)}", path
+        )
+    return {
+        f"{group.replace('/', '.')}.{name}": replace(
+            entry, leaf=replace(entry.leaf, shape=(None,)), samples=(starts.samples or 1) - 1, starts=starts.dataset
+        )
+        for name, entry in parts.items()
+        if entry is not None and entry.leaf is not None
+    }
 
 
 def _check_names(wanted: Mapping[str, Listed], path: str) -> None:
@@ -235,7 +266,7 @@ def advice(kind: str | None) -> str:
     if kind == "anndata":
         return (
             " This is an AnnData (h5ad) file: its cells are the rows of obs/... and obsm/..., and of X where X is"
-            " not sparse; pick from those."
+            " not sparse, or --sparse X takes it; pick from those."
         )
     if kind == "10x":
         return (

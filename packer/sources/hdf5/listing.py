@@ -174,6 +174,7 @@ class Listed:
         aside: why it is left out without harm, as a phrase that follows the path.
         note: what is not stored as it is in the file, as a phrase that follows the path.
         same: path of the dataset or group that this is another name of.
+        starts: path of the dataset that tells where in this one each sample starts, if rows of it are no samples.
     """
 
     dataset: str
@@ -185,6 +186,7 @@ class Listed:
     aside: str | None = None
     note: str | None = None
     same: str | None = None
+    starts: str = ""
 
     @property
     def path(self) -> str:

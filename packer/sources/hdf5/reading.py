@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from packer.errors import SourceError, shortened
 from packer.sources.base import Block, Source
 from packer.sources.hdf5.file import faults_named
+from packer.sources.hdf5.listing import text_attribute
 from packer.sources.hdf5.storage import dataset_at
 from packer.sources.hdf5.types import Column, swaps_are_forgotten
 
@@ -81,19 +82,21 @@ class FileBlocks:
         self._columns = columns
         self._start, self._stop = start, stop
         with faults_named(path, "opening the datasets"):
-            names = dict.fromkeys(c.dataset for c in columns)
+            self._sparse = {c.spec.name: SparseRows(file, path, c) for c in columns if c.starts}
+            names = dict.fromkeys(c.dataset for c in columns if not c.starts)
             datasets = {name: dataset_at(file, path, name, stop)[0] for name in names}
             for name, dataset in datasets.items():
                 have = dataset.shape[axis]
                 if have < stop:
                     raise SourceError(f"dataset {name} has {have:,} rows now: the file has changed", path)
-            total = max(1, sum(row_bytes(dataset, axis) for dataset in datasets.values()))
+            total = sum(row_bytes(dataset, axis) for dataset in datasets.values())
+            total = max(1, total + sum(rows.row_bytes for rows in self._sparse.values()))
             # By size, but enough for each that the few large chunks of small rows (labels) are decoded once.
             self._rows = {
                 name: DatasetRows(d, axis, stop, _HELD_BYTES * max(row_bytes(d, axis), total // len(datasets)) // total)
                 for name, d in datasets.items()
             }
-        self._is_variable = any(d.dtype.hasobject for d in datasets.values())
+        self._is_variable = bool(self._sparse) or any(d.dtype.hasobject for d in datasets.values())
         # Samples a block, a multiple of the longest chunk that fits.
         run = max(1, BLOCK_BYTES // (total + sum(_STR_BYTES for c in columns if c.spec.kind == "text")))
         longest = max((rows.run for rows in self._rows.values() if rows.is_chunked and rows.run <= run), default=1)
@@ -127,7 +130,12 @@ class FileBlocks:
     def _block(self, first: int, last: int) -> Block:
         with faults_named(self._path, f"reading rows {first:,} to {last - 1:,}"):
             values = {name: rows.take(first, last) for name, rows in self._rows.items()}
-            return {c.spec.name: field_values(values[c.dataset], c, self._path) for c in self._columns}
+            return {
+                c.spec.name: self._sparse[c.spec.name].take(first, last)
+                if c.starts
+                else field_values(values[c.dataset], c, self._path)
+                for c in self._columns
+            }
 
     def _last_good(self, first: int, last: int) -> int:
         """Return the number of the first sample that cannot be read, given that first..last cannot."""
@@ -220,6 +228,40 @@ def _cut(block: Block, sizes: NDArray[np.int64]) -> Iterator[Block]:
 def row_bytes(dataset: h5py.Dataset, axis: int) -> int:
     """Return the bytes of one row along `axis`; of variable-length values only what points to them."""
     return int(math.prod(dataset.shape)) * int(dataset.dtype.itemsize) // max(1, int(dataset.shape[axis]))
+
+
+class SparseRows:
+    """Rows of a sparse matrix (CSR): of each, the numbers of its columns or its values.
+
+    Raises:
+        SourceError: it is one by columns, or does not say where each row starts.
+    """
+
+    def __init__(self, file: h5py.File, path: str, column: Column) -> None:
+        group = column.dataset.rpartition("/")[0]
+        if text_attribute(file[group], "encoding-type").startswith("csc"):
+            raise SourceError(
+                f"{group} is a sparse matrix by columns (CSC), of which no row lies together; make it CSR", path
+            )
+        self._values = dataset_at(file, path, column.dataset, 1)[0]
+        starts = dataset_at(file, path, column.starts, 1)[0]
+        self._starts = np.asarray(starts[()])
+        is_good = self._starts.ndim == 1 and self._starts.dtype.kind in "iu" and len(self._starts) > 0
+        ends = (int(self._starts[0]), int(self._starts[-1])) if is_good else ()
+        if ends != (0, len(self._values)) or (self._starts[1:] < self._starts[:-1]).any():
+            raise SourceError(
+                f"{column.starts} does not say where each row of {column.dataset} starts: it must ascend from 0 to "
+                f"{len(self._values):,}",
+                path,
+            )
+        self._dtype = column.spec.np_dtype.newbyteorder("=")
+        self.row_bytes = self._values.nbytes // max(1, len(self._starts) - 1)
+
+    def take(self, start: int, stop: int) -> list[NDArray[Any]]:
+        """Return rows start..stop, each (n,)."""
+        cuts = self._starts[start : stop + 1].astype(np.int64)
+        values = self._values[int(cuts[0]) : int(cuts[-1])].astype(self._dtype, copy=False)
+        return np.split(values, cuts[1:-1] - cuts[0])
 
 
 class DatasetRows:

@@ -33,7 +33,7 @@ from packer.sources.hdf5.file import faults_named, opened
 from packer.sources.hdf5.listing import Listed, inventory
 from packer.sources.hdf5.once import Constant, Kept, check_once, common, constants_at
 from packer.sources.hdf5.origin import asides, kept_of_rows, unkept
-from packer.sources.hdf5.reading import FileBlocks, HDF5Source, row_bytes
+from packer.sources.hdf5.reading import FileBlocks, HDF5Source, SparseRows, row_bytes
 from packer.sources.hdf5.roots import numbered
 from packer.sources.hdf5.storage import dataset_at
 from packer.sources.hdf5.types import Column, paths
@@ -55,6 +55,7 @@ def open_hdf5(
     encoding: str = "utf-8",
     attrs: Sequence[str] = (),
     once: Sequence[str] = (),
+    sparse: Sequence[str] = (),
     limits: Limits | None = None,
     looking: Looking = not_looking,
 ) -> Source:
@@ -71,6 +72,7 @@ def open_hdf5(
         encoding: of text that the file does not say to be UTF-8, such as `latin-1`.
         attrs: names of attributes of the units that become fields.
         once: paths, within a unit or from the root of the file, of datasets that are kept once as `constants`.
+        sparse: groups of `data`, `indices` and `indptr`, a sparse matrix: rows have the fields `X.indices`, `X.data`.
         limits: what the headers of one file may take, in a process of its own: files exist that crash the library,
             or of which it makes gigabytes. None: in this process.
         looking: told how far reading headers is.
@@ -86,9 +88,11 @@ def open_hdf5(
         raise UsageError(f"--axis {axis} has no meaning with --samples {unit}, where each of these is one sample")
     if unit.name == "rows" and attrs:
         raise UsageError(f"--attr {attrs[0]}: rows have no attributes; files, datasets and groups do (--samples)")
+    if unit.name != "rows" and sparse:
+        raise UsageError(f"--sparse {sparse[0]}: its rows are the samples; leave --samples {unit} out")
     if unit.name == "datasets" and fields:
         raise UsageError("--field: a dataset that is a sample has one field, values; leave --field out")
-    request = Request(dict(fields or {}), tuple(skip), axis, encoding, tuple(attrs), tuple(once))
+    request = Request(dict(fields or {}), tuple(skip), axis, encoding, tuple(attrs), tuple(once), tuple(sparse))
     files = hdf5_paths(path)
 
     def read(look: Callable[[str], Read]) -> Iterator[tuple[str, Read | SourceError]]:
@@ -97,6 +101,7 @@ def open_hdf5(
     options: dict[str, Any] = {"fields": dict(request.fields), "skip": list(request.skip)}
     options |= {} if encoding == "utf-8" else {"encoding": encoding}
     options |= {"once": list(once)} if once else {}
+    options |= {"sparse": list(sparse)} if sparse else {}
     if unit.name == "rows":
         scans = _scans(read(partial(scanned, request=request)), request, path, on_bad)
         rows = RowSource(scans, options | {"axis": axis}, _doubts(scans, samples))
@@ -280,6 +285,9 @@ def scanned(path: str, request: Request) -> Scan:
         notes += [f"{Path(path).name}:{advice(kind)}"] if kind == "matlab" else []
         useless = tuple(name for name in request.skip if not any(is_skipped(e, [name]) for e in held.entries))
         bad = _bad_text(file, path, fields, request.axis, samples)
+        for column in fields:
+            if column.starts:
+                SparseRows(file, path, column)  # checks where its rows start
         once = constants_at(file, path, "", request.once)
         groups = None if request.fields else numbered(names)
         return Scan(path, fields, samples, tuple(dict.fromkeys(files)), kept, tuple(notes), useless, bad, groups, once)

@@ -30,6 +30,7 @@ class Column:
         members: names of compound members that lead from the dataset's values to the field's.
         encodings: text is in the first of these that can hold it.
         attribute: name of the attribute of the unit that holds the value, if no dataset does.
+        starts: path of the dataset that tells where in `dataset` each sample starts, if rows of it are no samples.
     """
 
     spec: FieldSpec
@@ -37,6 +38,7 @@ class Column:
     members: tuple[str, ...] = ()
     encodings: tuple[str, ...] = ("utf-8",)
     attribute: str = ""
+    starts: str = ""
 
     @property
     def path(self) -> str:

@@ -1,0 +1,98 @@
+"""--sparse: rows of a sparse matrix, as AnnData keeps it, become two ragged fields."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packer.convert import convert
+from packer.errors import SourceError, UsageError
+from packer.sources.hdf5.source import open_hdf5
+from packer.sources.opening import SourceOptions
+from readers import PackedDataset
+
+GENES = 9
+
+
+def write(path: Path, counts: list[list[int]], **changes: Any) -> str:
+    """A matrix of so many cells and genes, with embeddings of the cells and names of the genes beside it."""
+    dense = np.array(counts, np.float32).reshape(-1, GENES)
+    rows, indices = np.nonzero(dense)
+    parts = {
+        "data": dense[rows, indices],
+        "indices": indices.astype(np.int32),
+        "indptr": np.concatenate([[0], np.cumsum((dense != 0).sum(axis=1))]).astype(np.int32),
+        **changes,
+    }
+    with h5py.File(path, "w") as file:
+        for name, values in parts.items():
+            file[f"X/{name}"] = values
+        file["obsm/X_pca"] = np.arange(len(dense) * 2, dtype=np.float32).reshape(-1, 2)
+        file["var/n"] = np.arange(GENES)
+    return str(path)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")  # torch says so once a process
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.lists(st.sampled_from([0, 0, 0, 1, 7]), min_size=GENES, max_size=GENES), min_size=1, max_size=30))
+def test_a_batch_is_the_matrix_again(tmp_path_factory: pytest.TempPathFactory, counts: list[list[int]]) -> None:
+    """Rows of any number of values, none too; what else has a row a cell is packed with them."""
+    folder = tmp_path_factory.mktemp("sparse")
+    path = write(folder / "a.h5ad", counts)
+    convert(path, folder / "out", workers=0, source=SourceOptions(sparse=("X",), skip=("var",)))
+    batch = PackedDataset(folder / "out")[range(len(counts))]
+    assert set(batch) == {"X.data", "X.indices", "obsm.X_pca"}
+    indices, data = batch["X.indices"], batch["X.data"]
+    shape = (len(counts), GENES)
+    found = torch.sparse_csr_tensor(indices.ptr, indices.values.long(), data.values, size=shape, check_invariants=True)
+    assert np.array_equal(found.to_dense().numpy(), np.array(counts, np.float32))
+
+
+def test_rows_are_read_in_blocks_and_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many blocks a source gives, and wherever a part begins, a row is the same."""
+    monkeypatch.setattr("packer.sources.hdf5.reading.BLOCK_BYTES", 300)
+    counts = np.random.default_rng(0).integers(0, 3, (50, GENES)).tolist()
+    source = open_hdf5(write(tmp_path / "a.h5", counts), sparse=["/X"], skip=["var"])
+    for start, stop in ((0, 50), (13, 31)):
+        blocks = list(source.part(start, stop).read())
+        assert len(blocks) > 1
+        found = [row for block in blocks for row in block["X.data"]]
+        for row, expected in zip(found, counts[start:stop], strict=True):
+            assert row.tolist() == [value for value in expected if value]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"indptr": np.array([0, 2, 1, 3])}, "must ascend from 0 to 3"),
+        ({"indptr": np.array([0, 1, 2, 9])}, "must ascend from 0 to 3"),
+        ({"indices": np.zeros((3, 2))}, "/X for --sparse holds no data, indices and indptr of one axis"),
+        ({"indices": np.zeros(2, np.int32)}, "X/indices starts: it must ascend from 0 to 2"),
+    ],
+)
+def test_what_is_no_sparse_matrix(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    """Starts that do not ascend, or fit only one of the two parts, are refused before anything is packed."""
+    path = write(tmp_path / "a.h5", np.eye(3, GENES).tolist(), **changes)
+    with pytest.raises(SourceError, match=words):
+        open_hdf5(path, sparse=["X"], skip=["var"])
+
+
+def test_columns_are_no_rows(tmp_path: Path) -> None:
+    """A matrix by columns (CSC) is refused by what the file says of it; without --sparse the error names the option."""
+    path = write(tmp_path / "a.h5", np.eye(3, GENES).tolist())
+    with h5py.File(path, "r+") as file:
+        file.attrs["encoding-type"] = "anndata"
+        file["X"].attrs["encoding-type"] = "csc_matrix"
+    with pytest.raises(SourceError, match="/X is a sparse matrix by columns"):
+        open_hdf5(path, sparse=["X"], skip=["var"])
+    with pytest.raises(SourceError, match="--sparse X"):
+        open_hdf5(path)
+    with pytest.raises(UsageError, match="--sparse X: its rows are the samples"):
+        open_hdf5(path, sparse=["X"], samples="groups")
