@@ -19,13 +19,17 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
-class Ragged(NamedTuple):
-    """Values of a whole batch. A named tuple, so that torch moves and pins it like any nest of tensors.
+class Ragged:
+    """Values of a whole batch. torch's pytree takes it for a nest of two tensors, and `DataLoader` pins it.
+
+    It is no tuple and cannot be iterated over: frameworks look for the size of a batch in whatever can be, and would
+    find that of `values`.
 
     Fields of one batch whose samples have the same lengths, as all fields of the vertices of a PLY file have, hold one
     and the same `offsets`.
@@ -35,8 +39,23 @@ class Ragged(NamedTuple):
         offsets: (B + 1,) int64, beginning with 0.
     """
 
-    values: Tensor
-    offsets: Tensor
+    __slots__ = ("offsets", "values")
+
+    def __init__(self, values: Tensor, offsets: Tensor) -> None:
+        self.values = values
+        self.offsets = offsets
+
+    def __repr__(self) -> str:
+        return f"Ragged(values={self.values!r}, offsets={self.offsets!r})"
+
+    def to(self, *args: Any, **kwargs: Any) -> Ragged:
+        """Return it with `values` and `offsets` moved as by `Tensor.to`; a dtype changes that of `values` alone."""
+        values = self.values.to(*args, **kwargs)
+        return Ragged(values, self.offsets.to(values.device, non_blocking=kwargs.get("non_blocking", False)))
+
+    def pin_memory(self) -> Ragged:
+        """Return it in page-locked memory."""
+        return Ragged(self.values.pin_memory(), self.offsets.pin_memory())
 
     @property
     def lengths(self) -> Tensor:
@@ -81,6 +100,14 @@ class Ragged(NamedTuple):
     def to_nested(self) -> Tensor:
         """A nested tensor of layout `torch.jagged`, sharing `values`."""
         return torch.nested.nested_tensor_from_jagged(self.values, self.offsets)
+
+
+pytree.register_pytree_node(
+    Ragged,
+    lambda ragged: ([ragged.values, ragged.offsets], None),
+    lambda parts, _: Ragged(*parts),
+    serialized_type_name="readers.Ragged",
+)
 
 
 def share_offsets(batch: dict[str, Any]) -> None:

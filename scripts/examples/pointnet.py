@@ -46,7 +46,7 @@ def clouds_and_labels(batch: dict[str, Any]) -> tuple[Ragged, Tensor]:
     of_point = torch.repeat_interleave(xyz.lengths)  # number of each point's cloud: 0, 0, 0, 1, 1, ...
     scaled = (xyz.values - ((low + high) / 2)[of_point]) / size[of_point, None]
     points = scaled * torch.tensor([1.0, 1.0, 10.0])  # heights tenfold, as relief maps show them
-    return xyz._replace(values=points), batch.get("label", size > WIDE).long()
+    return Ragged(points, xyz.offsets), batch.get("label", size > WIDE).long()
 
 
 def main(arguments: Sequence[str] | None = None) -> float:

@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 import torch
 import torch.multiprocessing as mp
+from torch.utils import _pytree as pytree
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
 from packer.convert import convert
 from packer.errors import PackerError
 from packer.format.manifest import MANIFEST, SHARD_FOLDER
 from packer.verify import verify
-from readers import Loader, PackedDataset, Ragged
+from readers import Loader, PackedDataset
 from soaking import in_child
 
 SAMPLES = 400
@@ -63,7 +64,7 @@ def _keep_and_share(path: Path, rng: random.Random) -> str:
     kept: list[tuple[Any, Any]] = []
     fields = rng.choice([["small"], ["cloud"], ["picture"], ["small", "cloud"], ["small", "large"], None])
     for batch in itertools.islice(_WAYS[way](PackedDataset(path, fields), rng), _BATCHES):
-        tensors = [t for value in batch.values() for t in (value if isinstance(value, (Ragged, list)) else [value])]
+        tensors = pytree.tree_leaves(batch)
         for tensor in tensors[:9]:
             match rng.choice(["numpy", "row", "tensor", "share", "send", "save", "drop"]):
                 case "numpy":

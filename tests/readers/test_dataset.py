@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils import _pytree as pytree
 
 from packer.errors import (
     DamagedError,
@@ -192,7 +193,7 @@ def test_images_are_channels_first_without_a_copy(packed: Path, samples: list[Sa
 
 
 def _overwrite(value: Any) -> None:
-    for tensor in value if isinstance(value, list | Ragged) else [value]:
+    for tensor in pytree.tree_leaves(value):
         if isinstance(tensor, torch.Tensor):
             tensor.zero_()
 

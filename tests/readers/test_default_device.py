@@ -30,7 +30,9 @@ def elsewhere() -> Iterator[None]:
 def same(left: Any, right: Any) -> bool:
     if isinstance(right, dict):
         return left.keys() == right.keys() and all(same(left[name], value) for name, value in right.items())
-    if isinstance(right, (list, Ragged)):
+    if isinstance(right, Ragged):
+        return same([left.values, left.offsets], [right.values, right.offsets])
+    if isinstance(right, list):
         return len(left) == len(right) and all(map(same, left, right))
     return left == right if isinstance(right, str) else left.device.type == "cpu" and torch.equal(left, right)
 

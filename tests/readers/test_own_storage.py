@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader
 
 from packer.writer import DatasetWriter
-from readers import Loader, PackedDataset, Ragged
+from readers import Loader, PackedDataset
 
 COUNT = 96
 
@@ -45,10 +46,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def tensors_of(batch: dict[str, Any]) -> list[torch.Tensor]:
     """All tensors that a batch holds."""
-    found: list[torch.Tensor] = []
-    for values in batch.values():
-        found += values if isinstance(values, (list, Ragged)) else [values]
-    return found
+    return pytree.tree_leaves(batch)
 
 
 CHOICES = [["row"], ["large"], ["small", "large"], ["row", "cloud"], ["picture"]]
@@ -89,8 +87,9 @@ KEEPING = """
 import io, pickle, sys
 import numpy as np, torch
 import torch.multiprocessing as mp
+from torch.utils import _pytree as pytree
 from multiprocessing.reduction import ForkingPickler
-from readers import Loader, PackedDataset, Ragged
+from readers import Loader, PackedDataset
 
 folder, *fields = sys.argv[1:]
 dataset = PackedDataset(folder, fields)
@@ -141,10 +140,7 @@ SHARED = {
 }
 
 def tensors_of(batch):
-    found = []
-    for values in batch.values():
-        found += values if isinstance(values, (list, Ragged)) else [values]
-    return found
+    return pytree.tree_leaves(batch)
 
 def bytes_of(values):
     return np.ascontiguousarray(values.numpy() if isinstance(values, torch.Tensor) else values).tobytes()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +67,23 @@ def test_a_ragged_is_a_nest_of_tensors() -> None:
     assert doubled.values[0, 0] == 2
     assert doubled.offsets.tolist() == [0, 4, 4, 12]
     assert _ragged().lengths.tolist() == [2, 0, 4]
+
+
+def test_a_ragged_moves_pickles_and_copies_as_a_whole() -> None:
+    """A dtype changes the values alone, a device both; what is pickled or copied is equal."""
+    halves = _ragged().to(torch.float16)
+    assert (halves.values.dtype, halves.offsets.dtype) == (torch.float16, torch.int64)
+    moved = _ragged().to("meta", non_blocking=True)
+    assert moved.values.device.type == moved.offsets.device.type == "meta"
+    for same in (pickle.loads(pickle.dumps(_ragged())), copy.deepcopy(_ragged())):
+        assert torch.equal(same.values, _ragged().values)
+        assert torch.equal(same.offsets, _ragged().offsets)
+    assert "offsets=tensor" in repr(_ragged())
+
+
+def test_nothing_takes_a_ragged_for_a_batch_of_its_values() -> None:
+    """What looks for the size of a batch in all that can be iterated over finds that of another field."""
+    assert not isinstance(_ragged(), Iterable)
 
 
 def test_a_read_batch_has_offsets_that_fit(packed: Path, samples: list[dict[str, object]]) -> None:

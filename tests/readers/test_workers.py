@@ -53,7 +53,10 @@ def _assert_same(found: Any, wanted: Any) -> None:
         assert list(found) == list(wanted)
         for name in wanted:
             _assert_same(found[name], wanted[name])
-    elif isinstance(wanted, list | Ragged):
+    elif isinstance(wanted, Ragged):
+        _assert_same(found.values, wanted.values)
+        _assert_same(found.offsets, wanted.offsets)
+    elif isinstance(wanted, list):
         assert len(found) == len(wanted)
         for a, b in zip(found, wanted, strict=True):
             _assert_same(a, b)
