@@ -31,7 +31,7 @@ _CONCERNS = {
     **dict.fromkeys(("mode", "palette", "max_pixels", "patch", "stride", "downscale", "kernel"), ("images", "basicsr")),
     **dict.fromkeys(("fields", "cast", "triangulate", "group"), ("ply",)),
     "columns": ("clouds",),
-    "label": ("images", "ply", "clouds", "npy"),
+    "label": tuple(UNITS_OF),
 }
 
 
@@ -65,7 +65,7 @@ class SourceOptions:
         triangulate: PLY: makes polygons into triangles.
         group: PLY: `numbered` makes one field of numbered properties, `none` one of each.
         columns: clouds without a header: names and types of their columns, such as `x,y,z,intensity:float32`.
-        label: `folder`: makes a field `label` of the folder that a file lies in; images, clouds and npy.
+        label: `folder`: makes a field `label` of the first folder in the name of each sample.
     """
 
     pick: Mapping[str, str] = field(default_factory=dict)

@@ -104,6 +104,8 @@ def clips(frames: ImageSource, faults: Faults, on_bad: OnBad) -> ClipSource:
     Raises:
         SourceError: what `on_bad` raises; no clip is left.
     """
+    for name, paths in frames.paths.items():
+        refuse_strays(frames.folders[name], paths)
     name, root = next(iter(frames.folders.items()))
     kept: dict[str, list[int]] = {}
     gaps = []
@@ -152,8 +154,8 @@ def _fields(frames: ImageSource, edges: NDArray[np.int64]) -> tuple[FieldSpec, .
     """Return what the clips are: arrays (T, H, W, C), with None for what differs between clips."""
     specs = []
     for spec in frames.fields:
-        lengths = set(np.diff(edges).tolist())
-        shape = (lengths.pop() if len(lengths) == 1 else None, *spec.shape)
+        sides = np.column_stack([np.diff(edges), frames.sizes[spec.name][edges[:-1]]]).T
+        shape = (*(int(side[0]) if (side == side[0]).all() else None for side in sides), spec.shape[2])
         specs.append(FieldSpec(name=spec.name, dtype=spec.dtype, shape=shape))
     return tuple(specs)
 

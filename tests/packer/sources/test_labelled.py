@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import shutil
 
+import h5py
 import numpy as np
 import pytest
 from opened_sources import source_of
@@ -77,6 +78,19 @@ def test_pairs_squares_and_clouds_have_classes(tmp_path, animals):
     assert labels_of(source_of([str(tmp_path / "clouds")], source=BY_FOLDER)) == {"a/2": 0, "b/1": 1}
 
 
+def test_files_of_other_kinds_have_classes(tmp_path):
+    """So do npy and HDF5 files that are samples."""
+    for name in ("cat", "ant"):
+        (tmp_path / "npy" / name).mkdir(parents=True)
+        np.save(tmp_path / "npy" / name / "1.npy", np.zeros(3))
+        (tmp_path / "hdf5" / name).mkdir(parents=True)
+        with h5py.File(tmp_path / "hdf5" / name / "1.h5", "w") as file:
+            file["x"] = np.zeros(3)
+    options = SourceOptions(label="folder", samples="files")
+    for kind in ("npy", "hdf5"):
+        assert labels_of(source_of([str(tmp_path / kind)], source=options)) == {"ant/1": 0, "cat/1": 1}
+
+
 def test_a_class_without_a_good_picture_keeps_its_number(tmp_path, animals):
     """What is left out as bad, and a folder that is empty, change no number; the plan names the class."""
     (animals / "Dog" / "a.webp").write_bytes(b"none")
@@ -95,6 +109,11 @@ def test_what_cannot_be_labelled_is_refused(tmp_path, animals):
     np.save(tmp_path / "x.npy", np.zeros((3, 2)))
     with pytest.raises(UsageError, match="these are rows; see --samples"):
         source_of([str(tmp_path / "x.npy")], source=BY_FOLDER)
+    (tmp_path / "files" / "b").mkdir(parents=True)
+    with h5py.File(tmp_path / "files" / "b" / "1.h5", "w") as file:
+        file["x"] = np.zeros((3, 2))
+    with pytest.raises(UsageError, match="these are rows; see --samples"):
+        source_of([str(tmp_path / "files")], source=BY_FOLDER)
     with pytest.raises(UsageError, match="--label names: folder is expected"):
         source_of([str(animals)], source=SourceOptions(label="names"))
 
