@@ -11,6 +11,7 @@ A batch passes these modules from top to bottom:
     items       which sample a number means: of all, of a split, or a window of which
     rows        reads some rows of samples: for `crop`, `windows`, `points`, regions; `draws` makes the random numbers
     voxels      chooses one point a voxel, and gives it of all fields of the cloud
+    extras      names and numbers of the samples of a batch, next to its fields
     checking    compares frames with their checksums before any of these is read, with `verify=True`
     batch       what is handed out, also to torch's DataLoader; `device` moves it there, `monitor` times the wait
 

@@ -32,12 +32,14 @@ class ByShard:
         mirror: fetches them.
         manifest: of the dataset.
         fields: names of the fields to open, in order.
+        extras: of these, names are read as a field is.
     """
 
-    def __init__(self, mirror: Mirror, manifest: Manifest, fields: Sequence[str]) -> None:
+    def __init__(self, mirror: Mirror, manifest: Manifest, fields: Sequence[str], extras: Sequence[str] = ()) -> None:
         self._mirror = mirror
         self._manifest = manifest
         self._fields = list(fields)
+        self._extras = extras
         self._entries = [entry for entry in manifest.shards if entry.samples]
         self._first: Numbers = np.cumsum([0, *(entry.samples for entry in self._entries)], dtype=np.int64)
         self._opened: dict[int, Opened] = {}
@@ -84,8 +86,10 @@ class ByShard:
             lease = self._mirror.fetch_shards(self._manifest, [self._entries[i] for i in missing]) if missing else None
             for shard in missing:
                 entry = self._entries[shard]
-                alone = msgspec.structs.replace(self._manifest, shards=(entry,), samples=entry.samples)
-                self._opened[shard] = Opened(self._mirror.folder, alone, self._fields, lease)
+                alone = msgspec.structs.replace(
+                    self._manifest, shards=(entry,), samples=entry.samples, splits=msgspec.UNSET
+                )
+                self._opened[shard] = Opened(self._mirror.folder, alone, self._fields, lease, self._extras)
             return [self._opened[shard] for shard in wanted]
 
 

@@ -21,6 +21,7 @@ from packer.format.column import SHAPE
 from packer.format.schema import Field
 from readers.arrays import TORCH_DTYPES, Allocate, Numbers
 from readers.draws import CROPS, Draws, Visits, below
+from readers.items import Items
 from readers.order import check_seed
 from readers.rows import SampleRows, Wanted, part_of
 from readers.windows import Steps
@@ -157,11 +158,13 @@ class Placing:
 
     Attributes:
         source: that field.
+        samples: of the dataset that is read, or of its split, by whose numbers places are given.
     """
 
     crop: Crop
     source: SampleRows
     describe: Describe
+    samples: Items
 
     def sizes(self, numbers: Numbers) -> Numbers:
         """Return height and width of samples (n,), (n, 2).
@@ -192,7 +195,7 @@ class Placing:
             assert visits is not None, "random crops are drawn by their visits"
             words = Draws(self.crop.seed, CROPS, COUNT).words(visits)
         if given is not None:
-            out[:, :2] = given if given.ndim == 1 else given[numbers]
+            out[:, :2] = given if given.ndim == 1 else given[self.samples.in_split(numbers)]
             self._check(numbers, out[:, :2], room)
         elif self.crop.at is None:
             out[:, :2] = below(words[:, :2], room // step + 1) * step

@@ -26,6 +26,8 @@ from readers.by_shard import ByShard
 from readers.checking import CheckedReader, Checker, Digests, checked
 from readers.crop import Crop, CropReader, Placing, is_random
 from readers.draws import new_visits
+from readers.extras import NAME, NumberReader
+from readers.extras import check as check_extras
 from readers.fields import FieldReader, Varied, as_images, gathered
 from readers.indexing import is_single, sample_number, sample_numbers
 from readers.items import Items
@@ -86,6 +88,8 @@ class PackedDataset(Dataset[Any]):
             voxel, see `VoxelSample`.
         windows: reads some steps of episodes, clips or sequences at a time; see `Windows`.
         split: name of the split to read; numbers and names are those of its samples.
+        extras: what batches hold next to the fields: `"name"` and `"number"` of the sample, and with windows the anchor
+            `"step"`.
         verify: compares every frame with its checksum before it is decoded or copied; a wrong one is a `DamagedError`
             that names field and sample. Where frames say nothing of a sample's shape, since several of its axes are
             ragged, the whole of each shard is compared with its digest when it is first used. Without `verify` damage
@@ -117,6 +121,7 @@ class PackedDataset(Dataset[Any]):
         sample_points: int | PointSample | VoxelSample | None = None,
         windows: Windows | None = None,
         split: str | None = None,
+        extras: Sequence[str] = (),
         verify: bool = False,
         cache: str | os.PathLike[str] | None = None,
         cache_bytes: int | None = None,
@@ -130,9 +135,11 @@ class PackedDataset(Dataset[Any]):
         self.sample_points = PointSample(sample_points) if isinstance(sample_points, int) else sample_points
         self.windows = windows
         self.split = split
+        self.extras = (extras,) if isinstance(extras, str) else tuple(extras)
         self.verify = verify
         self._read_manifest()
         _check_parts(self.crop, self.sample_points, self.windows, self.fields, self._samples.samples)
+        check_extras(self.extras, self.fields, self.manifest.names is not None, windows is not None)
 
     def _read_manifest(self) -> None:
         self.manifest = manifests.read(self.path) if self._mirror is None else self._mirror.manifest()
@@ -157,7 +164,7 @@ class PackedDataset(Dataset[Any]):
         # A crop's places are given by the number in the whole dataset, and errors name it.
         in_whole = self._has_parts or self.verify
         if self._mirror is not None and not in_whole and not self._mirror.is_fetched(self.manifest):
-            self._by_shard = ByShard(self._mirror, self.manifest, list(self.fields))
+            self._by_shard = ByShard(self._mirror, self.manifest, list(self.fields), self.extras)
 
     def __len__(self) -> int:
         return len(self.items)
@@ -200,7 +207,7 @@ class PackedDataset(Dataset[Any]):
             self._forget_opened()
         if self._opened is None:
             lease = None if self._mirror is None else self._mirror.fetch_shards(self.manifest)
-            self._opened = Opened(self.path, self.manifest, list(self.fields), lease)
+            self._opened = Opened(self.path, self.manifest, list(self.fields), lease, self.extras)
             self._by_shard = None
         return self._opened
 
@@ -213,9 +220,16 @@ class PackedDataset(Dataset[Any]):
             readers: Mapping[str, FieldReader] = self.opened.readers
             if self._has_parts:
                 describes = partial(describe, self.path, self.manifest)
-                readers = _part_readers(self.opened, self.crop, self.sample_points, self.windows, describes)
-            self._readers = checked(readers, self._checkers()) if self.verify else readers
+                readers = _part_readers(
+                    self.opened, self.crop, self.sample_points, self.windows, self._samples, describes
+                )
+            if self.verify:
+                readers = checked(readers, self._checkers())
+            self._readers = {**readers, **self._number_readers()}
         return self._readers
+
+    def _number_readers(self) -> dict[str, FieldReader]:
+        return {extra: NumberReader(extra, self._samples) for extra in self.extras if extra != NAME}
 
     @property
     def _has_parts(self) -> bool:
@@ -298,7 +312,7 @@ class PackedDataset(Dataset[Any]):
         by_shard = self._by_shard
         if by_shard is not None:
             if not by_shard.is_whole:
-                return by_shard.gather(samples)
+                return {**by_shard.gather(samples), **gathered(self._number_readers(), samples, allocate)}
             self._by_shard = None
         visits = new_visits(len(numbers)) if self.draws else None
         return gathered(self.readers, samples, allocate, visits, anchors)
@@ -449,6 +463,7 @@ def _part_readers(
     crop: Crop | None,
     points: PointSample | VoxelSample | None,
     windows: Windows | None,
+    samples: Items,
     describe: Callable[[int], str],
 ) -> dict[str, FieldReader]:
     """Return what reads each field: crops, windows and subsets of points of some, and whole samples of the others.
@@ -468,7 +483,7 @@ def _part_readers(
     if crop:
         axes = {name: crop.row_axis(readers[name].field, name in steps) for name in scales}
         rows = {name: SampleRows(opened.places[name], axis) for name, axis in axes.items()}
-        placing = Placing(crop, rows[crop.of], describe)
+        placing = Placing(crop, rows[crop.of], describe, samples)
         readers |= {name: CropReader(rows[name], placing, scale, steps.get(name)) for name, scale in scales.items()}
     if isinstance(points, VoxelSample):
         whole = {name: Varied(opened.places[name]) for name in tied}

@@ -99,7 +99,8 @@ def _block_edges(dataset: PackedDataset) -> Numbers:
 
 def _window(dataset: PackedDataset) -> int:
     coded = sum(f.fixed_bytes for f in dataset.fields.values() if f.codec and not f.is_ragged and f.frame.samples != 1)
-    return max(1, min(WINDOW, WINDOW_BYTES // max(coded, 1)))
+    items_held = WINDOW_BYTES // max(coded, 1) * len(dataset) // max(dataset.manifest.samples, 1)
+    return max(1, min(WINDOW, items_held))
 
 
 def describe(order: Order) -> str:

@@ -257,13 +257,14 @@ class Loader:
         order = base(self.order)
         if not isinstance(order, BlockShuffled) or not isinstance(self.dataset, PackedDataset) or not len(self.dataset):
             return
-        block, shards = block_samples(self.dataset), len(self.dataset.manifest.shards)
-        window = min(order.window + block, len(self.dataset))
+        block, shards, total = block_samples(self.dataset), len(self.dataset.manifest.shards), self.dataset.items.total
+        # Of a split the items of a window lie among more samples than they are, and windows of samples among fewer.
+        window = min(order.window * total // len(self.dataset) + block, total)
         at_once = self.batch_size * batches_at_once(list(self.dataset.readers.values()), self.batch_size)
         for reader in self.dataset.opened.readers.values():
             if isinstance(reader, (FixedCoded, Varied)):
                 frame = reader.field.frame.samples or 1
-                frames = -(-window // frame) + 1 + window * shards // len(self.dataset)
+                frames = -(-window // frame) + 1 + window * shards // total
                 frames += -(-window // block) if block % frame else 0
                 touched = min(at_once, 2 * frames)
                 # The cache itself asks for twice what one call touches.

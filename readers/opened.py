@@ -12,12 +12,13 @@ from packer.format.column_index import ColumnIndex
 from packer.format.manifest import Manifest
 from packer.format.names import Names
 from packer.format.shard import Shard, stored_bytes
+from readers.extras import NAME, NameReader
 from readers.fields import FixedCoded, FixedRaw, Varied
 from readers.readahead import Advisor
 from readers.shard_map import Memory, Places
 
 #: What reads whole samples of a field.
-WholeReader = FixedRaw | FixedCoded | Varied
+WholeReader = FixedRaw | FixedCoded | Varied | NameReader
 
 
 class Opened:
@@ -30,6 +31,7 @@ class Opened:
         folder: the packed dataset.
         manifest: what it holds.
         fields: names of the fields to open, in order.
+        extras: of these, names are read as a field is.
         lease: held as long as this is: it keeps a cache from removing the files.
 
     Raises:
@@ -37,7 +39,9 @@ class Opened:
         DatasetError: the dataset was replaced after its manifest was read, or too many files are open.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, fields: Sequence[str], lease: object = None) -> None:
+    def __init__(
+        self, folder: Path, manifest: Manifest, fields: Sequence[str], lease: object = None, extras: Sequence[str] = ()
+    ) -> None:
         self._lease = lease
         entries = [entry for entry in manifest.shards if entry.samples]
         self.shards: list[Shard] = []
@@ -61,6 +65,8 @@ class Opened:
                     _check_stored(folder, manifest, field.name, indexes)
                 self.places[field.name] = Places(field, indexes, self.memory)
         self.readers: dict[str, WholeReader] = {name: _reader(self.places[name]) for name in fields}
+        if NAME in extras:
+            self.readers[NAME] = NameReader([(s, e.samples) for s, e in zip(self.shards, entries, strict=True)])
         FixedRaw.join([reader for reader in self.readers.values() if isinstance(reader, FixedRaw)])
         for shard in self.shards:
             shard.read_around(True)
@@ -125,7 +131,7 @@ def in_words(folder: Path, manifest: Manifest, number: int) -> str:
     return f"sample {number} ({name!r})"
 
 
-def _reader(places: Places) -> WholeReader:
+def _reader(places: Places) -> FixedRaw | FixedCoded | Varied:
     if places.field.is_ragged:
         return Varied(places)
     return FixedCoded(places) if places.field.codec else FixedRaw(places)

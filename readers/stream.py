@@ -27,6 +27,7 @@ from readers.arrays import Numbers
 from readers.batch import Ragged, share_offsets
 from readers.dataset import PackedDataset
 from readers.draws import Visits
+from readers.extras import NameReader, NumberReader
 from readers.fields import FieldReader, FixedCoded, FixedRaw, Varied, as_images, locate_all
 from readers.gather import LARGE_BYTES, Pool, own_parts
 from readers.items import Items
@@ -284,6 +285,7 @@ def _edges_by_bytes(readers: Sequence[FieldReader], group: Run) -> list[int]:
 
 def batches_at_once(readers: Sequence[FieldReader], batch_size: int) -> int:
     """Batches of a run; in the mean, where samples differ in size."""
+    readers = [reader for reader in readers if not isinstance(reader, NameReader | NumberReader)]
     whole = all(isinstance(reader, (FixedRaw, FixedCoded, Varied)) for reader in readers)
     if not whole and any(reader.field.is_ragged for reader in readers):
         return 1

@@ -142,12 +142,20 @@ class Shard:
         Raises:
             DamagedError: they are not those of so many samples.
         """
+        return self._cut(*self.name_table(samples))
+
+    def name_table(self, samples: int) -> tuple[memoryview, NDArray[np.uint64]]:
+        """Return the names of all samples, UTF-8 without gaps, and where each begins and the last ends, (samples + 1,).
+
+        Raises:
+            DamagedError: they are not those of so many samples.
+        """
         data = self.value(NAME_BYTES)
         offsets = self.value(NAME_OFFSETS)
         if len(offsets) == 8 * (samples + 1):
             ends = np.frombuffer(offsets, "<u8")
             if int(ends[0]) == 0 and int(ends[-1]) == len(data) and (ends[1:] >= ends[:-1]).all():
-                return self._cut(data, ends)
+                return data, ends
         raise DamagedError(f"{self.path}: the names of the samples are damaged; run `packer repair`")
 
     def _cut(self, data: memoryview, ends: NDArray[np.uint64]) -> Iterator[bytes]:

@@ -1,0 +1,230 @@
+"""Splits and extras: numbers and names of a split are its own, and batches say which samples they hold."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from packer.codecs.configs import NAMED
+from packer.errors import DamagedError, MissingNameError, SampleIndexError, UsageError
+from packer.format.schema import Field, FrameRule
+from packer.split import split
+from readers import Crop, Loader, PackedDataset, Windows
+
+SAMPLES = 40
+TRAIN = [0, 1, 2, 5, 8, 13, 21, 22, 23, 34, 39]
+
+
+def _field(name: str, **changes: Any) -> Field:
+    return Field(name=name, **{"dtype": "int64", "codec": NAMED["zstd"], "frame": FrameRule(samples=4), **changes})
+
+
+def _packed(pack: Any, folder: Path, shards: Sequence[int] = (15, 25)) -> Path:
+    """Samples that hold their number in fields of every kind, `n/0` to `n/39`."""
+    fields = [
+        _field("y"),
+        _field("x", codec=(), shape=(3,)),
+        _field("steps", shape=(None,)),
+        _field("picture", dtype="uint8", kind="image", shape=(8, 8, 1)),
+    ]
+    samples = [
+        {
+            "y": np.int64(i),
+            "x": np.full(3, i),
+            "steps": 100 * i + np.arange(i % 5),
+            "picture": np.full((8, 8, 1), i, np.uint8),
+        }
+        for i in range(sum(shards))
+    ]
+    edges = [0, *np.cumsum(shards).tolist()]
+    parts = [samples[a:b] for a, b in itertools.pairwise(edges)]
+    path: Path = pack(folder / "p", fields, parts, [f"n/{i}" for i in range(len(samples))])
+    return path
+
+
+@pytest.fixture(scope="module")
+def in_splits(pack: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The samples above, in the splits `train`, `rest` and `none`."""
+    path = _packed(pack, tmp_path_factory.mktemp("items"))
+    rest = [i for i in range(SAMPLES) if i not in TRAIN]
+    split(path, {"train": [f"n/{i}" for i in TRAIN], "rest": [f"n/{i}" for i in rest]})
+    return path
+
+
+def test_a_split_is_a_dataset_of_its_own(in_splits: Path) -> None:
+    """Its numbers go from 0 on, its names are those of its samples, and nothing else is in it."""
+    ds = PackedDataset(in_splits, split="train")
+    assert len(ds) == len(TRAIN)
+    assert ds[:]["y"].tolist() == TRAIN
+    assert ds[[-1, 3]]["x"].tolist() == [[39] * 3, [5] * 3]
+    assert ds["n/13"]["y"] == ds[5]["y"] == 13
+    assert ds[["n/39", "n/0"]]["y"].tolist() == [39, 0]
+    assert ds[np.array(TRAIN) > 20]["y"].tolist() == [21, 22, 23, 34, 39]
+    assert [len(steps) for steps in ds[:]["steps"].to_list()] == [i % 5 for i in TRAIN]
+    assert ds.read(7, "steps", rows=slice(1, 3)).tolist() == [2201, 2202][: 22 % 5 - 1]
+    assert ds.read("n/23", "steps", rows=slice(2, 3)).tolist() == [2302]
+    for wrong in (11, -12):
+        with pytest.raises(SampleIndexError, match="of 11"):
+            _ = ds[wrong]
+    with pytest.raises(MissingNameError, match="'n/3' is not in the split 'train'"):
+        _ = ds[["n/0", "n/3"]]
+    with pytest.raises(MissingNameError, match="'m'"):
+        _ = ds["m"]
+    assert ds.names is not None
+    assert list(ds.names) == ds.names[:] == [f"n/{i}" for i in TRAIN]
+    assert (len(ds.names), ds.names[3], "n/3" in ds.names, "n/5" in ds.names) == (11, "n/5", False, True)
+    assert ds.names.index("n/5") == 3
+    with pytest.raises(ValueError, match="'n/3'"):
+        ds.names.index("n/3")
+
+
+def test_a_split_that_is_not_there(in_splits: Path, packed: Path) -> None:
+    """The error says which splits there are, or how to make some."""
+    with pytest.raises(UsageError, match=r"no split 'test'; it has train, rest"):
+        PackedDataset(in_splits, split="test")
+    with pytest.raises(UsageError, match=r"it has none; `packer split` makes some"):
+        PackedDataset(packed, split="train")
+
+
+@settings(max_examples=25)
+@given(
+    chosen=st.lists(st.integers(0, SAMPLES - 1), min_size=1, unique=True),
+    shards=st.sampled_from([(40,), (15, 25), (1, 20, 19)]),
+    shuffle=st.sampled_from([False, True, "block"]),
+    batch_size=st.integers(1, 7),
+    has_windows=st.booleans(),
+)
+def test_a_loader_reads_a_split_once_an_epoch(
+    pack: Any, chosen: list[int], shards: tuple[int, ...], shuffle: bool | str, batch_size: int, has_windows: bool
+) -> None:
+    """Any split, over any shards, in any order, of samples or windows: each item once, on the ranks together too."""
+    windows = Windows(2) if has_windows else None
+    wanted = [(i, a) for i in sorted(chosen) for a in (range(i % 5 - 1) if windows else [0])]
+    with tempfile.TemporaryDirectory() as folder:
+        path = _packed(pack, Path(folder), shards)
+        split(path, {"a": [f"n/{i}" for i in chosen]})
+        extras = ("number", "step") if windows else ("number",)
+        ds = PackedDataset(path, split="a", windows=windows, extras=extras)
+        assert len(ds) == len(wanted)
+
+        def items(loader: Loader) -> list[tuple[int, int]]:
+            found = []
+            for batch in loader:
+                y, step = batch["y"].tolist(), batch.get("step", torch.zeros_like(batch["y"])).tolist()
+                assert batch["x"][:, 0].tolist() == y
+                assert np.array_equal(np.array(sorted(chosen))[batch["number"].numpy()], y)
+                if windows:
+                    assert batch["steps"].tolist() == [
+                        [100 * i + a, 100 * i + a + 1] for i, a in zip(y, step, strict=True)
+                    ]
+                found += zip(y, step, strict=True)
+            return found
+
+        loader = Loader(ds, batch_size, shuffle=shuffle)
+        first = items(loader)
+        assert sorted(first) == wanted
+        if not shuffle:
+            assert first == wanted
+        whole = len(wanted) // (2 * batch_size) * batch_size
+        ranks = [items(Loader(ds, batch_size, shuffle=shuffle, rank=r, world_size=2, drop_last=True)) for r in (0, 1)]
+        assert len(set(ranks[0]) | set(ranks[1])) == 2 * whole
+        state = Loader(ds, batch_size, shuffle=shuffle)
+        batches = iter(state)
+        taken = len(next(batches)["y"]) if wanted else 0
+        other = Loader(ds, batch_size + 1, shuffle=shuffle)
+        other.load_state_dict(state.state_dict())
+        assert not wanted or len(wanted) == taken or items(other) == first[taken:]
+
+
+def test_crops_at_places_by_number(in_splits: Path) -> None:
+    """Places that are given by number are those of the samples of the split, each its own."""
+    places = np.stack([np.arange(11) % 5, np.zeros(11, int)], axis=1)
+    ds = PackedDataset(in_splits, split="train", crop=Crop(4, of="picture", at=places))
+    assert ds[[3, 10]]["picture"][:, 0, 0, 0].tolist() == [5, 39]
+    with pytest.raises(UsageError, match="at holds 11 places for 40 samples"):
+        PackedDataset(in_splits, crop=Crop(4, of="picture", at=places))
+
+
+# Extras.
+
+
+def test_extras_say_which_samples_a_batch_holds(in_splits: Path) -> None:
+    """Names are str, numbers those by which the dataset is asked, in samples, batches, Loader and DataLoader."""
+    for ds in (
+        PackedDataset(in_splits, extras=("name", "number")),
+        PackedDataset(in_splits, fields="y", extras=["number", "name"], verify=True),
+        pickle.loads(pickle.dumps(PackedDataset(in_splits, extras=("name", "number"), transform=dict))),
+    ):
+        batch = ds[[30, 2]]
+        assert batch["name"] == ["n/30", "n/2"]
+        assert batch["number"].dtype == torch.int64
+        assert batch["number"].tolist() == [30, 2]
+        batch["number"][:] = 0
+        assert ds[[30, 2]]["number"].tolist() == [30, 2]
+        one = ds["n/7"]
+        assert (one["name"], int(one["number"])) == ("n/7", 7)
+        for loader in (Loader(ds, 7, shuffle=True), DataLoader(ds, 7, shuffle=True), DataLoader(ds, 7, num_workers=1)):
+            for batch in loader:
+                assert batch["number"].tolist() == batch["y"].tolist()
+                assert batch["name"] == [f"n/{i}" for i in batch["y"].tolist()]
+
+
+def test_names_of_windows_in_a_split(in_splits: Path) -> None:
+    """A window has name and number of its sample, and the step that it lies at."""
+    ds = PackedDataset(in_splits, fields="steps", windows=Windows(2), split="train", extras=("name", "number", "step"))
+    batch = ds[:]
+    assert (100 * torch.tensor(TRAIN)[batch["number"]] + batch["step"]).tolist() == batch["steps"][:, 0].tolist()
+    assert batch["name"] == [f"n/{TRAIN[i]}" for i in batch["number"].tolist()]
+    assert not ds[[]]["name"]
+
+
+def test_extras_behind_a_url(in_splits: Path, tmp_path: Path) -> None:
+    """Shards that are fetched one by one give names and numbers as those on disk do, and of a split only some are."""
+    url = "memory://readers-items"
+    fsspec.filesystem("memory").put(str(in_splits), "/readers-items", recursive=True)
+    ds = PackedDataset(url, cache=tmp_path / "one", extras=("name", "number"), split="train")
+    first = ds[[0, 3]]
+    assert (first["name"], first["number"].tolist(), first["y"].tolist()) == (["n/0", "n/5"], [0, 3], [0, 5])
+    assert len(list((tmp_path / "one").rglob("0000*.lmdb"))) == 1
+    both = ds[[10, 1]]
+    assert (both["name"], both["number"].tolist()) == (["n/39", "n/1"], [10, 1])
+    again = PackedDataset(url, cache=tmp_path / "one", windows=Windows(1), fields="steps")
+    assert len(again) == sum(i % 5 for i in range(SAMPLES))
+
+
+def test_extras_that_cannot_be(in_splits: Path, rows: Path, pack: Any, tmp_path: Path) -> None:
+    """Other words, names where there are none, steps without windows, and names of fields."""
+    for path, extras, message in (
+        (in_splits, ("path",), "'path' is none of 'name', 'number' and 'step'"),
+        (rows, "name", "the samples have no names"),
+        (in_splits, ("step",), "give windows="),
+        (pack(tmp_path / "p", [_field("number")], [[{"number": np.int64(1)}]]), ("number",), "a field is called"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            PackedDataset(path, extras=extras)
+    assert PackedDataset(rows, extras="number")[[3]]["number"].tolist() == [3]
+
+
+def test_damaged_names_are_an_error(in_splits: Path, tmp_path: Path) -> None:
+    """Names whose places do not ascend are not read."""
+    path = shutil.copytree(in_splits, tmp_path / "p")
+    shard = sorted((path / "shards").iterdir())[0]
+    data = shard.read_bytes()
+    places = np.cumsum([0, *(len(f"n/{i}") for i in range(15))]).astype("<u8").tobytes()
+    at = data.index(places)
+    shard.write_bytes(data[: at + 8] + b"\xff" * 8 + data[at + 16 :])
+    with pytest.raises(DamagedError, match="the names of the samples are damaged"):
+        _ = PackedDataset(path, extras="name")[0]
