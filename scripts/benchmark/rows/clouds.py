@@ -48,7 +48,7 @@ def gaussians(bench: Bench) -> Figures:
     return bench.race(*sides)
 
 
-@row("clouds, none, batch 16, Loader, VoxelSample", "slices in RAM, hashed and sorted", at_least=3)
+@row("one point a voxel of each cloud, batch 16, Loader", "slices in RAM, hashed and sorted", at_least=3)
 def voxels(bench: Bench) -> Figures:
     """One point of every voxel, against what Pointcept's GridSample does, of slices in RAM."""
     path = bench.packed(clouds, codec="none")
