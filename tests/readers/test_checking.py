@@ -269,7 +269,7 @@ def test_a_wrong_shape_that_fits_its_bytes_is_found(shapes, field, word, value):
     PackedDataset(shapes, "caption", verify=True)[:]  # whose shapes follow from its bytes
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(data=st.data())
 def test_no_flipped_bit_of_an_index_gives_other_values(golden_index, data):
     """Whichever bit of whichever index array is flipped: the values are the right ones, or an error tells of it."""

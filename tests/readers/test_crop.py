@@ -78,7 +78,7 @@ def _corners(batch: torch.Tensor) -> NDArray[np.uint16]:
     return _hwc(batch)[..., :2].min(axis=(1, 2))
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(
     codec=st.sampled_from(CODECS),
     rule=st.sampled_from([FrameRule(rows=1), FrameRule(rows=5), FrameRule(samples=1), FrameRule(samples=3)]),

@@ -83,7 +83,7 @@ def _same(found: NDArray[Any], wanted: NDArray[Any]) -> None:
     assert found.tobytes() == wanted.tobytes()
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(case=_cases(), by_machine=st.booleans())
 def test_what_goes_in_comes_out(pack: Any, case: Case, by_machine: bool) -> None:
     """All samples, some in any order and more than once, none, and one, have the very bits that were packed."""

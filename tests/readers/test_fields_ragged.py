@@ -93,7 +93,7 @@ def _same(found: list[NDArray[Any]], wanted: list[NDArray[Any]]) -> None:
         assert a.tobytes() == b.tobytes()
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(case=_cases(), by_machine=st.booleans())
 def test_what_goes_in_comes_out(pack: Any, case: Case, by_machine: bool) -> None:
     """All samples, some in any order and more than once, none, and one, have the very bits that were packed."""
@@ -104,7 +104,7 @@ def test_what_goes_in_comes_out(pack: Any, case: Case, by_machine: bool) -> None
         _same([_rows_first(case.field, ds[-1]["x"])], case.values[-1:])
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(shards=st.lists(st.lists(st.text(max_size=9), max_size=5), min_size=1, max_size=3).filter(any))
 @pytest.mark.parametrize("codec", ["none", "lz4"])
 def test_text_comes_out_as_text(pack: Any, codec: str, shards: list[list[str]]) -> None:

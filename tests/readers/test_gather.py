@@ -5,9 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
-import subprocess
 import sys
-import textwrap
 import threading
 import weakref
 from collections.abc import Callable
@@ -380,33 +378,6 @@ def test_datasets_may_take_each_others_place(folder: Path, tmp_path: Path, pack:
     loader.dataset = PackedDataset(pack(tmp_path / "turned", [turned], [samples]))
     for at, batch in enumerate(loader):
         same(batch, loader.dataset, list(range(8 * at, min(8 * at + 8, COUNT))))
-
-
-def test_a_loop_may_be_compiled(folder: Path) -> None:
-    """In part of its epochs: what it has handed out stays as it is."""
-    code = f"""
-        import torch
-        from readers import Loader, PackedDataset, gather, stream
-        gather.LARGE_BYTES = stream.LARGE_BYTES = 1
-        loader, kept = Loader(PackedDataset({str(folder)!r}), 8), []
-
-        @torch.compile(backend="eager")
-        def compiled():
-            for batch in loader:
-                kept.append(batch)
-
-        for batch in loader:
-            break
-        compiled()
-        kept += [*loader, *loader]
-        for at, batch in enumerate(kept):
-            numbers = torch.arange({COUNT})[8 * (at % 7) :][:8]
-            assert torch.equal(batch["y"], numbers), at
-            assert torch.equal(batch["hr"][:, 0, 0, 0], numbers.to(torch.uint8)), at
-        assert len(kept) == 21
-    """
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)], timeout=100, check=False)
-    assert done.returncode == 0
 
 
 def elsewhere(work: Callable[[], Any]) -> Any:

@@ -79,7 +79,7 @@ def _stored(field: FieldSpec, region: torch.Tensor) -> NDArray[Any]:
     return (region.permute(1, 2, 0) if field.kind == "image" else region).numpy()
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(case=_cases())
 def test_a_region_is_a_slice_of_the_sample(pack: Any, case: Case) -> None:
     """Any rows and columns of any sample, whatever its dtype, axes, codec, frame rule and place in chunks."""

@@ -52,7 +52,7 @@ def _packed(
     return path
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     codec=st.sampled_from(["none", "lz4", "bitshuffle", "zstd"]),
     rule=st.sampled_from([FrameRule(samples=1), FrameRule(samples=4), FrameRule(rows=5), FrameRule(rows=1)]),
