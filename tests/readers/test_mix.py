@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from hypothesis import strategies as st
 
 from packer.errors import UsageError
 from packer.format.schema import FieldSpec
+from packer.split import split
 from packer.writer import DatasetWriter
-from readers import Crop, Loader, Mix, PackedDataset, PointSample, Windows
+from readers import Crop, Loader, Mix, PackedDataset, PointSample, VoxelSample, Windows
 from readers.order import Mixed, Repeated, Sequential, Shuffled
 
 FIELDS = (
@@ -248,6 +250,39 @@ def test_crops_points_and_windows_of_a_mix(folders: list[Path], verify: bool) ->
                     assert any(np.array_equal(steps, cloud[at : at + 2]) for at in range(len(cloud) - 1))
 
 
+def test_points_of_voxels_of_a_mix(folders: list[Path]) -> None:
+    """They are chosen for each dataset by itself, and a resumed epoch chooses the same ones."""
+    mix = Mix(
+        {PackedDataset(f, fields=["number", "cloud"], sample_points=VoxelSample(1.0, of="cloud")): 1 for f in folders}
+    )
+    batches = list(Loader(mix, 5, shuffle=True))
+    for batch in batches:
+        for number, points in zip(batch["number"].tolist(), batch["cloud"].to_list(), strict=True):
+            cloud = SAMPLES[number]["cloud"]
+            assert len(points) == len(np.unique(np.floor(cloud), axis=0))
+            assert {row.tobytes() for row in points.numpy()} <= {row.tobytes() for row in cloud}
+    going_on = Loader(mix, 5, shuffle=True)
+    going_on.load_state_dict({**going_on.state_dict(), "done": 10})
+    for batch, again in zip(batches[2:], going_on, strict=True):
+        assert torch.equal(batch["cloud"].values, again["cloud"].values)
+
+
+def test_splits_of_a_mix(tmp_path: Path, folders: list[Path]) -> None:
+    """Of each dataset the samples of its split alone come."""
+    made = []
+    for number, folder in enumerate(folders[:2]):
+        shutil.copytree(folder, tmp_path / str(number))
+        split(tmp_path / str(number), {"train": [2, 3, 5, 7]})
+        made.append(PackedDataset(tmp_path / str(number), split="train"))
+    batches = list(Loader(Mix(dict.fromkeys(made, 1)), 3, shuffle=True))
+    for batch in batches:
+        check(batch)
+    assert sorted(itertools.chain(*(batch["number"].tolist() for batch in batches))) == [
+        *(2, 3, 5, 7),
+        *(1002, 1003, 1005, 1007),
+    ]
+
+
 def test_a_transform_gets_whole_batches(folders: list[Path]) -> None:
     """One transform for all is called once a batch; two different ones are refused."""
     sizes = []
@@ -276,6 +311,7 @@ def test_a_mix_resumes_exactly(datasets: list[PackedDataset], batches: str, stop
 
     whole = loader()
     epochs = [numbers(whole), numbers(whole)]
+    assert numbers(pickle.loads(pickle.dumps(loader()))) == epochs[0]
     for after in (1, 2, len(epochs[0]) // 2, len(epochs[0]) - 1):
         begun = loader()
         for _ in itertools.islice(begun, after):
