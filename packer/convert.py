@@ -260,7 +260,7 @@ def _packed_samples(folder: Path, prepared: Prepared, reports: Sequence[ShardRep
     """Return the samples that are in some shards."""
     names = None
     if prepared.source.names is not None:
-        names = [name.decode() for name in ShardNames(folder, reports)]
+        names = [name.decode() for name in ShardNames(folder, [report.entry for report in reports])]
     return Samples(sum(report.entry.samples for report in reports), names, prepared.origin)
 
 

@@ -37,6 +37,7 @@ from packer.format.manifest import (
     total_of,
 )
 from packer.format.names import Names
+from packer.packing.finish import ShardNames
 from packer.packing.output import beside
 from packer.packing.rejected import RejectedList
 from packer.sources.base import Progress, no_progress
@@ -91,6 +92,10 @@ class _Checker:
             self.damages += [self._damage(entry, first, fault) for fault in checked.faults]
             first += entry.samples
         self._check_totals([found[number] for number in range(len(entries))])
+        if self._names and self.manifest.names and not self.damages:
+            what = self._names.difference(ShardNames(self.folder, entries), self.manifest.samples)
+            if what is not None:
+                self._add(self.manifest.names, what)
 
     def _check_totals(self, checked: Sequence[Checked]) -> None:
         """Compares the bytes that the manifest says of each column with what all shards hold, if all could be read."""

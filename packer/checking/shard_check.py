@@ -151,8 +151,11 @@ def _check_open(shard: Shard, check: ShardCheck, checked: Checked, progress: Pro
         columns.append(column)
         checked.totals[each.name] = column_totals(column.index)
     _check_bytes(shard, check.entry, columns, checked, progress)
-    if not checked.faults and header.named:
-        shard.names(samples)
+    if not checked.faults:
+        for column in columns:
+            checked.faults += [Fault(what, column.field.name, at) for what, at in column.check_values()]
+        if header.named:
+            shard.names(samples)
 
 
 def _check_bytes(shard: Shard, entry: ShardEntry, columns: list[Column], checked: Checked, progress: Progress) -> None:

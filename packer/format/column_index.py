@@ -139,7 +139,7 @@ def _check_chunks(
     """Where each chunk of the table lies; checked are that it exists, its size, and that all frames are there."""
     table = arrays["chunks"].astype(np.int64)
     lengths = np.diff(table[:, 1:], axis=0, prepend=0)
-    if (lengths < 0).any():
+    if (lengths[:, 0] <= 0).any() or (lengths[:, 1] < 0).any():
         raise fail("the table of chunks does not ascend")
     at, size = find_chunks(table[:, 0]).T
     wrong = size != lengths[:, 1]

@@ -92,12 +92,13 @@ def write_manifest(folder: Path, made: Made, reports: Sequence[ShardReport]) -> 
         SourceError: two samples have one name.
     """
     samples = sum(report.entry.samples for report in reports)
+    shards = tuple(report.entry for report in reports)
     manifest = Manifest(
         tool=f"packer {packer.__version__}",
         samples=samples,
         fields=made.fields,
-        shards=tuple(report.entry for report in reports),
-        names=write_table(folder, made.table, ShardNames(folder, reports)) if made.named else None,
+        shards=shards,
+        names=write_table(folder, made.table, ShardNames(folder, shards)) if made.named else None,
         columns={field.name: total_of(report.columns[field.name] for report in reports) for field in made.fields},
         origin=made.origin,
         planned_bytes=made.planned_bytes,
@@ -125,14 +126,14 @@ def write_table(folder: Path, file: str, names: Iterable[bytes]) -> FileEntry:
 class ShardNames:
     """The names of all samples of some shards, read from these each time they are gone through."""
 
-    def __init__(self, folder: Path, reports: Sequence[ShardReport]) -> None:
+    def __init__(self, folder: Path, shards: Sequence[ShardEntry]) -> None:
         self._folder = folder
-        self._reports = reports
+        self._shards = shards
 
     def __iter__(self) -> Iterator[bytes]:
-        for report in self._reports:
-            with Shard(self._folder / report.entry.file) as shard:
-                yield from shard.names(report.entry.samples)
+        for entry in self._shards:
+            with Shard(self._folder / entry.file) as shard:
+                yield from shard.names(entry.samples)
 
 
 def take_shard(folder: Path, entry: ShardEntry, target: Path) -> ShardEntry:

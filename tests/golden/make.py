@@ -8,6 +8,7 @@ deliberate change of the format, with FOLDER set to this folder and a new format
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -174,6 +175,22 @@ def make_exact(folder: Path) -> None:
     _manifest(folder, EXACT, shards, 5, True)
 
 
+def make_expected(path: Path) -> None:
+    """The samples of `exact` as JSON, for readers in any language: by field, one nested array a sample.
+
+    Complex numbers are pairs of real and imaginary part, texts are strings.
+    """
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, str):
+            return value
+        array = np.asarray(value)
+        return (np.stack([array.real, array.imag], axis=-1) if array.dtype.kind == "c" else array).tolist()
+
+    fields = {name: [plain(value) for value in values] for name, values in exact_samples(0, 5).items()}
+    path.write_text(json.dumps({"names": NAMES, "fields": fields}, ensure_ascii=False) + "\n", "utf-8")
+
+
 def make_coded(folder: Path) -> None:
     """One shard of three samples without names."""
     _manifest(folder, CODED, [_shard(folder, 0, CODED, coded_samples(0, 3), None)], 3, False)
@@ -248,6 +265,7 @@ def _manifest(
 
 if __name__ == "__main__":
     make_exact(Path(sys.argv[1], "exact"))
+    make_expected(Path(sys.argv[1], "exact.json"))
     make_coded(Path(sys.argv[1], "coded"))
     make_kinds(Path(sys.argv[1], "kinds"))
     make_photos(Path(sys.argv[1], "photos"))

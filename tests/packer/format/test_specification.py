@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import json
 import math
 import re
+import shutil
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,13 +15,18 @@ from typing import Any
 
 import lmdb
 import lz4.block
+import msgspec
 import numcodecs
 import numpy as np
 import pytest
 import xxhash
 
+from packer.errors import PackerError
 from packer.format import manifest as manifests
+from packer.format.lmdb_appender import LmdbAppender
 from packer.format.shard import Shard
+from packer.verify import verify
+from readers import PackedDataset
 
 ROOT = Path(__file__).resolve().parents[3]
 GOLDEN = ROOT / "tests" / "golden"
@@ -145,6 +152,83 @@ def test_a_reader_made_from_the_specification_reads_every_sample(name: str) -> N
         assert len(theirs) == manifest.samples
         for a, b in zip(theirs, ours, strict=True):
             assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
+
+
+def plain(array: np.ndarray[Any, Any], kind: str) -> Any:
+    """A sample as `exact.json` has it."""
+    if kind == "text":
+        return array.tobytes().decode()
+    return (np.stack([array.real, array.imag], axis=-1) if array.dtype.kind == "c" else array).tolist()
+
+
+def test_expected_values_are_those_of_the_golden_dataset() -> None:
+    """A reader in another language can compare all it reads with JSON."""
+    expected = json.loads((GOLDEN / "exact.json").read_text("utf-8"))
+    manifest = manifests.read(GOLDEN / "exact")
+    assert list(expected["fields"]) == [field.name for field in manifest.fields]
+    for number, field in enumerate(manifest.fields):
+        found = [plain(sample, field.kind) for sample in spec_samples(GOLDEN / "exact", number)]
+        assert found == expected["fields"][field.name]
+    assert PackedDataset(GOLDEN / "exact").names == expected["names"]
+
+
+def test_the_manifest_in_the_example_is_that_of_the_golden_dataset() -> None:
+    """To the byte."""
+    assert f"```json\n{(GOLDEN / 'exact' / 'manifest.json').read_text('utf-8')}```" in TEXT
+
+
+BAD = json.loads((GOLDEN / "bad" / "bad.json").read_text("utf-8"))
+
+
+def test_every_bad_dataset_is_listed() -> None:
+    """With the section of the rule that it breaks."""
+    assert {path.name for path in (GOLDEN / "bad").iterdir()} == {*BAD, "bad.json"}
+    assert all(re.match(r"[3-8]: ", bad["rule"]) for bad in BAD.values())
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_broken_rule_is_found(name: str) -> None:
+    """By verify always; by reading all samples if a reader must notice."""
+    folder = GOLDEN / "bad" / name
+
+    def read() -> None:
+        dataset = PackedDataset(folder)
+        _ = dataset[:], dataset["a"]
+
+    if BAD[name]["a reader must notice"]:
+        with pytest.raises(PackerError):
+            read()
+    else:
+        with contextlib.suppress(PackerError):
+            read()
+    sound = False
+    with contextlib.suppress(PackerError):
+        sound = not verify(folder).damages
+    assert not sound
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({b"#\0\0\0\0\0\0\0\4": b"other"}, "sample 4 has another name"),
+        ({b"=more": struct.pack("<Q", 4)}, "it has 11 entries"),
+        ({b"=a": struct.pack("<Q", 2)}, "the name 'a' does not lead to sample 1"),
+    ],
+)
+def test_names_in_shards_and_table_are_compared(tmp_path: Path, wrong: dict[bytes, bytes], words: str) -> None:
+    """A table that differs from the shards in either direction is damaged, though its digest is right."""
+    shutil.copytree(GOLDEN / "exact", tmp_path / "d")
+    path = tmp_path / "d" / "names.lmdb"
+    table = LmdbAppender(tmp_path / "names.lmdb", 2**20)
+    for key, value in sorted((spec_values(path) | wrong).items()):
+        table.put(key, value)
+    table.finish()
+    (tmp_path / "names.lmdb").replace(path)
+    names = manifests.FileEntry(file=path.name, bytes=path.stat().st_size, digest=manifests.file_digest(path))
+    manifests.write(tmp_path / "d", msgspec.structs.replace(manifests.read(tmp_path / "d"), names=names))
+    (damage,) = verify(tmp_path / "d").damages
+    assert damage.file == "names.lmdb"
+    assert words in damage.what
 
 
 def test_the_example_is_true() -> None:
