@@ -58,6 +58,8 @@ def convert(
 
     \b
     $ packer convert lr=DIV2K/LR_x4 hr=DIV2K/HR div2k.packed
+    $ packer convert lr=REDS/LR hr=REDS/HR reds.packed --samples folders
+    $ packer convert imagenet/train train.packed --label folder --mode rgb
     $ packer convert scans/ scans.packed --codec bitshuffle --workers 8
     $ packer convert velodyne/ kitti.packed --columns x,y,z,intensity:float32
     $ packer convert train.h5 train.packed --field x=/data --field y=/label

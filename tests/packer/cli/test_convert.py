@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+from picture_files import save
 
 from packer.codecs.configs import codec_name
 from packer.format import manifest as manifests
@@ -26,6 +27,19 @@ def test_image_pairs_come_out_as_they_went_in(packer, pairs, tmp_path):
     batch = ds[:]
     for name, images in (("lr", pairs.lr), ("hr", pairs.hr)):
         np.testing.assert_array_equal(batch[name].numpy(), images.transpose(0, 3, 1, 2))
+
+
+def test_clips_in_class_folders_come_out_as_they_went_in(packer, tmp_path):
+    """With --samples folders and --label folder, every clip and its class are read back, and packer info names both."""
+    frames = {name: [save(tmp_path / "clips" / name / f"{n}.png") for n in range(3)] for name in ("run/a", "jump/b")}
+    out = tmp_path / "out"
+    assert packer("convert", tmp_path / "clips", out, "--samples", "folders", "--label", "folder").exit_code == 0
+    ds = PackedDataset(out)
+    assert ds.classes == ["jump", "run"]
+    for name, label in (("run/a", 1), ("jump/b", 0)):
+        np.testing.assert_array_equal(ds[name]["image"], frames[name])
+        assert ds[name]["label"] == label
+    assert "2: jump, run" in packer("info", out).stdout
 
 
 def test_clouds_come_out_as_they_went_in(packer, clouds, tmp_path):
