@@ -45,7 +45,8 @@ class Mix:
             weights say, other ones each time. Or when `"all"` were: shorter ones begin again, in another order.
         batches: `"mixed"` draws each batch over all datasets; with `"one"` all samples of a batch, on all ranks, are of
             one dataset, and every batch is full.
-        extras: `("dataset",)` adds the field `dataset`, int64 (B,): which one a sample is of, from 0 on.
+        extras: `("dataset",)` adds the field `dataset`, int64 (B,): which one a sample is of, from 0 on. Names and
+            numbers, which each dataset is asked for by its own `extras`, are those within it.
 
     Raises:
         UsageError: the datasets cannot be mixed; the message names the difference.
@@ -291,8 +292,8 @@ class WhichReader:
         return np.zeros((len(located), 2), np.int64)
 
     def read(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
-        """Return the dataset of each sample, (n,) int64."""
-        return torch.from_numpy(located.copy())
+        """Return the dataset of each sample, (n,) int64, in new memory or in what `allocate` gives."""
+        return (allocate or fresh)(located.nbytes).view(torch.int64).copy_(torch.from_numpy(located))
 
 
 def joined(parts: Sequence[tuple[Numbers, Any]], count: int, allocate: Allocate) -> Any:

@@ -267,6 +267,16 @@ def test_points_of_voxels_of_a_mix(folders: list[Path]) -> None:
         assert torch.equal(batch["cloud"].values, again["cloud"].values)
 
 
+def test_names_and_numbers_of_a_mix(folders: list[Path]) -> None:
+    """They are those within the dataset, which is told next to them."""
+    mix = Mix({PackedDataset(f, ["flat"], extras=("name", "number")): 1 for f in folders}, extras="dataset")
+    for batch in Loader(mix, 4, shuffle=True):
+        for place, name in enumerate(batch["name"]):
+            which, number = batch["dataset"][place].item(), batch["number"][place].item()
+            assert name == f"{which}/{1000 * which + number}"
+            assert np.array_equal(batch["flat"][place].numpy(), SAMPLES[1000 * which + number]["flat"])
+
+
 def test_splits_of_a_mix(tmp_path: Path, folders: list[Path]) -> None:
     """Of each dataset the samples of its split alone come."""
     made = []
