@@ -54,7 +54,8 @@ def open_npy(
             it cannot be told what is a field and what a sample.
         SourceError: a file is damaged or holds what cannot be packed, or the fields differ in their number of rows.
     """
-    found = {name: _find(path, on_bad) for name, path in inputs.items()}
+    # Rows of files that lack a part would be those of other samples.
+    found = {name: _find(path, stop if samples == "rows" else on_bad) for name, path in inputs.items()}
     return _open_rows(found) if samples == "rows" else _open_units(found, samples, on_bad, looking)
 
 
@@ -104,9 +105,13 @@ def _open_rows(found: Mapping[str, Found]) -> RowSource:
         notes += [note for _, said in read for note in said]
         if not arrays:
             raise SourceError("holds no array", some.path(some.files[0]))
-        fields |= {name: _parts(name, arrays)} if name else _named_by_files(some, arrays)
         for array in arrays:
             array.check_rows()
+        if name:
+            fields[name] = _parts(name, arrays)
+        else:
+            _refuse_ambiguous(some.folder or ".", arrays)
+            _add_named_by_files(fields, arrays)
     _check_lengths(fields)
     notes += _big_endian(fields)
     notes += [
@@ -124,11 +129,8 @@ def _open_rows(found: Mapping[str, Found]) -> RowSource:
     return RowSource(specs, fields, 0, _count(next(iter(fields.values()))), notes)
 
 
-def _named_by_files(found: Found, arrays: Sequence[Array]) -> dict[str, tuple[Array, ...]]:
-    """Return a field for each array, called as its file or its member."""
-    place = found.folder or "."
-    _refuse_ambiguous(place, arrays)
-    fields: dict[str, tuple[Array, ...]] = {}
+def _add_named_by_files(fields: dict[str, tuple[Array, ...]], arrays: Sequence[Array]) -> None:
+    """Add a field for each array, called as its file or its member; raises UsageError if there is one of that name."""
     for array in arrays:
         name = _own_name(array)
         if name in fields:
@@ -138,7 +140,6 @@ def _named_by_files(found: Found, arrays: Sequence[Array]) -> dict[str, tuple[Ar
                 f"say `--samples {unit}`, else name the arrays with FIELD=FILE"
             )
         fields[name] = (array,)
-    return fields
 
 
 def _parts(name: str, arrays: Sequence[Array]) -> tuple[Array, ...]:

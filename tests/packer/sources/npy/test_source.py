@@ -225,6 +225,8 @@ def test_arrays_that_do_not_go_together(tmp_path):
         open_npy({"z": str(tmp_path / "a")})
     with pytest.raises(UsageError, match="are both called 'x'"):
         open_npy({"": str(tmp_path / "**" / "x.npy")})
+    with pytest.raises(UsageError, match="are both called 'x'"):
+        open_npy({"x": y, "": str(tmp_path / "a")})
     with pytest.raises(UsageError, match=r"there is no \.npy or \.npz file"):
         open_npy({"": str(tmp_path / "none*.npy")})
     np.savez(tmp_path / "empty.npz")

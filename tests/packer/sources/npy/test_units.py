@@ -179,8 +179,13 @@ def test_a_bad_file_is_left_out(tmp_path, episodes):
 
 def test_the_wrong_unit_is_said(tmp_path, episodes, scenes):
     """Rows, files and folders asked of what is another unit are errors, or notes of the plan, that show it."""
-    with pytest.raises(UsageError, match=r"both called 'action'; if the files are the samples, say `--samples files`"):
+    with pytest.raises(SourceError, match=r"\[reward\]: is 0-d, .* or say `--samples files`"):
         source_of([str(tmp_path / "episodes")])
+    (tmp_path / "pairs").mkdir()
+    for name in ("a", "b"):
+        np.savez(tmp_path / "pairs" / f"{name}.npz", action=np.zeros((3, 2)))
+    with pytest.raises(UsageError, match=r"both called 'action'; if the files are the samples, say `--samples files`"):
+        source_of([str(tmp_path / "pairs")])
     with pytest.raises(UsageError, match=r"both called 'color'; if the folders are the samples, say"):
         source_of([str(tmp_path / "train")])
     with pytest.raises(SourceError, match=r"does not fit .*; if a file is a field, .*say `--samples folders`"):
