@@ -3,9 +3,7 @@
 .venv/bin/python scripts/soak.py kill --count 200      # conversions, appending, merging, repacking, repairing
 .venv/bin/python scripts/soak.py plan --count 300      # plans of random datasets, against what is made
 .venv/bin/python scripts/soak.py damage --count 2000   # damaged datasets, read in every way
-.venv/bin/python scripts/soak.py share --count 200     # batches kept while others are shared between processes
 .venv/bin/python scripts/soak.py replace --count 200   # datasets and shards replaced by others of the same size
-.venv/bin/python scripts/soak.py many --count 1        # 1,100 shards under 1,024 file descriptors
 """
 
 from __future__ import annotations
@@ -19,15 +17,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from soaking import kills, plans, survival, training
+from soaking import kills, plans, replacing, survival
 
 TRIALS = {
     "kill": kills.trial,
     "plan": plans.trial,
     "damage": survival.trial,
-    "share": training.keep_and_share,
-    "replace": training.replace,
-    "many": training.read_many_shards,
+    "replace": replacing.trial,
 }
 
 

@@ -7,7 +7,7 @@ kills.py      kills whatever makes or changes a dataset
 plans.py      plans of random datasets against what is made
 mutations.py  damage to datasets
 survival.py   reads damaged datasets in every way
-training.py   what training programs do to batches and to the files they read
+replacing.py  datasets and shards replaced under a reader
 """
 
 from __future__ import annotations
