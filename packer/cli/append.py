@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 @workers_option
 @log_options
 def append(
-    dataset: Path, sources: tuple[str, ...], options: ConvertOptions, splits: dict[str, str] | None, **packing: Any
+    dataset: Path, sources: tuple[str, ...], options: ConvertOptions, splits: dict[str, str], **packing: Any
 ) -> None:
     """Pack more samples, as new shards after those of DATASET. A SOURCE may be another packed dataset.
 
@@ -52,7 +52,7 @@ def append(
     """
     with dataset_first("packer append DATASET [FIELD=]SOURCE..."), progress("appending") as shown:
         hooks = {"looking": shown.look, "planned": shown.begin, "resumed": shown.resume, "progress": shown.advance}
-        report = run(dataset, list(sources), replace(options, splits=splits, **packing), **hooks)
+        report = run(dataset, list(sources), replace(options, splits=splits or None, **packing), **hooks)
     if not is_quiet():
         more = counted(report.added, "sample")
         out = f", {report.rejected[0].file} and others left out" if report.rejected else ""

@@ -7,6 +7,7 @@ import glob
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,25 @@ if TYPE_CHECKING:
 
 Command = Callable[..., Any]
 
+
+def _pairs(form: str) -> Callable[[click.Context, click.Parameter, Sequence[str]], dict[str, str]]:
+    """Return a callback that makes a mapping of `a=b` texts; another form, or a name given twice, is a UsageError."""
+
+    def mapping(_: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> dict[str, str]:
+        option, pairs = parameter.opts[0], dict[str, str]()
+        for text in texts:
+            name, equals, value = text.partition("=")
+            if not (name and equals and value):
+                raise click.UsageError(f"{option} {text}: {form} is expected")
+            if name in pairs:
+                raise click.UsageError(f"{option} names {name} twice")
+            pairs[name] = value
+        return pairs
+
+    return mapping
+
+
+#: By the names that the attributes of SourceOptions have.
 _SOURCE = (
     click.option("--mode", type=click.Choice(["gray", "rgb", "rgba"]), help="Images: convert all to this."),
     click.option(
@@ -54,7 +74,13 @@ _SOURCE = (
         metavar="same|common|all|A,B",
         help="PLY: which fields to take if the files differ in them.",
     ),
-    click.option("--cast", multiple=True, metavar="FIELD=DTYPE", help="PLY: convert a field, as in xyz=float32."),
+    click.option(
+        "--cast",
+        multiple=True,
+        metavar="FIELD=DTYPE",
+        callback=_pairs("FIELD=DTYPE"),
+        help="PLY: convert a field, as in xyz=float32.",
+    ),
     click.option(
         "--triangulate",
         is_flag=True,
@@ -78,7 +104,14 @@ _SOURCE = (
         type=click.Choice(["folder"]),
         help="Make a field label, the number of the first folder that a file lies in, as in cat/1.png.",
     ),
-    click.option("--field", multiple=True, metavar="NAME=/PATH", help="HDF5: take this dataset, under this name."),
+    click.option(
+        "--field",
+        "pick",
+        multiple=True,
+        metavar="NAME=/PATH",
+        callback=_pairs("NAME=/PATH"),
+        help="HDF5: take this dataset, under this name.",
+    ),
     click.option("--skip", multiple=True, metavar="FIELD", help="HDF5: leave out a field, dataset or group."),
     click.option(
         "--axis", type=int, default=0, show_default=True, help="HDF5: number of the axis that counts samples."
@@ -91,6 +124,7 @@ _SOURCE = (
     ),
     click.option(
         "--attr",
+        "attrs",
         multiple=True,
         metavar="NAME",
         help="HDF5: make a field of this attribute of each file, dataset or group that is a sample.",
@@ -179,7 +213,7 @@ split_option = click.option(
     "splits",
     multiple=True,
     metavar="NAME=FRACTION|@FILE|PATTERN",
-    callback=lambda _, __, texts: _pairs("--split", "NAME=FRACTION, NAME=@FILE or NAME=PATTERN", texts) or None,
+    callback=_pairs("NAME=FRACTION, NAME=@FILE or NAME=PATTERN"),
     help="A split of the samples: a fraction such as 0.9, a file with a name a line, or a pattern over names.",
 )
 shard_size_option = click.option("--shard-size", type=size, help="Raw bytes of a shard, about, such as 1GiB.")
@@ -200,7 +234,7 @@ def conversion_options(command: Command) -> Command:
             codec=",".join(codec) or "auto",
             shard_size=shard_size,
             map_limit=map_size,
-            splits=splits,
+            splits=splits or None,
             source=_source_options(given),
             **_bad_options(given),
         )
@@ -237,45 +271,10 @@ def _bad_options(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _source_options(given: dict[str, Any]) -> SourceOptions:
-    """Take what concerns the sources out of `given`."""
+    """Take what concerns the sources out of `given`, where options have the names of their attributes."""
     from packer.sources.opening import SourceOptions
 
-    return SourceOptions(
-        pick=_pairs("--field", "NAME=/PATH", given.pop("field")),
-        skip=given.pop("skip"),
-        axis=given.pop("axis"),
-        samples=given.pop("samples"),
-        encoding=given.pop("encoding"),
-        attrs=given.pop("attr"),
-        once=given.pop("once"),
-        sparse=given.pop("sparse"),
-        mode=given.pop("mode"),
-        palette=given.pop("palette"),
-        max_pixels=given.pop("max_pixels"),
-        patch=given.pop("patch"),
-        stride=given.pop("stride"),
-        downscale=given.pop("downscale"),
-        kernel=given.pop("kernel"),
-        fields=given.pop("fields"),
-        cast=_pairs("--cast", "FIELD=DTYPE", given.pop("cast")),
-        triangulate=given.pop("triangulate"),
-        group=given.pop("group"),
-        columns=given.pop("columns"),
-        label=given.pop("label"),
-    )
-
-
-def _pairs(option: str, form: str, texts: Sequence[str]) -> dict[str, str]:
-    """Return `a=b` texts as a mapping. Raises UsageError for another form, or a name given twice."""
-    pairs: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not (name and equals and value):
-            raise click.UsageError(f"{option} {text}: {form} is expected")
-        if name in pairs:
-            raise click.UsageError(f"{option} names {name} twice")
-        pairs[name] = value
-    return pairs
+    return SourceOptions(**{held.name: given.pop(held.name) for held in fields(SourceOptions)})
 
 
 def sources_argument(command: Command) -> Command:
