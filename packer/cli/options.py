@@ -142,6 +142,13 @@ _SOURCE = (
         help="HDF5: pack rows of this sparse matrix (data, indices, indptr), as X.indices and X.data.",
     ),
     click.option(
+        "--image",
+        "images",
+        multiple=True,
+        metavar="FIELD",
+        help="HDF5 and npy: take the arrays of this field for pictures, (H, W) or (H, W, C).",
+    ),
+    click.option(
         "--encoding",
         default="utf-8",
         show_default=True,

@@ -31,12 +31,13 @@ _CONCERNS = {
     **dict.fromkeys(("mode", "palette", "max_pixels", "patch", "stride", "downscale", "kernel"), ("images", "basicsr")),
     **dict.fromkeys(("fields", "cast", "triangulate", "group"), ("ply",)),
     "columns": ("clouds",),
+    "images": ("hdf5", "npy"),
     "label": tuple(UNITS_OF),
 }
 
 
 #: Options of the command line that are not called as they are here.
-_FLAGS = {"pick": "--field", "attrs": "--attr"}
+_FLAGS = {"pick": "--field", "attrs": "--attr", "images": "--image"}
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class SourceOptions:
         triangulate: PLY: makes polygons into triangles.
         group: PLY: `numbered` makes one field of numbered properties, `none` one of each.
         columns: clouds without a header: names and types of their columns, such as `x,y,z,intensity:float32`.
+        images: HDF5 and npy: fields that are pictures, (H, W) or (H, W, C); they become fields of kind `image`.
         label: `folder`: makes a field `label` of the first folder in the name of each sample.
     """
 
@@ -88,6 +90,7 @@ class SourceOptions:
     triangulate: bool = False
     group: str = "numbered"
     columns: str | None = None
+    images: tuple[str, ...] = ()
     label: str | None = None
 
 
@@ -125,6 +128,10 @@ def open_sources(
     _check_concern(options, kind)
     unit_of(kind, options.samples)  # refuses one that this kind does not offer
     source = _open(kind, named, options, on_bad, limits, looking)
+    if options.images:
+        from packer.sources.pictured import PicturedSource
+
+        source = PicturedSource(source, options.images)
     return source if options.label is None else _labelled(source, options.label, list(named.values()))
 
 
