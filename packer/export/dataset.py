@@ -134,7 +134,8 @@ def export(
         writer.abort()
         raise
     seconds = time.perf_counter() - began
-    notes = (*_made(source), *writer.notes)
+    kept = ", ".join(source.constants)
+    notes = (*_made(source), *([f"constants are not written: {kept}"] if kept else []), *writer.notes)
     return ExportReport(path, to, len(source), files.count, files.bytes, notes, seconds)
 
 

@@ -80,8 +80,8 @@ class _Options(msgspec.Struct, frozen=True):
 class _Origin(msgspec.Struct, frozen=True):
     """What the HDF5 source keeps: `files` of rows; the others of units, by name of the sample (`above`: by home).
 
-    `homes` are what the names of a file's samples begin with; None if a group's last name alone is its sample's, as in
-    manifests of before. `attrs` are the fields that were attributes of the units.
+    `homes` are what the names of a file's samples begin with; None if files are samples, or if a group's last name
+    alone is its sample's, as in manifests of before. `attrs` are the fields that were attributes of the units.
     """
 
     options: _Options = _Options()
@@ -407,6 +407,8 @@ def _files_of_units(
 
 def _home_and_root(name: str, origin: _Origin) -> tuple[str, str]:
     """Return what the names of a file's samples begin with, and the path of the unit in it, for a sample's name."""
+    if origin.options.samples == "files":
+        return name, ""
     if origin.homes is None:
         home, _, last = name.rpartition("/")
         base = origin.options.samples.partition(":")[2].strip("/")

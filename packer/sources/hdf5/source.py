@@ -37,7 +37,8 @@ from packer.sources.hdf5.reading import FileBlocks, HDF5Source, SparseRows, row_
 from packer.sources.hdf5.roots import numbered
 from packer.sources.hdf5.storage import dataset_at
 from packer.sources.hdf5.types import Column, paths
-from packer.sources.hdf5.units import FileUnits, Unit, UnitSource, common_columns, units
+from packer.sources.hdf5.unit_source import UnitSource
+from packer.sources.hdf5.units import FileUnits, Unit, common_columns, units
 from packer.sources.units import unit_of
 
 #: What is found in one file.

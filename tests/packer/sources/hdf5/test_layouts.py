@@ -9,8 +9,10 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from numpy.typing import NDArray
 
+from packer.cli.main import main
 from packer.convert import Report, convert
 from packer.errors import SourceError, UsageError
 from packer.export import export
@@ -201,6 +203,28 @@ def test_rows_of_files_that_may_be_samples(tmp_path: Path) -> None:
     assert not open_hdf5(str(tmp_path / "episode_0.hdf5")).notes()
 
 
+def test_plan_says_what_it_took(tmp_path: Path) -> None:
+    """`packer plan` shows the doubt; with the unit named there is none; a unit that HDF5 has not lists those it has."""
+    clam(tmp_path)
+    run = CliRunner().invoke(main, ["plan", str(tmp_path)])
+    assert "each row is a sample; --samples files makes each file one" in " ".join(run.stdout.split())
+    assert "note" not in CliRunner().invoke(main, ["plan", str(tmp_path), "--samples", "files"]).stdout
+    run = CliRunner().invoke(main, ["plan", str(tmp_path), "--samples", "folders"])
+    assert run.exit_code == 2
+    assert "offer rows or files or datasets or groups[:PATTERN]" in run.stderr
+
+
+def test_groups_of_several_depths_are_samples(tmp_path: Path) -> None:
+    """Pictures of folders within folders: each group that holds datasets is one, whatever lies above it."""
+    names = ["db/a.jpg", "query/night/b.jpg", "query/night/c.jpg"]
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        for n, name in enumerate(names):
+            file[f"{name}/keypoints"] = floats(n, 2)
+    assert open_hdf5(str(tmp_path / "f.h5"), samples="groups").names == names
+    with pytest.raises(SourceError, match="/query belongs to no sample"):
+        open_hdf5(str(tmp_path / "f.h5"), samples="groups:/*/*.jpg")
+
+
 def test_rows_and_groups_that_are_equally_likely(tmp_path: Path) -> None:
     """Numbered groups of one length are rows or samples: the user is asked, with both commands."""
     expected = {}
@@ -249,6 +273,9 @@ def test_attributes_become_fields(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "back/file1000002.h5") as file:
         assert dict(file.attrs) == {"max": 2 / 3, "patient_id": "p2"}
         assert set(file) == {"ismrmrd_header", "kspace", "reconstruction_rss"}
+    robomimic(tmp_path)
+    source = open_hdf5(str(tmp_path / "demo.hdf5"), samples="groups", attrs=("num_samples",))
+    assert [n for block in source.read() for n in np.asarray(block["num_samples"]).tolist()] == list(LENGTHS)
     with h5py.File(tmp_path / "in/file1000001.h5", "r+") as file:
         del file.attrs["max"]
     with pytest.raises(SourceError, match=r"file1000001\.h5: has no attribute max for --attr; it has patient_id"):

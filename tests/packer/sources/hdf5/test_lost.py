@@ -12,7 +12,7 @@ import pytest
 from packer.convert import convert
 from packer.export import export
 from packer.repack import repack
-from packer.sources.hdf5 import origin, units
+from packer.sources.hdf5 import origin, unit_source
 from packer.sources.hdf5.source import open_hdf5
 from packer.sources.opening import SourceOptions
 
@@ -22,7 +22,7 @@ Notes = tuple[str, ...]
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> int:
     """Lets a manifest keep 5 things of one kind, and not 500."""
-    for module, name in ((origin, "MAX_KEPT"), (units, "MAX_KEPT")):
+    for module, name in ((origin, "MAX_KEPT"), (unit_source, "MAX_KEPT")):
         assert getattr(module, name) == 500
         monkeypatch.setattr(module, name, 5)
     return 5
@@ -147,7 +147,7 @@ def test_groups_in_another_order_are_said_to_be_rows(tmp_path: Path) -> None:
     convert(str(tmp_path / "d.h5"), tmp_path / "d", workers=0, source=SourceOptions(samples="groups"))
     repack(tmp_path / "d", tmp_path / "mixed", seed=1, workers=0)
     (note,) = export(tmp_path / "mixed", tmp_path / "out").notes
-    assert "they are rows of one, and no groups" in note
+    assert "they are written as rows, without groups" in note
 
 
 @pytest.mark.parametrize("samples", ["rows", "groups"])

@@ -14,6 +14,7 @@ from packer.append import append
 from packer.cli.main import main
 from packer.convert import convert
 from packer.errors import DamagedError, DatasetError, SourceError, UsageError
+from packer.export import export
 from packer.merge import merge
 from packer.repack import repack
 from packer.repair import repair
@@ -111,6 +112,7 @@ def test_other_commands_keep_constants(tmp_path: Path) -> None:
     repack(tmp_path / "both", tmp_path / "mixed", seed=1, workers=0)
     assert_kept(PackedDataset(tmp_path / "mixed"))
     assert not verify(tmp_path / "mixed").damages
+    assert "constants are not written: grid.t, grid.x" in export(tmp_path / "mixed", tmp_path / "back").notes
     append(tmp_path / "one", str(two), workers=0, source=SourceOptions(**IN_UNITS))
     assert_kept(PackedDataset(tmp_path / "one"))
     other = pdebench(tmp_path / "c.h5", 8)
