@@ -6,6 +6,7 @@ Samples that came from no PLY file get a header made for their fields. The files
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any, BinaryIO
 
 import msgspec
@@ -40,6 +41,8 @@ class PlyWriter:
     text = False
 
     def __init__(self, source: PackedSource, files: Files) -> None:
+        if find_spec("plyfile") is None:
+            raise UsageError("PLY files are written by plyfile: pip install '.[ply]' in a clone of packer")
         self.notes: list[str] = []
         self._names = sample_names(source.names, len(source))
         self._files = files

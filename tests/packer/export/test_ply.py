@@ -300,6 +300,15 @@ def test_lists_that_cannot_be_counted(tmp_path, sizes, words):
         export(tmp_path / "two", tmp_path / "out")
 
 
+def test_without_plyfile_nothing_is_begun(tmp_path, monkeypatch):
+    """The error says what to install, and no folder is made."""
+    convert([{"xyz": np.zeros((3, 3), np.float32)}], tmp_path / "d", workers=0)
+    monkeypatch.setattr("packer.export.ply.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"pip install '.\[ply\]'"):
+        export(tmp_path / "d", tmp_path / "out", to="ply")
+    assert not (tmp_path / "out").exists()
+
+
 def test_chosen_fields_leave_the_rest_out(tmp_path):
     """--fields takes properties and elements away, and nothing else."""
     make_mesh(tmp_path / "in/a.ply")
