@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -18,7 +18,6 @@ from packer.checking.shard_check import (
     SHOWN_NAMES,
     Checked,
     Damage,
-    Fault,
     ShardCheck,
     check_shard,
     check_shards,
@@ -32,7 +31,6 @@ from packer.format.manifest import (
     UNFINISHED,
     FileEntry,
     Manifest,
-    ShardEntry,
     check_file,
     total_of,
 )
@@ -89,7 +87,7 @@ class _Checker:
             checked = found[number]
             self.bytes += checked.nbytes
             self.frames += checked.frames
-            self.damages += [self._damage(entry, first, fault) for fault in checked.faults]
+            self.damages += [self._in_dataset(damage, first) for damage in checked.damages]
             first += entry.samples
         self._check_totals([found[number] for number in range(len(entries))])
         if self._names and self.manifest.names and not self.damages:
@@ -122,13 +120,13 @@ class _Checker:
         for name in sorted(strangers):
             self.damages.append(Damage(name, "the manifest does not know this file; remove it", repairable=False))
 
-    def _damage(self, entry: ShardEntry, first: int, fault: Fault) -> Damage:
-        """Return a fault of a shard with the names of its samples; the first in the shard has the number `first`."""
-        if fault.samples is None:
-            return Damage(entry.file, fault.what, fault.field)
-        samples = (first + fault.samples[0], first + fault.samples[1])
-        names = tuple(self._names.name(i) for i in range(*samples)[:SHOWN_NAMES]) if self._names else ()
-        return Damage(entry.file, fault.what, fault.field, samples, names)
+    def _in_dataset(self, damage: Damage, first: int) -> Damage:
+        """Return a damage of a shard, whose first sample has the number `first`, with numbers and names in the dataset."""
+        if damage.samples is None:
+            return damage
+        start, stop = (first + number for number in damage.samples)
+        names = tuple(self._names.name(i) for i in range(start, stop)[:SHOWN_NAMES]) if self._names else ()
+        return replace(damage, samples=(start, stop), names=names)
 
     def _check_left_out(self) -> None:
         """Checks the list of what was left out; an append may have lengthened it, but for that it is as it was."""

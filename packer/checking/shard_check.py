@@ -69,25 +69,11 @@ class ShardCheck(NamedTuple):
     fields: tuple[Field, ...]
 
 
-class Fault(NamedTuple):
-    """One thing that is wrong with a shard.
-
-    Attributes:
-        what: a sentence.
-        field: the field concerned, if it is one.
-        samples: numbers in the shard of the first sample concerned and the one after the last, if it is some of them.
-    """
-
-    what: str
-    field: str | None = None
-    samples: tuple[int, int] | None = None
-
-
 @dataclass
 class Checked:
-    """What was checked of a shard, and what is wrong with it."""
+    """What was checked of a shard, and what is wrong with it; its samples are counted from the shard's first one."""
 
-    faults: list[Fault] = field(default_factory=list)
+    damages: list[Damage] = field(default_factory=list)
     nbytes: int = 0
     frames: int = 0
     #: Bytes of each column, by field; absent where the shard could not be read so far.
@@ -111,7 +97,8 @@ def check_shard(check: ShardCheck, progress: Progress | None = None) -> Checked:
         with Shard(check.folder / check.entry.file, check.entry.bytes) as shard:
             _check_open(shard, check, checked, progress or no_progress)
     except DamagedError as error:
-        checked.faults.append(Fault(of_file(str(error), check.folder / check.entry.file, check.folder)))
+        file = check.entry.file
+        checked.damages.append(Damage(file, of_file(str(error), check.folder / file, check.folder)))
     return checked
 
 
@@ -127,7 +114,7 @@ def check_shards(checks: Sequence[ShardCheck], workers: int) -> Iterator[tuple[i
     for number, result in run(_check_apart, checks, workers, Limits(None, None)):
         if isinstance(result, Lost):
             what = f"reading it crashed the process ({result.ending}): check the disk"
-            yield number, Checked([Fault(what)])
+            yield number, Checked([Damage(checks[number].entry.file, what)])
         else:
             yield number, result
 
@@ -151,9 +138,11 @@ def _check_open(shard: Shard, check: ShardCheck, checked: Checked, progress: Pro
         columns.append(column)
         checked.totals[each.name] = column_totals(column.index)
     _check_bytes(shard, check.entry, columns, checked, progress)
-    if not checked.faults:
+    if not checked.damages:
         for column in columns:
-            checked.faults += [Fault(what, column.field.name, at) for what, at in column.check_values()]
+            checked.damages += [
+                Damage(check.entry.file, what, column.field.name, at) for what, at in column.check_values()
+            ]
         if header.named:
             shard.names(samples)
 
@@ -175,8 +164,7 @@ def _check_bytes(shard: Shard, entry: ShardEntry, columns: list[Column], checked
     checked.nbytes += entry.bytes
     for _, frame, column in sorted(wrong, key=lambda one: one[:2]):
         what = f"the checksum of frame {frame} is wrong"
-        checked.faults.append(Fault(what, column.field.name, column.index.sample_range(frame)))
+        checked.damages.append(Damage(entry.file, what, column.field.name, column.index.sample_range(frame)))
     if not good and not wrong:
-        checked.faults.append(
-            Fault("its digest is wrong, though all frames are right: an index, a page or the padding changed")
-        )
+        what = "its digest is wrong, though all frames are right: an index, a page or the padding changed"
+        checked.damages.append(Damage(entry.file, what))

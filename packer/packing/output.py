@@ -159,14 +159,8 @@ class OutputFolder:
         self._release()
 
     def _lock(self, folder: Path) -> None:
-        lock = filelock.FileLock(folder / LOCK)
-        try:
-            lock.acquire(timeout=0)
-        except filelock.Timeout:
-            raise UsageError(
-                f"another conversion into {self.path} is running; wait for it or choose another folder"
-            ) from None
-        self._locks[folder] = lock
+        busy = f"another conversion into {self.path} is running; wait for it or choose another folder"
+        self._locks[folder] = _locked(folder, busy)
 
     def _release(self) -> None:
         for folder in self._locks:
@@ -370,6 +364,16 @@ def _short(value: Any) -> str:
     return text if len(text) < 60 else text[:57] + "..."
 
 
+def _locked(folder: Path, busy: str) -> filelock.BaseFileLock:
+    """Return the lock of a folder, held; raises UsageError with the message `busy` if somebody else holds it."""
+    lock = filelock.FileLock(folder / LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        raise UsageError(busy) from None
+    return lock
+
+
 @contextlib.contextmanager
 def dataset_lock(folder: Path) -> Iterator[None]:
     """Keeps others from changing the dataset; its manifest is to be read inside, or it may be an old one.
@@ -380,11 +384,8 @@ def dataset_lock(folder: Path) -> Iterator[None]:
         UsageError: something is changing it already.
         WriteError: the folder cannot be written.
     """
-    lock = filelock.FileLock(folder / LOCK)
     try:
-        lock.acquire(timeout=0)
-    except filelock.Timeout:
-        raise UsageError(f"{folder} is being changed already: appended to, repaired or replaced; wait for it") from None
+        lock = _locked(folder, f"{folder} is being changed already: appended to, repaired or replaced; wait for it")
     except OSError as error:
         raise WriteError(f"{folder}: cannot be written: {error.strerror or error}") from None
     try:
