@@ -80,8 +80,8 @@ class _Options(msgspec.Struct, frozen=True):
 class _Origin(msgspec.Struct, frozen=True):
     """What the HDF5 source keeps: `files` of rows; the others of units, by name of the sample (`above`: by home).
 
-    `homes` are what the names of a file's samples begin with; None if files are samples, or if a group's last name
-    alone is its sample's, as in manifests of before. `attrs` are the fields that were attributes of the units.
+    `homes` are what the names of a file's samples begin with; files that are samples have none.
+    `attrs` are the fields that were attributes of the units.
     """
 
     options: _Options = _Options()
@@ -91,7 +91,7 @@ class _Origin(msgspec.Struct, frozen=True):
     datasets: dict[str, Typed] = {}
     others: dict[str, dict[str, Typed]] = {}
     above: dict[str, dict[str, dict[str, Any]]] = {}
-    homes: tuple[str, ...] | None = None
+    homes: tuple[str, ...] = ()
     attrs: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
 
@@ -409,14 +409,10 @@ def _home_and_root(name: str, origin: _Origin) -> tuple[str, str]:
     """Return what the names of a file's samples begin with, and the path of the unit in it, for a sample's name."""
     if origin.options.samples == "files":
         return name, ""
-    if origin.homes is None:
-        home, _, last = name.rpartition("/")
-        base = origin.options.samples.partition(":")[2].strip("/")
-        return home, f"/{base}/{last}".replace("//", "/")
     home = name
     while home and home not in origin.homes:
         home = home.rpartition("/")[0]
-    return home, name if home == "" and name[:1] == "/" else f"/{name}"[len(home) + bool(home) :]
+    return home, f"/{name[len(home) :].lstrip('/')}"
 
 
 def _named_apart(segments: Sequence[_Segment], notes: list[str]) -> list[_Segment]:

@@ -112,6 +112,7 @@ def open_hdf5(
     kept = dict(read(partial(units, asked=unit, request=request)))
     columns, found = common_columns(_units(kept, path, on_bad), on_bad)
     listed = {file: some for file, some in kept.items() if not isinstance(some, SourceError)}
+    _refuse_useless(request.skip, [some.useless for some in listed.values()], path)
     notes = dict.fromkeys(some.note for some in listed.values() if some.note)
     splits = {file: some.splits for file, some in listed.items()}
     source = UnitSource(columns, found, options | {"samples": str(unit)}, splits, list(notes))
@@ -146,10 +147,15 @@ def _scans(found: Iterable[tuple[str, Scan | SourceError]], request: Request, pa
         scans.append(scan)
     if not scans:
         raise SourceError("no file is left that can be packed", path)
-    useless = set(request.skip).intersection(*(scan.useless for scan in scans))
-    if useless:
-        raise UsageError(f"--skip {min(useless)}: {path} has no such dataset or group")
+    _refuse_useless(request.skip, [scan.useless for scan in scans], path)
     return scans
+
+
+def _refuse_useless(skip: Collection[str], useless: Iterable[Collection[str]], path: str) -> None:
+    """Raise UsageError if an entry of `skip` fits nothing in any file; `useless` are those of each file."""
+    left = set(skip).intersection(*useless)
+    if left:
+        raise UsageError(f"--skip {min(left)}: {path} has no such dataset or group")
 
 
 def _doubts(scans: Sequence[Scan], samples: str | None) -> list[str]:

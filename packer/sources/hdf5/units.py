@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from packer.errors import SourceError
 from packer.format.schema import FieldSpec, check_field_name
 from packer.sources.base import OnBad
-from packer.sources.hdf5.choice import Request, chosen, columns_of, conversions, difference, is_wanted
+from packer.sources.hdf5.choice import Request, chosen, columns_of, conversions, difference, is_skipped, is_wanted
 from packer.sources.hdf5.file import faults_named, opened
 from packer.sources.hdf5.listing import inventory
 from packer.sources.hdf5.once import Constant, constants_at
@@ -77,12 +77,14 @@ class FileUnits:
         splits: by name, the roots of the samples of each split that the file itself lists.
         note: what was taken for a unit; None if the user said it.
         once: what lies outside of the units and is to be the same in all files, by name.
+        useless: entries of the request's `skip` that fit nothing here.
     """
 
     units: list[Unit | SourceError]
     splits: dict[str, list[str]]
     note: str | None
     once: dict[str, Constant]
+    useless: tuple[str, ...]
 
 
 # ---------------------------------------------------------------- finding them
@@ -99,6 +101,7 @@ def units(path: str, asked: Asked, request: Request) -> FileUnits:
         SourceError: the file cannot be read, has no such units, or holds what belongs to none of them.
     """
     found: list[Unit | SourceError] = []
+    skips = request.skip
     with opened(path) as file:
         with faults_named(path, "listing the file"):
             used: set[str] = set()
@@ -117,10 +120,11 @@ def units(path: str, asked: Asked, request: Request) -> FileUnits:
         for root in roots.roots:
             try:
                 with faults_named(path, f"listing {asked.name[:-1]} {root}".rstrip()):
-                    found.append(_unit(file, path, root, asked.name[:-1], above.of(root), request))
+                    found.append(_unit(file, path, root, asked.name[:-1], above.of(root), request, used))
             except SourceError as error:
                 found.append(error)
-    return FileUnits(found, roots.splits, roots.note, once)
+    useless = tuple(skip for skip in skips if skip not in used)
+    return FileUnits(found, roots.splits, roots.note, once, useless)
 
 
 def _is_left_out(path: str, request: Request, used: set[str]) -> bool:
@@ -167,10 +171,21 @@ class _Above:
         return {place: self._found[place] for place in places if self._found[place]}
 
 
-def _unit(file: h5py.File, path: str, root: str, kind: str, above: dict[str, dict[str, Any]], request: Request) -> Unit:
+def _unit(
+    file: h5py.File,
+    path: str,
+    root: str,
+    kind: str,
+    above: dict[str, dict[str, Any]],
+    request: Request,
+    used: set[str],
+) -> Unit:
     where = f"{kind} {root}" if root else ""
     thing = file[root or "/"]
     held = inventory(thing, path, None, partial(is_wanted, request=request))
+    for skip in set(request.skip) - used:
+        if any(is_skipped(entry, [skip]) for entry in held.entries):
+            used.add(skip)
     try:
         wanted = chosen(held.entries, request, None, path)
         fields = columns_of(wanted, request.encoding)

@@ -261,6 +261,17 @@ def test_lists_of_names_are_splits(tmp_path: Path) -> None:
         open_hdf5(path, samples="groups")
 
 
+@pytest.mark.parametrize(("layout", "unit"), [(aloha, "files"), (robomimic, "groups"), (features, "datasets")])
+def test_a_skip_that_fits_nothing_is_refused(tmp_path: Path, layout: Layout, unit: str) -> None:
+    """One that fits in some unit, or next to the units, is none; a field that is skipped is left out of all."""
+    layout(tmp_path)
+    with pytest.raises(UsageError, match=r"--skip nope: .* has no such dataset or group"):
+        open_hdf5(str(tmp_path), samples=unit, skip=["nope"])
+    if layout is robomimic:
+        source = open_hdf5(str(tmp_path), samples=unit, skip=["mask", "obs", "/data/demo_2"])
+        assert ([spec.name for spec in source.fields], len(source)) == (["actions", "dones"], 2)
+
+
 def test_attributes_become_fields(tmp_path: Path) -> None:
     """Numbers and text of every unit; a unit without the attribute is named, rows have none."""
     (tmp_path / "in").mkdir()
