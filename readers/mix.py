@@ -231,7 +231,7 @@ class MixedReader:
         parts = self._parts(located)
         if len(parts) == 1:
             return self._readers[parts[0][0]].read(self._places(parts[0][0], located), allocate)
-        read = [(at, self._readers[number].read(self._places(number, located[at]))) for number, at in parts]
+        read = [(at, self._readers[number].read(self._places(number, located[at]), allocate)) for number, at in parts]
         return joined(read, len(located), allocate or fresh)
 
     def _parts(self, located: Numbers) -> list[tuple[int, Numbers]]:

@@ -95,11 +95,19 @@ class Stream:
         batch_size = min(batch_size, max(len(numbers), 1))  # some ask for one of all there is, whatever that is
         by_name = {name: _values(reader, self.pool) for name, reader in readers.items()}
         advisor, failures = self.dataset.opened.advisor, list[Exception]()
-        at_once = 1 if alone else batches_at_once(fields, batch_size)
+        at_once = 1 if alone else self._at_once(fields, batch_size)
         located_runs = runs(fields, self.dataset.items, numbers, batch_size, at_once, visits)
         told = advisor.ahead(_up_to_failure(located_runs, failures), partial(_spans, fields), self.warmth)
         read = self._reader(by_name, is_ragged=any(reader.field.is_ragged for reader in fields))
         return self._ahead(read, told, failures) if self.threads else self._inline(read, told, failures)
+
+    def _at_once(self, fields: Sequence[FieldReader], batch_size: int) -> int:
+        """Return how many batches a run has; in the mean, if samples differ in size."""
+        if isinstance(self.dataset, PackedDataset):
+            return batches_at_once(fields, batch_size)
+        if any(reader.field.is_ragged for reader in fields):
+            return 1
+        return min(batches_at_once(list(each.readers.values()), batch_size) for each in self.dataset.datasets)
 
     def _reader(self, by_name: Mapping[str, Callable[[Numbers], Any]], is_ragged: bool) -> Callable[[Run], list[Any]]:
         def read(run: Run) -> list[Any]:

@@ -10,9 +10,9 @@ from file_datasets import PairFiles
 
 from benchmark.inputs import LARGE, LMDB_PAIRS, PNG_FILES, SMALL, lmdb_pairs, pairs, png_pairs
 from benchmark.loops import InMemory, LmdbSamples, Values, data_loader, data_loaders, indexing, limits, loader_side
-from benchmark.measuring import Bench, Figures, Side, checksum, files_of, row
+from benchmark.measuring import Bench, Figures, Side, checksum, epochs, files_of, row
 from packer.format.manifest import read as read_manifest
-from readers import PackedDataset
+from readers import Loader, Mix, PackedDataset
 
 LIMIT = "the limit: index_select or np.take"
 INDEXING = "in-RAM x[idx]"
@@ -93,6 +93,18 @@ def lz4_against_lmdb(bench: Bench) -> Figures:
     expected = checksum([values[numbers] for values in fields])
     theirs = data_loaders(LmdbSamples(path), numbers.tolist(), 128, expected, [path])
     return bench.race(_loader(bench, SMALL, "lz4", 128), *theirs)
+
+
+@row("pairs 16/64, none, batch 128, Mix of two", "one dataset", at_least=0.7, codec="none")
+@row("pairs 16/64, lz4, batch 128, Mix of two", "one dataset", at_least=0.5, codec="lz4")
+def mixed(bench: Bench, codec: str) -> Figures:
+    """Batches drawn over two datasets: uncompressed fields are gathered at once, others by dataset and put in order."""
+    path = bench.packed(pairs, SMALL, codec=codec)
+    mix = Mix({PackedDataset(path): 1, PackedDataset(path): 1})
+    loader = Loader(mix, 128, shuffle=True)
+    expected = checksum([np.concatenate([values, values]) for values in _fields(bench, SMALL)])
+    ours = epochs("Mix", lambda: loader, len(mix), expected, files_of(path))
+    return bench.race(ours, _loader(bench, SMALL, codec, 128))
 
 
 @row("pairs 16/64, auto, batch 128, Loader", "the same, none", at_least=0.25)
