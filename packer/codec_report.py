@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.codecs import compiled
 from packer.codecs.configs import NAMED, check_fits, codec_name
-from packer.codecs.frames import FrameCodec
+from packer.codecs.frames import FrameCodec, Frames
 from packer.codecs.stages import Buffer, Config
 from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
@@ -113,18 +114,27 @@ def _speeds(spec: FieldSpec, config: Sequence[Config], samples: Sequence[NDArray
         frames = sample_frames(samples, config)
         return [(codec.encode(frame), frame.nbytes) for frame in frames]
 
-    stored = [(memoryview(frame), size) for frame, size in encode()]
+    stored = encode()
+    memory, frames = memoryview(b"".join(frame for frame, _ in stored)), _frames(stored, samples[0])
     stacks = _stacks(samples) if codec.filter else []
+    out = np.empty(nbytes, np.uint8)
+    compiled.loading.load()  # as in any process that reads for long
 
     def decode() -> None:
-        for frame, size in stored:
-            # A copy, as a reader makes of raw frames too when it gathers a batch.
-            np.frombuffer(codec.decode(frame, size), np.uint8).copy()
-        for stack in stacks:
-            assert codec.filter
-            codec.filter.undo(stack)
+        undone = codec.decode_frames(memory, frames, out)
+        if codec.filter and not undone:
+            for stack in stacks:
+                codec.filter.undo(stack)
 
     return nbytes / _fastest(encode), nbytes / _fastest(decode)
+
+
+def _frames(stored: Sequence[tuple[Buffer, int]], sample: NDArray[Any]) -> Frames:
+    """Return where encoded frames lie, one after the other, with rows as those of `sample`, or one row a frame."""
+    lengths = np.array([len(frame) for frame, _ in stored], np.int64)
+    sizes = np.array([size for _, size in stored], np.int64)
+    ends, row = lengths.cumsum(), max(sample[:1].nbytes if sample.ndim else sample.nbytes, 1)
+    return Frames(np.stack([ends - lengths, ends], axis=1), sizes, rows=np.where(sizes % row, sizes, row))
 
 
 def _stacks(samples: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:

@@ -12,9 +12,11 @@ import pytest
 from packer import codec_report as reports
 from packer.codec_report import codec_report
 from packer.codecs.configs import NAMED, codec_name
+from packer.codecs.frames import FrameCodec
 from packer.convert import ConvertOptions, convert, open_source
 from packer.errors import SourceError
 from packer.format import manifest as manifests
+from packer.format.schema import FieldSpec
 from packer.sources.apart import Limits
 from packer.sources.samples import SampleSource
 
@@ -81,6 +83,23 @@ def test_speeds_are_measured():
         for trial in field.trials:
             assert 0 < trial.encode < 1e12
             assert 0 < trial.decode < 1e12
+
+
+@pytest.mark.usefixtures("by_machine")
+@pytest.mark.parametrize("size", [20, 64, 700])
+def test_pictures_are_timed_as_they_are_read(monkeypatch, size):
+    """Loops in machine code decode them and undo the filter, also of frames shared or cut into bands."""
+    undone, decode = [], FrameCodec.decode_frames
+
+    def watched(codec, *frames):
+        undone.append(decode(codec, *frames) if codec.filter else True)
+        return undone[-1]
+
+    monkeypatch.setattr(FrameCodec, "decode_frames", watched)
+    spec = FieldSpec(name="x", dtype="uint8", kind="image", shape=(size, size, 3))
+    list(codec_report(SampleSource([{"x": np.full((size, size, 3), n, np.uint8)} for n in range(40)], [spec])))
+    assert len(undone) > 3
+    assert all(undone)
 
 
 def test_shares_add_up_and_empty_fields_have_no_trials():
