@@ -121,7 +121,7 @@ class _Checker:
             self.damages.append(Damage(name, "the manifest does not know this file; remove it", repairable=False))
 
     def _in_dataset(self, damage: Damage, first: int) -> Damage:
-        """Return a damage of a shard, whose first sample has the number `first`, with numbers and names in the dataset."""
+        """Return a damage of a shard with numbers in the dataset and names; its first sample has the number `first`."""
         if damage.samples is None:
             return damage
         start, stop = (first + number for number in damage.samples)
