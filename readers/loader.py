@@ -306,9 +306,13 @@ def _is_heavy(dataset: PackedDataset, name: str) -> bool:
 
 def _is_long(dataset: PackedDataset) -> bool:
     """Whether machine code decodes an epoch, for so long that threads are worth starting."""
-    if dataset.crop is not None or dataset.sample_points is not None or dataset.windows is not None:
+    if dataset.windows is not None:
+        read = [reader.field for reader in dataset.readers.values()]
+        raw = [(field, field.fixed_bytes * len(dataset)) for field in read if field.fixed_bytes >= THREAD_BYTES]
+    elif dataset.crop is not None or dataset.sample_points is not None:
         return False
-    raw = [(field, dataset.manifest.columns[field.name].raw) for field in dataset.fields.values()]
+    else:
+        raw = [(field, dataset.manifest.columns[field.name].raw) for field in dataset.fields.values()]
     return sum(nbytes for _, nbytes in raw) >= LONG_RUNS * CODED_RUN_BYTES and machine_decodes(raw)
 
 

@@ -53,6 +53,7 @@ JOBS = (
     Job("clips", ("lr=data/clips/lr", "hr=data/clips/hr"), 8, None, options=("--samples", "folders")),
     Job("clouds", ("data/clouds",), 16, lambda: CloudFiles(DATA / "clouds"), list),
     Job("digits", ("data/digits.h5",), 128, lambda: DigitRows(DATA / "digits.h5")),
+    Job("demos", ("data/demos.hdf5",), 32, None, options=("--samples", "groups")),
 )
 
 NEXT = """

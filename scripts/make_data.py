@@ -1,4 +1,4 @@
-"""Make the demo inputs: pairs of images and clips, point clouds and an HDF5 file, from data that our dependencies ship.
+"""Make the demo inputs: pairs of images and clips, point clouds and HDF5 files, from data that our dependencies ship.
 
 $ python scripts/make_data.py --out data
 
@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from inputs.clouds import make_clouds
+from inputs.demos import make_demos
 from inputs.digits import make_digits
 from inputs.pictures import make_clips, make_pairs, make_pictures
 
@@ -24,6 +25,7 @@ MAKERS = {
     "clips": make_clips,
     "clouds": make_clouds,
     "digits.h5": make_digits,
+    "demos.hdf5": make_demos,
 }
 _STAMP = ".made"
 

@@ -86,7 +86,7 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="session")
 def demo_data() -> Path:
-    """The folder data/, filled with the demo inputs: pairs, pictures, clips, clouds and digits.h5."""
+    """The folder data/, filled with the demo inputs: pairs, pictures, clips, clouds, digits.h5 and demos.hdf5."""
     from make_data import make_data  # here, because matplotlib and scikit-learn take a second to import
 
     make_data(ROOT / "data")

@@ -9,7 +9,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from examples import mlp, pointnet, srcnn, video_sr
+from examples import behaviour_cloning, mlp, pointnet, srcnn, video_sr
 
 from packer.convert import convert
 from packer.sources.opening import SourceOptions
@@ -20,8 +20,10 @@ DEMO = {
     "clips": ("lr={}/clips/lr", "hr={}/clips/hr"),
     "clouds": ("{}/clouds",),
     "digits": ("{}/digits.h5",),
+    "demos": ("{}/demos.hdf5",),
 }
-CLIPS = SourceOptions(samples="folders")
+CLIPS, GROUPS = SourceOptions(samples="folders"), SourceOptions(samples="groups")
+UNITS = {"clips": CLIPS, "demos": GROUPS}
 EXAMPLES = sorted(Path(srcnn.__file__).parent.glob("*.py"))
 
 
@@ -37,7 +39,7 @@ def test_the_commands_of_the_readme_run(
     """Each is given the datasets that scripts/demo makes, and there is one for every script; here without an epoch."""
     for name, sources in DEMO.items():
         given, out = [source.format(demo_data) for source in sources], tmp_path / f"data/packed/{name}.packed"
-        convert(given, out, codec="none", source=CLIPS if name == "clips" else SourceOptions())
+        convert(given, out, codec="none", source=UNITS.get(name, SourceOptions()))
     monkeypatch.chdir(tmp_path)
     readme = (ROOT / "README.md").read_text()
     commands = re.findall(r"^\.venv/bin/python (scripts/examples/\S+) ([^#\n]*)", readme, re.MULTILINE)
@@ -47,7 +49,7 @@ def test_the_commands_of_the_readme_run(
         runpy.run_path(str(ROOT / script), run_name="__main__")
 
 
-@pytest.mark.parametrize("name", ["mlp", "pointnet", "srcnn", "video_sr"])
+@pytest.mark.parametrize("name", ["behaviour_cloning", "mlp", "pointnet", "srcnn", "video_sr"])
 def test_a_dataset_of_something_else_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """The fields that it has are named, without a traceback."""
     convert([{"depth": np.zeros(3)}] * 4, tmp_path / "depth.packed")
@@ -81,6 +83,12 @@ def test_video_sr_beats_bicubic(demo_data: Path, tmp_path: Path) -> None:
     clips = [f"{field}={demo_data}/clips/{field}/00[0-4]/*.png" for field in ("lr", "hr")]
     convert(clips, tmp_path / "clips.packed", workers=0, source=CLIPS)
     assert video_sr.main([str(tmp_path / "clips.packed"), "--epochs", "4", "--crop", "32", "--device", "cpu"]) > -0.1
+
+
+def test_behaviour_is_cloned(demo_data: Path, tmp_path: Path) -> None:
+    """What was learnt of windows of demonstrations does far better than nothing on those that were held back."""
+    convert([str(demo_data / "demos.hdf5")], tmp_path / "demos.packed", workers=0, source=GROUPS)
+    assert behaviour_cloning.main([str(tmp_path / "demos.packed"), "--epochs", "3", "--device", "cpu"]) < 0.6
 
 
 def test_mlp_learns_33_features(tmp_path: Path) -> None:

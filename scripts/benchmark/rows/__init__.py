@@ -5,6 +5,7 @@ from benchmark.rows import tables as tables
 from benchmark.rows import pairs as pairs
 from benchmark.rows import clouds as clouds
 from benchmark.rows import crops as crops
+from benchmark.rows import windows as windows
 from benchmark.rows import cold as cold
 from benchmark.rows import opening as opening
 from benchmark.rows import converting as converting

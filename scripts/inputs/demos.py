@@ -1,0 +1,47 @@
+"""Demonstrations of a hand that goes to a box, in the layout of robomimic's HDF5 files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+DEMOS, PIXELS, SPEED = 60, 32, 2.0
+
+
+def make_demos(path: Path) -> int:
+    """Write `path`: of each `data/demo_i` `actions` (T, 2) float32, `obs/agentview_image` (T, 32, 32, 3) uint8 and
+    `obs/robot0_eef_pos` (T, 2) float32, and in `mask` the names of the demos that are for training and for validation.
+
+    Returns how many demos there are.
+    """
+    rng = np.random.default_rng(0)
+    with h5py.File(path, "w") as file:
+        for number in range(DEMOS):
+            hand, box = rng.uniform(4, PIXELS - 4, (2, 2))
+            hands = [hand]
+            while np.abs(box - hand).max() > 1:
+                way = box - hand
+                hand = hand + way * min(1.0, SPEED / np.hypot(*way)) + rng.normal(0, 0.1, 2)
+                hands.append(hand)
+            hands.append(box)
+            places = np.array(hands, np.float32)
+            demo = file.create_group(f"data/demo_{number}")
+            demo["actions"] = np.diff(places, axis=0) / np.float32(SPEED)
+            demo["obs/agentview_image"] = np.stack([_drawn(place, box) for place in places[:-1]])
+            demo["obs/robot0_eef_pos"] = places[:-1] / PIXELS
+            demo.attrs["num_samples"] = len(places) - 1
+        for name, numbers in (("train", range(DEMOS - 10)), ("valid", range(DEMOS - 10, DEMOS))):
+            file[f"mask/{name}"] = np.array([f"demo_{number}".encode() for number in numbers])
+    return DEMOS
+
+
+def _drawn(hand: NDArray[np.float32], box: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """A picture of the table: a green box and a red hand over it."""
+    image = np.full((PIXELS, PIXELS, 3), 60, np.uint8)
+    for place, colour in ((box, (40, 200, 40)), (hand, (220, 40, 40))):
+        row, column = np.clip(np.round(place).astype(int), 2, PIXELS - 3)
+        image[row - 2 : row + 3, column - 2 : column + 3] = colour
+    return image
