@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader
 
 from packer.cli.machine import machine_of
 from packer.cli.units import size_text
@@ -224,12 +224,12 @@ class Way:
 
     def __init__(self, setting: Setting, dataset: PackedDataset) -> None:
         self._setting, self._dataset = setting, dataset
-        self._draw = _Draw()
+        self._numbers: list[int] = []  # of the present pass
         self._loader: Any = None
         size, workers = setting.batch_size, setting.workers
         if setting.way == DATALOADER:
             self._loader = DataLoader(
-                dataset, size, sampler=self._draw, num_workers=workers, persistent_workers=workers > 0
+                dataset, size, sampler=self._numbers, num_workers=workers, persistent_workers=workers > 0
             )
         elif setting.shuffle == "block":
             self._loader = Loader(dataset, size, "block", threads=workers)
@@ -240,7 +240,7 @@ class Way:
         if self._setting.way == INDEXING:
             return (self._dataset[numbers[at : at + size]] for at in range(0, len(numbers), size))
         if self._setting.way == DATALOADER:
-            self._draw.numbers = numbers.tolist()
+            self._numbers[:] = numbers.tolist()
             return self._loader  # type: ignore[no-any-return]
         if self._loader is None:
             return Loader(self._dataset, size, sampler=numbers, threads=self._setting.workers)
@@ -253,19 +253,6 @@ class Way:
 
     def __exit__(self, *error: object) -> None:
         self._loader = None  # the workers end with the last reference to it
-
-
-class _Draw(Sampler[int]):
-    """The numbers of the present pass."""
-
-    def __init__(self) -> None:
-        self.numbers: list[int] = []
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.numbers)
 
 
 @dataclass
