@@ -68,7 +68,7 @@ class Mix:
         for number, dataset in enumerate(self.datasets):
             if not len(dataset):
                 raise UsageError(f"mix: dataset {number} has no samples: {dataset!r}")
-            if dataset.transform is not self.datasets[0].transform:
+            if dataset.transform != self.datasets[0].transform:
                 raise UsageError("mix: the datasets have several transforms; a batch is given to one, the same for all")
             _check_alike(self.datasets[0], dataset)
         if extras and DATASET in self.datasets[0].readers:
