@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from packer.checking.shard_check import SHOWN_NAMES, Damage
 from packer.errors import DamagedError, SourceError, UsageError
 from packer.format import manifest as manifests
-from packer.format.column import Column
+from packer.format.column import SHAPE, Column
 from packer.format.manifest import Manifest, ShardEntry
 from packer.format.schema import Field
 from packer.format.shard import Shard
@@ -26,7 +26,7 @@ from packer.packing.origin import given_by, is_in_order, shard_sources
 from packer.packing.rejected import Rejected
 from packer.packing.tasks import read_blocks
 from packer.sources.apart import Limits, each
-from packer.sources.base import Block, Progress, Source, block_bytes, count
+from packer.sources.base import Block, LargeArray, Progress, Source, block_bytes, count
 
 #: Ragged samples that are read at once: as arrays, small ones take much more memory than they hold.
 _TOGETHER = 4096
@@ -174,11 +174,14 @@ def _compare_values(
 def differing_samples(column: Column, at: int, values: Sequence[Any] | NDArray[Any]) -> NDArray[np.int64]:
     """Return which of `values` differ in a bit from the samples of a column from number `at` on.
 
-    NaN equals itself, 0.0 differs from -0.0. Memory is bounded by the size of `values`, however small each is.
+    NaN equals itself, 0.0 differs from -0.0. Memory is bounded by the size of `values`, however small each is; of a
+    `LargeArray` by that of a piece.
 
     Raises:
         DamagedError: the column cannot be read.
     """
+    if len(values) == 1 and isinstance(values[0], LargeArray) and column.field.frame.rows is not None:
+        return np.flatnonzero([_differs(column, at, values[0], column.field.frame.rows)])
     if not column.field.is_ragged:
         ours = column.array(at, at + len(values))
         theirs = np.ascontiguousarray(values, ours.dtype).reshape(ours.shape)
@@ -191,6 +194,15 @@ def differing_samples(column: Column, at: int, values: Sequence[Any] | NDArray[A
         packed = column.read(at + start, at + start + len(given))
         found += [start + i for i, pair in enumerate(zip(packed, given, strict=True)) if not same_bits(*pair)]
     return np.array(found, np.int64)
+
+
+def _differs(column: Column, number: int, sample: LargeArray, rows: int) -> bool:
+    """Return whether a large array differs from a sample of a column, of which a band holds so many rows."""
+    if tuple(column.locate(np.array([number], np.int64))[0, SHAPE:].tolist()) != sample.shape:
+        return True
+    packed = column.bands(number)
+    bands = (piece[start : start + rows] for piece in sample.pieces(rows) for start in range(0, len(piece), rows))
+    return not all(same_bits(ours, theirs) for ours, theirs in zip(packed, bands, strict=True))
 
 
 def _difference(

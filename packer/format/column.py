@@ -344,6 +344,19 @@ class Column:
             out.append(array)
         return out
 
+    def bands(self, number: int) -> Iterator[NDArray[Any]]:
+        """Yield the bands of one sample in order, where frames hold rows; each owns its memory.
+
+        Raises:
+            DamagedError: as `read`.
+        """
+        rest = self.locate(np.array([number], np.int64))[0, SHAPE + 1 :].tolist()
+        frames = self.frames(number, number + 1)
+        for frame, span, size in zip(*(part.tolist() for part in frames[1:]), strict=True):
+            band = np.frombuffer(self._decode(frame, span, size), self.field.np_dtype).reshape(-1, *rest).copy()
+            self._codec.undo_filter(band[None])
+            yield band
+
     def array(self, start: int, stop: int) -> NDArray[Any]:
         """Return the samples start..stop of a field of fixed shape as one array (m, *shape), not to be written to.
 

@@ -14,6 +14,7 @@ from packer.convert import convert
 from packer.errors import SourceError
 from packer.packing import framing
 from packer.sources import base
+from packer.sources.apart import memory_within
 from packer.sources.hdf5 import unit_source
 from packer.sources.hdf5.file import faults_named
 from packer.sources.hdf5.source import open_hdf5
@@ -82,6 +83,10 @@ def test_large_fields_are_what_small_ones_are(tmp_path: Path, codec: str, length
         for name, value in sample.items():
             assert np.array_equal(dataset[n][name], value)
     assert not compare(tmp_path / "out", open_hdf5(str(tmp_path / "in"), samples="files"))
+    with h5py.File(tmp_path / "in/1.h5", "r+") as file:
+        file["x"][-1, 2, 3] += 1
+    (damage,) = compare(tmp_path / "out", open_hdf5(str(tmp_path / "in"), samples="files"))
+    assert (damage.field, damage.samples, damage.names) == ("x", (1, 2), ("1",))
 
 
 @pytest.mark.usefixtures("small")
@@ -115,3 +120,5 @@ def test_a_file_that_is_larger_than_memory_is_packed(tmp_path: Path) -> None:
     options = SourceOptions(samples="files")
     report = convert(str(tmp_path / "a.h5"), tmp_path / "out", workers=1, read_bytes=200_000_000, source=options)
     assert report.raw_bytes == 3_000_000_000 + 24
+    with memory_within(600_000_000):  # reading the manifest asks for 256 MiB
+        assert not compare(tmp_path / "out", open_hdf5(str(tmp_path / "a.h5"), samples="files"))
