@@ -36,6 +36,8 @@ LARGE_BYTES = 2**20
 BLOCK_BYTES = 2**17
 #: Seconds a byte that no copy by one thread takes, and seconds for which numpy copies after one that did.
 SLOW, ALONE_SECONDS = 1e-9, 0.2
+#: Longer records are copied one by one, straight to their place.
+LONG_ITEM_BYTES = 2**14
 #: The flag of Linux for a process that began by fork and loaded no program since.
 FORKED_NO_EXEC = 0x40
 #: Items of numpy's own types are no larger.
@@ -86,6 +88,7 @@ class Records:
         self._nbytes = math.prod(shape) * self._dtype.itemsize
         length = self._nbytes // elements.itemsize
         count = max(len(elements) - length + 1, 0)
+        self._elements: NDArray[Any] = elements.numpy()
         self._rows = elements.as_strided((count, length), (1, 1))
         self._items: NDArray[np.void] | None = None
         if self._nbytes <= MOST_ITEM_BYTES:
@@ -101,25 +104,27 @@ class Records:
 
     def tensor(self, places: NDArray[np.int64], allocate: Allocate | None = None) -> torch.Tensor:
         """Return the same as a tensor, in new memory or in what `allocate` gives."""
-        if self._items is None:
-            parts = [self._rows[place] for place in places.tolist()]
-            out = (allocate or fresh)(len(places) * self._nbytes).view(self._rows.dtype).view(len(places), -1)
-            return torch.stack(parts, out=out).view(self._dtype).view(len(places), *self._shape)
         nbytes = len(places) * self._nbytes
-        if nbytes >= LARGE_BYTES and _threads.are_free():
+        if self._items is not None and nbytes >= LARGE_BYTES and _threads.are_free():
             out = (allocate or fresh)(nbytes)
             began = time.perf_counter()
             into = out.view(self._rows.dtype).view(len(places), -1)
             torch.index_select(self._rows, 0, torch.from_numpy(places), out=into)
             _threads.note(nbytes, time.perf_counter() - began)
-            return out.view(self._dtype).view(len(places), *self._shape)
-        if allocate is None:
+        elif self._items is not None and allocate is None:
             return torch.from_numpy(self._items[places].view(self._item))
-        out = allocate(nbytes)
-        # In blocks: numpy has no gather into given memory of items that overlap.
-        items, step = out.numpy().view(self._items.dtype), max(BLOCK_BYTES // max(self._nbytes, 1), 1)
-        for at in range(0, len(places) if self._nbytes else 0, step):
-            items[at : at + step] = self._items[places[at : at + step]]
+        elif self._items is None or self._nbytes >= LONG_ITEM_BYTES:
+            out = (allocate or fresh)(nbytes)
+            parts = [self._elements[place : place + self._rows.shape[1]] for place in places.tolist()]
+            if parts:
+                np.concatenate(parts, out=out.numpy().view(self._elements.dtype))
+        else:
+            assert allocate is not None
+            out = allocate(nbytes)
+            # In blocks: numpy has no gather into given memory of items that overlap.
+            items, step = out.numpy().view(self._items.dtype), max(BLOCK_BYTES // max(self._nbytes, 1), 1)
+            for at in range(0, len(places) if self._nbytes else 0, step):
+                items[at : at + step] = self._items[places[at : at + step]]
         return out.view(self._dtype).view(len(places), *self._shape)
 
 
