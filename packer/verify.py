@@ -35,7 +35,6 @@ from packer.format.manifest import (
     total_of,
 )
 from packer.format.names import Names
-from packer.packing.finish import ShardNames
 from packer.packing.output import beside
 from packer.packing.rejected import RejectedList
 from packer.sources.base import Progress, no_progress
@@ -90,10 +89,21 @@ class _Checker:
             self.damages += [self._in_dataset(damage, first) for damage in checked.damages]
             first += entry.samples
         self._check_totals([found[number] for number in range(len(entries))])
-        if self._names and self.manifest.names and not self.damages:
-            what = self._names.difference(ShardNames(self.folder, entries), self.manifest.samples)
-            if what is not None:
-                self._add(self.manifest.names, what)
+        self._check_same_names([found[number].names for number in range(len(entries))])
+
+    def _check_same_names(self, names: Sequence[Sequence[bytes]]) -> None:
+        """Compares the first names of each shard with the table, which no digest does; if nothing else is wrong."""
+        if self._names is None or self.manifest.names is None or self.damages:
+            return
+        expected, first = 2 * self.manifest.samples, 0
+        wrong = None
+        if self._names.entries != expected:
+            wrong = f"it has {self._names.entries:,} entries, {expected:,} expected: two for each sample"
+        for entry, some in zip(self.manifest.shards, names, strict=True):
+            wrong = wrong or self._names.difference(first, some)
+            first += entry.samples
+        if wrong:
+            self._add(self.manifest.names, wrong)
 
     def _check_totals(self, checked: Sequence[Checked]) -> None:
         """Compares the bytes that the manifest says of each column with what all shards hold, if all could be read."""

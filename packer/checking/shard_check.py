@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,9 @@ from packer.sources.base import Progress, no_progress
 _ADVICE = re.compile(r"; (copy it again or )?run `packer (verify|repair)`.*$")
 
 
+#: Names of each shard that are compared with the table of names: its digest finds what was changed, and who writes one
+#: wrong writes many wrong.
+_COMPARED = 10
 #: Names told of one damage.
 SHOWN_NAMES = 5
 
@@ -76,6 +80,8 @@ class Checked:
     damages: list[Damage] = field(default_factory=list)
     nbytes: int = 0
     frames: int = 0
+    #: Of the first samples; none if it could not be read, or its samples have no names.
+    names: list[bytes] = field(default_factory=list)
     #: Bytes of each column, by field; absent where the shard could not be read so far.
     totals: dict[str, ColumnTotals] = field(default_factory=dict)
 
@@ -144,7 +150,7 @@ def _check_open(shard: Shard, check: ShardCheck, checked: Checked, progress: Pro
                 Damage(check.entry.file, what, column.field.name, at) for what, at in column.check_values()
             ]
         if header.named:
-            shard.names(samples)
+            checked.names = list(itertools.islice(shard.names(samples), _COMPARED))
 
 
 def _check_bytes(shard: Shard, entry: ShardEntry, columns: list[Column], checked: Checked, progress: Progress) -> None:

@@ -37,8 +37,6 @@ RUN_NAMES = 2**16
 #: Keys between two commits of the table: few, since what is not committed lies in memory twice. Even if all names have
 #: the most bytes, they have fewer than what the appender commits by itself.
 COMMIT_NAMES = 2**12
-#: Names that are compared with those in the shards, about; all if there are fewer.
-_COMPARED = 100
 #: Before each name of a run in the file: the number of its sample, and its bytes.
 _RECORD = struct.Struct("<QH")
 _BLOCK_BYTES = 2**16
@@ -211,23 +209,23 @@ class Names:
             raise DamagedError(f"{self.path}: sample {number} has no name; run `packer repair`")
         return value.decode("utf-8", "replace")
 
-    def difference(self, names: Iterable[bytes], samples: int) -> str | None:
-        """Return in words how the table differs from the names of all samples, in their order; None if it does not.
+    @property
+    def entries(self) -> int:
+        """Return the number of entries: two for each sample."""
+        return btree.newest_meta(memoryview(self._map), len(self._map), str(self.path)).entries
 
-        A hundred names are looked up: its digest finds what was changed, and who writes one wrong writes many wrong.
+    def difference(self, first: int, names: Iterable[bytes]) -> str | None:
+        """Return in words how the table differs from the names of the samples from number `first` on; None if not.
 
         Raises:
             DamagedError: the file is damaged.
         """
-        entries = btree.newest_meta(memoryview(self._map), len(self._map), str(self.path)).entries
-        if entries != 2 * samples:
-            return f"it has {entries} entries, two for each of {samples} samples are expected"
-        step = max(1, samples // _COMPARED)
-        for number, name in itertools.islice(enumerate(names), 0, None, step):
+        for number, name in enumerate(names, first):
+            shown = name.decode(errors="replace")
             if self._search.get(KEY.pack(BY_NUMBER, number)) != name:
-                return f"sample {number} has another name than in its shard, {name.decode(errors='replace')!r}"
+                return f"sample {number} has another name than in its shard, {shown!r}"
             if self._search.get(BY_NAME + name) != VALUE.pack(number):
-                return f"the name {name.decode(errors='replace')!r} does not lead to sample {number}, which has it"
+                return f"the name {shown!r} does not lead to sample {number}, which has it"
         return None
 
     def close(self) -> None:
