@@ -74,6 +74,13 @@ def clouds(bench: Store) -> Arrays:
     return {"xyz": xyz + rng.standard_normal(xyz.shape, dtype=np.float32) * _NOISE, "rgb": rgb, "offsets": offsets}
 
 
+def small_clouds(bench: Store) -> Arrays:
+    """`xyz` float32 and `rgb` uint8 of clouds of 20 to 80 points, dozens of which share a frame."""
+    offsets = np.concatenate([[0], np.cumsum(np.random.default_rng(3).integers(20, 81, bench.some(20_000)))])
+    xyz, rgb = _terrain(0, offsets[-1])
+    return {"xyz": np.round(xyz), "rgb": rgb, "offsets": offsets}
+
+
 def splats(bench: Store, grouped: bool) -> Arrays:
     """3D Gaussians, 62 float32 each, 500 to 5,000 a scene: in seven fields, or with a field a numbered property."""
     rng = np.random.default_rng(5)

@@ -5,13 +5,16 @@ And scenes of 3D Gaussians, whose 62 properties are seven fields, or 58 if numbe
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmark.inputs import clouds, splats
+from benchmark.inputs import clouds, small_clouds, splats
 from benchmark.loops import Batches, loader_side
 from benchmark.measuring import Bench, Figures, checksum, epochs, files_of, row
+from benchmark.store import Arrays, Store
 from readers import Loader, PackedDataset, VoxelSample
 
 BATCH = 16
@@ -22,9 +25,10 @@ LIMIT = "the limit: slices in RAM, joined"
 
 @row("clouds, none, batch 16, Loader", LIMIT, at_least=0.65, codec="none")
 @row("clouds, bitshuffle, batch 16, Loader", LIMIT, at_least=0.35, codec="bitshuffle")
-def against_limit(bench: Bench, codec: str) -> Figures:
+@row("clouds of 20 to 80 points, zstd, batch 16, Loader", LIMIT, at_least=0.3, codec="zstd", made=small_clouds)
+def against_limit(bench: Bench, codec: str, made: Callable[[Store], Arrays] = clouds) -> Figures:
     """Against slices of two arrays in RAM, joined into one a field."""
-    fields = bench.arrays(clouds)
+    fields = bench.arrays(made)
     xyz, rgb, edges = fields["xyz"], fields["rgb"], fields["offsets"].tolist()
     samples = len(edges) - 1
 
@@ -34,7 +38,7 @@ def against_limit(bench: Bench, codec: str) -> Figures:
             places = [(edges[i], edges[i + 1]) for i in order[at : at + BATCH]]
             yield [np.concatenate([values[a:b] for a, b in places]) for values in (xyz, rgb)]
 
-    ours = loader_side(bench.packed(clouds, codec=codec), BATCH, [xyz, rgb])
+    ours = loader_side(bench.packed(made, codec=codec), BATCH, [xyz, rgb])
     return bench.race(ours, epochs("slices", batches, samples, checksum([xyz, rgb])))
 
 
