@@ -153,8 +153,12 @@ class FrameCodec:
         """
         places = frames.sizes.cumsum() - frames.sizes if frames.places is None else frames.places
         loops = compiled.loops()
-        # One frame is left to Python: of zstd it takes less, since there is no decoder to be made.
-        if loops is not None and self._number is not None and len(places) > 1:
+        # A single frame of zstd is left to Python, which has no decoder to make.
+        if (
+            loops is not None
+            and self._number is not None
+            and (len(places) > 1 or self._number != compiled.CODECS["zstd"])
+        ):
             channels = self._channels if self.filter is not None and self.filter.by_pixel else 0
             undoes = self._is_undone_by_loops() and frames.rows is not None
             item = self.dtype.itemsize if undoes else 0

@@ -20,7 +20,8 @@ from readers import Crop, Loader, PackedDataset, Windows
 #: An epoch of 3,400 windows is over in a few hundredths of a second: each comes several times.
 BATCH, REPEAT = 64, 4
 OFFSETS = {"image": np.arange(-1, 1), "actions": np.arange(16)}
-FRAMES, CROP, CLIPS = 7, 256, 8
+#: Two windows a batch: more of them would share frames, which are few here.
+FRAMES, CROP, CLIPS = 7, 256, 2
 TAKE = "np.take of the same rows in RAM"
 
 
@@ -57,7 +58,7 @@ def of_clips(bench: Bench) -> Figures:
     """What video super-resolution reads."""
     folder, path = bench.files(png_clips), bench.files(clips_packed)
     dataset = PackedDataset(path, windows=Windows({"frames": range(FRAMES)}), crop=Crop(CROP, of="frames"))
-    loader = Loader(dataset, CLIPS, sampler=np.random.default_rng(0).integers(0, len(dataset), 16 * CLIPS))
+    loader = Loader(dataset, CLIPS, sampler=np.random.default_rng(0).integers(0, len(dataset), 64 * CLIPS))
     clips = [sorted(clip.glob("*.png")) for clip in sorted(folder.iterdir())]
 
     def pillow() -> Batches:
