@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from operator import index
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 import xxhash
 from numpy.typing import NDArray
+from torch.utils.data.distributed import DistributedSampler
 
 from packer.errors import UsageError
 from readers.arrays import Numbers
@@ -26,6 +28,7 @@ from readers.order import (
     Order,
     Repeated,
     Sequential,
+    Share,
     Shuffled,
     base,
     check_seed,
@@ -182,7 +185,7 @@ class SamplerOrder:
         UsageError: the sampler is made for one rank of several.
     """
 
-    def __init__(self, sampler: Iterable[int], seed: int = 0) -> None:
+    def __init__(self, sampler: Iterable[Any], seed: int = 0) -> None:
         check_seed(seed)
         if getattr(sampler, "num_replicas", 1) > 1:
             raise UsageError(
@@ -195,21 +198,23 @@ class SamplerOrder:
     def __len__(self) -> int:
         return len(self._sampler)  # type: ignore[arg-type]  # torch's Sampler has a length where it can know it
 
-    def epoch(self, epoch: int) -> NDArray[np.int64]:
+    def epoch(self, epoch: int) -> NDArray[Any]:
         """The sampler's numbers, (n,).
 
         Raises:
             UsageError: it gives something else than numbers.
         """
-        set_epoch = getattr(self._sampler, "set_epoch", None)
-        if set_epoch is not None:
-            set_epoch(epoch)
-        own = getattr(self._sampler, "generator", None)
         word = int(random_bits(self.seed, epoch).random_raw())
-        # The seed that the user gave the sampler's own generator keeps its meaning.
         seeds = {torch.default_generator: word}
-        if isinstance(own, torch.Generator):
-            seeds[own] = word ^ own.initial_seed()
+        # A sampler of batches takes its numbers from another.
+        for sampler in (self._sampler, getattr(self._sampler, "sampler", None)):
+            set_epoch = getattr(sampler, "set_epoch", None)
+            if set_epoch is not None:
+                set_epoch(epoch)
+            own = getattr(sampler, "generator", None)
+            # The seed that the user gave the sampler's own generator keeps its meaning.
+            if isinstance(own, torch.Generator):
+                seeds[own] = word ^ own.initial_seed()
         states = {generator: generator.get_state() for generator in seeds}
         try:
             for generator, seed in seeds.items():
@@ -220,10 +225,99 @@ class SamplerOrder:
             for generator, state in states.items():
                 generator.set_state(state)
 
-    def _numbers(self) -> NDArray[np.int64]:
-        try:
-            return np.fromiter(map(index, self._sampler), dtype=np.int64)
-        except TypeError as error:
-            raise UsageError(
-                f"sampler: {type(self._sampler).__name__} has to give sample numbers, one by one"
-            ) from error
+    def _numbers(self) -> NDArray[Any]:
+        return _whole(self._sampler, self._sampler)
+
+
+class BatchOrder(SamplerOrder):
+    """The batches that a sampler of batches gives, epoch by epoch. Its places are batches, not samples.
+
+    Args:
+        batches: gives the numbers of each batch; a torch BatchSampler, or any iterable that starts anew each time, with
+            a length.
+        samples: of the dataset.
+        seed: see `SamplerOrder`.
+    """
+
+    def __init__(self, batches: Iterable[Sequence[int]], samples: int, seed: int = 0) -> None:
+        super().__init__(batches, seed)
+        self._samples = samples
+
+    def pieces(self, order: NDArray[Any], done: int) -> Iterator[tuple[Numbers, Numbers, int]]:
+        """Yield the batches of an epoch that are left, those of one size after another together.
+
+        Yields:
+            Numbers of the samples (n,), their positions in the epoch (n,), and samples of each batch.
+        """
+        position = sum(map(len, order[:done]))
+        for size, some in itertools.groupby(order[done:], len):
+            numbers = np.concatenate(list(some))
+            yield numbers, position + np.arange(len(numbers)), size
+            position += len(numbers)
+
+    def _numbers(self) -> NDArray[Any]:
+        found = [_whole(batch, self._sampler) for batch in self._sampler]
+        order = np.empty(len(found), object)
+        for place, batch in enumerate(found):
+            wrong = batch[(batch < 0) | (batch >= self._samples)]
+            if len(wrong) or not len(batch):
+                what = f"number {wrong[0]}, outside of the {self._samples}" if len(wrong) else "a batch without any"
+                raise UsageError(f"batch_sampler: {type(self._sampler).__name__} gives {what} samples")
+            order[place] = batch
+        return order
+
+
+def _whole(numbers: Any, sampler: object) -> Numbers:
+    """Return what a sampler gives as numbers (n,); raises UsageError if it is something else."""
+    try:
+        return np.fromiter(map(index, numbers), dtype=np.int64)
+    except TypeError as error:
+        raise UsageError(f"{type(sampler).__name__} gives {numbers!r:.60}; sample numbers are expected") from error
+
+
+@dataclass
+class Place:
+    """Where a loader stands; its samplers may be told the epoch as well.
+
+    Attributes:
+        epoch: the present one, or the next.
+        done: samples of the order that were handed out on all ranks; batches, of a `BatchOrder`.
+        begun: the order of the present epoch, if it was begun with other weights of a mix.
+        is_chosen: whether somebody said where the next loop begins.
+    """
+
+    epoch: int = 0
+    done: int = 0
+    begun: Order | None = None
+    is_chosen: bool = False
+
+    def begin(self, epoch: int) -> None:
+        """Stand at the beginning of an epoch."""
+        self.epoch, self.done, self.begun = epoch, 0, None
+
+    def set_epoch(self, epoch: int) -> None:
+        """See `Loader.set_epoch`."""
+        if not (self.is_chosen and epoch == self.epoch):
+            self.begin(epoch)
+            self.is_chosen = True
+
+
+class EpochSampler(DistributedSampler[int]):
+    """A share of a loader's order as a torch sampler, for frameworks that take a loader apart or tell it the epoch.
+
+    As a DistributedSampler it says that ranks are taken care of.
+    """
+
+    def __init__(self, order: Order, place: Place, share: Share) -> None:
+        super().__init__(range(len(order)), share.world_size, share.rank, shuffle=False)  # type: ignore[arg-type]
+        self._order, self._place, self._share = order, place, share
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._share.numbers(self._order.epoch(self._place.epoch)).tolist())
+
+    def __len__(self) -> int:
+        return self._share.samples(len(self._order))
+
+    def set_epoch(self, epoch: int) -> None:
+        """See `Loader.set_epoch`."""
+        self._place.set_epoch(epoch)

@@ -10,20 +10,32 @@ where there is time to hide (see `threads`).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any, cast
 
 import numpy as np
 import torch
 from torch.utils import _pytree as pytree
+from torch.utils.data import BatchSampler, DataLoader
 
 from packer.codecs.configs import LZ4
 from packer.errors import UsageError
 from readers.arrays import Numbers
 from readers.dataset import PackedDataset
-from readers.dataset_order import SamplerOrder, block_samples, check_state, describe, order_of, resumed
+from readers.dataset_order import (
+    BatchOrder,
+    EpochSampler,
+    Place,
+    SamplerOrder,
+    block_samples,
+    check_state,
+    describe,
+    order_of,
+    resumed,
+)
 from readers.device import ahead, device_of
 from readers.draws import Visits, visits_of
 from readers.fields import FixedCoded, Varied
@@ -40,7 +52,7 @@ THREAD_BYTES = 32 * 2**10
 LONG_RUNS = 8
 
 
-class Loader:
+class Loader(DataLoader[Any]):
     """Iterates over the batches of a `PackedDataset`, or of a `Mix` of several, epoch after epoch.
 
     Each `for` loop is one epoch and moves on to the next; `set_epoch` chooses one. The order of the samples
@@ -50,6 +62,9 @@ class Loader:
     Each field of a batch has a storage of its own: it can be kept, saved, or sent to another process by itself. The
     memory of small batches is filled several batches at once, up to 8 MiB, and stays as long as one of them does.
     `clone()` what you keep for long.
+
+    It is a torch DataLoader to those who ask, and reads by itself: frameworks find `sampler`, the order of this rank,
+    and `batch_sampler`, that of all ranks, and tell either of them the epoch.
 
     Args:
         dataset: what to read. Of a `Mix`, `shuffle="block"`, `sampler` and `window` cannot be.
@@ -66,8 +81,11 @@ class Loader:
         prefetch: batches read ahead by threads, at most, or one a thread where that is more; batches that are parts of
             one piece of memory, as above, count as one. Where a transform waits for them, each is read by itself.
         device: moves batches there: gathered into page-locked memory, copied beside the caller's work.
-        rank, world_size: this rank's share of the common order; from torch.distributed where it is initialised.
+        rank, world_size: this rank's share of the common order; from torch.distributed if it is initialised when a loop
+            begins.
         sampler: sample numbers instead of `shuffle`: a torch Sampler, or an array or list of int.
+        batch_sampler: gives the numbers of the samples of each batch of this rank, instead of `batch_size`, `shuffle`,
+            `sampler` and ranks: a torch BatchSampler, or a list of lists of int. A state then counts batches.
         window: samples of the window of a block shuffle, about; by default up to 16,384, as memory allows.
         pin_memory: page-locked batches, for those who copy themselves.
         as_numpy: numpy arrays instead of tensors.
@@ -77,6 +95,8 @@ class Loader:
     Raises:
         UsageError: arguments that cannot be or do not go together.
     """
+
+    dataset: PackedDataset | Mix
 
     def __init__(  # one keyword a setting, as torch's own DataLoader has it
         self,
@@ -92,6 +112,7 @@ class Loader:
         world_size: int | None = None,
         *,
         sampler: Iterable[int] | None = None,
+        batch_sampler: Iterable[Sequence[int]] | None = None,
         window: int | None = None,
         pin_memory: bool = False,
         as_numpy: bool = False,
@@ -101,23 +122,42 @@ class Loader:
             raise UsageError(f"Loader reads a PackedDataset, not a {type(dataset).__name__}; for others use DataLoader")
         if as_numpy and device is not None:
             raise UsageError("as_numpy and device do not go together: numpy arrays lie in the computer's memory")
-        self.dataset = dataset
+        if (rank is None) != (world_size is None):
+            raise UsageError("rank and world_size go together; give both or none")
+        self._place = Place()
+        self._rank = None if rank is None or world_size is None else (rank, world_size)
+        if batch_sampler is not None:
+            others = (batch_size != 1, shuffle, drop_last, sampler is not None, window, repeat != 1, rank is not None)
+            if any(others):
+                raise UsageError(
+                    "batch_sampler says what comes when: leave out batch_size, shuffle, drop_last, sampler, window, "
+                    "repeat and rank"
+                )
+            self.share = Share(1, 0, 1)
+            self.order: Order = BatchOrder(batch_sampler, len(dataset), seed)
+            super().__init__(dataset, batch_sampler=cast(Any, batch_sampler), pin_memory=pin_memory)
+        else:
+            self._make_order = partial(_order, dataset, shuffle, seed, sampler, window, repeat)
+            self.share = Share(batch_size, *self._present_rank(), drop_last)
+            self.order = self._make_order(self.share.step_size)
+            mine, of_all = (EpochSampler(self.order, self._place, share) for share in (self.share, Share(batch_size)))
+            super().__init__(
+                dataset,
+                batch_size,
+                sampler=mine,
+                drop_last=drop_last,
+                pin_memory=pin_memory,
+            )
+            # torch would make it of `mine`; who takes batches from it shares them out among the ranks by himself.
+            vars(self)["batch_sampler"] = BatchSampler(of_all, batch_size, drop_last)
         self.device = None if device is None else device_of(device)
         self.seed = seed
-        self.share = Share(batch_size, *_rank(rank, world_size), drop_last)
-        self.order: Order = order_of(dataset, shuffle, seed, sampler, window, self.share.step_size)
-        if repeat != 1:
-            self.order = Repeated(self.order, repeat)
-        #: Of the present epoch, if it was begun with other weights of a mix.
-        self._begun: Order | None = None
+        self.as_numpy = as_numpy
         self.threads = _threads(threads, dataset)
         self._next_order = NextOrder() if threads else None
         if not isinstance(prefetch, int) or prefetch < 1:
             raise UsageError(f"prefetch {prefetch!r}: a whole number from 1 on is expected")
         self.prefetch = prefetch
-        self.epoch = 0
-        self._done = 0
-        self._resumed = False
         on_gpu = self.device is not None and self.device.type == "cuda"
         # The caller holds up to two batches: the next one is made before its name lets go of the last.
         held = 2 + (max(prefetch, self.threads) if self.threads else 0)
@@ -126,12 +166,13 @@ class Loader:
         self._finish: Callable[[Any], Any] | None = _to_numpy if as_numpy else None
 
     @property
-    def batch_size(self) -> int:
-        """Samples a batch, on this rank."""
-        return self.share.batch_size
+    def epoch(self) -> int:
+        """The present epoch, or the next one after the end of a loop."""
+        return self._place.epoch
 
     def __len__(self) -> int:
         """Batches of a whole epoch, on this rank."""
+        self._settle()
         return self.share.steps(len(self.order))
 
     def set_epoch(self, epoch: int) -> None:
@@ -140,19 +181,28 @@ class Loader:
         A state taken at the last step of an epoch is that of the beginning of the next one: `set_epoch` with the epoch
         that has ended would read it again.
         """
-        if self._resumed and epoch == self.epoch:
-            return
-        self._begin(epoch)
-        self._resumed = True
+        self._place.set_epoch(epoch)
 
-    def _begin(self, epoch: int) -> None:
-        """Stand at the beginning of an epoch."""
-        self.epoch, self._done, self._begun = epoch, 0, None
+    def _present_rank(self) -> tuple[int, int]:
+        """Return this rank and the number of ranks, as they were given or as torch.distributed has them now."""
+        if self._rank is None and torch.distributed.is_available() and torch.distributed.is_initialized():
+            return torch.distributed.get_rank(), torch.distributed.get_world_size()
+        return self._rank or (0, 1)
+
+    def _settle(self) -> None:
+        """Take another share if torch.distributed was initialised after the loader was made."""
+        if isinstance(self.order, BatchOrder):
+            return
+        rank, world_size = self._present_rank()
+        if (rank, world_size) != (self.share.rank, self.share.world_size):
+            self.share = replace(self.share, rank=rank, world_size=world_size)
+            self.order = self._make_order(self.share.step_size)
+            vars(self)["sampler"] = EpochSampler(self.order, self._place, self.share)
 
     @property
     def _present(self) -> Order:
         """The order of the present epoch."""
-        return self.order if self._begun is None else self._begun
+        return self.order if self._place.begun is None else self._place.begun
 
     @cached_property
     def _order_in_words(self) -> str:
@@ -163,8 +213,8 @@ class Loader:
         """Where the loader stands: epoch, and how many samples of the common order were handed out on all ranks."""
         order = base(self._present)
         return {
-            "epoch": self.epoch,
-            "done": self._done,
+            "epoch": self._place.epoch,
+            "done": self._place.done,
             "samples": len(self._present),
             "order": self._order_in_words,
             **({"weights": list(order.weights)} if isinstance(order, Mixed) else {}),
@@ -179,15 +229,16 @@ class Loader:
             UsageError: the state is none of a loader, or of another number of samples, shuffle, seed, window, array of
                 numbers, or, with `shuffle="block"`, choice of fields. Of a torch sampler only the length is compared.
         """
+        self._settle()
         order = resumed(self.order, state)
         check_state(state, len(order), self._order_in_words)
         self.share.steps(len(order), state["done"])
-        self._begin(state["epoch"])
+        self._place.begin(state["epoch"])
         if state["done"]:
-            self._done, self._begun = state["done"], order
-        self._resumed = True
+            self._place.done, self._place.begun = state["done"], order
+        self._place.is_chosen = True
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch's own iterator has more that nobody asks for
         """The rest of this epoch, or all of the next; what it is to be is settled when the first batch is asked for.
 
         Raises:
@@ -196,26 +247,28 @@ class Loader:
                 are looked up at once.
             DamagedError: what is stored cannot be decoded.
         """
-        if not self._resumed and self._done:
+        self._settle()
+        place = self._place
+        if not place.is_chosen and place.done:
             # The last loop was left in the middle of its epoch: as with torch's DataLoader, a new one begins.
-            self._begin(self.epoch + 1)
-        self._resumed = False
-        epoch, done = self.epoch, self._done
+            place.begin(place.epoch + 1)
+        place.is_chosen = False
+        epoch, done = place.epoch, place.done
         self.dataset.set_epoch(epoch)
         order = self._order_of(epoch)
         n = len(order)
         steps = self.share.steps(n, done)
         if not steps:
-            self._begin(epoch + 1)
+            place.begin(epoch + 1)
             return
         self._keep_window()
         last_quarter, step_size = steps - steps // 4, self.share.step_size
         with closing(self._batches(order, epoch, done)) as batches:
             for step in range(1, steps + 1):
                 batch = next(batches)
-                self._done = min(done + step * step_size, n)
+                place.done = min(done + step * step_size, n)
                 if step == steps:
-                    self._begin(epoch + 1)
+                    place.begin(epoch + 1)
                 if step == last_quarter and self._next_order is not None:
                     self._next_order.prepare(self.order, epoch + 1)
                 yield batch
@@ -225,28 +278,39 @@ class Loader:
     def _order_of(self, epoch: int) -> Numbers:
         present = self._present
         order = present.epoch(epoch) if self._next_order is None else self._next_order.of(present, epoch)
+        if isinstance(present, BatchOrder):
+            return order
         if isinstance(base(self.order), Given | SamplerOrder):
             wrong = order[(order < 0) | (order >= len(self.dataset))]
             if len(wrong):
                 raise UsageError(f"sampler: number {wrong[0]} is outside of the {len(self.dataset)} samples")
         return order
 
-    def _visits(self, samples: int, epoch: int, done: int) -> Visits | None:
-        """Return what random parts this rank reads of the rest of an epoch, (n,); None if nothing is random."""
-        if not self.dataset.draws:
-            return None
-        return visits_of(self.seed, epoch, self.share.numbers(np.arange(samples), done))
+    def _visits(self, epoch: int, positions: Numbers) -> Visits | None:
+        """Return what random parts are read at positions (n,) of an epoch's order; None if nothing is random."""
+        return visits_of(self.seed, epoch, positions) if self.dataset.draws else None
 
     def _batches(self, order: Numbers, epoch: int, done: int) -> Generator[Any, None, None]:
         """What this rank still has of an epoch; closing it stops the threads."""
-        stream = Stream(self.dataset, self._pool, self.threads, self.prefetch, self._finish, self._warmth)
-        numbers, visits = self.share.numbers(order, done), self._visits(len(order), epoch, done)
-        with closing(stream.batches(numbers, self.batch_size, visits)) as batches:
+        with closing(self._read(order, epoch, done)) as batches:
             if self.device is None:
                 yield from batches
                 return
             with closing(cast(Generator[Any, None, None], ahead(batches, self.device))) as moved:
                 yield from moved
+
+    def _read(self, order: Numbers, epoch: int, done: int) -> Generator[Any, None, None]:
+        stream = Stream(self.dataset, self._pool, self.threads, self.prefetch, self._finish, self._warmth)
+        if not isinstance(self.order, BatchOrder):
+            positions = self.share.numbers(np.arange(len(order)), done)
+            pieces: Iterable[tuple[Numbers, Numbers, int]] = [
+                (self.share.numbers(order, done), positions, self.share.batch_size)
+            ]
+        else:
+            pieces = self.order.pieces(order, done)
+        for numbers, positions, batch_size in pieces:
+            with closing(stream.batches(numbers, batch_size, self._visits(epoch, positions))) as batches:
+                yield from batches
 
     def _keep_window(self) -> None:
         """Room for the decoded frames of a window, so that a block shuffle decodes each frame about once.
@@ -260,7 +324,7 @@ class Loader:
         block, shards, total = block_samples(self.dataset), len(self.dataset.manifest.shards), self.dataset.items.total
         # Of a split the items of a window lie among more samples than they are, and windows of samples among fewer.
         window = min(order.window * total // len(self.dataset) + block, total)
-        at_once = self.batch_size * batches_at_once(list(self.dataset.readers.values()), self.batch_size)
+        at_once = self.share.batch_size * batches_at_once(list(self.dataset.readers.values()), self.share.batch_size)
         for reader in self.dataset.opened.readers.values():
             if isinstance(reader, (FixedCoded, Varied)):
                 frame = reader.field.frame.samples or 1
@@ -271,14 +335,18 @@ class Loader:
                 reader.keep(frame * max(frames + (1 + self.threads) * touched, 2 * touched + 2))
 
 
-def _rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    if (rank is None) != (world_size is None):
-        raise UsageError("rank and world_size go together; give both or none")
-    if rank is not None and world_size is not None:
-        return rank, world_size
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return 0, 1
+def _order(
+    dataset: PackedDataset | Mix,
+    shuffle: bool | str,
+    seed: int,
+    sampler: Iterable[int] | None,
+    window: int | None,
+    repeat: int,
+    step_size: int,
+) -> Order:
+    """Return the order that the arguments of a loader ask for."""
+    order = order_of(dataset, shuffle, seed, sampler, window, step_size)
+    return order if repeat == 1 else Repeated(order, repeat)
 
 
 def _threads(threads: int | str, dataset: PackedDataset | Mix) -> int:

@@ -16,15 +16,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import Dataset
 
 from packer.errors import UsageError
 from packer.format.schema import Field
 from readers.arrays import Allocate, Numbers
-from readers.batch import Ragged
+from readers.batch import Batch, Ragged
 from readers.dataset import PackedDataset
-from readers.draws import Visits
-from readers.fields import FieldReader, FixedRaw
+from readers.draws import Visits, new_visits
+from readers.fields import FieldReader, FixedRaw, gathered
 from readers.gather import fresh
+from readers.indexing import sample_numbers
 from readers.opened import Opened
 from readers.order import Mixed
 from readers.readahead import Advisor
@@ -34,8 +36,10 @@ from readers.shard_map import Memory
 DATASET = "dataset"
 
 
-class Mix:
-    """Several datasets of the same fields, read together by weight; for `Loader` alone.
+class Mix(Dataset[Any]):
+    """Several datasets of the same fields, read together by weight; for `Loader`.
+
+    `mix[number]` is one sample; numbers are those of the datasets one after another.
 
     Args:
         datasets: each with its weight, above 0: how often one of its samples comes, compared with the others. Their
@@ -77,6 +81,22 @@ class Mix:
     def __len__(self) -> int:
         """Samples of all datasets; an epoch may have fewer or more."""
         return sum(map(len, self.datasets))
+
+    def __getitem__(self, index: int) -> Any:
+        """Return one sample.
+
+        Raises:
+            SampleIndexError: a number outside the mix.
+        """
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        """Return a batch for torch's DataLoader, which takes it as one."""
+        numbers = sample_numbers(indices, len(self), _no_names)
+        samples, anchors = self.items.of(numbers)
+        visits = new_visits(len(numbers)) if self.draws else None
+        batch = gathered(self.readers, samples, None, visits, anchors)
+        return Batch(batch if self.transform is None else self.transform(batch), len(numbers))
 
     def __repr__(self) -> str:
         held = ", ".join(
@@ -137,6 +157,10 @@ class Mix:
     def opened(self) -> MixedOpened:
         """The mapped shards of all datasets."""
         return MixedOpened([dataset.opened for dataset in self.datasets])
+
+
+def _no_names(names: Sequence[str]) -> Numbers:
+    raise UsageError(f"mix: samples are asked for by number, not by the name {names[0]!r}")
 
 
 def _starts(sizes: Sequence[int]) -> Numbers:

@@ -457,6 +457,12 @@ class Share:
         left = _left(n, done)
         return left // self.step_size if self.drop_last else -(-left // self.step_size)
 
+    def samples(self, n: int) -> int:
+        """Return how many numbers of an epoch each rank has."""
+        whole = n // self.step_size
+        rest = 0 if self.drop_last else -(-(n - whole * self.step_size) // self.world_size)
+        return whole * self.batch_size + rest
+
     def numbers(self, order: NDArray[np.int64], done: int = 0) -> NDArray[np.int64]:
         """The sample numbers of all batches that this rank still has, one behind the other, (m,).
 

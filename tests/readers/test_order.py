@@ -192,7 +192,7 @@ def test_bad_samplers_are_refused():
     """One rank's sampler, and one that gives lists, are refused with what to do."""
     with pytest.raises(UsageError, match="share of one rank"):
         SamplerOrder(DistributedSampler(range(50), num_replicas=2, rank=0))
-    with pytest.raises(UsageError, match="one by one"):
+    with pytest.raises(UsageError, match="sample numbers are expected"):
         SamplerOrder([[1, 2], [3]]).epoch(0)
 
 

@@ -1,0 +1,453 @@
+"""Loaders and datasets in frameworks for training: the same samples in the same order as `Loader` alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, DataLoader, StackDataset
+
+from packer.errors import UsageError
+from packer.writer import DatasetWriter
+from readers import Crop, Loader, Mix, PackedDataset
+
+pytestmark = [
+    pytest.mark.skipif(sys.version_info < (3, 11), reason="the frameworks are installed for Python 3.11 and later"),
+    pytest.mark.keeps_open,  # the frameworks hold on to loaders
+    # What the frameworks themselves warn of.
+    pytest.mark.filterwarnings("ignore"),
+]
+
+SAMPLES = 37
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """37 samples: three numbers `x`, the sample's own number `n`, and a cloud of n % 5 + 1 points."""
+    folder = tmp_path_factory.mktemp("frameworks") / "packed"
+    with DatasetWriter(folder) as writer:
+        for number in range(SAMPLES):
+            cloud = np.full((number % 5 + 1, 3), number, np.float32)
+            writer.add({"cloud": cloud, "x": np.full(3, number, np.float32), "n": np.int64(number)})
+    return folder
+
+
+@pytest.fixture
+def dataset(path: Path) -> PackedDataset:
+    return PackedDataset(path, ["x", "n"])
+
+
+def flat(lists: Any) -> list[int]:
+    return [number for some in lists for number in some]
+
+
+def numbers(batches: Any) -> list[list[int]]:
+    return [batch["n"].tolist() for batch in batches]
+
+
+def alone(dataset: Any, epochs: int, size: int = 4, **options: Any) -> list[list[list[int]]]:
+    """What `Loader` alone gives, by epoch."""
+    loader = Loader(dataset, size, shuffle=True, seed=1, **options)
+    return [numbers(loader) for _ in range(epochs)]
+
+
+# ---------------------------------------------------------------- Lightning
+
+
+def trainer(**options: Any) -> Any:
+    import lightning
+
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+    return lightning.Trainer(**{**quiet, "enable_checkpointing": False, **options})
+
+
+def module() -> Any:
+    """A module that notes the samples it is given, by epoch."""
+    import lightning
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(3, 1)
+            self.seen: dict[int, list[list[int]]] = {}
+            self.validated: list[list[int]] = []
+
+        def training_step(self, batch: Any, number: int) -> Any:
+            self.seen.setdefault(self.current_epoch, []).append(batch["n"].tolist())
+            return self.layer(batch["x"]).mean()
+
+        def validation_step(self, batch: Any, number: int) -> None:
+            self.validated.append(batch["n"].tolist())
+            self.log("count", float(len(batch["n"])), on_epoch=True, reduce_fx="sum")
+
+        def test_step(self, batch: Any, number: int) -> None:
+            self.validation_step(batch, number)
+
+        def predict_step(self, batch: Any, number: int) -> Any:
+            return batch["n"]
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), 1e-3)
+
+    return Module()
+
+
+def test_lightning_fits_in_the_order_of_the_loader(dataset: PackedDataset) -> None:
+    """Every epoch of fit has the batches of the loader alone; validation reads all samples in their order."""
+    model = module()
+    trainer(max_epochs=3, num_sanity_val_steps=0).fit(
+        model, Loader(dataset, 4, shuffle=True, seed=1), Loader(dataset, 8)
+    )
+    assert list(model.seen.values()) == alone(dataset, 3)
+    assert model.validated == 3 * numbers(Loader(dataset, 8))
+
+
+def test_lightning_validates_tests_and_predicts_every_sample_once(dataset: PackedDataset) -> None:
+    """Each of the three gives every sample once, in order, a short last batch included."""
+    wanted = numbers(Loader(dataset, 16))
+    for run in ("validate", "test"):
+        model = module()
+        getattr(trainer(), run)(model, Loader(dataset, 16), verbose=False)
+        assert model.validated == wanted
+    assert [part.tolist() for part in trainer().predict(module(), Loader(dataset, 16))] == wanted
+
+
+def test_lightning_resumes_in_the_middle_of_an_epoch(dataset: PackedDataset, tmp_path: Path) -> None:
+    """From a checkpoint after step 13 of 10 an epoch, training goes on with the batches that were left, once each."""
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    keep = ModelCheckpoint(tmp_path, every_n_train_steps=13, save_top_k=-1)
+    first = module()
+    trainer(max_epochs=3, enable_checkpointing=True, callbacks=[keep]).fit(first, loader_of(dataset))
+    (saved,) = [p for p in tmp_path.glob("*.ckpt") if "step=13" in p.name]
+    second = module()
+    trainer(max_epochs=3).fit(second, loader_of(dataset), ckpt_path=saved, weights_only=False)
+    assert second.seen == {1: alone(dataset, 3)[1][3:], 2: alone(dataset, 3)[2]}
+
+
+def loader_of(dataset: Any, **options: Any) -> Loader:
+    return Loader(dataset, 4, shuffle=True, seed=1, **options)
+
+
+def test_lightning_limits_batches(dataset: PackedDataset) -> None:
+    """limit_train_batches cuts each epoch short; the next one has its own order."""
+    model = module()
+    trainer(max_epochs=2, limit_train_batches=3).fit(model, loader_of(dataset))
+    assert model.seen == {epoch: batches[:3] for epoch, batches in enumerate(alone(dataset, 2))}
+
+
+def test_lightning_overfits_the_same_batches(dataset: PackedDataset) -> None:
+    """overfit_batches=2 gives the same two batches in every epoch."""
+    model = module()
+    trainer(max_epochs=3, overfit_batches=2).fit(model, loader_of(dataset))
+    assert list(model.seen.values()) == 3 * [[[0, 1, 2, 3], [4, 5, 6, 7]]]
+
+
+def test_lightning_finds_the_size_of_a_batch_with_clouds(path: Path) -> None:
+    """The samples of a batch are counted, not the points of its clouds."""
+    from lightning.pytorch.utilities.data import extract_batch_size
+
+    batch = next(iter(Loader(PackedDataset(path), 4)))
+    assert batch["cloud"].values.shape[0] != 4
+    assert extract_batch_size(batch) == 4
+
+
+# ---------------------------------------------------------------- Accelerate
+
+
+def accelerator(**options: Any) -> Any:
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState, GradientState, PartialState
+
+    for state in (AcceleratorState, GradientState, PartialState):
+        state._reset_state()
+    return Accelerator(cpu=True, **options)
+
+
+def test_accelerate_prepares_a_loader(dataset: PackedDataset) -> None:
+    """A prepared loader is registered, gives the loader's batches epoch by epoch, and knows the end of each."""
+    accelerate = accelerator()
+    prepared = accelerate.prepare(loader_of(dataset))
+    assert accelerate._dataloaders == [prepared]
+    assert len(prepared) == 10
+    for wanted in alone(dataset, 3):
+        ends = [(batch["n"].tolist(), prepared.end_of_dataloader) for batch in prepared]
+        assert [found for found, _ in ends] == wanted
+        assert [end for _, end in ends] == 9 * [False] + [True]
+
+
+@pytest.mark.parametrize("prepare", [True, False])
+def test_accelerate_skips_the_first_batches(dataset: PackedDataset, prepare: bool) -> None:
+    """skip_first_batches leaves the rest of the epoch, of a loader that is prepared and of one that is not."""
+    accelerate = accelerator()
+    loader = accelerate.prepare(loader_of(dataset)) if prepare else loader_of(dataset)
+    assert numbers(accelerate.skip_first_batches(loader, 6)) == alone(dataset, 1)[0][6:]
+
+
+def test_accelerate_saves_and_loads_where_a_loader_stands(dataset: PackedDataset, tmp_path: Path) -> None:
+    """With stateful loaders, load_state goes on in the middle of the epoch."""
+    from accelerate import DataLoaderConfiguration
+
+    config = DataLoaderConfiguration(use_stateful_dataloader=True)
+    accelerate = accelerator(dataloader_config=config)
+    prepared = accelerate.prepare(loader_of(dataset))
+    for step, _ in enumerate(prepared):
+        if step == 3:
+            accelerate.save_state(tmp_path / "state")
+            break
+    accelerate = accelerator(dataloader_config=config)
+    prepared = accelerate.prepare(loader_of(dataset))
+    accelerate.load_state(tmp_path / "state")
+    assert numbers(prepared) == alone(dataset, 1)[0][4:]
+
+
+def test_accelerate_steps_what_is_left_of_an_accumulation(dataset: PackedDataset) -> None:
+    """Ten batches accumulated by four are three steps: the last two batches are stepped at the end of the epoch."""
+    accelerate = accelerator(gradient_accumulation_steps=4)
+    model = torch.nn.Linear(3, 1)
+    model, prepared = accelerate.prepare(model, loader_of(dataset))
+    synced = []
+    for batch in prepared:
+        with accelerate.accumulate(model):
+            accelerate.backward(model(batch["x"]).mean())
+            synced.append(accelerate.sync_gradients)
+    assert [step for step, did in enumerate(synced) if did] == [3, 7, 9]
+
+
+def test_accelerate_reads_a_mix(path: Path) -> None:
+    """A Mix in a prepared loader gives the batches of the loader alone."""
+
+    def mix() -> Mix:
+        return Mix({PackedDataset(path, ["x", "n"]): 2, PackedDataset(path, ["x", "n"]): 1})
+
+    assert numbers(accelerator().prepare(Loader(mix(), 4, shuffle=True, seed=1))) == alone(mix(), 1)[0]
+
+
+# ---------------------------------------------------------------- two processes
+
+
+TWO = """
+import json, os, sys
+sys.path[:0] = {paths!r}
+import torch
+from test_frameworks import Loader, PackedDataset, alone, loader_of, module, numbers, trainer
+
+path, out = sys.argv[1:]
+dataset = PackedDataset(path, ["x", "n"])
+made_before = loader_of(dataset)   # torch.distributed is initialised later
+if {framework!r} == "lightning":
+    model = module()
+    runner = trainer(max_epochs=2, num_sanity_val_steps=0, strategy="ddp", devices=2)
+    runner.fit(model, made_before, Loader(dataset, 8))
+    rank = runner.global_rank
+    found = {{"train": list(model.seen.values()), "validate": model.validated}}
+    found["predict"] = [part.tolist() for part in runner.predict(model, Loader(dataset, 8))]
+else:
+    from accelerate import Accelerator
+    accelerate = Accelerator(cpu=True)
+    rank = accelerate.process_index
+    prepared, whole = accelerate.prepare(loader_of(dataset), Loader(dataset, 4))
+    found = {{"train": [numbers(prepared) for _ in range(2)]}}
+    gathered = [accelerate.gather_for_metrics(batch["n"]).tolist() for batch in whole]
+    found["validate"] = sum(gathered, [])
+    model = accelerate.prepare(torch.nn.Linear(3, 1))
+json.dump(found, open(f"{{out}}/{{rank}}.json", "w"))
+if torch.distributed.is_initialized():
+    torch.distributed.destroy_process_group()
+"""
+
+
+def of_two_ranks(framework: str, path: Path, folder: Path) -> list[Any]:
+    """Run a script on two ranks of gloo; return what each rank found."""
+    root = Path(__file__).parents[2]
+    paths = [str(root), str(Path(__file__).parent)]
+    script = folder / "script.py"
+    script.write_text(TWO.format(paths=paths, framework=framework))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(script), str(path), str(folder)]
+    if framework == "lightning":
+        runs = [subprocess.Popen(command, env=common, stderr=subprocess.PIPE)]  # it starts the other by itself
+    else:
+        ranks = [{"RANK": str(r), "LOCAL_RANK": str(r), "WORLD_SIZE": "2", "ACCELERATE_USE_CPU": "1"} for r in (0, 1)]
+        runs = [subprocess.Popen(command, env={**common, **rank}, stderr=subprocess.PIPE) for rank in ranks]
+    for run in runs:
+        _, errors = run.communicate(timeout=100)
+        assert run.returncode == 0, errors.decode()[-3000:]
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
+
+
+def test_lightning_on_two_ranks(path: Path, dataset: PackedDataset, tmp_path: Path) -> None:
+    """Each rank has its share of the loader's order, also of a loader made before the ranks knew of one another."""
+    found = of_two_ranks("lightning", path, tmp_path)
+    for rank in (0, 1):
+        assert found[rank]["train"] == alone(dataset, 2, rank=rank, world_size=2)
+        assert found[rank]["validate"] == 2 * numbers(Loader(dataset, 8, rank=rank, world_size=2))
+    predicted = sorted(flat(found[0]["predict"] + found[1]["predict"]))
+    assert set(predicted) == set(range(SAMPLES))
+    assert len(predicted) <= SAMPLES + 1
+
+
+def test_accelerate_on_two_ranks(path: Path, dataset: PackedDataset, tmp_path: Path) -> None:
+    """Ranks take the loader's batches in turn; gather_for_metrics gives every sample once, in order."""
+    found = of_two_ranks("accelerate", path, tmp_path)
+    for epoch, wanted in enumerate(alone(dataset, 2)):
+        for rank in (0, 1):
+            assert found[rank]["train"][epoch][:4] == wanted[rank:8:2]
+        assert {n for f in found for batch in f["train"][epoch] for n in batch} == set(range(SAMPLES))
+    assert found[0]["validate"] == found[1]["validate"] == list(range(SAMPLES))
+
+
+# ---------------------------------------------------------------- others
+
+
+def test_a_stateful_loader_of_torchdata_resumes(dataset: PackedDataset) -> None:
+    """StatefulDataLoader over the dataset goes on with the batches that were left, with workers and without."""
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    for workers in (0, 2):
+
+        def make(workers: int = workers) -> Any:
+            torch.manual_seed(7)
+            return StatefulDataLoader(dataset, batch_size=4, shuffle=True, num_workers=workers)
+
+        whole = numbers(make())
+        loader = make()
+        batches = iter(loader)
+        begun = numbers(next(batches) for _ in range(3))
+        state = loader.state_dict()
+        del batches
+        loader = make()
+        loader.load_state_dict(state)
+        assert begun + numbers(loader) == whole
+
+
+def test_datasets_of_torch_hold_packed_ones(dataset: PackedDataset) -> None:
+    """ConcatDataset and StackDataset in torch's DataLoader give the samples of each."""
+    both = DataLoader(ConcatDataset([dataset, dataset]), batch_size=10)
+    assert flat(numbers(both)) == 2 * list(range(SAMPLES))
+    stacked = list(DataLoader(StackDataset(a=dataset, b=dataset), batch_size=10))
+    assert flat(batch["a"]["n"].tolist() for batch in stacked) == list(range(SAMPLES))
+    assert all(torch.equal(batch["a"]["x"], batch["b"]["x"]) for batch in stacked)
+
+
+def test_the_trainer_of_transformers_takes_a_dataset(path: Path, tmp_path: Path) -> None:
+    """HF Trainer with default_data_collator trains on and predicts every sample."""
+    from transformers import Trainer, TrainingArguments, default_data_collator
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(3, 1)
+
+        def forward(self, x: Any, n: Any) -> Any:
+            return {"loss": self.layer(x).mean(), "n": n}
+
+    arguments = TrainingArguments(
+        str(tmp_path), per_device_train_batch_size=8, per_device_eval_batch_size=8, num_train_epochs=1, use_cpu=True,
+        report_to=[], save_strategy="no", disable_tqdm=True, remove_unused_columns=False, logging_strategy="no",
+    )  # fmt: skip
+    dataset = PackedDataset(path, ["x", "n"])
+    run = Trainer(Model(), arguments, train_dataset=dataset, data_collator=default_data_collator)
+    run.train()
+    assert run.state.global_step == 5
+    assert run.predict(dataset).predictions[-1].tolist() == list(range(SAMPLES))
+
+
+def test_a_dataset_is_a_random_access_source(path: Path) -> None:
+    """What Grain asks of a source: a length, and by number a nest of numpy arrays; it pickles."""
+    source = PackedDataset(path, ["x", "n"], transform=lambda sample: {k: v.numpy() for k, v in sample.items()})
+    assert len(source) == SAMPLES
+    sample = source[np.int64(5)]
+    assert isinstance(sample["x"], np.ndarray)
+    assert sample["x"].tolist() == [5, 5, 5]
+
+
+# ---------------------------------------------------------------- what the loader has for them
+
+
+def test_a_loader_is_a_data_loader_to_those_who_ask(dataset: PackedDataset) -> None:
+    """The attributes of torch's DataLoader say how it reads; its samplers give this rank's order, and that of all."""
+    loader = Loader(dataset, 4, shuffle=True, seed=1, drop_last=True, rank=1, world_size=2)
+    assert isinstance(loader, DataLoader)
+    assert (loader.dataset, loader.batch_size, loader.num_workers, loader.drop_last) == (dataset, 4, 0, True)
+    assert (loader.pin_memory, loader.generator, loader.worker_init_fn) == (False, None, None)
+    loader.sampler.set_epoch(3)
+    assert loader.epoch == 3
+    mine = list(loader.sampler)
+    assert len(mine) == len(loader.sampler) == 16
+    assert flat(numbers(loader)) == mine
+    loader.set_epoch(3)
+    of_all = Loader(dataset, 4, shuffle=True, seed=1, drop_last=True)
+    of_all.set_epoch(3)
+    assert list(loader.batch_sampler) == numbers(of_all)
+
+
+def test_batches_are_read_as_a_sampler_gives_them(dataset: PackedDataset) -> None:
+    """With batch_sampler, batches are of any sizes, in its order, and a state goes on with those that were left."""
+    batches = [[3, 1], [4, 1], [5, 9, 2], [6], [7]]
+    for threads in (0, 2):
+        loader = Loader(dataset, batch_sampler=batches, threads=threads)
+        assert len(loader) == 5
+        assert [numbers(loader) for _ in range(2)] == [batches, batches]
+        part = iter(loader)
+        begun = numbers(next(part) for _ in range(3))
+        other = Loader(dataset, batch_sampler=batches)
+        other.load_state_dict(loader.state_dict())
+        assert begun + numbers(other) == batches
+
+
+def test_random_batches_follow_from_seed_and_epoch(dataset: PackedDataset) -> None:
+    """A random BatchSampler gives the same batches for the same seed and epoch, whatever torch's seed is."""
+    from torch.utils.data import BatchSampler, RandomSampler
+
+    def epochs() -> list[list[list[int]]]:
+        loader = Loader(dataset, batch_sampler=BatchSampler(RandomSampler(range(SAMPLES)), 5, False), seed=2)
+        return [numbers(loader) for _ in range(2)]
+
+    torch.manual_seed(0)
+    first = epochs()
+    torch.manual_seed(1)
+    assert epochs() == first
+    assert first[0] != first[1]
+    assert sorted(flat(first[0])) == list(range(SAMPLES))
+
+
+def test_crops_of_given_batches_differ_by_visit(tmp_path: Path) -> None:
+    """A sample that comes in several batches is cropped anew each time, and the same way by another loader."""
+    with DatasetWriter(tmp_path / "d") as writer:
+        writer.add({"x": np.arange(400).reshape(20, 20)})
+    dataset = PackedDataset(tmp_path / "d", crop=Crop(2, "x"))
+
+    def corners() -> list[int]:
+        loader = Loader(dataset, batch_sampler=[[0], [0, 0], [0, 0, 0]])
+        return [n for batch in loader for n in batch["x"][:, 0, 0].tolist()]
+
+    assert corners() == corners()
+    assert len(set(corners())) > 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_sampler": [[1]], "batch_size": 4}, "leave out batch_size"),
+        ({"batch_sampler": [[1]], "sampler": np.arange(3)}, "leave out batch_size"),
+        ({"batch_sampler": [[1], [SAMPLES]]}, "number 37, outside of the 37"),
+        ({"batch_sampler": [[]]}, "a batch without any"),
+        ({"batch_sampler": [1, 2]}, "sample numbers are expected"),
+    ],
+)
+def test_batches_that_cannot_be_are_refused(dataset: PackedDataset, options: dict[str, Any], message: str) -> None:
+    """Arguments that contradict a sampler of batches, and batches of what is no sample, are named."""
+    with pytest.raises(UsageError, match=message):
+        list(Loader(dataset, **options))
