@@ -3,6 +3,7 @@
 # isort: off
 from benchmark.rows import tables as tables
 from benchmark.rows import pairs as pairs
+from benchmark.rows import frameworks as frameworks
 from benchmark.rows import clouds as clouds
 from benchmark.rows import crops as crops
 from benchmark.rows import windows as windows
