@@ -68,6 +68,13 @@ _SOURCE = (
         help="--downscale: which bicubic; papers on super-resolution use MATLAB's.",
     ),
     click.option(
+        "--list",
+        "listed",
+        metavar="FILE",
+        help="Images: pack the samples that FILE names, in its order: the first word of each line, as in BasicSR's "
+        "meta_info.txt.",
+    ),
+    click.option(
         "--fields",
         default="same",
         show_default=True,

@@ -28,7 +28,9 @@ LOOK_AT = 10_000
 _CONCERNS = {
     **dict.fromkeys(("pick", "skip", "axis", "encoding", "attrs", "once", "sparse"), ("hdf5",)),
     "samples": tuple(UNITS_OF),
-    **dict.fromkeys(("mode", "palette", "max_pixels", "patch", "stride", "downscale", "kernel"), ("images", "basicsr")),
+    **dict.fromkeys(
+        ("mode", "palette", "max_pixels", "patch", "stride", "downscale", "kernel", "listed"), ("images", "basicsr")
+    ),
     **dict.fromkeys(("fields", "cast", "triangulate", "group"), ("ply",)),
     "columns": ("clouds",),
     "images": ("hdf5", "npy"),
@@ -37,7 +39,7 @@ _CONCERNS = {
 
 
 #: Options of the command line that are not called as they are here.
-_FLAGS = {"pick": "--field", "attrs": "--attr", "images": "--image"}
+_FLAGS = {"pick": "--field", "attrs": "--attr", "images": "--image", "listed": "--list"}
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class SourceOptions:
         stride: images: pixels from one square to the next; None for `patch`.
         downscale: images: makes a field `lr` so many times as small as the one field.
         kernel: images: how `downscale` does it, `pillow` or `matlab`: bicubic of either.
+        listed: images: a file that lists the samples to take, in their order, such as BasicSR's meta_info.txt.
         fields: PLY: `same`, `common`, `all`, or names with commas.
         cast: PLY: field name to dtype.
         triangulate: PLY: makes polygons into triangles.
@@ -85,6 +88,7 @@ class SourceOptions:
     stride: int | None = None
     downscale: int | None = None
     kernel: str = "pillow"
+    listed: str | None = None
     fields: str = "same"
     cast: Mapping[str, str] = field(default_factory=dict)
     triangulate: bool = False
@@ -218,6 +222,7 @@ def _open_pictures(
         palette=options.palette,
         max_pixels=limit,
         samples=unit_of(kind, options.samples).name,
+        listed=options.listed,
         looking=looking,
     )
     frames = source.frames if isinstance(source, ClipSource) else source

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,6 +77,55 @@ def pair(files: Mapping[str, Sequence[str]], name_of: Callable[[str], str] = ste
         if len(by_folder.names) > len(paired.names):
             paired = by_folder
     return paired
+
+
+def chosen(paired: Pairing, path: str) -> tuple[Pairing, list[str]]:
+    """Return the samples that a text file lists, in its order, and a sentence on what that leaves out.
+
+    The first word of each line is the name of a sample, with the suffix of its file or without, or of a folder of
+    samples: the lists of BasicSR, with lines such as `0001_s001.png (480,480,3)`. What is not listed is not looked at.
+
+    Raises:
+        UsageError: the list cannot be read, or names what is no sample, or a sample twice.
+    """
+    try:
+        lines = Path(path).read_text("utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise UsageError(f"--list {path} cannot be read: {reason}") from None
+    numbers: dict[str, list[int]] = {}
+    for number, name in enumerate(paired.names):
+        for held in {name, *_folders_of(name)}:
+            numbers.setdefault(held, []).append(number)
+    order, unknown = list[int](), list[str]()
+    for word in (line.split()[0] for line in lines if line.strip()):
+        found = numbers.get(word) or numbers.get(stem(word))
+        order += found or []
+        unknown += [] if found else [word]
+    if unknown or not order:
+        shown = ", ".join(unknown[:NAMED]) + (f" and {len(unknown) - NAMED:,} more" if len(unknown) > NAMED else "")
+        what = f"names what is no sample, or has no partner: {shown}" if unknown else "names no sample"
+        raise UsageError(f"--list {path} {what}; there are samples such as {', '.join(paired.names[:NAMED])}")
+    if len(set(order)) < len(order):
+        twice = next(number for number in order if order.count(number) > 1)
+        raise UsageError(f"--list {path} names {paired.names[twice]} twice; take one of the lines away")
+    left = len(paired.names) - len(order)
+    note = (
+        [f"{left:,} {'sample is' if left == 1 else 'samples are'} not in --list {path} and not packed"] if left else []
+    )
+    names = [paired.names[number] for number in order]
+    return Pairing(
+        names,
+        {field: [some[number] for number in order] for field, some in paired.files.items()},
+        paired.markers,
+        {field: [] for field in paired.orphans},
+        [double for double in paired.doubles if double[3] in set(names)],
+    ), note
+
+
+def _folders_of(name: str) -> Iterator[str]:
+    while name := name.rpartition("/")[0]:
+        yield name
 
 
 def _listed(item: tuple[str, Sequence[str]]) -> tuple[str, list[str]]:

@@ -32,7 +32,7 @@ from packer.sources.images.formats import ImageHeader, check_content, decode, pn
 from packer.sources.images.opening import Samples, field_spec
 from packer.sources.images.pillow import MAX_PIXELS, ImageOptions
 from packer.sources.images.source import ImageSource
-from packer.sources.pairing import Pairing, marker_values, markers, pair, report_partners, share_out
+from packer.sources.pairing import Pairing, chosen, marker_values, markers, pair, report_partners, share_out
 
 #: Keys are paired as files are, with the suffix that `meta_info.txt` gives them.
 SUFFIX = ".png"
@@ -56,6 +56,7 @@ def open_basicsr(
     palette: str = "colour",
     max_pixels: int = MAX_PIXELS,
     samples: str = "files",
+    listed: str | None = None,
     looking: Looking = not_looking,
 ) -> LmdbImageSource | ClipSource:
     """Open the pictures of one or more LMDB folders, partners paired by key.
@@ -63,7 +64,8 @@ def open_basicsr(
     Args:
         inputs: by field name a folder with `data.mdb` and `meta_info.txt`.
         on_bad: told of every picture that cannot be packed; where it returns, the sample is left out.
-        mode, palette, max_pixels, samples, looking: as for `open_images`; keys such as `000/00000000` have folders too.
+        mode, palette, max_pixels, samples, listed, looking: as for `open_images`; keys such as `000/00000000` have
+            folders too.
 
     Raises:
         UsageError: an option or a field name that cannot be, or one folder for two fields.
@@ -75,6 +77,7 @@ def open_basicsr(
     found = {name: Found(inputs[name], [key + SUFFIX for key in keys]) for name, keys in held.items()}
     share_out(found)
     paired = pair({name: some.files for name, some in found.items()})
+    paired, left_out = (paired, []) if listed is None else chosen(paired, listed)
     report_partners(paired, found, faults)
     headers = {name: _Headers(folder, held[name], options, faults) for name, folder in inputs.items()}
     read = _samples(paired, headers, faults, looking)
@@ -86,7 +89,12 @@ def open_basicsr(
         sizes=read.sizes(),
         options=options,
         origin={"mode": options.mode, "palette": options.palette, "markers": marker_values(paired)},
-        remarks=[*(note for some in headers.values() for note in some.notes()), *markers(paired), *read.changes()],
+        remarks=[
+            *left_out,
+            *(note for some in headers.values() for note in some.notes()),
+            *markers(paired),
+            *read.changes(),
+        ],
         marks=read.marks(),
         places={name: _array([held[name][_key(path)] for path in some]) for name, some in read.paths.items()},
     )

@@ -28,6 +28,7 @@ from packer.sources.images.pillow import MAX_PIXELS, ImageOptions, quiet
 from packer.sources.images.source import ImageSource
 from packer.sources.pairing import (
     Pairing,
+    chosen,
     field_command,
     marker_values,
     markers,
@@ -84,6 +85,7 @@ def open_images(
     palette: str = "colour",
     max_pixels: int = MAX_PIXELS,
     samples: str = "files",
+    listed: str | None = None,
     looking: Looking = not_looking,
 ) -> ImageSource | ClipSource:
     """Open the images of one or more fields, partners paired by name.
@@ -95,6 +97,7 @@ def open_images(
         palette: `colour` or `index`: what becomes of palette pictures.
         max_pixels: larger pictures are refused before they take memory.
         samples: `files`, or `folders`: numbered pictures of a folder are the frames of a clip, others its fields.
+        listed: a file that lists the samples to take, in their order; see `chosen`.
         looking: told how far finding files and reading headers is.
 
     Raises:
@@ -115,6 +118,9 @@ def open_images(
     else:
         found, root = fields, next(iter(found.values())).folder
         paired = pair({name: some.files for name, some in found.items()}, lambda file: unit_name(root, folder_of(file)))
+    if listed is not None:
+        paired, left_out = chosen(paired, listed)
+        notes += left_out
     report_partners(paired, found, faults)
     read = read_headers(paired, found, options, faults, looking)
     source = ImageSource(

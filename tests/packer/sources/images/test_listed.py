@@ -1,0 +1,102 @@
+"""Samples that a list selects and orders, as BasicSR's lists do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from packer.convert import ConvertOptions, convert
+from packer.errors import UsageError
+from packer.export import export
+from packer.sources.opening import SourceOptions, open_sources
+from readers import PackedDataset
+
+
+def picture(path, value):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full((4, 4, 3), value, np.uint8)).save(path)
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    """Five pairs, the last of which has no partner, and a bad picture that no list names."""
+    for n in range(5):
+        picture(tmp_path / f"hr/{n:04d}.png", n)
+        if n < 4:
+            picture(tmp_path / f"lr/{n:04d}x4.png", 100 + n)
+    for side in ("hr/bad.png", "lr/badx4.png"):
+        (tmp_path / side).write_bytes(b"no picture")
+    return [f"lr={tmp_path}/lr", f"hr={tmp_path}/hr"]
+
+
+def names(pairs, tmp_path, text, **options):
+    listed = tmp_path / "meta_info.txt"
+    listed.write_text(text)
+    return open_sources(pairs, SourceOptions(listed=str(listed), **options))
+
+
+def test_a_list_of_basicsr_selects_and_orders(pairs, tmp_path):
+    """Samples come in the list's order, by the first word of its lines; others, bad or alone, are not looked at."""
+    source = names(pairs, tmp_path, "0003.png (4,4,3) 1\n0000.png (4,4,3) 1\n\n0002\n")
+    assert list(source.names) == ["0003", "0000", "0002"]
+    (block,) = source.read()
+    assert [image[0, 0, 0] for image in block["hr"]] == [3, 0, 2]
+    assert [image[0, 0, 0] for image in block["lr"]] == [103, 100, 102]
+    assert any("2 samples are not in --list" in note for note in source.notes())
+
+
+def test_a_folder_in_a_list_stands_for_its_samples(tmp_path):
+    """A word may name a folder, such as a clip of REDS: its samples follow in their order, as frames of a clip too."""
+    for clip in ("000", "001", "002"):
+        for n in range(3):
+            picture(tmp_path / f"hr/{clip}/{n:08d}.png", n)
+    inputs = [f"hr={tmp_path}/hr"]
+    text = "002 100 (720,1280,3)\n000 100 (720,1280,3)\n"
+    assert list(names(inputs, tmp_path, text).names) == [f"{c}/{n:08d}" for c in ("002", "000") for n in range(3)]
+    clips = names(inputs, tmp_path, text, samples="folders")
+    assert sorted(clips.names) == ["000", "002"]
+
+
+def test_lists_work_for_folders_of_lmdb_too(tmp_path):
+    """What BasicSR packed is selected by the same lists."""
+    for n in range(4):
+        picture(tmp_path / f"hr/{n:04d}.png", n)
+    convert([f"hr={tmp_path}/hr"], tmp_path / "d", workers=0)
+    export(tmp_path / "d", tmp_path / "hr.lmdb", to="basicsr-lmdb")
+    source = names([f"hr={tmp_path}/hr.lmdb"], tmp_path, "0002.png (4,4,3)\n0001.png (4,4,3)\n")
+    assert list(source.names) == ["0002", "0001"]
+
+
+def test_what_is_packed_is_what_is_listed(pairs, tmp_path):
+    """convert packs the listed samples in the list's order."""
+    listed = tmp_path / "list.txt"
+    listed.write_text("0002\n0001\n")
+    convert(pairs, tmp_path / "out", ConvertOptions(source=SourceOptions(listed=str(listed)), workers=0))
+    dataset = PackedDataset(tmp_path / "out")
+    assert list(dataset.names) == ["0002", "0001"]
+    assert [int(sample["hr"][0, 0, 0]) for sample in dataset] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0001\n0009\n", "names what is no sample, or has no partner: 0009; there are samples such as 0000"),
+        ("0004\n", "has no partner: 0004"),
+        ("0001\n0001.png\n", "names 0001 twice"),
+        ("\n", "names no sample"),
+    ],
+)
+def test_wrong_lists_are_refused(pairs, tmp_path, text, message):
+    """What a list names has to be there, once; the message says what is there."""
+    with pytest.raises(UsageError, match=message):
+        names(pairs, tmp_path, text)
+
+
+def test_a_list_that_cannot_be_read_is_named(pairs, tmp_path):
+    """A file that is not there, or no text, is named with the reason."""
+    with pytest.raises(UsageError, match=r"--list .*nothing.txt cannot be read: No such file"):
+        open_sources(pairs, SourceOptions(listed=str(tmp_path / "nothing.txt")))
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\xff")
+    with pytest.raises(UsageError, match="it is not UTF-8"):
+        open_sources(pairs, SourceOptions(listed=str(tmp_path / "binary")))
