@@ -53,7 +53,7 @@ def test_it_holds_packer_and_readers_alone(wheel: Path) -> None:
     """Every module of the two packages, their marks of types and the specification; no tests, no scripts."""
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     modules = {p.relative_to(ROOT).as_posix() for top in ("packer", "readers") for p in (ROOT / top).rglob("*.py")}
-    assert names == modules | {"packer/py.typed", "readers/py.typed", "packer/format/FORMAT.md"}
+    assert names == modules | {"packer/py.typed", "readers/py.typed", "packer/format/FORMAT.md", "packer/cli/show.html"}
 
 
 def test_it_packs_and_reads_without_the_source_tree(installed: Path, tmp_path: Path) -> None:

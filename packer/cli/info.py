@@ -117,7 +117,13 @@ def _describe_url(url: str) -> Description:
 
 def description_lines(found: Description) -> list[str]:
     """For people."""
-    manifest, width = found.manifest, terminal_width()
+    table = field_table(found.manifest.fields, found.manifest.columns)
+    return [*table, "", *listing(facts(found), terminal_width())]
+
+
+def facts(found: Description) -> list[tuple[str, str]]:
+    """Return what is known of the dataset as a whole, a name and a text each."""
+    manifest = found.manifest
     raw = sum(column.raw for column in manifest.columns.values())
     pairs = [
         ("dataset", str(found.path)),
@@ -139,8 +145,7 @@ def description_lines(found: Description) -> list[str]:
         pairs.append(("constants", ", ".join(found.constants)))
     if splits := kept_splits(manifest):
         pairs.append(("splits", split_text(splits, manifest.samples)))
-    pairs += _origin(manifest.origin)
-    return [*field_table(manifest.fields, manifest.columns), "", *listing(pairs, width)]
+    return pairs + _origin(manifest.origin)
 
 
 def json_text(found: Description) -> str:

@@ -1,89 +1,135 @@
-"""`packer show`: some samples as a picture."""
+"""`packer show`: samples as a page for a browser, or as a picture."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from packer.cli.logs import is_quiet, log_options
+from packer.cli.progress import progress
 from packer.cli.tables import counted
+from packer.cli.units import size
 
 if TYPE_CHECKING:
     from packer.cli.show_views import Sample
     from readers import PackedDataset
 
+#: Samples shown where nobody says how many, and the most that a sheet is drawn of.
+_ON_A_PAGE, _ON_A_SHEET = 2000, 12
+_MOST_ON_A_SHEET = 400
+
 
 @click.command()
 @click.argument("dataset", type=click.Path(path_type=Path))
 @click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), help="File to write: .png, .pdf, .html."
+    "-o", "--output", required=True, type=click.Path(path_type=Path), help="File to write: .html, .png, .pdf."
 )
-@click.option("--samples", type=click.IntRange(1, 400), default=12, show_default=True, help="How many, evenly spread.")
+@click.option(
+    "--samples",
+    type=click.IntRange(min=1),
+    help="How many, evenly spread.  [default: 12 on a sheet; 2000 on a page, or all that fit]",
+)
 @click.option("--names", multiple=True, metavar="NAME", help="Show the sample of this name; may be repeated.")
 @click.option("--seed", type=click.IntRange(min=0), help="Choose the samples by chance, the same for the same seed.")
+@click.option(
+    "--page-size",
+    type=size,
+    default="64MB",
+    show_default=True,
+    help="What the samples of a page may take: samples that do not fit are left out, evenly.",
+)
 @log_options
-def show(dataset: Path, output: Path, samples: int, names: tuple[str, ...], seed: int | None) -> None:
-    """Draw some samples of the packed dataset DATASET as a contact sheet, or as a page for a browser.
+def show(
+    dataset: Path, output: Path, samples: int | None, names: tuple[str, ...], seed: int | None, page_size: int
+) -> None:
+    """Draw samples of the packed dataset DATASET: a page for a browser (.html), or a contact sheet (.png, .pdf).
 
-    Images of one sample stand side by side at one scale, clouds are drawn from two sides with their colours, arrays as
-    images or curves, numbers and names above. A page is one file that needs no network: clouds turn with the mouse,
-    samples are found by name, and a table tells of the fields, their codecs and the spread of their values.
+    A page is one file that needs no network. It has all samples, or as many as fit into --page-size, in pages of
+    thumbnails with a search by name, split and class. A click shows a sample large: pictures down to their pixels, and
+    in turn at one place, such as lr and hr; clouds that turn with the mouse; clips that play; texts. Tables tell of
+    fields, codecs, the spread of values by channel, the plan and the shards. What is large is reduced in the page, and
+    says so: pictures to 1024 pixels, clips to 160 pixels and 48 frames, clouds to 20,000 points.
+
+    On a sheet, images of one sample stand side by side at one scale, clouds are drawn from two sides with their
+    colours, arrays as images or curves, numbers and names above.
 
     \b
+    $ packer show div2k.packed -o page.html
     $ packer show div2k.packed -o sheet.png
     $ packer show div2k.packed -o sheet.png --names 0003 --names 0007
-    $ packer show scans.packed -o page.html --samples 40
     """
-    from packer.cli.show_page import samples_measured, write_page
-    from packer.cli.show_sheet import write_sheet
     from packer.format import manifest as manifests
 
     manifests.read(dataset)  # what is no dataset is told of before torch is loaded, which takes seconds
     from readers import PackedDataset
 
     opened = PackedDataset(dataset)
-    found = chosen_samples(opened, samples, names, seed)
     if output.suffix.lower() in (".html", ".htm"):
-        measured = chosen_samples(opened, samples_measured(opened.manifest))
-        write_page(output, dataset.resolve().name, opened.manifest, found, measured)
+        numbers = chosen_numbers(opened, samples or _ON_A_PAGE, names, seed)
+        shown = _write_page(output, opened, numbers, page_size)
     else:
-        write_sheet(output, opened.manifest.fields, found)
+        from packer.cli.show_sheet import write_sheet
+
+        wanted = samples or _ON_A_SHEET
+        if max(wanted, len(names)) > _MOST_ON_A_SHEET:
+            raise click.UsageError(f"a sheet has {_MOST_ON_A_SHEET} samples at most; a page, -o page.html, has more")
+        numbers = chosen_numbers(opened, wanted, names, seed)
+        write_sheet(output, opened.manifest.fields, [read_sample(opened, number) for number in numbers])
+        shown = len(numbers)
     if not is_quiet():
-        click.echo(f"{output}: {counted(len(found), 'sample')}")
+        left_out = f" of {len(numbers):,}; --page-size makes room for more" if shown < len(numbers) else ""
+        click.echo(f"{output}: {counted(shown, 'sample')}{left_out}")
 
 
-def chosen_samples(
-    dataset: PackedDataset, count: int, names: Sequence[str] = (), seed: int | None = None
-) -> list[Sample]:
-    """Return the samples of these names in their order, or else `count`, by chance (with a seed) or evenly spread.
+def _write_page(output: Path, dataset: PackedDataset, numbers: Sequence[int], limit: int) -> int:
+    from packer.cli.info import describe
+    from packer.cli.show_page import samples_measured, write_page
+
+    read = partial(read_sample, dataset)
+    with progress("drawing") as shown:
+        shown.start(len(numbers))
+        measured = [read(number) for number in chosen_numbers(dataset, samples_measured(dataset.manifest))]
+        return write_page(output, describe(dataset.path), measured, numbers, read, limit, shown.advance)
+
+
+def chosen_numbers(dataset: PackedDataset, count: int, names: Sequence[str] = (), seed: int | None = None) -> list[int]:
+    """Return the numbers of the samples of these names, or else of `count`, by chance (with a seed) or evenly spread.
 
     Raises:
         UsageError: names are asked for, and samples have none.
         MissingNameError: no sample has one of the names.
-        DamagedError: a shard or the table of names cannot be read.
+        DamagedError: the table of names cannot be read.
     """
     import numpy as np
 
-    from packer.cli.show_views import Sample
     from packer.errors import UsageError
 
+    count = min(count, len(dataset))
     if names:
         if dataset.names is None:
             raise UsageError("the samples have no names, so that --names finds none; take --samples and --seed")
-        numbers = dataset.numbers(names).tolist()
+        numbers = dataset.numbers(names)
     elif seed is None:
-        numbers = np.linspace(0, len(dataset) - 1, min(count, len(dataset))).round().astype(int).tolist()
+        numbers = np.linspace(0, len(dataset) - 1, count).round().astype(np.int64)
     else:
-        chance = np.random.default_rng(seed)
-        numbers = sorted(chance.choice(len(dataset), min(count, len(dataset)), replace=False).tolist())
+        numbers = np.sort(np.random.default_rng(seed).choice(len(dataset), count, replace=False))
+    return [int(number) for number in numbers]
 
-    def values(number: int) -> dict[str, Any]:
-        return {name: _array(value, dataset.fields[name].kind) for name, value in dataset[number].items()}
 
-    return [Sample(n, None if dataset.names is None else dataset.names[n], values(n)) for n in numbers]
+def read_sample(dataset: PackedDataset, number: int) -> Sample:
+    """Return a sample as it is drawn.
+
+    Raises:
+        DamagedError: a shard or the table of names cannot be read.
+    """
+    from packer.cli.show_views import Sample
+
+    values = {name: _array(value, dataset.fields[name].kind) for name, value in dataset[number].items()}
+    return Sample(number, None if dataset.names is None else dataset.names[number], values)
 
 
 def _array(value: Any, kind: str) -> Any:

@@ -1,23 +1,30 @@
-"""Writes a page of samples in one file: fields with codecs and spreads, pictures, clouds to turn, search by name."""
+"""Writes a page of samples in one file: `show.html`, with the data of the samples put into it as JSON.
+
+The template next to this module draws everything; here is made what it draws: pictures as PNG, points as int16, curves
+as float32, in base64. Names and texts of the dataset get into the page as JSON alone, and the template sets them as
+text, so that none of them is ever taken for HTML.
+"""
 
 from __future__ import annotations
 
 import base64
 import io
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.cli.info import Description, facts
 from packer.cli.show_views import (
     Sample,
     View,
     cloud_colours,
+    colour_field,
     drawn_points,
     first_matrix,
     pixels,
@@ -29,152 +36,231 @@ from packer.cli.summary import ratio_text, shape_text
 from packer.cli.tables import counted
 from packer.cli.units import size_text
 from packer.codecs.configs import codec_name
-from packer.format.manifest import Manifest
+from packer.format.manifest import Manifest, kept_splits
 from packer.format.schema import Field, FieldSpec
 
+_TEMPLATE = Path(__file__).with_name("show.html")
+#: What stands in the template where the data belong.
+_GAP = '{"the data":"of the page"}'
 _HEADS = ("field", "kind", "dtype", "shape", "codec", "raw", "stored", "ratio", "min", "mean", "max", "not finite")
-_BAR, _TALL = 4, 40
 
-
-#: Pixels of the longer side of a picture in the page: larger ones are made smaller.
-_MOST_PIXELS = 256
-#: Points of a curve.
-_MOST_STEPS = 400
-_CURVE_WIDTH, _CURVE_HEIGHT = 220, 140
-_COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f")
+#: Pixels of the longer side of a picture, and of a frame of a clip: larger ones are made smaller.
+_MOST_PIXELS, _MOST_CLIP_PIXELS = 1024, 160
+#: Frames of a clip, steps of a curve, letters of a text: of more, evenly spread ones, or the first.
+_MOST_FRAMES, _MOST_STEPS, _MOST_LETTERS = 48, 400, 20_000
+#: Seconds that a clip takes to play, about, and frames a second at least and at most.
+_CLIP_SECONDS, _SLOWEST, _FASTEST = 4, 2, 24
+#: Shards that are listed.
+_MOST_SHARDS = 500
 _BINS = 48
+#: Channels that have a spread of their own.
+_MOST_CHANNELS = 8
 #: Samples that spreads are of, at most, and their raw bytes: what is read in a second or two.
-_SAMPLES, _BYTES = 1000, 128 * 2**20
+_SAMPLES, _BYTES = 1000, 32 * 2**20
 
 
 def write_page(
-    path: Path, title: str, manifest: Manifest, samples: Sequence[Sample], measured: Sequence[Sample]
-) -> None:
-    """Write the page: one file, which asks for no other. Spreads are of the samples `measured`."""
-    head = f"<title>{escape(title)}</title><style>{STYLE}</style>"
-    shards, size = counted(len(manifest.shards), "shard"), size_text(manifest.file_bytes)
-    body = [
-        f"<h1>{escape(title)}</h1>",
-        f"<p>{counted(manifest.samples, 'sample')} in {shards}, {size}; {counted(len(samples), 'sample')} shown, ",
-        f"spreads of {_share(len(measured), manifest.samples)}.</p>",
-        _fields(manifest, measured),
-        '<p><input id="search" type="search" placeholder="name"> ',
-        f'<span id="found">{len(samples)} shown</span></p>',
-        f'<div id="samples">{"".join(_samples(manifest, samples))}</div>',
-        f"<script>{SCRIPT}</script>",
-    ]
-    start = f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">{head}</head>'
-    # What is no text in a name or caption would stop the whole page from being written.
-    text = f"{start}<body>{''.join(body)}</body></html>\n"
-    path.write_text(text.encode(errors="backslashreplace").decode(), encoding="utf-8")
+    path: Path,
+    found: Description,
+    measured: Sequence[Sample],
+    numbers: Sequence[int],
+    read: Callable[[int], Sample],
+    limit: int,
+    advance: Callable[[int, int], None],
+) -> int:
+    """Write the page: one file, which asks for no other. Return how many samples it holds.
+
+    Args:
+        measured: samples that spreads are of.
+        numbers: of the samples to show, in their order.
+        limit: bytes that the samples may take in the page; if they take more, some are left out, evenly.
+        advance: called with 1 and the bytes of each sample that is done.
+    """
+    manifest = found.manifest
+    shown = views(manifest.fields, measured)
+    splits = {name: set(manifest.split(name).tolist()) for name in kept_splits(manifest)}
+    classes = manifest.classes or ()
+    items: dict[int, str] = {}
+    room = limit
+    for place in _spread_out(len(numbers)):
+        items[place] = _item(read(numbers[place]), shown, splits, len(classes))
+        room -= len(items[place])
+        advance(1, len(items[place]))
+        if room < 0 and len(items) > 1:
+            del items[place]
+            break
+    head = {
+        "title": Path(found.path).resolve().name,
+        "about": _about(manifest, len(items)),
+        "heads": _HEADS,
+        "measured": _share(len(measured), manifest.samples),
+        "fields": [_field(manifest, field, spread(field, measured)) for field in manifest.fields],
+        "facts": facts(found),
+        "shards": _shards(manifest),
+        "splits": list(splits),
+        "classes": classes,
+        "views": [{"kind": view.kind, "field": view.field} for view in shown],
+    }
+    before, after = _TEMPLATE.read_text("utf-8").split(_GAP)
+    with path.open("w", encoding="utf-8") as file:
+        file.write(f'{before}{_json(head)[:-1]},"items":[')
+        file.write(",".join(items[place] for place in sorted(items)))
+        file.write(f"]}}{after}")
+    return len(items)
+
+
+def _json(document: Any) -> str:
+    """Return JSON of ASCII alone that no parser of HTML takes for a tag."""
+    return json.dumps(document, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+
+
+def _spread_out(count: int) -> Iterable[int]:
+    """Return the numbers below `count` in an order of which every beginning is spread over all of them."""
+    bits = max(count - 1, 0).bit_length()
+    turned = (int(f"{number:0{bits}b}"[::-1], 2) for number in range(2**bits))
+    return (number for number in turned if number < count)
+
+
+def _about(manifest: Manifest, shown: int) -> str:
+    raw = sum(column.raw for column in manifest.columns.values())
+    size = f"{counted(len(manifest.shards), 'shard')}, {size_text(manifest.file_bytes)} for {size_text(raw)} of arrays"
+    all_of_them = "all are in this page" if shown == manifest.samples else f"{shown:,} of them are in this page"
+    return f"{counted(manifest.samples, 'sample')} in {size}; {all_of_them}"
 
 
 def _share(count: int, of: int) -> str:
-    return "all samples" if count == of else f"{count:,} samples, evenly chosen (`packer stats` has all)"
+    return "all samples" if count == of else f"{counted(count, 'sample')}, evenly chosen"
 
 
-def _fields(manifest: Manifest, samples: Sequence[Sample]) -> str:
-    """Return the table of fields."""
-    heads = "".join(f"<th>{head}</th>" for head in (*_HEADS, "spread"))
-    rows = "".join(_field(manifest, field, spread(field, samples)) for field in manifest.fields)
-    return f"<table><tr>{heads}</tr>{rows}</table>"
+def _shards(manifest: Manifest) -> list[list[str]]:
+    rows = [[s.file, f"{s.samples:,}", size_text(s.bytes)] for s in manifest.shards[:_MOST_SHARDS]]
+    more = len(manifest.shards) - len(rows)
+    return [*rows, [f"... and {more:,} more", "", ""]] if more else rows
 
 
-def _field(manifest: Manifest, field: Field, found: Spread) -> str:
+def _field(manifest: Manifest, field: Field, found: Spread) -> dict[str, Any]:
+    """Return the row of a field in the table, and its bars."""
     totals = manifest.columns[field.name]
-    words = [field.name, field.kind, str(field.dtype), _shape(field, found), codec_name(field.codec)]
-    numbers = [size_text(totals.raw), size_text(totals.stored), ratio_text(totals)]
-    numbers += ["" if n is None else f"{n:.5g}" for n in (found.low, found.mean, found.high)]
-    numbers.append(f"{found.odd:,}" if found.odd else "")
-    cells = [f"<td>{escape(word)}</td>" for word in words]
-    cells += [f'<td class="number">{number}</td>' for number in numbers]
-    return f"<tr>{''.join(cells)}<td>{_bars(found)}</td></tr>"
-
-
-def _shape(field: Field, found: Spread) -> str:
     sizes = ", ".join(f"{low} to {high}" for low, high in found.sizes)
-    return f"{shape_text(field)} (any: {sizes})" if sizes else shape_text(field)
+    shape = f"{shape_text(field)}; any is {sizes}" if sizes else shape_text(field)
+    cells = [field.name, field.kind, str(field.dtype), shape, codec_name(field.codec)]
+    cells += [size_text(totals.raw), size_text(totals.stored), ratio_text(totals)]
+    cells += ["" if n is None else f"{n:.5g}" for n in (found.low, found.mean, found.high)]
+    return {"cells": [*cells, f"{found.odd:,}" if found.odd else ""], "counts": found.counts}
 
 
-def _bars(found: Spread) -> str:
-    most = max(found.counts, default=0)
-    if not most:
-        return ""
-    bars = []
-    for number, count in enumerate(found.counts):
-        tall = count / most * _TALL
-        bars.append(f'<rect x="{number * _BAR}" y="{_TALL - tall:.1f}" width="{_BAR - 1}" height="{tall:.1f}"/>')
-    return f'<svg width="{len(bars) * _BAR}" height="{_TALL}" fill="#4477aa">{"".join(bars)}</svg>'
+def _item(sample: Sample, shown: Sequence[View], splits: dict[str, set[int]], classes: int) -> str:
+    label = sample.values.get("label", -1)
+    document = {
+        "number": sample.number,
+        "name": sample.name,
+        "class": int(label) if classes and np.ndim(label) == 0 and 0 <= int(label) < classes else None,
+        "splits": [at for at, numbers in enumerate(splits.values()) if sample.number in numbers],
+        "cells": [cell(view, sample) for view in shown],
+    }
+    return _json(document)
 
 
-def _samples(manifest: Manifest, samples: Sequence[Sample]) -> list[str]:
-    found = views(manifest.fields, samples)
-    cards = []
-    for sample in samples:
-        values = [f"{v.field} {value_text(sample.values[v.field])}" for v in found if v.kind == "value"]
-        cells = "".join(cell_html(view, sample) for view in found if view.kind != "value")
-        title = escape("   ".join([sample.title, *values]))
-        name = escape(sample.title)
-        cards.append(f'<div class="sample" data-name="{name}"><h3>{title}</h3><div class="cells">{cells}</div></div>')
-    return cards
+def cell(view: View, sample: Sample) -> str | dict[str, Any]:
+    """Return what the page draws of one view of a sample: a text for a value, else its data and a `text` of its size.
 
-
-def cell_html(view: View, sample: Sample) -> str:
-    """Return a figure with its caption."""
+    `text` alone says that there is nothing to draw.
+    """
     values = sample.values[view.field]
+    if view.kind == "value":
+        return value_text(values)
     if view.kind == "text":
-        body, size = f"<pre>{escape(values)}</pre>", counted(len(values), "letter")
-    elif view.kind == "cloud":
-        body, size = _cloud(view, sample), counted(len(values), "point")
-    else:
-        body = _curves(values) if view.kind == "curves" else _picture(view, values)
-        size = " x ".join(map(str, values.shape))
-    return f"<figure>{body}<figcaption>{escape(view.field)} {size}</figcaption></figure>"
+        return {"text": counted(len(values), "letter"), "letters": values[:_MOST_LETTERS]}
+    if view.kind == "cloud":
+        return {"text": counted(len(values), "point"), **_cloud(view, sample)}
+    draw = {"curves": _curves, "clip": _clip, "image": _picture, "grid": _grid}[view.kind]
+    return {"text": " x ".join(map(str, values.shape)), **draw(values)}
 
 
-def _picture(view: View, values: NDArray[Any]) -> str:
+def _picture(values: NDArray[Any]) -> dict[str, Any]:
+    if not values.size:
+        return {}
     from PIL import Image
 
-    shown = pixels(first_matrix(values)[:, :, None] if view.kind == "grid" else values)
-    if not shown.size:
-        return "empty"
-    picture = Image.fromarray(shown)
+    height, width, channels = values.shape
+    picture = Image.fromarray(pixels(values))
     picture.thumbnail((_MOST_PIXELS, _MOST_PIXELS))
-    file = io.BytesIO()
-    picture.save(file, "png")
-    return f'<img alt="{escape(view.field)}" src="data:image/png;base64,{_base64(file.getvalue())}">'
+    whole = picture.size == (width, height)
+    return {
+        "png": _png(picture),
+        "size": [height, width],
+        "channels": 3 if channels > 2 else 1,
+        "exact": whole and values.dtype == np.uint8,
+        "note": "" if whole else f"shown as {picture.height} x {picture.width}",
+    }
 
 
-def _cloud(view: View, sample: Sample) -> str:
+def _grid(values: NDArray[Any]) -> dict[str, Any]:
+    return _picture(first_matrix(values)[:, :, None])
+
+
+def _clip(values: NDArray[Any]) -> dict[str, Any]:
+    """Frames (T, H, W, C), or slices (T, H, W), below each other in one picture, brightness alike in all of them."""
+    if not values.size:
+        return {}
+    from PIL import Image
+
+    frames = values if values.ndim == 4 else values[..., None]
+    steps, height, width, channels = frames.shape
+    kept = np.linspace(0, steps - 1, min(steps, _MOST_FRAMES)).round().astype(np.int64)
+    # Rows left out before anything else is done: a volume may be larger than all else in the page.
+    stride = max(1, max(height, width) // (2 * _MOST_CLIP_PIXELS))
+    some = frames[kept][:, ::stride, ::stride]
+    strip = Image.fromarray(pixels(some.reshape(-1, some.shape[2], channels)))
+    share = min(1.0, _MOST_CLIP_PIXELS / max(some.shape[1:3]))
+    if share < 1:
+        tall, wide = (max(1, round(n * share)) for n in some.shape[1:3])
+        strip = strip.resize((wide, tall * len(kept)), Image.Resampling.BOX)
+    whole = len(kept) == steps and stride == 1 and share == 1
+    return {
+        "png": _png(strip),
+        "frames": len(kept),
+        "speed": min(_FASTEST, max(_SLOWEST, len(kept) / _CLIP_SECONDS)),
+        "note": "" if whole else f"shown as {len(kept)} frames of {strip.height // len(kept)} x {strip.width}",
+    }
+
+
+def _cloud(view: View, sample: Sample) -> dict[str, Any]:
     kept, points = drawn_points(view, sample)
     if not len(points):
-        return "empty"
+        return {}
     middle = (points.min(axis=0) + points.max(axis=0)) / 2
     reach = float(np.linalg.norm(points - middle, axis=1).max()) or 1.0
-    colours = cloud_colours(view, sample, kept, points)
-    shown = (((points - middle) / reach).astype("<f4").tobytes(), (colours * 255).round().astype(np.uint8).tobytes())
-    data = f'data-points="{_base64(shown[0])}" data-colours="{_base64(shown[1])}"'
-    return f'<canvas width="220" height="220" {data}></canvas>'
+    places = ((points - middle) / reach * 32767).round().astype("<i2")
+    colours = (cloud_colours(view, sample, kept, points) * 255).round().astype(np.uint8)
+    by = f"coloured by {colour_field(view, sample) or 'height'}"
+    all_of_them = len(kept) == len(sample.values[view.field])
+    note = by if all_of_them else f"{len(kept):,} of them shown, {by}"
+    return {"points": _base64(places.tobytes()), "colours": _base64(colours.tobytes()), "note": note}
 
 
-def _curves(values: NDArray[Any]) -> str:
-    """One line for each column; lines break at values that are not finite."""
+def _curves(values: NDArray[Any]) -> dict[str, Any]:
+    """Shares from 0 to 1 between the least and the largest finite value, one curve for each column."""
     columns = real(values).reshape(len(values), -1).astype(np.float64)
     finite = np.isfinite(columns)
     if not finite.any():
-        return "empty"
+        return {}
     at = np.unique(np.linspace(0, len(columns) - 1, min(len(columns), _MOST_STEPS)).astype(np.int64))
-    low, high = columns[finite].min() / 2, columns[finite].max() / 2
-    x = at / max(len(columns) - 1, 1) * _CURVE_WIDTH
-    lines = []
-    for number in range(columns.shape[1]):
-        y = (1 - (columns[at, number] / 2 - low) / ((high - low) or 1.0)) * _CURVE_HEIGHT
-        path, pen = "", "M"
-        for a, b, good in zip(x, y, finite[at, number], strict=True):
-            path += f"{pen}{a:.1f} {b:.1f}" if good else ""
-            pen = "L" if good else "M"
-        lines.append(f'<path d="{path}" fill="none" stroke="{_COLOURS[number % len(_COLOURS)]}"/>')
-    return f'<svg width="{_CURVE_WIDTH}" height="{_CURVE_HEIGHT}">{"".join(lines)}</svg>'
+    low, high = columns[finite].min(), columns[finite].max()
+    # Halved: the distance of two numbers of float64 need not be one.
+    shares = (np.where(finite, columns, np.nan)[at] / 2 - low / 2) / ((high / 2 - low / 2) or 1.0)
+    return {
+        "values": _base64(shares.astype("<f4").tobytes()),
+        "columns": columns.shape[1],
+        "low": f"{low:.6g}",
+        "high": f"{high:.6g}",
+    }
+
+
+def _png(picture: Any) -> str:
+    file = io.BytesIO()
+    picture.save(file, "png", compress_level=4)
+    return _base64(file.getvalue())
 
 
 def _base64(data: bytes) -> str:
@@ -183,15 +269,15 @@ def _base64(data: bytes) -> str:
 
 @dataclass(frozen=True)
 class Spread:
-    """Of the finite values of some samples; extremes and mean are None where there is none.
+    """Of the finite values of some samples; extremes and mean are None if there is none.
 
     Attributes:
-        counts: values in each of `_BINS` equal steps from `low` to `high`.
+        counts: for each channel, values in equal steps from `low` to `high`; a field without channels has one.
         odd: NaN and infinities.
         sizes: the least and the largest length of each ragged axis.
     """
 
-    counts: tuple[int, ...]
+    counts: tuple[tuple[int, ...], ...]
     low: float | None
     high: float | None
     mean: float | None
@@ -214,87 +300,19 @@ def spread(field: FieldSpec, samples: Sequence[Sample]) -> Spread:
         return Spread((), None, None, None, 0, ((min(lengths), max(lengths)),))
     shapes = [np.shape(value) for value in values]
     sizes = tuple((min(s[a] for s in shapes), max(s[a] for s in shapes)) for a in field.ragged_axes)
-    flat = np.concatenate([real(np.asarray(value)).reshape(-1).astype(np.float64) for value in values])
-    finite = flat[np.isfinite(flat)]
-    odd = len(flat) - len(finite)
-    if not len(finite):
+    last = field.shape[-1] if len(field.shape) > 1 else None
+    channels = last if last and last <= _MOST_CHANNELS else 1
+    flat = np.concatenate([real(np.asarray(value)).reshape(-1, channels) for value in values]).astype(np.float64)
+    finite = np.isfinite(flat)
+    odd = int(flat.size - finite.sum())
+    if not finite.any():
         return Spread((), None, None, None, odd, sizes)
-    low, high = float(finite.min()), float(finite.max())
-    mean = float(np.mean(finite / 2)) * 2
+    low, high = float(flat[finite].min()), float(flat[finite].max())
+    mean = float(np.mean(flat[finite] / 2)) * 2
     if low == high or not math.isfinite(high - low):
         return Spread((), low, high, mean, odd, sizes)
-    counts, _ = np.histogram(finite, _BINS, (low, high))
-    return Spread(tuple(counts.tolist()), low, high, mean, odd, sizes)
-
-
-STYLE = """
-body { font: 14px system-ui, sans-serif; margin: 2em; color: #222; background: #fff; }
-table { border-collapse: collapse; margin: 1em 0; }
-td, th { padding: .2em .8em .2em 0; text-align: left; border-bottom: 1px solid #ddd; }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
-input { font: inherit; padding: .3em; width: 20em; }
-#samples { display: flex; flex-wrap: wrap; gap: 1em; margin-top: 1em; }
-.sample { border: 1px solid #ddd; border-radius: 6px; padding: .6em; }
-.sample h3 { margin: 0 0 .5em; font-size: 14px; max-width: 30em; overflow-wrap: anywhere; }
-.cells { display: flex; gap: .6em; align-items: flex-end; flex-wrap: wrap; }
-figure { margin: 0; }
-figcaption { color: #666; font-size: 11px; }
-img { height: 140px; image-rendering: pixelated; display: block; }
-canvas { border: 1px solid #eee; cursor: grab; touch-action: none; display: block; }
-pre { max-width: 24em; max-height: 140px; overflow: auto; margin: 0; white-space: pre-wrap; font-size: 12px; }
-svg { display: block; }
-.hidden { display: none; }
-"""
-
-SCRIPT = """
-"use strict";
-function bytes(text) { return Uint8Array.from(atob(text), c => c.charCodeAt(0)); }
-function draw(canvas) {
-  const { points, colours, count, turn, rise } = canvas.cloud, size = canvas.width;
-  const context = canvas.getContext("2d"), image = context.createImageData(size, size);
-  image.data.fill(255);
-  const depths = new Float32Array(size * size).fill(-Infinity);
-  const st = Math.sin(turn), ct = Math.cos(turn), sr = Math.sin(rise), cr = Math.cos(rise);
-  const dot = count < 6000 ? 2 : 1;
-  for (let i = 0; i < count; i++) {
-    const x = points[3 * i], y = points[3 * i + 1], z = points[3 * i + 2];
-    const right = -st * x + ct * y, up = -sr * (ct * x + st * y) + cr * z, near = cr * (ct * x + st * y) + sr * z;
-    const u = Math.round((right * 0.48 + 0.5) * (size - 1)), v = Math.round((0.5 - up * 0.48) * (size - 1));
-    for (let a = u; a < u + dot; a++) for (let b = v; b < v + dot; b++) {
-      if (a < 0 || b < 0 || a >= size || b >= size || near < depths[b * size + a]) continue;
-      depths[b * size + a] = near;
-      for (let c = 0; c < 3; c++) image.data[4 * (b * size + a) + c] = colours[3 * i + c];
-    }
-  }
-  context.putImageData(image, 0, 0);
-}
-for (const canvas of document.querySelectorAll("canvas")) {
-  const points = new Float32Array(bytes(canvas.dataset.points).buffer);
-  canvas.cloud = { points, colours: bytes(canvas.dataset.colours), count: points.length / 3, turn: -1, rise: 0.45 };
-  draw(canvas);
-  let held = null;
-  canvas.addEventListener("pointerdown", e => {
-    held = [e.clientX, e.clientY];
-    canvas.setPointerCapture(e.pointerId);
-  });
-  canvas.addEventListener("pointerup", () => { held = null; });
-  canvas.addEventListener("pointermove", e => {
-    if (!held) return;
-    canvas.cloud.turn -= (e.clientX - held[0]) / 80;
-    canvas.cloud.rise = Math.max(-1.57, Math.min(1.57, canvas.cloud.rise + (e.clientY - held[1]) / 80));
-    held = [e.clientX, e.clientY];
-    draw(canvas);
-  });
-}
-const search = document.getElementById("search");
-search.addEventListener("input", () => {
-  const wanted = search.value.toLowerCase();
-  let shown = 0;
-  for (const sample of document.querySelectorAll(".sample")) {
-    const hide = !sample.dataset.name.toLowerCase().includes(wanted);
-    sample.classList.toggle("hidden", hide);
-    shown += !hide;
-  }
-  document.getElementById("found").textContent = shown + " shown";
-});
-"""
+    # A bar for each of a few whole numbers.
+    few = np.dtype(str(field.dtype)).kind in "uib" and high - low < _BINS
+    bins, edges = (int(high - low) + 1, (low - 0.5, high + 0.5)) if few else (_BINS, (low, high))
+    counts = (np.histogram(flat[finite[:, n], n], bins, edges)[0] for n in range(channels))
+    return Spread(tuple(tuple(c.tolist()) for c in counts), low, high, mean, odd, sizes)

@@ -106,7 +106,9 @@ def draw_flat(axes: Any, view: View, sample: Sample) -> None:
         _draw_text(axes, values)
     elif view.kind == "image":
         _draw_pixels(axes, pixels(values))
-    elif view.kind == "grid":
+    elif view.kind == "clip" and values.ndim == 4:
+        _draw_pixels(axes, pixels(values[0]) if len(values) else values)
+    elif view.kind in ("clip", "grid"):
         _draw_grid(axes, values)
     else:
         _draw_curves(axes, values)

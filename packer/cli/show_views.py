@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from packer.format.schema import FieldSpec
 
-Kind = Literal["image", "cloud", "curves", "grid", "text", "value"]
+Kind = Literal["image", "clip", "cloud", "curves", "grid", "text", "value"]
 
 _POINTS = ("xyz", "points", "pos", "position", "positions", "coords", "vertices", "cloud")
 _COLOURS = ("rgb", "rgba", "color", "colour", "colors", "colours")
@@ -79,7 +79,9 @@ def _kind(field: FieldSpec) -> Kind:
         return "value"
     if axes == 1 or (axes == 2 and few and (field.shape[0] is None or field.shape[0] >= _LONGER * (last or 1))):
         return "curves"
-    return "image" if axes == 3 and field.dtype == "uint8" and last in (1, 3, 4) else "grid"
+    if last in (1, 3, 4):
+        return "image" if axes == 3 and field.dtype == "uint8" else "clip" if axes == 4 else "grid"
+    return "clip" if axes == 3 and not few else "grid"
 
 
 def _is_cloud(field: FieldSpec) -> bool:
@@ -104,7 +106,7 @@ def _cloud(cloud: FieldSpec, members: Sequence[FieldSpec]) -> View:
 
 
 def pixels(image: NDArray[Any]) -> NDArray[np.uint8]:
-    """(H, W, C) of any dtype as (H, W, 3) or (H, W, 4) uint8; one channel becomes gray, of many the first three count.
+    """Return (H, W, C) of any dtype as (H, W, 3) or (H, W, 4) uint8: one channel is gray, of many three are taken.
 
     uint8 stays as it is; bool becomes black and white; others are stretched from their least to their largest value,
     NaN becomes 0.
@@ -119,7 +121,7 @@ def pixels(image: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def real(values: NDArray[Any]) -> NDArray[Any]:
-    """Complex numbers as their absolute values; others as they are."""
+    """Return complex numbers as their absolute values; others as they are."""
     return np.abs(values) if values.dtype.kind == "c" else values
 
 
@@ -145,9 +147,17 @@ def drawn_points(view: View, sample: Sample) -> tuple[NDArray[np.int64], NDArray
     return kept, points[kept]
 
 
+def colour_field(view: View, sample: Sample) -> str | None:
+    """Return the field that colours this cloud; None if it has no value for each of its points."""
+    if view.colour is None or len(sample.values[view.colour]) != len(sample.values[view.field]):
+        return None
+    return view.colour
+
+
 def cloud_colours(view: View, sample: Sample, kept: NDArray[Any], points: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return colour of each point, (n, 3) within 0 to 1: its own, or that of its value, or that of its height."""
-    values = points[:, 2] if view.colour is None else real(sample.values[view.colour])[kept]
+    colour = colour_field(view, sample)
+    values = points[:, 2] if colour is None else real(sample.values[colour])[kept]
     wide = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
     if wide.ndim == 2:
         top = np.iinfo(values.dtype).max if values.dtype.kind in "ui" else max(1.0, float(wide.max(initial=0)))

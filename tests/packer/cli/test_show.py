@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
-from packer.cli.show import chosen_samples
+from packer.cli.show import chosen_numbers, read_sample
 from packer.cli.show_views import Sample, View, pixels, value_text, views
 from packer.convert import convert
 from packer.errors import MissingNameError, UsageError
@@ -38,7 +38,7 @@ def packed(pairs, tmp_path):
 
 def shown(folder, *choice, **options):
     """Numbers of the samples of a choice."""
-    return [s.number for s in chosen_samples(PackedDataset(folder), *choice, **options)]
+    return chosen_numbers(PackedDataset(folder), *choice, **options)
 
 
 def test_samples_are_spread_or_drawn_or_named(packed, pairs):
@@ -47,7 +47,7 @@ def test_samples_are_spread_or_drawn_or_named(packed, pairs):
     assert shown(packed, 100) == list(range(12))
     assert shown(packed, 5, seed=1) == shown(packed, 5, seed=1)
     assert len({tuple(shown(packed, 5, seed=n)) for n in range(5)}) > 1
-    found = chosen_samples(PackedDataset(packed), 12, ["008", "002"])
+    found = [read_sample(PackedDataset(packed), number) for number in shown(packed, 12, ["008", "002"])]
     assert [(s.number, s.name) for s in found] == [(8, "008"), (2, "002")]
     np.testing.assert_array_equal(found[0].values["hr"], pairs.hr[8])
     np.testing.assert_array_equal(found[1].values["lr"], pairs.lr[2])
@@ -73,6 +73,8 @@ def of(name, shape, dtype="float32", kind="array"):
         (of("a", (None, None, 3), "uint8"), "image"),
         (of("a", (9, 9, 3)), "grid"),
         (of("a", (8, 8)), "grid"),
+        (of("a", (None, 9, 9, 3), "uint8"), "clip"),
+        (of("a", (20, None, 40), "int16"), "clip"),
         (of("a", (40, 60)), "grid"),
         (of("a", (200, 2)), "curves"),
         (of("a", (33,)), "curves"),
@@ -175,6 +177,7 @@ def test_every_kind_of_field_on_one_sheet(packer, tmp_path):
                 "map": np.full((6, 9), np.nan) if n else np.zeros((6, 9)),
                 "volume": np.zeros((0, 4, 4)) if n else np.zeros((2, 4, 4)),
                 "picture": np.zeros((5 * n, 4, 1), np.uint16),
+                "clip": np.zeros((n, 4, 4, 3), np.uint8),
                 "z": np.full(60, 1j),
                 "caption": "漢字 $x^ \x07 " * 40 * n,
                 "label": n,
@@ -199,6 +202,7 @@ def test_the_same_samples_make_the_same_picture(packer, packed, tmp_path):
 def test_refusals(packer, refused, packed, tmp_path, monkeypatch):
     """No output named, a suffix of nothing, a name of nobody, a folder that is not there, and no matplotlib."""
     refused(2, ["show", packed], "--output")
+    refused(2, ["show", packed, "-o", tmp_path / "a.png", "--samples", 401], "400", "page.html")
     refused(2, ["show", packed, "-o", tmp_path / "a.docx"], "docx", "take .png")
     refused(2, ["show", packed, "-o", tmp_path / "a"], "without a suffix")
     refused(1, ["show", packed, "-o", tmp_path / "a.png", "--names", "zebra"], "'zebra'")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import re
 import shutil
-import subprocess
 
 import numpy as np
 import pytest
@@ -16,29 +16,21 @@ from packer.cli import show_page
 from packer.cli.show_page import spread
 from packer.cli.show_views import Sample
 from packer.format.schema import FieldSpec
+from packer.split import split
 from packer.writer import DatasetWriter
 
-CHROMIUM = shutil.which("chromium")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
-#: Run behind the page's own script: searches, turns a cloud, and leaves what came of it in the title.
-PROBE = """<script>{
-const canvas = document.querySelector("canvas"), context = canvas.getContext("2d");
-const all = () => context.getImageData(0, 0, canvas.width, canvas.height).data;
-const coloured = d => d.reduce((n, v, i) => n + (i % 4 < 3 && v !== 255), 0);
-const before = all();
-const at = (type, x) => canvas.dispatchEvent(new PointerEvent(type, { clientX: x, clientY: 5, pointerId: 1 }));
-canvas.setPointerCapture = () => {};
-at("pointerdown", 10); at("pointermove", 60); at("pointerup", 60);
-const after = all();
-at("pointermove", 200);
-const still = all().every((v, i) => v === after[i]);
-const search = document.getElementById("search");
-search.value = "SECOND"; search.dispatchEvent(new Event("input"));
-const left = [...document.querySelectorAll(".sample:not(.hidden)")].map(s => s.dataset.name);
-const broken = [...document.images].filter(i => !i.naturalWidth).length;
-document.title = JSON.stringify([coloured(before) > 100, before.some((v, i) => v !== after[i]), still, left,
-  document.getElementById("found").textContent, broken]);
-}</script>"""
+
+def data_of(page):
+    """What the page was given to draw."""
+    (text,) = re.findall(r'<script id="data" type="application/json">(.*?)</script>', page.read_text("utf-8"))
+    return json.loads(text)
+
+
+def array_of(png):
+    """The pixels of a picture in the page."""
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(png))))
 
 
 @pytest.fixture
@@ -50,65 +42,93 @@ def page(packer, tmp_path):
             sample = {
                 "xyz": rng.normal(size=(200 + n, 3)).astype(np.float32),
                 "rgb": rng.integers(0, 200, (200 + n, 3), dtype=np.uint8),
-                "picture": np.full((4, 6, 3), [10, 20, 30 + n], np.uint8),
+                "small": np.full((4, 6, 3), [10, 20, 30 + n], np.uint8),
+                "picture": np.full((8, 12, 3), [200, 20, 30 + n], np.uint8),
+                "clip": np.arange(5 * 4 * 6, dtype=np.uint8).reshape(5, 4, 6, 1),
                 "wave": np.array([0.0, np.nan, *range(40)]),
                 "map": rng.normal(size=(5, 5)),
                 "caption": "a < b </script> & 漢字",
-                "label": n,
+                "level": n,
                 "nothing": np.zeros((0, 3, 1), np.uint8),
             }
             writer.add(sample, name)
+    split(tmp_path / "d", {"train": "first*"})
     result = packer("show", tmp_path / "d", "-o", tmp_path / "page.html")
     assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == f"{tmp_path / 'page.html'}: 2 samples\n"
     return tmp_path / "page.html"
 
 
 def test_the_page_holds_the_samples(page):
-    """Pictures to the pixel, points by number, texts and names escaped, codecs with their ratios."""
+    """Pictures to the pixel, all points, all frames; names, texts and splits as they are, codecs with their ratios."""
+    data = data_of(page)
+    assert [(item["number"], item["name"]) for item in data["items"]] == [(0, "first <b>&"), (1, "the second")]
+    assert [[data["splits"][at] for at in item["splits"]] for item in data["items"]] == [["train"], []]
+    places = {view["field"]: at for at, view in enumerate(data["views"])}
+    for n, item in enumerate(data["items"]):
+        cells = {field: item["cells"][at] for field, at in places.items()}
+        assert (array_of(cells["picture"]["png"]) == [200, 20, 30 + n]).all()
+        assert array_of(cells["clip"]["png"])[:, :, 0].tolist() == np.arange(120).reshape(20, 6).tolist()
+        assert len(base64.b64decode(cells["cloud" if "cloud" in cells else "xyz"]["points"])) == (200 + n) * 6
+        assert (
+            np.isnan(np.frombuffer(base64.b64decode(cells["wave"]["values"]), "<f4")).tolist()
+            == [False, True] + [False] * 40
+        )
+        assert cells["caption"]["letters"] == "a < b </script> & 漢字"
+        assert cells["level"] == str(n)
+        assert cells["nothing"] == {"text": "0 x 3 x 1"}
+    rows = {row["cells"][0]: row for row in data["fields"]}
+    assert rows["wave"]["cells"][4] == "none"
+    assert rows["wave"]["cells"][-1] == "2"  # the two NaN
+    assert [sum(counts) for counts in rows["picture"]["counts"]] == [192, 192, 192]
+    assert "written sample by sample" in dict(data["facts"])["planned"]
+    assert data["shards"][0][1] == "2"
+
+
+def test_nothing_of_the_dataset_is_html(page):
+    """No tag of a name or text stands in the page, and no address: it opens without a network."""
     text = page.read_text("utf-8")
-    data = [base64.b64decode(found) for found in re.findall(r"data:image/png;base64,([^\"]*)", text)]
-    pictures = [np.asarray(Image.open(io.BytesIO(png))) for png in data]
-    assert [p.tolist() for p in pictures[::2]] == [np.full((4, 6, 3), [10, 20, 30 + n]).tolist() for n in range(2)]
-    points = [len(base64.b64decode(found)) for found in re.findall(r'data-points="([^"]*)"', text)]
-    assert points == [200 * 12, 201 * 12]
-    assert 'data-name="first &lt;b&gt;&amp;"' in text
-    assert "a &lt; b &lt;/script&gt; &amp; 漢字" in text
-    assert text.count("</script>") == 1
-    assert "<td>none</td>" in text
-    assert '<td class="number">2</td>' in text  # the two NaN of wave
+    assert "<b>&" not in text
+    assert text.count("</script>") == 2
+    assert not re.search(r"https?:|@import|<link|src=\"(?!data:)", text)
 
 
-def test_the_page_asks_for_nothing(page):
-    """No address stands in it: it opens without a network."""
-    text = re.sub(r"base64,[^\"]*|data-(points|colours)=\"[^\"]*", "", page.read_text("utf-8"))
-    assert not re.search(r"https?:|//\w|@import|<link|src=\"(?!data:)", text)
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
-def test_the_page_in_a_browser(page):
-    """Clouds are drawn, and turn while the mouse is held; the search hides other names; no picture is broken."""
-    page.write_text(page.read_text("utf-8").replace("</body>", PROBE + "</body>"), "utf-8")
-    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={page.parent / 'browser'}"]
-    command = [CHROMIUM, *options, "--virtual-time-budget=2000", "--dump-dom", page.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    (title,) = re.findall(r"<title>(.*?)</title>", done.stdout)
-    assert title == '[true,true,true,["the second"],"1 shown",0]'
+def test_samples_that_do_not_fit_are_left_out_evenly(packer, tmp_path):
+    """As many as the size has room for, spread over all, and the command and the page say so."""
+    with DatasetWriter(tmp_path / "d") as writer:
+        for number in range(64):
+            writer.add({"x": np.zeros(30) + number})
+    whole = packer("show", tmp_path / "d", "-o", tmp_path / "whole.html")
+    assert whole.stdout.endswith(": 64 samples\n")
+    each = len(json.dumps(data_of(tmp_path / "whole.html")["items"][0], separators=(",", ":")))
+    part = packer("show", tmp_path / "d", "-o", tmp_path / "part.html", "--page-size", 17 * each)
+    numbers = [item["number"] for item in data_of(tmp_path / "part.html")["items"]]
+    assert f": {len(numbers)} samples of 64; --page-size makes room for more\n" in part.stdout
+    assert 14 <= len(numbers) <= 17
+    assert numbers == sorted(numbers)
+    assert max(np.diff(numbers)) <= 8
+    assert f"{len(numbers)} of them are in this page" in data_of(tmp_path / "part.html")["about"]
 
 
 def test_spreads():
-    """Counts by equal steps, NaN and infinities apart, sizes of ragged axes, and extremes that have no distance."""
+    """Counts by equal steps and channel, NaN and infinities apart, sizes of ragged axes, far extremes."""
     field = FieldSpec(name="x", dtype="float64", shape=(None,))
 
-    def of(*values):
-        return spread(field, [Sample(n, None, {"x": np.array(v, np.float64)}) for n, v in enumerate(values)])
+    def of(*values, field=field):
+        return spread(field, [Sample(n, None, {"x": np.array(v, field.np_dtype)}) for n, v in enumerate(values)])
 
     found = of([0, 48], [1.5, np.nan, np.inf])
     assert (found.low, found.high, found.mean, found.odd, found.sizes) == (0, 48, 16.5, 2, ((2, 3),))
-    assert sum(found.counts) == 3
-    assert [n for n, count in enumerate(found.counts) if count] == [0, 1, 47]
+    (counts,) = found.counts
+    assert sum(counts) == 3
+    assert [n for n, count in enumerate(counts) if count] == [0, 1, 47]
     assert of([7, 7]).counts == of([]).counts == ()
     assert of([-1.7e308, 1.7e308]).mean == 0
     assert of([np.nan]).low is None
+    labels = FieldSpec(name="x", dtype="int64")
+    assert of(3, 5, 5, field=labels).counts == ((1, 0, 2),)
+    pixels = FieldSpec(name="x", dtype="uint8", shape=(1, None, 2))
+    assert of([[[0, 1], [0, 1]]], [[[0, 2]]], field=pixels).counts == ((3, 0, 0), (0, 2, 1))
     text = FieldSpec(name="x", dtype="uint8", kind="text", shape=(None,))
     assert spread(text, [Sample(0, None, {"x": "ä"}), Sample(1, None, {"x": ""})]).sizes == ((0, 2),)
 
@@ -121,12 +141,128 @@ def test_spreads_are_of_more_than_is_shown(packer, tmp_path, monkeypatch):
 
     def page():
         packer("show", tmp_path / "d", "-o", tmp_path / "page.html", "--samples", "2")
-        return (tmp_path / "page.html").read_text("utf-8")
+        return data_of(tmp_path / "page.html")
 
-    text = page()
-    assert "2 samples shown, spreads of all samples." in text
-    assert '<td class="number">24.5</td>' in text
+    data = page()
+    assert len(data["items"]) == 2
+    assert data["measured"] == "all samples"
+    assert "24.5" in data["fields"][0]["cells"]
     monkeypatch.setattr(show_page, "_SAMPLES", 5)
-    text = page()
-    assert "spreads of 5 samples, evenly chosen" in text
-    assert '<td class="number">49</td>' in text
+    data = page()
+    assert data["measured"] == "5 samples, evenly chosen"
+    assert "49" in data["fields"][0]["cells"]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A browser without a screen."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="there is no playwright")
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium")
+    with playwright.sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def opened(browser):
+    """A function that opens a page, and demands at the end that it complained of nothing and asked for nothing."""
+    wrong = []
+    context = browser.new_context(viewport={"width": 1200, "height": 800})
+
+    def open_page(path):
+        tab = context.new_page()
+        tab.on("console", lambda message: wrong.append(message.text))
+        tab.on("pageerror", lambda error: wrong.append(str(error)))
+        asked = [path.as_uri()]
+        tab.on("request", lambda r: None if r.url.startswith("data:") or r.url in asked else wrong.append(r.url))
+        tab.goto(path.as_uri())
+        return tab
+
+    yield open_page
+    context.close()
+    assert wrong == []
+
+
+def pixels_of(tab, selector):
+    """The pixels of a canvas: a text that differs if they do."""
+    return tab.locator(selector).evaluate("canvas => canvas.toDataURL()")
+
+
+def until(tab, condition):
+    """Wait for something that takes the page some time."""
+    for _ in range(200):
+        if condition():
+            return
+        tab.wait_for_timeout(20)
+    assert condition()
+
+
+def test_a_sample_large_in_a_browser(page, opened):
+    """Pictures flicker at one place and zoom to their values, a cloud turns while the mouse is held, a clip plays."""
+    tab = opened(page)
+    assert tab.locator(".card").count() == 2
+    assert tab.locator(".card b").all_text_contents() == ["first <b>&", "the second"]
+    assert tab.evaluate("[...document.images].every(image => image.naturalWidth > 0)")
+    assert tab.locator("#fields canvas").count() > 5
+    tab.locator(".card").nth(1).click(position={"x": 4, "y": 4})
+    picture = ".panel canvas.picture"
+    until(tab, lambda: tab.locator(".panel .spread").evaluate("canvas => canvas.width") > 300)
+    box = tab.locator(picture).bounding_box()
+    tab.mouse.move(box["x"] + box["width"] / 2 + 1, box["y"] + box["height"] / 2 + 1)
+    assert tab.locator("#under").text_content() == "row 4, column 6: 200 20 31"
+    tab.get_by_role("button", name="small").click()
+    tab.mouse.move(box["x"] + box["width"] / 2 + 1, box["y"] + box["height"] / 2 + 1)
+    assert tab.locator("#under").text_content() == "row 2, column 3: 10 20 31"
+    before = pixels_of(tab, picture)
+    tab.locator("#closer").click()
+    assert pixels_of(tab, picture) != before
+    tab.keyboard.press("f")
+    assert "on" in tab.locator("#flicker").get_attribute("class")
+    for field in ("picture", "map", "small"):
+        until(tab, lambda field=field: tab.locator(".panel button.on").first.text_content() == field)
+
+    cloud = ".panel canvas.cloud"
+    tab.locator(cloud).scroll_into_view_if_needed()
+    before = pixels_of(tab, cloud)
+    box = tab.locator(cloud).bounding_box()
+    tab.mouse.move(box["x"] + 50, box["y"] + 50)
+    assert pixels_of(tab, cloud) == before
+    tab.mouse.down()
+    tab.mouse.move(box["x"] + 150, box["y"] + 90)
+    tab.mouse.up()
+    turned = pixels_of(tab, cloud)
+    assert turned != before
+    tab.mouse.move(box["x"] + 10, box["y"] + 10)
+    assert pixels_of(tab, cloud) == turned
+
+    slider = tab.locator(".panel input[type=range]")
+    seen = slider.input_value()
+    until(tab, lambda: slider.input_value() != seen)
+    tab.keyboard.press("Escape")
+    assert not tab.locator("#large").is_visible()
+
+
+def test_paging_and_search_in_a_browser(packer, opened, tmp_path):
+    """Sixty samples a page; a name, a number or a split finds its samples."""
+    with DatasetWriter(tmp_path / "d") as writer:
+        for number in range(150):
+            writer.add({"x": np.arange(9.0) * number}, f"name{number:03}")
+    split(tmp_path / "d", {"odd": "*1"})
+    packer("show", tmp_path / "d", "-o", tmp_path / "page.html")
+    tab = opened(tmp_path / "page.html")
+    names = lambda: tab.locator(".card b").all_text_contents()  # noqa: E731
+    assert names() == [f"name{n:03}" for n in range(60)]
+    tab.locator("#next").click()
+    tab.keyboard.press("ArrowRight")
+    assert names() == [f"name{n:03}" for n in range(120, 150)]
+    assert tab.locator("#page").text_content() == "page 3 of 3"
+    assert tab.locator("#next").is_disabled()
+    tab.locator("#search").fill("NAME14")
+    assert names() == [f"name{n}" for n in range(140, 150)]
+    tab.locator("#split").select_option(label="odd")
+    assert names() == ["name141"]
+    assert tab.locator("#found").text_content() == "1 found"
+    tab.locator("#search").fill("#11")
+    assert names() == ["name011"]
