@@ -109,7 +109,7 @@ def test_a_manifest_is_replaced_when_it_is_whole(tmp_path, monkeypatch):
 
     manifest = msgspec.structs.replace(manifests.read(tmp_path / "d"), tool="another")
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match="disk"):
+    with pytest.raises(WriteError, match="disk"):
         manifests.write(tmp_path / "d", manifest)
     assert (tmp_path / "d" / "manifest.json").read_bytes() == before
 

@@ -368,18 +368,6 @@ def test_inference_mode_may_begin_and_end_between_epochs(folder: Path, modes: tu
     assert torch.equal(torch.nn.Parameter(batch["x"]) * 2, batch["x"] * 2)
 
 
-@pytest.mark.usefixtures("way")
-def test_datasets_may_take_each_others_place(folder: Path, tmp_path: Path, pack: Any) -> None:
-    """Of as many bytes, and another shape."""
-    loader = Loader(PackedDataset(folder, fields=["hr"]), 8)
-    list(loader)
-    turned = Field(name="hr", dtype="uint8", shape=(4, 6, 3), kind="image", codec=NAMED["none"])
-    samples = [{"hr": np.full((4, 6, 3), number, "u1")} for number in range(COUNT)]
-    loader.dataset = PackedDataset(pack(tmp_path / "turned", [turned], [samples]))
-    for at, batch in enumerate(loader):
-        same(batch, loader.dataset, list(range(8 * at, min(8 * at + 8, COUNT))))
-
-
 def elsewhere(work: Callable[[], Any]) -> Any:
     """What `work` gives in a thread of its own."""
     found: list[Any] = []

@@ -218,7 +218,7 @@ def test_files_that_differ(tmp_path) -> None:
     with pytest.raises(SourceError, match=r"2\.ply: its fields differ from those of .*1\.ply: rgb is extra"):
         open_ply(folder)
     write(tmp_path / "2.ply", vertices(3, "x:f8 y:f8 z:f8"))
-    with pytest.raises(SourceError, match="xyz is float64 x 3 where float32 x 3 is expected"):
+    with pytest.raises(SourceError, match="xyz is float64 x 3, float32 x 3 is expected"):
         open_ply(folder)
     errors: list[SourceError] = []
     assert open_ply(folder, on_bad=errors.append).names == ["1"]
