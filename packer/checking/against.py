@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,7 +20,8 @@ from packer.checking.shard_check import SHOWN_NAMES, Damage
 from packer.errors import DamagedError, SourceError, UsageError
 from packer.format import manifest as manifests
 from packer.format.column import SHAPE, Column
-from packer.format.manifest import Manifest, ShardEntry
+from packer.format.constants import constants_digest
+from packer.format.manifest import CONSTANTS_FILE, Manifest, ShardEntry
 from packer.format.schema import Field
 from packer.format.shard import Shard
 from packer.packing.origin import given_by, is_in_order, shard_sources
@@ -78,6 +80,7 @@ def compare(
         damages += found
         if guarded and progress:
             progress(shard.entry.samples, 0)
+    damages += _constants(manifest, source)
     compared_samples = sum(shard.entry.samples for shard in shards)
     if compared_samples < manifest.samples:
         start = shards[0].first
@@ -85,6 +88,13 @@ def compare(
             "only samples %d to %d were compared: the sources hold no others", start, start + compared_samples - 1
         )
     return damages
+
+
+def _constants(manifest: Manifest, source: Source) -> list[Damage]:
+    """Return what differs in what is kept once for all samples."""
+    packed = None if isinstance(manifest.constants, msgspec.UnsetType) else manifest.constants.digest
+    given = constants_digest(source.constants) if source.constants else None
+    return [] if packed == given else [Damage(CONSTANTS_FILE, "differs from the source", repairable=False)]
 
 
 def _differences(progress: Progress | None, shard: _Comparison) -> list[Damage]:

@@ -25,6 +25,21 @@ def write_constants(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> FileEnt
     Raises:
         UsageError: a name cannot be one, or an array has a dtype that cannot be stored.
     """
+    data = _encoded(arrays)
+    write_synced(folder / CONSTANTS_FILE, data)
+    return _entry(data)
+
+
+def constants_digest(arrays: Mapping[str, NDArray[Any]]) -> str:
+    """Return the digest that constants.npz would have; raises as `write_constants`."""
+    return _entry(_encoded(arrays)).digest
+
+
+def _entry(data: bytes) -> FileEntry:
+    return FileEntry(file=CONSTANTS_FILE, bytes=len(data), digest=xxhash.xxh3_128_hexdigest(data))
+
+
+def _encoded(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     held = io.BytesIO()
     with zipfile.ZipFile(held, "w", zipfile.ZIP_STORED) as archive:
         for name in sorted(arrays):
@@ -36,9 +51,7 @@ def write_constants(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> FileEnt
             spec = spec_of(name, array)
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, np.asarray(array, spec.np_dtype, order="C"), (1, 0), allow_pickle=False)
-    data = held.getvalue()
-    write_synced(folder / CONSTANTS_FILE, data)
-    return FileEntry(file=CONSTANTS_FILE, bytes=len(data), digest=xxhash.xxh3_128_hexdigest(data))
+    return held.getvalue()
 
 
 def constants_entry(folder: Path) -> FileEntry | None:
@@ -50,8 +63,7 @@ def constants_entry(folder: Path) -> FileEntry | None:
     path = folder / CONSTANTS_FILE
     if not path.exists():
         return None
-    data = path.read_bytes()
-    entry = FileEntry(file=CONSTANTS_FILE, bytes=len(data), digest=xxhash.xxh3_128_hexdigest(data))
+    entry = _entry(path.read_bytes())
     for _ in Constants(folder, entry).values():
         pass
     return entry

@@ -165,7 +165,12 @@ def given_by(folder: Path, manifest: Manifest, source: Source) -> list[tuple[Con
     fitting = [one for one in every if one.given == len(source)]
     if len(fitting) > 1:
         fitting = [one for one in fitting if _is_of(folder, manifest, one, source)]
-    if len(fitting) != 1:
+    if len(fitting) > 1:
+        raise UsageError(
+            f"the source may be any of {len(fitting)} parts of the dataset, of {len(source):,} samples each; give the "
+            "sources of all parts in their order"
+        )
+    if not fitting:
         counts = ""
         if len(every) > 1:
             each = ", ".join(f"{one.given:,}" for one in every)
