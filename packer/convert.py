@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ from packer.packing.workers import run_executor, run_processes
 from packer.remote.sources import local_input
 from packer.remote.store import is_url
 from packer.sources.apart import Limits, check_may_start, usual_memory
-from packer.sources.base import Looking, Progress, Source, no_progress, not_looking
+from packer.sources.base import FETCHING, UPLOADING, Looking, Progress, Source, no_progress, not_looking
 from packer.sources.files import pattern_folder
 from packer.sources.opening import SourceOptions, open_sources
 from packer.sources.samples import SampleSource
@@ -82,8 +83,9 @@ class ConvertOptions:
             reading do not hold there: what crashes while it is read ends the executor's process.
         progress: called with the samples and raw bytes done since the last call.
         planned: called with the source and its plan before anything is written.
-        looking: called while files are found, headers are read and samples are looked at, up to ten times a second:
-            with what is done (such as `reading headers`), how many are done, and of how many (None: nobody knows yet).
+        looking: called while files are found, headers are read and samples are looked at, and while bytes come from a
+            URL or go to one, up to ten times a second: with what is done (such as `reading headers`), how many are
+            done, and of how many (None: nobody knows yet).
         resumed: called once, with the samples and raw bytes that an earlier run had finished, if it had any.
     """
 
@@ -186,7 +188,7 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
     with RemoteOutput(out, options.overwrite) as staged:
         # What another conversion left in the cache is no dataset that anybody would miss.
         report, state = _pack(sources, staged.folder, replace(options, overwrite=True))
-        staged.upload(state)
+        staged.upload(state, partial(options.looking or not_looking, UPLOADING))
     return replace(report, path=staged.url, seconds=time.perf_counter() - began)
 
 
@@ -291,7 +293,8 @@ def open_source(sources: Any, options: ConvertOptions, rejected: list[Rejected] 
         return sources
     inputs = _inputs(sources)
     if inputs is not None:
-        inputs = [local_input(text) for text in inputs]
+        fetched = partial(options.looking or not_looking, FETCHING)
+        inputs = [local_input(text, fetched) for text in inputs]
         limits = guard(options, in_memory=False)
         return open_sources(inputs, options.source, on_bad, limits, options.looking or not_looking)
     if isinstance(sources, Mapping) or not (hasattr(sources, "__len__") and hasattr(sources, "__getitem__")):

@@ -1,6 +1,7 @@
-"""Shows how far a command is: a bar on a terminal, a line now and then in a log, nothing with --quiet.
+"""Shows how far a command is: a bar on a terminal, a line a minute in a log, nothing with --quiet.
 
-First comes the planning (files are found, headers read, samples looked at), then the work itself.
+First come the preparations (files are fetched or found, headers read, samples looked at), then the work itself, and
+last an upload, if there is one.
 
 No thread draws the bar: worker processes are forked, and a fork in the middle of another thread's work is how
 programs come to hang.
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from packer.cli import logs
 from packer.cli.units import size_text, time_text
+from packer.sources.base import FETCHING, UPLOADING
 
 if TYPE_CHECKING:
     from packer.convert import ConvertOptions
@@ -27,8 +29,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two drawings of the bar, and between two lines of a log.
 _REDRAW = 0.1
-_LINE = 5.0
-#: Planning that takes less than this is not shown.
+_LINE = 60.0
+#: A preparation that takes less than this is not shown.
 _SHORT = 0.5
 
 _log = logging.getLogger(__name__)
@@ -50,7 +52,12 @@ class Progress:
         self._opened = time.monotonic()
 
     def look(self, what: str, done: int, total: int | None) -> None:
-        """Learn that the planning is at `what`, and how far; `total` is None while nobody knows it."""
+        """Learn that what is done before the work, or after it, is at `what`, and how far.
+
+        Args:
+            what: what is being done, such as `reading headers`; fetching and uploading are counted in bytes.
+            total: None while nobody knows it.
+        """
 
     def begin(self, prepared: Prepared) -> None:
         """Learn how much there is to pack."""
@@ -73,7 +80,7 @@ class Progress:
 
 
 class LineProgress(Progress):
-    """Writes a line every few seconds: how much is done, rate, time left."""
+    """Writes a line a minute: how much is done, rate, time left."""
 
     def __init__(self, verb: str = "packing", unit: str = "samples") -> None:
         super().__init__(verb, unit)
@@ -88,7 +95,12 @@ class LineProgress(Progress):
         self._step = (what, done)
         if now - self._told >= _LINE:
             self._told = now
-            logged = f"{done:,} so far" if total is None else f"{done:,} of {total:,} ({done / max(total, 1):.0%})"
+            amount = _amount(what, done)
+            logged = (
+                f"{amount} so far"
+                if total is None
+                else f"{amount} of {_amount(what, total)} ({done / max(total, 1):.0%})"
+            )
             seconds = now - self._step_began
             left = f", {time_text(seconds * (total - done) / done)} left" if total and done and seconds else ""
             _log.info("%s: %s", what, logged + left)
@@ -107,7 +119,7 @@ class LineProgress(Progress):
         now = time.monotonic()
         if now - self._told >= _LINE:
             self._told = now
-            _log.info("%s", self._line(now - self._began))
+            _log.info("%s: %s", self._verb, self._line(now - self._began))
 
     def _line(self, seconds: float) -> str:
         new = self._done - self._resumed
@@ -152,7 +164,7 @@ class BarProgress(Progress):
             self._bar.reset(self._task, description=what)
         self._step = (what, done)
         if time.monotonic() - self._opened >= _SHORT:
-            self._bar.update(self._task, completed=done, total=total, amount=f"{done:,}", visible=True)
+            self._bar.update(self._task, completed=done, total=total, amount=_amount(what, done), visible=True)
             self._draw()
 
     def start(self, total: int) -> None:
@@ -182,6 +194,10 @@ class BarProgress(Progress):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._bar.stop()
         logs.before_line = logs.nothing_drawn
+
+
+def _amount(what: str, done: int) -> str:
+    return size_text(done) if what in (FETCHING, UPLOADING) else f"{done:,}"
 
 
 def open_shown(sources: Sequence[str], options: ConvertOptions) -> Source:

@@ -89,12 +89,16 @@ def write_page(
         if room < 0 and len(items) > 1:
             del items[place]
             break
+    spreads = [spread(field, measured) for field in manifest.fields]
+    # What is not finite is rare: no column of it where there is none.
+    heads = _HEADS if any(one.odd for one in spreads) else _HEADS[:-1]
+    rows = [_field(manifest, field, one)[: len(heads)] for field, one in zip(manifest.fields, spreads, strict=True)]
     head = {
         "title": Path(found.path).resolve().name,
         "about": _about(manifest, len(items)),
-        "heads": _HEADS,
+        "heads": heads,
         "measured": _share(len(measured), manifest.samples),
-        "fields": [_field(manifest, field, spread(field, measured)) for field in manifest.fields],
+        "fields": [{"cells": row, "counts": one.counts} for row, one in zip(rows, spreads, strict=True)],
         "facts": facts(found),
         "shards": _shards(manifest),
         "splits": list(splits),
@@ -138,15 +142,15 @@ def _shards(manifest: Manifest) -> list[list[str]]:
     return [*rows, [f"... and {more:,} more", "", ""]] if more else rows
 
 
-def _field(manifest: Manifest, field: Field, found: Spread) -> dict[str, Any]:
-    """Return the row of a field in the table, and its bars."""
+def _field(manifest: Manifest, field: Field, found: Spread) -> list[str]:
+    """Return the row of a field in the table."""
     totals = manifest.columns[field.name]
     sizes = ", ".join(f"{low} to {high}" for low, high in found.sizes)
     shape = f"{shape_text(field)}; any is {sizes}" if sizes else shape_text(field)
     cells = [field.name, field.kind, str(field.dtype), shape, codec_name(field.codec)]
     cells += [size_text(totals.raw), size_text(totals.stored), ratio_text(totals)]
     cells += ["" if n is None else f"{n:.5g}" for n in (found.low, found.mean, found.high)]
-    return {"cells": [*cells, f"{found.odd:,}" if found.odd else ""], "counts": found.counts}
+    return [*cells, f"{found.odd:,}" if found.odd else ""]
 
 
 def _item(sample: Sample, shown: Sequence[View], splits: dict[str, set[int]], classes: int) -> str:

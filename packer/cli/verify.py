@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
+from functools import partial
 from pathlib import Path
 
 import click
@@ -19,6 +20,7 @@ from packer.cli.units import size_text
 from packer.convert import ConvertOptions, processors
 from packer.format import manifest as manifests
 from packer.remote.mirror import whole
+from packer.sources.base import FETCHING
 from packer.verify import VerifyReport
 
 _WITH_SOURCES = "packer verify DATASET --against [FIELD=]SOURCE..."
@@ -46,21 +48,17 @@ def verify(dataset: str, sources: tuple[str, ...], against: bool, options: Conve
     """
     if against != bool(sources):
         raise click.UsageError("--against and the sources to compare with belong together")
-    with whole(dataset) as folder:
-        with dataset_first(_WITH_SOURCES) if against else nullcontext():
-            report = _verified(folder)
+    with ExitStack() as held:
+        with progress("checking", "bytes") as shown, dataset_first(_WITH_SOURCES) if against else nullcontext():
+            folder = held.enter_context(whole(dataset, partial(shown.look, FETCHING)))
+            shown.start(sum(shard.bytes for shard in manifests.read(folder).shards))
+            report = checking.verify(folder, shown.advance, processors())
         damages = [*report.damages, *(_compared(folder, sources, options) if against else [])]
     if as_json:
         click.echo(json_text(dataset, report, damages))
     else:
         click.echo("\n".join(damage_lines(dataset, report, damages, against)))
     return 1 if damages else 0
-
-
-def _verified(dataset: Path) -> VerifyReport:
-    with progress("checking", "bytes") as shown:
-        shown.start(sum(shard.bytes for shard in manifests.read(dataset).shards))
-        return checking.verify(dataset, shown.advance, processors())
 
 
 def _compared(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> list[Damage]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -15,6 +16,7 @@ from packer.errors import UsageError
 from packer.format import manifest as manifests
 from packer.remote.mirror import Mirror, whole
 from packer.remote.store import is_url
+from packer.sources.base import FETCHING
 
 
 @click.command()
@@ -38,7 +40,7 @@ def warm(dataset: str) -> None:
             f"{dataset}: its shards have {size_text(nbytes)}, and {size_text(free)} of memory are free: the "
             'beginning would be gone before the end is read; train without it, with Loader(..., shuffle="block")'
         )
-    with whole(dataset) as folder, progress("reading", "bytes") as shown:
+    with progress("reading", "bytes") as shown, whole(dataset, partial(shown.look, FETCHING)) as folder:
         shown.start(nbytes)
         warmed = warming.warm(folder, shown.advance)
     large = f"{size_text(warmed.large)} of it in pages of 2 MiB" if warmed.large else "none of it in large pages"

@@ -24,7 +24,7 @@ from packer.format.manifest import CONSTANTS_FILE, MANIFEST, MAX_MANIFEST_BYTES,
 from packer.format.sync import write_synced
 from packer.packing.output import State
 from packer.remote.cache import default_cache
-from packer.remote.store import Found, RemoteFolder, label
+from packer.remote.store import Found, Moved, RemoteFolder, Transfer, label
 
 _log = logging.getLogger(__name__)
 
@@ -77,8 +77,11 @@ class RemoteOutput:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._lock.release()
 
-    def upload(self, state: State) -> None:
+    def upload(self, state: State, moved: Moved | None = None) -> None:
         """Puts the packed dataset at the URL, and removes it here; `state` is that of its conversion.
+
+        Args:
+            moved: told how many bytes are there so far, and of how many.
 
         Raises:
             WriteError: a file cannot be uploaded; the message names it.
@@ -86,7 +89,7 @@ class RemoteOutput:
         if state.files:  # of samples in memory it would not say which they were
             write_synced(self.folder / UNFINISHED, msgspec.json.encode(state))
         try:
-            self._upload()
+            self._upload(moved)
         except RemoteError as error:
             raise WriteError(f"{error}; the same command goes on with the upload") from None
         shutil.rmtree(self.folder)
@@ -104,7 +107,7 @@ class RemoteOutput:
         here = self.folder / MANIFEST
         return here.exists() and self._remote.read(MANIFEST, MAX_MANIFEST_BYTES) == here.read_bytes()
 
-    def _upload(self) -> None:
+    def _upload(self, moved: Moved | None) -> None:
         manifest = manifests.read(self.folder)
         digests = {entry.file: entry.digest for entry in (*manifest.shards, *manifest.tables)}
         if not isinstance(manifest.left_out, msgspec.UnsetType):
@@ -112,26 +115,30 @@ class RemoteOutput:
         there = self._remote.files()
         if MANIFEST in there and not self._is_uploaded():
             self._remote.remove(MANIFEST)
-        self._put_all(digests, there)
+        self._put_all(digests, there, moved)
         self._remote.put(MANIFEST, self.folder / MANIFEST)
         for name in there.keys() - digests.keys() - {MANIFEST}:
             self._remote.remove(name)
 
-    def _put_all(self, digests: Mapping[str, str], there: Mapping[str, Found]) -> None:
+    def _put_all(self, digests: Mapping[str, str], there: Mapping[str, Found], moved: Moved | None) -> None:
         """Uploads what an earlier run has not."""
         done = self._done()
         todo = [name for name in digests if name not in there or done.get(name) != (digests[name], there[name])]
         _log.info("uploading the dataset to %s: %s of its files are not there yet", self.url, f"{len(todo):,}")
+        transfer = Transfer(sum((self.folder / name).stat().st_size for name in todo), moved)
         with self._note.open("ab") as note, ThreadPoolExecutor(STREAMS) as pool:
+            futures = [pool.submit(self._put, name, transfer) for name in todo]
             try:
-                for name, found in zip(todo, pool.map(self._put, todo), strict=True):
+                for name, found in zip(todo, transfer.results(futures), strict=True):
                     note.write(msgspec.json.encode((name, digests[name], *found)) + b"\n")
                     note.flush()
             finally:
                 pool.shutdown(cancel_futures=True)
 
-    def _put(self, name: str) -> Found:
-        return self._remote.put(name, self.folder / name)
+    def _put(self, name: str, transfer: Transfer) -> Found:
+        found = self._remote.put(name, self.folder / name)
+        transfer.add(found.size)
+        return found
 
     def _done(self) -> dict[str, tuple[str, Found]]:
         """Return digest, size and tag of what earlier runs uploaded; a line that a kill cut short is passed over."""

@@ -22,14 +22,17 @@ from packer.format import manifest as manifests
 from packer.format.manifest import MANIFEST, MAX_MANIFEST_BYTES, FileEntry, Manifest
 from packer.format.sync import write_synced
 from packer.remote.cache import LOCK, PARTIAL, Cache, Lease, aside, default_cache, is_whole
-from packer.remote.store import RemoteFolder, is_url, label
+from packer.remote.store import Moved, RemoteFolder, Transfer, is_url, label
 
 #: Files under way at one time: a server answers many at once faster than one.
 STREAMS = 8
 
 
-def fetch_all(remote: RemoteFolder, entries: Iterable[FileEntry], folder: Path) -> None:
+def fetch_all(remote: RemoteFolder, entries: Iterable[FileEntry], folder: Path, moved: Moved | None = None) -> None:
     """Fetch into `folder` what is not there yet.
+
+    Args:
+        moved: told how many bytes came so far, and of how many.
 
     Raises:
         DamagedError: a file is missing behind the URL, or is not what the manifest says.
@@ -39,22 +42,22 @@ def fetch_all(remote: RemoteFolder, entries: Iterable[FileEntry], folder: Path) 
     missing = [entry for entry in entries if not is_whole(folder, entry)]
     if not missing:
         return
-    stop = threading.Event()
+    transfer = Transfer(sum(entry.bytes for entry in missing), moved)
     with ThreadPoolExecutor(min(STREAMS, len(missing))) as pool:
-        futures = [pool.submit(fetch, remote, entry, folder, stop) for entry in missing]
+        futures = [pool.submit(fetch, remote, entry, folder, transfer) for entry in missing]
         try:
-            for future in futures:
-                future.result()
+            for _ in transfer.results(futures):
+                pass
         finally:
-            stop.set()
+            transfer.stop()
             pool.shutdown(cancel_futures=True)
 
 
-def fetch(remote: RemoteFolder, entry: FileEntry, folder: Path, stop: threading.Event) -> None:
+def fetch(remote: RemoteFolder, entry: FileEntry, folder: Path, transfer: Transfer) -> None:
     """Fetch one file, unless it is there. Another process that is at it is waited for.
 
     Args:
-        stop: ends it between two blocks when it is set: another file has failed, or the user has had enough.
+        transfer: ends it between two blocks when it is stopped: another file has failed, or the user has had enough.
 
     Raises:
         As `fetch_all`.
@@ -64,8 +67,10 @@ def fetch(remote: RemoteFolder, entry: FileEntry, folder: Path, stop: threading.
         target.parent.mkdir(parents=True, exist_ok=True)
         aside(folder, entry, LOCK).parent.mkdir(exist_ok=True)
         with filelock.FileLock(aside(folder, entry, LOCK)):
-            if not is_whole(folder, entry):
-                _fetch(remote, entry, folder, stop)
+            if is_whole(folder, entry):
+                transfer.add(entry.bytes)
+            else:
+                _fetch(remote, entry, folder, transfer)
     except FileNotFoundError as error:
         if error.filename is not None and str(error.filename).startswith(str(folder)):
             raise DatasetError(f"{folder}: it was removed while files were fetched into it; try again") from None
@@ -74,27 +79,31 @@ def fetch(remote: RemoteFolder, entry: FileEntry, folder: Path, stop: threading.
         raise DatasetError(f"{target}: the cache cannot be written: {error.strerror}") from None
 
 
-def _fetch(remote: RemoteFolder, entry: FileEntry, folder: Path, stop: threading.Event) -> None:
+def _fetch(remote: RemoteFolder, entry: FileEntry, folder: Path, transfer: Transfer) -> None:
     partial = aside(folder, entry, PARTIAL)
     # Twice, where need be: bytes can be wrong because of the way, or of a replacement while they were read.
-    if not any(_write(remote, entry, partial, stop) == entry.digest for _ in range(2)):
-        raise DamagedError(
-            f"{remote.url_of(entry.file)}: its bytes do not have the digest that the manifest says ({entry.digest}); "
-            "the file was damaged or replaced: upload the dataset again"
-        )
-    partial.replace(folder / entry.file)
+    for _ in range(2):
+        if _write(remote, entry, partial, transfer) == entry.digest:
+            partial.replace(folder / entry.file)
+            return
+        transfer.add(-entry.bytes)
+    raise DamagedError(
+        f"{remote.url_of(entry.file)}: its bytes do not have the digest that the manifest says ({entry.digest}); "
+        "the file was damaged or replaced: upload the dataset again"
+    )
 
 
-def _write(remote: RemoteFolder, entry: FileEntry, partial: Path, stop: threading.Event) -> str:
+def _write(remote: RemoteFolder, entry: FileEntry, partial: Path, transfer: Transfer) -> str:
     """Write what comes to `partial`, down to the disk; return the digest."""
     digest = xxhash.xxh3_128()
     # Not truncated first: its size is what the cache has set aside for it.
     with os.fdopen(os.open(partial, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666), "wb") as file:
         for block in remote.blocks(entry.file, entry.bytes):
-            if stop.is_set():
+            if transfer.is_stopped:
                 raise RemoteError(f"{remote.url_of(entry.file)}: it was stopped")
             digest.update(block)
             file.write(block)
+            transfer.add(len(block))
         file.truncate()
         file.flush()
         os.fsync(file.fileno())
@@ -175,22 +184,27 @@ class Mirror:
         """
         return self._fetch(manifest.tables)
 
-    def fetch(self, manifest: Manifest) -> Lease:
+    def fetch(self, manifest: Manifest, moved: Moved | None = None) -> Lease:
         """Fetch all files.
+
+        Args:
+            moved: told how many bytes came so far, and of how many.
 
         Raises:
             As `fetch_shards`.
         """
-        return self._fetch([*manifest.shards, *manifest.tables])
+        return self._fetch([*manifest.shards, *manifest.tables], moved=moved)
 
-    def _fetch(self, entries: Sequence[FileEntry], now: Sequence[FileEntry] | None = None) -> Lease:
+    def _fetch(
+        self, entries: Sequence[FileEntry], now: Sequence[FileEntry] | None = None, moved: Moved | None = None
+    ) -> Lease:
         """Make room for `entries`, and fetch those of them that are wanted now; all by default."""
         try:
             lease = Lease(self.folder)
             self.cache.reserve(self.folder, entries)
         except OSError as error:
             raise DatasetError(f"{self.folder}: the cache cannot be written: {error.strerror}") from None
-        fetch_all(RemoteFolder(self.url), entries if now is None else now, self.folder)
+        fetch_all(RemoteFolder(self.url), entries if now is None else now, self.folder, moved)
         return lease
 
     def _keep(self, data: bytes) -> None:
@@ -209,8 +223,11 @@ class Mirror:
 
 
 @contextlib.contextmanager
-def whole(place: str) -> Iterator[Path]:
+def whole(place: str, moved: Moved | None = None) -> Iterator[Path]:
     """Return the folder of a dataset: of a URL one of the cache, with all its files fetched; a path as it is.
+
+    Args:
+        moved: told how many bytes came so far, and of how many.
 
     Raises:
         As `Mirror.open` and `Mirror.fetch`.
@@ -219,7 +236,7 @@ def whole(place: str) -> Iterator[Path]:
         yield Path(place)
         return
     mirror = Mirror.open(place)
-    lease = mirror.fetch(mirror.manifest())
+    lease = mirror.fetch(mirror.manifest(), moved)
     try:
         yield mirror.folder
     finally:

@@ -10,8 +10,7 @@ import glob
 import logging
 import os
 import re
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
@@ -21,7 +20,7 @@ import msgspec
 
 from packer.errors import RemoteError, SourceError
 from packer.remote.cache import LOCK, PARTIAL, default_cache
-from packer.remote.store import BLOCK_BYTES, Found, RemoteFolder, is_url, label
+from packer.remote.store import BLOCK_BYTES, Found, Moved, RemoteFolder, Transfer, is_url, label
 
 _log = logging.getLogger(__name__)
 
@@ -32,23 +31,26 @@ _FETCHED = "fetched.jsonl"
 STREAMS = 16
 
 
-def local_input(text: str) -> str:
+def local_input(text: str, moved: Moved | None = None) -> str:
     """Return an input of the command line, `[FIELD=]URL`, with its files fetched; anything else as it is.
+
+    Args:
+        moved: told how many bytes came so far, and of how many.
 
     Raises:
         UsageError: what the URL needs is not installed.
         SourceError: nothing is there, or it cannot be fetched.
     """
     if is_url(text):
-        return fetch_source(text)
+        return fetch_source(text, moved)
     name, equals, place = text.partition("=")
-    return f"{name}={fetch_source(place)}" if equals and is_url(place) else text
+    return f"{name}={fetch_source(place, moved)}" if equals and is_url(place) else text
 
 
-def fetch_source(url: str) -> str:
+def fetch_source(url: str, moved: Moved | None = None) -> str:
     """Return the path, or pattern, of the files behind a URL once they are fetched.
 
-    Raises:
+    Args, Raises:
         As `local_input`.
     """
     base, pattern = _split(url)
@@ -62,7 +64,7 @@ def fetch_source(url: str) -> str:
             if not found:
                 raise SourceError("there is no such file or folder, or it is empty", url)
             # Of a file itself the listing says nothing but the file, whose path below it is empty.
-            _Tree(remote, home, home / last).fetch(found)
+            _Tree(remote, home, home / last).fetch(found, moved)
     except RemoteError as error:
         raise SourceError(str(error)) from None
     except OSError as error:
@@ -77,22 +79,23 @@ class _Tree:
         self._remote = remote
         self._note = home / _FETCHED
         self._top = top
-        self._stop = threading.Event()
 
-    def fetch(self, found: Mapping[str, Found]) -> None:
+    def fetch(self, found: Mapping[str, Found], moved: Moved | None) -> None:
         held = dict(_held(self._note))
         for path in [path for path in self._local() if path not in found]:
             (self._top / path).unlink()
         missing = {name: file for name, file in found.items() if not self._is_kept(name, file, held)}
+        size = sum(file.size for file in missing.values())
         if missing:
-            size = sum(file.size for file in missing.values())
             _log.info("fetching %s files, %s bytes, from %s", f"{len(missing):,}", f"{size:,}", self._remote.url)
+        transfer = Transfer(size, moved)
         with self._note.open("ab") as note, ThreadPoolExecutor(STREAMS) as pool:
+            futures = [pool.submit(self._one, name, file, transfer) for name, file in missing.items()]
             try:
-                for name in pool.map(self._one(missing), missing):
+                for name in transfer.results(futures):
                     _write(note, name, missing[name])
             finally:
-                self._stop.set()  # a large file is not waited for
+                transfer.stop()  # a large file is not waited for
                 pool.shutdown(cancel_futures=True)
 
     def _local(self) -> Iterator[str]:
@@ -106,27 +109,24 @@ class _Tree:
         path = self._top / name
         return held.get(name) == file and path.is_file() and path.stat().st_size == file.size
 
-    def _one(self, files: Mapping[str, Found]) -> Callable[[str], str]:
+    def _one(self, name: str, file: Found, transfer: Transfer) -> str:
         """Fetch the file of a name, and return the name."""
-
-        def fetch(name: str) -> str:
-            target, file = self._top / name, files[name]
-            target.parent.mkdir(parents=True, exist_ok=True)
-            partial = target.with_name(f".{target.name}{PARTIAL}")
-            try:
-                with partial.open("wb") as written:
-                    for block in self._remote.blocks(name, file.size):
-                        if self._stop.is_set():
-                            raise SourceError("it was stopped", self._remote.url_of(name))
-                        written.write(block)
-                if file.size > BLOCK_BYTES and self._remote.found(name) != file:
-                    raise FileNotFoundError
-            except FileNotFoundError:
-                raise SourceError("it changed while it was fetched; try again", self._remote.url_of(name)) from None
-            partial.replace(target)
-            return name
-
-        return fetch
+        target = self._top / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(f".{target.name}{PARTIAL}")
+        try:
+            with partial.open("wb") as written:
+                for block in self._remote.blocks(name, file.size):
+                    if transfer.is_stopped:
+                        raise SourceError("it was stopped", self._remote.url_of(name))
+                    written.write(block)
+                    transfer.add(len(block))
+            if file.size > BLOCK_BYTES and self._remote.found(name) != file:
+                raise FileNotFoundError
+        except FileNotFoundError:
+            raise SourceError("it changed while it was fetched; try again", self._remote.url_of(name)) from None
+        partial.replace(target)
+        return name
 
 
 def _held(note: Path) -> Iterator[tuple[str, Found]]:

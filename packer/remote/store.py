@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import re
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeGuard, TypeVar
@@ -103,6 +105,51 @@ def in_words(error: BaseException) -> str:
     """Return an error in one line."""
     text = " ".join(str(error).split())
     return text or type(error).__name__
+
+
+#: Told, several times a second, how many bytes came or went so far, and of how many.
+Moved = Callable[[int, int], None]
+#: Seconds between two words about a transfer.
+_WORD = 0.1
+
+
+class Transfer:
+    """Counts the bytes that several threads move. The thread that waits for them tells of it, so that a bar needs none.
+
+    Args:
+        total: bytes to move.
+    """
+
+    def __init__(self, total: int, moved: Moved | None) -> None:
+        self._total = total
+        self._moved = moved or (lambda done, total: None)
+        self._lock = threading.Lock()
+        self._done = 0
+        self.is_stopped = False
+
+    def stop(self) -> None:
+        """Have all threads give up before their next block: one has failed, or the user has had enough."""
+        self.is_stopped = True
+
+    def add(self, nbytes: int) -> None:
+        """Count bytes that were moved; below 0 if they have to be moved again."""
+        with self._lock:
+            self._done += nbytes
+
+    def results(self, futures: Iterable[Future[Value]]) -> Iterator[Value]:
+        """Yield the results in their order; raise what the first of them has raised."""
+        told = 0.0
+        for future in futures:
+            while True:
+                done = wait([future], _WORD).done
+                if (now := time.monotonic()) - told >= _WORD:
+                    told = now
+                    self._moved(self._done, self._total)
+                if done:
+                    break
+            yield future.result()
+        if self._total:
+            self._moved(self._done, self._total)
 
 
 #: Bytes asked for at once: a cut connection costs no more than this.

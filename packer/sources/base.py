@@ -34,14 +34,16 @@ PIECE_BYTES = 8 * 2**20
 OnBad = Callable[[SourceError], None]
 
 
-#: Told, before anything is packed, what is being done (such as `reading headers`), how many are done, and of how many;
-#: None while nobody knows how many there are. Called in the process and thread that opens the sources.
+#: Told, before or after the packing, what is being done (such as `reading headers`), how many are done, and of how
+#: many; None while nobody knows how many there are. Called in the process and thread that opens the sources.
 Looking = Callable[[str, int, "int | None"], None]
 #: Told how many more samples and raw bytes are done.
 Progress = Callable[[int, int], None]
 
 #: What sources of many files tell a `Looking` that they do.
 FINDING, HEADERS = "finding files", "reading headers"
+#: What a `Looking` is told of files behind a URL; these two are counted in bytes.
+FETCHING, UPLOADING = "fetching", "uploading"
 #: Seconds between two calls of a `Looking`.
 _TELL_EVERY = 0.1
 

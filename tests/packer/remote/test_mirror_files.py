@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from packer.format.manifest import FileEntry, file_digest
 from packer.remote.cache import PARTIAL, aside, is_whole
-from packer.remote.mirror import Mirror, fetch
+from packer.remote.mirror import Mirror, fetch_all
 from packer.remote.store import RemoteFolder
 
 DATA = bytes(range(256)) * 40
@@ -26,7 +25,7 @@ def entry(tmp_path: Path) -> FileEntry:
 
 
 def fetched(entry: FileEntry, folder: Path) -> bytes:
-    fetch(RemoteFolder("memory://set"), entry, folder, threading.Event())
+    fetch_all(RemoteFolder("memory://set"), [entry], folder)
     return (folder / entry.file).read_bytes()
 
 

@@ -1,0 +1,76 @@
+"""How far files that come from a URL, or go to one, are: told in bytes, by the thread that waits for them."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+
+import fsspec
+import pytest
+from click.testing import CliRunner
+
+from packer.cli import progress
+from packer.cli.main import main
+from packer.convert import convert
+from packer.remote.store import Transfer
+from packer.sources.base import FETCHING, UPLOADING
+
+
+@pytest.fixture
+def memory(tmp_path, monkeypatch):
+    """The file system behind `memory://`, and a cache of the test's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return fsspec.filesystem("memory")
+
+
+@pytest.fixture
+def told():
+    """What a conversion that is given its `look` tells: what is done to pairs of how many so far, and in all."""
+
+    class Told(dict):
+        def look(self, what, done, total):
+            assert threading.current_thread() is threading.main_thread()
+            self.setdefault(what, []).append((done, total))
+
+    return Told()
+
+
+def test_what_is_fetched_and_uploaded_is_told(memory, told, rows, tmp_path):
+    """Up to all bytes, and no more; what is in the cache already is not told of again."""
+    memory.put(str(rows.path), "/moved/rows.h5")
+    size = rows.path.stat().st_size
+    convert(["memory://moved/rows.h5"], "memory://moved/set", workers=0, looking=told.look)
+    assert told[FETCHING][-1] == (size, size)
+    uploaded = sum(memory.size(path) for path in memory.find("/moved/set") if not path.endswith("manifest.json"))
+    assert told[UPLOADING][-1] == (uploaded, uploaded)
+    for what in (FETCHING, UPLOADING):
+        assert told[what] == sorted(told[what])
+    told.clear()
+    convert(["memory://moved/rows.h5"], tmp_path / "again", workers=0, looking=told.look)
+    assert FETCHING not in told
+
+
+@pytest.mark.parametrize("command", ["verify", "warm"])
+def test_commands_show_what_they_fetch(memory, rows, tmp_path, monkeypatch, command):
+    """`verify` and `warm` of a URL say how much of it has come, in bytes."""
+    folder = convert(rows.sources, tmp_path / "set", workers=0).path
+    memory.put(str(folder), f"/to-{command}", recursive=True)
+    monkeypatch.setattr(progress, "_LINE", 0.0)
+    result = CliRunner().invoke(main, [command, f"memory://to-{command}"])
+    assert result.exit_code == 0, result.stderr
+    assert "kB (100%)" in next(line for line in result.stderr.splitlines() if "fetching: " in line)
+
+
+def test_bytes_that_come_again_are_not_counted_twice():
+    """What has to be fetched again is taken off; a thread that fails ends the waiting."""
+    told = []
+    transfer = Transfer(10, lambda done, total: told.append((done, total)))
+    good, bad = Future(), Future()
+    for nbytes in (6, -6, 10):
+        transfer.add(nbytes)
+    good.set_result("a")
+    assert list(transfer.results([good])) == ["a"]
+    assert told[-1] == (10, 10)
+    bad.set_exception(OSError("no"))
+    with pytest.raises(OSError, match="no"):
+        list(transfer.results([good, bad]))
