@@ -81,8 +81,9 @@ class Loader(DataLoader[Any]):
         prefetch: batches read ahead by threads, at most, or one a thread where that is more; batches that are parts of
             one piece of memory, as above, count as one. Where a transform waits for them, each is read by itself.
         device: moves batches there: gathered into page-locked memory, copied beside the caller's work.
-        rank, world_size: this rank's share of the common order; from torch.distributed if it is initialised when a loop
-            begins.
+        rank: number of this rank, whose share of the common order is read; by default from torch.distributed if it is
+            initialised when a loop begins.
+        world_size: how many ranks there are; goes with `rank`.
         sampler: sample numbers instead of `shuffle`: a torch Sampler, or an array or list of int.
         batch_sampler: gives the numbers of the samples of each batch of this rank, instead of `batch_size`, `shuffle`,
             `sampler` and ranks: a torch BatchSampler, or a list of lists of int. A state then counts batches.

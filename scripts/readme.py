@@ -1,62 +1,178 @@
-"""Runs the commands that README.md shows, and puts their output there; with --check, compares instead.
+"""Run what README.md and the pages of docs/ show, from top to bottom, and put the output there; with --check, compare.
 
-A block is run when `<!-- output -->` stands above it. Its first line is the command, behind `$ `.
+Every page is run in an empty folder of its own; `data` in it is what scripts/make_data.py makes.
+
+    ```console              a line after `$ ` is a command, the lines below it are what it prints
+    ```python               code; the blocks of a page share their names
+    ```text                 right below a block of Python: what that prints
+    <!-- run console        commands (or with `python`, code) that readers do not see, such as those that
+    ...-->                  make the files a page is about
+
+A comment above a block says more: `<!-- fails -->`, it ends with an error, which is shown. `<!-- varies -->`, it prints
+something else each time, which is not compared, and made anew only if the page is named. `<!-- not run: WHY -->`.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import os
 import re
 import shlex
 import subprocess
 import sys
 import tempfile
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+
+from packer.cli.main import main as packer
 
 ROOT = Path(__file__).resolve().parent.parent
-README = ROOT / "README.md"
-BLOCK = re.compile(r"(<!-- output -->\n```\n)(.*?)(\n```)", re.DOTALL)
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(
+    r"(?P<hidden><!-- run (?P<in_hidden>console|python)\n(?P<unseen>.*?)-->)"
+    r"|(?P<head>(?:<!-- (?P<note>fails|varies|not run: [^\n]*) -->\n)?```(?P<kind>console|python)\n)(?P<code>.*?)```\n"
+    r"(?P<between>\n?```text\n.*?```\n)?",
+    re.DOTALL,
+)
 #: Seconds and rates differ from run to run; such lines are not shown.
 TIMING = re.compile(r"^[\d.,]+ m?s, .*/s$")
+#: What the folder of a page is called in its output.
+HOME = "/home/me"
 
 
-def refreshed(text: str, data: Path) -> str:
-    """The text with the output of every block made anew; `data` is what scripts/make_data.py makes."""
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "data").symlink_to(data.resolve())
-        return BLOCK.sub(lambda block: block[1] + _run(block[2].split("\n")[0], Path(folder)) + block[3], text)
+class PageError(Exception):
+    """A block did not do what its page says."""
 
 
-def _run(line: str, folder: Path) -> str:
-    words = shlex.split(line.removeprefix("$ packer "))
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-m", "packer.cli", *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": path, "COLUMNS": "100"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=True,
-    )
-    shown = [kept for kept in done.stdout.rstrip().split("\n") if not TIMING.match(kept)]
-    return "\n".join([line, *shown])
+def refreshed(text: str, data: Path, keep: bool = True) -> str:
+    """Return the text of a page with the output of every block made anew.
+
+    Args:
+        data: the folder that scripts/make_data.py makes.
+        keep: do not touch output that is another one each time.
+
+    Raises:
+        PageError: a block fails that should not, or does not fail that should.
+    """
+    names: dict[str, Any] = {"__name__": "__page__"}
+    with tempfile.TemporaryDirectory() as place, _inside(Path(place), data):
+        return BLOCK.sub(lambda block: _rerun(block, names, keep), text)
+
+
+@contextlib.contextmanager
+def _inside(folder: Path, data: Path) -> Iterator[None]:
+    """Work in the folder, with `packer` among the commands."""
+    (folder / "data").symlink_to(data.resolve())
+    commands = folder / ".commands"
+    commands.mkdir()
+    for name, start in (("packer", f'"{sys.executable}" -m packer.cli'), ("python", f'"{sys.executable}"')):
+        (commands / name).write_text(f'#!/bin/sh\nexec {start} "$@"\n')
+        (commands / name).chmod(0o755)
+    set_before = {name: os.environ.get(name) for name in ("PATH", "PYTHONPATH", "COLUMNS", "HOME")}
+    os.environ["PATH"] = f"{commands}:{os.environ['PATH']}"
+    os.environ["PYTHONPATH"] = f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"
+    os.environ["COLUMNS"] = "100"
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+        for name, value in set_before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def _rerun(block: re.Match[str], names: dict[str, Any], keep: bool) -> str:
+    note = block["note"] or ""
+    if note.startswith("not run"):
+        return block[0]
+    if block["hidden"]:
+        _run(block["in_hidden"], block["unseen"], names)
+        return block[0]
+    printed = _run(block["kind"], block["code"], names, fails=note == "fails")
+    if keep and note == "varies":
+        return block[0]
+    if block["kind"] == "console":
+        return f"{block['head']}{printed}```\n"
+    if bool(printed) != bool(block["between"]):
+        raise PageError(f"this prints {printed!r}, which needs a block of text below it:\n{block['code']}")
+    gap = block["between"].partition("```")[0] if printed else ""
+    return f"{block['head']}{block['code']}```\n" + (f"{gap}```text\n{printed}```\n" if printed else "")
+
+
+def _run(kind: str, code: str, names: dict[str, Any], fails: bool = False) -> str:
+    """Return what a block prints; for one of commands, the commands as well."""
+    if kind == "python":
+        return _without_place(_python(code, names, fails))
+    commands = [line for line in re.sub(r"\\\n", "\\\\\0", code).split("\n") if line.startswith("$ ")]
+    outputs = []
+    for number, line in enumerate(commands):
+        line = line.replace("\0", "\n")
+        outputs.append(f"{line}\n{_without_place(_command(line[2:], fails and number == len(commands) - 1))}")
+    return "".join(outputs)
+
+
+def _command(line: str, fails: bool) -> str:
+    if line.startswith("packer ") and not set(line) & set("|;&>*$"):
+        # In this process: starting one takes longer than most of these commands.
+        run = CliRunner().invoke(packer, shlex.split(line)[1:], prog_name="packer")
+        status, output = run.exit_code, run.output
+    else:
+        done = subprocess.run(
+            ["bash", "-c", line], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        status, output = done.returncode, done.stdout
+    if bool(status) != fails:
+        raise PageError(f"{line}: exit status {status}\n{output}")
+    shown = [kept for kept in output.rstrip().split("\n") if not TIMING.match(kept)]
+    return "\n".join(shown).rstrip() + "\n" if any(shown) else ""
+
+
+def _python(code: str, names: dict[str, Any], fails: bool) -> str:
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            exec(compile(code, "<page>", "exec"), names)
+    except Exception as error:
+        if not fails:
+            raise PageError(f"{error!r} in\n{code}") from error
+        return printed.getvalue() + "".join(traceback.format_exception_only(error))
+    if fails:
+        raise PageError(f"this should fail:\n{code}")
+    return printed.getvalue()
+
+
+def _without_place(text: str) -> str:
+    return text.replace(str(Path.cwd()), HOME)
 
 
 def main() -> int:
-    """Writes README.md anew; with --check, exits 1 where it is not what the commands say."""
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--check", action="store_true", help="compare, and write nothing")
-    checks = arguments.parse_args().check
-    before = README.read_text()
-    after = refreshed(before, ROOT / "data")
-    if checks:
-        if after != before:
-            print("README.md shows other output than the commands give; run scripts/readme.py", file=sys.stderr)
-        return int(after != before)
-    README.write_text(after)
-    return 0
+    """Write the pages anew; with --check, return 1 if one shows other output than its blocks give."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare, and write nothing")
+    parser.add_argument("pages", nargs="*", type=Path, help="default: all")
+    arguments = parser.parse_args()
+    stale = 0
+    for page in [page.resolve() for page in arguments.pages] or PAGES:
+        before = page.read_text()
+        try:
+            after = refreshed(before, ROOT / "data", keep=not arguments.pages)
+        except PageError as error:
+            print(f"{page.relative_to(ROOT)}: {error}", file=sys.stderr)
+            stale = 1
+            continue
+        if after != before and arguments.check:
+            print(f"{page.relative_to(ROOT)} shows other output than its blocks give", file=sys.stderr)
+            stale = 1
+        elif after != before:
+            page.write_text(after)
+    return stale
 
 
 if __name__ == "__main__":

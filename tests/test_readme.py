@@ -1,42 +1,106 @@
-"""What README.md says is so."""
+"""What README.md and the book in docs/ say is so."""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pictures
 import pytest
 import readme
 
 from packer.cli.main import COMMANDS
 
 ROOT = Path(__file__).resolve().parent.parent
-TEXT = (ROOT / "README.md").read_text()
-RECIPES = ROOT / "docs" / "recipes.md"
-ARCHITECTURE = ROOT / "docs" / "architecture.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", RECIPES.read_text(), re.DOTALL)
+DOCS = ROOT / "docs"
+ARCHITECTURE = DOCS / "architecture.md"
+RUN = [page for page in readme.PAGES if readme.BLOCK.search(page.read_text())]
+NOT_RUN = [
+    (page, block["code"])
+    for page in readme.PAGES
+    for block in readme.BLOCK.finditer(page.read_text())
+    if (block["note"] or "").startswith("not run") and block["kind"] == "python"
+]
+#: Words of other languages and programs that codespell takes for English ones.
+WORDS = "trainner"
 
 
-def test_the_output_shown_is_what_the_commands_print(demo_data: Path) -> None:
-    """Every block marked as output is the output of its command."""
-    assert readme.refreshed(TEXT, demo_data) == TEXT
+@pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_does_what_it_shows(page: Path, demo_data: Path) -> None:
+    """Every command and every block of Python runs, in the order of the page, and prints what stands below it."""
+    text = page.read_text()
+    assert readme.refreshed(text, demo_data) == text
+
+
+@pytest.mark.parametrize("page", readme.PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_blocks_are_run(page: Path) -> None:
+    """A block of Python, or of commands with their output, is none that nothing looks at."""
+    text = page.read_text()
+    known = [block for block in readme.BLOCK.finditer(text) if block["kind"]]
+    assert len(re.findall(r"^```(?:python|console)$", text, re.MULTILINE)) == len(known)
+
+
+@pytest.mark.parametrize("number", range(len(NOT_RUN)), ids=lambda number: NOT_RUN[number][0].name)
+def test_what_cannot_be_run_can_be_pasted(number: int) -> None:
+    """Such a block imports every name that it uses, and what it imports of ours is there."""
+    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "E9,F", "-"]
+    checked = subprocess.run(command, input=NOT_RUN[number][1], capture_output=True, text=True, timeout=60)
+    assert checked.returncode == 0, checked.stdout
+    ours = re.findall(r"^from (?:packer|readers).*", NOT_RUN[number][1], re.MULTILINE)
+    assert ours
+    exec("\n".join(ours), {})
+
+
+def test_the_readme_takes_half_a_minute() -> None:
+    """It has at most 120 lines."""
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
+@pytest.mark.parametrize("name", pictures.pictures())
+def test_pictures_show_the_figures_of_the_pages(name: str) -> None:
+    """`python scripts/pictures.py` draws them anew from the tables."""
+    assert pictures.pictures()[name] == (pictures.FOLDER / name).read_text()
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_every_command_has_its_line(command: str) -> None:
     """The table of commands names each of them."""
-    assert f"| `packer {command}` |" in TEXT
+    assert f"| `packer {command}` |" in (DOCS / "reference" / "commands.md").read_text()
 
 
-@pytest.mark.parametrize(
-    "page", [ROOT / "README.md", RECIPES, ARCHITECTURE, ROOT / "docs" / "benchmark.md"], ids=lambda page: page.name
-)
+@pytest.mark.parametrize("page", readme.PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    """Every relative link is to a file of the project."""
-    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-        assert (page.parent / target).exists(), target
+    """Every relative link is to a file of the project, and where it names a heading, to one of that page."""
+    for target, heading in re.findall(r"\]\(([^)#:]*)(#[^)]*)?\)", page.read_text()):
+        file = page.parent / target if target else page
+        assert file.exists(), target
+        if heading:
+            titles = re.findall(r"^#+ (.*)", file.read_text(), re.MULTILINE)
+            assert heading[1:] in {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_the_book_is_built_without_a_warning(tmp_path: Path) -> None:
+    """Every page is in it, no link is broken, docstrings fit their signatures, and nothing comes from a network."""
+    pytest.importorskip("mkdocs", reason="what builds the book needs Python 3.11")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)}
+    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    assert built.returncode == 0, built.stderr
+    assert "not included in the" not in built.stderr
+    for page in tmp_path.rglob("*.html"):
+        assert re.findall(r"<(?:script|link|img)[^>]* (?:src|href)=\"https?:[^>]*", page.read_text()) == [], page
+    assert "packer convert [OPTIONS]" in (tmp_path / "reference" / "commands.html").read_text()
+
+
+def test_words_are_spelt_right() -> None:
+    """codespell finds nothing in the pages, the changelog and the specification."""
+    pages = [*readme.PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", ROOT / "packer" / "format" / "FORMAT.md"]
+    command = [sys.executable, "-m", "codespell_lib", "-L", WORDS, *map(str, pages)]
+    checked = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert checked.returncode == 0, checked.stdout
 
 
 def test_the_map_names_files_that_are_there() -> None:
@@ -49,22 +113,11 @@ def test_the_map_names_files_that_are_there() -> None:
     assert [room for room in rooms if f"| `packer/{room}/` |" not in text] == []
 
 
-@pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_recipes_can_be_pasted(number: int) -> None:
-    """A block imports every name that it uses, and what it imports of ours is there."""
-    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "E9,F", "-"]
-    checked = subprocess.run(command, input=BLOCKS[number], capture_output=True, text=True, timeout=60)
-    assert checked.returncode == 0, checked.stdout
-    ours = re.findall(r"^from (?:packer|readers).*", BLOCKS[number], re.MULTILINE)
-    assert ours
-    exec("\n".join(ours), {})
-
-
 def test_every_extra_is_told_of() -> None:
     """The table of extras has those that can be installed, and no message names another."""
     section = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2].partition("\n[")[0]
     extras = set(re.findall(r"^(\w+) = \[", section, re.MULTILINE))
-    table = TEXT.partition("| extra | for |")[2].partition("\n\n")[0]
+    table = (DOCS / "install.md").read_text().partition("| extra | for |")[2].partition("\n\n")[0]
     assert set(re.findall(r"`(\w+)`", "".join(row.split("|")[1] for row in table.splitlines()[2:]))) == extras
     for path in (ROOT / "packer").rglob("*.py"):
         named = re.findall(r"pip install '\.\[(\w+)\]'", path.read_text())

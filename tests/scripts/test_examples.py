@@ -33,7 +33,7 @@ def test_each_fits_on_a_page(path: Path) -> None:
     assert len(path.read_text().splitlines()) < 95
 
 
-def test_the_commands_of_the_readme_run(
+def test_the_commands_of_the_book_run(
     demo_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each is given the datasets that scripts/demo makes, and there is one for every script; here without an epoch."""
@@ -41,8 +41,8 @@ def test_the_commands_of_the_readme_run(
         given, out = [source.format(demo_data) for source in sources], tmp_path / f"data/packed/{name}.packed"
         convert(given, out, codec="none", source=UNITS.get(name, SourceOptions()))
     monkeypatch.chdir(tmp_path)
-    readme = (ROOT / "README.md").read_text()
-    commands = re.findall(r"^\.venv/bin/python (scripts/examples/\S+) ([^#\n]*)", readme, re.MULTILINE)
+    page = (ROOT / "docs" / "examples.md").read_text()
+    commands = re.findall(r"^\.venv/bin/python (scripts/examples/\S+) ([^#\n]*)", page, re.MULTILINE)
     assert {ROOT / script for script, _ in commands} == {path for path in EXAMPLES if path.stem != "__init__"}
     for script, arguments in commands:
         monkeypatch.setattr("sys.argv", [script, *arguments.split(), "--epochs", "0"])

@@ -154,7 +154,7 @@ def test_listings_have_lines_of_their_own(capsys, entries, more, said):
 
 
 def test_a_shell_can_complete_commands_and_options():
-    """As the README says; commands that are loaded late among them."""
+    """As the book says; commands that are loaded late among them."""
     shell = shell_completion.get_completion_class("bash")
     found = shell(main, {}, "packer", "_PACKER_COMPLETE").get_completions(["convert"], "--over")
     assert [item.value for item in found] == ["--overwrite"]
