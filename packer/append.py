@@ -75,7 +75,7 @@ def append(
     began = time.perf_counter()
     options = replace(options or ConvertOptions(), **changes)
     if options.codec != "auto" or options.overwrite or options.fields is not None:
-        raise UsageError("codec, fields and overwrite have no meaning for append: samples are packed as the others are")
+        raise UsageError("append takes no codec, fields or overwrite: new samples are packed like those that are there")
     folder = Path(dataset)
     manifests.read(folder)  # where there is no dataset, no lock is made
     check_apart(sources, folder)

@@ -8,13 +8,14 @@ import click
 
 from packer.cli.logs import log_options
 from packer.cli.options import source_options, sources_argument
-from packer.cli.progress import open_shown
+from packer.cli.progress import open_shown, progress
 from packer.cli.summary import shape_text
 from packer.cli.tables import counted, indented, shortened, table, terminal_width
 from packer.cli.units import size_text
 from packer.codec_report import FieldReport, codec_report
 from packer.convert import ConvertOptions, guard
 from packer.packing.framing import LEAST_RECORD, LEAST_SHARE
+from packer.sources.base import watched
 
 _HEADS = ("codec", "ratio", "packing", "reading")
 
@@ -35,7 +36,9 @@ def codecs(sources: tuple[str, ...], options: ConvertOptions, as_json: bool) -> 
     $ packer codecs scans/ --json
     """
     source = open_shown(sources, options)
-    found = list(codec_report(source, guard(options, in_memory=False)))
+    with progress("trying codecs") as shown:
+        reports = codec_report(source, guard(options, in_memory=False))
+        found = list(watched(reports, "trying codecs on fields", shown.look, len(source.fields)))
     click.echo(json_text(found) if as_json else "\n".join(codec_lines(found)))
 
 

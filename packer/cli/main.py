@@ -20,7 +20,7 @@ COMMANDS = {
     "verify": ("packer.cli.verify", "Check every byte of a packed dataset, and say what is damaged."),
     "repair": ("packer.cli.repair", "Make what is damaged again."),
     "codecs": ("packer.cli.codecs", "Try every codec on a sample of the sources."),
-    "show": ("packer.cli.show", "Draw some samples as a contact sheet."),
+    "show": ("packer.cli.show", "Draw samples: a page for a browser, or a contact sheet."),
     "stats": ("packer.cli.stats", "Say minimum, maximum, mean and deviation of each field and channel."),
     "bench": ("packer.cli.bench", "Measure how fast a dataset is read, in every setting."),
     "doctor": ("packer.cli.doctor", "Say which settings suit this machine, and what will hurt."),
@@ -42,7 +42,7 @@ Pack    packer plan lr=DIV2K/LR_x4 hr=DIV2K/HR     how large, how long: writes n
         packer convert scans/ scans.packed         also train.h5, images.npy, ...
 
 Look    packer info div2k.packed                   fields, codecs, sizes, names
-        packer show div2k.packed -o sheet.png      some samples as a picture
+        packer show div2k.packed -o page.html      all samples, for a browser
 
 Check   packer verify div2k.packed                 every byte; `packer repair` mends
 

@@ -47,7 +47,7 @@ def verify(dataset: str, sources: tuple[str, ...], against: bool, options: Conve
     $ packer verify div2k.packed --against lr=DIV2K/LR_x4 hr=DIV2K/HR
     """
     if against != bool(sources):
-        raise click.UsageError("--against and the sources to compare with belong together")
+        raise click.UsageError("give both --against and the sources to compare with, or neither")
     with ExitStack() as held:
         with progress("checking", "bytes") as shown, dataset_first(_WITH_SOURCES) if against else nullcontext():
             folder = held.enter_context(whole(dataset, partial(shown.look, FETCHING)))

@@ -93,7 +93,7 @@ def checked(name: str) -> str:
     never = set("\0\\:") if os.name == "nt" else {"\0"}
     if path.is_absolute() or ".." in path.parts or str(path) != name or not path.name or never & set(name):
         raise UsageError(
-            f"{name!r} cannot be the name of a file: it is empty, leads out of the folder, or is no plain path; "
+            f"{name!r} cannot be the name of a file: it is empty, leads out of the folder, or is not a plain path; "
             "export to hdf5, which keeps names as text"
         )
     return name

@@ -101,7 +101,7 @@ class Cache:
         if (needed := sum(entry.bytes for entry in entries)) > self.limit:
             raise UsageError(
                 f"the dataset takes {needed:,} bytes, and its cache {self.folder} may hold {self.limit:,}; "
-                "all its shards are mapped at once: allow more by cache_bytes"
+                "all its shards are mapped at once: raise cache_bytes"
             )
         with filelock.FileLock(self.folder / LOCK):
             self._reserve(folder, entries, self.limit)
@@ -119,7 +119,7 @@ class Cache:
         if over > 0:
             raise DatasetError(
                 f"its cache {self.folder} may hold {limit:,} bytes, and open datasets take too much of them: "
-                f"{over:,} more are needed; allow more by cache_bytes"
+                f"{over:,} more are needed; raise cache_bytes"
             )
         for path, size in partials.items():
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -295,9 +295,9 @@ class RemoteFolder:
         root = self._root.lstrip("/")
         name = path.lstrip("/").removeprefix(root).lstrip("/") if root else path.lstrip("/")
         if not path.lstrip("/").startswith(root) or any(part in ("", ".", "..") for part in name.split("/")[:-1]):
-            raise RemoteError(f"{self.url_of(name)}: its name cannot be that of a file here; rename it")
+            raise RemoteError(f"{self.url_of(name)}: no file here can have this name; rename it")
         if PurePosixPath(name).name in (".", "..") or "\\" in name or "\0" in name:
-            raise RemoteError(f"{self.url_of(name)}: its name cannot be that of a file here; rename it")
+            raise RemoteError(f"{self.url_of(name)}: no file here can have this name; rename it")
         return name
 
 

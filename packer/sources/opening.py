@@ -280,7 +280,7 @@ def _split(text: str) -> tuple[str, str]:
     if Path(text).exists():
         if name and path and Path(path).exists():
             raise UsageError(
-                f"{text!r} may be the path of that name, or {path} as the field {name!r}; write "
+                f"{text!r} could be the path of that name, or {path} for the field {name!r}; write "
                 f"{os.curdir}{os.sep}{text} for the path, {name}={Path(path).absolute()} for the field"
             )
         return "", text

@@ -148,7 +148,7 @@ def test_names_are_not_lost(tmp_path, two):
 
 def test_options_without_meaning_are_refused(two):
     """The codec is the dataset's: asking for another one is a mistake."""
-    with pytest.raises(UsageError, match="have no meaning for append"):
+    with pytest.raises(UsageError, match="append takes no codec"):
         append(two[0], two[1], codec="zstd")
     with pytest.raises(DatasetError, match="does not exist"):
         append(two[0].parent / "none", two[1])

@@ -197,3 +197,31 @@ def test_quiet_planning_is_not_shown(packer, pairs, monkeypatch):
     """With --quiet there is neither a bar nor a line."""
     monkeypatch.setattr(progress, "_LINE", 0.0)
     assert packer("plan", *pairs.sources, "--quiet").stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["verify", "one"], "checking: "),
+        (["verify", "one", "--against", "rows.h5"], "comparing: "),
+        (["export", "one", "out"], "exporting: "),
+        (["merge", "one", "two", "out"], "merging: "),
+        (["repack", "one", "out", "--workers", "0"], "repacking: "),
+        (["append", "one", "rows.h5", "--workers", "0"], "appending: "),
+        (["stats", "one"], "reading: "),
+        (["warm", "one"], "reading: "),
+        (["show", "one", "-o", "page.html"], "drawing: "),
+        (["codecs", "rows.h5"], "trying codecs on fields: "),
+    ],
+)
+def test_every_long_command_says_how_far_it_is(packer, rows, monkeypatch, tmp_path, command, said):
+    """A log has lines of all that takes long, in one manner."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("one", "two"):
+        assert packer("convert", "rows.h5", name, "-q", "--workers", 0).exit_code == 0
+    monkeypatch.setattr(progress, "_LINE", 0.0)
+    monkeypatch.setattr("packer.codec_report._SECONDS", 0.0)
+    result = packer(*command)
+    assert result.exit_code == 0, result.stderr
+    assert f"packer: {said}" in result.stderr
+    assert "(100%)" in result.stderr

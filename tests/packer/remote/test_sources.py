@@ -97,7 +97,7 @@ def test_what_cannot_be_fetched_is_named(s3) -> None:
     with pytest.raises(SourceError, match="s3://no-such-bucket/none: there is no such"):
         fetch_source("s3://no-such-bucket/none")
     s3.fs.pipe_file(f"{s3.url}/bad/../x.png", b"1")
-    with pytest.raises(SourceError, match="cannot be that of a file here"):
+    with pytest.raises(SourceError, match="no file here can have this name"):
         fetch_source(f"{s3.url}/bad")
 
 
