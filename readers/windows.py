@@ -38,9 +38,10 @@ class Windows:
     tells. A window never reaches beyond the ends of its sample.
 
     Args:
-        steps: how many steps, of every field that is ragged in its first axis: the anchor step and those after it. Or
-            the offsets from the anchor step, by name of the field, in any order; of fields of fixed shape too. Fields
-            that are not named come whole, once a window.
+        steps: how many steps, of every field that is ragged in its first axis: the anchor step and those after it. If
+            no field is, all samples are of one length, and it is of every array, if their first axes are equally long.
+            Or the offsets from the anchor step, by name of the field, in any order; of fields of fixed shape too.
+            Fields that are not named come whole, once a window.
         stride: steps from one anchor to the next.
         step: steps from one offset to the next: offsets are multiplied by it.
         pad: None leaves out the windows that do not lie within their sample in every field. `"edge"` keeps all, and
@@ -78,13 +79,7 @@ class Windows:
         """
         if isinstance(self.steps, int):
             own = np.arange(self.steps) * self.step
-            found = {f.name: own for f in fields.values() if f.kind == "array" and f.ragged_axes[:1] == (0,)}
-            if not found:
-                raise UsageError(
-                    "windows: no field that is read is ragged in its first axis; name those that have steps: "
-                    f'Windows({{"{next(iter(fields), "actions")}": range({self.steps})}})'
-                )
-            return found
+            return dict.fromkeys(_with_steps(fields, self.steps), own)
         for name in self.steps:
             if name not in fields:
                 raise UsageError(f"windows: no field {name!r} is read; there are {', '.join(fields)}")
@@ -126,6 +121,22 @@ class Windows:
                 stop = np.minimum(stop, lengths[name] - own.max())
         first = -(-first // self.stride) * self.stride
         return Anchors(first, np.maximum(-(-(stop - first) // self.stride), 0), self.stride)
+
+
+def _with_steps(fields: Mapping[str, Field], steps: int) -> list[str]:
+    """Return the names of the fields that a number of steps is meant of; raises UsageError if nobody can know."""
+    arrays = [field for field in fields.values() if field.kind == "array" and field.shape]
+    ragged = [field.name for field in arrays if field.ragged_axes[:1] == (0,)]
+    if ragged:
+        return ragged
+    # Rows of a table have arrays of one axis as well, and those are no steps.
+    if any(len(field.shape) > 1 for field in arrays) and len({field.shape[0] for field in arrays}) == 1:
+        return [field.name for field in arrays]
+    held = ", ".join(f"{field.name} {list(field.shape)}" for field in arrays) or "no array of one axis or more"
+    raise UsageError(
+        f"windows: no field that is read is ragged in its first axis, and {held} tell nothing of steps; name those "
+        f'that have some: Windows({{"{next((field.name for field in arrays), "actions")}": range({steps})}})'
+    )
 
 
 def _check_count(name: str, count: object) -> None:

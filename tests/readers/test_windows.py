@@ -232,15 +232,36 @@ def test_steps_of_clips_are_decoded_one_by_one(tmp_path: Path, decoded: list[int
 
 
 def test_fields_of_fixed_shape_have_windows_where_they_are_named(tmp_path: Path) -> None:
-    """Episodes of one length are of fixed shape: a number of steps says nothing of them, their names do."""
+    """Where first axes differ in length, a number of steps says nothing of fixed fields; their names do."""
     with DatasetWriter(tmp_path / "p", codec="none") as writer:
         for i in range(3):
             writer.add({"x": np.arange(6, dtype=np.int16) + 10 * i, "grid": np.full((2, 2), i)})
-    with pytest.raises(UsageError, match=r"ragged in its first axis; name those .*Windows\(\{\"x\": range\(2\)\}\)"):
+    with pytest.raises(
+        UsageError, match=r"x \[6\], grid \[2, 2\] tell nothing of steps; name .*Windows\(\{\"x\": range\(2\)\}\)"
+    ):
         PackedDataset(tmp_path / "p", windows=Windows(2))
     ds = PackedDataset(tmp_path / "p", windows=Windows({"x": [0, 3]}))
     assert ds[:]["x"].tolist() == [[10 * i + a, 10 * i + a + 3] for i in range(3) for a in range(3)]
     assert ds[[0, 5]]["grid"].tolist() == [[[0, 0], [0, 0]], [[1, 1], [1, 1]]]
+
+
+def test_samples_of_one_length_have_windows_by_a_number(tmp_path: Path) -> None:
+    """Episodes and clips that all have one length have no ragged field: all arrays are read in steps."""
+    with DatasetWriter(tmp_path / "p", codec="none") as writer:
+        for i in range(2):
+            steps = np.arange(5) + 10 * i
+            clip = np.tile(steps[:, None, None], (1, 2, 2)).astype(np.uint8)
+            writer.add(
+                {"clip": clip, "action": steps[:, None] / 2, "reward": steps, "task": f"t{i}", "label": np.int64(i)}
+            )
+    ds = PackedDataset(tmp_path / "p", windows=Windows(3, stride=2))
+    assert len(ds) == 4
+    assert ds[:]["reward"].tolist() == [[0, 1, 2], [2, 3, 4], [10, 11, 12], [12, 13, 14]]
+    assert ds[1]["clip"][:, 0, 0].tolist() == [2, 3, 4]
+    assert ds[3]["action"][:, 0].tolist() == [6, 6.5, 7]
+    assert (ds[3]["task"], ds[3]["label"]) == ("t1", 1)
+    with pytest.raises(UsageError, match=r"reward \[5\] tell nothing of steps"):
+        PackedDataset(tmp_path / "p", ["reward", "label"], windows=Windows(3))
 
 
 def test_a_name_is_no_window(packed_episodes: tuple[Path, list[Episode]]) -> None:
