@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -82,17 +83,45 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert heading[1:] in {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-def test_the_book_is_built_without_a_warning(tmp_path: Path) -> None:
-    """Every page is in it, no link is broken, docstrings fit their signatures, and nothing comes from a network."""
+@pytest.fixture(scope="module")
+def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The book, built as scripts/docs does it; that warned of nothing."""
     pytest.importorskip("mkdocs", reason="what builds the book needs Python 3.11")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    folder = tmp_path_factory.mktemp("book")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)}
     built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
     assert built.returncode == 0, built.stderr
     assert "not included in the" not in built.stderr
-    for page in tmp_path.rglob("*.html"):
+    return folder
+
+
+def test_the_book_is_whole(book: Path) -> None:
+    """It is built without a warning, has the help of every command, and asks no network for anything."""
+    text = (book / "reference" / "commands.html").read_text()
+    assert [command for command in COMMANDS if f"packer {command} [OPTIONS]" not in text] == []
+    for page in book.rglob("*.html"):
         assert re.findall(r"<(?:script|link|img)[^>]* (?:src|href)=\"https?:[^>]*", page.read_text()) == [], page
-    assert "packer convert [OPTIONS]" in (tmp_path / "reference" / "commands.html").read_text()
+
+
+def test_the_book_is_searched_from_a_file(book: Path) -> None:
+    """Opened without a server, in a browser, the search finds the class that a word stands for."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="there is no playwright")
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("there is no chromium")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        tab = browser.new_page()
+        wrong: list[str] = []
+        tab.on("pageerror", lambda error: wrong.append(str(error)))
+        tab.goto((book / "how" / "dataset.html").as_uri())
+        tab.click("input.md-search__input")
+        tab.keyboard.type("voxel")
+        tab.wait_for_selector(".md-search-result__item", timeout=20_000)
+        assert "VoxelSample" in tab.inner_text(".md-search-result__list")
+        browser.close()
+    assert wrong == []
 
 
 def test_words_are_spelt_right() -> None:

@@ -4,6 +4,7 @@ if (location.protocol === "file:") {
   window.Worker = class extends EventTarget {
     constructor(url) {
       super()
+      const base = new URL(url, document.baseURI)
       const frame = document.createElement("iframe")
       frame.hidden = true
       frame.srcdoc = "<!doctype html><title>search</title>"
@@ -15,14 +16,14 @@ if (location.protocol === "file:") {
         const inner = frame.contentWindow
         const load = source => new Promise((done, failed) => {
           const script = inner.document.createElement("script")
-          script.src = new URL(source, url)
+          script.src = new URL(source, base)
           script.onload = done
           script.onerror = failed
           inner.document.body.append(script)
         })
         inner.importScripts = (...sources) => sources.reduce((before, source) => before.then(() => load(source)), Promise.resolve())
         inner.postMessage = data => this.dispatchEvent(new MessageEvent("message", { data }))
-        load(url).then(() => {
+        load(base).then(() => {
           ready = true
           waiting.forEach(deliver)
         })
