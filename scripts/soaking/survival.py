@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -15,7 +15,7 @@ from packer.codecs import compiled
 from packer.errors import PackerError, UsageError
 from packer.format.schema import Field
 from packer.verify import verify
-from readers import Crop, Loader, PackedDataset, PointSample, Ragged
+from readers import Crop, Loader, PackedDataset, PointSample, Ragged, VoxelSample, Windows
 from soaking import in_child
 from soaking.mutations import mutate
 
@@ -48,7 +48,7 @@ def read_all_ways(folder: Path, parts: bool = True) -> str:
     """Read all of a dataset in every way there is; returns `right`, or `refused` if an error of our own said why not.
 
     Args:
-        parts: parts of samples too (crops, points, regions), which takes as long as all else.
+        parts: parts of samples too (crops, points, voxels, windows, regions), which takes as long as all else.
 
     Raises:
         AssertionError: another error came, or a batch has not the shape that the schema says.
@@ -67,7 +67,7 @@ def read_all_ways(folder: Path, parts: bool = True) -> str:
         lambda: _names(dataset),
     ]
     if parts:
-        ways += [lambda: _parts(folder), lambda: _regions(checked)]
+        ways += [lambda: _parts(folder), lambda: _windows(folder), lambda: _regions(checked)]
     refused = 0
     for way in ways:
         try:
@@ -97,12 +97,14 @@ def _check_batch(batch: dict[str, Any], dataset: PackedDataset, count: int) -> N
     """Whether a batch, damaged or not, has the shapes that the schema says."""
     for name, field in dataset.fields.items():
         value = batch[name]
-        if isinstance(value, Ragged):
-            assert len(value.offsets) == count + 1, f"{name} has {len(value.offsets)} offsets"
-        else:
-            assert len(value) == count, f"{name} has {len(value)} samples"
+        _check_count(name, value, count)
         if isinstance(value, torch.Tensor):
             assert value[0].numel() == field.fixed_bytes // field.itemsize, f"{name} has shape {value.shape}"
+
+
+def _check_count(name: str, value: Any, count: int) -> None:
+    found = len(value.offsets) - 1 if isinstance(value, Ragged) else len(value)
+    assert found == count, f"{name} has {found} samples"
 
 
 def _loaded(dataset: PackedDataset, threads: int, shuffle: bool | str) -> None:
@@ -114,18 +116,32 @@ def _loaded(dataset: PackedDataset, threads: int, shuffle: bool | str) -> None:
 
 
 def _parts(folder: Path) -> None:
-    """Crops and subsets of points of every field that can be read like this."""
+    """Crops, subsets of points and voxels of every field that can be read like this."""
 
     def read(item: tuple[int, Field]) -> None:
         number, field = item
-        parts: dict[str, Any] = {}
+        parts: list[dict[str, Any]] = []
         if field.kind == "image" and None not in field.shape[2:]:
-            parts["crop"] = Crop(1, of=field.name)
+            parts = [{"crop": Crop(1, of=field.name)}]
         elif field.shape[:1] == (None,) and field.kind == "array":
-            parts["sample_points"] = PointSample(7, fields=[field.name])
-        else:
-            return
-        _cut(PackedDataset(folder, field.name, verify=number % 2 == 1, **parts))
+            parts = [{"sample_points": PointSample(7, fields=[field.name])}]
+            if field.shape[1:] == (3,):
+                parts.append({"sample_points": VoxelSample(0.5, of=field.name)})
+        for part in parts:
+            _cut(PackedDataset(folder, field.name, verify=number % 2 == 1, **part))
+
+    _each(read, enumerate(PackedDataset(folder).fields.values()))
+
+
+def _windows(folder: Path) -> None:
+    """Windows of every array, with and without steps beyond the ends of its samples."""
+
+    def read(item: tuple[int, Field]) -> None:
+        number, field = item
+        if field.kind == "array" and field.shape and None not in field.shape[1:]:
+            pad: Literal["zero"] | None = "zero" if number % 2 else None
+            windows = Windows({field.name: [-1, 0, 3]}, stride=2, pad=pad)
+            _cut(PackedDataset(folder, field.name, windows=windows, verify=number % 3 == 0, extras=["step"]))
 
     _each(read, enumerate(PackedDataset(folder).fields.values()))
 
@@ -143,7 +159,7 @@ def _cut(dataset: PackedDataset) -> None:
         _each(read, range(0, _read(dataset), 2))
     finally:
         for name, value in dataset[sound].items():
-            assert len(value) == len(sound), f"{name} has {len(value)} samples"
+            _check_count(name, value, len(sound))
 
 
 def _regions(dataset: PackedDataset) -> None:
