@@ -9,9 +9,9 @@ from pathlib import Path
 from packer.errors import DamagedError, DatasetError
 from packer.format import manifest as manifests
 from packer.format.column_index import ColumnIndex
-from packer.format.manifest import Manifest
+from packer.format.manifest import Manifest, total_of
 from packer.format.names import Names
-from packer.format.shard import Shard, stored_bytes
+from packer.format.shard import Shard, column_totals
 from readers.extras import NAME, NameReader
 from readers.fields import FixedCoded, FixedRaw, Varied
 from readers.readahead import Advisor
@@ -62,7 +62,7 @@ class Opened:
                     shard.index(number, field, entry.samples) for shard, entry in zip(self.shards, entries, strict=True)
                 ]
                 if lease is None:
-                    _check_stored(folder, manifest, field.name, indexes)
+                    _check_bytes(folder, manifest, field.name, indexes)
                 self.places[field.name] = Places(field, indexes, self.memory)
         self.readers: dict[str, WholeReader] = {name: _reader(self.places[name]) for name in fields}
         if NAME in extras:
@@ -84,13 +84,17 @@ def _check_not_replaced(folder: Path, manifest: Manifest) -> None:
         raise DatasetError(f"{folder}: the dataset was replaced since it was opened; open it anew")
 
 
-def _check_stored(folder: Path, manifest: Manifest, field: str, indexes: Sequence[ColumnIndex]) -> None:
-    """Raise DamagedError if the shards do not hold as many bytes of a field as the manifest says."""
-    held, said = sum(map(stored_bytes, indexes)), manifest.columns[field].stored
+def _check_bytes(folder: Path, manifest: Manifest, field: str, indexes: Sequence[ColumnIndex]) -> None:
+    """Raise DamagedError if the shards do not hold as many bytes of a field as the manifest says.
+
+    Memory is taken by the raw ones before a sample is looked at.
+    """
+    held, said = total_of(map(column_totals, indexes)), manifest.columns[field]
     if held != said:
         raise DamagedError(
-            f"{folder}: field {field!r}: the shards hold {held:,} bytes, the manifest says {said:,}: a shard was "
-            "replaced, or the manifest is wrong; run `packer verify`, then `packer repair`"
+            f"{folder}: field {field!r}: the shards hold {held.raw:,} bytes, stored in {held.stored:,}; the "
+            f"manifest says {said.raw:,}, stored in {said.stored:,}: a shard was replaced, or an index "
+            "or the manifest is wrong; run `packer verify`, then `packer repair`"
         )
 
 

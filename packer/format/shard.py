@@ -201,15 +201,9 @@ class Shard:
 
 def column_totals(index: ColumnIndex) -> ColumnTotals:
     """Return the bytes of one column of one shard: as arrays, and as frames on disk."""
-    field = index.field
+    field, chunks = index.field, index.arrays["chunks"]
     raw = int(index.arrays["sample_offsets"][-1]) if field.is_ragged else index.samples * field.fixed_bytes
-    return ColumnTotals(raw=raw, stored=stored_bytes(index))
-
-
-def stored_bytes(index: ColumnIndex) -> int:
-    """Return the bytes of all frames of one column of one shard."""
-    chunks = index.arrays["chunks"]
-    return int(chunks[-1, 2]) if len(chunks) else 0
+    return ColumnTotals(raw=raw, stored=int(chunks[-1, 2]) if len(chunks) else 0)
 
 
 def open_file(path: Path) -> int:

@@ -347,6 +347,7 @@ def test_fields_that_cannot_be_cropped_are_refused_at_once(packed: Path) -> None
         (Crop(size=2, of="hr"), "no field 'hr' is read; there are x"),
         (Crop(size=2, of="lr", aligned={"caption": 1}), "'caption' is text"),
         (Crop(size=2, of="x"), r"'x' is array of shape \[5\]"),
+        (Crop(size=2, of="lr", axes=(1, 2)), r"stored as \(H, W, C\); its rows and columns are the axes 0 and 1"),
         (Crop(size=2, of="lr", at=[[0, 0]]), "1 places for 60 samples"),
     ):
         with pytest.raises(UsageError, match=message):

@@ -481,7 +481,15 @@ def test_what_is_no_mix_is_refused(tmp_path: Path, datasets: list[PackedDataset]
     ):
         with pytest.raises(UsageError, match=said):
             Mix(*arguments)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="dataset 1 has no samples: PackedDataset"):
+        Mix({one: 1, PackedDataset(one.path, windows=Windows({"cloud": range(99)})): 1})
+    with DatasetWriter(tmp_path / "taken") as writer:
+        writer.add({"dataset": np.int64(1)})
+    with pytest.raises(UsageError, match="there is a field 'dataset' already"):
+        Mix({PackedDataset(tmp_path / "taken"): 1}, extras=("dataset",))
     mix = Mix({one: 1, other: 2})
+    with pytest.raises(UsageError, match="asked for by number, not by the name '0/3'"):
+        mix["0/3"]  # type: ignore[index]
     for how in ({"shuffle": "block"}, {"sampler": [1]}, {"window": 5}):
         with pytest.raises(UsageError, match=r"Mix has an order of its own|window is for"):
             Loader(mix, **how)  # type: ignore[arg-type]

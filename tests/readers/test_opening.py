@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 from packer.append import append
-from packer.errors import DamagedError, DatasetError
+from packer.errors import DamagedError, DatasetError, UsageError
+from packer.format.btree import walk
+from packer.format.layout import column_key
 from packer.writer import DatasetWriter
-from readers import PackedDataset
+from readers import Loader, PackedDataset
 
 pytest.importorskip("resource")
 
@@ -128,5 +130,32 @@ def test_a_compressed_shard_of_another_dataset_is_refused(tmp_path: Path) -> Non
     shard = Path("shards/00000.lmdb")
     assert (tmp_path / "old" / shard).stat().st_size == (tmp_path / "new" / shard).stat().st_size
     (tmp_path / "new" / shard).replace(tmp_path / "old" / shard)
-    with pytest.raises(DamagedError, match=r"field 'x': the shards hold .* bytes, the manifest says"):
+    with pytest.raises(DamagedError, match=r"field 'x': the shards hold 32,000 bytes, stored in .*; the manifest says"):
         PackedDataset(tmp_path / "old")[0]
+
+
+def test_sizes_that_an_index_makes_up_are_refused(tmp_path: Path) -> None:
+    """Before memory is taken by them: a block shuffle makes room by the mean size of samples."""
+    with DatasetWriter(tmp_path / "d", codec="zstd") as writer:
+        for number in range(40):
+            writer.add({"x": np.full(number % 5, number)})
+    shard = tmp_path / "d/shards/00000.lmdb"
+    data = bytearray(shard.read_bytes())
+    sizes = {value.key: value for value in walk(memoryview(bytes(data)), 4096, "")}[column_key(0, "sample_offsets")]
+    end = sizes.offset + sizes.size
+    data[end - 8 : end] = (2**61).to_bytes(8, "little")
+    shard.write_bytes(data)
+    dataset = PackedDataset(tmp_path / "d")
+    assert (dataset.fields["x"].frame.samples or 1) > 1
+    with pytest.raises(DamagedError, match=r"field 'x': the shards hold 2,305,843,009,213,693,952 bytes"):
+        next(iter(Loader(dataset, 4, shuffle="block")))
+
+
+def test_arguments_that_cannot_be(tmp_path: Path) -> None:
+    """No field at all, and a cache for what is no URL, are refused when the dataset is made."""
+    path = pack(tmp_path / "d", range(2))
+    with pytest.raises(UsageError, match=r"no field is named; .*d has x"):
+        PackedDataset(path, fields=[])
+    for options in ({"cache": tmp_path / "c"}, {"cache_bytes": 9}):
+        with pytest.raises(UsageError, match="is a folder: cache and cache_bytes are for datasets behind a URL"):
+            PackedDataset(path, **options)  # type: ignore[arg-type]

@@ -142,6 +142,17 @@ def test_nothing_is_decoded_of_an_uncompressed_picture(
     assert decoded == []
 
 
+@pytest.mark.parametrize("ragged", [False, True])
+def test_a_region_of_more_bands_than_are_decoded_at_once(
+    tmp_path: Path, picture: NDArray[np.uint8], decoded: list[int], ragged: bool
+) -> None:
+    """Bands are decoded some at a time, each once, and rows come in the order asked whichever band holds them."""
+    ds = PackedDataset(_packed(tmp_path, picture, "zstd", ragged))
+    region = ds.read("first", "x", columns=slice(400, 450, 3))
+    assert np.array_equal(region.permute(1, 2, 0), picture[:, 400:450:3])
+    assert len(decoded) == -(-HEIGHT // BAND)
+
+
 def test_a_region_is_the_callers_own(tmp_path: Path, picture: NDArray[np.uint8]) -> None:
     """Writing to a region changes nothing that is read later."""
     for codec in ("none", "zstd"):
