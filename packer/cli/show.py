@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 #: Samples shown where nobody says how many, and the most that a sheet is drawn of.
 _ON_A_PAGE, _ON_A_SHEET = 2000, 12
 _MOST_ON_A_SHEET = 400
+#: Bytes of an array that is read whole.
+_WHOLE = 2**28
 
 
 @click.command()
@@ -52,7 +54,8 @@ def show(
     thumbnails with a search by name, split and class. A click shows a sample large: pictures down to their pixels, and
     in turn at one place, such as lr and hr; clouds that turn with the mouse; clips that play; texts. Tables tell of
     fields, codecs, the spread of values by channel, the plan and the shards. What is large is reduced in the page, and
-    says so: pictures to 1024 pixels, clips to 160 pixels and 48 frames, clouds to 20,000 points.
+    says so: pictures to 1024 pixels, clips to 160 pixels and 48 frames, clouds to 20,000 points, and any array of more
+    than 256 MiB to some of its rows.
 
     On a sheet, images of one sample stand side by side at one scale, clouds are drawn from two sides with their
     colours, arrays as images or curves, numbers and names above.
@@ -78,7 +81,7 @@ def show(
         if max(wanted, len(names)) > _MOST_ON_A_SHEET:
             raise click.UsageError(f"a sheet has {_MOST_ON_A_SHEET} samples at most; a page, -o page.html, has more")
         numbers = chosen_numbers(opened, wanted, names, seed)
-        write_sheet(output, opened.manifest.fields, [read_sample(opened, number) for number in numbers])
+        write_sheet(output, opened.manifest.fields, list(map(SampleReader(opened), numbers)))
         shown = len(numbers)
     if not is_quiet():
         left_out = f" of {len(numbers):,}; --page-size makes room for more" if shown < len(numbers) else ""
@@ -89,7 +92,7 @@ def _write_page(output: Path, dataset: PackedDataset, numbers: Sequence[int], li
     from packer.cli.info import describe
     from packer.cli.show_page import samples_measured, write_page
 
-    read = partial(read_sample, dataset)
+    read = SampleReader(dataset)
     with progress("drawing") as shown:
         shown.start(len(numbers))
         measured = [read(number) for number in chosen_numbers(dataset, samples_measured(dataset.manifest))]
@@ -120,16 +123,42 @@ def chosen_numbers(dataset: PackedDataset, count: int, names: Sequence[str] = ()
     return [int(number) for number in numbers]
 
 
-def read_sample(dataset: PackedDataset, number: int) -> Sample:
-    """Return a sample as it is drawn.
+class SampleReader:
+    """Reads samples as they are drawn: of an array that is larger than `_WHOLE` some rows alone, evenly spread."""
 
-    Raises:
-        DamagedError: a shard or the table of names cannot be read.
-    """
-    from packer.cli.show_views import Sample
+    def __init__(self, dataset: PackedDataset) -> None:
+        self._dataset = dataset
+        arrays = [field for field in dataset.fields.values() if field.kind == "array" and field.shape]
+        some_large = any(dataset.manifest.columns[field.name].raw > _WHOLE for field in arrays)
+        self._shapes = {field.name: dataset.shapes(field.name) for field in arrays} if some_large else {}
 
-    values = {name: _array(value, dataset.fields[name].kind) for name, value in dataset[number].items()}
-    return Sample(number, None if dataset.names is None else dataset.names[number], values)
+    def __call__(self, number: int) -> Sample:
+        """Return the sample of a number.
+
+        Raises:
+            DamagedError: a shard or the table of names cannot be read.
+        """
+        from packer.cli.show_views import Sample
+
+        dataset = self._dataset
+        shapes = {name: tuple(shape[number].tolist()) for name, shape in self._shapes.items()}
+        steps = self._steps(shapes)
+        if steps:
+            every = {name: slice(None, None, steps[shape[0]]) for name, shape in shapes.items() if shape[0] in steps}
+            found = {name: dataset.read(number, name, rows=every.get(name)) for name in dataset.fields}
+        else:
+            shapes, found = {}, dataset[number]
+        values = {name: _array(value, dataset.fields[name].kind) for name, value in found.items()}
+        return Sample(number, None if dataset.names is None else dataset.names[number], values, shapes)
+
+    def _steps(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[int, int]:
+        """Return which of its rows to read, one in so many, by their number: what belongs to a row stays together."""
+        steps: dict[int, int] = {}
+        for name, shape in shapes.items():
+            step = -(-self._dataset.fields[name].itemsize * math.prod(shape) // _WHOLE)
+            if step > 1:
+                steps[shape[0]] = max(step, steps.get(shape[0], 1))
+        return steps
 
 
 def _array(value: Any, kind: str) -> Any:

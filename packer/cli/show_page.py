@@ -29,6 +29,7 @@ from packer.cli.show_views import (
     first_matrix,
     pixels,
     real,
+    size_of,
     value_text,
     views,
 )
@@ -174,11 +175,15 @@ def cell(view: View, sample: Sample) -> str | dict[str, Any]:
     if view.kind == "value":
         return value_text(values)
     if view.kind == "text":
-        return {"text": counted(len(values), "letter"), "letters": values[:_MOST_LETTERS]}
-    if view.kind == "cloud":
-        return {"text": counted(len(values), "point"), **_cloud(view, sample)}
-    draw = {"curves": _curves, "clip": _clip, "image": _picture, "grid": _grid}[view.kind]
-    return {"text": " x ".join(map(str, values.shape)), **draw(values)}
+        return {"text": size_of(view, sample), "letters": values[:_MOST_LETTERS]}
+    draw = {"curves": _curves, "clip": _clip, "image": _picture, "grid": _grid}
+    drawn = _cloud(view, sample) if view.kind == "cloud" else draw[view.kind](values)
+    shape = sample.shapes.get(view.field)
+    if drawn and shape and shape[0] > len(values):
+        drawn["note"] = f"of {len(values):,} rows of it: {drawn.get('note', '')}".rstrip(": ")
+        if view.kind == "image" or len(shape) == 2 and "size" in drawn:
+            drawn.update(size=shape[:2], exact=False)  # in its own proportions
+    return {"text": size_of(view, sample), **drawn}
 
 
 def _picture(values: NDArray[Any]) -> dict[str, Any]:

@@ -19,10 +19,11 @@ from packer.cli.show_views import (
     first_matrix,
     pixels,
     real,
+    size_of,
     value_text,
     views,
 )
-from packer.cli.tables import counted, printable, shortened
+from packer.cli.tables import printable, shortened
 from packer.errors import UsageError
 from packer.format.schema import FieldSpec
 
@@ -112,8 +113,7 @@ def draw_flat(axes: Any, view: View, sample: Sample) -> None:
         _draw_grid(axes, values)
     else:
         _draw_curves(axes, values)
-    size = counted(len(values), "letter") if view.kind == "text" else " x ".join(map(str, values.shape))
-    axes.set_title(shortened(f"{view.field}  {size}", 40), pad=2, **_SMALL)
+    axes.set_title(shortened(f"{view.field}  {size_of(view, sample)}", 40), pad=2, **_SMALL)
 
 
 def draw_cloud(axes: Any, view: View, sample: Sample, side: int) -> None:
@@ -128,9 +128,7 @@ def draw_cloud(axes: Any, view: View, sample: Sample, side: int) -> None:
         colours = cloud_colours(view, sample, kept, points)[order]
         axes.scatter(across[order], up[order], s=size, c=colours, linewidths=0)
     also = f" with {', '.join(view.others)}" if view.others else ""
-    axes.set_title(
-        shortened(f"{view.field}  {counted(len(sample.values[view.field]), 'point')}{also}", 40), pad=2, **_SMALL
-    )
+    axes.set_title(shortened(f"{view.field}  {size_of(view, sample)}{also}", 40), pad=2, **_SMALL)
 
 
 def _draw_pixels(axes: Any, image: NDArray[np.uint8]) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.cli.tables import counted
 from packer.format.schema import FieldSpec
 
 Kind = Literal["image", "clip", "cloud", "curves", "grid", "text", "value"]
@@ -30,11 +31,16 @@ _LOW_TO_HIGH = np.array([[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 9
 
 @dataclass(frozen=True)
 class Sample:
-    """One sample: its number, its name or None, and its values by field: images as (H, W, C), text as str."""
+    """One sample: its number, its name or None, and its values by field: images as (H, W, C), text as str.
+
+    Attributes:
+        shapes: of the fields of which `values` may be some rows alone.
+    """
 
     number: int
     name: str | None
     values: dict[str, Any]
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -165,6 +171,15 @@ def cloud_colours(view: View, sample: Sample, kept: NDArray[Any], points: NDArra
     share = (wide - wide.min(initial=np.inf)) / ((np.ptp(wide) if len(wide) else 0.0) or 1.0)
     steps = np.linspace(0, 1, len(_LOW_TO_HIGH))
     return np.stack([np.interp(share, steps, channel) for channel in _LOW_TO_HIGH.T], axis=1)
+
+
+def size_of(view: View, sample: Sample) -> str:
+    """Return how large what is drawn is in the dataset: `9 letters`, `1,200 points`, `30 x 40 x 3`."""
+    values = sample.values[view.field]
+    if view.kind == "text":
+        return counted(len(values), "letter")
+    shape = sample.shapes.get(view.field, values.shape)
+    return counted(shape[0], "point") if view.kind == "cloud" else " x ".join(map(str, shape))
 
 
 def value_text(values: Any) -> str:

@@ -11,8 +11,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
-from packer.cli.show import chosen_numbers, read_sample
-from packer.cli.show_views import Sample, View, pixels, value_text, views
+from packer.cli import show
+from packer.cli.show import SampleReader, chosen_numbers
+from packer.cli.show_views import Sample, View, pixels, size_of, value_text, views
 from packer.convert import convert
 from packer.errors import MissingNameError, UsageError
 from packer.format.schema import FieldSpec
@@ -47,10 +48,26 @@ def test_samples_are_spread_or_drawn_or_named(packed, pairs):
     assert shown(packed, 100) == list(range(12))
     assert shown(packed, 5, seed=1) == shown(packed, 5, seed=1)
     assert len({tuple(shown(packed, 5, seed=n)) for n in range(5)}) > 1
-    found = [read_sample(PackedDataset(packed), number) for number in shown(packed, 12, ["008", "002"])]
+    found = list(map(SampleReader(PackedDataset(packed)), shown(packed, 12, ["008", "002"])))
     assert [(s.number, s.name) for s in found] == [(8, "008"), (2, "002")]
     np.testing.assert_array_equal(found[0].values["hr"], pairs.hr[8])
     np.testing.assert_array_equal(found[1].values["lr"], pairs.lr[2])
+
+
+def test_of_large_arrays_some_rows_are_read(tmp_path, monkeypatch):
+    """Evenly spread ones, the same of all that belongs to them; their true size is told, what is small stays whole."""
+    points = np.arange(300.0).reshape(100, 3)
+    with DatasetWriter(tmp_path / "d") as writer:
+        for n in (100, 10):
+            writer.add({"xyz": points[:n], "shade": np.arange(n), "wave": np.arange(8), "label": n, "text": "a"})
+    monkeypatch.setattr(show, "_WHOLE", 800)
+    large, small = map(SampleReader(PackedDataset(tmp_path / "d")), range(2))
+    np.testing.assert_array_equal(large.values["xyz"], points[::3])
+    np.testing.assert_array_equal(large.values["shade"], np.arange(0, 100, 3))
+    assert large.values["wave"].tolist() == list(range(8))
+    assert (large.values["label"], large.values["text"]) == (100, "a")
+    assert size_of(View("cloud", "xyz"), large) == "100 points"
+    np.testing.assert_array_equal(small.values["xyz"], points[:10])
 
 
 def test_names_that_are_not_there(packed, rows, tmp_path):
