@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _ON_A_PAGE, _ON_A_SHEET = 2000, 12
 _MOST_ON_A_SHEET = 400
 #: Bytes of an array that is read whole.
-_WHOLE = 2**28
+_WHOLE = 2**26
 
 
 @click.command()
@@ -55,7 +55,7 @@ def show(
     in turn at one place, such as lr and hr; clouds that turn with the mouse; clips that play; texts. Tables tell of
     fields, codecs, the spread of values by channel, the plan and the shards. What is large is reduced in the page, and
     says so: pictures to 1024 pixels, clips to 160 pixels and 48 frames, clouds to 20,000 points, and any array of more
-    than 256 MiB to some of its rows.
+    than 64 MiB to some of its rows.
 
     On a sheet, images of one sample stand side by side at one scale, clouds are drawn from two sides with their
     colours, arrays as images or curves, numbers and names above.

@@ -181,7 +181,7 @@ def cell(view: View, sample: Sample) -> str | dict[str, Any]:
     shape = sample.shapes.get(view.field)
     if drawn and shape and shape[0] > len(values):
         drawn["note"] = f"of {len(values):,} rows of it: {drawn.get('note', '')}".rstrip(": ")
-        if view.kind == "image" or len(shape) == 2 and "size" in drawn:
+        if view.kind == "image" or (len(shape) == 2 and "size" in drawn):
             drawn.update(size=shape[:2], exact=False)  # in its own proportions
     return {"text": size_of(view, sample), **drawn}
 
