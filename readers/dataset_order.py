@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import index
 from typing import Any
 
@@ -12,7 +12,6 @@ import numpy as np
 import torch
 import xxhash
 from numpy.typing import NDArray
-from torch.utils.data.distributed import DistributedSampler
 
 from packer.errors import UsageError
 from readers.arrays import Numbers
@@ -28,7 +27,6 @@ from readers.order import (
     Order,
     Repeated,
     Sequential,
-    Share,
     Shuffled,
     base,
     check_seed,
@@ -273,51 +271,3 @@ def _whole(numbers: Any, sampler: object) -> Numbers:
         return np.fromiter(map(index, numbers), dtype=np.int64)
     except TypeError as error:
         raise UsageError(f"{type(sampler).__name__} gives {numbers!r:.60}; sample numbers are expected") from error
-
-
-@dataclass
-class Place:
-    """Where a loader stands; its samplers may be told the epoch as well.
-
-    Attributes:
-        epoch: the present one, or the next.
-        done: samples of the order that were handed out on all ranks; batches, of a `BatchOrder`.
-        begun: the order of the present epoch, if it was begun with other weights of a mix.
-        is_chosen: whether somebody said where the next loop begins.
-    """
-
-    epoch: int = 0
-    done: int = 0
-    begun: Order | None = None
-    is_chosen: bool = False
-
-    def begin(self, epoch: int) -> None:
-        """Stand at the beginning of an epoch."""
-        self.epoch, self.done, self.begun = epoch, 0, None
-
-    def set_epoch(self, epoch: int) -> None:
-        """See `Loader.set_epoch`."""
-        if not (self.is_chosen and epoch == self.epoch):
-            self.begin(epoch)
-            self.is_chosen = True
-
-
-class EpochSampler(DistributedSampler[int]):
-    """A share of a loader's order as a torch sampler, for frameworks that take a loader apart or tell it the epoch.
-
-    As a DistributedSampler it says that ranks are taken care of.
-    """
-
-    def __init__(self, order: Order, place: Place, share: Share) -> None:
-        super().__init__(range(len(order)), share.world_size, share.rank, shuffle=False)  # type: ignore[arg-type]
-        self._order, self._place, self._share = order, place, share
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._share.numbers(self._order.epoch(self._place.epoch)).tolist())
-
-    def __len__(self) -> int:
-        return self._share.samples(len(self._order))
-
-    def set_epoch(self, epoch: int) -> None:
-        """See `Loader.set_epoch`."""
-        self._place.set_epoch(epoch)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, cast
 
@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data.distributed import DistributedSampler
 
 from packer.codecs.configs import LZ4
 from packer.errors import UsageError
@@ -27,8 +28,6 @@ from readers.arrays import Numbers
 from readers.dataset import PackedDataset
 from readers.dataset_order import (
     BatchOrder,
-    EpochSampler,
-    Place,
     SamplerOrder,
     block_samples,
     check_state,
@@ -334,6 +333,54 @@ class Loader(DataLoader[Any]):
                 touched = min(at_once, 2 * frames)
                 # The cache itself asks for twice what one call touches.
                 reader.keep(frame * max(frames + (1 + self.threads) * touched, 2 * touched + 2))
+
+
+@dataclass
+class Place:
+    """Where a loader stands; its samplers may be told the epoch as well.
+
+    Attributes:
+        epoch: the present one, or the next.
+        done: samples of the order that were handed out on all ranks; batches, of a `BatchOrder`.
+        begun: the order of the present epoch, if it was begun with other weights of a mix.
+        is_chosen: whether somebody said where the next loop begins.
+    """
+
+    epoch: int = 0
+    done: int = 0
+    begun: Order | None = None
+    is_chosen: bool = False
+
+    def begin(self, epoch: int) -> None:
+        """Stand at the beginning of an epoch."""
+        self.epoch, self.done, self.begun = epoch, 0, None
+
+    def set_epoch(self, epoch: int) -> None:
+        """See `Loader.set_epoch`."""
+        if not (self.is_chosen and epoch == self.epoch):
+            self.begin(epoch)
+            self.is_chosen = True
+
+
+class EpochSampler(DistributedSampler[int]):
+    """A share of a loader's order as a torch sampler, for frameworks that take a loader apart or tell it the epoch.
+
+    As a DistributedSampler it says that ranks are taken care of.
+    """
+
+    def __init__(self, order: Order, place: Place, share: Share) -> None:
+        super().__init__(range(len(order)), share.world_size, share.rank, shuffle=False)  # type: ignore[arg-type]
+        self._order, self._place, self._share = order, place, share
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._share.numbers(self._order.epoch(self._place.epoch)).tolist())
+
+    def __len__(self) -> int:
+        return self._share.samples(len(self._order))
+
+    def set_epoch(self, epoch: int) -> None:
+        """See `Loader.set_epoch`."""
+        self._place.set_epoch(epoch)
 
 
 def _order(
