@@ -288,18 +288,22 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
         Args:
             passing: settings that may differ.
         """
+        follows = None
         for name in {**self.settings, **other.settings}:
             was, now = self.settings.get(name), other.settings.get(name)
             if was != now and name not in passing:
                 shown = (self.shown.get(name, was), other.shown.get(name, now))
-                return f"{name} was {_short(shown[0])} and is now {_short(shown[1])}"
+                if shown[0] != shown[1]:
+                    return f"{name} was {_short(shown[0])} and is now {_short(shown[1])}"
+                # The same was asked for: that it came to something else follows from the files.
+                follows = f"{name} {_short(shown[0])} comes to something else now"
         held = {path: rest for path, *rest in self.files}
         for path, *rest in other.files:
             if path not in held:
                 return f"{path} is new"
             if held.pop(path) != rest:
                 return f"{path} has changed"
-        return f"{next(iter(held))} is gone" if held else None
+        return f"{next(iter(held))} is gone" if held else follows
 
     def harmless(self, other: State, finished: bool) -> tuple[str, ...]:
         """Settings in which another conversion may differ and would have made the same of what is finished here.

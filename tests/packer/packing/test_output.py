@@ -246,6 +246,16 @@ def test_differences_between_sources(files, words):
     assert state().difference(State(shards=2, settings={"codec": "lz4"}, files=files)) == words
 
 
+@pytest.mark.parametrize(("time", "words"), [(101, "/a.png has changed"), (100, "--shard-size 1MB comes to something")])
+def test_what_follows_from_the_files_is_not_said_of_an_option(time, words):
+    """Where the same was asked for and came to something else, the file that changed is named, if one did."""
+    was, now = (
+        State(shards=2, settings={"--shard-size": starts}, files=[("/a.png", 10, at)], shown={"--shard-size": "1MB"})
+        for starts, at in (([0, 5], 100), ([0, 6], time))
+    )
+    assert was.difference(now).startswith(words)
+
+
 def test_source_files_are_noted_by_size_and_time(tmp_path):
     """Path, size and time of change in nanoseconds."""
     path = tmp_path / "a.png"
