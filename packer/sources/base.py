@@ -11,7 +11,8 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn, TypeVar
+from copy import copy
+from typing import Any, NoReturn, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -178,6 +179,38 @@ class Source(ABC):
     def notes(self) -> list[str]:
         """Return the sentences that the plan shows: markers found, files left out, conversions made."""
         return []
+
+
+class DerivedSource(Source):
+    """Another source with something added or changed: all that a subclass does not change is as it is there."""
+
+    def __init__(self, source: Source) -> None:
+        self.kind, self.fields = source.kind, source.fields
+        self._adopt(source)
+
+    def _adopt(self, source: Source) -> None:
+        self._source = source
+        self.names, self.splits, self.constants = source.names, source.splits, source.constants
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def shapes(self, field: str) -> NDArray[np.int64] | None:
+        return self._source.shapes(field)
+
+    def part(self, start: int, stop: int) -> Self:
+        part = copy(self)
+        part._adopt(self._source.part(start, stop))
+        return part
+
+    def files(self) -> list[str]:
+        return self._source.files()
+
+    def provenance(self) -> dict[str, Any]:
+        return self._source.provenance()
+
+    def notes(self) -> list[str]:
+        return self._source.notes()
 
 
 def count(block: Block) -> int:

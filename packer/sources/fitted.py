@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
 from packer.format.schema import Field, FieldSpec
-from packer.sources.base import Block, Source
+from packer.sources.base import Block, DerivedSource, Source
 
 
-class FittedSource(Source):
+class FittedSource(DerivedSource):
     """`source` with the fields of a dataset: what is ragged there may have one shape here.
 
     Args:
@@ -25,37 +24,20 @@ class FittedSource(Source):
 
     def __init__(self, source: Source, fields: Sequence[Field]) -> None:
         check_fits(source.fields, fields)
-        self.kind = source.kind
+        super().__init__(source)
         self.fields = tuple(fields)
-        self.names, self.splits, self.constants = source.names, source.splits, source.constants
-        self._source = source
         self._shapes = {spec.name: spec.shape for spec in source.fields}
-
-    def __len__(self) -> int:
-        return len(self._source)
 
     def shapes(self, field: str) -> NDArray[np.int64] | None:
         shape = self._shapes[field]
         if None in shape:
-            return self._source.shapes(field)
+            return super().shapes(field)
         return np.broadcast_to(np.array(shape, np.int64), (len(self), len(shape)))
-
-    def part(self, start: int, stop: int) -> FittedSource:
-        return FittedSource(self._source.part(start, stop), self.fields)  # type: ignore[arg-type]  # they are Fields
 
     def read(self) -> Iterator[Block]:
         ragged = {field.name for field in self.fields if field.is_ragged}
         for block in self._source.read():
             yield {name: list(values) if name in ragged else values for name, values in block.items()}
-
-    def files(self) -> list[str]:
-        return self._source.files()
-
-    def provenance(self) -> dict[str, Any]:
-        return self._source.provenance()
-
-    def notes(self) -> list[str]:
-        return self._source.notes()
 
 
 def check_fits(specs: Sequence[FieldSpec], fields: Sequence[FieldSpec]) -> None:

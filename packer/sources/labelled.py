@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
-from packer.sources.base import Block, Source, count
+from packer.sources.base import Block, DerivedSource, Source, count
 
 #: Name of the field that is made.
 FIELD = "label"
@@ -22,7 +22,7 @@ FIELD = "label"
 _SHOWN = 5
 
 
-class LabelledSource(Source):
+class LabelledSource(DerivedSource):
     """The samples of a source, and for each the number of its class, int64.
 
     The class is the first folder of the sample's name. Classes are numbered in the plain order of their names. A
@@ -56,24 +56,14 @@ class LabelledSource(Source):
         self._empty = [name for name in self.classes if name not in held]
         numbers = {name: number for number, name in enumerate(self.classes)}
         self._labels: NDArray[np.int64] = np.array([numbers[folder] for folder in folders], np.int64)
-        self._adopt(source)
-
-    def _adopt(self, source: Source) -> None:
-        self._source = source
-        self.kind, self.names, self.splits = source.kind, source.names, source.splits
-        self.constants = source.constants
+        super().__init__(source)
         self.fields = (*source.fields, FieldSpec(name=FIELD, dtype="int64"))
 
-    def __len__(self) -> int:
-        return len(self._labels)
-
     def shapes(self, field: str) -> NDArray[np.int64] | None:
-        return None if field == FIELD else self._source.shapes(field)
+        return None if field == FIELD else super().shapes(field)
 
-    def part(self, start: int, stop: int) -> LabelledSource:
-        part = object.__new__(LabelledSource)
-        part.__dict__.update(self.__dict__)
-        part._adopt(self._source.part(start, stop))
+    def part(self, start: int, stop: int) -> Self:
+        part = super().part(start, stop)
         part._labels = self._labels[start:stop].copy()
         return part
 
@@ -84,17 +74,14 @@ class LabelledSource(Source):
             yield {**block, FIELD: self._labels[at:end]}
             at = end
 
-    def files(self) -> list[str]:
-        return self._source.files()
-
     def provenance(self) -> dict[str, Any]:
-        return {**self._source.provenance(), "classes": self.classes}
+        return {**super().provenance(), "classes": self.classes}
 
     def notes(self) -> list[str]:
         empty = [f"no sample is of class {', '.join(self._empty[:_SHOWN])}{_more(self._empty)}; its folder counts"]
         classes = f"{', '.join(self.classes[:_SHOWN])}{_more(self.classes)}"
         made = f"field {FIELD} is the number of the folder, from 0, of {len(self.classes):,} classes: {classes}"
-        return [*self._source.notes(), made, *(empty if self._empty else [])]
+        return [*super().notes(), made, *(empty if self._empty else [])]
 
 
 def _more(names: Sequence[str]) -> str:

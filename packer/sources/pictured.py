@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from packer.errors import UsageError
 from packer.format.schema import FieldSpec
-from packer.sources.base import Block, LargeArray, Source
+from packer.sources.base import Block, DerivedSource, LargeArray, Source
 
 #: Channels of a picture at most: red, green, blue and alpha.
 MOST_CHANNELS = 4
 
 
-class PicturedSource(Source):
+class PicturedSource(DerivedSource):
     """The samples of a source, in which the fields `names` are of kind `image`: (H, W) or (H, W, C).
 
     Raises:
@@ -31,44 +31,20 @@ class PicturedSource(Source):
         specs = {spec.name: spec for spec in source.fields}
         if unknown := [name for name in names if name not in specs]:
             raise UsageError(f"--image {unknown[0]}: there is no such field; fields are {', '.join(specs)}")
-        self._pictures = {name: _picture(specs[name]) for name in names}
         #: Fields that get an axis of one channel.
         self._gray = {name for name in names if len(specs[name].shape) == 2}
-        self._adopt(source)
-
-    def _adopt(self, source: Source) -> None:
-        self._source = source
-        self.kind, self.names, self.splits = source.kind, source.names, source.splits
-        self.constants = source.constants
-        self.fields = tuple(self._pictures.get(spec.name, spec) for spec in source.fields)
-
-    def __len__(self) -> int:
-        return len(self._source)
+        super().__init__(source)
+        self.fields = tuple(_picture(spec) if spec.name in names else spec for spec in source.fields)
 
     def shapes(self, field: str) -> NDArray[np.int64] | None:
-        shapes = self._source.shapes(field)
+        shapes = super().shapes(field)
         if shapes is None or field not in self._gray:
             return shapes
         return np.append(shapes, np.ones((len(shapes), 1), np.int64), axis=1)
 
-    def part(self, start: int, stop: int) -> PicturedSource:
-        part = object.__new__(PicturedSource)
-        part.__dict__.update(self.__dict__)
-        part._adopt(self._source.part(start, stop))
-        return part
-
     def read(self) -> Iterator[Block]:
         for block in self._source.read():
             yield {name: _with_channel(values) if name in self._gray else values for name, values in block.items()}
-
-    def files(self) -> list[str]:
-        return self._source.files()
-
-    def provenance(self) -> dict[str, Any]:
-        return self._source.provenance()
-
-    def notes(self) -> list[str]:
-        return self._source.notes()
 
 
 def _picture(spec: FieldSpec) -> FieldSpec:

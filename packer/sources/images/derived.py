@@ -19,14 +19,14 @@ from PIL import Image
 
 from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
-from packer.sources.base import Block, Source
+from packer.sources.base import Block, DerivedSource, Source
 from packer.sources.images.source import BLOCK_BYTES, ImageSource
 
 #: Name of the field that is made.
 FIELD = "lr"
 
 
-class DownscaledSource(Source):
+class DownscaledSource(DerivedSource):
     """The pictures of a source of one field, and each of them `factor` times as small, in front.
 
     Args:
@@ -40,6 +40,7 @@ class DownscaledSource(Source):
     """
 
     names: Sequence[str]
+    _source: ImageSource
 
     def __init__(self, source: ImageSource, factor: int, kernel: str = "pillow") -> None:
         if factor < 2:
@@ -56,27 +57,21 @@ class DownscaledSource(Source):
             what = f"{spec.dtype} with {spec.shape[2]} channels"
             raise SourceError(f"field {spec.name!r}: --downscale is for 8-bit gray and RGB, not {what}; see --mode")
         _check_sides(source, spec.name, factor)
-        self.kind, self.names = source.kind, source.names
-        self._source, self._factor, self._kernel, self._large = source, factor, kernel, spec.name
+        super().__init__(source)
+        self._factor, self._kernel, self._large = factor, kernel, spec.name
         sides = tuple(None if side is None else side // factor for side in spec.shape[:2])
         small = FieldSpec(name=FIELD, dtype="uint8", kind="image", shape=sides + spec.shape[2:])
         self.fields = (small, spec)
-        self.sizes = {FIELD: source.sizes[spec.name] // factor, spec.name: source.sizes[spec.name]}
 
-    def __len__(self) -> int:
-        return len(self._source)
+    @property
+    def sizes(self) -> dict[str, NDArray[np.int32]]:
+        """Height and width of every picture by field, (n, 2)."""
+        large = self._source.sizes[self._large]
+        return {FIELD: large // self._factor, self._large: large}
 
     def shapes(self, field: str) -> NDArray[np.int64]:
         shapes = self._source.shapes(self._large)
         return shapes // np.array([self._factor, self._factor, 1]) if field == FIELD else shapes
-
-    def part(self, start: int, stop: int) -> DownscaledSource:
-        part = object.__new__(DownscaledSource)
-        part.__dict__.update(self.__dict__)
-        part._source = self._source.part(start, stop)
-        part.names = part._source.names
-        part.sizes = {name: some[start:stop].copy() for name, some in self.sizes.items()}
-        return part
 
     def read(self) -> Iterator[Block]:
         for block in self._source.read():
@@ -85,16 +80,13 @@ class DownscaledSource(Source):
             small = smaller if self.fields[0].is_ragged else np.stack(smaller)
             yield {FIELD: small, self._large: images}
 
-    def files(self) -> list[str]:
-        return self._source.files()
-
     def provenance(self) -> dict[str, Any]:
         kernel = {} if self._kernel == "pillow" else {"kernel": self._kernel}
-        return {**self._source.provenance(), "downscale": self._factor, **kernel}
+        return {**super().provenance(), "downscale": self._factor, **kernel}
 
     def notes(self) -> list[str]:
         made = f"field {FIELD} is made from {self._large}, {self._factor} times as small, by {_IN_WORDS[self._kernel]}"
-        return [*self._source.notes(), made]
+        return [*super().notes(), made]
 
 
 def _check_sides(source: ImageSource, field: str, factor: int) -> None:
