@@ -40,6 +40,12 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most // 2]}...{text[3 - most // 2 :]}"
 
 
+def first_few(things: list[str] | tuple[str, ...], most: int = 5, joined: str = ", ") -> str:
+    """Return the first of some things, as a message names them: `a, b, c, d, e and 12 more`."""
+    more = f" and {len(things) - most:,} more" if len(things) > most else ""
+    return f"{joined.join(things[:most])}{more}"
+
+
 class PackerError(Exception):
     """Base of all errors raised on purpose; `exit_status` is what the command line exits with."""
 

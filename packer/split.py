@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from packer.errors import UsageError
 from packer.format import manifest as manifests
 from packer.format.manifest import Manifest, kept_splits
 from packer.packing.output import dataset_lock
@@ -36,7 +37,8 @@ def split(
 
     Raises:
         DatasetError: there is no packed dataset, or it is damaged.
-        UsageError: a rule cannot be kept (the message says why), or something else is changing the dataset.
+        UsageError: a rule cannot be kept (the message says why), a split to drop is not there, or something else
+            is changing the dataset.
         WriteError: the folder cannot be written.
     """
     folder = Path(dataset)
@@ -46,7 +48,10 @@ def split(
     with dataset_lock(folder):
         manifest = manifests.read(folder)
         samples = Samples(manifest.samples, read_names(folder, manifest), manifest.origin)
-        held = {name: ranges for name, ranges in kept_splits(manifest).items() if name not in rules}
+        there = kept_splits(manifest)
+        if missing := [name for name, rule in rules.items() if rule is None and name not in there]:
+            raise UsageError(f"there is no split {missing[0]!r} to drop; splits are {', '.join(there) or 'none'}")
+        held = {name: ranges for name, ranges in there.items() if name not in rules}
         made = share_out(asked, samples, by=by, seed=seed, held=held)
         new = msgspec.structs.replace(manifest, splits=made or msgspec.UNSET)
         manifests.write(folder, new)

@@ -17,7 +17,7 @@ from packer.cli.summary import field_table
 from packer.cli.tables import counted, indented, listing, terminal_width
 from packer.cli.units import size_text
 from packer.codecs.configs import codec_name
-from packer.errors import DamagedError
+from packer.errors import DamagedError, first_few
 from packer.format import manifest as manifests
 from packer.format.constants import kept_constants
 from packer.format.manifest import MANIFEST, REJECTED_FILE, FileEntry, Manifest, kept_splits
@@ -203,8 +203,7 @@ def _origin(origin: dict[str, Any]) -> list[tuple[str, str]]:
     others = [name for name, value in origin.items() if value and name not in plain]
     others += list(plain)[_ORIGIN_LINES:]
     if others:
-        more = f" and {len(others) - _ORIGIN_LINES} more" if len(others) > _ORIGIN_LINES else ""
-        lines.append(("origin ...", f"{', '.join(others[:_ORIGIN_LINES])}{more}: --json shows them"))
+        lines.append(("origin ...", f"{first_few(others, _ORIGIN_LINES)}: --json shows them"))
     return lines
 
 

@@ -16,7 +16,7 @@ import h5py
 import msgspec
 import numpy as np
 
-from packer.errors import UsageError
+from packer.errors import UsageError, first_few
 from packer.export.files import Files, checked, partial_path
 from packer.export.hdf5_content import (
     Place,
@@ -39,8 +39,6 @@ _SUFFIX = ".h5"
 _NO_GROUPS = (
     "the samples are in another order than in their files: they are written as rows, without groups or attributes"
 )
-#: Files and paths that a note names.
-_SHOWN = 5
 
 
 class Typed(msgspec.Struct, frozen=True):
@@ -231,7 +229,7 @@ class Hdf5Writer:
             else:
                 lost.append(path)
         if lost:
-            self._note(f"attributes of {_some(lost)} are not written: the file does not hold them")
+            self._note(f"attributes of {first_few(lost)} are not written: the file does not hold them")
         self._file.close()
         self._sink.check()
         self._sink.close()
@@ -430,10 +428,5 @@ def _named_apart(segments: Sequence[_Segment], notes: list[str]) -> list[_Segmen
         if name != segment.file:
             renamed.append(f"{segment.file} as {name}")
     if renamed:
-        notes.append(f"source files of one name are told apart by numbers: {_some(renamed)}")
+        notes.append(f"source files of one name are told apart by numbers: {first_few(renamed)}")
     return found
-
-
-def _some(items: Sequence[str]) -> str:
-    more = f" and {len(items) - _SHOWN:,} more" if len(items) > _SHOWN else ""
-    return f"{', '.join(items[:_SHOWN])}{more}"

@@ -21,7 +21,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from packer.errors import UsageError
+from packer.errors import UsageError, first_few
 from packer.format.manifest import Manifest, Splits, kept_splits, number_ranges, range_numbers
 from packer.packing.origin import leaves
 
@@ -37,8 +37,6 @@ _SQUARE = re.compile(r"_\d+_\d+$")
 _MOST_UNITS = 2**20
 #: Ranges of a dataset's splits, all together: more would fill its manifest.
 _MOST_RANGES = 2**21
-#: Names that a message shows.
-_SHOWN = 5
 
 
 class Samples(NamedTuple):
@@ -236,7 +234,7 @@ class _Named:
         return np.array([n for n, name in enumerate(self._samples.names) if fits(name)], np.int64)
 
     def _unknown(self, split: str, unknown: Sequence[str | int]) -> UsageError:
-        shown = ", ".join(map(repr, unknown[:_SHOWN])) + (", ..." if len(unknown) > _SHOWN else "")
+        shown = first_few([*map(repr, unknown)])
         names = self._samples.names
         there = (
             f"samples have the numbers 0 to {self._samples.total - 1} and no names"

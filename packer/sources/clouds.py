@@ -119,8 +119,8 @@ def element_of(columns: str, is_text: bool) -> tuple[Element, list[str]]:
             waiting = []
     if waiting and not is_text:
         raise UsageError(
-            f"--columns {columns}: {', '.join(waiting)} has no type, which {_BINARY} files do not tell; give it after "
-            f"the last one, as in {waiting[-1]}:float32"
+            f"--columns {columns}: no type is given for {', '.join(waiting)}, and {_BINARY} files tell none; put it "
+            f"after the last of them, as in {waiting[-1]}:float32"
         )
     types += [(name, _TEXT_TYPE) for name in waiting]
     short = _COLOURS if all(name in dict(types) for name in _COLOURS) else {}

@@ -12,14 +12,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import SourceError, UsageError
+from packer.errors import SourceError, UsageError, first_few
 from packer.format.schema import FieldSpec
 from packer.sources.base import Block, DerivedSource, Source, count
 
 #: Name of the field that is made.
 FIELD = "label"
-#: Samples, or classes, that a sentence names.
-_SHOWN = 5
 
 
 class LabelledSource(DerivedSource):
@@ -78,14 +76,10 @@ class LabelledSource(DerivedSource):
         return {**super().provenance(), "classes": self.classes}
 
     def notes(self) -> list[str]:
-        empty = [f"no sample is of class {', '.join(self._empty[:_SHOWN])}{_more(self._empty)}; its folder counts"]
-        classes = f"{', '.join(self.classes[:_SHOWN])}{_more(self.classes)}"
-        made = f"field {FIELD} is the number of the folder, from 0, of {len(self.classes):,} classes: {classes}"
+        empty = [f"no sample is of class {first_few(self._empty)}; its folder counts"]
+        classes = f"{len(self.classes):,} classes: {first_few(self.classes)}"
+        made = f"field {FIELD} is the number of the folder, from 0, of {classes}"
         return [*super().notes(), made, *(empty if self._empty else [])]
-
-
-def _more(names: Sequence[str]) -> str:
-    return f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
 
 
 def _subfolders(root: str) -> set[str]:

@@ -269,7 +269,9 @@ def _check_concern(options: SourceOptions, kind: str) -> None:
         concerned = _CONCERNS[option.name]
         if given != usual and kind not in concerned:
             flag = _FLAGS.get(option.name) or f"--{option.name.replace('_', '-')}"
-            raise UsageError(f"{flag} is for sources of {concerned[0]}, and this one holds {kind}; leave it out")
+            raise UsageError(
+                f"{flag} is for sources of {' and '.join(concerned)}, and this one holds {kind}; leave it out"
+            )
 
 
 def _split(text: str) -> tuple[str, str]:

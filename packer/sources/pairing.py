@@ -19,7 +19,7 @@ import numpy as np
 from natsort import natsorted
 from numpy.typing import NDArray
 
-from packer.errors import SourceError, UsageError
+from packer.errors import SourceError, UsageError, first_few
 from packer.sources.base import OnBad
 from packer.sources.files import Found, join
 from packer.sources.markers import Marker, find_markers, folder_markers, shared_folders, split, stripped
@@ -103,8 +103,7 @@ def chosen(paired: Pairing, path: str) -> tuple[Pairing, list[str]]:
         order += found or []
         unknown += [] if found else [word]
     if unknown or not order:
-        shown = ", ".join(unknown[:NAMED]) + (f" and {len(unknown) - NAMED:,} more" if len(unknown) > NAMED else "")
-        what = f"names what is no sample, or has no partner: {shown}" if unknown else "names no sample"
+        what = f"names what is no sample, or has no partner: {first_few(unknown)}" if unknown else "names no sample"
         raise UsageError(f"--list {path} {what}; there are samples such as {', '.join(paired.names[:NAMED])}")
     if len(set(order)) < len(order):
         twice = next(number for number in order if order.count(number) > 1)
@@ -257,11 +256,7 @@ def report_partners(paired: Pairing, found: Mapping[str, Found], on_bad: OnBad) 
 
 
 def _list_orphans(paired: Pairing, count: int) -> str:
-    lists = []
-    for field, files in paired.orphans.items():
-        more = f" and {len(files) - NAMED} more" if len(files) > NAMED else ""
-        if files:
-            lists.append(f"{field}: {', '.join(files[:NAMED])}{more}")
+    lists = [f"{field}: {first_few(files)}" for field, files in paired.orphans.items() if files]
     return f"{count} files have no partner ({'; '.join(lists)})"
 
 

@@ -102,6 +102,14 @@ def test_fractions_share_out_what_is_in_no_other_split(tmp_path):
     assert held(folder) == {}
 
 
+def test_a_split_that_is_not_there_cannot_be_dropped(tmp_path):
+    """The message names those that are."""
+    folder = pack(tmp_path / "a", ["s0", "s1"])
+    split(folder, {"train": 1.0})
+    with pytest.raises(UsageError, match="there is no split 'trian' to drop; splits are train"):
+        split(folder, {"trian": None})
+
+
 def test_folders_stay_whole(tmp_path):
     """By folder, all samples of one folder are in one split."""
     names = [f"clip{n // 4}/{n % 4}" for n in range(80)]
@@ -151,7 +159,7 @@ def test_unknown_names_of_a_list_are_an_error(tmp_path):
     lines = tmp_path / "list.txt"
     lines.write_text("s0\n" + "\n".join(f"t{n}.png" for n in range(9)))
     with pytest.raises(
-        UsageError, match=r"'train': 9 in its list are no samples: 't0.png', .*'t4.png', \.\.\.; .*'s0'"
+        UsageError, match=r"'train': 9 in its list are no samples: 't0.png', .*'t4.png' and 4 more; .*'s0'"
     ):
         split(folder, {"train": f"@{lines}"})
     assert held(folder) == {}

@@ -178,7 +178,9 @@ def _sparse(entries: Sequence[Listed], group: str, path: str) -> dict[str, Liste
     starts = parts.pop("indptr")
     if starts is None or None in parts.values():
         raise SourceError(
-            f"/{group} for --sparse holds no data, indices and indptr of one axis; {_listing(entries)}", path
+            f"--sparse {group}: a group with data, indices and indptr, each of one axis, is expected; "
+            f"{_listing(entries)}",
+            path,
         )
     return {
         f"{group.replace('/', '.')}.{name}": replace(
@@ -209,7 +211,8 @@ def _check_axis(entries: Sequence[Listed], wanted: Mapping[str, Listed], kind: s
             f"the datasets have no common sample axis (lengths {numbers}): "
             "pick those that belong together with --field NAME=/path, or leave some out with --skip FIELD; if rows are "
             f"not the samples, --samples files, --samples groups or --samples datasets may be."
-            f"{advice(kind)} {_listing(entries)}",
+            f"{advice(kind)} "
+            f"{_listing(entries)}",
             path,
         )
 

@@ -18,6 +18,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from packer.errors import first_few
 from packer.format.schema import DTYPES
 from packer.sources.hdf5.choice import is_skipped
 from packer.sources.hdf5.listing import SINGLE, Inventory, Listed, has_attributes
@@ -94,8 +95,7 @@ def _first(notes: list[str]) -> list[str]:
 def unkept(described: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return a sentence on the attributes, by object, that are summarised."""
     found = [f"{name!r} of {thing}" for thing, some in described.items() for name in some if _summary(some[name])]
-    more = f" and {len(found) - 5:,} more" if len(found) > 5 else ""
-    return [f"attributes too large or of a kind that is not kept: {', '.join(found[:5])}{more}"] if found else []
+    return [f"attributes too large or of a kind that is not kept: {first_few(found)}"] if found else []
 
 
 # ---------------------------------------------------------------- attributes and single values

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import h5py
 from natsort import natsorted
 
-from packer.errors import SourceError
+from packer.errors import SourceError, first_few
 from packer.sources.hdf5.listing import walk
 from packer.sources.units import Unit
 
@@ -142,7 +142,7 @@ def _no_units(file: h5py.File, unit: Unit, tree: _Tree) -> SourceError:
         return SourceError(f"has no group {group} for --samples", file.filename)
     what = f"groups that fit {unit.pattern}" if unit.pattern else f"{unit.name} that could be samples"
     held = tree.groups or tree.datasets
-    holds = f"it holds {', '.join(held[:5])}{' and more' * (len(held) > 5)}" if held else "it is empty"
+    holds = f"it holds {first_few(held)}; name another unit with --samples" if held else "it is empty"
     return SourceError(f"holds no {what}; {holds}", file.filename)
 
 

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import SourceError
+from packer.errors import SourceError, first_few
 from packer.format.schema import FieldSpec, check_field_name
 from packer.sources.base import OnBad
 from packer.sources.hdf5.choice import Request, chosen, columns_of, conversions, difference, is_skipped, is_wanted
@@ -137,21 +137,16 @@ def _is_left_out(path: str, request: Request, used: set[str]) -> bool:
     return bool(naming)
 
 
-def _refuse_others(others: Sequence[str], asked: Asked, path: str) -> None:
+def _refuse_others(others: list[str], asked: Asked, path: str) -> None:
     """Raise SourceError if something belongs to no unit."""
     if others:
         skips = " ".join(f"--skip {shlex.quote(other)}" for other in others[:_SHOWN])
         raise SourceError(
-            f"{_named(others)} {'belongs' if len(others) == 1 else 'belong'} to no sample: --samples {asked} packs "
-            f"what lies in these {asked.name}. Another unit may take more, as --samples files does. Leave out with "
-            f"{skips}",
+            f"{first_few(others)} {'belongs' if len(others) == 1 else 'belong'} to no sample: --samples {asked} "
+            f"packs what lies in these {asked.name}. Another unit may take more, as --samples files does. Leave out "
+            f"with {skips}",
             path,
         )
-
-
-def _named(things: Sequence[str]) -> str:
-    more = f" and {len(things) - _SHOWN:,} more" if len(things) > _SHOWN else ""
-    return f"{', '.join(things[:_SHOWN])}{more}"
 
 
 class _Above:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import SourceError, UsageError
+from packer.errors import SourceError, UsageError, first_few
 from packer.format.schema import FieldSpec
 from packer.sources.base import LARGE_BYTES, Block, LargeArray, OnBad, Source
 from packer.sources.files import Found, join
@@ -165,9 +165,8 @@ def _notes(names: Sequence[str], edges: NDArray[np.int64], gaps: Sequence[str]) 
     frames = f"{lengths.min():,}" if lengths.min() == lengths.max() else f"{lengths.min():,} to {lengths.max():,}"
     yield f"each folder of numbered pictures is a sample: {len(names):,} clips of {frames} frames"
     if gaps:
-        more = f" and {len(gaps) - NAMED:,} more" if len(gaps) > NAMED else ""
         yield (
-            f"the numbers of frames have gaps in {', '.join(gaps[:NAMED])}{more}: what is there is packed one after "
+            f"the numbers of frames have gaps in {first_few([*gaps], NAMED)}: what is there is packed one after "
             "another; check these"
         )
 

@@ -13,6 +13,8 @@ from typing import BinaryIO
 
 import xxhash
 
+from packer.errors import first_few
+
 #: Copies that a sentence names in a group, and groups that it names; the rest is counted.
 NAMED = 3
 #: Bytes at the end that are compared first.
@@ -52,15 +54,14 @@ def copies(names: Sequence[str], field: str, marks: Sequence[int], opened: Opene
         groups = _alike(groups, key)
     if not groups:
         return []
-    some = "; ".join(_listed(names, group) for group in groups[:NAMED])
+    shown = "; ".join(_listed(names, group) for group in groups[:NAMED])
     more = f" and {len(groups) - NAMED} more groups" if len(groups) > NAMED else ""
     count = sum(map(len, groups))
-    return [f"field {field}: {count:,} files are copies of one another: {some}{more}; check these"]
+    return [f"field {field}: {count:,} files are copies of one another: {shown}{more}; check these"]
 
 
 def _listed(names: Sequence[str], group: Sequence[int]) -> str:
-    more = f" and {len(group) - NAMED} more" if len(group) > NAMED else ""
-    return " = ".join(names[i] for i in group[:NAMED]) + more
+    return first_few([names[i] for i in group], NAMED, " = ")
 
 
 def _alike(groups: Iterable[list[int]], key: Callable[[int], Hashable]) -> list[list[int]]:

@@ -178,7 +178,10 @@ def _refuse_ambiguous(path: str, arrays: Sequence[Array]) -> None:
         return
     groups = [natsorted(group, key=lambda array: array.path) for group in alike.values()]
     numbered = natsorted(Path(array.path).name for array in several)
-    as_parts = " ".join(_as_parts(group) for group in groups)
+    names = [_joined_name(group) for group in groups]
+    if len(set(names)) < len(names):  # files of one name in several folders
+        names = [f"{Path(group[0].path).parent.name}_{name}" for group, name in zip(groups, names, strict=True)]
+    as_parts = " ".join(shlex.quote(f"{name}={_pattern(group)}") for name, group in zip(names, groups, strict=True))
     reason = (
         f"{path}: {len(several):,} files named alike, {numbered[0]} to {numbered[-1]}, hold rows of "
         f"{_row_kind(several[0])}; they may be parts of one array or a field each. For a field of {_count(several):,} "
@@ -194,19 +197,24 @@ def _refuse_ambiguous(path: str, arrays: Sequence[Array]) -> None:
     raise UsageError(f"{reason}; if each file is a sample, add `--samples files` to the first command")
 
 
-def _as_parts(group: Sequence[Array]) -> str:
-    """Return the argument that packs these arrays as one field."""
+def _joined_name(group: Sequence[Array]) -> str:
+    """Return what a field may be called that these arrays make, one after another."""
     if len(group) == 1:
-        return shlex.quote(f"{_own_name(group[0])}={group[0].path}")
+        return _own_name(group[0])
+    return _DIGITS.sub("", Path(group[0].path).stem).strip("_-. ") or _FIELD
+
+
+def _pattern(group: Sequence[Array]) -> str:
+    """Return the path of an array, or the pattern that the files of several fit."""
     file = Path(group[0].path)
+    if len(group) == 1:
+        return group[0].path
     patterns = [
         (Path(glob.escape(str(file.parent))) / (_DIGITS.sub(digits, glob.escape(file.stem)) + file.suffix)).as_posix()
         for digits in ("*", "[0-9]*")
     ]
     wanted = {array.path for array in group}
-    pattern = next((p for p in patterns if {Path(f).as_posix() for f in glob.glob(p)} == wanted), patterns[-1])
-    name = _DIGITS.sub("", file.stem).strip("_-. ") or _FIELD
-    return shlex.quote(f"{name}={pattern}")
+    return next((p for p in patterns if {Path(f).as_posix() for f in glob.glob(p)} == wanted), patterns[-1])
 
 
 def _count(arrays: Sequence[Array]) -> int:

@@ -134,7 +134,10 @@ def test_which_columns_are_one_field(tmp_path: Path, columns: str, fields: dict[
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ("x,y,z", "z has no type, which .bin files do not tell; give it after the last one, as in z:float32"),
+        (
+            "x,y,z",
+            "no type is given for x, y, z, and .bin files tell none; put it after the last of them, as in z:float32",
+        ),
         ("x,y,,z:float32", "'' is no name"),
         ("", "'' is no name"),
         ("x,x:float32", "x is there twice"),

@@ -77,7 +77,7 @@ def test_options_reach_their_source(pairs, clouds, rows):
 @pytest.mark.parametrize(
     ("options", "kind", "words"),
     [
-        (SourceOptions(mode="gray"), "rows", "--mode is for sources of images, and this one holds hdf5"),
+        (SourceOptions(mode="gray"), "rows", "--mode is for sources of images and basicsr, and this one holds hdf5"),
         (SourceOptions(palette="index"), "clouds", "--palette"),
         (SourceOptions(max_pixels=9), "clouds", "--max-pixels"),
         (SourceOptions(cast={"x": "uint8"}), "rows", "--cast is for sources of ply"),

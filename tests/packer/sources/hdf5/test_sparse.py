@@ -73,7 +73,10 @@ def test_rows_are_read_in_blocks_and_parts(tmp_path: Path, monkeypatch: pytest.M
     [
         ({"indptr": np.array([0, 2, 1, 3])}, "must ascend from 0 to 3"),
         ({"indptr": np.array([0, 1, 2, 9])}, "must ascend from 0 to 3"),
-        ({"indices": np.zeros((3, 2))}, "/X for --sparse holds no data, indices and indptr of one axis"),
+        (
+            {"indices": np.zeros((3, 2))},
+            "--sparse X: a group with data, indices and indptr, each of one axis, is expected",
+        ),
         ({"indices": np.zeros(2, np.int32)}, "X/indices starts: it must ascend from 0 to 2"),
     ],
 )

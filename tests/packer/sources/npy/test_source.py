@@ -270,6 +270,18 @@ def test_parts_of_several_fields_need_no_common_borders(tmp_path):
     np.testing.assert_array_equal(values["z"], Y)
 
 
+def test_parts_in_several_folders_get_names_of_their_own(tmp_path):
+    """Of files that are called alike in two folders, the command names a field after each folder."""
+    for folder in "ab":
+        for number in (1, 2):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            save(tmp_path / folder / f"x{number}.npy", X + number)
+    with pytest.raises(UsageError, match="named alike") as caught:
+        open_sources([str(tmp_path)])
+    (as_parts, *_) = commands(caught.value)
+    assert [spec.name for spec in open_sources(as_parts).fields] == ["a_x", "b_x"]
+
+
 def test_a_folder_named_as_a_field_is_its_parts(tmp_path):
     """FIELD=FOLDER joins its files in natural order, and refuses what are no parts of one array."""
     save(tmp_path / "10.npy", Y)
