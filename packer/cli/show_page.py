@@ -79,7 +79,7 @@ def write_page(
     """
     manifest = found.manifest
     shown = views(manifest.fields, measured)
-    splits = {name: set(manifest.split(name).tolist()) for name in kept_splits(manifest)}
+    splits = {name: set(np.intersect1d(manifest.split(name), numbers).tolist()) for name in kept_splits(manifest)}
     classes = manifest.classes or ()
     items: dict[int, str] = {}
     room = limit
@@ -180,7 +180,7 @@ def cell(view: View, sample: Sample) -> str | dict[str, Any]:
     drawn = _cloud(view, sample) if view.kind == "cloud" else draw[view.kind](values)
     shape = sample.shapes.get(view.field)
     if drawn and shape and shape[0] > len(values):
-        drawn["note"] = f"of {len(values):,} rows of it: {drawn.get('note', '')}".rstrip(": ")
+        drawn["note"] = ", ".join(filter(None, [f"{len(values):,} rows of it", drawn.get("note")]))
         if view.kind == "image" or (len(shape) == 2 and "size" in drawn):
             drawn.update(size=shape[:2], exact=False)  # in its own proportions
     return {"text": size_of(view, sample), **drawn}

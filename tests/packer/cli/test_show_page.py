@@ -93,6 +93,18 @@ def test_nothing_of_the_dataset_is_html(page):
     assert not re.search(r"https?:|@import|<link|src=\"(?!data:)", text)
 
 
+def test_classes_are_told(packer, tmp_path):
+    """A sample whose field `label` is a class has its name in the page; the number that a class is stays a number."""
+    for at, name in enumerate(("cat/a", "dog/b", "dog/c")):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (3, 2), at).save(tmp_path / "in" / f"{name}.png")
+    assert packer("convert", tmp_path / "in", tmp_path / "d", "--label", "folder", "-q").exit_code == 0
+    packer("show", tmp_path / "d", "-o", tmp_path / "page.html", "-q")
+    data = data_of(tmp_path / "page.html")
+    assert data["classes"] == ["cat", "dog"]
+    assert [item["class"] for item in data["items"]] == [0, 1, 1]
+
+
 def test_samples_that_do_not_fit_are_left_out_evenly(packer, tmp_path):
     """As many as the size has room for, spread over all, and the command and the page say so."""
     with DatasetWriter(tmp_path / "d") as writer:
