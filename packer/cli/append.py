@@ -41,10 +41,11 @@ def append(
 ) -> None:
     """Pack more samples, as new shards after those of DATASET. A SOURCE may be another packed dataset.
 
-    Fields must be those of the dataset, and so must codecs. Give the options that the dataset was converted with.
-    Readers that are open go on with the samples they had. What --on-error skip leaves out is listed in a file that
-    is named at the end. Stopped halfway? Run the same command again. Once it is done, samples without names would be
-    added a second time. New samples are in the splits that --split or their own dataset gives them, else in none.
+    The new samples need the fields of the dataset, and are stored with its codecs: give the options that it was
+    converted with. Readers that are open go on with the samples they had. What --on-error skip leaves out is listed
+    in a file that is named at the end. New samples are in the splits that --split or their own dataset gives them,
+    else in none. Stopped halfway? Run the same command again; but not after it has finished, which would add samples
+    without names a second time.
 
     \b
     $ packer append div2k.packed lr=more/LR_x4 hr=more/HR

@@ -44,7 +44,7 @@ def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "-v",
         "--verbose",
         is_flag=True,
-        help="Say more: versions, shards, times, and a traceback for an error that is a fault of ours.",
+        help="Say more: versions, shards, times, and the traceback of an error that is a bug in packer.",
     )
     @click.option("-q", "--quiet", is_flag=True, help="Say nothing but warnings and errors.")
     @functools.wraps(command)

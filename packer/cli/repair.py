@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 @source_options
 @log_options
 def repair(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> None:
-    """Make what is damaged in the packed dataset DATASET again, and leave the rest as it is.
+    """Repair the packed dataset DATASET: make what is damaged again, and leave the rest as it is.
 
     Shards are packed again from the SOURCEs; give those, and the options, that the dataset was made with. A lost
     manifest or table of names is made from the shards, without any source.

@@ -26,9 +26,9 @@ def warm(dataset: str) -> None:
     """Put the packed dataset DATASET into memory, in pages as large as this system has for files.
 
     It is read from beginning to end, as fast as the disk can, and once more if that brings larger pages. Training
-    that begins after it waits for no disk, and reads uncompressed samples of some 100 kB faster. The memory stays free
-    for programs that need it; nothing is kept beyond a restart. DATASET may be a URL such as s3://bucket/set: what is
-    not in the cache is fetched.
+    then does not wait for the disk, and reads uncompressed samples of about 100 kB faster. Programs that need the
+    memory still get it, and a restart empties it. DATASET may be a URL such as s3://bucket/set: what is not in the
+    cache is fetched.
 
     \b
     $ packer warm div2k.packed
