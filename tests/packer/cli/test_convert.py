@@ -192,10 +192,11 @@ def test_source_options_reach_their_source(packer, pairs, clouds, rows, tmp_path
 
 
 def test_a_scheduler_needs_its_package(refused, pairs, tmp_path, monkeypatch):
-    """Without `distributed`, --scheduler is refused with the line that installs it."""
+    """Without `distributed`, --scheduler is refused with the line that installs it, and so is a number of workers."""
     monkeypatch.setitem(__import__("sys").modules, "distributed", None)
     arguments = ["convert", *pairs.sources, tmp_path / "out", "--scheduler", "tcp://127.0.0.1:1"]
     refused(2, arguments, "pip install '.[distributed]'")
+    refused(2, [*arguments, "--workers", 2], "--workers and --scheduler exclude each other")
     assert not (tmp_path / "out").exists()
 
 

@@ -86,6 +86,19 @@ def test_missing_and_truncated_files_are_told(packer, packed):
     assert "packer verify" in result.stderr
 
 
+def test_what_was_left_out(packer, pairs, tmp_path):
+    """The number of samples left out is shown, from the manifest's count with a warning if their list is damaged."""
+    bad = pairs.folder / "hr" / "003.png"
+    bad.write_bytes(bad.read_bytes()[:-60] + bytes(60))
+    convert(pairs.sources, tmp_path / "d", on_error="skip", workers=0)
+    line = ["left", "out", "1", "sample,", "listed", "in", "rejected.jsonl"]
+    assert line in [text.split() for text in packer("info", tmp_path / "d").stdout.splitlines()]
+    (tmp_path / "d/rejected.jsonl").write_text("no JSON\n")
+    result = packer("info", tmp_path / "d")
+    assert line in [text.split() for text in result.stdout.splitlines()]
+    assert "rejected.jsonl" in result.stderr
+
+
 def test_a_plan_that_was_too_low_is_no_upper_bound(packer, tmp_path):
     """Samples in memory have no sizes before they are read, and a look at some may miss the large ones."""
     convert([{"x": np.zeros(90_000 if n == 3 else n % 7)} for n in range(2000)], tmp_path / "d", codec="none")

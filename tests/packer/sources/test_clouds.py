@@ -166,6 +166,24 @@ def test_files_that_hold_no_whole_rows(tmp_path: Path) -> None:
     assert (len(source), len(skipped)) == (2, 1)
 
 
+@pytest.mark.parametrize("suffix", ["bin", "ply"])
+def test_two_clouds_of_one_name(tmp_path: Path, suffix: str) -> None:
+    """The second is named, with the first: a sample has a name of its own."""
+    for name in (f"a.{suffix}", f"a.{suffix.upper()}"):
+        (tmp_path / name).write_text("ply\nformat ascii 1.0\nelement vertex 1\nproperty int x\nend_header\n1\n")
+    options = SourceOptions(columns="x:uint8") if suffix == "bin" else SourceOptions()
+    with pytest.raises(SourceError, match=rf"a\.{suffix}: has the same sample name, a, as .*; rename one"):
+        open_sources([str(tmp_path)], options)
+
+
+def test_a_source_without_good_clouds(tmp_path: Path) -> None:
+    """That no cloud is good is said, also where bad ones are left out."""
+    kitti(tmp_path / "in", (1,))
+    (tmp_path / "in/000000.bin").write_bytes(b"no")
+    with pytest.raises(SourceError, match="none of its files can be packed"):
+        open_sources([str(tmp_path / "in")], SourceOptions(columns=KITTI), [].append)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -291,6 +291,18 @@ def test_attributes_become_fields(tmp_path: Path) -> None:
         del file.attrs["max"]
     with pytest.raises(SourceError, match=r"file1000001\.h5: has no attribute max for --attr; it has patient_id"):
         packed(tmp_path / "in", tmp_path / "again", samples="files", attrs=("max",))
+    with h5py.File(tmp_path / "odd.h5", "w") as file:
+        file["a/x"] = np.zeros((2, 3))
+        file["a"].attrs["x"] = 1
+        file["a"].attrs["none"] = h5py.Empty("f4")
+        file["a"].attrs["pair"] = np.zeros((), "i4,f4")
+    for name, said in (
+        ("x", "a dataset of the name x too; leave it out with --skip x"),
+        ("none", "attribute none, which is empty"),
+        ("pair", "attribute pair, which is a compound; leave --attr pair out"),
+    ):
+        with pytest.raises(SourceError, match=said):
+            packed(tmp_path / "odd.h5", tmp_path / "again", samples="groups", attrs=(name,))
     with pytest.raises(UsageError, match="--attr max: rows have no attributes"):
         packed(tmp_path / "in", tmp_path / "again", attrs=("max",))
 
