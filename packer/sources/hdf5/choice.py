@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import h5py
 
@@ -43,6 +44,13 @@ class Request:
     def left_out(self) -> tuple[str, ...]:
         """Return the paths of what is no field by itself."""
         return (*self.skip, *self.once, *self.sparse)
+
+    def told(self) -> dict[str, Any]:
+        """Return what the manifest keeps of it; what is as usual is not told."""
+        told: dict[str, Any] = {"fields": dict(self.fields), "skip": list(self.skip)}
+        told |= {} if self.encoding == "utf-8" else {"encoding": self.encoding}
+        told |= {"once": list(self.once)} if self.once else {}
+        return told | ({"sparse": list(self.sparse)} if self.sparse else {})
 
 
 def check_request(fields: Mapping[str, str] | None, encoding: str) -> None:

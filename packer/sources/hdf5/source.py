@@ -39,10 +39,13 @@ from packer.sources.hdf5.storage import dataset_at
 from packer.sources.hdf5.types import Column, paths
 from packer.sources.hdf5.unit_source import UnitSource
 from packer.sources.hdf5.units import FileUnits, Unit, common_columns, units
+from packer.sources.units import Unit as Asked
 from packer.sources.units import unit_of
 
 #: What is found in one file.
 Read = TypeVar("Read")
+#: The files, and what was found in each.
+Found = Iterable[tuple[str, Read | SourceError]]
 
 
 def open_hdf5(
@@ -96,33 +99,43 @@ def open_hdf5(
     request = Request(dict(fields or {}), tuple(skip), axis, encoding, tuple(attrs), tuple(once), tuple(sparse))
     files = hdf5_paths(path)
 
-    def read(look: Callable[[str], Read]) -> Iterator[tuple[str, Read | SourceError]]:
+    def read(look: Callable[[str], Read]) -> Found[Read]:
         return watched(zip(files, each(look, files, limits), strict=True), HEADERS, looking, len(files))
 
-    options: dict[str, Any] = {"fields": dict(request.fields), "skip": list(request.skip)}
-    options |= {} if encoding == "utf-8" else {"encoding": encoding}
-    options |= {"once": list(once)} if once else {}
-    options |= {"sparse": list(sparse)} if sparse else {}
     if unit.name == "rows":
-        scans = _scans(read(partial(scanned, request=request)), request, path, on_bad)
-        rows = RowSource(scans, options | {"axis": axis}, _doubts(scans, samples))
-        rows.constants = Kept(common((Path(scan.path).name, scan.once) for scan in scans))
-        check_once(rows.constants, once)
-        return rows
-    kept = dict(read(partial(units, asked=unit, request=request)))
-    columns, found = common_columns(_units(kept, path, on_bad), on_bad)
-    listed = {file: some for file, some in kept.items() if not isinstance(some, SourceError)}
-    _refuse_useless(request.skip, [some.useless for some in listed.values()], path)
-    notes = dict.fromkeys(some.note for some in listed.values() if some.note)
-    splits = {file: some.splits for file, some in listed.items()}
-    source = UnitSource(columns, found, options | {"samples": str(unit)}, splits, list(notes))
-    beside = common((Path(file).name, some.once) for file, some in listed.items())
-    source.constants = Kept(beside | common((str(unit), unit.once) for unit in found))
-    check_once(source.constants, once)
+        source, constants = _open_rows(read(partial(scanned, request=request)), request, samples, path, on_bad)
+    else:
+        found = dict(read(partial(units, asked=unit, request=request)))
+        source, constants = _open_units(found, request, unit, path, on_bad)
+    check_once(constants, once)
+    source.constants = Kept(constants)
     return source
 
 
-def _scans(found: Iterable[tuple[str, Scan | SourceError]], request: Request, path: str, on_bad: OnBad) -> list[Scan]:
+def _open_rows(
+    found: Found[Scan], request: Request, samples: str | None, path: str, on_bad: OnBad
+) -> tuple[Source, dict[str, Constant]]:
+    """Return the rows of all files, and what is kept once; arguments and errors as `_scans` and `_doubts`."""
+    scans = _scans(found, request, path, on_bad)
+    constants = common((Path(scan.path).name, scan.once) for scan in scans)
+    return RowSource(scans, request.told() | {"axis": request.axis}, _doubts(scans, samples)), constants
+
+
+def _open_units(
+    found: Mapping[str, FileUnits | SourceError], request: Request, asked: Asked, path: str, on_bad: OnBad
+) -> tuple[Source, dict[str, Constant]]:
+    """Return the units of all files, and what is kept once; arguments and errors as `_units`."""
+    columns, kept = common_columns(_units(found, path, on_bad), on_bad)
+    files = {file: some for file, some in found.items() if not isinstance(some, SourceError)}
+    _refuse_useless(request.skip, [some.useless for some in files.values()], path)
+    notes = dict.fromkeys(some.note for some in files.values() if some.note)
+    splits = {file: some.splits for file, some in files.items()}
+    source = UnitSource(columns, kept, request.told() | {"samples": str(asked)}, splits, list(notes))
+    in_files = common((Path(file).name, some.once) for file, some in files.items())
+    return source, in_files | common((str(unit), unit.once) for unit in kept)
+
+
+def _scans(found: Found[Scan], request: Request, path: str, on_bad: OnBad) -> list[Scan]:
     """Return the scans of the files that can be packed together; the others are told to `on_bad`.
 
     Raises:
