@@ -137,7 +137,7 @@ def sub_images(path: Path, bench: Store) -> None:
                     Image.fromarray(part).save(stream, "png", compress_level=3)
                     yield stream.getvalue()
 
-    _write_lmdb(path, cut())
+    write_lmdb(path, cut())
 
 
 def episodes(bench: Store) -> Arrays:
@@ -173,8 +173,12 @@ def png_clips(path: Path, bench: Store) -> None:
             picture.save(path / f"{number:03d}/{frame:08d}.png", compress_level=3)
 
 
-def png_pairs(path: Path, bench: Store, size: int, copies: int = 1) -> None:
-    """`lr`/*.png and `hr`/*.png; `copies` times over as hard links: many files to open, few bytes of disk."""
+def png_pairs(path: Path, bench: Store, size: int, copies: int = 1, count: int = 0) -> None:
+    """`lr`/*.png and `hr`/*.png; `copies` times over as hard links: many files to open, few bytes of disk.
+
+    Args:
+        count: how many in a quick run; 0 for PNG_FILES.
+    """
     for field in ("lr", "hr"):
         (path / field).mkdir(parents=True)
     if copies > 1:
@@ -185,7 +189,7 @@ def png_pairs(path: Path, bench: Store, size: int, copies: int = 1) -> None:
     samples = bench.arrays(pairs, size)
     jobs = [
         (samples[field][i], path / field / f"{i:06d}.png")
-        for i in range(bench.some(PNG_FILES[size]))
+        for i in range(bench.some(count or PNG_FILES[size]))
         for field in ("lr", "hr")
     ]
     with multiprocessing.get_context("fork").Pool(2) as pool:
@@ -218,10 +222,10 @@ def lmdb_pairs(path: Path, bench: Store) -> None:
     """An LMDB file with one key a pair of 16/64 px: LZ4 of a pickled dict of arrays."""
     samples = bench.arrays(pairs, SMALL)
     dicts = ({field: values[i] for field, values in samples.items()} for i in range(bench.some(LMDB_PAIRS)))
-    _write_lmdb(path, (lz4.frame.compress(pickle.dumps(one)) for one in dicts))
+    write_lmdb(path, (lz4.frame.compress(pickle.dumps(one)) for one in dicts))
 
 
-def _write_lmdb(path: Path, values: Iterable[bytes]) -> None:
+def write_lmdb(path: Path, values: Iterable[bytes]) -> None:
     """Write an LMDB file whose keys are numbers."""
     with (
         lmdb.open(str(path), subdir=False, map_size=2**36, sync=False, lock=False) as environment,

@@ -214,7 +214,9 @@ class Side:
 
 
 @dataclass
-class _Measured:
+class Measured:
+    """A side and what was measured of it: items a second of every round, and bytes read from disk in all."""
+
     side: Side
     rates: list[float] = field(default_factory=list)
     disk: int = 0
@@ -277,13 +279,13 @@ class Bench(Store):
         super().__init__(folder, scale)
         self.rounds = rounds
 
-    def race(self, ours: Side, *theirs: Side) -> Figures:
-        """Measure all sides in turn; the value is the rate of ours over that of the best of theirs.
+    def measured(self, sides: Sequence[Side]) -> list[Measured]:
+        """Check what all sides give, then measure them in turn.
 
         Raises:
             WrongContentError: a side gives other bytes than its source holds.
         """
-        measured = [_Measured(side) for side in (ours, *theirs)]
+        measured = [Measured(side) for side in sides]
         for one in measured:
             warm(one.side.files)  # in large pages, before checking reads them in whatever order
             one.side.check()
@@ -293,6 +295,15 @@ class Bench(Store):
             for one in measured[first:] + measured[:first]:
                 one.measure()
             done += 1
+        return measured
+
+    def race(self, ours: Side, *theirs: Side) -> Figures:
+        """Measure all sides in turn; the value is the rate of ours over that of the best of theirs.
+
+        Raises:
+            WrongContentError: a side gives other bytes than its source holds.
+        """
+        measured = self.measured([ours, *theirs])
         ours.check()  # once more: nothing that was read in between may have changed it
         best = max(measured[1:], key=lambda one: one.median)
         ratios = tuple(a / b for a, b in zip(measured[0].rates, best.rates, strict=True))

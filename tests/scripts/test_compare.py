@@ -1,0 +1,74 @@
+"""The comparison measures what it says, with the systems that are installed here; missing ones are left out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmark.measuring import Bench, Rounds, WrongContentError
+from comparing import command
+from comparing.inputs import WORKLOADS, Loose
+from comparing.picture import draw
+from comparing.systems import SYSTEMS, Ours
+
+HERE = ["loose files", "LMDB", "TensorDict", "packer"]
+OTHERS = {"WebDataset, buffer of 1,000", "zarr, shuffled by chunks", "TensorStore", "HF datasets, Arrow", "FFCV"}
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    """One that measures once, of few samples."""
+    return Bench(tmp_path, Rounds(least=1, most=1, seconds=0), 1 / 500)
+
+
+# The process that converts is kept for other tests.
+@pytest.mark.keeps_open
+@pytest.mark.parametrize("workload", [replace(WORKLOADS[0], batches=(8,)), WORKLOADS[3]], ids=["pairs", "clouds"])
+def test_systems_here_are_measured(bench: Bench, workload: Any) -> None:
+    """Each converts the loose files, gives their bytes back and is in the tables; ragged samples where it can."""
+    with bench.alone():
+        results = command.compare(bench, HERE, [workload])
+    names = {system.name for system in SYSTEMS if system.takes_ragged or not workload.is_ragged} - OTHERS
+    assert set(results["writing"][workload.name]) == names
+    for found in results["reading"].values():
+        assert set(found) == names
+        assert all(one["samples_a_second"] > 0 for one in found.values())
+    table = command.tables(results)
+    assert all(f"| {name} |" in table for name in names)
+
+
+@pytest.mark.keeps_open
+def test_a_system_that_is_missing_is_left_out(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is named with the reason, and the others are measured."""
+
+    def fail(loose: Loose, path: Path) -> None:
+        raise ImportError("No module named 'lz9'")
+
+    monkeypatch.setattr(SYSTEMS[1], "write", fail)
+    with bench.alone():
+        results = command.compare(bench, ["LMDB", "packer, none"], [WORKLOADS[2]])
+    assert list(results["writing"]["rows of 33 floats"]) == ["packer, none"]
+    assert "- Left out: LMDB, lz4 + pickle (No module named 'lz9')." in command.tables(results)
+
+
+@pytest.mark.keeps_open
+def test_wrong_content_is_an_error(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system that gives other bytes than the source is not measured."""
+
+    def half(self: Ours, loose: Loose, path: Path, batch: int) -> Any:
+        return {"Loader": lambda: [loose[0]]}
+
+    monkeypatch.setattr(Ours, "epochs", half)
+    with bench.alone(), pytest.raises(WrongContentError, match="packer, none"):
+        command.compare(bench, ["packer, none"], [WORKLOADS[2]])
+
+
+def test_pictures_are_drawn_of_what_there_is(tmp_path: Path) -> None:
+    """Systems that were not measured, or not for one workload, leave no bar."""
+    rate = {"samples_a_second": 2_000.0}
+    draw(
+        {"reading": {"a": {"x": rate, "packer": rate}, "b": {"packer": rate}}}, tmp_path / "a.svg", ["x", "y", "packer"]
+    )
+    assert (tmp_path / "a.svg").read_text().startswith("<?xml")
