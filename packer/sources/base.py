@@ -213,6 +213,39 @@ class DerivedSource(Source):
         return self._source.notes()
 
 
+def joined(samples: Iterable[dict[str, Any]], fields: Sequence[FieldSpec], most: int) -> Iterator[Block]:
+    """Yield samples, which are arrays, large ones or str by field, in blocks of at most so many bytes, or one sample.
+
+    Raises:
+        SourceError: what `samples` raise, after those before.
+    """
+    pending: list[dict[str, Any]] = []
+    held = 0
+    try:
+        for sample in samples:
+            size = sum(len(value) if isinstance(value, str) else value.nbytes for value in sample.values())
+            if pending and held + size > most:
+                yield _block(pending, fields)
+                pending, held = [], 0
+            pending.append(sample)
+            held += size
+    except SourceError:
+        if pending:
+            yield _block(pending, fields)
+        raise
+    if pending:
+        yield _block(pending, fields)
+
+
+def _block(samples: Sequence[dict[str, Any]], fields: Sequence[FieldSpec]) -> Block:
+    block: Block = {}
+    for spec in fields:
+        values = [sample[spec.name] for sample in samples]
+        is_list = spec.is_ragged or isinstance(values[0], LargeArray)
+        block[spec.name] = values if is_list else np.stack(values)
+    return block
+
+
 def count(block: Block) -> int:
     """Return the number of samples in a block."""
     return len(next(iter(block.values())))

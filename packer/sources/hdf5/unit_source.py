@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
-from packer.sources.base import LARGE_BYTES, Block, LargeArray
+from packer.sources.base import LARGE_BYTES, Block, LargeArray, joined
 from packer.sources.hdf5.file import faults_named, opened
 from packer.sources.hdf5.origin import MAX_KEPT, beyond
 from packer.sources.hdf5.reading import BLOCK_BYTES, DatasetRows, HDF5Source, boxed, field_values
@@ -74,30 +74,18 @@ class UnitSource(HDF5Source):
         before = 0
         for path, places in groupby(self._places, key=lambda place: place[0]):
             roots = [root for _path, root in places]
-            yield from self._file_blocks(path, roots, before)
+            with opened(path) as file:
+                yield from joined(self._samples(file, path, roots, before), self.fields, BLOCK_BYTES)
             before += len(roots)
 
-    def _file_blocks(self, path: str, roots: list[str], before: int) -> Iterator[Block]:
-        pending: list[dict[str, Any]] = []
-        held = 0
-        with opened(path) as file:
-            for number, root in enumerate(roots, before):
-                try:
-                    sample = self._sample(file, path, root, number)
-                except SourceError as error:
-                    if pending:
-                        yield self._block(pending)
-                    raise SourceError(
-                        f"{self._kind} {root}: {error.reason}" if root else error.reason, path, number
-                    ) from error
-                size = sum(len(v) if isinstance(v, str) else v.nbytes for v in sample.values())
-                if pending and held + size > BLOCK_BYTES:
-                    yield self._block(pending)
-                    pending, held = [], 0
-                pending.append(sample)
-                held += size
-            if pending:
-                yield self._block(pending)
+    def _samples(self, file: h5py.File, path: str, roots: list[str], before: int) -> Iterator[dict[str, Any]]:
+        for number, root in enumerate(roots, before):
+            try:
+                yield self._sample(file, path, root, number)
+            except SourceError as error:
+                raise SourceError(
+                    f"{self._kind} {root}: {error.reason}" if root else error.reason, path, number
+                ) from error
 
     def _sample(self, file: h5py.File, path: str, root: str, number: int) -> dict[str, Any]:
         with faults_named(path, "reading"):
@@ -114,14 +102,6 @@ class UnitSource(HDF5Source):
                 else:
                     sample[c.spec.name] = _value(values[c.dataset], c, path)
             return sample
-
-    def _block(self, samples: list[dict[str, Any]]) -> Block:
-        block: Block = {}
-        for spec in self.fields:
-            values = [sample[spec.name] for sample in samples]
-            is_list = spec.is_ragged or isinstance(values[0], LargeArray)
-            block[spec.name] = values if is_list else np.stack(values)
-        return block
 
 
 def _is_large(dataset: h5py.Dataset) -> bool:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.format.schema import FieldSpec
-from packer.sources.base import LARGE_BYTES, Block, LargeArray, Source
+from packer.sources.base import LARGE_BYTES, Block, LargeArray, Source, joined
 from packer.sources.npy.array import Array
 
 #: Bytes that a block holds at most, unless one row is larger.
@@ -122,31 +122,13 @@ class UnitSource(Source):
         return replace(self, arrays=arrays, names=self.names[start:stop], remarks=())
 
     def read(self) -> Iterator[Block]:
-        pending: list[dict[str, Any]] = []
-        held = 0
-        for number in range(len(self)):
-            try:
-                sample = {name: _whole(some[number], number) for name, some in self.arrays.items()}
-            except SourceError as error:
-                if pending:
-                    yield self._block(pending)
-                raise SourceError(error.reason, error.path, number) from error
-            size = sum(array.nbytes for array in sample.values())
-            if pending and held + size > BLOCK_BYTES:
-                yield self._block(pending)
-                pending, held = [], 0
-            pending.append(sample)
-            held += size
-        if pending:
-            yield self._block(pending)
+        yield from joined(map(self._sample, range(len(self))), self.fields, BLOCK_BYTES)
 
-    def _block(self, samples: list[dict[str, Any]]) -> Block:
-        block: Block = {}
-        for spec in self.fields:
-            values = [sample[spec.name] for sample in samples]
-            is_list = spec.is_ragged or isinstance(values[0], LargeArray)
-            block[spec.name] = values if is_list else np.stack(values)
-        return block
+    def _sample(self, number: int) -> dict[str, Any]:
+        try:
+            return {name: _whole(some[number], number) for name, some in self.arrays.items()}
+        except SourceError as error:
+            raise SourceError(error.reason, error.path, number) from error
 
     def files(self) -> list[str]:
         return _paths(zip(*self.arrays.values(), strict=True))
