@@ -22,6 +22,7 @@ from packer.format.column import SHAPE
 from packer.format.schema import MAX_AXIS, Field
 from readers.arrays import TORCH_DTYPES, Allocate, Numbers
 from readers.draws import Visits
+from readers.gather import fresh
 from readers.items import Anchors
 from readers.rows import SampleRows, Wanted, part_of
 
@@ -65,6 +66,8 @@ class Windows:
             raise UsageError(f"windows: pad {self.pad!r}: None, 'edge' or 'zero' is expected")
         if not isinstance(self.steps, Mapping):
             _check_count("steps", self.steps)
+            if index(self.steps) * index(self.step) > MAX_AXIS:
+                raise UsageError(f"windows: {self.steps} steps, {self.step} apart, reach further than any sample does")
         elif not self.steps:
             raise UsageError('windows: no field is named; name those that have steps: Windows({"actions": range(16)})')
         else:
@@ -77,9 +80,8 @@ class Windows:
         Raises:
             UsageError: there is none, or a named one has no steps.
         """
-        if isinstance(self.steps, int):
-            own = np.arange(self.steps) * self.step
-            return dict.fromkeys(_with_steps(fields, self.steps), own)
+        if not isinstance(self.steps, Mapping):
+            return dict.fromkeys(_with_steps(fields, self.steps), np.arange(self.steps) * self.step)
         for name in self.steps:
             if name not in fields:
                 raise UsageError(f"windows: no field {name!r} is read; there are {', '.join(fields)}")
@@ -238,5 +240,6 @@ class PadReader:
         return np.zeros_like(located)
 
     def read(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
-        """Return the mask, (n, T) bool."""
-        return torch.from_numpy(self._steps.beyond(*located.T))
+        """Return the mask, (n, T) bool, in new memory or in what `allocate` gives."""
+        beyond = self._steps.beyond(*located.T)
+        return (allocate or fresh)(beyond.nbytes).view(torch.bool).view(beyond.shape).copy_(torch.from_numpy(beyond))

@@ -264,6 +264,28 @@ def test_samples_of_one_length_have_windows_by_a_number(tmp_path: Path) -> None:
         PackedDataset(tmp_path / "p", ["reward", "label"], windows=Windows(3))
 
 
+def test_numbers_of_steps_may_be_those_of_numpy(packed_episodes: tuple[Path, list[Episode]]) -> None:
+    """Whole numbers of numpy are as good as those of Python."""
+    path, _ = packed_episodes
+    found = PackedDataset(path, windows=Windows(np.int64(2), stride=np.int32(2)))
+    assert torch.equal(found[:]["actions"], PackedDataset(path, windows=Windows(2, stride=2))[:]["actions"])
+
+
+def test_all_of_a_batch_lies_in_the_memory_that_it_is_given(packed_episodes: tuple[Path, list[Episode]]) -> None:
+    """Masks too are read into what `allocate` gives, such as page-locked memory."""
+    path, _ = packed_episodes
+    ds = PackedDataset(path, ["actions"], windows=Windows(3, pad="edge"), extras=("number", "step"))
+    given: list[torch.Tensor] = []
+
+    def allocate(nbytes: int) -> torch.Tensor:
+        given.append(torch.empty(nbytes, dtype=torch.uint8))
+        return given[-1]
+
+    batch = ds.gather(np.arange(4), allocate)
+    assert list(batch) == ["actions", "actions_is_pad", "number", "step"]
+    assert {value.data_ptr() for value in batch.values()} <= {memory.data_ptr() for memory in given}
+
+
 def test_a_name_is_no_window(packed_episodes: tuple[Path, list[Episode]]) -> None:
     """A name says which sample, not which window; regions of samples are read by name as ever."""
     path, episodes = packed_episodes
@@ -285,6 +307,7 @@ def test_a_name_is_no_window(packed_episodes: tuple[Path, list[Episode]]) -> Non
         (lambda: Windows(True), "steps True"),
         (lambda: Windows(2, stride=0), "stride 0"),
         (lambda: Windows(2, step=1.5), "step 1.5"),  # type: ignore[arg-type]
+        (lambda: Windows(2**40, step=2**40), "reach further than any sample"),
         (lambda: Windows(2, pad="both"), "pad 'both'"),  # type: ignore[arg-type]
         (lambda: Windows({}), "no field is named"),
         (lambda: Windows({"actions": []}), r"offsets \[\] of 'actions'"),
