@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,7 @@ class Mix(Dataset[Any]):
         self.stop = stop
         self.batches = batches
         self.extras = (extras,) if isinstance(extras, str) else tuple(extras)
+        self._forget_readers()
         for number, dataset in enumerate(self.datasets):
             if not len(dataset):
                 raise UsageError(f"mix: dataset {number} has no samples: {dataset!r}")
@@ -97,6 +99,18 @@ class Mix(Dataset[Any]):
         visits = new_visits(len(numbers)) if self.draws else None
         batch = gathered(self.readers, samples, None, visits, anchors)
         return Batch(batch if self.transform is None else self.transform(batch), len(numbers))
+
+    def _forget_readers(self) -> None:
+        self._readers: dict[str, FieldReader] = {}
+        self._made_of: list[Mapping[str, FieldReader]] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Mapped memory cannot be pickled; the datasets know where it is from.
+        return {name: value for name, value in vars(self).items() if name not in ("_readers", "_made_of")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._forget_readers()
 
     def __repr__(self) -> str:
         held = ", ".join(
@@ -141,11 +155,18 @@ class Mix(Dataset[Any]):
 
     @property
     def readers(self) -> dict[str, FieldReader]:
-        """What reads each field."""
+        """What reads each field; made once in each process that needs it."""
+        own = [dataset.readers for dataset in self.datasets]
+        if not self._readers or not all(map(is_, own, self._made_of)):  # after a fork the datasets have others
+            self._readers, self._made_of = self._mixed(own), own
+        return self._readers
+
+    def _mixed(self, own: Sequence[Mapping[str, FieldReader]]) -> dict[str, FieldReader]:
+        """Return what reads each field, from what reads it of each dataset."""
         starts, opened = _starts([dataset.items.total for dataset in self.datasets]), self.opened
         found: dict[str, FieldReader] = {}
-        for name in self.datasets[0].readers:
-            readers = [dataset.readers[name] for dataset in self.datasets]
+        for name in own[0]:
+            readers = [each[name] for each in own]
             raw = [reader for reader in readers if isinstance(reader, FixedRaw)]
             if len(raw) == len(readers) and len({reader.unit for reader in raw}) == 1:
                 found[name] = MixedRaw(raw, starts, opened)

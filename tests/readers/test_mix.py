@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader
 
 from packer.errors import UsageError
 from packer.format.schema import FieldSpec
@@ -221,6 +222,16 @@ def test_tensors_are_the_callers_own(datasets: list[PackedDataset]) -> None:
                 value.zero_()
     loader.set_epoch(0)
     assert numbers(loader) == first
+
+
+def test_a_mix_is_put_together_once_in_a_process(datasets: list[PackedDataset]) -> None:
+    """Batches by number find what reads them ready; a pickled mix, after reading, and workers make their own."""
+    mix = Mix(dict.fromkeys(datasets[:2], 1))
+    check(mix.__getitems__([0, 20]).gathered)
+    assert mix.readers is mix.readers
+    check(pickle.loads(pickle.dumps(mix)).__getitems__([20, 0]).gathered)
+    batches = list(DataLoader(mix, 20, num_workers=1, collate_fn=list))
+    assert [int(sample["number"]) for batch in batches for sample in batch] == [*range(13), *range(1000, 1040)]
 
 
 def test_images_are_channels_last_as_ever(datasets: list[PackedDataset]) -> None:
