@@ -41,7 +41,7 @@ BLOCK = re.compile(
     re.DOTALL,
 )
 #: Seconds and rates differ from run to run; such lines are not shown.
-TIMING = re.compile(r"^[\d.,]+ m?s, .*/s$")
+TIMING = re.compile(r"^[\d.,]+ m?s(, .*/s)?$")
 #: What the folder of a page is called in its output.
 HOME = "/home/me"
 
