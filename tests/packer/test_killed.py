@@ -71,5 +71,5 @@ def test_begun_anew_killed_before_every_step(tmp_path, monkeypatch):
 @pytest.mark.parametrize("number", range(len(kills.JOBS)), ids=kills.JOBS)
 def test_killed_at_random_instants(tmp_path, number):
     """Killed from outside at some instant: the process itself, one of its workers, or all of them at once."""
-    for whom in range(2 * len(kills.WHOM)):
+    for whom in range(len(kills.WHOM)):
         kills.trial(tmp_path, number + len(kills.JOBS) * whom)

@@ -294,7 +294,10 @@ def valid_pngs() -> list[Path]:
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="the files of others are not here")
 def test_every_valid_png_comes_back(tmp_path: Path) -> None:
-    """Packed with `none`, and with both codecs, packed again and exported: equal pixels, of every kind of file."""
+    """Packed with `none`, and with both codecs: equal pixels, of every kind of file.
+
+    They are packed again and exported from one codec or the other, in turn, since that is done with samples.
+    """
     files = valid_pngs()
     assert len(files) > 20
     for number, file in enumerate(files):
@@ -303,12 +306,14 @@ def test_every_valid_png_comes_back(tmp_path: Path) -> None:
         source, wanted = tmp_path / f"in{number}", tmp_path / f"none{number}"
         convert([source], wanted, codec="none", workers=0)
         expected = pixels(wanted)
-        for codec in CODECS:
+        for turn, codec in enumerate(CODECS):
             packed = tmp_path / f"{codec}{number}"
             convert([source], packed, codec=codec, workers=0)
             found = pixels(packed)
             assert found.dtype == expected.dtype
             assert np.array_equal(found.numpy(), expected.numpy()), file
+            if (number + turn) % len(CODECS):
+                continue
             export(packed, tmp_path / f"{codec}{number}e")
             (exported,) = (tmp_path / f"{codec}{number}e").rglob("*.png")
             convert([exported.parent], tmp_path / f"{codec}{number}c", codec="none", workers=0)
