@@ -22,7 +22,7 @@ from packer.format.manifest import MANIFEST, NAMES_FILE, REJECTED_FILE, SHARD_FO
 from packer.format.schema import Field
 from packer.format.shard import Shard
 from packer.packing.finish import Made, write_manifest
-from packer.packing.origin import Origin, given_by, packed_names
+from packer.packing.origin import Origin, given_by, origin_of, packed_names
 from packer.packing.output import beside, dataset_lock
 from packer.packing.plan import ShardPlan, field_sizes, look, plan_shards
 from packer.packing.rejected import ListEntry, RejectedList
@@ -45,6 +45,7 @@ class RepairReport:
             the same: another version of a codec's library.
         left_out: lines of the list of what was left out, where it was cut back or dropped; the shards in the manifest
             tell how many there were.
+        constants: whether what is kept once for all samples was read from the sources again.
     """
 
     manifest: bool
@@ -52,6 +53,7 @@ class RepairReport:
     shards: tuple[str, ...]
     changed: tuple[str, ...]
     left_out: int | None = None
+    constants: bool = False
 
 
 def repair(
@@ -133,12 +135,20 @@ def _repair(
     if not isinstance(manifest.left_out, msgspec.UnsetType) and manifest.left_out.file in wrong:
         listed, left_out = _list_anew(folder, manifest)
         manifest = msgspec.structs.replace(manifest, left_out=listed)
-    if not isinstance(manifest.constants, msgspec.UnsetType) and manifest.constants.file in wrong:
-        _constants_anew(folder, manifest.constants, source)
+    constants = False
+    if not isinstance(manifest.constants, msgspec.UnsetType):
+        if constants := manifest.constants.file in wrong:
+            _constants_anew(folder, manifest.constants, source)
+    elif source is not None and source.constants and origin_of(source) == manifest.origin:
+        # Lost together with the manifest, which was made again without them.
+        manifest = msgspec.structs.replace(manifest, constants=write_constants(folder, source.constants))
+        constants = True
     totals = MANIFEST in wrong
-    if changed or names or totals or left_out is not None:
+    if changed or names or totals or constants or left_out is not None:
         _publish(folder, manifest, list(entries.values()))
-    return RepairReport(rebuilt or totals, names, tuple(entry.file for entry in bad), tuple(changed), left_out)
+    return RepairReport(
+        rebuilt or totals, names, tuple(entry.file for entry in bad), tuple(changed), left_out, constants
+    )
 
 
 def _constants_anew(folder: Path, entry: FileEntry, source: Source | None) -> None:

@@ -22,7 +22,7 @@ from packer.format import btree
 from packer.format import manifest as manifests
 from packer.format.constants import constants_entry
 from packer.format.layout import ShardHeader
-from packer.format.manifest import NAMES_FILE, REJECTED_FILE, SHARD_FOLDER, UNFINISHED, Manifest
+from packer.format.manifest import CONSTANTS_FILE, NAMES_FILE, REJECTED_FILE, SHARD_FOLDER, UNFINISHED, Manifest
 from packer.format.schema import Field
 from packer.format.shard import Shard
 from packer.format.sizes import shard_bytes
@@ -70,6 +70,9 @@ def rebuild_manifest(folder: Path) -> Manifest:
     ]
     table = _table(folder, sum(shard.header.samples for shard in held)) if first.named else NAMES_FILE
     planned = _planned_bytes(held, rejected)
+    constants = constants_entry(folder)
+    if constants is None and any(_kept_once(shard.header.origin) for shard in held):
+        _log.warning("%s is lost, which held what --once kept; repair with the sources makes it again", CONSTANTS_FILE)
     made = Made(
         first.fields,
         _origin(parts),
@@ -77,9 +80,14 @@ def rebuild_manifest(folder: Path) -> Manifest:
         planned,
         table,
         RejectedList(left_out).write(folder),
-        constants=constants_entry(folder) or msgspec.UNSET,
+        constants=constants or msgspec.UNSET,
     )
     return write_manifest(folder, made, counted)
+
+
+def _kept_once(origin: Origin) -> bool:
+    options = origin.get("options")
+    return isinstance(options, dict) and bool(options.get("once"))
 
 
 def _left_out(folder: Path, shards: int) -> list[Rejected]:

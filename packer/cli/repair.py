@@ -15,7 +15,7 @@ from packer.cli.options import dataset_first, more_sources_argument, source_opti
 from packer.cli.progress import open_shown, progress
 from packer.cli.tables import counted
 from packer.convert import ConvertOptions, processors
-from packer.format.manifest import REJECTED_FILE, SHARD_FOLDER, ShardEntry
+from packer.format.manifest import CONSTANTS_FILE, REJECTED_FILE, SHARD_FOLDER, ShardEntry
 from packer.repair import RepairReport
 
 _log = logging.getLogger(__name__)
@@ -70,6 +70,8 @@ def _lines(report: RepairReport) -> list[str]:
         made.append("manifest.json: made again from the shards")
     if report.names:
         made.append("names.lmdb: made again from the shards")
+    if report.constants:
+        made.append(f"{CONSTANTS_FILE}: made again from the sources")
     if report.left_out is not None:
         lines = f"cut back to its {counted(report.left_out, 'line')}" if report.left_out else "lost"
         made.append(f"{REJECTED_FILE}: {lines}; `packer info` tells how many samples were left out")

@@ -340,6 +340,19 @@ def test_other_constants_differ(kind: str, tmp_path: Path) -> None:
     assert "constants.npz: differs from the source" in said
 
 
+@pytest.mark.parametrize("kind", [name for name, kind in KINDS.items() if kind.kept])
+def test_constants_lost_with_the_manifest_come_back(kind: str, tmp_path: Path) -> None:
+    """They are said to be lost, and the sources make them again; it is said that they were."""
+    made = make(KINDS[kind], tmp_path)
+    before = content(made.path)
+    for file in ("constants.npz", "manifest.json"):
+        (made.path / file).unlink()
+    assert "constants.npz is lost" in run("repair", made.path)
+    again = run("repair", made.path, *made.sources, *made.kind.options)
+    assert "constants.npz: made again from the sources" in again
+    assert content(made.path) == before
+
+
 def grids(file: h5py.File) -> list[h5py.Dataset]:
     """Return the datasets of a file that are kept once."""
     names: list[str] = []
