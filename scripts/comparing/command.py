@@ -108,6 +108,8 @@ def convert_all(bench: Bench, source: Loose, systems: Sequence[System], left_out
             try:
                 system.write(source, path)
             except ImportError as error:
+                if isinstance(system, Ours):
+                    raise
                 left_out[system.name] = str(error)
                 print(f"compare: {system.name} is left out: {error}", file=sys.stderr)
                 continue

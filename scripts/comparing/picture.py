@@ -23,7 +23,7 @@ def draw(results: dict[str, Any], path: Path, names: Sequence[str]) -> None:
     measured = results["reading"]
     shown = [name for name in names if any(name in found for found in measured.values())]
     rows = -(-len(measured) // COLUMNS)
-    with mpl.rc_context({"svg.hashsalt": "compare", "font.size": 9, "text.color": TEXT}):
+    with mpl.rc_context({"svg.hashsalt": "compare", "svg.fonttype": "none", "font.size": 9, "text.color": TEXT}):
         figure = Figure(figsize=(8.3, rows * (0.55 + 0.2 * len(shown))), layout="constrained")
         panels = figure.subplots(rows, COLUMNS, squeeze=False).flat
         for panel, (title, found) in zip(panels, measured.items(), strict=False):
