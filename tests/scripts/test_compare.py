@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from comparing.systems import SYSTEMS, Ours
 
 HERE = ["loose files", "LMDB", "TensorDict", "packer"]
 OTHERS = {"WebDataset, buffer of 1,000", "zarr, shuffled by chunks", "TensorStore", "HF datasets, Arrow", "FFCV"}
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture
@@ -63,6 +65,13 @@ def test_wrong_content_is_an_error(bench: Bench, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Ours, "epochs", half)
     with bench.alone(), pytest.raises(WrongContentError, match="packer, none"):
         command.compare(bench, ["packer, none"], [WORKLOADS[2]])
+
+
+def test_the_page_shows_what_was_measured() -> None:
+    """Tables of docs/compare.md are those of docs/compare.json, which has every system."""
+    results = json.loads((DOCS / "compare.json").read_text())
+    assert command.tables(results) in (DOCS / "compare.md").read_text()
+    assert set(results["writing"]["pairs 16/64 px"]) | set(results["left_out"]) == {system.name for system in SYSTEMS}
 
 
 def test_pictures_are_drawn_of_what_there_is(tmp_path: Path) -> None:
