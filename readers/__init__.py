@@ -15,6 +15,7 @@ A batch passes these modules from top to bottom:
     checking    compares frames with their checksums before any of these is read, with `verify=True`
     batch       what is handed out, also to torch's DataLoader; `device` moves it there, `monitor` times the wait
 
+`basicsr` gives packed pairs in the shape of BasicSR's own dataset; nothing here imports it.
 `arrays` holds the words that all of them use.
 """
 
