@@ -17,7 +17,7 @@ import numba
 import numpy as np
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numba.core.caching import IndexDataCacheFile
 from numcodecs import blosc
@@ -124,6 +124,7 @@ def test_blosc_of_any_settings(
     count = -(-nbytes // element)
     values = np.random.default_rng(nbytes).integers(0, high, count * element, np.uint8)
     frame = np.frombuffer(blosc.compress(values.view(f"V{element}"), cname.encode(), 5, shuffle, block), np.uint8)
+    assume(len(frame) != len(values))  # such a frame is stored as it is, and taken for that
     out, one = Guarded(len(values)), numbers([len(values)])
     span = numbers([[0, len(frame)]])
     assert loops.decode(compiled.CODECS["blosc"], frame, span, one, numbers([0]), one, 0, 0, out.out) == 1
