@@ -1,11 +1,11 @@
 """The bytes of a frame, and the arrays they hold.
 
     configs     codecs by name, or as numcodecs' configs in JSON
-    filters     what is done to the values of images first; `rowdelta` and `photo` are two
+    filters     what is done to the values of images first: `rowdelta` and `photo`
     stages      what makes the bytes smaller, one class for each kind
     frames      encodes, decodes and hashes frames, many by one call
     compiled    whether the machine code of `loops` is there yet, and worth it
 
-A new filter is a module like `rowdelta` and an entry in `filters.FILTERS`; a new kind of stage is a class and an entry
-in `stages.STAGES`; a name for the command line is an entry in `configs.NAMED`.
+A new filter is two functions and an entry in `filters.FILTERS`; a new kind of stage is a class and an entry in
+`stages.STAGES`; a name for the command line is an entry in `configs.NAMED`.
 """

@@ -1,9 +1,9 @@
-"""Whether the loops of `loops.py` are there yet: loaded once they are worth the half second that this takes.
+"""Whether the loops of `loops.py` are there yet: they are loaded once that is worth its time.
 
-With them frames are decoded 1.4 times as fast, and of two threads neither waits for the other's lock between two
-frames (docs/benchmark.md). A process that reads a few
-batches, or looks at one dataset, has nothing of it. So frames are handled one by one until that has taken as long as
-loading would: at worst, everything takes twice as long as if that had been known before.
+With them frames are decoded faster, and threads do not wait for each other's lock between two frames
+(docs/benchmark.md). A process that reads a few batches, or looks at one dataset, gains nothing from them. So frames are
+handled one by one until that has taken as long as loading would: at worst, everything takes twice as long as if that
+had been known before.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import ctypes
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
@@ -25,7 +24,7 @@ from packer.codecs.filters import FILTERS
 #: Seconds spent on frames one by one after which the loops are loaded.
 WORTH_SECONDS = 0.5
 
-#: Bytes that a process must be free to take before the loops are loaded; they take about 100 MB.
+#: Bytes that a process must be free to take before the loops are loaded.
 LEAST_MEMORY = 2**29
 
 #: What the loops take for a codec, by the id of its one stage.
@@ -38,7 +37,7 @@ class Loading:
     Attributes:
         found: the module, once it is loaded.
         failure: why it cannot be.
-        seconds: spent on frames one by one.
+        seconds: spent on frames one by one; whoever handles frames this way adds to it.
     """
 
     def __init__(self) -> None:
@@ -96,11 +95,6 @@ def number_of(codec: Sequence[dict[str, Any]]) -> int | None:
     """Return what the loops call the codec of a column, its filter aside, or None if they do not know it."""
     ids = [config["id"] for config in codec if config["id"] not in FILTERS]
     return CODECS.get(ids[0]) if len(ids) == 1 else None
-
-
-def note_since(began: float) -> None:
-    """Note that frames were handled one by one since `began`, by `time.perf_counter`."""
-    loading.seconds += time.perf_counter() - began
 
 
 def machine_code(signature: Any) -> Callable[[Any], Any]:

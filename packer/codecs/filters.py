@@ -1,7 +1,12 @@
 """What codecs do to the values of images before their bytes are encoded; as many bytes come out as go in.
 
-A filter is a module with two functions and an entry in `FILTERS`; it can only be the first part of a codec. Whoever
-writes frames applies it to whole images, or bands of them, and whoever reads undoes it for a batch at a time.
+A filter is two functions and an entry in `FILTERS`; it can only be the first part of a codec. Whoever writes frames
+applies it to whole images, or to bands of them, and whoever reads undoes it for a batch at a time. The functions here
+do so if machine code does not: it undoes `rowdelta` and `photo` image by image (`loops.py`).
+
+`rowdelta` stores each row less the row above. `photo` stores red and blue less green, then each row less the row above,
+then the sign in the lowest bit: what is left has mostly zeros in its high bits, which bitshuffle puts next to each
+other. All steps are modulo 2**bits and none looks to the left, so that a whole batch is undone at once.
 """
 
 from __future__ import annotations
@@ -9,11 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
-from packer.codecs import photo, rowdelta
-
 Images = NDArray[Any]
+
+#: Numbers of channels whose first three are red, green and blue; a fourth is alpha.
+COLOURS = (3, 4)
 
 
 class Filter(NamedTuple):
@@ -21,21 +28,57 @@ class Filter(NamedTuple):
 
     Attributes:
         apply: makes a new array of images (n, rows, width, channels), of their dtype and shape.
-        undo: gives such images their values back in place; `axis` is that of the rows, 1 by default.
+        undo: gives such images their values back in place.
         dtypes: of images that it is for.
         in_loops: whether the compiled loops undo it too, frame by frame.
         by_pixel: whether it does something else with each channel, so that a pixel is what comes again in its values.
     """
 
     apply: Callable[[Images], Images]
-    undo: Callable[..., None]
+    undo: Callable[[Images], None]
     dtypes: tuple[str, ...]
     in_loops: bool = False
     by_pixel: bool = False
 
 
+def difference(images: Images) -> Images:
+    """Return the rows less the row above of images (n, rows, ...), unsigned integers; a new array."""
+    out = images.copy()
+    np.subtract(images[:, 1:], images[:, :-1], out=out[:, 1:])
+    return out
+
+
+def accumulate(images: Images) -> None:
+    """Undo `difference` in place for images (n, rows, ...)."""
+    for row in range(1, images.shape[1]):
+        images[:, row] += images[:, row - 1]
+
+
+def store_photo(images: Images) -> Images:
+    """Return what `photo` stores of images (n, rows, width, channels), uint8 or uint16; a new array."""
+    plain = images.copy()
+    if images.shape[-1] in COLOURS:
+        plain[..., 0] -= images[..., 1]
+        plain[..., 2] -= images[..., 1]
+    rows = difference(plain)
+    signed = rows.view(f"i{rows.itemsize}")
+    folded: Images = ((signed << 1) ^ (signed >> (8 * rows.itemsize - 1))).view(images.dtype)
+    return folded
+
+
+def restore_photo(images: Images) -> None:
+    """Undo `store_photo` in place."""
+    signs = images & 1
+    images >>= 1
+    images ^= np.negative(signs, out=signs)
+    accumulate(images)
+    if images.shape[-1] in COLOURS:
+        images[..., 0] += images[..., 1]
+        images[..., 2] += images[..., 1]
+
+
 #: By the id in the schema.
 FILTERS = {
-    "rowdelta": Filter(rowdelta.difference, rowdelta.accumulate, ("uint8", "uint16"), in_loops=True),
-    "photo": Filter(photo.store, photo.restore, ("uint8", "uint16"), in_loops=True, by_pixel=True),
+    "rowdelta": Filter(difference, accumulate, ("uint8", "uint16"), in_loops=True),
+    "photo": Filter(store_photo, restore_photo, ("uint8", "uint16"), in_loops=True, by_pixel=True),
 }

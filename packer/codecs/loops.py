@@ -75,7 +75,7 @@ def _add_rows(values: Any, row: int) -> None:  # pragma: no cover
 
 @njit
 def _restore_photo(values: Any, row: int, channels: int) -> None:  # pragma: no cover
-    """Do as `photo.restore`; two loops a row, of which no step waits for the one before."""
+    """Do as `filters.restore_photo`; two loops a row, of which no step waits for the one before."""
     number = values.dtype.type
     one = number(1)
     # Of each column, with room for a neighbour on both sides; green is the neighbour of red and of blue.
@@ -178,7 +178,7 @@ def _decode_blosc(frame: Any, out: Any, spare: Any, words: Any, context: int) ->
         words: the same, (bytes / 8,) uint64.
         context: a decoder of zstd.
     """
-    # What `claims.py` does, too: c-blosc believes the sizes in a header.
+    # As `stages.py` does: c-blosc believes the sizes in a header.
     if len(frame) < _BLOSC_HEADER or _word(frame, 4) != len(out) or _word(frame, 12) != len(frame):
         return False
     flags, element, block = _long(frame[2]), _long(frame[3]), _word(frame, 8)
@@ -264,7 +264,7 @@ def decode(
         if stored == size:
             _copy(target + place, source + start, size)
         elif codec == _LZ4:
-            if stored < _LZ4_SIZE:
+            if stored < _LZ4_SIZE or _word(memory, start) != size:
                 break
             if _lz4(source + start + _LZ4_SIZE, target + place, stored - _LZ4_SIZE, size) != size:
                 break

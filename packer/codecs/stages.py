@@ -1,7 +1,8 @@
 """The stages of codecs: bytes to fewer bytes, one class for each kind, and numcodecs for all that have none here.
 
-A new kind is a class like these and an entry in `STAGES`. Sizes in the headers of frames come from disk, so they are
-compared with what is expected before a decoder believes them.
+A new kind is a class like these and an entry in `STAGES`. Sizes in the headers of frames come from disk. A decoder that
+is given a damaged header may allocate what this says, leave the end of its output unwritten (zstd), or read past the
+end of its input (c-blosc). So they are compared with what is expected before a decoder believes them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import contextlib
 import json
 import struct
 import threading
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -25,8 +25,10 @@ Buffer = bytes | bytearray | memoryview
 
 #: Settings of blosc's `shuffle`.
 _NOT, _BY_BYTES, _BY_BITS = 0, 1, 2
-#: Bytes of an element and of a block, in the header of a blosc frame.
-_BLOSC_SIZES = struct.Struct("<3xB4xI")
+#: The header of a blosc frame: bytes of an element, of all that it decodes to, of a block, and of the frame.
+_BLOSC_HEADER = struct.Struct("<3xBIII")
+#: What an LZ4 frame begins with: the bytes that it decodes to.
+_LZ4_SIZE = struct.Struct("<I")
 
 
 class Stage:
@@ -37,12 +39,12 @@ class Stage:
     """
 
     #: Those that give back every bit of whatever they are given; what others encode is decoded and compared.
-    _EXACT = ("blosc", "bz2", "gzip", "lzma", "shuffle", "zlib", "zstd")
+    _EXACT = ("blosc", "bz2", "gzip", "lz4", "lz4hc", "lzma", "shuffle", "zlib", "zstd")
 
     def __init__(self, config: Config) -> None:
         self.id: str = config["id"]
         self.is_exact = self.id in self._EXACT
-        self.codec = _registered(json.dumps(config, sort_keys=True))
+        self.codec = self._made(config)
 
     def encode(self, value: Any) -> Any:
         """Return the encoded bytes of a buffer.
@@ -52,27 +54,32 @@ class Stage:
         """
         return self.codec.encode(value)
 
-    def decode(self, stored: memoryview, most: int) -> memoryview:
-        """Return what a frame decodes to: at most `most` bytes, if it says how many.
+    def decode(self, stored: memoryview, most: int, least: int = 0) -> memoryview:
+        """Return what a frame decodes to: `least` to `most` bytes, if its header says how many.
 
         Raises:
-            ValueError: the frame claims more.
+            ValueError: the frame claims another number.
             Exception: of many kinds, if it is damaged.
         """
-        _check_claim(self.id, stored, 0, most)
-        return flat_bytes(self.codec.decode(stored))
+        claimed = self._claimed(stored)
+        if claimed is not None and not least <= claimed <= most:
+            expected = most if least == most else f"at most {most}"
+            raise ValueError(f"a {self.id} header claims {claimed} bytes, {expected} expected")
+        return flat_bytes(self._decoded(stored))
 
-    def decode_into(self, stored: memoryview, out: memoryview) -> None:
-        """Decode a frame into `out`, writable bytes.
+    def _made(self, config: Config) -> Any:
+        return _registered(config)
+
+    def _claimed(self, stored: memoryview) -> int | None:
+        """Return the bytes that `stored` (format B) says in its header it decodes to; None if it does not say so.
 
         Raises:
-            ValueError: the frame holds another number of bytes.
-            Exception: of many kinds, if it is damaged.
+            Exception: of many kinds, if the header cannot be right.
         """
-        decoded = self.decode(stored, len(out))
-        if len(decoded) != len(out):
-            raise ValueError(f"{len(decoded)} bytes decoded, {len(out)} expected")
-        out[:] = decoded
+        return None
+
+    def _decoded(self, stored: memoryview) -> Any:
+        return self.codec.decode(stored)
 
 
 class Lz4(Stage):
@@ -81,36 +88,23 @@ class Lz4(Stage):
     The bytes are those of numcodecs' `lz4`; the `lz4` package reads them with a third of the call overhead.
     """
 
-    def __init__(self, config: Config) -> None:
-        self.id = config["id"]
-        self.is_exact = True
+    def _made(self, config: Config) -> dict[str, Any]:
         if self.id == "lz4hc":
-            self._options = {"mode": "high_compression", "compression": config.get("level", 9)}
-        else:
-            self._options = {"mode": "fast", "acceleration": config.get("acceleration", 1)}
+            return {"mode": "high_compression", "compression": config.get("level", 9)}
+        return {"mode": "fast", "acceleration": config.get("acceleration", 1)}
 
     def encode(self, value: Any) -> bytes:
-        return bytes(lz4.block.compress(flat_bytes(value), **self._options))
+        return bytes(lz4.block.compress(flat_bytes(value), **self.codec))
 
-    def decode(self, stored: memoryview, most: int) -> memoryview:
-        _check_claim("lz4", stored, 0, most)
-        return self._block(stored, _lz4_claim(stored))
+    def _claimed(self, stored: memoryview) -> int:
+        return int(_LZ4_SIZE.unpack_from(stored)[0])
 
-    def decode_into(self, stored: memoryview, out: memoryview) -> None:
-        out[:] = self._block(stored, len(out))
-
-    def _block(self, stored: memoryview, nbytes: int) -> memoryview:
-        try:
-            raw: bytes = lz4.block.decompress(stored[_LZ4_SIZE.size :], uncompressed_size=nbytes)
-        except (lz4.block.LZ4BlockError, OverflowError) as error:
-            raise ValueError(str(error)) from None
-        if len(raw) != nbytes:
-            raise ValueError(f"{len(raw)} bytes decoded, {nbytes} expected")
-        return memoryview(raw)
+    def _decoded(self, stored: memoryview) -> bytes:
+        return bytes(lz4.block.decompress(stored))
 
 
 class Blosc(Stage):
-    """c-blosc, called to decode without what numcodecs wraps around it."""
+    """c-blosc."""
 
     def encode(self, value: Any) -> Any:
         """Return the encoded bytes of a buffer.
@@ -121,20 +115,22 @@ class Blosc(Stage):
         """
         stored = self.codec.encode(value)
         if self.codec.shuffle == _BY_BITS:
-            element, block = _BLOSC_SIZES.unpack_from(stored)
+            element, _, block, _ = _BLOSC_HEADER.unpack_from(stored)
             if element == 1:
                 return min(self._shuffled(_NOT, value), stored, key=len)
             if block % (8 * element):
                 return self._shuffled(_BY_BYTES, value)
         return stored
 
-    def decode_into(self, stored: memoryview, out: memoryview) -> None:
-        _check_claim(self.id, stored, len(out), len(out))
-        _blosc_decompress()(stored, out)
-
     def _shuffled(self, shuffle: int, value: Any) -> Any:
         """Return what blosc makes of a buffer with another setting of `shuffle`."""
-        return _registered(json.dumps({**self.codec.get_config(), "shuffle": shuffle}, sort_keys=True)).encode(value)
+        return _registered({**self.codec.get_config(), "shuffle": shuffle}).encode(value)
+
+    def _claimed(self, stored: memoryview) -> int:
+        _, claimed, block, held = _BLOSC_HEADER.unpack_from(stored)
+        if held != len(stored) or block > max(claimed, 1):
+            raise ValueError(f"the blosc header claims {claimed} bytes in {held}, there are {len(stored)}")
+        return int(claimed)
 
 
 class BloscOfPixels(Blosc):
@@ -178,9 +174,16 @@ class BloscOfPixels(Blosc):
 class Zstd(Stage):
     """Zstandard, decoded by the `zstandard` package, which keeps its state from frame to frame."""
 
-    def decode_into(self, stored: memoryview, out: memoryview) -> None:
-        _check_claim(self.id, stored, len(out), len(out))
-        out[:] = _zstd().decompressor.decompress(stored, allow_extra_data=False)
+    def _claimed(self, stored: memoryview) -> int:
+        import zstandard
+
+        claimed = int(zstandard.frame_content_size(stored))
+        if claimed < 0:
+            raise ValueError("its zstd frame does not say how large it is")
+        return claimed
+
+    def _decoded(self, stored: memoryview) -> Any:
+        return _zstd().decompressor.decompress(stored, allow_extra_data=False)
 
 
 class ZstdOfDifferences(Zstd):
@@ -213,10 +216,9 @@ def flat_bytes(value: Any) -> memoryview:
     return np.frombuffer(flat, np.uint8).data
 
 
-@lru_cache(maxsize=64)
-def _registered(config: str) -> Any:
-    """Return the numcodecs codec of a config as JSON; imported late, since that takes a tenth of a second."""
-    if json.loads(config)["id"] == "pickle":
+def _registered(config: Config) -> Any:
+    """Return the numcodecs codec of a config; imported late, since that takes a tenth of a second."""
+    if config["id"] == "pickle":
         raise UsageError("codec pickle cannot be used: reading it would run whatever code a file holds")
     import numcodecs
     import numcodecs.blosc
@@ -224,9 +226,9 @@ def _registered(config: str) -> Any:
     # blosc's own threads break at fork and gain nothing on frames of 16 to 64 KiB.
     numcodecs.blosc.use_threads = False
     try:
-        return numcodecs.get_codec(json.loads(config))
+        return numcodecs.get_codec(dict(config))
     except Exception as error:  # numcodecs raises whatever the codec's constructor raises
-        raise UsageError(f"codec {config} cannot be used: {error}") from None
+        raise UsageError(f"codec {json.dumps(config)} cannot be used: {error}") from None
 
 
 class _ZstdState(threading.local):
@@ -243,77 +245,3 @@ class _ZstdState(threading.local):
 @lru_cache(maxsize=1)
 def _zstd() -> _ZstdState:
     return _ZstdState()
-
-
-@lru_cache(maxsize=1)
-def _blosc_decompress() -> Callable[[memoryview, memoryview], Any]:
-    import numcodecs.blosc
-
-    decompress: Callable[[memoryview, memoryview], Any] = numcodecs.blosc.decompress
-    return decompress
-
-
-def _check_claim(codec_id: str, stored: memoryview, least: int, most: int) -> None:
-    """Compare the size in a frame's header with what is expected, before a decoder believes it."""
-    claimed = claimed_bytes(codec_id, stored)
-    if claimed is not None and not least <= claimed <= most:
-        expected = most if least == most else f"at most {most}"
-        raise ValueError(f"a {codec_id} header claims {claimed} bytes, {expected} expected")
-
-
-_BLOSC_HEADER = struct.Struct("<4xIII")  # decoded bytes, block bytes, stored bytes
-_LZ4_SIZE = struct.Struct("<I")
-_ZSTD_MAGIC = 0xFD2FB528
-_ZSTD_START = struct.Struct("<IB")
-#: Bytes of the dictionary's number, by the lowest two bits of the frame's descriptor.
-_ZSTD_DICTIONARY_BYTES = (0, 1, 2, 4)
-#: Bytes of the content size, by its highest two bits.
-_ZSTD_SIZE_BYTES = (0, 2, 4, 8)
-
-
-def claimed_bytes(codec_id: str, stored: memoryview) -> int | None:
-    """Return the bytes that `stored` (format B) says in its header it decodes to, or None if its codec writes no size.
-
-    A decoder given a damaged header may allocate what the header says, leave the end of its output unwritten
-    (zstd), or read past the end of its input (c-blosc), so the claim is compared with what is expected first.
-
-    Raises:
-        ValueError: the header cannot be right.
-    """
-    read = _READERS.get(codec_id)
-    return read(stored) if read else None
-
-
-def _blosc_claim(stored: memoryview) -> int:
-    if len(stored) < _BLOSC_HEADER.size:
-        raise ValueError("a blosc frame has a header of 16 bytes")
-    claimed, block, held = _BLOSC_HEADER.unpack_from(stored)
-    if held != len(stored) or block > max(claimed, 1):
-        raise ValueError(f"the blosc header claims {claimed} bytes in {held}, there are {len(stored)}")
-    return int(claimed)
-
-
-def _lz4_claim(stored: memoryview) -> int:
-    if len(stored) < _LZ4_SIZE.size:
-        raise ValueError("an LZ4 frame begins with its size in 4 bytes")
-    return int(_LZ4_SIZE.unpack_from(stored)[0])
-
-
-def _zstd_claim(stored: memoryview) -> int:
-    if len(stored) < _ZSTD_START.size:
-        raise ValueError("it ends within the header of its zstd frame")
-    magic, descriptor = _ZSTD_START.unpack_from(stored)
-    if magic != _ZSTD_MAGIC:
-        raise ValueError("it does not begin as a zstd frame does")
-    one_segment = descriptor >> 5 & 1
-    size = _ZSTD_SIZE_BYTES[descriptor >> 6] or one_segment
-    if not size:
-        raise ValueError("its zstd frame does not say how large it is")
-    at = _ZSTD_START.size + (not one_segment) + _ZSTD_DICTIONARY_BYTES[descriptor & 3]
-    if len(stored) < at + size:
-        raise ValueError("it ends within the header of its zstd frame")
-    # Sizes of two bytes count from 256: smaller ones take one byte.
-    return int.from_bytes(stored[at : at + size], "little") + (256 if size == 2 else 0)
-
-
-_READERS: dict[str, Callable[[memoryview], int]] = {"blosc": _blosc_claim, "lz4": _lz4_claim, "zstd": _zstd_claim}

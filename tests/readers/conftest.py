@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from packer.codecs.frames import FrameCodec, Frames
+from packer.codecs.stages import Buffer
 from packer.format import manifest as manifests
 from packer.format.layout import CHUNK_BYTES
 from packer.format.manifest import NAMES_FILE, FileEntry, Manifest, file_digest, total_of
@@ -138,13 +139,13 @@ def pack() -> Any:
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Raw bytes of each frame that is decoded from here on, whether by itself or with others by one call."""
     sizes: list[int] = []
-    one, many = FrameCodec.decode_into, FrameCodec.decode_frames
+    one, many = FrameCodec.decode, FrameCodec.decode_frames
     inside = threading.local()
 
-    def decode_into(self: FrameCodec, stored: memoryview, out: NDArray[np.uint8]) -> None:
+    def decode(self: FrameCodec, stored: memoryview, nbytes: int) -> Buffer:
         if not getattr(inside, "many", False):
-            sizes.append(out.nbytes)
-        one(self, stored, out)
+            sizes.append(nbytes)
+        return one(self, stored, nbytes)
 
     def decode_frames(self: FrameCodec, memory: memoryview, frames: Frames, out: NDArray[np.uint8]) -> bool:
         sizes.extend(frames.sizes.tolist())
@@ -154,6 +155,6 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         finally:
             inside.many = False
 
-    monkeypatch.setattr(FrameCodec, "decode_into", decode_into)
+    monkeypatch.setattr(FrameCodec, "decode", decode)
     monkeypatch.setattr(FrameCodec, "decode_frames", decode_frames)
     return sizes

@@ -29,11 +29,10 @@ def apply(images: NDArray[Any]) -> NDArray[Any]:
     return out
 
 
-def undo(images: NDArray[Any], axis: int = 1) -> None:
+def undo(images: NDArray[Any]) -> None:
     """The inverse, in place."""
-    rows = np.moveaxis(images, axis, 0)
-    for row in range(1, len(rows)):
-        rows[row] += rows[row - 1]
+    for row in range(1, images.shape[1]):
+        images[:, row] += images[:, row - 1]
     for channel in range(1, images.shape[-1]):
         images[..., channel] += images[..., channel - 1]
 

@@ -13,7 +13,7 @@ import zstandard
 from stored_frames import LIES, OUTSIDE, Guarded, Stored, apart, as_bytes, lying, mixed, numbers, stored
 from ways import handled
 
-from packer.codecs import compiled, rowdelta, stages
+from packer.codecs import compiled, filters, stages
 from packer.codecs.configs import NAMED, parse_codec
 from packer.codecs.frames import FrameCodec, Frames
 
@@ -34,7 +34,7 @@ def images(dtype: str, rows: int | None = None) -> tuple[Stored, list[int], Any]
     shapes = [(9, 5, 3), (1, 8, 3), (30, 20, 1), (0, 6, 3), (2, 7, 3)]
     rng = np.random.default_rng(0)
     whole = [rng.integers(0, 2**16 if n == 1 else 4, shape).astype(dtype) for n, shape in enumerate(shapes)]
-    one = stored("rowdelta+zstd", [rowdelta.difference(image[None])[0] for image in whole])
+    one = stored("rowdelta+zstd", [filters.difference(image[None])[0] for image in whole])
     return one, [image[:1].nbytes or 1 for image in whole], as_bytes(whole)
 
 
@@ -118,7 +118,7 @@ def test_machine_code_decodes_what_it_knows(monkeypatch: pytest.MonkeyPatch, cod
     assert loops is not None
     run = loops.decode
     monkeypatch.setattr(loops, "decode", lambda *arguments: calls.append(len(arguments[3])) or run(*arguments))
-    monkeypatch.setattr(FrameCodec, "decode_into", None)
+    monkeypatch.setattr(FrameCodec, "decode", None)
     out = np.empty(len(one.wanted), np.uint8)
     decode(one, out)
     assert np.array_equal(out, one.wanted)
@@ -256,7 +256,7 @@ def test_a_lack_of_memory_is_no_damage(codec: str, monkeypatch: pytest.MonkeyPat
 
     one = stored(codec, mixed(9))
     for kind in (stages.Lz4, stages.Zstd, stages.Blosc):
-        monkeypatch.setattr(kind, "decode_into", fail)
+        monkeypatch.setattr(kind, "decode", fail)
     with pytest.raises(MemoryError):
         decode(one, np.empty(len(one.wanted), np.uint8))
 

@@ -36,7 +36,7 @@ from stored_frames import (
     stored,
 )
 
-from packer.codecs import compiled, rowdelta
+from packer.codecs import compiled, filters
 from packer.codecs.configs import NAMED
 from packer.codecs.frames import FrameCodec
 from packer.format.schema import DTYPES
@@ -65,12 +65,9 @@ def run(
 
 
 def singly(one: Stored) -> Bytes:
-    """The same frames by `decode_into`, one behind the other."""
-    memory, parts = memoryview(one.memory), []
-    for (start, end), size in zip(one.frames.spans.tolist(), one.frames.sizes.tolist(), strict=True):
-        parts.append(np.empty(size, np.uint8))
-        one.codec.decode_into(memory[start:end], parts[-1])
-    return as_bytes(parts)
+    """The same frames by `decode`, one after the other."""
+    memory, numbered = memoryview(one.memory), zip(one.frames.spans.tolist(), one.frames.sizes.tolist(), strict=True)
+    return as_bytes([np.frombuffer(one.codec.decode(memory[a:b], size), np.uint8) for (a, b), size in numbered])
 
 
 # ---------------------------------------------------------------- good frames
@@ -192,7 +189,7 @@ def test_differences_between_rows_are_undone(loops: ModuleType, codec: str, dtyp
     one = one._replace(frames=one.frames._replace(places=at_odd))
     assert run(loops, codec, one, out.out, rows, item) == len(images)
     for image in images:
-        rowdelta.accumulate(image[None])
+        filters.accumulate(image[None])
     assert np.array_equal(out.out[1:], as_bytes(images))
     assert out.is_whole()
 
@@ -344,7 +341,7 @@ def test_headers_that_lie_are_refused(loops: ModuleType, codec: str, frame: byte
 
 @every_codec
 def test_damaged_bytes_are_refused_or_other_bytes(loops: ModuleType, codec: str) -> None:
-    """Hundreds of frames with flipped bits, cut or with more behind: the same bytes as by `decode_into`, or none."""
+    """Hundreds of frames with flipped bits, cut or with more behind: the same bytes as by `decode`, or none."""
     chance = random.Random(3)
     whole = stored(codec, [np.random.default_rng(0).integers(0, 9, 900).astype(np.uint32)])
     start, end = whole.frames.spans[0].tolist()

@@ -11,15 +11,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
+from packer.codecs.filters import accumulate, difference
 from packer.codecs.frames import FrameCodec
-from packer.codecs.rowdelta import ROW_BYTES, accumulate, difference
 
 images = hnp.arrays(
     st.sampled_from([np.uint8, np.uint16]), hnp.array_shapes(min_dims=2, max_dims=4, min_side=0, max_side=5)
 )
-#: Rows, and bytes of all images in one row: few and many of both, so that rows are added one by one and in groups.
-heights = st.integers(0, 70)
-widths = st.sampled_from([1, 3, ROW_BYTES // 2, ROW_BYTES])
 
 
 @given(images=images)
@@ -29,23 +26,6 @@ def test_accumulating_differences_gives_the_images(images: NDArray[Any]) -> None
     accumulate(there)
     assert there.dtype == images.dtype
     assert (there == images).all()
-
-
-@given(height=heights, width=widths, several=st.booleans())
-def test_rows_of_any_number_and_length(height: int, width: int, several: bool) -> None:
-    """However many rows there are, and however they are added, the sums are numpy's own."""
-    differences = np.random.default_rng(height).integers(0, 256, (2 if several else 1, height, width), np.uint8)
-    expected = np.cumsum(differences, axis=1, dtype=np.uint8)
-    accumulate(differences)
-    assert (differences == expected).all()
-
-
-def test_rows_in_another_axis() -> None:
-    """Bands of rows: each begins anew."""
-    bands = np.random.default_rng(0).integers(0, 256, (2, 3, 20, 4), np.uint8)
-    expected = np.cumsum(bands, axis=2, dtype=np.uint8)
-    accumulate(bands, axis=2)
-    assert (bands == expected).all()
 
 
 @given(images=images)
