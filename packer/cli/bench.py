@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-import logging
+import importlib.util
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from packer.cli.logs import log_options
+from packer.cli.progress import progress
 from packer.cli.tables import counted, indented, printable, table, terminal_width
 from packer.cli.units import size_text
+from packer.errors import UsageError
+from packer.format import manifest as manifests
 
 if TYPE_CHECKING:
-    from packer.cli.bench_advice import Advice
-    from packer.cli.bench_measuring import Rate, Report, Speed
+    from packer.cli.bench_measuring import Advice, Rate, Report
 
 _WAY = "way, workers"
 _HEADS = ("batch", _WAY, "warm/s", "MB/s", "cold/s", "MB/s ", "disk/sample")
 #: Less than this from the disk while measuring warm is not worth a word.
 _NOTABLE = 2**20
 
-Told = Callable[[float, int], None]
+#: Suffixes of the picture, and its colours.
+_PLOTS = (".png", ".pdf", ".svg")
+_WARM_COLOUR, _COLD_COLOUR = "#cc7722", "#225577"
 
 
 @click.command()
@@ -78,49 +80,21 @@ def bench(
     $ packer bench div2k.packed --batch-size 64 --workers 0 --workers 8 --plot bench.png
     $ packer bench scans.packed --fields xyz --seconds 120 --json
     """
-    from packer.cli.bench_plot import check_plot, save_plot
-    from packer.format import manifest as manifests
-
     # What is no dataset is told before torch is loaded, which takes seconds.
     most = max(manifests.read(dataset).samples, 1)
     if plot is not None:
-        check_plot(plot)
-    from packer.cli.bench_advice import advice
-    from packer.cli.bench_measuring import Choice, measure
+        _check_plot(plot)
+    from packer.cli.bench_measuring import advice, measure
 
     chosen = tuple(fields.split(",")) if fields else None
     sizes = sorted({min(size, most) for size in batch_sizes})
-    choice = Choice(chosen, tuple(sizes), tuple(sorted(set(workers))), seconds)
-    with _shown(seconds) as told:
-        report = measure(dataset, choice, told)
+    with progress("measuring") as shown:
+        report = measure(dataset, chosen, sizes, sorted(set(workers)), seconds, shown.look)
     best = advice(report)
     document = {**msgspec.to_builtins(report), "advice": best}
     click.echo(indented(document) if as_json else "\n".join(_report_lines(report, best)))
     if plot is not None:
-        save_plot(report, plot)
-
-
-@contextmanager
-def _shown(seconds: float) -> Iterator[Told]:
-    """Show a bar of the time gone by, on a terminal; a log has the lines that tell what is being measured."""
-    from packer.cli.progress import LineProgress, Progress, progress
-
-    shown = progress("measuring")
-    if isinstance(shown, LineProgress):
-        shown = Progress()
-    else:
-        logging.getLogger("packer.cli.bench_measuring").setLevel(logging.WARNING)
-    before = 0
-
-    def told(gone: float, nbytes: int) -> None:
-        nonlocal before
-        done = min(round(1000 * gone), round(1000 * seconds))
-        shown.advance(done - before, nbytes)
-        before = done
-
-    with shown:
-        shown.start(round(1000 * seconds))
-        yield told
+        _save_plot(report, plot)
 
 
 def _report_lines(report: Report, advice: Advice | None) -> list[str]:
@@ -139,42 +113,74 @@ def _report_lines(report: Report, advice: Advice | None) -> list[str]:
         ]
         for speed in report.speeds
     ]
-    rates = table(_HEADS, rows, terminal_width(), [head for head in _HEADS if head != _WAY])
-    return [*_wrapped(intro), "", *rates, *_failures(report), "", *_advice(advice)]
+    lines = [*_wrapped(intro), "", *table(_HEADS, rows, terminal_width(), [head for head in _HEADS if head != _WAY])]
+    cold, warm = (
+        sum(rate.disk_bytes for rate in rates if rate)
+        for rates in zip(*((speed.cold, speed.warm) for speed in report.speeds), strict=True)
+    )
+    if report.cold_failure:
+        disk = f"cold could not be measured: {report.cold_failure}"
+    else:
+        disk = f"cold: the files had been dropped from memory; {size_text(cold)} were read from the disk"
+        disk += f"; while measuring warm, {size_text(warm)}" if warm > _NOTABLE else ""
+    lines += _wrapped(disk)
+    failures: dict[str, list[str]] = {}
+    for speed in report.speeds:
+        if speed.failure:
+            failures.setdefault(speed.failure, []).append(f"{speed.setting.text}, batch {speed.setting.batch_size}")
+    for reason, which in failures.items():
+        lines += _wrapped(f"! {'; '.join(which)}: {reason}")
+    if advice is None:
+        return [*lines, "", "No setting was measured: nothing can be recommended."]
+    lines += ["", f"Start from  {advice.code}"]
+    for reason in advice.reasons:
+        lines += _wrapped(reason, "  ")
+    return lines
 
 
 def _rate(rate: Rate | None) -> list[str]:
     return ["-", "-"] if rate is None else [f"{rate.samples:,.0f}", f"{rate.bytes / 1e6:,.4g}"]
 
 
-def _failures(report: Report) -> Iterator[str]:
-    cold = f"cold could not be measured: {report.cold_failure}" if report.cold_failure else _disk_line(report.speeds)
-    yield from _wrapped(cold)
-    settings: dict[str, list[str]] = {}
-    for speed in report.speeds:
-        if speed.failure:
-            settings.setdefault(speed.failure, []).append(f"{speed.setting.text}, batch {speed.setting.batch_size}")
-    for reason, which in settings.items():
-        yield from _wrapped(f"! {'; '.join(which)}: {reason}")
-
-
-def _disk_line(speeds: Sequence[Speed]) -> str:
-    cold = sum(speed.cold.disk_bytes for speed in speeds if speed.cold)
-    warm = sum(speed.warm.disk_bytes for speed in speeds if speed.warm)
-    text = f"cold: the files had been dropped from memory; {size_text(cold)} were read from the disk"
-    return f"{text}; while measuring warm, {size_text(warm)}" if warm > _NOTABLE else text
-
-
-def _advice(advice: Advice | None) -> Iterator[str]:
-    if advice is None:
-        yield "No setting was measured: nothing can be recommended."
-        return
-    yield f"Start from  {advice.code}"
-    for reason in advice.reasons:
-        yield from _wrapped(reason, "  ")
-
-
 def _wrapped(text: str, indent: str = "") -> list[str]:
     return textwrap.wrap(
         printable(text), max(terminal_width(), 40), initial_indent=indent, subsequent_indent=indent or "  "
     )
+
+
+def _check_plot(path: Path) -> None:
+    """Raise UsageError if the picture could not be written, before anything is measured."""
+    if path.suffix.lower() not in _PLOTS:
+        raise UsageError(f"--plot {path}: a name that ends in {', '.join(_PLOTS)} is expected")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"--plot {path}: there is no folder {path.parent}")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UsageError("--plot needs matplotlib: pip install '.[plot]' in a clone of packer")
+
+
+def _save_plot(report: Report, path: Path) -> None:
+    """Write the picture: a panel for each batch size."""
+    from matplotlib.figure import Figure
+
+    sizes = sorted({speed.setting.batch_size for speed in report.speeds})
+    figure = Figure(figsize=(4.6 * len(sizes) + 1, 4.7), layout="constrained")
+    for panel, size in zip(figure.subplots(1, len(sizes), squeeze=False)[0], sizes, strict=True):
+        _draw_rates(panel, report, size)
+    figure.suptitle(f"{Path(report.path).resolve().name}: {', '.join(report.fields)}", fontsize=11)
+    figure.savefig(path, dpi=130)
+
+
+def _draw_rates(axes: Any, report: Report, size: int) -> None:
+    speeds = [speed for speed in report.speeds if speed.setting.batch_size == size]
+    for offset, state, colour in ((-0.2, "warm", _WARM_COLOUR), (0.2, "cold", _COLD_COLOUR)):
+        rates = [getattr(speed, state) for speed in speeds]
+        if any(rates):
+            places = [number + offset for number in range(len(speeds))]
+            axes.barh(places, [rate.samples if rate else 0 for rate in rates], 0.38, color=colour, label=state)
+    axes.set_yticks(range(len(speeds)), [speed.setting.text for speed in speeds], fontsize=8)
+    axes.invert_yaxis()
+    axes.set_title(f"batch {size}", fontsize=10)
+    axes.set_xlabel("samples/s", fontsize=8)
+    axes.tick_params(axis="x", labelsize=8)
+    axes.legend(fontsize=8, frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)

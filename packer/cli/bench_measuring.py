@@ -1,34 +1,36 @@
-"""Measures how fast a dataset is read in every setting, warm and cold, as a user would read it.
+"""Measures how fast a dataset is read in every setting, warm and cold, and says which setting to start from.
 
 Settings are measured in turn, round after round, so that whatever else the machine does meets all alike. Worker
-processes are running before anything is timed.
+processes run before anything is timed.
 """
 
 from __future__ import annotations
 
 import itertools
-import logging
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 from packer.cli.machine import machine_of
+from packer.cli.tables import counted
 from packer.cli.units import size_text
 from packer.errors import DatasetError, PackerError
-from packer.warm import can_drop, disk_bytes, drop_files, read_files
+from packer.sources.base import Looking
+from packer.warm import can_drop, disk_bytes, drop_files
 from readers import Loader, PackedDataset
 
 INDEXING, LOADER, DATALOADER = "ds[indices]", "Loader", "DataLoader"
-NO_TIME = "there was no time left; give more --seconds"
+_NO_TIME = "there was no time left; give more --seconds"
 _CANNOT_DROP = "this system does not let a program take files out of memory"
 _STAYED = (
     "hardly anything was read from the disk, although the files were dropped from memory: they are very small, their "
@@ -41,16 +43,16 @@ _WARM, _COLD = 0.6, 0.4
 _WARM_ROUNDS, _COLD_ROUNDS, _MOST_ROUNDS = 3, 2, 7
 #: If less than this share of the stored bytes came from the disk, it was not cold.
 _COLD_SHARE = 0.5
-#: What is thought of a disk and of reading before they have been measured, in bytes a second.
-_DISK_SPEED, _READING_SPEED = 1e8, 5e8
+#: What is thought of a disk before it has been measured, in bytes a second.
+_DISK_SPEED = 1e8
 #: Batches of a pass, for each worker, at least: fewer would measure how a loader starts and ends. And at most.
 _LEAST_BATCHES, _MOST_BATCHES = 3, 100_000
 #: The share of the free memory that the batches of one setting may take: several settings are open at once.
 _MEMORY_SHARE = 0.25
-#: Files of more bytes than this are not read through before each round: the samples of a pass are, before each pass.
-_THROUGH_BYTES = 2**30
-
-_log = logging.getLogger(__name__)
+#: Of settings that reach this share of the best rate, the simplest is recommended.
+_AS_GOOD = 0.9
+#: Fastest over slowest pass from which it is said that rates waver.
+_WAVERING = 1.5
 
 Numbers = NDArray[np.int64]
 
@@ -79,30 +81,34 @@ class Setting:
         block = " block" if self.shuffle == "block" else ""
         return f"{self.way}{block} {self.workers}"
 
+    def reader(self, dataset: PackedDataset) -> Callable[[Numbers], Iterable[Any]]:
+        """Return what begins a pass over the samples of some numbers (n,), and returns their batches.
 
-@dataclass(frozen=True)
-class Choice:
-    """What the user asked for.
+        A shuffle by blocks reads as many samples of an epoch that the numbers choose. Worker processes end with the
+        last reference to what is returned.
+        """
+        size, workers = self.batch_size, self.workers
+        if self.way == INDEXING:
+            return lambda numbers: (dataset[numbers[at : at + size]] for at in range(0, len(numbers), size))
+        if self.way == DATALOADER:
+            order: list[int] = []
+            loader = DataLoader(dataset, size, sampler=order, num_workers=workers, persistent_workers=workers > 0)
 
-    Attributes:
-        fields: those to read; None for all.
-        batch_sizes, workers: those to try, each once.
-        seconds: of measuring, in all.
-    """
+            def begin(numbers: Numbers) -> Iterable[Any]:
+                order[:] = numbers.tolist()
+                return loader
 
-    fields: tuple[str, ...] | None
-    batch_sizes: Sequence[int]
-    workers: Sequence[int]
-    seconds: float
+            return begin
+        if self.shuffle == "full":
+            return lambda numbers: Loader(dataset, size, sampler=numbers, threads=workers)
+        blocks = Loader(dataset, size, "block", threads=workers)
 
-    def settings(self, batch_size: int, blocks: bool) -> list[Setting]:
-        """Return all settings of one batch size, with a shuffle by blocks or without."""
-        shuffles = ["full", "block"] if blocks else ["full"]
-        return [
-            Setting(INDEXING, batch_size),
-            *(Setting(LOADER, batch_size, n, shuffle) for shuffle in shuffles for n in self.workers),
-            *(Setting(DATALOADER, batch_size, n) for n in self.workers),
-        ]
+        def begin_blocks(numbers: Numbers) -> Iterable[Any]:
+            blocks.set_epoch(int(numbers[0]))
+            epochs = itertools.chain.from_iterable(itertools.repeat(blocks))
+            return itertools.islice(epochs, -(-len(numbers) // size))
+
+        return begin_blocks
 
 
 @dataclass(frozen=True)
@@ -159,118 +165,20 @@ class Report:
     fits_memory: bool
 
 
-class Subject:
-    """The dataset that is measured, and those of its fields that are read.
-
-    Raises:
-        DatasetError: it cannot be read, or has no samples.
-    """
-
-    def __init__(self, path: Path, fields: tuple[str, ...] | None) -> None:
-        self.path = path
-        dataset = PackedDataset(path, fields)
-        self.manifest = dataset.manifest
-        self.fields = tuple(dataset.fields)
-        if not len(dataset):
-            raise DatasetError(f"{path}: it has no samples; there is nothing to read")
-        self.samples = len(dataset)
-        totals = [self.manifest.columns[name] for name in self.fields]
-        self.sample_bytes = sum(column.raw for column in totals) / self.samples
-        self.stored_bytes = sum(column.stored for column in totals) / self.samples
-        self.shares_frames = any(field.codec and (field.frame.samples or 1) > 1 for field in dataset.fields.values())
-        self.machine = machine_of(path)
-        self.files = [path / shard.file for shard in self.manifest.shards]
-        self.is_small = sum(shard.bytes for shard in self.manifest.shards) <= _THROUGH_BYTES
-
-    def open(self) -> PackedDataset:
-        """Open the dataset anew: nothing of it is mapped yet."""
-        return PackedDataset(self.path, self.fields)
-
-    @property
-    def fits_memory(self) -> bool:
-        """Whether the dataset stays in memory once it was read; True if that cannot be told."""
-        return self.machine.free is None or self.manifest.file_bytes < self.machine.free
-
-
-class Clock:
-    """The time that is left.
-
-    Args:
-        seconds: of measuring, in all.
-        told: called with the seconds gone by so far and the bytes read since the last call, now and then.
-    """
-
-    def __init__(self, seconds: float, told: Callable[[float, int], None] = lambda gone, nbytes: None) -> None:
-        self._began = time.monotonic()
-        self._told = told
-        self.seconds = seconds
-
-    @property
-    def gone(self) -> float:
-        return time.monotonic() - self._began
-
-    @property
-    def left(self) -> float:
-        """Seconds that are left for what should be measured once in any case: somewhat more than the user gave."""
-        return 1.5 * self.seconds + 5 - self.gone
-
-    def tell(self, nbytes: int) -> None:
-        """Take down that so many bytes were read."""
-        self._told(self.gone, nbytes)
-
-
-class Way:
-    """Reads batches in one setting, pass after pass. A context manager: worker processes end with it."""
-
-    def __init__(self, setting: Setting, dataset: PackedDataset) -> None:
-        self._setting, self._dataset = setting, dataset
-        self._numbers: list[int] = []  # of the present pass
-        self._loader: Any = None
-        size, workers = setting.batch_size, setting.workers
-        if setting.way == DATALOADER:
-            self._loader = DataLoader(
-                dataset, size, sampler=self._numbers, num_workers=workers, persistent_workers=workers > 0
-            )
-        elif setting.shuffle == "block":
-            self._loader = Loader(dataset, size, "block", threads=workers)
-
-    def start(self, numbers: Numbers) -> Iterable[Any]:
-        """Return the batches of the samples `numbers` (n,); by blocks as many samples of an epoch that they choose."""
-        size = self._setting.batch_size
-        if self._setting.way == INDEXING:
-            return (self._dataset[numbers[at : at + size]] for at in range(0, len(numbers), size))
-        if self._setting.way == DATALOADER:
-            self._numbers[:] = numbers.tolist()
-            return self._loader  # type: ignore[no-any-return]
-        if self._loader is None:
-            return Loader(self._dataset, size, sampler=numbers, threads=self._setting.workers)
-        self._loader.set_epoch(int(numbers[0]))
-        epochs = itertools.chain.from_iterable(itertools.repeat(self._loader))
-        return itertools.islice(epochs, -(-len(numbers) // size))
-
-    def __enter__(self) -> Way:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._loader = None  # the workers end with the last reference to it
-
-
 @dataclass
 class Passes:
-    """The passes of one setting.
+    """The passes of one setting over a dataset of `total` samples.
 
     Attributes:
-        samples_in_all: of the dataset.
-        batch_seconds: what a batch takes, as far as is known.
+        batches: of the next pass.
         failure: why it cannot be measured; empty if it can.
     """
 
     setting: Setting
-    samples_in_all: int
-    batch_seconds: float = 0.0
+    total: int
+    batches: int
     rates: list[float] = field(default_factory=list)
     samples: int = 0
-    batches: int = 0
     disk: int = 0
     failure: str = ""
     _chance: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
@@ -280,51 +188,17 @@ class Passes:
         """Batches of the shortest pass."""
         return _LEAST_BATCHES * max(self.setting.workers, 1)
 
-    def drawn(self, batches: int) -> Numbers:
+    def draw(self) -> Numbers:
         """Draw the samples of the next pass by chance; each comes once before any comes again."""
-        epochs, rest = divmod(batches * self.setting.batch_size, self.samples_in_all)
-        whole = [self._chance.permutation(self.samples_in_all) for _ in range(epochs)]
-        return np.concatenate([*whole, self._chance.choice(self.samples_in_all, rest, replace=False)]).astype(np.int64)
+        return np.resize(self._chance.permutation(self.total), self.batches * self.setting.batch_size)
 
-    def batches_in(self, seconds: float) -> int:
-        """Return how many batches to take, so that a pass takes about so long."""
-        return round(min(max(seconds / max(self.batch_seconds, 1e-6), self.least), _MOST_BATCHES))
-
-    @contextmanager
-    def guarded(self) -> Iterator[None]:
-        """Take down why worker processes fail: too little shared memory is no fault of the dataset."""
-        try:
-            yield
-        except (RuntimeError, PackerError) as error:
-            if self.setting.way != DATALOADER or not self.setting.workers:
-                raise
-            lines = str(error).strip().splitlines()
-            if isinstance(error, PackerError):
-                # torch has put the worker's traceback before the sentence, which follows the name of its class.
-                raise type(error)(lines[-1].partition(": ")[2] or lines[-1]) from None
-            self.failure = lines[0]
-
-    def start(self, way: Way, seconds: float) -> None:
-        """Get workers started, and an idea of what a batch takes, in about so much time or what one batch takes."""
-        batches = max(self.setting.workers, 1)
-        taken = timed(way, self.drawn(batches))
-        self.batch_seconds = taken / batches
-        if taken < seconds:
-            taken = 0.0  # of which starting the workers was a part
-        while taken < seconds / 2 and batches <= _MOST_BATCHES:
-            taken = timed(way, self.drawn(batches))
-            self.batch_seconds = taken / batches
-            batches *= 2
-
-    def run(self, way: Way, numbers: Numbers) -> None:
-        """Read the samples, and take down how long that took."""
+    def run(self, batches: Iterable[Any], count: int) -> None:
+        """Read batches of `count` samples, and take down how long that took."""
         before = disk_bytes()
-        seconds = timed(way, numbers)
+        seconds = _timed(batches)
         self.disk += max(0, disk_bytes() - before)
-        self.batches = -(-len(numbers) // self.setting.batch_size)
-        self.batch_seconds = seconds / self.batches
-        self.samples += len(numbers)
-        self.rates.append(len(numbers) / seconds)
+        self.samples += count
+        self.rates.append(count / seconds)
 
     def rate(self, sample_bytes: float) -> Rate | None:
         """Return the median of the passes; None if there was none."""
@@ -342,134 +216,263 @@ class Passes:
             disk_bytes_per_sample=self.disk / self.samples,
         )
 
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Take down why worker processes fail: too little shared memory is no fault of the dataset."""
+        try:
+            yield
+        except (RuntimeError, PackerError) as error:
+            if self.setting.way != DATALOADER or not self.setting.workers:
+                raise
+            lines = str(error).strip().splitlines()
+            if isinstance(error, PackerError):
+                # torch has put the worker's traceback before the sentence, which follows the name of its class.
+                raise type(error)(lines[-1].partition(": ")[2] or lines[-1]) from None
+            self.failure = lines[0]
 
-def timed(way: Way, numbers: Numbers) -> float:
-    """Return the seconds that the batches of the samples take."""
+
+def _timed(batches: Iterable[Any]) -> float:
+    """Return the seconds that reading takes."""
     began = time.perf_counter()
-    for batch in way.start(numbers):
+    for batch in batches:
         del batch  # the loader may use its memory again
     return time.perf_counter() - began
 
 
-def measure(path: Path, choice: Choice, told: Callable[[float, int], None]) -> Report:
-    """Measure a dataset in every setting of `choice`.
-
-    Args:
-        told: called now and then, with the seconds gone by and the bytes read since the last call.
+class _Bench:
+    """The dataset that is measured, the time that is left, and the two ways to measure.
 
     Raises:
-        DatasetError: it cannot be read.
-        UsageError: no field of a name in `choice`.
+        DatasetError: it cannot be read, or has no samples.
     """
-    subject, clock = Subject(path, choice.fields), Clock(choice.seconds, told)
-    blocks = subject.shares_frames or not subject.fits_memory
-    settings = {size: choice.settings(size, blocks) for size in choice.batch_sizes}
+
+    def __init__(self, path: Path, fields: Sequence[str] | None, seconds: float, looking: Looking) -> None:
+        dataset = PackedDataset(path, fields)
+        self.path, self.seconds, self._looking = path, seconds, looking
+        self.manifest, self.fields, self.samples = dataset.manifest, dataset.fields, len(dataset)
+        if not self.samples:
+            raise DatasetError(f"{path}: it has no samples; there is nothing to read")
+        totals = [self.manifest.columns[name] for name in self.fields]
+        self.sample_bytes = sum(column.raw for column in totals) / self.samples
+        self.stored_bytes = sum(column.stored for column in totals) / self.samples
+        self._machine = machine_of(path)
+        #: True if it cannot be told.
+        self.fits_memory = self._machine.free is None or self.manifest.file_bytes < self._machine.free
+        self._began = time.monotonic()
+
+    def warm(self, settings: Sequence[Setting], seconds: float) -> list[Passes]:
+        """Measure settings of one batch size over samples that are in memory."""
+        end = self._gone + seconds
+        share = seconds / _WARM_ROUNDS / len(settings)
+        found = [Passes(setting, self.samples, 1) for setting in settings]
+        # Each has a dataset of its own, since they keep decoded frames.
+        readers = [setting.reader(self._open()) for setting in settings]
+        for number in range(_MOST_ROUNDS):
+            for one, read in zip(found, readers, strict=True):
+                if self._skips(one, number, end - share):
+                    continue
+                one.batches = max(one.batches, one.least)
+                with one.guarded():
+                    # Read before it is timed, so that it is in memory; more and more until that takes long enough.
+                    while _timed(read(numbers := one.draw())) < share / 4 and one.batches < _MOST_BATCHES:
+                        one.batches *= 2
+                    one.run(read(numbers), len(numbers))
+                self._tell()
+        return found
+
+    def cold(self, settings: Sequence[Setting]) -> list[Passes]:
+        """Measure settings over samples that lie on the disk; each pass by a dataset of its own.
+
+        Pages that any process has mapped stay in memory, so every other dataset on these files has to be gone.
+        """
+        seconds = _COLD * self.seconds
+        share = seconds / _COLD_ROUNDS / len(settings)
+        end = self._gone + seconds
+        # Half the time goes into starting workers.
+        guess = share / 2 * _DISK_SPEED / max(self.stored_bytes, 1)
+        found = [Passes(setting, self.samples, round(guess / setting.batch_size)) for setting in settings]
+        for number in range(_MOST_ROUNDS):
+            for one in found:
+                if not self._skips(one, number, end - share):
+                    self._cold_pass(one, share / 2)
+                    self._tell()
+        return found
+
+    def _cold_pass(self, one: Passes, seconds: float) -> None:
+        size = one.setting.batch_size
+        if one.rates:
+            one.batches = round(seconds * one.rates[-1] / size)
+        # Each sample is read once: read again it would be warm.
+        one.batches = min(max(one.batches, one.least), max(self.samples // size, 1))
+        numbers = one.draw()[: self.samples]
+        with one.guarded():
+            read = one.setting.reader(self._open())
+            if one.setting.way == DATALOADER:
+                # The first sample, over and over, starts the workers: what will be measured stays unread.
+                _timed(read(np.zeros(max(one.setting.workers, 1) * size, np.int64)))
+            drop_files([self.path / shard.file for shard in self.manifest.shards])
+            one.run(read(numbers), len(numbers))
+
+    def _open(self) -> PackedDataset:
+        return PackedDataset(self.path, tuple(self.fields))
+
+    @property
+    def _gone(self) -> float:
+        return time.monotonic() - self._began
+
+    def _tell(self) -> None:
+        self._looking("measuring, in seconds", min(round(self._gone), round(self.seconds)), round(self.seconds))
+
+    def _skips(self, one: Passes, number: int, until: float) -> bool:
+        """Return whether a setting has no pass in this round: something speaks against it, or the time is over."""
+        if not one.rates and not one.failure:
+            one.failure = self._obstacle(one.setting)
+        return bool(one.failure) or (number > 0 and self._gone >= until)
+
+    def _obstacle(self, setting: Setting) -> str:
+        """Return why a setting is better not measured; empty if nothing speaks against it."""
+        held = self.sample_bytes * setting.batch_size * (3 + 2 * setting.workers)
+        free, shared = self._machine.free, self._machine.shared_free
+        if free is not None and held > _MEMORY_SHARE * free:
+            return (
+                f"its batches would take {size_text(held)} of memory, more than a quarter of what is free "
+                f"({size_text(free)})"
+            )
+        if setting.way == DATALOADER and setting.workers and shared is not None and held > shared:
+            return (
+                f"its batches would take {size_text(held)} of shared memory; /dev/shm has {size_text(shared)} free "
+                "(docker: --shm-size)"
+            )
+        return _NO_TIME if self._gone > 1.5 * self.seconds + 5 else ""
+
+
+def measure(
+    path: Path,
+    fields: Sequence[str] | None,
+    batch_sizes: Sequence[int],
+    workers: Sequence[int],
+    seconds: float,
+    looking: Looking,
+) -> Report:
+    """Measure a dataset in every setting of these batch sizes and numbers of workers, in about so many seconds.
+
+    Args:
+        fields: those to read; None for all.
+        looking: told now and then how many of the seconds have gone by.
+
+    Raises:
+        DatasetError: it cannot be read, or has no samples.
+        UsageError: it has no field of one of the names.
+    """
+    bench = _Bench(path, fields, seconds, looking)
+    shares_frames = any(field.codec and (field.frame.samples or 1) > 1 for field in bench.fields.values())
+    shuffles = ["full", "block"] if shares_frames or not bench.fits_memory else ["full"]
+    settings = {
+        size: [
+            Setting(INDEXING, size),
+            *(Setting(LOADER, size, n, shuffle) for shuffle in shuffles for n in workers),
+            *(Setting(DATALOADER, size, n) for n in workers),
+        ]
+        for size in batch_sizes
+    }
     cold_failure = "" if can_drop() else _CANNOT_DROP
+    share = (1.0 if cold_failure else _WARM) * seconds / len(settings)
     with warnings.catch_warnings():
         # That there are more workers than processors is what is to be found out.
         warnings.filterwarnings("ignore", "This DataLoader will create")
-        warm: list[Passes] = []
-        for size, some in settings.items():
-            _log.info("measuring batches of %d, warm", size)
-            warm += warm_passes(subject, some, (1.0 if cold_failure else _WARM) * choice.seconds / len(settings), clock)
-        cold: list[Passes] = []
-        if not cold_failure:
-            _log.info("measuring cold")
-            cold = _cold_passes(subject, [one for some in settings.values() for one in some], clock)
-            needed = subject.stored_bytes * sum(one.samples for one in cold)
-            if sum(one.disk for one in cold) <= _COLD_SHARE * needed:
-                cold_failure, cold = _STAYED, []
-    by_setting = {one.setting: one for one in cold}
+        warm = [one for some in settings.values() for one in bench.warm(some, share)]
+        cold = [] if cold_failure else bench.cold([one.setting for one in warm])
+    if cold and sum(one.disk for one in cold) <= _COLD_SHARE * bench.stored_bytes * sum(one.samples for one in cold):
+        cold_failure, cold = _STAYED, []
+    speeds = []
+    for one, other in itertools.zip_longest(warm, cold):
+        cold_rate = other.rate(bench.sample_bytes) if other else None
+        failure = one.failure or (other.failure if other else "")
+        speeds.append(Speed(one.setting, one.rate(bench.sample_bytes), cold_rate, failure))
     return Report(
         path=str(path),
-        samples=subject.samples,
-        sample_bytes=subject.sample_bytes,
-        file_bytes=subject.manifest.file_bytes,
-        fields=subject.fields,
-        speeds=[_speed(one, by_setting.get(one.setting), subject.sample_bytes) for one in warm],
+        samples=bench.samples,
+        sample_bytes=bench.sample_bytes,
+        file_bytes=bench.manifest.file_bytes,
+        fields=tuple(bench.fields),
+        speeds=speeds,
         cold_failure=cold_failure,
-        fits_memory=subject.fits_memory,
+        fits_memory=bench.fits_memory,
     )
 
 
-def warm_passes(subject: Subject, settings: Sequence[Setting], seconds: float, clock: Clock) -> list[Passes]:
-    """Measure settings of one batch size, over samples that are in memory."""
-    end = clock.gone + seconds
-    found = [Passes(setting, subject.samples) for setting in settings]
-    with ExitStack() as stack:
-        # Each has a dataset of its own, since they keep decoded frames.
-        ways = [stack.enter_context(Way(setting, subject.open())) for setting in settings]
-        if subject.is_small:
-            read_files(subject.files)
-        for one, way in zip(found, ways, strict=True):
-            one.failure = obstacle(one, subject, clock)
-            if not one.failure:
-                with one.guarded():
-                    one.start(way, seconds / len(found) / (_WARM_ROUNDS + 1) / 2)
-        share = max(end - clock.gone, 0.0) / _WARM_ROUNDS / len(found)
-        for number in range(_MOST_ROUNDS):
-            if number and clock.gone + share >= end:
-                break
-            if subject.is_small:
-                read_files(subject.files)
-            for one, way in zip(found, ways, strict=True):
-                if one.failure or (number and clock.gone + share >= end):
-                    continue
-                numbers = one.drawn(one.batches_in(share))
-                with one.guarded():
-                    if not subject.is_small:
-                        timed(way, numbers)
-                    one.run(way, numbers)
-                clock.tell(round(len(numbers) * subject.sample_bytes))
-    return found
+@dataclass(frozen=True)
+class Advice:
+    """A setting to start from.
 
-
-def _cold_passes(subject: Subject, settings: Sequence[Setting], clock: Clock) -> list[Passes]:
-    """Measure settings over samples that lie on the disk; each pass by a dataset of its own.
-
-    Pages that any process has mapped stay in memory, so every other dataset on these files has to be gone.
+    Attributes:
+        code: line of Python.
+        reasons: why, in sentences.
     """
-    seconds = _COLD * clock.seconds
-    end = clock.gone + seconds
-    guess = subject.stored_bytes / _DISK_SPEED
-    found = [Passes(setting, subject.samples, setting.batch_size * guess) for setting in settings]
-    share = seconds / _COLD_ROUNDS / len(found)
-    for number in range(_MOST_ROUNDS):
-        for one in found:
-            one.failure = one.failure or ("" if one.rates else obstacle(one, subject, clock))
-            if one.failure or (number and clock.gone + share >= end):
-                continue
-            size = one.setting.batch_size
-            # Half the time goes into starting workers; and each sample is read once: read again it would be warm.
-            batches = min(one.batches_in(share / 2), max(subject.samples // size, 1))
-            numbers = one.drawn(batches)[: subject.samples]
-            with one.guarded(), Way(one.setting, subject.open()) as way:
-                if one.setting.way == DATALOADER:
-                    # The first sample, over and over, starts the workers: what will be measured stays unread.
-                    timed(way, np.zeros(max(one.setting.workers, 1) * size, np.int64))
-                drop_files(subject.files)
-                one.run(way, numbers)
-            clock.tell(round(len(numbers) * subject.sample_bytes))
-    return found
+
+    setting: Setting
+    code: str
+    reasons: Sequence[str]
 
 
-def obstacle(one: Passes, subject: Subject, clock: Clock) -> str:
-    """Say why a setting is better not measured; empty if nothing speaks against it."""
-    setting, machine = one.setting, subject.machine
-    batch = subject.sample_bytes * setting.batch_size
-    held = batch * (3 + 2 * setting.workers)
-    if machine.free is not None and held > _MEMORY_SHARE * machine.free:
-        free = size_text(machine.free)
-        return f"its batches would take {size_text(held)} of memory, more than a quarter of what is free ({free})"
-    shared = machine.shared_free if setting.way == DATALOADER and setting.workers else None
-    if shared is not None and held > shared:
-        return (
-            f"its batches would take {size_text(held)} of shared memory; /dev/shm has {size_text(shared)} free "
-            "(docker: --shm-size)"
+def advice(report: Report) -> Advice | None:
+    """Return the simplest of the fastest loaders, by the rates that count here; None if none was measured."""
+    is_cold = not report.fits_memory and any(speed.cold for speed in report.speeds)
+    found = {speed.setting: speed.cold if is_cold else speed.warm for speed in report.speeds}
+    rates = {setting: rate for setting, rate in found.items() if rate and setting.way != INDEXING}
+    if not rates:
+        return None
+    best = max(rate.samples for rate in rates.values())
+    good = [one for one, rate in rates.items() if rate.samples >= _AS_GOOD * best]
+    # What one would rather do without: worker processes, workers, an order that is not fully random.
+    setting = min(
+        good, key=lambda one: (one.way == DATALOADER, one.workers, one.shuffle != "full", -rates[one].samples)
+    )
+    return Advice(setting, _code(report, setting), list(_reasons(report, setting, rates, is_cold)))
+
+
+def _code(report: Report, setting: Setting) -> str:
+    """Return the line of Python that makes the loader."""
+    shuffle = '"block"' if setting.shuffle == "block" else "True"
+    given = f"dataset, batch_size={setting.batch_size}, shuffle={shuffle}"
+    cuda = torch.cuda.is_available()
+    if setting.way == DATALOADER:
+        workers = f", num_workers={setting.workers}, persistent_workers=True" if setting.workers else ""
+        return f"DataLoader({given}{workers}{', pin_memory=True' if cuda else ''})"
+    is_auto = Loader(PackedDataset(report.path, report.fields), setting.batch_size).threads == setting.workers
+    threads = "" if is_auto else f", threads={setting.workers}"
+    device = ', device="cuda"' if cuda else ""
+    return f"Loader({given}{threads}{device})"
+
+
+def _reasons(report: Report, setting: Setting, rates: dict[Setting, Rate], is_cold: bool) -> Iterator[str]:
+    """Yield what speaks for a setting: its rate next to others, its order, the memory, and what is in doubt."""
+    rate = rates[setting]
+    yield f"It reads {rate.samples:,.0f} samples/s, {size_text(rate.bytes)}/s."
+    others = [one for one in rates if one.way != setting.way]
+    if others:
+        other = max(others, key=lambda one: rates[one].samples)
+        noun = "worker" if other.way == DATALOADER else "thread"
+        what = f"{counted(other.workers, noun)}, batch {other.batch_size}"
+        yield f"The best {other.way} ({what}) reaches {rates[other].samples / rate.samples:.0%} of that."
+    shares: dict[int, float] = {}
+    for one, found in rates.items():
+        if one.batch_size != setting.batch_size and one.way == setting.way:
+            shares[one.batch_size] = max(shares.get(one.batch_size, 0.0), found.samples / rate.samples)
+    if shares:
+        told = ", ".join(f"{share:.0%} ({size})" for size, share in shares.items())
+        yield f"Of the same kind, other batch sizes reach {told}."
+    if setting.shuffle == "block":
+        yield "A shuffle by blocks reads in long runs, and decodes what lies together once instead of again and again."
+    size = size_text(report.file_bytes)
+    if report.fits_memory:
+        yield f"The dataset ({size}) fits into the free memory: from the second epoch on it is read warm."
+    else:
+        basis = "the cold rates count" if is_cold else "the cold rates would count, but could not be measured"
+        yield f"The dataset ({size}) does not fit into the free memory: {basis}."
+    spread = median(rate.fastest / rate.slowest for rate in rates.values())
+    if spread > _WAVERING:
+        yield (
+            f"The passes of one setting differ by a factor of {spread:.1f}: the machine is busy, or --seconds too few; "
+            "small differences tell nothing."
         )
-    return NO_TIME if one.least * batch / _READING_SPEED * _WARM_ROUNDS > clock.left else ""
-
-
-def _speed(warm: Passes, cold: Passes | None, sample_bytes: float) -> Speed:
-    failure = warm.failure or (cold.failure if cold else "")
-    return Speed(warm.setting, warm.rate(sample_bytes), cold.rate(sample_bytes) if cold else None, failure)
