@@ -35,7 +35,7 @@ from packer.packing.output import beside, dataset_lock, listed
 from packer.packing.rejected import ListEntry, Rejected, RejectedList, rejected_of
 from packer.packing.tasks import shard_path
 from packer.sources.base import Source
-from packer.sources.fitted import FittedSource
+from packer.sources.derived import FittedSource
 from packer.sources.packed import open_packed, read_names
 from packer.sources.samples import SampleSource
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 import packer
 from packer.errors import SourceError, UsageError, WriteError
 from packer.format.manifest import UNFINISHED, check_count
+from packer.format.names import name_bytes
 from packer.format.schema import Field, FieldSpec
 from packer.format.shard_writer import ShardWriter
 from packer.packing.finish import Made, finish
@@ -28,7 +29,6 @@ from packer.packing.output import OutputFolder, State
 from packer.packing.plan import FieldSizes, stored_fields
 from packer.packing.tasks import ShardReport, publish, shard_path
 from packer.sources.base import Block
-from packer.sources.names import name_bytes
 from packer.sources.samples import Sample, as_arrays, infer_fields, one_block
 
 GIB = 2**30

@@ -23,6 +23,7 @@ from packer.format import btree, pages
 from packer.format.btree import KeySearch
 from packer.format.manifest import FileEntry, check_file
 from packer.format.pages import PageReplay
+from packer.format.schema import no_text
 from packer.format.shard import with_room
 
 #: Keys of the two directions: `#` and the number, 8 bytes big-endian; `=` and the name, UTF-8.
@@ -31,6 +32,8 @@ BY_NAME = b"="
 KEY = struct.Struct(">cQ")
 VALUE = struct.Struct("<Q")
 MAX_NAME = 510
+#: Letters of a name that an error shows.
+_SHOWN = 40
 
 #: Names that are sorted in memory; more are sorted in runs of so many, which go to a file.
 RUN_NAMES = 2**16
@@ -40,6 +43,33 @@ COMMIT_NAMES = 2**12
 #: Before each name of a run in the file: the number of its sample, and its bytes.
 _RECORD = struct.Struct("<QH")
 _BLOCK_BYTES = 2**16
+
+
+def name_bytes(name: str, number: int) -> bytes:
+    """Return the name of sample `number` as it is stored.
+
+    Raises:
+        SourceError: it is empty, too long, no text, or has a NUL, which no file name and no HDF5 name can have.
+    """
+    shown = f"sample {number}: its name " + (repr(name) if len(name) <= _SHOWN else f"{name[:_SHOWN]!r}...")
+    try:
+        encoded = name.encode()
+    except UnicodeEncodeError as error:
+        raise no_text(shown, error) from None
+    if not 0 < len(encoded) <= MAX_NAME:
+        raise SourceError(f"{shown} has {len(encoded)} bytes; 1 to {MAX_NAME} are allowed; name it otherwise")
+    if b"\0" in encoded:
+        raise SourceError(f"{shown} has a NUL in it; name it otherwise")
+    return encoded
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raise SourceError if one of the `names` of all samples cannot be stored, as `name_bytes` does.
+
+    It is called before anything is packed: names.lmdb is written when all else is done.
+    """
+    for number, name in enumerate(names):
+        name_bytes(name, number)
 
 
 def write_names(path: Path, names: Iterable[bytes]) -> None:

@@ -35,7 +35,7 @@ from packer.packing.output import OutputFolder
 from packer.packing.rejected import ListEntry, Rejected, RejectedList
 from packer.packing.splits import joined_splits
 from packer.packing.tasks import ShardReport
-from packer.sources.fitted import described
+from packer.sources.derived import described
 
 #: What a manifest says of its classes.
 Classes = tuple[str, ...] | msgspec.UnsetType

@@ -20,12 +20,12 @@ from packer.codecs.stages import Config
 from packer.errors import SourceError, UsageError
 from packer.format import pages
 from packer.format.manifest import check_count
+from packer.format.names import check_names
 from packer.format.schema import Field, FieldSpec
 from packer.format.sizes import shard_bytes
 from packer.packing.framing import Extent, choose_codec, codec_by_field, stored_field
 from packer.sources.apart import Limits, each
 from packer.sources.base import Block, Looking, Source, not_looking, of_middles, watched
-from packer.sources.names import check_names
 
 GIB = 2**30
 #: Without --shard-size there are up to 16 shards, so that workers have something to share out; a shard has

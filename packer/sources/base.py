@@ -135,10 +135,10 @@ class Source(ABC):
     kind: str
     #: What each field is. Axes whose length differs between samples are None.
     fields: tuple[FieldSpec, ...]
-    #: Name of every sample, unique; or None where samples have no names.
+    #: Name of every sample, unique; or None if samples have no names.
     names: Sequence[str] | None
     #: Splits that the source itself knows: split name to the names of its samples, or to their numbers, int64 (n,).
-    #: They are kept where the user asks for no others; names of samples that are not packed are passed over.
+    #: They are kept if the user asks for no others; names of samples that are not packed are passed over.
     splits: Mapping[str, Sequence[str] | NDArray[np.int64]] = {}
 
     #: Arrays that are the same for every sample, by name; a mapping that reads them when they are asked for.
@@ -164,7 +164,7 @@ class Source(ABC):
         not write to them.
 
         Raises:
-            SourceError: with `path` and, where reading can go on behind it, `sample`: the number, within
+            SourceError: with `path` and, if reading can go on after it, `sample`: the number, within
                 this source, of the sample that is bad. Blocks yielded before it hold all samples before.
         """
 
@@ -223,7 +223,7 @@ def joined(samples: Iterable[dict[str, Any]], fields: Sequence[FieldSpec], most:
     held = 0
     try:
         for sample in samples:
-            size = sum(len(value) if isinstance(value, str) else value.nbytes for value in sample.values())
+            size = block_bytes(sample)
             if pending and held + size > most:
                 yield _block(pending, fields)
                 pending, held = [], 0
@@ -246,6 +246,20 @@ def _block(samples: Sequence[dict[str, Any]], fields: Sequence[FieldSpec]) -> Bl
     return block
 
 
+def runs(sizes: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
+    """Yield start and stop of runs of samples that have at most so many bytes together, or are one sample.
+
+    Args:
+        sizes: bytes of each sample, (n,).
+    """
+    ends = np.cumsum(sizes)
+    start, before = 0, 0
+    while start < len(ends):
+        stop = max(start + 1, int(ends.searchsorted(before + most, side="right")))
+        yield start, stop
+        start, before = stop, int(ends[stop - 1])
+
+
 def count(block: Block) -> int:
     """Return the number of samples in a block."""
     return len(next(iter(block.values())))
@@ -253,31 +267,33 @@ def count(block: Block) -> int:
 
 def of_middles(block: Block) -> Block:
     """Return a block with a piece in the place of every large array: what is looked at, or tried, is a part of it."""
-
-    def part(values: Any) -> Any:
-        if not isinstance(values, list):
-            return values
-        return [value.middle() if isinstance(value, LargeArray) else value for value in values]
-
-    return {name: part(values) for name, values in block.items()}
+    return {name: [array.middle() for array in _large(values)] or values for name, values in block.items()}
 
 
 def read_through(block: Block) -> Block:
     """Return a block after every large array in it was read, and dropped again."""
-    for values in block.values():
-        for value in values if isinstance(values, list) else ():
-            if isinstance(value, LargeArray):
-                for _ in value.pieces():
-                    pass
+    for array in (array for values in block.values() for array in _large(values)):
+        for _ in array.pieces():
+            pass
     return block
 
 
-def block_bytes(block: Block) -> int:
-    """Return the bytes of a block; of text its letters."""
-    return sum(_nbytes(values) for values in block.values())
+def _large(values: Any) -> list[LargeArray]:
+    """Return the values of a field if they are large arrays, else none."""
+    return [value for value in values if isinstance(value, LargeArray)] if isinstance(values, list) else []
+
+
+def block_bytes(block: Mapping[str, Any]) -> int:
+    """Return the bytes of a block, or of one sample; of text its letters."""
+    return sum(map(_nbytes, block.values()))
 
 
 def _nbytes(values: Any) -> int:
-    if isinstance(values, np.ndarray):
-        return values.nbytes
-    return sum(len(v) if isinstance(v, str) else v.nbytes for v in values)
+    if isinstance(values, str):
+        return len(values)
+    return sum(map(_nbytes, values)) if isinstance(values, list) else values.nbytes
+
+
+def fits(shape: Sequence[int | None], wanted: Sequence[int | None]) -> bool:
+    """Return whether arrays of a shape fit a field of shape `wanted`, whose None stands for any length."""
+    return len(shape) == len(wanted) and all(w in (None, n) for n, w in zip(shape, wanted, strict=True))

@@ -85,7 +85,7 @@ class Found(NamedTuple):
             SourceError: what `on_bad` raises, which is told of every one that is no regular file.
         """
         chosen = [file for file in self.files if fits(file)]
-        for file in self.odd.intersection(chosen):
+        for file in filter(self.odd.__contains__, chosen):
             on_bad(SourceError(NOT_REGULAR, self.path(file)))
         # natsort leaves ties (01 and 1) in the order given, and `files` are sorted plainly.
         return natsorted(file for file in chosen if file not in self.odd)

@@ -5,41 +5,32 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
-from itertools import islice
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from packer.errors import SourceError, UsageError
 from packer.format.schema import check_field_name
 from packer.sources.apart import Limits
 from packer.sources.base import Looking, OnBad, Source, not_looking, stop
-from packer.sources.files import CLOUDS, KIND_OF, find, is_basicsr, kind_of, walk
+from packer.sources.files import CLOUDS, KIND_OF, find, is_basicsr, kind_of
 from packer.sources.units import UNITS_OF, unit_of
 
-if TYPE_CHECKING:
-    from packer.sources.images.derived import DownscaledSource
-    from packer.sources.images.source import ImageSource
-
-#: Files looked at in a folder before its kind is settled; a folder of millions need not be walked twice.
+#: Files looked at before the kind of a folder is settled: those without a known suffix are opened.
 LOOK_AT = 10_000
 
 
-_CONCERNS = {
-    **dict.fromkeys(("pick", "skip", "axis", "encoding", "attrs", "once", "sparse"), ("hdf5",)),
-    "samples": tuple(UNITS_OF),
-    **dict.fromkeys(
-        ("mode", "palette", "max_pixels", "patch", "stride", "downscale", "kernel", "listed"), ("images", "basicsr")
-    ),
-    **dict.fromkeys(("fields", "cast", "triangulate", "group"), ("ply",)),
-    "columns": ("clouds",),
-    "images": ("hdf5", "npy"),
-    "label": tuple(UNITS_OF),
-}
+def _of(kinds: str, usual: Any = None, flag: str = "") -> Any:
+    """Return an option that sources of these kinds listen to.
 
-
-#: Options of the command line that are not called as they are here.
-_FLAGS = {"pick": "--field", "attrs": "--attr", "images": "--image", "listed": "--list"}
+    Args:
+        usual: the value if nothing else is asked for.
+        flag: what it is called on the command line, if that is not its name.
+    """
+    about = {"kinds": kinds.split(), "flag": flag}
+    if isinstance(usual, dict):
+        return field(default_factory=dict, metadata=about)
+    return field(default=usual, metadata=about)
 
 
 @dataclass(frozen=True)
@@ -73,29 +64,29 @@ class SourceOptions:
         label: `folder`: makes a field `label` of the first folder in the name of each sample.
     """
 
-    pick: Mapping[str, str] = field(default_factory=dict)
-    skip: tuple[str, ...] = ()
-    axis: int = 0
-    samples: str | None = None
-    encoding: str = "utf-8"
-    attrs: tuple[str, ...] = ()
-    once: tuple[str, ...] = ()
-    sparse: tuple[str, ...] = ()
-    mode: str | None = None
-    palette: str = "colour"
-    max_pixels: int | None = None
-    patch: int | None = None
-    stride: int | None = None
-    downscale: int | None = None
-    kernel: str = "pillow"
-    listed: str | None = None
-    fields: str = "same"
-    cast: Mapping[str, str] = field(default_factory=dict)
-    triangulate: bool = False
-    group: str = "numbered"
-    columns: str | None = None
-    images: tuple[str, ...] = ()
-    label: str | None = None
+    pick: Mapping[str, str] = _of("hdf5", {}, "--field")
+    skip: tuple[str, ...] = _of("hdf5", ())
+    axis: int = _of("hdf5", 0)
+    samples: str | None = _of(" ".join(UNITS_OF))
+    encoding: str = _of("hdf5", "utf-8")
+    attrs: tuple[str, ...] = _of("hdf5", (), "--attr")
+    once: tuple[str, ...] = _of("hdf5", ())
+    sparse: tuple[str, ...] = _of("hdf5", ())
+    mode: str | None = _of("images basicsr")
+    palette: str = _of("images basicsr", "colour")
+    max_pixels: int | None = _of("images basicsr")
+    patch: int | None = _of("images basicsr")
+    stride: int | None = _of("images basicsr")
+    downscale: int | None = _of("images basicsr")
+    kernel: str = _of("images basicsr", "pillow")
+    listed: str | None = _of("images basicsr", None, "--list")
+    fields: str = _of("ply", "same")
+    cast: Mapping[str, str] = _of("ply", {})
+    triangulate: bool = _of("ply", False)
+    group: str = _of("ply", "numbered")
+    columns: str | None = _of("clouds")
+    images: tuple[str, ...] = _of("hdf5 npy", (), "--image")
+    label: str | None = _of(" ".join(UNITS_OF))
 
 
 def open_sources(
@@ -109,7 +100,7 @@ def open_sources(
 
     Args:
         inputs: each a folder, a file or a glob pattern, with `FIELD=` in front or not.
-        limits: what opening one file may take where that is the work of a library that can crash (HDF5); it is then
+        limits: what opening one file may take if that is the work of a library that can crash (HDF5); it is then
             done in a process of its own. None: in this one.
         looking: told how far finding files and reading headers is.
 
@@ -118,72 +109,70 @@ def open_sources(
         SourceError: what the sources raise.
     """
     options = options or SourceOptions()
-    if not inputs:
-        raise UsageError("no source is named; give a folder, a file, or FIELD=FOLDER for each field")
-    split = [_split(text) for text in inputs]
-    named = dict(split)
-    if len(named) != len(inputs):
-        raise _several(split)
-    kinds = {text: _kind(path, options.columns is not None) for text, path in named.items()}
+    named = _named(inputs)
+    kinds = {name: _kind(path, options.columns is not None) for name, path in named.items()}
+    kind = next(iter(kinds.values()))
     if len(set(kinds.values())) > 1:
         said = ", ".join(f"{named[name]} holds {kind}" for name, kind in kinds.items())
         raise UsageError(f"sources of several kinds cannot be packed together: {said}; pack each alone")
-    kind = next(iter(kinds.values()))
     _check_concern(options, kind)
-    unit_of(kind, options.samples)  # refuses one that this kind does not offer
-    source = _open(kind, named, options, on_bad, limits, looking)
+    unit = unit_of(kind, options.samples).name
+    told: dict[str, Any] = {"on_bad": on_bad, "looking": looking}
+    # Each kind is imported only when it is met: `packer --help` needs none.
+    if kind in ("images", "basicsr"):
+        source = _open_pictures(kind, named, unit, options, told)
+    elif kind == "npy":
+        from packer.sources.npy.opening import open_npy
+
+        source = open_npy(named, samples=unit, **told)
+    else:
+        source = _open_single(kind, named, options, limits, told)
     if options.images:
         from packer.sources.pictured import PicturedSource
 
         source = PicturedSource(source, options.images)
-    return source if options.label is None else _labelled(source, options.label, list(named.values()))
+    if options.label is not None:
+        from packer.sources.derived import LabelledSource
+
+        if options.label != "folder":
+            raise UsageError(f"--label {options.label}: folder is expected")
+        source = LabelledSource(source, list(named.values()))
+    return source
 
 
-def _open(
-    kind: str,
-    named: Mapping[str, str],
-    options: SourceOptions,
-    on_bad: OnBad,
-    limits: Limits | None,
-    looking: Looking,
+def _open_single(
+    kind: str, named: Mapping[str, str], options: SourceOptions, limits: Limits | None, told: dict[str, Any]
 ) -> Source:
-    """Open sources of one kind. Each kind is imported only when it is met: `packer --help` needs none."""
-    if kind in ("images", "basicsr"):
-        return _open_pictures(kind, named, options, on_bad, looking)
-    if kind == "npy":
-        from packer.sources.npy.opening import open_npy
-
-        return open_npy(named, samples=unit_of(kind, options.samples).name, on_bad=on_bad, looking=looking)
+    """Open a source of a kind whose files name their fields themselves."""
     if len(named) > 1:
         raise UsageError(f"one {kind} source at a time; name a folder or a quoted glob to take several files")
     name, path = next(iter(named.items()))
+    if name:
+        raise UsageError(f"{name}=: {kind} files name their fields themselves; give the path alone (--field picks)")
     if kind == "ply":
         from packer.sources.ply.source import open_ply
 
-        _refuse_name(name, kind)
-        chosen = _fields(options.fields)
+        chosen: str | tuple[str, ...] = options.fields
+        if chosen not in ("same", "common", "all"):
+            chosen = tuple(part.strip() for part in options.fields.split(","))
         return open_ply(
             path,
-            on_bad=on_bad,
             fields=chosen,
             cast=options.cast,
             triangulate=options.triangulate,
             group=options.group,
-            looking=looking,
+            **told,
         )
     if kind == "clouds":
         from packer.sources.clouds import open_clouds
 
-        _refuse_name(name, kind)
-        return open_clouds(path, options.columns or "", on_bad=on_bad, looking=looking)
+        return open_clouds(path, options.columns or "", **told)
     from packer.sources.hdf5.source import open_hdf5
 
-    _refuse_name(name, kind)
     return open_hdf5(
         path,
         fields=options.pick or None,
         skip=options.skip,
-        on_bad=on_bad,
         axis=options.axis,
         samples=options.samples,
         encoding=options.encoding,
@@ -191,70 +180,46 @@ def _open(
         once=options.once,
         sparse=options.sparse,
         limits=limits,
-        looking=looking,
+        **told,
     )
 
 
-def _labelled(source: Source, label: str, paths: Sequence[str]) -> Source:
-    from packer.sources.labelled import LabelledSource
-
-    if label != "folder":
-        raise UsageError(f"--label {label}: folder is expected")
-    return LabelledSource(source, paths)
-
-
 def _open_pictures(
-    kind: str, named: Mapping[str, str], options: SourceOptions, on_bad: OnBad, looking: Looking
+    kind: str, named: Mapping[str, str], unit: str, options: SourceOptions, told: dict[str, Any]
 ) -> Source:
     from packer.sources.images.basicsr import open_basicsr
     from packer.sources.images.clips import ClipSource, units_note
+    from packer.sources.images.derived import DownscaledSource, cut
     from packer.sources.images.opening import open_images
     from packer.sources.images.pillow import MAX_PIXELS
     from packer.sources.pairing import check_one_field
 
-    inputs = {name or "image": path for name, path in named.items()}
-    limit = MAX_PIXELS if options.max_pixels is None else options.max_pixels
-    opened = open_images if kind == "images" else open_basicsr
-    source = opened(
-        inputs,
-        on_bad=on_bad,
+    opened = (open_images if kind == "images" else open_basicsr)(
+        {name or "image": path for name, path in named.items()},
         mode=options.mode,
         palette=options.palette,
-        max_pixels=limit,
-        samples=unit_of(kind, options.samples).name,
+        max_pixels=MAX_PIXELS if options.max_pixels is None else options.max_pixels,
+        samples=unit,
         listed=options.listed,
-        looking=looking,
+        **told,
     )
-    frames = source.frames if isinstance(source, ClipSource) else source
+    frames = opened.frames if isinstance(opened, ClipSource) else opened
     if kind == "images" and list(named) == [""] and "image" in frames.folders:
         more = "" if options.samples is None else f" --samples {options.samples}"
         check_one_field(frames.folders["image"], frames.paths["image"], frames.sizes["image"], more)
-    if isinstance(source, ClipSource):
+    if isinstance(opened, ClipSource):
         if options.patch or options.stride or options.downscale:
             raise UsageError("--patch, --stride and --downscale cut single pictures, no clips; leave them out")
-        return source
+        return opened
     if options.samples is None and options.label is None:
-        source.remarks += units_note(source)
-    return _cut(_downscaled(source, options), options)
-
-
-def _downscaled(source: ImageSource, options: SourceOptions) -> ImageSource | DownscaledSource:
-    if options.downscale is None:
-        if options.kernel != "pillow":
-            raise UsageError("--kernel says how pictures are made smaller; say how small with --downscale")
-        return source
-    from packer.sources.images.derived import DownscaledSource
-
-    return DownscaledSource(source, options.downscale, options.kernel)
-
-
-def _cut(source: ImageSource | DownscaledSource, options: SourceOptions) -> Source:
+        opened.remarks += units_note(opened)
+    if options.downscale is None and options.kernel != "pillow":
+        raise UsageError("--kernel says how pictures are made smaller; say how small with --downscale")
+    if options.patch is None and options.stride is not None:
+        raise UsageError("--stride says how far apart squares lie; give their size with --patch")
+    source = opened if options.downscale is None else DownscaledSource(opened, options.downscale, options.kernel)
     if options.patch is None:
-        if options.stride is not None:
-            raise UsageError("--stride says how far apart squares lie; give their size with --patch")
         return source
-    from packer.sources.images.derived import cut
-
     stride = options.patch if options.stride is None else options.stride
     if min(options.patch, stride) < 1:
         raise UsageError(f"--patch {options.patch} --stride {stride}: 1 or more is expected")
@@ -262,16 +227,34 @@ def _cut(source: ImageSource | DownscaledSource, options: SourceOptions) -> Sour
 
 
 def _check_concern(options: SourceOptions, kind: str) -> None:
-    """Refuse an option that the source would not listen to."""
+    """Raise UsageError if an option is given that the source would not listen to."""
+    usual = SourceOptions()
     for option in fields(options):
-        given = getattr(options, option.name)
-        usual = option.default if option.default is not MISSING else {}
-        concerned = _CONCERNS[option.name]
-        if given != usual and kind not in concerned:
-            flag = _FLAGS.get(option.name) or f"--{option.name.replace('_', '-')}"
-            raise UsageError(
-                f"{flag} is for sources of {' and '.join(concerned)}, and this one holds {kind}; leave it out"
-            )
+        kinds = option.metadata["kinds"]
+        if kind not in kinds and getattr(options, option.name) != getattr(usual, option.name):
+            flag = option.metadata["flag"] or f"--{option.name.replace('_', '-')}"
+            raise UsageError(f"{flag} is for sources of {' and '.join(kinds)}, and this one holds {kind}; leave it out")
+
+
+def _named(inputs: Sequence[str]) -> dict[str, str]:
+    """Return the path of each field, of one input without `FIELD=` that of the field "".
+
+    Raises:
+        UsageError: there is no input, it names no field, or two have one name, or none.
+    """
+    if not inputs:
+        raise UsageError("no source is named; give a folder, a file, or FIELD=FOLDER for each field")
+    split = [_split(text) for text in inputs]
+    ((name, times),) = Counter(name for name, _ in split).most_common(1)
+    if times == 1:
+        return dict(split)
+    paths = [path for other, path in split if other == name]
+    if name:
+        raise UsageError(f"{paths[0]} and {paths[1]} are both named {name}=; each field takes one source")
+    raise UsageError(
+        f"{times} sources are given without FIELD=, {paths[0]} and {paths[1]} among them: quote a pattern, as in "
+        "'train_*.h5', to take all its files as one source, or name the field of each, as in lr=LR hr=HR"
+    )
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -295,65 +278,30 @@ def _split(text: str) -> tuple[str, str]:
     return name, path
 
 
-def _several(split: Sequence[tuple[str, str]]) -> UsageError:
-    """Say which sources have one field name, or none though each needs one."""
-    name = Counter(name for name, _ in split).most_common(1)[0][0]
-    paths = [path for other, path in split if other == name]
-    if name:
-        return UsageError(f"{paths[0]} and {paths[1]} are both named {name}=; each field takes one source")
-    return UsageError(
-        f"{len(paths)} sources are given without FIELD=, {paths[0]} and {paths[1]} among them: quote a pattern, as in "
-        "'train_*.h5', to take all its files as one source, or name the field of each, as in lr=LR hr=HR"
-    )
-
-
 def _kind(path: str, clouds: bool) -> str:
-    """Return `images`, `ply`, `hdf5` or `npy`, by the files that `path` names; `basicsr` by what it holds.
+    """Return the kind of the files that `path` names, one of `UNITS_OF`.
 
     Args:
         clouds: whether files of `CLOUDS` are looked at too; their kind is `clouds`.
+
+    Raises:
+        UsageError: there are none, or files of several kinds.
+        SourceError: it is a folder that holds no file of any kind.
     """
-    place = Path(path)
-    if is_basicsr(place):
+    if is_basicsr(Path(path)):
         return "basicsr"
-    if place.is_dir():
-        return _kind_of_folder(place, clouds)
     found = find(path)
-    if not found.files:
-        raise UsageError(f"{path}: there is no such file or folder, and no file fits it as a pattern")
-    kinds = Counter(kind for file in found.files if (kind := kind_of(found.path(file), clouds)))
-    if not kinds:
-        raise UsageError(f"{path}: not a kind of file that can be packed; {_known()} can")
-    return _only(kinds, path)
-
-
-def _kind_of_folder(folder: Path, clouds: bool) -> str:
-    place = folder.as_posix()
-    files = [file for file, _ in islice(walk(place), LOOK_AT) if file[-1] != "/"]
-    seen = len(files)
-    kinds = Counter(kind for file in files if (kind := kind_of(f"{place}/{file}", clouds)))
-    if not kinds:
-        empty = "is empty, but for empty or hidden folders" if any(folder.iterdir()) else "is empty"
-        what = f"holds {seen} files, but none that can be packed" if seen else empty
-        raise SourceError(f"the folder {what}; {_known()} can be packed", str(folder))
-    return _only(kinds, str(folder))
-
-
-def _only(kinds: Counter[str], path: str) -> str:
-    if len(kinds) > 1:
+    kinds = Counter(kind for file in found.files[:LOOK_AT] if (kind := kind_of(found.path(file), clouds)))
+    if len(kinds) == 1:
+        return next(iter(kinds))
+    if kinds:
         said = " and ".join(f"{count} of {kind}" for kind, count in kinds.most_common())
         raise UsageError(f"{path}: files of several kinds ({said}); name one kind with a quoted pattern like '*.png'")
-    return next(iter(kinds))
-
-
-def _known() -> str:
-    return f"{', '.join(CLOUDS)} with --columns x,y,z, and {', '.join(sorted(KIND_OF))}"
-
-
-def _refuse_name(name: str, kind: str) -> None:
-    if name:
-        raise UsageError(f"{name}=: {kind} files name their fields themselves; give the path alone (--field picks)")
-
-
-def _fields(text: str) -> str | tuple[str, ...]:
-    return text if text in ("same", "common", "all") else tuple(part.strip() for part in text.split(","))
+    known = f"{', '.join(CLOUDS)} with --columns x,y,z, and {', '.join(sorted(KIND_OF))}"
+    if Path(path).is_dir():
+        hidden = ", but for empty or hidden folders" if any(Path(path).iterdir()) else ""
+        what = f"holds {len(found.files):,} files, but none that can be packed" if found.files else f"is empty{hidden}"
+        raise SourceError(f"the folder {what}; {known} can be packed", path)
+    if not found.files:
+        raise UsageError(f"{path}: there is no such file or folder, and no file fits it as a pattern")
+    raise UsageError(f"{path}: not a kind of file that can be packed; {known} can")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec, no_text, spec_of
-from packer.sources.base import Block, Source
+from packer.sources.base import Block, Source, fits
 
 #: Samples looked at to tell which axes are ragged.
 LOOK_AT = 64
@@ -139,10 +139,7 @@ def one_block(sample: Sample, fields: Sequence[FieldSpec], what: str) -> Block:
 
 
 def _check_fit(value: NDArray[Any], field: FieldSpec, what: str) -> None:
-    fits = len(value.shape) == len(field.shape) and all(
-        n is None or n == held for n, held in zip(field.shape, value.shape, strict=True)
-    )
-    if value.dtype != np.dtype(str(field.dtype)) or not fits:
+    if value.dtype != np.dtype(str(field.dtype)) or not fits(value.shape, field.shape):
         wanted = "(" + ", ".join("any" if n is None else str(n) for n in field.shape) + ")"
         raise SourceError(
             f"{what}: field {field.name!r} is {value.dtype} {value.shape}, {field.dtype} {wanted} is expected; "

@@ -1,10 +1,17 @@
-"""What one sample is made from: `--samples rows|files|folders|datasets|groups[:PATTERN]`, and what each kind offers."""
+"""What one sample is made from: `--samples rows|files|folders|datasets|groups[:PATTERN]`, and folders as samples.
+
+This module knows strings alone: it opens no file.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
-from packer.errors import UsageError
+from packer.errors import SourceError, UsageError
+from packer.sources.files import join
 
 #: Units by kind of source; the first one is taken if nobody says otherwise.
 UNITS_OF = {
@@ -15,8 +22,9 @@ UNITS_OF = {
     "ply": ("files",),
     "clouds": ("files",),
 }
-#: Units that a pattern may follow.
-_WITH_PATTERN = ("groups",)
+#: How a unit is written, if it is not its name alone.
+_FORMS = {"groups": "groups[:PATTERN]"}
+_NUMBER = re.compile(r"(\d+)")
 
 
 class Unit(NamedTuple):
@@ -47,11 +55,63 @@ def unit_of(kind: str, samples: str | None) -> Unit:
     offered = UNITS_OF[kind]
     name, colon, pattern = (samples or offered[0]).partition(":")
     if name not in offered:
-        raise UsageError(f"--samples {samples}: sources of {kind} offer {' or '.join(map(_form, offered))}")
-    if colon and (name not in _WITH_PATTERN or not pattern):
-        raise UsageError(f"--samples {samples}: {_form(name)} is expected")
+        forms = " or ".join(_FORMS.get(unit, unit) for unit in offered)
+        raise UsageError(f"--samples {samples}: sources of {kind} offer {forms}")
+    if colon and (name not in _FORMS or not pattern):
+        raise UsageError(f"--samples {samples}: {_FORMS.get(name, name)} is expected")
     return Unit(name, pattern)
 
 
-def _form(unit: str) -> str:
-    return f"{unit}[:PATTERN]" if unit in _WITH_PATTERN else unit
+# ---------------------------------------------------------------- folders
+
+
+def folder_of(path: str) -> str:
+    """Return the folder of a relative path, or of the path of a file; empty if it has none."""
+    return path.rpartition("/")[0]
+
+
+def by_folder(paths: Iterable[str]) -> dict[str, list[int]]:
+    """Return the places of the paths in each folder, the folders in the order of their first paths."""
+    groups: dict[str, list[int]] = {}
+    for place, path in enumerate(paths):
+        groups.setdefault(folder_of(path), []).append(place)
+    return groups
+
+
+def refuse_strays(root: str, files: Sequence[str]) -> None:
+    """Raise SourceError if files lie next to the folders that are the samples, and so belong to none.
+
+    Args:
+        root: the folder that `files` count from. If all lie in it, it is the one sample.
+    """
+    strays = [file for file in files if "/" not in file]
+    if 0 < len(strays) < len(files):
+        more = f" (and {len(strays) - 1:,} more)" if len(strays) > 1 else ""
+        raise SourceError(
+            f"lies next to the folders that are the samples, and belongs to none of them{more}; move it away, or name "
+            f"the folders with a quoted pattern such as '{join(root, '*/*')}'",
+            join(root, strays[0]),
+        )
+
+
+def unit_name(root: str, folder: str) -> str:
+    """Return the name of the sample that a folder is: its path below the source, or the name of the source itself."""
+    return folder or Path(root).resolve().name
+
+
+def pattern_of(path: str) -> str:
+    """Return the last part of a path with `0` for every number; files that are numbered alike have one in common."""
+    return _NUMBER.sub("0", path.rpartition("/")[2])
+
+
+def numbers_of(stems: Sequence[str]) -> list[int] | None:
+    """Return the number that tells each path from the others of its folder; None if they differ in anything else.
+
+    A path alone has the last number in it.
+    """
+    parts = [_NUMBER.split(stem.rpartition("/")[2]) for stem in stems]
+    if len({len(some) for some in parts}) > 1 or len(parts[0]) < 2:
+        return None
+    differing = [place for place, some in enumerate(zip(*parts, strict=True)) if len(set(some)) > 1]
+    place = differing[0] if differing else len(parts[0]) - 2
+    return [int(some[place]) for some in parts] if len(differing) < 2 and place % 2 else None

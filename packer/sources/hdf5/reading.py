@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, shortened
-from packer.sources.base import Block, Source
+from packer.sources.base import Block, Source, runs
 from packer.sources.hdf5.file import faults_named
 from packer.sources.hdf5.listing import text_attribute
 from packer.sources.hdf5.storage import dataset_at
@@ -217,12 +217,8 @@ def _sample_bytes(block: Block, count: int) -> NDArray[np.int64]:
 
 def _cut(block: Block, sizes: NDArray[np.int64]) -> Iterator[Block]:
     """Yield the block in pieces of at most BLOCK_BYTES, or of one sample."""
-    ends = np.cumsum(sizes)
-    first, before = 0, 0
-    while first < len(ends):
-        last = max(first + 1, int(np.searchsorted(ends, before + BLOCK_BYTES, "right")))
-        yield {name: values[first:last] for name, values in block.items()}
-        first, before = last, int(ends[last - 1])
+    for start, stop in runs(sizes, BLOCK_BYTES):
+        yield {name: values[start:stop] for name, values in block.items()}
 
 
 def row_bytes(dataset: h5py.Dataset, axis: int) -> int:

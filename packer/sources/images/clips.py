@@ -19,9 +19,9 @@ from packer.errors import SourceError, UsageError, first_few
 from packer.format.schema import FieldSpec
 from packer.sources.base import LARGE_BYTES, Block, LargeArray, OnBad, Source
 from packer.sources.files import Found, join
-from packer.sources.folders import by_folder, folder_of, numbers_of, refuse_strays, unit_name
 from packer.sources.images.source import NAMED, ImageSource
 from packer.sources.pairing import stem
+from packer.sources.units import by_folder, folder_of, numbers_of, refuse_strays, unit_name
 
 
 def fields_in_folders(found: Mapping[str, Found]) -> dict[str, Found] | None:

@@ -21,7 +21,6 @@ from packer.format.schema import FieldSpec
 from packer.sources import files
 from packer.sources.base import HEADERS, Looking, OnBad, not_looking, stop, watched
 from packer.sources.files import IMAGES, Found, join
-from packer.sources.folders import folder_of, unit_name
 from packer.sources.images.clips import ClipSource, Faults, clips, fields_in_folders
 from packer.sources.images.formats import ImageHeader, read_header
 from packer.sources.images.pillow import MAX_PIXELS, ImageOptions, quiet
@@ -37,6 +36,7 @@ from packer.sources.pairing import (
     share_out,
     subfolders_of,
 )
+from packer.sources.units import folder_of, unit_name
 
 #: Threads that read headers where a file takes longer than this many seconds, and files that each is given at a time:
 #: a disk takes many requests at once, but threads that never wait for it only hinder each other.

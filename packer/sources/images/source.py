@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.format.schema import FieldSpec
-from packer.sources.base import Block, Source
+from packer.sources.base import Block, Source, runs
 from packer.sources.files import join, open_raw
 from packer.sources.images.copies import copies
 from packer.sources.images.formats import read_image, unreadable
@@ -73,7 +73,8 @@ class ImageSource(Source):
 
     def read(self) -> Iterator[Block]:
         kinds = [(spec, np.dtype(str(spec.dtype)), None if spec.is_ragged else spec.shape) for spec in self.fields]
-        for start, end in self._runs():
+        sizes = sum(self.shapes(spec.name).prod(1) * spec.itemsize for spec in self.fields)
+        for start, end in runs(np.asarray(sizes), BLOCK_BYTES):
             block = {spec.name: _room(spec, end - start) for spec in self.fields}
             for number in range(start, end):
                 try:
@@ -132,17 +133,6 @@ class ImageSource(Source):
         now = " x ".join(map(str, image.shape)) + f" {image.dtype}"
         reason = f"was {was} when its header was read, and is {now} now; start again"
         return SourceError(reason, self._path(spec.name, number))
-
-    def _runs(self) -> Iterator[tuple[int, int]]:
-        """Yield samples start..end of every block."""
-        each = sum(self.shapes(spec.name).prod(1) * spec.itemsize for spec in self.fields)
-        ends = np.cumsum(each)
-        start = 0
-        while start < len(self):
-            before = int(ends[start - 1]) if start else 0
-            end = max(start + 1, int(np.searchsorted(ends, before + BLOCK_BYTES, "right")))
-            yield start, end
-            start = end
 
 
 def _room(spec: FieldSpec, count: int) -> NDArray[Any] | list[NDArray[Any]]:

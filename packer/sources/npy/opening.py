@@ -23,10 +23,10 @@ from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
 from packer.sources.base import HEADERS, Looking, OnBad, not_looking, stop, watched
 from packer.sources.files import KIND_OF, Found, find, join, suffix_of
-from packer.sources.folders import by_folder, folder_of, pattern_of, refuse_strays, unit_name
 from packer.sources.npy.array import Array, open_npy_file, open_npz_file
 from packer.sources.npy.source import RowSource, UnitSource
 from packer.sources.pairing import markers, pair, report_partners, share_out, stem
+from packer.sources.units import by_folder, folder_of, pattern_of, refuse_strays, unit_name
 
 #: Files that a command in a message names.
 _SHOWN = 20

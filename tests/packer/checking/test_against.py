@@ -20,7 +20,7 @@ from packer.format import manifest as manifests
 from packer.merge import merge
 from packer.repack import repack
 from packer.repair import RepairReport, repair
-from packer.sources.fitted import FittedSource
+from packer.sources.derived import FittedSource
 from packer.sources.opening import SourceOptions
 from packer.sources.packed import open_packed
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import NoReturn
 
 import lmdb
 import numpy as np
@@ -14,7 +15,9 @@ from hypothesis import strategies as st
 from packer.errors import DamagedError, MissingNameError, SourceError
 from packer.format import names as names_module
 from packer.format.manifest import FileEntry
-from packer.format.names import MAX_NAME, Names, names_bytes, write_names
+from packer.format.names import MAX_NAME, Names, check_names, name_bytes, names_bytes, write_names
+from packer.packing.plan import prepare
+from packer.sources.samples import SampleSource
 
 
 def opened(path: Path, names: list[str]) -> Names:
@@ -164,3 +167,46 @@ def test_a_number_without_a_name_is_damage(tmp_path: Path) -> None:
     with pytest.raises(DamagedError, match="sample 1 has no name"):
         table.name(1)
     table.close()
+
+
+@pytest.mark.parametrize("name", ["a", "n" * 510, "é" * 255, "a/b c", "\U0001f600" * 127])
+def test_names_that_fit(name: str) -> None:
+    """From 1 to 510 bytes of any text."""
+    check_names([name])
+    assert name_bytes(name, 0) == name.encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("", "its name '' has 0 bytes"),
+        ("n" * 511, r"its name 'n{40}'\.\.\. has 511 bytes; 1 to 510 are allowed"),
+        ("é" * 256, r"its name 'é{40}'\.\.\. has 512 bytes"),
+        ("\U0001f600" * 128, "its name .* has 512 bytes"),
+        ("a\0b", r"its name 'a\\x00b' has a NUL in it; name it otherwise"),
+        ("picture \udcff", r"its name 'picture \\udcff' cannot be stored as UTF-8: its letter 8"),
+    ],
+)
+def test_names_that_do_not(name: str, said: str) -> None:
+    """The error says which sample, and what is wrong with its name."""
+    with pytest.raises(SourceError, match=f"sample 2: {said}"):
+        check_names(["a", "b", name])
+    with pytest.raises(SourceError, match=f"sample 7: {said}"):
+        name_bytes(name, 7)
+
+
+class Named(SampleSource):
+    """Samples with names, none of which may be read."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__([{"a": 1}] * len(names))
+        self.names = names
+
+    def read(self) -> NoReturn:
+        raise AssertionError("a sample was read")
+
+
+def test_a_name_too_long_is_told_before_anything_is_read() -> None:
+    """The names are known from the start, so nobody packs for hours to be told at the end."""
+    with pytest.raises(SourceError, match="sample 1: its name"):
+        prepare(Named(["a", "n" * 600, "b"]), "auto", None)

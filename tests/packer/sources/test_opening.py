@@ -120,7 +120,7 @@ def test_nothing_to_pack(tmp_path):
         open_sources([str(tmp_path)])
     (tmp_path / "a.txt").write_text("")
     (tmp_path / ".hidden.png").write_text("")
-    with pytest.raises(SourceError, match="holds 2 files, but none"):
+    with pytest.raises(SourceError, match="holds 1 files, but none"):
         open_sources([str(tmp_path)])
     with pytest.raises(UsageError, match=r"not a kind of file.*\.png"):
         open_sources([str(tmp_path / "a.txt")])

@@ -7,7 +7,7 @@ import pytest
 
 from packer.errors import UsageError
 from packer.format.schema import FieldSpec
-from packer.sources.fitted import FittedSource, check_fits
+from packer.sources.derived import FittedSource, check_fits
 from packer.sources.samples import SampleSource
 
 WANTED = FieldSpec(name="x", dtype="uint8", kind="image", shape=(None, 5, 3))

@@ -1,0 +1,136 @@
+"""Other views of a source: with the numbers of classes, or with the schema of a dataset that it is to go into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import SourceError, UsageError, first_few
+from packer.format.schema import Field, FieldSpec
+from packer.sources.base import Block, DerivedSource, Source, count, fits
+
+#: Name of the field that `--label folder` makes.
+LABEL = "label"
+
+
+class LabelledSource(DerivedSource):
+    """The samples of a source, and for each the number of its class, int64, as torchvision's ImageFolder has them.
+
+        train/cat/1.png, train/cat/2.png, train/dog/1.png    label 0, 0, 1    classes cat, dog
+
+    The class is the first folder of the sample's name. Classes are numbered in the plain order of their names. A
+    folder without a sample is a class too, so that what is left out as bad changes no number.
+
+    Args:
+        roots: what the source was opened from.
+
+    Raises:
+        UsageError: the samples have no names, or the source has a field `label`.
+        SourceError: a sample lies in no folder.
+    """
+
+    def __init__(self, source: Source, roots: Sequence[str]) -> None:
+        if source.names is None:
+            raise UsageError(
+                "--label folder is for samples that are files or folders, and these are rows; see --samples"
+            )
+        if any(spec.name == LABEL for spec in source.fields):
+            raise UsageError(
+                f"--label folder makes a field {LABEL!r}, and there is one; leave it out, or name that otherwise"
+            )
+        bare = [name for name in source.names if "/" not in name]
+        if bare:
+            more = f" (one of {len(bare):,} such samples)" if len(bare) > 1 else ""
+            raise SourceError(
+                f"sample {bare[0]!r} of {' and '.join(roots)} lies in no folder, so that it has no class{more}; "
+                "move it into the folder of its class, or leave out --label folder"
+            )
+        super().__init__(source)
+        folders = [name.partition("/")[0] for name in source.names]
+        self.classes = sorted({*folders, *set.intersection(*map(_subfolders, roots))})
+        self._empty = sorted(set(self.classes).difference(folders))
+        numbers = {name: number for number, name in enumerate(self.classes)}
+        self._labels: NDArray[np.int64] = np.array([numbers[folder] for folder in folders], np.int64)
+        self.fields = (*source.fields, FieldSpec(name=LABEL, dtype="int64"))
+
+    def part(self, start: int, stop: int) -> Self:
+        part = super().part(start, stop)
+        part._labels = self._labels[start:stop].copy()
+        return part
+
+    def read(self) -> Iterator[Block]:
+        at = 0
+        for block in self._source.read():
+            end = at + count(block)
+            yield {**block, LABEL: self._labels[at:end]}
+            at = end
+
+    def provenance(self) -> dict[str, Any]:
+        return {**super().provenance(), "classes": self.classes}
+
+    def notes(self) -> list[str]:
+        classes = f"{len(self.classes):,} classes: {first_few(self.classes)}"
+        notes = [*super().notes(), f"field {LABEL} is the number of the folder, from 0, of {classes}"]
+        return notes + [f"no sample is of class {first_few(self._empty)}; its folder counts"] * bool(self._empty)
+
+
+def _subfolders(root: str) -> set[str]:
+    """Return the names of the folders in a folder, but for hidden ones; none of anything else."""
+    place = Path(root)
+    return {p.name for p in place.iterdir() if p.is_dir() and p.name[0] != "."} if place.is_dir() else set()
+
+
+class FittedSource(DerivedSource):
+    """`source` with the fields of a dataset: what is ragged there may have one shape here.
+
+    Args:
+        fields: the dataset's schema.
+
+    Raises:
+        UsageError: the source does not fit; the message names the difference.
+    """
+
+    def __init__(self, source: Source, fields: Sequence[Field]) -> None:
+        check_fits(source.fields, fields)
+        super().__init__(source)
+        self.fields = tuple(fields)
+        self._shapes = {spec.name: spec.shape for spec in source.fields}
+
+    def shapes(self, field: str) -> NDArray[np.int64] | None:
+        shape = self._shapes[field]
+        if None in shape:
+            return super().shapes(field)
+        return np.broadcast_to(np.array(shape, np.int64), (len(self), len(shape)))
+
+    def read(self) -> Iterator[Block]:
+        ragged = {field.name for field in self.fields if field.is_ragged}
+        for block in self._source.read():
+            yield {name: list(values) if name in ragged else values for name, values in block.items()}
+
+
+def check_fits(specs: Sequence[FieldSpec], fields: Sequence[FieldSpec]) -> None:
+    """Raise UsageError if samples of `specs` cannot go into a dataset of `fields`; names the difference."""
+    given, wanted = ({spec.name: spec for spec in some} for some in (specs, fields))
+    differences = [f"it has no field {name!r}" for name in wanted if name not in given]
+    differences += [f"it has a field {name!r}" for name in given if name not in wanted]
+    if differences:
+        raise UsageError(
+            f"the source does not fit the dataset: {' and '.join(differences)}; the dataset has {', '.join(wanted)}"
+        )
+    for name, field in wanted.items():
+        spec = given[name]
+        if (spec.dtype, spec.kind) != (field.dtype, field.kind) or not fits(spec.shape, field.shape):
+            raise UsageError(
+                f"the source does not fit the dataset: field {name!r} is {described(spec)} in the source "
+                f"and {described(field)} in the dataset"
+            )
+
+
+def described(spec: FieldSpec) -> str:
+    """Return a field in a few words, such as `image uint8 [any, any, 3]`."""
+    axes = ", ".join("any" if n is None else str(n) for n in spec.shape)
+    return f"{spec.kind} {spec.dtype} [{axes}]"
