@@ -26,21 +26,28 @@ from packer.codecs.configs import LZ4
 from packer.errors import UsageError
 from readers.arrays import Numbers
 from readers.dataset import PackedDataset
-from readers.dataset_order import (
-    BatchOrder,
-    SamplerOrder,
-    block_samples,
-    check_state,
-    describe,
-    order_of,
-    resumed,
-)
 from readers.device import ahead, device_of
 from readers.draws import Visits, visits_of
 from readers.fields import FixedCoded, Varied
 from readers.gather import Pool
 from readers.mix import Mix
-from readers.order import BlockShuffled, Given, Mixed, NextOrder, Order, Repeated, Share, base
+from readers.order import (
+    WINDOW,
+    BatchOrder,
+    BlockShuffled,
+    Given,
+    Mixed,
+    Order,
+    Repeated,
+    SamplerOrder,
+    Sequential,
+    Share,
+    Shuffled,
+    base,
+    check_state,
+    describe,
+    resumed,
+)
 from readers.readahead import Warmth
 from readers.stream import CODED_RUN_BYTES, Stream, batches_at_once, machine_decodes
 
@@ -49,6 +56,10 @@ from readers.stream import CODED_RUN_BYTES, Stream, batches_at_once, machine_dec
 THREAD_BYTES = 32 * 2**10
 #: Runs of an epoch that machine code decodes, from which two threads are started for it, whatever the frames.
 LONG_RUNS = 8
+#: Bytes of decoded frames that a block shuffle may hold; the window is smaller if it would hold more.
+WINDOW_BYTES = 64 * 2**20
+#: A block is so many times as long as a frame that crosses its edge and so may be decoded twice: a tenth of them.
+BLOCK_FRAMES = 10
 
 
 class Loader(DataLoader[Any]):
@@ -76,7 +87,6 @@ class Loader(DataLoader[Any]):
         threads: 0 does all in the caller's thread; n reads ahead in n threads; `"auto"` takes threads where decoding
             or a transform leaves time to hide: two at most, and one where there is a transform. With
             n > 1 the transform runs in n threads at once and has to bear that; random ones are then not reproducible.
-            Unless it is 0, a thread of its own makes a long order of the next epoch while the present one is read.
         prefetch: batches read ahead by threads, at most, or one a thread where that is more; batches that are parts of
             one piece of memory, as above, count as one. Where a transform waits for them, each is read by itself.
         device: moves batches there: gathered into page-locked memory, copied beside the caller's work.
@@ -137,7 +147,7 @@ class Loader(DataLoader[Any]):
             self.order: Order = BatchOrder(batch_sampler, len(dataset), seed)
             super().__init__(dataset, batch_sampler=cast(Any, batch_sampler), pin_memory=pin_memory)
         else:
-            self._make_order = partial(_order, dataset, shuffle, seed, sampler, window, repeat)
+            self._make_order = partial(_order_of, dataset, shuffle, seed, sampler, window, repeat)
             self.share = Share(batch_size, *self._present_rank(), drop_last)
             self.order = self._make_order(self.share.step_size)
             mine, of_all = (EpochSampler(self.order, self._place, share) for share in (self.share, Share(batch_size)))
@@ -154,7 +164,6 @@ class Loader(DataLoader[Any]):
         self.seed = seed
         self.as_numpy = as_numpy
         self.threads = _threads(threads, dataset)
-        self._next_order = NextOrder() if threads else None
         if not isinstance(prefetch, int) or prefetch < 1:
             raise UsageError(f"prefetch {prefetch!r}: a whole number from 1 on is expected")
         self.prefetch = prefetch
@@ -262,25 +271,19 @@ class Loader(DataLoader[Any]):
             place.begin(epoch + 1)
             return
         self._keep_window()
-        last_quarter, step_size = steps - steps // 4, self.share.step_size
         with closing(self._batches(order, epoch, done)) as batches:
             for step in range(1, steps + 1):
                 batch = next(batches)
-                place.done = min(done + step * step_size, n)
+                place.done = min(done + step * self.share.step_size, n)
                 if step == steps:
                     place.begin(epoch + 1)
-                if step == last_quarter and self._next_order is not None:
-                    self._next_order.prepare(self.order, epoch + 1)
                 yield batch
                 # The generator must not hold a batch whose memory the pool could use again.
                 del batch
 
     def _order_of(self, epoch: int) -> Numbers:
-        present = self._present
-        order = present.epoch(epoch) if self._next_order is None else self._next_order.of(present, epoch)
-        if isinstance(present, BatchOrder):
-            return order
-        if isinstance(base(self.order), Given | SamplerOrder):
+        order = self._present.epoch(epoch)
+        if isinstance(base(self.order), Given | SamplerOrder) and not isinstance(self.order, BatchOrder):
             wrong = order[(order < 0) | (order >= len(self.dataset))]
             if len(wrong):
                 raise UsageError(f"sampler: number {wrong[0]} is outside of the {len(self.dataset)} samples")
@@ -321,7 +324,7 @@ class Loader(DataLoader[Any]):
         order = base(self.order)
         if not isinstance(order, BlockShuffled) or not isinstance(self.dataset, PackedDataset) or not len(self.dataset):
             return
-        block, shards, total = block_samples(self.dataset), len(self.dataset.manifest.shards), self.dataset.items.total
+        block, shards, total = _block_samples(self.dataset), len(self.dataset.manifest.shards), self.dataset.items.total
         # Of a split the items of a window lie among more samples than they are, and windows of samples among fewer.
         window = min(order.window * total // len(self.dataset) + block, total)
         at_once = self.share.batch_size * batches_at_once(list(self.dataset.readers.values()), self.share.batch_size)
@@ -376,14 +379,14 @@ class EpochSampler(DistributedSampler[int]):
         return iter(self._share.numbers(self._order.epoch(self._place.epoch)).tolist())
 
     def __len__(self) -> int:
-        return self._share.samples(len(self._order))
+        return len(self._share.numbers(np.arange(len(self._order))))
 
     def set_epoch(self, epoch: int) -> None:
         """See `Loader.set_epoch`."""
         self._place.set_epoch(epoch)
 
 
-def _order(
+def _order_of(
     dataset: PackedDataset | Mix,
     shuffle: bool | str,
     seed: int,
@@ -392,9 +395,62 @@ def _order(
     repeat: int,
     step_size: int,
 ) -> Order:
-    """Return the order that the arguments of a loader ask for."""
-    order = order_of(dataset, shuffle, seed, sampler, window, step_size)
+    """Return the order that a loader's arguments ask for.
+
+    Args:
+        step_size: samples that all ranks together take at a step.
+
+    Raises:
+        UsageError: they cannot be, or do not go together.
+    """
+    if window is not None and shuffle != "block":
+        raise UsageError("window is for shuffle='block'; nothing else has one")
+    order: Order
+    if isinstance(dataset, Mix):
+        if sampler is not None or shuffle not in (True, False):
+            raise UsageError("a Mix has an order of its own, by weights: shuffle=True or False, and no sampler")
+        order = dataset.order(bool(shuffle), seed, step_size)
+    elif sampler is not None:
+        if shuffle:
+            raise UsageError("shuffle and sampler do not go together: the sampler gives the order")
+        is_array = isinstance(sampler, (list, tuple, np.ndarray, range, torch.Tensor))
+        order = Given(np.asarray(sampler)) if is_array else SamplerOrder(sampler, seed)
+    elif shuffle == "block":
+        order = BlockShuffled(_block_edges(dataset), _window(dataset) if window is None else window, seed)
+    elif shuffle in (True, False):
+        order = Shuffled(len(dataset), seed) if shuffle else Sequential(len(dataset))
+    else:
+        raise UsageError(f"shuffle {shuffle!r}: True, False or 'block' is expected")
     return order if repeat == 1 else Repeated(order, repeat)
+
+
+def _block_samples(dataset: PackedDataset) -> int:
+    """Return the samples of a block: some of the longest frames, so many that few other frames cross its edges."""
+    fields = dataset.fields.values()
+    # An uncompressed frame is not read as a whole: only if there is no other does it say what lies together.
+    frames = [f.frame.samples or 1 for f in fields if f.codec] or [f.frame.samples or 1 for f in fields]
+    longest = block = max(frames, default=1)
+    while any(block % frame and block < BLOCK_FRAMES * frame for frame in frames):
+        block += longest
+    return block
+
+
+def _block_edges(dataset: PackedDataset) -> Numbers:
+    """Return the first item of every block, and the number of items; a block lies in one shard."""
+    block = _block_samples(dataset)
+    edges = []
+    first = 0
+    for shard in dataset.manifest.shards:
+        edges.append(np.arange(first, first + shard.samples, block, dtype=np.int64))
+        first += shard.samples
+    return dataset.items.before(np.concatenate([*edges, [first]]))
+
+
+def _window(dataset: PackedDataset) -> int:
+    """Return the samples of the window of a block shuffle, as memory allows."""
+    coded = sum(f.fixed_bytes for f in dataset.fields.values() if f.codec and not f.is_ragged and f.frame.samples != 1)
+    items_held = WINDOW_BYTES // max(coded, 1) * len(dataset) // max(dataset.manifest.samples, 1)
+    return max(1, min(WINDOW, items_held))
 
 
 def _threads(threads: int | str, dataset: PackedDataset | Mix) -> int:

@@ -1,4 +1,4 @@
-"""The order of an epoch: index arithmetic alone, no files.
+"""The order of an epoch: which samples come when, and which of them one rank reads. No files are needed.
 
 An `Order` gives the numbers of all samples of an epoch, in the order in which all ranks together read
 them. It depends on the seed and the epoch alone, so that any number of ranks, threads and restarts sees the same
@@ -18,48 +18,38 @@ promises no such thing for `Generator.permutation`.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Protocol
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from operator import index
+from typing import Any, Protocol
 
 import numpy as np
-from numpy.random.bit_generator import ISeedSequence
+import torch
+import xxhash
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
+from readers.arrays import Numbers
+from readers.gather import CPU
 
 #: Raised whenever the same seed comes to give another order: a state that was saved before would go on with others.
-ORDER_VERSION = 2
-#: From so many numbers on, words of 64 bits are sorted, and fewer by two keys of 16 bits: 20,000 take 10 ns each so,
-#: 100,000 take 23, and 37 and 46 by words where numpy has no vector code for them, as on some processors. Of 2,000,000,
-#: words take 62 there and 20 elsewhere, keys 52.
-LONG = 2**18
-#: Epochs whose seeds are made together: one takes 190 us behind large copies, each further one 12.
-SEEDS_AT_ONCE = 16
-#: Samples a window holds where the caller does not say: their numbers, before and after, and the pattern fit a cache of
-#: 1 MB (10,000,000 samples take 80 ms, with windows of 65,536 100).
+ORDER_VERSION = 3
+#: What comes before that version in the words of an order.
+_WAY = ", way "
+#: Samples of a window if the caller does not say.
 WINDOW = 16_384
-#: A window's shuffle is one of so many, drawn anew for each epoch: each window alone is in a truly random order, and
-#: two share a pattern at most, over samples that differ. Drawing one for each window would take 90 ms of the epoch's
-#: order of 10,000,000 samples; these take 1.
-PATTERNS = 8
-#: Windows smaller than this on average are shuffled all at once by sorting: 25 ns a sample, where a turn of the loop
-#: costs 5 us a window.
-SMALL_WINDOW = 128
-#: Shorter orders are made when they are needed: in less than 6 ms.
-LEAST_NUMBERS = 2**18
 
 
 class Order(Protocol):
     """The order in which the samples of an epoch are read."""
 
     def __len__(self) -> int:
-        """How many numbers an epoch has."""
+        """Return how many numbers an epoch has."""
 
-    def epoch(self, epoch: int) -> NDArray[np.int64]:
-        """The sample numbers of this epoch, (n,), a new array; the same for the same epoch, on every rank."""
+    def epoch(self, epoch: int) -> NDArray[Any]:
+        """Return the sample numbers of this epoch, (n,), a new array; the same for the same epoch, on every rank."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +61,8 @@ class Sequential:
     def __len__(self) -> int:
         return self.n
 
-    def epoch(self, epoch: int) -> NDArray[np.int64]:
+    def epoch(self, epoch: int) -> Numbers:
+        """Return the sample numbers, (n,)."""
         return np.arange(self.n, dtype=np.int64)
 
 
@@ -88,7 +79,8 @@ class Shuffled:
     def __len__(self) -> int:
         return self.n
 
-    def epoch(self, epoch: int) -> NDArray[np.int64]:
+    def epoch(self, epoch: int) -> Numbers:
+        """Return the sample numbers of an epoch, (n,)."""
         return random_order(self.n, random_bits(self.seed, epoch))
 
 
@@ -103,10 +95,10 @@ class Given:
         UsageError: these are not integers in one axis.
     """
 
-    indices: NDArray[np.int64]
+    indices: Numbers
 
-    def __init__(self, indices: Sequence[int] | NDArray[np.integer]) -> None:
-        array = np.asarray(indices)
+    def __post_init__(self) -> None:
+        array = np.asarray(self.indices)
         if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
             raise UsageError(
                 f"sampler: one axis of sample numbers is expected, not {array.dtype} of shape {array.shape}; "
@@ -117,56 +109,49 @@ class Given:
     def __len__(self) -> int:
         return len(self.indices)
 
-    def epoch(self, epoch: int) -> NDArray[np.int64]:
+    def epoch(self, epoch: int) -> Numbers:
+        """Return the numbers, (m,)."""
         return self.indices.copy()
 
 
 @dataclass(frozen=True, eq=False)
 class BlockShuffled:
-    """0 to n - 1, shuffled by blocks, every epoch in another order.
-
-    An epoch of 10,000,000 samples takes 80 ms, where `Generator.permutation` takes 390.
+    """0 to n - 1, every epoch in another order: blocks are shuffled, and then the samples of each window of blocks.
 
     Args:
-        edges: where each block begins, and the end of the last, (blocks + 1,), from 0 to n; empty blocks are allowed.
-        window: samples that are shuffled among each other; rounded up to whole blocks.
+        edges: where each block starts, and the end of the last, (blocks + 1,), from 0 to n; blocks may be empty.
+        window: samples that are shuffled among each other; rounded to whole blocks.
 
     Raises:
-        UsageError: the edges do not ascend from 0, or the window is below 1.
+        UsageError: the window is below 1.
     """
 
-    edges: NDArray[np.int64]
+    edges: Numbers
     window: int = WINDOW
     seed: int = 0
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
-        edges = np.asarray(self.edges, dtype=np.int64)
-        if edges.ndim != 1 or not len(edges) or edges[0] != 0 or np.any(np.diff(edges) < 0):
-            raise UsageError("edges of blocks: one axis of numbers that ascend from 0 is expected")
         if self.window < 1:
             raise UsageError(f"window of {self.window} samples: 1 or more are expected")
-        object.__setattr__(self, "edges", edges)
-
-    @classmethod
-    def uniform(cls, n: int, block: int, window: int = WINDOW, seed: int = 0) -> BlockShuffled:
-        """Blocks of `block` samples; the last holds what is left of `n`."""
-        if block < 1:
-            raise UsageError(f"blocks of {block} samples: 1 or more are expected")
-        return cls(np.append(np.arange(0, n, block), n), window, seed)
 
     def __len__(self) -> int:
         return int(self.edges[-1])
 
-    def epoch(self, epoch: int) -> NDArray[np.int64]:
+    def epoch(self, epoch: int) -> Numbers:
+        """Return the sample numbers of an epoch, (n,)."""
         bits = random_bits(self.seed, epoch)
         lengths = np.diff(self.edges)
         blocks = random_order(len(lengths), bits)
         lengths = lengths[blocks]
-        ends = np.cumsum(lengths)
-        order = np.repeat(self.edges[blocks] - ends + lengths, lengths)
+        starts = np.cumsum(lengths) - lengths  # of the blocks, one after another
+        order = np.repeat(self.edges[blocks] - starts, lengths)
         order += np.arange(len(order))
-        return _shuffle_windows(order, _window_edges(ends, self.window), bits)
+        # A window holds the blocks that start within it.
+        edges = [*starts[np.diff(starts // self.window, prepend=-1) > 0].tolist(), len(order)]
+        for start, stop in itertools.pairwise(edges):
+            order[start:stop] = order[start:stop][random_order(stop - start, bits)]
+        return order
 
 
 @dataclass(frozen=True)
@@ -187,7 +172,8 @@ class Repeated:
     def __len__(self) -> int:
         return len(self.order) * self.times
 
-    def epoch(self, epoch: int) -> NDArray[np.int64]:
+    def epoch(self, epoch: int) -> Numbers:
+        """Return the sample numbers of all passes of an epoch, (n,)."""
         first = epoch * self.times
         return np.concatenate([self.order.epoch(number) for number in range(first, first + self.times)])
 
@@ -233,19 +219,20 @@ class Mixed:
                 )
 
     @cached_property
-    def _turns(self) -> NDArray[np.int64]:
+    def _turns(self) -> Numbers:
         """How often it is the turn of each dataset in an epoch, (datasets,): to give `together` numbers each time."""
         sizes, weights = np.array(self.sizes), np.array(self.weights, np.float64)
         whole = -(-sizes // self.together) if self.every else sizes // self.together
         rounds = whole / weights
         turns = np.rint(weights * (rounds.max() if self.every else rounds.min())).astype(np.int64)
-        limited: NDArray[np.int64] = np.maximum(turns, whole) if self.every else np.minimum(turns, whole)
+        limited: Numbers = np.maximum(turns, whole) if self.every else np.minimum(turns, whole)
         return limited
 
     def __len__(self) -> int:
         return int(self._turns.sum()) * self.together
 
-    def epoch(self, epoch: int) -> NDArray[np.int64]:
+    def epoch(self, epoch: int) -> Numbers:
+        """Return the sample numbers of an epoch, (n,)."""
         bits = random_bits(self.seed, epoch)
         turns = self._turns
         turn = np.repeat(np.arange(len(turns)), turns)
@@ -263,158 +250,136 @@ class Mixed:
         return order
 
 
-def base(order: Order) -> Order:
-    """Return the order that is repeated, if it is."""
-    return order.order if isinstance(order, Repeated) else order
+class SamplerOrder:
+    """What `sampler` gives, epoch by epoch.
+
+    While it is iterated, torch's random numbers, and those of its own `generator`, start from seed and epoch,
+    and are put back afterwards: so its order, too, depends on seed and epoch alone, and every rank sees
+    the same. A sampler that draws from elsewhere has to see to that itself, in `set_epoch`.
+
+    Args:
+        sampler: gives sample numbers; a torch Sampler or any iterable that starts anew each time, with a length.
+        seed: from 0 on.
+
+    Raises:
+        UsageError: the sampler is made for one rank of several.
+    """
+
+    def __init__(self, sampler: Iterable[Any], seed: int = 0) -> None:
+        check_seed(seed)
+        if getattr(sampler, "num_replicas", 1) > 1:
+            raise UsageError(
+                f"sampler: {type(sampler).__name__} gives the share of one rank; a sampler of the whole dataset is "
+                "expected, of which each rank then takes its share (rank=0, world_size=1 takes all of it)"
+            )
+        self._sampler = sampler
+        self.seed = seed
+
+    def __len__(self) -> int:
+        return len(self._sampler)  # type: ignore[arg-type]  # torch's Sampler has a length if it can know it
+
+    def epoch(self, epoch: int) -> NDArray[Any]:
+        """Return the sampler's numbers, (n,).
+
+        Raises:
+            UsageError: it gives something else than numbers.
+        """
+        word = int(random_bits(self.seed, epoch).random_raw())
+        seeds = {torch.default_generator: word}
+        # A sampler of batches takes its numbers from another.
+        for sampler in (self._sampler, getattr(self._sampler, "sampler", None)):
+            set_epoch = getattr(sampler, "set_epoch", None)
+            if set_epoch is not None:
+                set_epoch(epoch)
+            own = getattr(sampler, "generator", None)
+            # The seed that the user gave the sampler's own generator keeps its meaning.
+            if isinstance(own, torch.Generator):
+                seeds[own] = word ^ own.initial_seed()
+        states = {generator: generator.get_state() for generator in seeds}
+        try:
+            for generator, seed in seeds.items():
+                generator.manual_seed(seed)
+            with CPU:  # samplers of torch mix its CPU generator with whatever its default device is
+                return self._numbers()
+        finally:
+            for generator, state in states.items():
+                generator.set_state(state)
+
+    def _numbers(self) -> NDArray[Any]:
+        return _whole(self._sampler, self._sampler)
+
+
+class BatchOrder(SamplerOrder):
+    """The batches that a sampler of batches gives, epoch by epoch. Its places are batches, not samples.
+
+    Args:
+        batches: gives the numbers of each batch; a torch BatchSampler, or any iterable that starts anew each time, with
+            a length.
+        samples: of the dataset.
+        seed: see `SamplerOrder`.
+    """
+
+    def __init__(self, batches: Iterable[Sequence[int]], samples: int, seed: int = 0) -> None:
+        super().__init__(batches, seed)
+        self._samples = samples
+
+    def pieces(self, order: NDArray[Any], done: int) -> Iterator[tuple[Numbers, Numbers, int]]:
+        """Yield the batches of an epoch that are left, those of one size after another together.
+
+        Yields:
+            Numbers of the samples (n,), their positions in the epoch (n,), and samples of each batch.
+        """
+        position = sum(map(len, order[:done]))
+        for size, some in itertools.groupby(order[done:], len):
+            numbers = np.concatenate(list(some))
+            yield numbers, position + np.arange(len(numbers)), size
+            position += len(numbers)
+
+    def _numbers(self) -> NDArray[Any]:
+        found = [_whole(batch, self._sampler) for batch in self._sampler]
+        order = np.empty(len(found), object)
+        for place, batch in enumerate(found):
+            wrong = batch[(batch < 0) | (batch >= self._samples)]
+            if len(wrong) or not len(batch):
+                what = f"number {wrong[0]}, outside of the {self._samples}" if len(wrong) else "a batch without any"
+                raise UsageError(f"batch_sampler: {type(self._sampler).__name__} gives {what} samples")
+            order[place] = batch
+        return order
+
+
+def _whole(numbers: Any, sampler: object) -> Numbers:
+    """Return what a sampler gives as numbers (n,); raises UsageError if it is something else."""
+    try:
+        return np.fromiter(map(index, numbers), dtype=np.int64)
+    except TypeError as error:
+        raise UsageError(f"{type(sampler).__name__} gives {numbers!r:.60}; sample numbers are expected") from error
 
 
 def check_seed(seed: int) -> None:
-    """Raises UsageError where `seed` cannot seed the generator."""
+    """Raise UsageError if `seed` cannot seed the generator."""
     if not isinstance(seed, int | np.integer) or seed < 0:
         raise UsageError(f"seed {seed!r}: a whole number from 0 on is expected")
 
 
 def random_bits(seed: int, epoch: int) -> np.random.PCG64:
-    """The source of the random words of one epoch."""
+    """Return the source of the random words of one epoch; raises UsageError if the epoch is negative."""
     if epoch < 0:
         raise UsageError(f"epoch {epoch}: a number from 0 on is expected")
-    made = _seeds(seed, epoch // SEEDS_AT_ONCE)[epoch % SEEDS_AT_ONCE]
-    return np.random.PCG64(made)  # type: ignore[arg-type]  # numpy's stubs do not know what its documentation names
+    return np.random.PCG64(np.random.SeedSequence([seed, epoch]))
 
 
-@lru_cache(64)
-def _seeds(seed: int, block: int) -> list[_Seed]:
-    """Those of `SEEDS_AT_ONCE` epochs."""
-    first = block * SEEDS_AT_ONCE
-    return [_Seed(np.random.SeedSequence([seed, epoch])) for epoch in range(first, first + SEEDS_AT_ONCE)]
+def random_order(n: int, bits: np.random.PCG64) -> Numbers:
+    """Return the numbers 0 to n - 1 in random order, (n,).
 
-
-class _Seed(ISeedSequence):
-    """What PCG64 takes of a SeedSequence, made beforehand."""
-
-    def __init__(self, sequence: np.random.SeedSequence) -> None:
-        self._words = sequence.generate_state(4, np.uint64).astype(np.uint64, copy=False)
-
-    def generate_state(self, n_words: int, dtype: object = np.uint64) -> NDArray[np.uint64]:
-        assert (n_words, dtype) == (len(self._words), np.uint64), "PCG64 takes four words of 64 bits"
-        return self._words
-
-
-def random_order(n: int, bits: np.random.PCG64) -> NDArray[np.int64]:
-    """The numbers 0 to n - 1 in random order, (n,).
-
-    They are sorted by random keys. Two whose keys are equal stay in ascending order: 7 pairs of 250,000, which have
-    keys of 32 bits, and 45 of 10,000,000, which have 40.
+    Random words are sorted, each of which has one of the numbers in its low bits.
     """
-    if n >= LONG:
-        return _sorted_by(_words(n, bits))
-    # It holds the lock for a third of a millisecond at most; 5,000 take 40 us behind a large copy, by `_words` 160.
-    words = np.asarray(bits.random_raw(-(-n // 2)), np.uint64)
-    # numpy sorts numbers of 16 bits by counting.
-    keys = words.astype("<u8", copy=False).view("<u2").astype(np.uint16, copy=False)[: 2 * n]
-    return np.lexsort((keys[:n], keys[n:]))
-
-
-def order_by_group(group: NDArray[np.int64], bits: np.random.PCG64) -> NDArray[np.int64]:
-    """The numbers 0 to n - 1 by ascending group, in random order inside each, (n,).
-
-    Args:
-        group: of each number, (n,), ascending, from 0.
-    """
-    words = _words(len(group), bits)
-    if len(group):
-        high = int(group[-1]).bit_length()
-        words >>= np.uint64(high)
-        words |= group.view(np.uint64) << np.uint64(64 - high)
-    return _sorted_by(words)
-
-
-def _sorted_by(words: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """The numbers 0 to n - 1 by ascending words (n,), which are lost: each rides in the low bits of its word.
-
-    numpy has vector code for sorting words on most processors, but not for shuffling: 10,000,000 numbers take 220 ms,
-    `Generator.permutation` 410; 720 and 470 on a processor for which it has none.
-    """
-    n = len(words)
-    mask = np.uint64((1 << max(n - 1, 0).bit_length()) - 1)
-    words &= ~mask
+    low = np.uint64((1 << max(n - 1, 0).bit_length()) - 1)
+    words: NDArray[np.uint64] = bits.random_raw(n)
+    words &= ~low
     words |= np.arange(n, dtype=np.uint64)
     words.sort()
-    words &= mask
+    words &= low
     return words.view(np.int64)
-
-
-def _words(n: int, bits: np.random.PCG64) -> NDArray[np.uint64]:
-    """The next words of the generator, (n,): the same as `bits.random_raw(n)`, which holds the interpreter's lock."""
-    return np.random.Generator(bits).integers(0, 2**64 - 1, n, np.uint64, endpoint=True)
-
-
-def _window_edges(ends: NDArray[np.int64], window: int) -> NDArray[np.int64]:
-    """Where windows begin, and the end of the last, (windows + 1,): each is the end of a block."""
-    if not len(ends):
-        return np.zeros(1, np.int64)
-    marks = np.append(np.arange(window, ends[-1], window), ends[-1])
-    edges: NDArray[np.int64] = np.append(0, ends[np.searchsorted(ends, marks)])
-    # Not np.unique: it takes 10 s for 10,000,000 edges, since it no longer makes use of their being sorted.
-    kept: NDArray[np.int64] = edges[np.append(True, np.diff(edges) > 0)]
-    return kept
-
-
-def _shuffle_windows(order: NDArray[np.int64], edges: NDArray[np.int64], bits: np.random.PCG64) -> NDArray[np.int64]:
-    sizes = np.diff(edges)
-    if len(order) < SMALL_WINDOW * len(sizes):
-        return order[order_by_group(np.repeat(np.arange(len(sizes)), sizes), bits)]
-    largest = int(sizes.max(initial=0))
-    patterns = [random_order(largest, bits) for _ in range(min(PATTERNS, len(sizes)))]
-    # A window's samples fit the processor's cache, which is what makes this fast.
-    for i in range(len(sizes)):
-        piece = order[edges[i] : edges[i + 1]]
-        pattern = patterns[i % PATTERNS]
-        piece[:] = piece[pattern if len(piece) == largest else pattern[pattern < len(piece)]]
-    return order
-
-
-class NextOrder:
-    """Gives the orders of epochs, and makes one ahead of time where it is told to."""
-
-    def __init__(self) -> None:
-        self._making: _Making | None = None
-
-    def __reduce__(self) -> tuple[type[NextOrder], tuple[()]]:
-        return NextOrder, ()
-
-    def prepare(self, order: Order, epoch: int) -> None:
-        """Begins to make the order of an epoch, where that takes long. It is held until the next call of `of`."""
-        # Others ask a sampler, which may be anyone's and draw from torch's generator, or are no work.
-        if isinstance(base(order), Shuffled | BlockShuffled | Mixed) and len(order) >= LEAST_NUMBERS:
-            self._making = _Making(order, epoch)
-            self._making.start()
-
-    def of(self, order: Order, epoch: int) -> NDArray[np.int64]:
-        """The sample numbers of an epoch, (n,): what was prepared, if it is this."""
-        making, self._making = self._making, None
-        if making is not None and making.order is order and making.epoch == epoch:
-            making.join()
-            if making.numbers is not None:
-                return making.numbers
-        return order.epoch(epoch)
-
-
-class _Making(threading.Thread):
-    """Makes one order. It is no daemon: it ends by itself, soon."""
-
-    def __init__(self, order: Order, epoch: int) -> None:
-        super().__init__(name="packed-order")
-        self.order = order
-        self.epoch = epoch
-        #: None as long as there is none, which it stays in a process that was forked meanwhile.
-        self.numbers: NDArray[np.int64] | None = None
-
-    def run(self) -> None:
-        try:
-            self.numbers = self.order.epoch(self.epoch)
-        except MemoryError:  # the caller tries again when it is needed, and says so
-            return
 
 
 @dataclass(frozen=True)
@@ -426,10 +391,8 @@ class Share:
         rank: this rank, from 0 on.
         world_size: number of ranks.
         drop_last: what does not fill a batch on every rank is left out. Without it, the last step shares
-            what is left in equal parts, and where that does not come out even, fills up with
+            what is left in equal parts, and if that does not come out even, fills up with
             numbers from the order's beginning: fewer than `world_size`, none with one rank.
-
-    In all methods `n` is the length of the order, and `done` the number of its numbers that were taken before step 0.
 
     Raises:
         UsageError: a number is out of range.
@@ -453,39 +416,100 @@ class Share:
         return self.batch_size * self.world_size
 
     def steps(self, n: int, done: int = 0) -> int:
-        """Number of batches that each rank still has."""
-        left = _left(n, done)
-        return left // self.step_size if self.drop_last else -(-left // self.step_size)
+        """Return how many batches each rank still has of an order of `n` numbers, of which `done` were taken.
 
-    def samples(self, n: int) -> int:
-        """Return how many numbers of an epoch each rank has."""
-        whole = n // self.step_size
-        rest = 0 if self.drop_last else -(-(n - whole * self.step_size) // self.world_size)
-        return whole * self.batch_size + rest
-
-    def numbers(self, order: NDArray[np.int64], done: int = 0) -> NDArray[np.int64]:
-        """The sample numbers of all batches that this rank still has, one behind the other, (m,).
-
-        Each batch has `batch_size` of them, the last one what is left. With one rank it is a view of `order`.
+        Raises:
+            UsageError: there are not so many numbers.
         """
-        whole = _left(len(order), done) // self.step_size
-        start = done + whole * self.step_size
-        last = self._last(order, start) if whole < self.steps(len(order), done) else order[:0]
-        if self.world_size == 1:
-            return order[done : start + len(last)]
-        mine = order[done:start].reshape(whole, self.world_size, self.batch_size)[:, self.rank]
-        return np.concatenate([mine.reshape(-1), last])
+        if not 0 <= done <= n:
+            raise UsageError(f"{done} of {n} samples done: the saved state is not one of this dataset and sampler")
+        return (n - done) // self.step_size if self.drop_last else -(-(n - done) // self.step_size)
 
-    def _last(self, order: NDArray[np.int64], start: int) -> NDArray[np.int64]:
-        """This rank's part of what is left of the order from `start` on, less than a step."""
-        size = -(-(len(order) - start) // self.world_size)
-        start += self.rank * size
-        if start + size <= len(order):
-            return order[start : start + size]
-        return np.take(order, np.arange(start, start + size), mode="wrap")
+    def numbers(self, order: Numbers, done: int = 0) -> Numbers:
+        """Return the sample numbers of all batches that this rank still has, one after another, (m,).
+
+        Each batch has `batch_size` of them, the last one what is left.
+
+        Args:
+            order: of all ranks, (n,).
+            done: how many of its numbers were taken.
+        """
+        left = order[done:]
+        if self.world_size == 1 and not self.drop_last:
+            return left
+        whole = len(left) // self.step_size * self.step_size
+        mine = left[:whole].reshape(-1, self.world_size, self.batch_size)[:, self.rank].reshape(-1)
+        last = -(-(len(left) - whole) // self.world_size)
+        if self.drop_last or not last:
+            return mine
+        start = done + whole + self.rank * last
+        return np.concatenate([mine, np.take(order, np.arange(start, start + last), mode="wrap")])
 
 
-def _left(n: int, done: int) -> int:
-    if not 0 <= done <= n:
-        raise UsageError(f"{done} of {n} samples done: the saved state is not one of this dataset and sampler")
-    return n - done
+# ---------------------------------------------------------------- saved states
+
+
+def base(order: Order) -> Order:
+    """Return the order that is repeated, if it is."""
+    return order.order if isinstance(order, Repeated) else order
+
+
+def describe(order: Order) -> str:
+    """Return what an order depends on, for a saved state: one of another order would go on with other samples.
+
+    Of a torch sampler only the kind and the seed are known here.
+    """
+    once = base(order)
+    said = f"{type(once).__name__}, seed {getattr(once, 'seed', None)}, window {getattr(once, 'window', None)}"
+    if isinstance(once, BlockShuffled):
+        said += f", blocks {_digest(once.edges)}"
+    if isinstance(once, Given):
+        said += f", numbers {_digest(once.indices)}"
+    if isinstance(once, Mixed):
+        said += f", sizes {list(once.sizes)}, shuffle {once.shuffle}, stop {'all' if once.every else 'first'}"
+        said += f", {once.together} together"
+    if isinstance(order, Repeated):
+        said += f", {order.times} times"
+    return f"{said}{_WAY}{ORDER_VERSION}" if isinstance(once, Shuffled | BlockShuffled | Mixed) else said
+
+
+def _digest(numbers: Numbers) -> str:
+    return str(xxhash.xxh3_64_hexdigest(np.ascontiguousarray(numbers).data))
+
+
+def resumed(order: Order, state: Mapping[str, Any]) -> Order:
+    """Return the order of the epoch that a state was saved in: of a mix, with the weights that it had then.
+
+    Raises:
+        UsageError: the state's weights are none of such a mix.
+    """
+    mixed, weights = base(order), state.get("weights")
+    if not isinstance(mixed, Mixed) or weights is None:
+        return order
+    numbers = isinstance(weights, Sequence) and all(isinstance(w, int | float) and w > 0 for w in weights)
+    if not numbers or len(weights) != len(mixed.weights):
+        raise UsageError(
+            f"the state's weights are {weights!r}; one above 0 for each of {len(mixed.weights)} is expected"
+        )
+    mixed = replace(mixed, weights=tuple(weights))
+    return Repeated(mixed, order.times) if isinstance(order, Repeated) else mixed
+
+
+def check_state(state: Mapping[str, Any], samples: int, own: str) -> None:
+    """Raise UsageError if a saved state is none of a loader, or of an order of another length or description."""
+    for name in ("epoch", "done", "samples"):
+        number = state.get(name)
+        if not isinstance(number, int | np.integer) or number < 0:
+            raise UsageError(f"the state's {name} is {number!r}: what Loader.state_dict() gave is expected")
+    if state["samples"] != samples:
+        raise UsageError(f"the state is of {state['samples']} samples; this loader reads {samples}")
+    if state.get("order", own) != own:
+        if str(state["order"]).partition(_WAY)[0] == own.partition(_WAY)[0]:
+            raise UsageError(
+                "the state was saved by another version of readers, in which this seed gave another order; begin the "
+                "epoch anew: set_epoch(state['epoch'])"
+            )
+        raise UsageError(
+            f"the state is of another order ({state['order']}); this loader's is {own}. Give the same shuffle, seed, "
+            "window and sampler; the blocks of shuffle='block' follow from the fields that are read"
+        )
