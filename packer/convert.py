@@ -25,7 +25,7 @@ from packer.format import manifest as manifests
 from packer.format.constants import write_constants
 from packer.format.manifest import Manifest, Splits
 from packer.format.schema import FieldSpec
-from packer.packing.finish import Made, ShardNames, finish
+from packer.packing.finish import ShardNames, finish
 from packer.packing.framing import codec_texts
 from packer.packing.output import (
     MAP_SIZE,
@@ -183,17 +183,21 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
     """
     options = replace(options or ConvertOptions(), **changes)
     if not is_url(out):
-        return _pack(sources, Path(out), options)[0]
+        return pack(sources, Path(out), options)[0]
     began = time.perf_counter()
     with RemoteOutput(out, options.overwrite) as staged:
         # What another conversion left in the cache is no dataset that anybody would miss.
-        report, state = _pack(sources, staged.folder, replace(options, overwrite=True))
+        report, state = pack(sources, staged.folder, replace(options, overwrite=True))
         staged.upload(state, partial(options.looking or not_looking, UPLOADING))
     return replace(report, path=staged.url, seconds=time.perf_counter() - began)
 
 
-def _pack(sources: Any, path: Path, options: ConvertOptions) -> tuple[Report, State]:
-    """Packs `sources` into the folder `path`; also gives what would go on with it."""
+def pack(sources: Any, path: Path, options: ConvertOptions) -> tuple[Report, State]:
+    """Pack `sources` into the folder `path`, as `convert` does.
+
+    Returns:
+        the report, and the state of the conversion, which `State.keep` notes for a call that goes on with the dataset.
+    """
     began = time.perf_counter()
     rejected: list[Rejected] = []
     check_place(sources, path, options.overwrite)
@@ -231,15 +235,17 @@ def _pack(sources: Any, path: Path, options: ConvertOptions) -> tuple[Report, St
         if splits and any(report.rejected for report in reports):
             left = _packed_samples(folder.work, prepared, reports)
             splits = splits_of(left, options.splits, source.splits, lenient=True)
-        made = Made(
+        manifest = finish(
+            folder,
+            reports,
             plan.fields,
             prepared.origin,
             named=source.names is not None,
+            rejected=rejected,
             planned_bytes=plan.file_bytes,
             splits=splits or msgspec.UNSET,
             constants=write_constants(folder.work, source.constants) if source.constants else msgspec.UNSET,
         )
-        manifest = finish(folder, made, reports, rejected)
     seconds = time.perf_counter() - began
     return Report(path, manifest, tuple(rejected), sum(size for _, size, _ in files), len(kept), seconds), state
 

@@ -1,35 +1,47 @@
 """Merges datasets of one schema into one: their shards as they are, linked or copied.
 
 merge(["day1.packed", "day2.packed"], "days.packed")
+
+Appending takes shards over in the same way, after it has packed them.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
+
+import msgspec
 
 import packer
 from packer.convert import check_apart
 from packer.errors import UsageError, WriteError
 from packer.format import manifest as manifests
-from packer.format.constants import kept_constants, write_constants
-from packer.format.manifest import NAMES_FILE, Manifest, ShardEntry
-from packer.format.sync import sync_folder
-from packer.packing.finish import (
-    check_alike,
-    check_classes,
-    check_constants,
-    check_names,
-    joined_manifest,
-    take_shard,
-    write_table,
+from packer.format.constants import kept_constants, kept_digest, write_constants
+from packer.format.manifest import (
+    CONSTANTS_FILE,
+    NAMES_FILE,
+    SHARD_FOLDER,
+    Manifest,
+    ShardEntry,
+    check_file,
+    total_of,
 )
+from packer.format.schema import Field
+from packer.format.sync import sync_folder
+from packer.packing.finish import write_table
+from packer.packing.origin import joined
 from packer.packing.output import OutputFolder, State
 from packer.packing.rejected import Rejected, RejectedList, rejected_of
+from packer.packing.splits import joined_splits
 from packer.packing.tasks import shard_path
-from packer.sources.base import Progress
+from packer.sources.base import Progress, no_progress
+from packer.sources.derived import described
 from packer.sources.packed import read_names
+
+#: What a manifest says of its classes.
+Classes = tuple[str, ...] | msgspec.UnsetType
 
 
 def merge(
@@ -39,9 +51,9 @@ def merge(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Manifest:
-    """Makes `out` of all samples of `datasets`, in this order. Nothing is decoded, nothing is packed anew.
+    """Make `out` of all samples of `datasets`, in this order. Nothing is decoded, nothing is packed anew.
 
-    Shards are hard links where the file system has them; `out` stays whole when the others are removed.
+    Shards are hard links if the file system has them; `out` stays whole when the others are removed.
 
     Args:
         overwrite: whether a dataset at `out` may be replaced.
@@ -63,57 +75,174 @@ def merge(
         raise UsageError(f"{path} is one of the datasets to merge; name another folder, or use `packer append`")
     check_apart([str(folder) for folder in folders], path)
     held = [manifests.read(folder) for folder in folders]
+    first = held[0]
     for folder, manifest in zip(folders[1:], held[1:], strict=True):
-        check_alike(held[0].fields, manifest.fields, f"{folder}, against {folders[0]}")
-        check_classes(held[0].classes, manifest.classes, f"{folder}, against {folders[0]}")
-        check_constants(held[0], manifest, f"{folder}, against {folders[0]}")
+        where = f"{folder}, against {folders[0]}"
+        check_alike(first.fields, manifest.fields, where)
+        check_classes(first.classes, manifest.classes, where)
+        check_constants(kept_digest(first), kept_digest(manifest), where)
     names = check_names([(str(f), read_names(f, m)) for f, m in zip(folders, held, strict=True)])
-    with OutputFolder(path, _state(held), overwrite) as output:
+    digests = [[shard.digest for shard in manifest.shards] for manifest in held]
+    settings = {"the version of packer": packer.__version__, "the shards to merge": digests}
+    state = State(shards=sum(map(len, digests)), settings=settings, files=[])
+    with OutputFolder(path, state, overwrite) as output:
         if output.is_published:
             output.publish()
             return manifests.read(path)
-        entries, rejected = _taken(folders, held, output.work, progress)
-        if constants := kept_constants(folders[0], held[0]):
+        entries: list[ShardEntry] = []
+        rejected: list[Rejected] = []
+        for folder, manifest in zip(folders, held, strict=True):
+            rejected += [bad.moved(len(entries)) for bad in rejected_of(folder, manifest)]
+            entries += take_shards(folder, manifest.shards, output.work, len(entries), progress or no_progress)
+        if constants := kept_constants(folders[0], first):
             write_constants(output.work, constants)
-        return _published(output, held, entries, rejected, names)
+        made = write_joined(output.work, held, entries, names, NAMES_FILE, RejectedList(rejected))
+        try:
+            output.publish()
+        except OSError as error:
+            raise WriteError(f"{path}: {error}") from None
+    return made
 
 
-def _published(
-    output: OutputFolder,
-    held: Sequence[Manifest],
-    entries: Sequence[ShardEntry],
-    rejected: Sequence[Rejected],
-    names: Sequence[str] | None,
-) -> Manifest:
-    """Writes the table of names, the list of what was left out and the manifest, and publishes the dataset."""
-    work = output.work
+def take_shards(
+    folder: Path, entries: Sequence[ShardEntry], into: Path, number: int, progress: Progress
+) -> list[ShardEntry]:
+    """Put shards of the dataset in `folder` into another one: hard links if that can be, else copies.
+
+    Args:
+        into: folder of the other dataset.
+        number: of the first of them, there.
+
+    Returns:
+        their entries in the manifest of the other dataset.
+
+    Raises:
+        DamagedError: a shard is missing or has another size than its manifest says.
+        WriteError: it cannot be copied.
+    """
+    taken: list[ShardEntry] = []
+    for entry in entries:
+        source, target = folder / entry.file, shard_path(into, number + len(taken))
+        check_file(source, entry)
+        partial = target.with_suffix(".lmdb.partial")
+        try:
+            partial.unlink(missing_ok=True)
+            _link_or_copy(source, partial)
+            partial.replace(target)
+            partial.unlink(missing_ok=True)  # of two links to one file, left by an earlier call, a rename removes none
+        except OSError as error:
+            raise WriteError(f"{target}: {error.strerror}; free some space or choose another folder") from None
+        taken.append(msgspec.structs.replace(entry, file=f"{SHARD_FOLDER}/{target.name}"))
+        progress(entry.samples, entry.bytes)
+    return taken
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
     try:
-        sync_folder(output.shards)
-        table = None if names is None else write_table(work, NAMES_FILE, [name.encode() for name in names])
-        manifest = joined_manifest(held, entries, table, RejectedList(rejected).write(work))
-        manifests.write(work, manifest)
-        output.publish()
+        target.hardlink_to(source.resolve())  # of a symbolic link it would be one more, to be left dangling
+    except OSError:  # another file system, or one without hard links
+        with source.open("rb") as reading, target.open("wb") as writing:
+            shutil.copyfileobj(reading, writing, 2**24)
+            writing.flush()
+            os.fsync(writing.fileno())
+
+
+def write_joined(
+    folder: Path,
+    held: Sequence[Manifest],
+    shards: Sequence[ShardEntry],
+    names: Sequence[str] | None,
+    table: str,
+    left_out: RejectedList,
+) -> Manifest:
+    """Write the table of names, the list of what was left out and the manifest of datasets that become one.
+
+    Args:
+        held: their manifests, in the order of their samples.
+        shards: of all of them; in place already.
+        names: of all samples; None if they have none.
+        table: file of the table of names.
+
+    Raises:
+        WriteError: the folder cannot be written.
+    """
+    first = held[0]
+    planned = [manifest.planned_bytes for manifest in held]
+    try:
+        sync_folder(folder / SHARD_FOLDER)
+        manifest = Manifest(
+            tool=f"packer {packer.__version__}",
+            samples=sum(manifest.samples for manifest in held),
+            fields=first.fields,
+            shards=tuple(shards),
+            names=None if names is None else write_table(folder, table, [name.encode() for name in names]),
+            columns={field.name: total_of(manifest.columns[field.name] for manifest in held) for field in first.fields},
+            origin=joined([(manifest.samples, manifest.origin) for manifest in held]),
+            planned_bytes=None if None in planned else sum(filter(None, planned)),
+            left_out=left_out.write(folder),
+            classes=first.classes,
+            splits=joined_splits(held),
+            constants=first.constants,
+        )
+        manifests.write(folder, manifest)
     except OSError as error:
-        raise WriteError(f"{output.path}: {error}") from None
+        raise WriteError(f"{folder}: {error}") from None
     return manifest
 
 
-def _taken(
-    folders: Sequence[Path], held: Sequence[Manifest], work: Path, progress: Progress | None
-) -> tuple[list[ShardEntry], list[Rejected]]:
-    """Takes all shards over into `work`; returns them, and what had been left out of them."""
-    entries: list[ShardEntry] = []
-    rejected: list[Rejected] = []
-    for folder, manifest in zip(folders, held, strict=True):
-        rejected += [bad.moved(len(entries)) for bad in rejected_of(folder, manifest)]
-        for entry in manifest.shards:
-            entries.append(take_shard(folder, entry, shard_path(work, len(entries))))
-            if progress:
-                progress(entry.samples, entry.bytes)
-    return entries, rejected
+def check_alike(first: Sequence[Field], other: Sequence[Field], where: str) -> None:
+    """Raise UsageError if shards of the schema `other` cannot stand with those of `first`; say what differs."""
+    if tuple(first) == tuple(other):
+        return
+    names, others = [field.name for field in first], [field.name for field in other]
+    if names != others:
+        raise UsageError(
+            f"{where} has the fields {', '.join(others)}, where {', '.join(names)} are expected, in this order"
+        )
+    for a, b in zip(first, other, strict=True):
+        if a.spec != b.spec:
+            raise UsageError(f"{where}: field {a.name!r} is {described(b)}, {described(a)} is expected")
+        if a != b:
+            what = "another codec" if a.codec != b.codec else "frames of another size"
+            raise UsageError(
+                f"{where}: field {a.name!r} is stored with {what}; "
+                "`packer append` packs its samples anew, so that they are stored alike"
+            )
 
 
-def _state(held: Sequence[Manifest]) -> State:
-    digests = [[shard.digest for shard in manifest.shards] for manifest in held]
-    settings = {"the version of packer": packer.__version__, "the shards to merge": digests}
-    return State(shards=sum(map(len, digests)), settings=settings, files=[])
+def check_classes(first: Classes, other: Classes, where: str) -> None:
+    """Raise UsageError if the numbers of the field `label` do not stand for the same in both."""
+    if first != other:
+        texts = [", ".join(names) if names else "none that are known" for names in (other, first)]
+        raise UsageError(
+            f"{where} has the classes {texts[0]}, where {texts[1]} are expected: one number would stand for several; "
+            "convert all sources as one, or with a folder for each class, which may be empty"
+        )
+
+
+def check_constants(first: str | None, other: str | None, where: str) -> None:
+    """Raise UsageError if the constants of samples that are to stand together differ, by their digests."""
+    if first != other:
+        raise UsageError(
+            f"{where}: what is kept once for all samples ({CONSTANTS_FILE}) differs; `packer export` gives the samples "
+            "back, to be packed without --once"
+        )
+
+
+def check_names(sets: Sequence[tuple[str, Sequence[str] | None]]) -> list[str] | None:
+    """Return the names of all samples, from those of each dataset; None if none has names.
+
+    Raises:
+        UsageError: some have names and others none, or two samples have one name.
+    """
+    first, held = sets[0]
+    seen = set(held or ())
+    for where, names in sets[1:]:
+        if (names is None) != (held is None):
+            named, bare = (first, where) if names is None else (where, first)
+            raise UsageError(f"samples of {named} have names, those of {bare} have none; they cannot be joined")
+        twice = seen.intersection(names or ())
+        if twice:
+            raise UsageError(f"{where} has a sample named {min(twice)!r}, which is there already; names must differ")
+        seen.update(names or ())
+    return None if held is None else [name for _, names in sets for name in names or ()]

@@ -18,10 +18,10 @@ from packer.errors import DamagedError, DatasetError, SourceError, UnfinishedErr
 from packer.format import manifest as manifests
 from packer.format.column import Column
 from packer.format.constants import write_constants
-from packer.format.manifest import MANIFEST, NAMES_FILE, REJECTED_FILE, SHARD_FOLDER, FileEntry, Manifest, ShardEntry
+from packer.format.manifest import MANIFEST, REJECTED_FILE, SHARD_FOLDER, FileEntry, Manifest, ShardEntry
 from packer.format.schema import Field
 from packer.format.shard import Shard
-from packer.packing.finish import Made, write_manifest
+from packer.packing.finish import write_manifest
 from packer.packing.origin import Origin, given_by, origin_of, packed_names
 from packer.packing.output import beside, dataset_lock
 from packer.packing.plan import ShardPlan, field_sizes, look, plan_shards
@@ -145,7 +145,7 @@ def _repair(
         constants = True
     totals = MANIFEST in wrong
     if changed or names or totals or constants or left_out is not None:
-        _publish(folder, manifest, list(entries.values()))
+        _publish(folder, manifest, list(entries.values()), keeps_stats=not totals)
     return RepairReport(
         rebuilt or totals, names, tuple(entry.file for entry in bad), tuple(changed), left_out, constants
     )
@@ -315,15 +315,24 @@ def _unsure(entry: ShardEntry, what: str) -> SourceError:
     )
 
 
-def _publish(folder: Path, manifest: Manifest, entries: Sequence[ShardEntry]) -> None:
-    """Writes names and manifest anew for shards that have changed."""
-    table = manifest.names.file if manifest.names else NAMES_FILE
-    named, planned = manifest.names is not None, manifest.planned_bytes
-    made = Made(
-        manifest.fields, manifest.origin, named, planned, table, manifest.left_out, manifest.splits, manifest.constants
+def _publish(folder: Path, manifest: Manifest, entries: Sequence[ShardEntry], keeps_stats: bool) -> None:
+    """Write names and manifest anew for shards that have changed.
+
+    Args:
+        keeps_stats: whether the statistics are those of the samples, which are the same.
+    """
+    reports = [
+        msgspec.structs.replace(report_of(folder / entry.file, manifest.fields), entry=entry) for entry in entries
+    ]
+    write_manifest(
+        folder,
+        reports,
+        manifest.fields,
+        manifest.origin,
+        manifest.names.file if manifest.names else None,
+        planned_bytes=manifest.planned_bytes,
+        left_out=manifest.left_out,
+        splits=manifest.splits,
+        constants=manifest.constants,
+        stats=manifest.stats if keeps_stats else msgspec.UNSET,
     )
-    reports = [report_of(folder / entry.file, manifest.fields) for entry in entries]
-    kept = [msgspec.structs.replace(report, entry=entry) for report, entry in zip(reports, entries, strict=True)]
-    new = write_manifest(folder, made, kept)
-    if not isinstance(manifest.stats, msgspec.UnsetType):  # the samples are the same
-        manifests.write(folder, msgspec.structs.replace(new, stats=manifest.stats))

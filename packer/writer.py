@@ -24,7 +24,7 @@ from packer.format.manifest import UNFINISHED, check_count
 from packer.format.names import name_bytes
 from packer.format.schema import Field, FieldSpec
 from packer.format.shard_writer import ShardWriter
-from packer.packing.finish import Made, finish
+from packer.packing.finish import finish
 from packer.packing.output import OutputFolder, State
 from packer.packing.plan import FieldSizes, stored_fields
 from packer.packing.tasks import ShardReport, publish, shard_path
@@ -159,8 +159,7 @@ class DatasetWriter:
             self._settle(self._held)
         self._close_shard()
         self._names = _Seen()  # their memory is wanted for the table
-        made = Made(self._fields, {"kind": "writer"}, bool(self._named))
-        finish(self._folder, made, self._reports)
+        finish(self._folder, self._reports, self._fields, {"kind": "writer"}, named=bool(self._named))
 
     def _refusal(self) -> UsageError | WriteError:
         """Return why nothing can be added any more."""

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,7 +19,7 @@ from packer.checking.shard_check import SHOWN_NAMES, Damage
 from packer.errors import DamagedError, SourceError, UsageError
 from packer.format import manifest as manifests
 from packer.format.column import SHAPE, Column
-from packer.format.constants import constants_digest
+from packer.format.constants import constants_digest, kept_digest
 from packer.format.manifest import CONSTANTS_FILE, Manifest, ShardEntry
 from packer.format.schema import Field
 from packer.format.shard import Shard
@@ -92,7 +91,7 @@ def compare(
 
 def _constants(manifest: Manifest, source: Source) -> list[Damage]:
     """Return what differs in what is kept once for all samples."""
-    packed = None if isinstance(manifest.constants, msgspec.UnsetType) else manifest.constants.digest
+    packed = kept_digest(manifest)
     given = constants_digest(source.constants) if source.constants else None
     return [] if packed == given else [Damage(CONSTANTS_FILE, "differs from the source", repairable=False)]
 

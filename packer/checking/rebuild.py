@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from packer.errors import DamagedError, DatasetError, PackerError, UnfinishedError
 from packer.format import btree
@@ -23,19 +21,14 @@ from packer.format import manifest as manifests
 from packer.format.constants import constants_entry
 from packer.format.layout import ShardHeader
 from packer.format.manifest import CONSTANTS_FILE, NAMES_FILE, REJECTED_FILE, SHARD_FOLDER, UNFINISHED, Manifest
-from packer.format.schema import Field
 from packer.format.shard import Shard
-from packer.format.sizes import shard_bytes
-from packer.packing.finish import Made, write_manifest
+from packer.packing.finish import write_manifest
 from packer.packing.origin import Origin, joined
 from packer.packing.output import beside
 from packer.packing.rejected import Rejected, RejectedList
 from packer.packing.tasks import report_of
 
 _log = logging.getLogger(__name__)
-
-#: Sources that know the shape of every sample before it is read; of others planned sizes are guesses.
-_MEASURED = ("images", "basicsr", "ply", "clouds", "npy")
 
 
 class _Held(NamedTuple):
@@ -48,8 +41,8 @@ class _Held(NamedTuple):
 def rebuild_manifest(folder: Path) -> Manifest:
     """Makes manifest.json again from the headers of the shards, and writes it.
 
-    Samples that were left out are counted by rejected.jsonl, if it can be read. Planned bytes are given again
-    where they follow from the shards, and constants if they can be read; statistics of the values and splits are not.
+    Samples that were left out are counted by rejected.jsonl, if it can be read, and constants are kept if they can be
+    read. Planned bytes, statistics of the values and splits are lost.
 
     Raises:
         DatasetError: a shard is missing or damaged, or they do not belong together.
@@ -68,21 +61,14 @@ def rebuild_manifest(folder: Path) -> Manifest:
         msgspec.structs.replace(report, entry=msgspec.structs.replace(report.entry, rejected=rejected[number]))
         for number, report in enumerate(reports)
     ]
-    table = _table(folder, sum(shard.header.samples for shard in held)) if first.named else NAMES_FILE
-    planned = _planned_bytes(held, rejected)
+    table = _table(folder, sum(shard.header.samples for shard in held)) if first.named else None
     constants = constants_entry(folder)
     if constants is None and any(_kept_once(shard.header.origin) for shard in held):
         _log.warning("%s is lost, which held what --once kept; repair with the sources makes it again", CONSTANTS_FILE)
-    made = Made(
-        first.fields,
-        _origin(parts),
-        first.named,
-        planned,
-        table,
-        RejectedList(left_out).write(folder),
-        constants=constants or msgspec.UNSET,
+    listed = RejectedList(left_out).write(folder)
+    return write_manifest(
+        folder, counted, first.fields, _origin(parts), table, left_out=listed, constants=constants or msgspec.UNSET
     )
-    return write_manifest(folder, made, counted)
 
 
 def _kept_once(origin: Origin) -> bool:
@@ -138,8 +124,8 @@ def _without_unfinished(folder: Path, found: list[_Held]) -> list[_Held]:
 
 
 def _is_unfinished(folder: Path) -> bool:
-    """Return whether an append was killed before its manifest took the place of the one before."""
-    return beside(folder, "appending").exists() and not beside(folder, "appended").exists()
+    """Return whether an append was killed before its manifest stood, after which the shards that it packed go first."""
+    return (beside(folder, "appending") / SHARD_FOLDER).exists()
 
 
 def _parts(folder: Path, held: Sequence[_Held]) -> list[list[_Held]]:
@@ -169,42 +155,6 @@ def _origin(parts: Sequence[Sequence[_Held]]) -> Origin:
     if len(parts) == 1:
         return parts[0][0].header.origin
     return joined([(sum(shard.header.samples for shard in part), part[0].header.origin) for part in parts])
-
-
-def _planned_bytes(held: Sequence[_Held], rejected: Counter[int | None]) -> int | None:
-    """Return the size that was planned for all shards; None where it does not follow from what they hold.
-
-    It does not where samples are left out, nor where sizes were not known before the samples were read.
-    """
-    fields = held[0].header.fields
-    ragged = any(field.is_ragged for field in fields)
-    for number, shard in enumerate(held):
-        origin = shard.header.origin
-        kind = origin.get("kind")
-        measured = not ragged or kind in _MEASURED or "shuffled" in origin
-        if kind == "writer" or not measured or rejected[number]:
-            return None
-    return sum(_planned_shard(shard) for shard in held)
-
-
-def _planned_shard(held: _Held) -> int:
-    header = held.header
-    with Shard(held.path) as shard:
-        shapes = {
-            field.name: _shapes(field, shard, number, header.samples)
-            for number, field in enumerate(header.fields)
-            if field.is_ragged
-        }
-        names = sum(map(len, shard.names(header.samples))) if header.named else None
-    return shard_bytes(header.shard, header.fields, header.samples, shapes, names, header.origin)
-
-
-def _shapes(field: Field, shard: Shard, number: int, samples: int) -> NDArray[np.int64]:
-    """Return the shape of every sample, (samples, axes)."""
-    out = np.empty((samples, len(field.shape)), np.int64)
-    out[:] = [n or 0 for n in field.shape]
-    out[:, field.ragged_axes] = shard.index(number, field, samples).arrays["shapes"]
-    return out
 
 
 def _table(folder: Path, samples: int) -> str:

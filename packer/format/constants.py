@@ -35,6 +35,11 @@ def constants_digest(arrays: Mapping[str, NDArray[Any]]) -> str:
     return _entry(_encoded(arrays)).digest
 
 
+def kept_digest(manifest: Manifest) -> str | None:
+    """Return the digest of the constants of a dataset; None if it has none."""
+    return None if isinstance(manifest.constants, msgspec.UnsetType) else manifest.constants.digest
+
+
 def _entry(data: bytes) -> FileEntry:
     return FileEntry(file=CONSTANTS_FILE, bytes=len(data), digest=xxhash.xxh3_128_hexdigest(data))
 

@@ -282,6 +282,14 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     shown: dict[str, str] = {}
     tells_all: bool = True
 
+    def keep(self, folder: Path) -> None:
+        """Note in the folder of a finished dataset what was made, for a call that goes on with it.
+
+        Of samples in memory no note is kept: it would not say which they were.
+        """
+        if self.tells_all:
+            write_synced(folder / UNFINISHED, msgspec.json.encode(self))
+
     def difference(self, other: State, passing: Collection[str] = ()) -> str | None:
         """Return what differs from another conversion, in words; None where the other can go on with this one.
 

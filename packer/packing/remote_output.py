@@ -20,8 +20,7 @@ import msgspec
 
 from packer.errors import RemoteError, UsageError, WriteError
 from packer.format import manifest as manifests
-from packer.format.manifest import CONSTANTS_FILE, MANIFEST, MAX_MANIFEST_BYTES, REJECTED_FILE, SHARD_FOLDER, UNFINISHED
-from packer.format.sync import write_synced
+from packer.format.manifest import CONSTANTS_FILE, MANIFEST, MAX_MANIFEST_BYTES, REJECTED_FILE, SHARD_FOLDER
 from packer.packing.output import State
 from packer.remote.cache import default_cache
 from packer.remote.store import Found, Moved, RemoteFolder, Transfer, label
@@ -86,8 +85,7 @@ class RemoteOutput:
         Raises:
             WriteError: a file cannot be uploaded; the message names it.
         """
-        if state.files:  # of samples in memory it would not say which they were
-            write_synced(self.folder / UNFINISHED, msgspec.json.encode(state))
+        state.keep(self.folder)
         try:
             self._upload(moved)
         except RemoteError as error:

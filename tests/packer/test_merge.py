@@ -9,8 +9,7 @@ from packer.convert import convert
 from packer.errors import DamagedError, UsageError
 from packer.export import export
 from packer.format import manifest as manifests
-from packer.merge import merge
-from packer.packing import finish
+from packer.merge import check_alike, merge
 from packer.packing.output import OutputFolder
 from packer.repack import repack
 from packer.verify import verify
@@ -161,7 +160,7 @@ def test_check_alike_names_frames(two):
     fields = manifests.read(two[0]).fields
     other = (msgspec.structs.replace(fields[0], frame=FrameRule(samples=7)), *fields[1:])
     with pytest.raises(UsageError, match="frames of another size"):
-        finish.check_alike(fields, other, "b")
+        check_alike(fields, other, "b")
 
 
 def test_run_again_after_a_kill(tmp_path, two, monkeypatch):

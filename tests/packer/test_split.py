@@ -277,7 +277,7 @@ def test_lists_of_robomimic_are_splits(tmp_path):
 def test_an_unfinished_conversion_with_other_splits_is_another_one(rows, tmp_path, monkeypatch):
     """The shards would be the same, but what is published must be what was asked for last."""
 
-    def killed(*_):
+    def killed(*_, **__):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

@@ -145,7 +145,7 @@ def test_a_killed_append_leaves_the_list_of_the_dataset(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("packer.append.write_synced", stopped)  # the note, which comes before the manifest
+        patch.setattr("packer.merge.joined_splits", stopped)  # after the list, and before the manifest
         with pytest.raises(KeyboardInterrupt):
             append(dataset, more, workers=0, on_error="skip")
     assert (dataset / LIST).read_bytes().count(b"\n") == 3
@@ -178,7 +178,7 @@ def killed_append(dataset: Path, more: str, monkeypatch: pytest.MonkeyPatch) -> 
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("packer.append.write_synced", stopped)
+        patch.setattr("packer.merge.joined_splits", stopped)  # after the list, and before the manifest
         with pytest.raises(KeyboardInterrupt):
             append(dataset, more, workers=0, on_error="skip")
 
