@@ -16,8 +16,8 @@ from typing import NamedTuple
 import msgspec
 
 from packer.errors import DamagedError, DatasetError, PackerError, UnfinishedError
-from packer.format import btree
 from packer.format import manifest as manifests
+from packer.format.btree import HEAD_BYTES, Tree
 from packer.format.constants import constants_entry
 from packer.format.layout import ShardHeader
 from packer.format.manifest import CONSTANTS_FILE, NAMES_FILE, REJECTED_FILE, SHARD_FOLDER, UNFINISHED, Manifest
@@ -179,7 +179,7 @@ def _count(table: Path) -> int | None:
     """Return how many names a table has; None if it is missing or damaged, and is made again from the shards."""
     try:
         with table.open("rb") as file:
-            head = memoryview(file.read(btree.HEAD_BYTES))
-        return btree.newest_meta(head, table.stat().st_size, str(table)).entries // 2
+            head = memoryview(file.read(HEAD_BYTES))
+        return Tree(head, str(table), table.stat().st_size).meta.entries // 2
     except (OSError, DamagedError):
         return None

@@ -5,7 +5,7 @@
     layout          keys and header of a shard, and the sizes that the format is built around
     column          finds and decodes the samples of a column; column_index checks its index arrays first
     column_writer   samples become frames, frames fill chunks
-    shard           reads one shard through a map; btree finds its values and the keys of names.lmdb without LMDB
+    shard           reads one shard through a map; btree finds its values, and names in names.lmdb, without LMDB
     shard_writer    writes one shard, through lmdb_appender
     names           names.lmdb, written and looked up
     sizes           how large a shard gets, before it is written; pages counts as LMDB does

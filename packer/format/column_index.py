@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import DamagedError
-from packer.format.layout import index_arrays
 from packer.format.schema import Field
 
 Index = NDArray[np.uint64]
@@ -75,7 +74,7 @@ class ColumnIndex:
 def check_index(
     field: Field,
     samples: int,
-    find: Callable[[str], memoryview],
+    data: Mapping[str, memoryview],
     find_chunks: Callable[[NDArray[np.int64]], NDArray[np.int64]],
     path: str,
 ) -> ColumnIndex:
@@ -84,7 +83,7 @@ def check_index(
     Shapes and offsets of samples and frames are checked where they are used: there may be millions of them.
 
     Args:
-        find: gives the bytes of the index array of a name.
+        data: bytes of the index arrays, by name.
         find_chunks: gives file offset and size, (n, 2), of the chunks of some numbers, (n,).
 
     Raises:
@@ -95,11 +94,10 @@ def check_index(
         return DamagedError(f"{path}: field {field.name!r}: {what}; run `packer verify`, then `packer repair`")
 
     arrays: dict[str, Index] = {}
-    for name in index_arrays(field):
-        data = find(name)
-        if len(data) % 8:
-            raise fail(f"index array {name} has {len(data)} bytes, not a multiple of 8")
-        arrays[name] = np.frombuffer(data, "<u8")
+    for name, held in data.items():
+        if len(held) % 8:
+            raise fail(f"index array {name} has {len(held)} bytes, not a multiple of 8")
+        arrays[name] = np.frombuffer(held, "<u8")
     _reshape(field, samples, arrays, fail)
     at = _check_chunks(field, samples, arrays, find_chunks, fail)
     return ColumnIndex(field, arrays, at, samples)

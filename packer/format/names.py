@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import DamagedError, MissingNameError, SourceError
-from packer.format import btree, pages
-from packer.format.btree import KeySearch
+from packer.format import pages
+from packer.format.btree import Tree
 from packer.format.manifest import FileEntry, check_file
 from packer.format.pages import PageReplay
 from packer.format.schema import no_text
@@ -214,7 +214,7 @@ class Names:
             self._map = with_room(path, lambda: _map(path))
         except (OSError, ValueError) as error:  # ValueError: nothing in it
             raise DamagedError(f"{path}: it cannot be mapped: {error}; run `packer repair`") from None
-        self._search = KeySearch(memoryview(self._map), str(path))
+        self._tree = Tree(memoryview(self._map), str(path))
 
     def numbers(self, names: Sequence[str]) -> NDArray[np.int64]:
         """Return the number of each sample named.
@@ -223,18 +223,18 @@ class Names:
             MissingNameError: no sample has one of the names.
             DamagedError: the file is damaged.
         """
-        found = [self._search.get(_name_key(name)) for name in names]
+        found = [self._tree.get(_name_key(name)) for name in names]
         if None in found:
             raise MissingNameError(f"no sample is named {names[found.index(None)]!r}")
         return self._decode(found)
 
     def contains(self, name: str) -> bool:
         """Return whether a sample has this name."""
-        return self._search.get(_name_key(name)) is not None
+        return self._tree.get(_name_key(name)) is not None
 
     def name(self, number: int) -> str:
         """Return the name of a sample."""
-        value = self._search.get(KEY.pack(BY_NUMBER, number))
+        value = self._tree.get(KEY.pack(BY_NUMBER, number))
         if value is None:
             raise DamagedError(f"{self.path}: sample {number} has no name; run `packer repair`")
         return value.decode("utf-8", "replace")
@@ -242,7 +242,7 @@ class Names:
     @property
     def entries(self) -> int:
         """Return the number of entries: two for each sample."""
-        return btree.newest_meta(memoryview(self._map), len(self._map), str(self.path)).entries
+        return self._tree.meta.entries
 
     def difference(self, first: int, names: Iterable[bytes]) -> str | None:
         """Return in words how the table differs from the names of the samples from number `first` on; None if not.
@@ -252,15 +252,15 @@ class Names:
         """
         for number, name in enumerate(names, first):
             shown = name.decode(errors="replace")
-            if self._search.get(KEY.pack(BY_NUMBER, number)) != name:
+            if self._tree.get(KEY.pack(BY_NUMBER, number)) != name:
                 return f"sample {number} has another name than in its shard, {shown!r}"
-            if self._search.get(BY_NAME + name) != VALUE.pack(number):
+            if self._tree.get(BY_NAME + name) != VALUE.pack(number):
                 return f"the name {shown!r} does not lead to sample {number}, which has it"
         return None
 
     def close(self) -> None:
         """Give the map back; nothing can be looked up any more."""
-        self._search.close()
+        self._tree.close()
         self._map.close()
 
     def _decode(self, values: list[Any]) -> NDArray[np.int64]:

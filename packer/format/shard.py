@@ -1,7 +1,7 @@
 """Reads one shard through a read-only map of its file, without the LMDB library.
 
-The B-tree gives the offset of every value (`btree.py`); sizes are checked before the file is mapped, so that
-a truncated file is an error and not a bus error. Nothing here can write.
+The B-tree gives the offset of every value (`btree.py`). Sizes are checked before the file is mapped, so that a
+truncated file is an error and not a bus error. Nothing here can write.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import itertools
 import mmap
 import os
 import stat
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -21,11 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import DamagedError, DatasetError
-from packer.format import btree
+from packer.format.btree import HEAD_BYTES, Tree
 from packer.format.column import Column
 from packer.format.column_index import ColumnIndex, check_index
 from packer.format.layout import (
-    CHUNK,
     FORMAT_NAME,
     FORMAT_VERSION,
     HEADER,
@@ -34,6 +34,7 @@ from packer.format.layout import (
     ShardHeader,
     chunk_key,
     column_key,
+    index_arrays,
 )
 from packer.format.manifest import ColumnTotals
 from packer.format.schema import Field
@@ -65,14 +66,20 @@ class Shard:
                     f"{path}: {held:,} bytes, {size:,} expected: it was cut short or changed; "
                     "copy it again or run `packer repair`"
                 )
-            page_size = btree.check_size(os.read(self.fd, btree.HEAD_BYTES), held, self.path)
+            Tree(memoryview(os.read(self.fd, HEAD_BYTES)), self.path, held)
             self.map = with_room(path, lambda: mmap.mmap(self.fd, 0, access=mmap.ACCESS_READ))
             self.bytes = memoryview(self.map)
             # The tree is a few pages at the end of the file; for each the kernel would read all around it, 8 MiB where
             # it is set for large files.
             self.read_around(False)
-            self._chunks, others = btree.walk_numbered(self.bytes, page_size, self.path, CHUNK)
-            self._values = {value.key: value for value in others}
+            # Apart, and as numbers: a large shard has hundreds of thousands of chunks.
+            self._chunks = array("q")
+            self._values: dict[bytes, tuple[int, int]] = {}
+            for key, offset, size in Tree(self.bytes, self.path).values():
+                if key == chunk_key(len(self._chunks) // 2):
+                    self._chunks.extend((offset, size))
+                else:
+                    self._values[key] = offset, size
             self.read_around(True)
         except BaseException:
             os.close(self.fd)
@@ -90,14 +97,22 @@ class Shard:
         Raises:
             DamagedError: there is no such key.
         """
-        digits = key.removeprefix(CHUNK)
-        if len(digits) < len(key) and digits.isdigit():
-            offset, size = self._find_chunks(np.array([int(digits)]))[0].tolist()
-        elif key in self._values:
-            _, offset, size = self._values[key]
-        else:
+        if key not in self._values:
             raise self._missing(key)
+        offset, size = self._values[key]
         return self.bytes[offset : offset + size]
+
+    def chunks(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return file offset and size of the chunks of some numbers, (n, 2).
+
+        Raises:
+            DamagedError: there is no such chunk.
+        """
+        held = np.frombuffer(self._chunks, np.int64).reshape(-1, 2)
+        absent = (numbers < 0) | (numbers >= len(held))
+        if absent.any():
+            raise self._missing(chunk_key(int(numbers[absent.argmax()])))
+        return held[numbers]
 
     def header(self) -> ShardHeader:
         """Return the shard's own header."""
@@ -126,23 +141,25 @@ class Shard:
 
     def index(self, number: int, field: Field, samples: int) -> ColumnIndex:
         """Return the checked index of the column of field `number`."""
-
-        def find(name: str) -> memoryview:
-            return self.value(column_key(number, name))
-
-        return check_index(field, samples, find, self._find_chunks, self.path)
+        arrays = {name: self.value(column_key(number, name)) for name in index_arrays(field)}
+        return check_index(field, samples, arrays, self.chunks, self.path)
 
     def column(self, number: int, field: Field, samples: int) -> Column:
         """Return the column of field `number`, for decoding."""
         return Column(self.index(number, field, samples), self.bytes, self.path)
 
     def names(self, samples: int) -> Iterator[bytes]:
-        """Return the name of every sample, UTF-8, one after the other; they are checked at once.
+        """Yield the name of every sample, UTF-8; of a million, only some are in memory at a time.
 
         Raises:
             DamagedError: they are not those of so many samples.
         """
-        return self._cut(*self.name_table(samples))
+        data, ends = self.name_table(samples)
+        for first in range(0, samples, _CUT):
+            for a, b in itertools.pairwise(ends[first : first + _CUT + 1].tolist()):
+                yield bytes(data[a:b])
+            if hasattr(mmap, "MADV_DONTNEED"):
+                self.map.madvise(mmap.MADV_DONTNEED)  # pages that were looked at count as memory of the process
 
     def name_table(self, samples: int) -> tuple[memoryview, NDArray[np.uint64]]:
         """Return the names of all samples, UTF-8 without gaps, and where each begins and the last ends, (samples + 1,).
@@ -158,17 +175,9 @@ class Shard:
                 return data, ends
         raise DamagedError(f"{self.path}: the names of the samples are damaged; run `packer repair`")
 
-    def _cut(self, data: memoryview, ends: NDArray[np.uint64]) -> Iterator[bytes]:
-        """Yield the pieces of `data` between `ends`; of a million, only some are in memory at a time."""
-        for first in range(0, len(ends) - 1, _CUT):
-            for a, b in itertools.pairwise(ends[first : first + _CUT + 1].tolist()):
-                yield bytes(data[a:b])
-            if hasattr(mmap, "MADV_DONTNEED"):
-                self.map.madvise(mmap.MADV_DONTNEED)  # pages that were looked at count as memory of the process
-
     def forget(self) -> None:
         """Let go of where the values are, 16 bytes a chunk, when all that is wanted of the shard has been found."""
-        self._chunks, self._values = self._chunks[:0].copy(), {}
+        self._chunks, self._values = array("q"), {}
 
     def close(self) -> None:
         """Give the map back. Arrays that still look into it keep it alive until they are gone."""
@@ -187,13 +196,6 @@ class Shard:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _find_chunks(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the file offset and size of chunks, (n, 2)."""
-        absent = (numbers < 0) | (numbers >= len(self._chunks))
-        if absent.any():
-            raise self._missing(chunk_key(int(numbers[absent.argmax()])))
-        return self._chunks[numbers]
 
     def _missing(self, key: bytes) -> DamagedError:
         return DamagedError(f"{self.path}: {key.decode()} is missing; run `packer repair`")
@@ -239,18 +241,13 @@ def with_room(path: Path, make: Callable[[], Opened]) -> Opened:
         if error.errno != errno.EMFILE:
             raise
     try:
-        _raise_limit()
+        import resource  # not on Windows
+
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         return make()
     except (ImportError, ValueError, OSError):
         raise DatasetError(
             f"{path}: cannot be opened: this process has as many files open as it may, and each shard takes two; "
             "allow it more (`ulimit -n`), or make fewer, larger shards (`packer repack --shard-size`)"
         ) from None
-
-
-def _raise_limit() -> None:
-    """Allow this process as many open files as it may ask for; it stays so."""
-    import resource  # not on Windows
-
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

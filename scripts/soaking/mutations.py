@@ -12,7 +12,7 @@ from typing import Any
 
 import xxhash
 
-from packer.format import btree
+from packer.format.btree import Tree, Value
 from packer.format.manifest import MANIFEST, file_digest
 from packer.format.pages import PAGE_SIZE
 
@@ -113,10 +113,10 @@ def _frames(data: bytearray, rng: random.Random) -> None:
     return None
 
 
-def _values(data: bytearray) -> list[btree.Value]:
+def _values(data: bytearray) -> list[Value]:
     """Values of a file that an earlier step may have damaged."""
     try:
-        return btree.walk(memoryview(bytes(data)), PAGE_SIZE, "")
+        return list(Tree(memoryview(bytes(data)), "").values())
     except Exception:
         return []
 

@@ -19,7 +19,7 @@ from ways import handled
 
 from packer.codecs.configs import NAMED
 from packer.errors import DamagedError
-from packer.format.btree import walk
+from packer.format.btree import Tree
 from packer.format.layout import CHUNK_BYTES, column_key, index_arrays
 from packer.format.schema import DTYPES, Field, FrameRule
 from readers import PackedDataset, Ragged
@@ -166,7 +166,7 @@ def test_a_damaged_index_is_an_error(pack: Any, tmp_path: Path, codec: str, rule
     folder = pack(tmp_path / "p", [field], [[{"x": value} for value in values]])
     shard = next((folder / "shards").iterdir())
     data = bytearray(shard.read_bytes())
-    places = {value.key: value for value in walk(memoryview(bytes(data)), 4096, str(shard))}
+    places = {value.key: value for value in Tree(memoryview(bytes(data)), str(shard)).values()}
     errors = 0
     for array in index_arrays(field):
         if array == "checksums":  # those are for packer verify

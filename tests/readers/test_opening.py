@@ -13,7 +13,7 @@ import pytest
 
 from packer.append import append
 from packer.errors import DamagedError, DatasetError, UsageError
-from packer.format.btree import walk
+from packer.format.btree import Tree
 from packer.format.layout import column_key
 from packer.writer import DatasetWriter
 from readers import Loader, PackedDataset
@@ -141,7 +141,7 @@ def test_sizes_that_an_index_makes_up_are_refused(tmp_path: Path) -> None:
             writer.add({"x": np.full(number % 5, number)})
     shard = tmp_path / "d/shards/00000.lmdb"
     data = bytearray(shard.read_bytes())
-    sizes = {value.key: value for value in walk(memoryview(bytes(data)), 4096, "")}[column_key(0, "sample_offsets")]
+    sizes = {value.key: value for value in Tree(memoryview(bytes(data)), "").values()}[column_key(0, "sample_offsets")]
     end = sizes.offset + sizes.size
     data[end - 8 : end] = (2**61).to_bytes(8, "little")
     shard.write_bytes(data)

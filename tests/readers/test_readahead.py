@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from packer.format import btree, shard
+from packer.format import shard
+from packer.format.btree import Tree
 from readers import Loader, PackedDataset
 from readers import readahead as advice
 from readers.readahead import GAP_BYTES, PIECE_BYTES, Advisor
@@ -282,7 +283,7 @@ def test_nothing_is_read_around_while_a_dataset_is_opened_or_a_loader_reads(rows
     """Trees and indexes are a few pages far apart, and a loader asks for what it wants; else all is as usual."""
     gc.collect()  # other tests have mapped the same files
     seen = []
-    for module, name in ((btree, "walk_numbered"), (shard, "check_index")):
+    for module, name in ((Tree, "values"), (shard, "check_index")):
         inner = getattr(module, name)
 
         def spy(*arguments, inner=inner):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from packer.codecs.configs import NAMED
 from packer.errors import DamagedError, MissingNameError, SampleIndexError, UsageError
-from packer.format.btree import walk
+from packer.format.btree import Tree
 from packer.format.layout import CHUNK_BYTES, column_key
 from packer.format.schema import DTYPES, Field, FieldSpec, FrameRule
 from packer.writer import DatasetWriter
@@ -210,7 +210,7 @@ def test_ends_of_bands_that_are_damaged_are_an_error(pack: Any, tmp_path: Path) 
     folder = pack(tmp_path / "p", [field], [[{"x": np.full((9, 6, 3), i, np.uint8)} for i in range(3)]])
     shard = next((folder / "shards").iterdir())
     data = bytearray(shard.read_bytes())
-    ends = {value.key: value for value in walk(memoryview(bytes(data)), 4096, str(shard))}[
+    ends = {value.key: value for value in Tree(memoryview(bytes(data)), str(shard)).values()}[
         column_key(0, "frame_offsets")
     ]
     at = ends.offset + 8

@@ -15,7 +15,7 @@ import torch
 
 from packer.codecs.configs import NAMED
 from packer.errors import PackerError
-from packer.format.btree import walk
+from packer.format.btree import Tree
 from packer.format.schema import Field, FrameRule
 from packer.format.shard import Shard
 from readers import PackedDataset, Ragged
@@ -113,7 +113,7 @@ def whole(pack: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _damage(data: bytearray, rng: np.random.Generator) -> None:
     """Changes a few bytes of a shard: anywhere, in an index array, in a chunk, or in a page of the B-tree."""
-    values = walk(memoryview(bytes(data)), 4096, "")
+    values = Tree(memoryview(bytes(data)), "").values()
     way = int(rng.integers(0, 5))
     if way == 0:
         start, size = 0, len(data)

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import DamagedError, SourceError
-from packer.format import btree
+from packer.format.btree import HEAD_BYTES, Tree
 from packer.sources.base import HEADERS, Looking, OnBad, not_looking, stop, watched
 from packer.sources.files import LMDB_DATA, LMDB_LIST, Found
 from packer.sources.images import png
@@ -243,9 +243,9 @@ def places(folder: str) -> dict[str, Place]:
     path = f"{folder}/{LMDB_DATA}"
     with opened(folder) as file:
         try:
-            page_size = btree.check_size(file.read(btree.HEAD_BYTES), Path(path).stat().st_size, path)
+            Tree(memoryview(file.read(HEAD_BYTES)), path, Path(path).stat().st_size)
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as buffer:
-                values = btree.walk(buffer, page_size, path)
+                values = list(Tree(buffer, path).values())
         except DamagedError as error:
             raise SourceError(str(error).removeprefix(f"{path}: "), path) from error
     return {_text_key(value.key, path): Place(value.offset, value.size) for value in values}

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import mmap
 import random
-import re
 import struct
 import tempfile
 from collections.abc import Callable
@@ -18,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer.errors import DamagedError
-from packer.format.btree import HEAD_BYTES, MAX_PAGE_SIZE, Value, check_size, walk, walk_numbered
-from packer.format.layout import CHUNK, chunk_key
+from packer.format.btree import HEAD_BYTES, MAX_PAGE_SIZE, Tree, Value
+from packer.format.layout import chunk_key
 
 Items = list[tuple[bytes, bytes]]
 
@@ -29,19 +28,9 @@ def open_file(path: Path) -> lmdb.Environment:
 
 
 def read(data: bytes | bytearray) -> list[Value]:
-    """Checks and walks a file as a reader does; with numbered keys apart too, which has to come to the same."""
-    page_size = check_size(bytes(data[:HEAD_BYTES]), len(data), "a.lmdb")
-    file = memoryview(data).toreadonly()
-    try:
-        numbered, others = walk_numbered(file, page_size, "a.lmdb", CHUNK)
-    except DamagedError as error:
-        with pytest.raises(DamagedError, match=re.escape(str(error))):
-            walk(file, page_size, "a.lmdb")
-        raise
-    values = walk(file, page_size, "a.lmdb")
-    assert [Value(chunk_key(n), *place) for n, place in enumerate(numbered.tolist())] + others == values
-    assert not [value for value in others if value.key == chunk_key(len(numbered))]
-    return values
+    """Checks and walks a file as a reader does."""
+    Tree(memoryview(bytes(data[:HEAD_BYTES])), "a.lmdb", len(data))
+    return list(Tree(memoryview(data).toreadonly(), "a.lmdb").values())
 
 
 def items(data: bytes | bytearray) -> Items:
@@ -86,9 +75,8 @@ def test_a_deep_tree_of_many_small_keys(tmp_path: Path) -> None:
         txn.cursor().putmulti(pairs, append=True)
         assert txn.stat()["depth"] >= 3
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        page_size = check_size(mapped[:HEAD_BYTES], len(mapped), str(path))
         with memoryview(mapped) as view:
-            values = walk(view, page_size, str(path))
+            values = list(Tree(view, str(path)).values())
         assert [(v.key, mapped[v.offset : v.offset + v.size]) for v in values] == pairs
 
 
@@ -287,12 +275,6 @@ def test_the_newer_meta_page_counts() -> None:
     assert len(read(data)) == 3
 
 
-def test_another_page_size_than_was_checked_is_refused() -> None:
-    """A file replaced between the check and the map does not pass."""
-    with pytest.raises(DamagedError, match="page size is 512, 1024 was expected"):
-        walk(memoryview(small_file()), 1024, "a.lmdb")
-
-
 # ---------------------------------------------------------------- files cut short or damaged at random
 
 
@@ -305,20 +287,6 @@ def of_chunks(folder: Path) -> bytes:
         for name in (b"column/000/checksums", b"header", b"names/bytes"):
             txn.put(name, name * 5, append=True)
     return path.read_bytes()
-
-
-@pytest.mark.parametrize(("first", "numbered"), [(0, 400), (1, 0)])
-def test_numbered_keys_are_found_as_arrays(tmp_path: Path, first: int, numbered: int) -> None:
-    """All of them, also those that share a page with others; none where they do not begin with 0."""
-    path = tmp_path / "file"
-    with open_file(path) as env, env.begin(write=True) as txn:
-        for i in range(first, first + 400):
-            txn.put(chunk_key(i), bytes(5000), append=True)
-        txn.put(b"column", b"1", append=True)
-    data = path.read_bytes()
-    assert len(read(data)) == 401
-    found, others = walk_numbered(memoryview(data), 4096, "a.lmdb", CHUNK)
-    assert (len(found), len(others)) == (numbered, 401 - numbered)
 
 
 @pytest.fixture(scope="module", params=["mixed", "chunks"])
@@ -339,13 +307,12 @@ def sound(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def test_every_cut_is_found_before_mapping(sound: bytes) -> None:
     """Cut anywhere, by a byte or to nothing, the size check says so."""
-    page_size = check_size(sound[:HEAD_BYTES], len(sound), "a.lmdb")
-    cuts = {*range(0, len(sound), page_size), *range(0, 3 * page_size, 97), len(sound) - 1}
+    cuts = {*range(0, len(sound), 4096), *range(0, 3 * 4096, 97), len(sound) - 1}
     for size in cuts:
         with pytest.raises(DamagedError, match=r"^a\.lmdb: "):
-            check_size(sound[: min(size, HEAD_BYTES)], size, "a.lmdb")
+            Tree(memoryview(sound[: min(size, HEAD_BYTES)]), "a.lmdb", size)
         with pytest.raises(DamagedError, match=r"^a\.lmdb: "):
-            walk(memoryview(sound)[:size], page_size, "a.lmdb")
+            Tree(memoryview(sound)[:size], "a.lmdb")
 
 
 def test_a_longer_file_is_read_as_it_is(sound: bytes) -> None:

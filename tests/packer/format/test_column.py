@@ -73,11 +73,8 @@ class Stored:
         """The checked index, as views into memory that begins with the column's."""
         ends = list(itertools.accumulate(map(len, self.arrays.values()), initial=len(self.file)))
         places = dict(zip(self.arrays, itertools.pairwise(ends), strict=True))
-
-        def find(name: str) -> memoryview:
-            return memoryview(memory)[slice(*places[name])]
-
-        return check_index(self.field, self.writer.samples, find, self.find_chunks, "a.lmdb")
+        arrays = {name: memoryview(memory)[slice(*place)] for name, place in places.items()}
+        return check_index(self.field, self.writer.samples, arrays, self.find_chunks, "a.lmdb")
 
     def find_chunks(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         absent = numbers[(numbers < 0) | (numbers >= len(self.chunks))]

@@ -187,15 +187,15 @@ def opened(kind: str, sizes: list[int] | None = None, **changed: Any) -> ColumnI
     if sizes is None:
         sizes = np.diff(arrays["chunks"][2::3], prepend=0).tolist()
     at = np.cumsum([100, *sizes])[:-1]
-
-    def find(name: str) -> memoryview:
-        value = changed.get(name, arrays[name])
-        return memoryview(value if isinstance(value, bytes) else np.array(value, "<u8").tobytes())
+    data = {
+        name: memoryview(value if isinstance(value, bytes) else np.array(value, "<u8").tobytes())
+        for name, value in {**arrays, **changed}.items()
+    }
 
     def find_chunks(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.stack([at, sizes], axis=1)[numbers]
 
-    return check_index(field, samples, find, find_chunks, "a.lmdb")
+    return check_index(field, samples, data, find_chunks, "a.lmdb")
 
 
 @pytest.mark.parametrize("kind", SOUND)

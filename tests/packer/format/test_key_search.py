@@ -11,8 +11,7 @@ import lmdb
 import pytest
 
 from packer.errors import DamagedError
-from packer.format import btree
-from packer.format.btree import KeySearch
+from packer.format.btree import Tree
 from packer.format.manifest import FileEntry
 from packer.format.names import Names, write_names
 
@@ -27,7 +26,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_same_as_lmdb(table: Path) -> None:
     """Every key of the file has the value that LMDB gives; keys between them have none."""
-    search = KeySearch(memoryview(table.read_bytes()), "names")
+    search = Tree(memoryview(table.read_bytes()), "names")
     with lmdb.open(str(table), subdir=False, readonly=True, lock=False, lib_version=0) as env, env.begin() as txn:
         held = dict(txn.cursor())
     assert len(held) == 6000
@@ -38,7 +37,7 @@ def test_the_same_as_lmdb(table: Path) -> None:
 def test_an_empty_table_holds_no_key(tmp_path: Path) -> None:
     """A file without a tree answers None."""
     write_names(tmp_path / "names", [])
-    assert KeySearch(memoryview((tmp_path / "names").read_bytes()), "names").get(b"=a") is None
+    assert Tree(memoryview((tmp_path / "names").read_bytes()), "names").get(b"=a") is None
 
 
 def test_damaged_pages_are_errors(table: Path) -> None:
@@ -51,7 +50,7 @@ def test_damaged_pages_are_errors(table: Path) -> None:
             at = at if rng.random() < 0.3 else at // 4096 * 4096 + at % 64
             data[at : at + 2] = rng.choice([b"\0\0", b"\xff\xff", b"\xff\x0f", rng.randbytes(2)])
         try:
-            search = KeySearch(memoryview(bytes(data)), "names")
+            search = Tree(memoryview(bytes(data)), "names")
             for number in range(0, 3000, 100):
                 search.get(b"=" + b"long/" * 20 + str(number).encode())
         except DamagedError:
@@ -63,7 +62,7 @@ def in_leaf(layout: str, offset: int, key: bytes = b"=b") -> Callable[[bytearray
     """Writes a number into the entry of a key: 4 bytes of size, 2 of kind, 2 of the key's length."""
 
     def change(data: bytearray, number: int) -> None:
-        value = next(v for v in btree.walk(memoryview(bytes(data)), 4096, "a") if v.key == key)
+        value = next(v for v in Tree(memoryview(bytes(data)), "a").values() if v.key == key)
         struct.pack_into(layout, data, value.offset - len(key) - 8 + offset, number)
 
     return change
@@ -73,7 +72,7 @@ def in_page(layout: str, offset: int) -> Callable[[bytearray, int], None]:
     """Writes a number into the root page of a table of one leaf."""
 
     def change(data: bytearray, number: int) -> None:
-        root = btree.newest_meta(memoryview(data), len(data), "a").root
+        root = Tree(memoryview(bytes(data)), "a").meta.root
         struct.pack_into(layout, data, root * 4096 + offset, number)
 
     return change
@@ -90,12 +89,12 @@ def in_meta(layout: str, offset: int) -> Callable[[bytearray, int], None]:
 
 
 DAMAGES = {
-    "kind of an entry": (in_leaf("<H", 4), 2, "has an entry that is no plain value within it"),
-    "value on pages of its own": (in_leaf("<H", 4), 1, "has an entry that is no plain value within it"),
-    "value longer than its page": (in_leaf("<I", 0), 4096, "has an entry that is no plain value within it"),
+    "kind of an entry": (in_leaf("<H", 4), 2, "has an entry that is no plain value"),
+    "value on pages outside the file": (in_leaf("<H", 4), 1, "has a value outside the file"),
+    "value longer than its page": (in_leaf("<I", 0), 4096, "has an entry that leaves it"),
     "page number": (in_page("<Q", 0), 4, "has a header that belongs elsewhere"),
     "a branch in a leaf's place": (in_page("<H", 10), 1, "has a header that belongs elsewhere"),
-    "slots behind the page": (in_page("<H", 12), 4098, "has a header that belongs elsewhere"),
+    "slots behind the page": (in_page("<H", 12), 4098, "has no room for its entries"),
     "an entry behind the page": (in_page("<H", 16 + 4), 4094, "has an entry outside itself"),
     "root outside the file": (in_meta("<Q", 88 + 40), 2**40, "is not a page of the file"),
     "root a meta page": (in_meta("<Q", 88 + 40), 1, "is not a page of the file"),
@@ -109,10 +108,10 @@ def test_each_damage_is_named(tmp_path: Path, name: str) -> None:
     change, number, message = DAMAGES[name]
     write_names(tmp_path / "names", [b"a", b"b"])
     data = bytearray((tmp_path / "names").read_bytes())
-    assert KeySearch(memoryview(bytes(data)), "names").get(b"=b") == struct.pack("<Q", 1)
+    assert Tree(memoryview(bytes(data)), "names").get(b"=b") == struct.pack("<Q", 1)
     change(data, number)
     with pytest.raises(DamagedError, match=rf"^names: page \d+ of its B-tree {message}; the file is damaged: fetch"):
-        KeySearch(memoryview(bytes(data)), "names").get(b"=b")
+        Tree(memoryview(bytes(data)), "names").get(b"=b")
 
 
 def test_a_name_of_no_sample_is_damage(table: Path) -> None:
