@@ -1,7 +1,7 @@
 """HDF5 files: as the sources were if the dataset was packed from HDF5, else one file with a dataset a field.
 
-Values, dtypes, the names of datasets, groups and attributes come back. Text becomes strings, lists of numbers become
-variable-length values; other ragged fields become groups, see `RaggedRows`.
+Values, dtypes, the names of datasets, groups and attributes come back; what does not is said when it is packed. Text
+becomes strings, lists of numbers become variable-length values; other ragged fields become groups, see `RaggedRows`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -23,12 +24,11 @@ from packer.export.hdf5_content import (
     RaggedRows,
     Rows,
     Sink,
-    has_object,
+    Stored,
     plain_place,
     typed_place,
     write_attributes,
     write_group,
-    write_links,
     write_single,
 )
 from packer.packing.origin import Leaf, leaves
@@ -41,33 +41,19 @@ _NO_GROUPS = (
 )
 
 
-class Typed(msgspec.Struct, frozen=True):
-    """The dtype of a dataset, and the fields made of it with the compound members that lead to each."""
-
-    fields: dict[str, tuple[str, ...]]
-    dtype: Any = None
-
-
 class Described(msgspec.Struct, frozen=True):
-    """What the HDF5 source keeps of a file.
+    """What the HDF5 source keeps of a file: attributes by path, and which of these are groups; single values by path.
 
-    Attributes by path, and which of these are groups; single values by path; what further names stand for; dtypes by
-    path that the fields do not tell by themselves; sentences on what was not kept. A file that says nothing at all is
-    like the first one.
+    `types` says what is not usual of the fields' dtypes; all is like in the first file if `like_first`.
     """
 
     name: str = f"default{_SUFFIX}"
     samples: int = 0
+    like_first: bool = False
     attributes: dict[str, dict[str, Any]] = {}
     groups: tuple[str, ...] = ()
     values: dict[str, Any] = {}
-    links: dict[str, str] = {}
-    datasets: dict[str, Typed] | None = None
-    lost: tuple[str, ...] = ()
-
-    @property
-    def says_something(self) -> bool:
-        return bool(self.attributes or self.values or self.links) or self.datasets is not None
+    types: dict[str, Stored] = {}
 
 
 class _Options(msgspec.Struct, frozen=True):
@@ -76,7 +62,7 @@ class _Options(msgspec.Struct, frozen=True):
 
 
 class _Origin(msgspec.Struct, frozen=True):
-    """What the HDF5 source keeps: `files` of rows; the others of units, by name of the sample (`above`: by home).
+    """What the HDF5 source keeps: `files` of rows; of units `attributes` by name, and those `above` them by home.
 
     `homes` are what the names of a file's samples begin with; files that are samples have none.
     `attrs` are the fields that were attributes of the units.
@@ -85,13 +71,11 @@ class _Origin(msgspec.Struct, frozen=True):
     options: _Options = _Options()
     paths: dict[str, str] = {}
     files: tuple[Described, ...] = ()
+    types: dict[str, Stored] = {}
     attributes: dict[str, dict[str, Any]] = {}
-    datasets: dict[str, Typed] = {}
-    others: dict[str, dict[str, Typed]] = {}
     above: dict[str, dict[str, dict[str, Any]]] = {}
     homes: tuple[str, ...] = ()
     attrs: tuple[str, ...] = ()
-    lost: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -122,154 +106,75 @@ class Hdf5Writer:
         self._files = files
         self._specs = {spec.name: spec for spec in source.fields}
         stem = Path(source.folder).resolve().stem or "data"
-        self._todo = _named_apart(_segments(source, f"{stem}{_SUFFIX}", self.notes), self.notes)
-        for segment in self._todo:
-            checked(segment.file)
-            self._places(segment)
-        self._segment: _Segment | None = None
-        self._file: h5py.File | None = None
-        self._sink: Sink | None = None
-        self._path = Path()
-        self._rows: list[Rows | RaggedRows] = []
-        self._of_units: list[Place] = []
+        segments = _named_apart(_segments(source, f"{stem}{_SUFFIX}", self.notes), self.notes)
+        self._todo = [(segment, self._places(segment)) for segment in segments]
+        self._open: _OpenFile | None = None
 
     def write(self, block: Block, start: int, stop: int) -> None:
         at = start
         while at < stop:
-            segment = self._segment_of(at)
-            end = min(stop, segment.stop)
+            while self._open is None or at >= self._open.segment.stop:
+                self._begin_next()
+            end = min(stop, self._open.segment.stop)
             some: dict[str, Any] = {name: values[at - start : end - start] for name, values in block.items()}
-            if segment.roots is None:
-                for rows in self._rows:
-                    rows.write(some, at - segment.start, end - segment.start)
-            else:
-                self._write_units(segment, segment.roots, some, at, end)
-            assert self._sink is not None
-            self._sink.check()
+            self._open.write(some, at - self._open.segment.start, end - self._open.segment.start)
             at = end
 
     def close(self) -> None:
-        self._end()
         while self._todo:  # files without samples
-            self._begin(self._todo.pop(0))
-            self._end()
+            self._begin_next()
+        self._end()
 
     def abort(self) -> None:
-        if self._sink is None:
-            return
-        with suppress(Exception):  # what failed was said already
-            if self._file is not None:
-                self._file.close()
-        with suppress(OSError):
-            self._sink.close()
-        partial_path(self._path).unlink(missing_ok=True)
+        if self._open is not None:
+            self._open.abort()
 
-    def _segment_of(self, number: int) -> _Segment:
-        """Return the segment of a sample; its file is opened, and those before it ended."""
-        while self._segment is None or number >= self._segment.stop:
-            self._end()
-            self._begin(self._todo.pop(0))
-        return self._segment
-
-    def _begin(self, segment: _Segment) -> None:
-        self._path = self._files.path(segment.file, "")
-        self._segment = segment
-        self._sink = Sink(partial_path(self._path))
-        self._file = h5py.File(self._sink, "w")
-        places = self._places(segment)
-        if segment.roots is not None:
-            self._of_units = places
-        else:
-            self._begin_rows(self._file, segment, places)
-        self._sink.check()
-
-    def _begin_rows(self, file: h5py.File, segment: _Segment, places: Sequence[Place]) -> None:
-        self._rows = []
-        for place in places:
-            if None in place.axes:
-                (name,) = place.fields
-                shapes = self._source.part(segment.start, segment.stop).shapes(name)
-                assert shapes is not None  # packed datasets know all shapes
-                self._rows.append(RaggedRows(file.create_group(place.path), self._specs[name], shapes))
-            else:
-                self._rows.append(Rows(file, place, segment.stop - segment.start, segment.origin.options.axis))
-        if self._source.names is not None:
-            path = "names" if "names" not in self._specs else "sample_names"
-            names = file.create_dataset(path, segment.stop - segment.start, h5py.string_dtype())
-            names[:] = list(self._source.names[segment.start : segment.stop])
-
-    def _write_units(self, segment: _Segment, roots: Sequence[str], some: Mapping[str, Any], at: int, end: int) -> None:
-        assert self._file is not None
-        origin, names = segment.origin, self._source.names or ()
-        for i, number in enumerate(range(at, end)):
-            root, name = roots[number - segment.start], names[number]
-            values = {field: of_field[i] for field, of_field in some.items()}
-            places = self._places(segment, name) if name in origin.others else self._of_units
-            if origin.options.samples == "datasets":
-                write_group(self._file, [replace(place, path=root) for place in places], values, number - segment.start)
-            else:
-                write_group(self._file.require_group(root or "/"), places, values, number - segment.start)
-            unit = self._file[root or "/"]
-            for attribute in origin.attrs:
-                unit.attrs[attribute] = values[attribute]
-            write_attributes(unit, origin.attributes.get(name, {}), self.notes)
+    def _begin_next(self) -> None:
+        self._end()
+        segment, places = self._todo.pop(0)
+        path = self._files.path(segment.file, "")
+        self._open = _OpenFile(path, self._source, segment)
+        self._open.begin(places)
 
     def _end(self) -> None:
-        if self._file is None or self._sink is None or self._segment is None:
+        if self._open is None:
             return
-        described = self._segment.described
-        self._note(*(f"{self._segment.file}: {sentence}" for sentence in described.lost))
-        for path, held in described.values.items():
-            write_single(self._file, path, held, self.notes)
-        write_links(self._file, described.links, self.notes)
-        lost = []
-        for path, attributes in described.attributes.items():
-            if has_object(self._file, path, described.groups):
-                write_attributes(self._file[path], attributes, self.notes)
-            else:
-                lost.append(path)
-        if lost:
-            self._note(f"attributes of {first_few(lost)} are not written: the file does not hold them")
-        self._file.close()
-        self._sink.check()
-        self._sink.close()
-        self._files.publish(partial_path(self._path), self._path)
-        self._file, self._sink = None, None
+        self._note(*self._open.end())
+        self._files.publish(partial_path(self._open.path), self._open.path)
+        self._open = None
 
-    def _places(self, segment: _Segment, sample: str = "") -> list[Place]:
+    def _places(self, segment: _Segment) -> list[Place]:
         """Return the datasets of a file, or of the group of a sample.
 
         Raises:
-            UsageError: a path cannot stand in an HDF5 file.
+            UsageError: the file's name or a path cannot be.
         """
+        checked(segment.file)
         origin, of_rows = segment.origin, segment.roots is None
-        datasets = origin.others.get(sample, origin.datasets) if not of_rows else segment.described.datasets or {}
-        # The path of a unit that is a dataset itself is empty, and takes its place when it is written.
-        paths = {name: origin.paths.get(name) or "/" + name.replace(".", "/") for name in self._specs}
-        places: list[Place] = []
         left = {name: spec for name, spec in self._specs.items() if of_rows or name not in origin.attrs}
-        for path, typed in datasets.items():
-            fields = {name: members for name, members in typed.fields.items() if name in left}
-            if not fields:
-                continue
-            # A dataset that was packed several times is written for each of its fields.
-            apart = [fields] if any(fields.values()) else [{name: members} for name, members in fields.items()]
+        specs = dict(left)
+        datasets: dict[str, dict[str, Stored]] = {}
+        for name, stored in (segment.described.types if of_rows else origin.types).items():
+            if name in left:
+                datasets.setdefault(stored.dataset, {})[name] = stored
+        places: list[Place] = []
+        for path, held in datasets.items():
             try:
-                found = [typed_place(path or "/values", typed.dtype, some, self._specs) for some in apart]
+                # The path of a unit that is a dataset itself is empty, and takes its place when it is written.
+                place = typed_place(path or "/values", held, left)
             except ValueError as error:
                 self._note(f"{path} is not written as it was in its source: {error}")
                 continue
-            if of_rows and None in found[0].axes:
+            if of_rows and None in place.axes:
                 continue  # ragged now: values and offsets
-            places += found
-            for name in fields:
+            places.append(place)
+            for name in held:
                 del left[name]
+        paths = {name: origin.paths.get(name) or "/" + name.replace(".", "/") for name in left}
         places += [plain_place(spec, paths[name], of_rows) for name, spec in left.items()]
-        # Those that would lie within one another, as several fields of one dataset, go below the root.
-        clashing = _clashing(places)
-        places = [place for place in places if place not in clashing] + self._below_root(clashing, of_rows)
-        if _clashing(places):
-            places = self._below_root(places, of_rows)
+        if _lie_within_one_another(places):
+            self._note("fields that were one dataset are written by their own names, below the root")
+            places = [plain_place(spec, f"/{name}", of_rows) for name, spec in specs.items()]
         for place in places:
             if "\0" in place.path or any(part in ("", ".", "..") for part in place.path.strip("/").split("/")):
                 raise UsageError(
@@ -277,33 +182,106 @@ class Hdf5Writer:
                 )
         return places
 
-    def _below_root(self, places: Sequence[Place], of_rows: bool) -> list[Place]:
-        """Return a dataset for each field of these, below the root and by the field's name."""
-        found = []
-        for place in places:
-            if place.is_compound:
-                self._note(f"{place.path} is not written as it was in its source: something else is in its place")
-                found += [plain_place(self._specs[name], f"/{name}", of_rows) for name in place.fields]
-            else:
-                found += [replace(place, path=f"/{name}") for name in place.fields]
-        return found
-
     def _note(self, *sentences: str) -> None:
-        self.notes.extend(sentence for sentence in sentences if sentence not in self.notes)
+        self.notes.extend(sentence for sentence in dict.fromkeys(sentences) if sentence not in self.notes)
 
 
-def _clashing(places: Sequence[Place]) -> list[Place]:
-    """Return the datasets that would have to be one with another, or to hold it."""
-    at: dict[str, list[Place]] = {}
-    for place in places:
-        at.setdefault(place.path.strip("/"), []).append(place)
-    found: list[Place] = []
-    for path, here in at.items():
-        above = [str(parent) for parent in PurePosixPath(path).parents if str(parent) in at]
-        for place in (*here, *(p for parent in above for p in at[parent])) if above or len(here) > 1 else ():
-            if place not in found:
-                found.append(place)
-    return found
+def _lie_within_one_another(places: Sequence[Place]) -> bool:
+    """Return whether a dataset would have to be one with another, or to hold it."""
+    paths = {PurePosixPath(place.path) for place in places}
+    return len(paths) < len(places) or any(parent in paths for path in paths for parent in path.parents)
+
+
+class _OpenFile:
+    """A file that is being written, under a temporary name.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+
+    def __init__(self, path: Path, source: PackedSource, segment: _Segment) -> None:
+        self.path, self.segment = path, segment
+        self._source = source
+        self._names = list(source.names[segment.start : segment.stop]) if source.names is not None else None
+        self._sink = Sink(partial_path(path))
+        self._file = h5py.File(self._sink, "w")
+        self._rows: list[Rows | RaggedRows] = []
+        self._places: Sequence[Place] = ()
+        self._notes: list[str] = []
+
+    def begin(self, places: Sequence[Place]) -> None:
+        self._places = places
+        segment, specs = self.segment, {spec.name: spec for spec in self._source.fields}
+        if segment.roots is not None:
+            return
+        for place in places:
+            if None in place.axes:
+                (name,) = place.fields
+                shapes = self._source.part(segment.start, segment.stop).shapes(name)
+                assert shapes is not None  # packed datasets know all shapes
+                self._rows.append(RaggedRows(self._file.create_group(place.path), specs[name], shapes))
+            else:
+                self._rows.append(Rows(self._file, place, segment.stop - segment.start, segment.origin.options.axis))
+        if self._names is not None:
+            path = "names" if "names" not in specs else "sample_names"
+            self._file.create_dataset(path, len(self._names), h5py.string_dtype())[:] = self._names
+        self._sink.check()
+
+    def write(self, some: Mapping[str, Any], start: int, stop: int) -> None:
+        """Write the samples start..stop of the file."""
+        try:
+            for rows in self._rows:
+                rows.write(some, start, stop)
+            for number, root in enumerate(self.segment.roots[start:stop] if self.segment.roots is not None else ()):
+                self._write_unit(root, {field: values[number] for field, values in some.items()}, start + number)
+        finally:
+            self._sink.check()
+
+    def _write_unit(self, root: str, values: Mapping[str, Any], number: int) -> None:
+        origin = self.segment.origin
+        if origin.options.samples == "datasets":
+            write_group(self._file, [replace(place, path=root) for place in self._places], values, number)
+        else:
+            write_group(self._file.require_group(root or "/"), self._places, values, number)
+        unit = self._file[root or "/"]
+        for attribute in origin.attrs:
+            unit.attrs[attribute] = values[attribute]
+        if self._names is not None:
+            write_attributes(unit, origin.attributes.get(self._names[number], {}), self._notes)
+
+    def end(self) -> list[str]:
+        """Write all but the samples, and close the file; return sentences on what could not be written.
+
+        Raises:
+            OSError: something could not be written.
+        """
+        described = self.segment.described
+        try:
+            for path, held in described.values.items():
+                write_single(self._file, path, held, self._notes)
+            lost = []
+            for path, attributes in described.attributes.items():
+                if path not in self._file and path in described.groups:
+                    with suppress(ValueError, OSError, RuntimeError):  # a dataset is in its way
+                        self._file.create_group(path)
+                if path in self._file:
+                    write_attributes(self._file[path], attributes, self._notes)
+                else:
+                    lost.append(path)
+            self._file.close()
+        finally:
+            self._sink.check()
+        self._sink.close()
+        if lost:
+            self._notes.append(f"attributes of {first_few(lost)} are not written: the file does not hold them")
+        return self._notes
+
+    def abort(self) -> None:
+        with suppress(Exception):  # what failed was said already
+            self._file.close()
+        with suppress(OSError):
+            self._sink.close()
+        partial_path(self.path).unlink(missing_ok=True)
 
 
 # ---------------------------------------------------------------- which samples go to which file
@@ -317,14 +295,15 @@ def _segments(source: PackedSource, file: str, notes: list[str]) -> list[_Segmen
     """
     whole = leaves(source.origin, len(source))
     origins = [_parsed(leaf.origin) for leaf in whole]
-    known = [origin for origin in origins if origin is not None]
-    if len(known) < len(origins) or not all(map(_in_order, whole)):
-        return [_one_file(source, file, known if len(known) == len(origins) else [], known, notes)]
     found: list[_Segment] = []
-    for leaf, origin in zip(whole, known, strict=True):
+    for leaf, origin in zip(whole, origins, strict=True):
+        if origin is None or not _in_order(leaf):
+            return [_one_file(source, file, origins, notes)]
         start, stop = int(leaf.numbers[0]), int(leaf.numbers[-1]) + 1
-        of_units = origin.options.samples != "rows"
-        found += (_files_of_units if of_units else _files_of_rows)(source, origin, start, stop, file, notes)
+        if origin.options.samples == "rows":
+            found += _files_of_rows(origin, start, stop, file, notes)
+        else:
+            found += _files_of_units((source.names or ())[start:stop], origin, start, file)
     return found
 
 
@@ -342,65 +321,49 @@ def _in_order(leaf: Leaf) -> bool:
     return len(leaf.numbers) > 0 and bool((np.diff(leaf.numbers) == 1).all())
 
 
-def _one_file(
-    source: PackedSource, file: str, of_all: Sequence[_Origin], known: Sequence[_Origin], notes: list[str]
-) -> _Segment:
-    """Return one file for all samples; if all came from rows of HDF5 files, the first file's attributes stay.
-
-    Args:
-        of_all: origins of all samples; empty if some came from something else than HDF5.
-        known: origins of those that came from HDF5.
-    """
-    if not of_all or of_all[0].options.samples != "rows" or not of_all[0].files:
+def _one_file(source: PackedSource, file: str, origins: Sequence[_Origin | None], notes: list[str]) -> _Segment:
+    """Return one file for all samples; if all came from rows of HDF5 files, the first file's attributes stay."""
+    known = [origin for origin in origins if origin is not None]
+    of_rows = [origin for origin in known if origin.options.samples == "rows" and origin.files]
+    if len(of_rows) < len(origins):
         if any(origin.options.samples != "rows" for origin in known):
             notes.append(_NO_GROUPS)
         plain = _Origin(paths={spec.name: f"/{spec.name}" for spec in source.fields})
         return _Segment(file, 0, len(source), plain, Described())
     notes.append("the samples are in another order than in their files, so all are written to one file")
-    described = _common([described for origin in of_all for described in origin.files])
-    return _Segment(file, 0, len(source), of_all[0], described)
+    described = _of_all([described for origin in of_rows for described in origin.files])
+    return _Segment(file, 0, len(source), of_rows[0], described)
 
 
-def _common(files: Sequence[Described]) -> Described:
+def _of_all(files: Sequence[Described]) -> Described:
     """Return what is written of the first of some files whose samples go to one: dtypes only if all have the same."""
-    same = all((file.datasets or {}) == (files[0].datasets or {}) for file in files if file.says_something)
-    return files[0] if same else msgspec.structs.replace(files[0], datasets={})
+    same = all(file.like_first or file.types == files[0].types for file in files)
+    return files[0] if same else msgspec.structs.replace(files[0], types={})
 
 
-def _files_of_rows(
-    source: PackedSource, origin: _Origin, start: int, stop: int, file: str, notes: list[str]
-) -> Iterator[_Segment]:
+def _files_of_rows(origin: _Origin, start: int, stop: int, file: str, notes: list[str]) -> Iterator[_Segment]:
     """Yield the files of rows: those of the source, or one if samples were left out of them."""
     files = list(origin.files) or [Described(name=file, samples=stop - start)]
     if sum(described.samples for described in files) != stop - start:
         if len(files) > 1:
             notes.append("samples of the source were left out, so all others are written to one file")
-        files = [msgspec.structs.replace(_common(files), samples=stop - start)]
+        files = [msgspec.structs.replace(_of_all(files), samples=stop - start)]
     for described in files:
         end = start + described.samples
-        yield _Segment(described.name, start, end, origin, described if described.says_something else files[0])
+        yield _Segment(described.name, start, end, origin, files[0] if described.like_first else described)
         start = end
 
 
-def _files_of_units(
-    source: PackedSource, origin: _Origin, start: int, stop: int, file: str, notes: list[str]
-) -> Iterator[_Segment]:
-    """Yield the files whose groups or datasets, or which themselves, were samples."""
-    places = [_home_and_root(name, origin) for name in (source.names or ())[start:stop]]
-    homes = [home for home, _ in places]
-    edges = [i for i in range(len(homes)) if i == 0 or homes[i] != homes[i - 1]]
-    notes.extend(sentence for sentence in origin.lost if sentence not in notes)
-    for first, end in zip(edges, [*edges[1:], len(homes)], strict=True):
-        home = homes[first]
+def _files_of_units(names: Sequence[str], origin: _Origin, start: int, file: str) -> Iterator[_Segment]:
+    """Yield the files whose groups or datasets, or which themselves, were samples; `start` is the first sample."""
+    places = [_home_and_root(name, origin) for name in names]
+    for home, some in groupby(places, key=lambda place: place[0]):
+        roots = [root for _, root in some]
         above = origin.above.get(home, {})
-        yield _Segment(
-            file=f"{home}{_SUFFIX}" if home else file,
-            start=start + first,
-            stop=start + end,
-            origin=origin,
-            described=Described(attributes=above, groups=tuple(above)),
-            roots=[root for _, root in places[first:end]],
-        )
+        described = Described(attributes=above, groups=tuple(above))
+        name = f"{home}{_SUFFIX}" if home else file
+        yield _Segment(name, start, start + len(roots), origin, described, roots)
+        start += len(roots)
 
 
 def _home_and_root(name: str, origin: _Origin) -> tuple[str, str]:
@@ -415,18 +378,17 @@ def _home_and_root(name: str, origin: _Origin) -> tuple[str, str]:
 
 def _named_apart(segments: Sequence[_Segment], notes: list[str]) -> list[_Segment]:
     """Return the segments with a file of their own each: files of several folders may have one name."""
-    taken: set[str] = set()
-    found, renamed = [], []
+    found: dict[str, _Segment] = {}
+    renamed = []
     for segment in segments:
         path, number = PurePosixPath(segment.file), 1
         name = segment.file
-        while name in taken:
+        while name in found:
             number += 1
             name = str(path.with_name(f"{path.stem}_{number}{path.suffix}"))
-        taken.add(name)
-        found.append(replace(segment, file=name))
-        if name != segment.file:
+        found[name] = replace(segment, file=name)
+        if number > 1:
             renamed.append(f"{segment.file} as {name}")
     if renamed:
         notes.append(f"source files of one name are told apart by numbers: {first_few(renamed)}")
-    return found
+    return list(found.values())

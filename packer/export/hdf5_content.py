@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import h5py
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,9 +22,27 @@ _WRITE_BYTES = 32 * 2**20
 #: A dtype of more bytes is no one's; a manifest may have been made by anyone.
 _LARGEST = 2**26
 Members = tuple[str, ...]
+#: What h5py raises for values, names and types of a manifest that HDF5 cannot hold.
+_REFUSED = (ValueError, TypeError, LookupError, OverflowError, OSError, RuntimeError)
 
 
 # ---------------------------------------------------------------- datasets
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """How the source kept a field, if its dtype and path do not say so.
+
+    Attributes:
+        dataset: path of its dataset, which is empty if the dataset itself was a sample.
+        dtype: of the values, as numpy calls it: `>f4`, `|S5`, `|O` for text and lists of any length.
+        members: compound members that lead to it.
+        axes: axes of array types: that of the dataset, then that of each member.
+    """
+
+    dataset: str
+    dtype: str
+    members: Members = ()
+    axes: tuple[tuple[int, ...], ...] = ((),)
 
 
 @dataclass(frozen=True)
@@ -38,10 +57,6 @@ class Place:
     fields: Mapping[str, Members]
     axes: tuple[int | None, ...]
 
-    @property
-    def is_compound(self) -> bool:
-        return any(self.fields.values())
-
     def array(self, values: Mapping[str, Any], shape: tuple[int, ...], first: int) -> NDArray[Any]:
         """Return values of the dataset's dtype out of those of its fields.
 
@@ -53,7 +68,7 @@ class Place:
         Raises:
             UsageError: a text is too long for the dtype, or holds a zero byte.
         """
-        if not self.is_compound:
+        if not any(self.fields.values()):
             (name,) = self.fields
             return _boxed(values[name], self.dtype, shape, name, first)
         out = np.zeros(shape, self.dtype)
@@ -61,7 +76,7 @@ class Place:
             view: Any = out
             for member in members:
                 view = view[member]
-            view[...] = _boxed(values[name], leaf(self.dtype, members)[0], shape, name, first)
+            view[...] = _boxed(values[name], view.dtype, shape, name, first)
         return out
 
 
@@ -77,71 +92,55 @@ def plain_place(spec: FieldSpec, path: str, of_rows: bool) -> Place:
     return Place(path, dtype, {spec.name: ()}, axes)
 
 
-def typed_place(path: str, held: Any, fields: Mapping[str, Members], specs: Mapping[str, FieldSpec]) -> Place:
-    """Return a dataset whose dtype the manifest keeps.
-
-    Args:
-        held: the dtype as JSON: what numpy calls its `descr`, with "|O" for values of any length.
-        fields: those of its fields that are exported.
+def typed_place(path: str, held: Mapping[str, Stored], specs: Mapping[str, FieldSpec]) -> Place:
+    """Return a dataset whose dtype the manifest keeps, made of these fields.
 
     Raises:
-        ValueError: the JSON value is no dtype, one beyond belief, or not what the fields hold.
+        ValueError: this is no dtype, one beyond belief, or not what the fields hold.
     """
     try:
-        dtype = _dtype(held, {members: specs[name] for name, members in fields.items()})
-        axes = {_axes(specs[name], *leaf(dtype, members)) for name, members in fields.items()}
-    except (ValueError, TypeError, LookupError, RecursionError, OverflowError) as error:
+        leaves = {name: _leaf(specs[name], stored) for name, stored in held.items()}
+        dtype = _joined([(stored.members, stored.axes, leaves[name][0]) for name, stored in held.items()])
+    except _REFUSED as error:
         raise ValueError(f"its type is not known: {error}") from None
     if dtype.itemsize > _LARGEST:
         raise ValueError(f"values of {dtype.itemsize:,} bytes are not believed")
-    if len(axes) != 1:
+    outer, *others = {axes for _, axes in leaves.values()}
+    if others:
         raise ValueError("its fields differ in their axes")
-    return Place(path, dtype, fields, axes.pop())
+    return Place(path, dtype, {name: stored.members for name, stored in held.items()}, outer)
 
 
-def leaf(dtype: np.dtype[Any], members: Members) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Return what the members lead to, and the axes of all array types on the way."""
-    shape: tuple[int, ...] = ()
-    for member in (None, *members):
-        dtype = dtype if member is None else dtype[member]
-        if dtype.subdtype is not None:
-            dtype, more = dtype.subdtype
-            shape += more
-    return dtype, shape
-
-
-def _dtype(held: Any, below: Mapping[Members, FieldSpec]) -> np.dtype[Any]:
-    """Return the dtype that a JSON value stands for, with the compound members that lead to the fields in `below`."""
-    if isinstance(held, list):
-        made = []
-        for name, inner, *axes in held:
-            some = {path[1:]: spec for path, spec in below.items() if path[:1] == (name,)}
-            if some:
-                made.append((name, _dtype(inner, some), tuple(*axes)))
-        if not made or len(below) != sum(path[0] in [name for name, *_ in made] for path in below if path):
-            raise ValueError("it lacks members")
-        return np.dtype(made)
-    if isinstance(held, dict):
-        return np.dtype((_dtype(held["array"], below), tuple(held["shape"])))
-    spec = below[()]
-    dtype: np.dtype[Any] = np.dtype(held)
-    if dtype.kind not in ("SO" if spec.kind == "text" else "biufcO"):
-        raise ValueError(f"{held!r:.60}")
-    if dtype.kind == "O":
-        dtype = h5py.string_dtype() if spec.kind == "text" else h5py.vlen_dtype(np.dtype(spec.dtype))
-    return dtype
-
-
-def _axes(spec: FieldSpec, inner: np.dtype[Any], shape: tuple[int, ...]) -> tuple[int | None, ...]:
-    """Return the axes of one sample of a field outside of its dataset's dtype."""
-    if spec.kind == "text" or inner.hasobject:
-        if spec.shape != (None,) or shape:
-            raise ValueError(f"field {spec.name!r} holds other values")
-        return ()
-    outer = len(spec.shape) - len(shape)
-    if inner.newbyteorder("=") != np.dtype(spec.dtype) or outer < 0 or spec.shape[outer:] != shape:
+def _leaf(spec: FieldSpec, stored: Stored) -> tuple[np.dtype[Any], tuple[int | None, ...]]:
+    """Return the dtype of a field's values, and the axes of one sample that lie outside of its dataset's dtype."""
+    dtype: np.dtype[Any] = np.dtype(stored.dtype)
+    inner = tuple(n for axes in stored.axes for n in axes)
+    outer = spec.shape[: len(spec.shape) - len(inner)]
+    if spec.kind == "text" or dtype.kind == "O":
+        fits = dtype.kind in ("SO" if spec.kind == "text" else "O") and not inner and spec.shape == (None,)
+        if dtype.kind == "O":
+            dtype = h5py.string_dtype() if spec.kind == "text" else h5py.vlen_dtype(np.dtype(spec.dtype))
+        outer = ()
+    else:
+        fits = dtype.newbyteorder("=") == np.dtype(spec.dtype) and spec.shape == outer + inner
+    if not fits:
         raise ValueError(f"field {spec.name!r} holds other values")
-    return spec.shape[:outer]
+    return dtype, outer
+
+
+def _joined(leaves: Sequence[tuple[Members, Sequence[tuple[int, ...]], np.dtype[Any]]]) -> np.dtype[Any]:
+    """Return the dtype, a compound if they have members, that is made of leaves: members, axes on the way, dtype."""
+    axes = leaves[0][1][0]
+    if any(members for members, _, _ in leaves):
+        below: dict[str, list[Any]] = {}
+        for members, inner, dtype in leaves:
+            below.setdefault(members[0], []).append((members[1:], inner[1:], dtype))
+        base = np.dtype([(name, _joined(some)) for name, some in below.items()])
+    elif len(leaves) > 1:
+        raise ValueError("several fields are its values")
+    else:
+        base = leaves[0][2]
+    return np.dtype((base, axes)) if axes else base
 
 
 def _boxed(values: Any, dtype: np.dtype[Any], shape: tuple[int, ...], field: str, first: int) -> NDArray[Any]:
@@ -243,103 +242,73 @@ def write_group(group: h5py.Group, places: Sequence[Place], values: Mapping[str,
 
 
 def write_attributes(thing: h5py.HLObject, attributes: Mapping[str, Any], notes: list[str]) -> None:
-    """Set the attributes of an object, JSON values as `value` takes them; those that cannot be written are noted."""
+    """Set the attributes of an object, JSON values as `_value` takes them; those that cannot be written are noted."""
     for name, held in attributes.items():
         try:
-            found = value(held)
-            # Of an array of strings h5py would make up a type of its own.
-            thing.attrs.create(name, found, dtype=found.dtype if isinstance(found, np.ndarray) else None)
-        except (ValueError, TypeError, OverflowError, OSError, RuntimeError) as error:
+            if not _is_summary(held):
+                value, dtype = _value(held)
+                thing.attrs.create(name, value, dtype=dtype)
+        except _REFUSED as error:
             notes.append(f"{thing.name}: the attribute {name!r} is not written: {error}")
 
 
 def write_single(file: h5py.File, path: str, held: Any, notes: list[str]) -> None:
     """Write a dataset of one value; noted if it cannot be."""
     try:
-        found = value(held)
-        dtype = h5py.string_dtype() if isinstance(found, str) else getattr(found, "dtype", None)
-        file.create_dataset(path, data=found, dtype=dtype)
-    except (ValueError, TypeError, OverflowError, OSError, RuntimeError) as error:
+        if not _is_summary(held):
+            value, dtype = _value(held)
+            file.create_dataset(path, data=value, dtype=dtype)
+    except _REFUSED as error:
         notes.append(f"{path} is not written: {error}")
 
 
-def write_links(file: h5py.File, links: Mapping[str, str], notes: list[str]) -> None:
-    """Give what was written its further names, each with the path it leads to."""
-    for path, target in links.items():
-        if target not in file:
-            continue  # it was not packed, or is not exported
-        try:
-            file[path] = file[target]
-        except (ValueError, OSError, RuntimeError) as error:
-            notes.append(f"{path}, another name of {target}, is not written: {error}")
+def _is_summary(held: Any) -> bool:
+    """Return whether a value was not kept, which was said when it was packed."""
+    return isinstance(held, dict) and "summary" in held
 
 
-def has_object(file: h5py.File, path: str, groups: Collection[str]) -> bool:
-    """Return whether something lies at a path; what was a group, and holds nothing, is made."""
-    if path not in file and path in groups:
-        try:
-            file.create_group(path)
-        except (ValueError, OSError, RuntimeError):  # a dataset is in its way
-            return False
-    return path in file
+def _value(held: Any) -> tuple[Any, np.dtype[Any] | None]:
+    """Return the value that a JSON value stands for, in the form of `packer.sources.hdf5.origin`, and its dtype.
 
-
-def value(held: Any) -> Any:
-    """Return the value that a JSON value stands for, as h5py takes it.
-
-    A str, bool, int64 or float64 scalar is itself; any other value is `{"dtype": ..., "value": ...}` with nested
-    lists for the axes, NaN and infinities as strings, and complex numbers as pairs.
+    The dtype is None if h5py finds it itself; of an array of strings it would make up a type of its own.
 
     Raises:
-        ValueError: it is a summary, or no value that is kept.
+        ValueError: it is no value that is kept.
     """
     match held:
-        case bool() | str():
-            return np.bool_(held) if isinstance(held, bool) else held
+        case bool():
+            return np.bool_(held), None
         case int() | float():
-            return np.int64(held) if isinstance(held, int) else np.float64(held)
-        case {"dtype": str(dtype), "value": None}:
-            return h5py.Empty(h5py.string_dtype() if dtype in ("object", "str") else np.dtype(dtype))
-        case {"dtype": "str", "value": texts}:
-            return np.array(texts, h5py.string_dtype())
+            return (np.int64(held) if isinstance(held, int) else np.float64(held)), None
+        case str():
+            return held, h5py.string_dtype()
         case {"dtype": str(name), "value": inner}:
-            kind = np.dtype(name)
-            if kind.kind not in "biufcS" or kind.itemsize > _LARGEST:
-                raise ValueError(f"its dtype {kind} is not known")
-            if kind.kind == "S":
-                return np.char.encode(np.array(inner, np.str_), "utf-8").astype(kind)
-            if kind.kind == "c":
-                pairs = np.array(inner, np.float64)
-                numbers = np.empty(pairs.shape[:-1], kind)
-                numbers.real, numbers.imag = pairs[..., 0], pairs[..., 1]  # a sum would make NaN of infinities
-                return numbers
-            return np.array(inner, kind)
-        case {"summary": str(summary)}:
-            raise ValueError(f"it was too large or of a kind that is not kept ({summary})")
+            dtype = h5py.string_dtype() if name == "str" else np.dtype(name)
+            if dtype.kind not in "biufcSO" or dtype.itemsize > _LARGEST:
+                raise ValueError(f"its dtype {dtype} is not known")
+            if inner is None:
+                return h5py.Empty(dtype), None
+            text = dtype.kind == "S"
+            return np.char.encode(np.array(inner, np.str_), "utf-8") if text else np.array(inner, dtype), dtype
     raise ValueError("it is of a kind that is not kept")
 
 
 # ---------------------------------------------------------------- the file below
 
 
-class Sink(io.RawIOBase):
-    """A new file for h5py, which takes all that libhdf5 writes, and tells of errors when it is asked.
+class Sink(io.FileIO):
+    """A new file for h5py, which seems to take all that libhdf5 writes, and tells of errors when it is asked.
 
     libhdf5 cannot close a file that it cannot write to, and often takes the process down later. So what comes after an
-    error is kept in memory: no more than one block of samples and some MiB of metadata if `check` is called after every
-    block.
+    error is dropped, and reads as zeros; `check` is called after every block.
 
     Raises:
         OSError: the file cannot be made.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file = path.open("w+b", buffering=0)
         self._error: BaseException | None = None
-        self._kept: list[tuple[int, bytes]] = []
-        self._at = 0
-        self._end = 0
+        super().__init__(path, "w+")
 
     def check(self) -> None:
         """
@@ -348,53 +317,29 @@ class Sink(io.RawIOBase):
             BaseException: what came while libhdf5 was writing, such as KeyboardInterrupt.
         """
         if isinstance(self._error, OSError):
-            raise OSError(self._error.errno, self._error.strerror or str(self._error), str(self._path))
+            raise OSError(self._error.errno, self._error.strerror or str(self._error), str(self.name))
         if self._error is not None:
             raise self._error
 
-    def close(self) -> None:
-        self._kept.clear()
-        self._file.close()
-        super().close()
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._end}[whence]
-        return self._at
-
     def write(self, data: Any, /) -> int:
-        view = memoryview(data).cast("B")
-        if self._error is None:
-            try:
-                self._write(view)
-            except BaseException as error:  # within a call of libhdf5 nothing may be raised
-                self._error = error
-        if self._error is not None:
-            self._kept.append((self._at, bytes(view)))
-        self._at += len(view)
-        self._end = max(self._end, self._at)
-        return len(view)
-
-    def _write(self, view: memoryview) -> None:
-        self._file.seek(self._at)
-        while view:
-            view = view[self._file.write(view) :]  # a disk that is nearly full takes a part
+        left = memoryview(data).cast("B")
+        count = len(left)
+        try:
+            while left and self._error is None:
+                left = left[super().write(left) :]  # a disk that is nearly full takes a part
+        except BaseException as error:  # within a call of libhdf5 nothing may be raised
+            self._error = error
+        return count
 
     def readinto(self, buffer: Any, /) -> int:
         view = memoryview(buffer).cast("B")
-        view[:] = bytes(len(view))
-        self._file.seek(self._at)
-        self._file.readinto(view)
-        for start, data in self._kept:
-            first, last = max(start, self._at), min(start + len(data), self._at + len(view))
-            if first < last:
-                view[first - self._at : last - self._at] = data[first - start : last - start]
-        self._at += len(view)
+        count = super().readinto(view)
+        view[count:] = bytes(len(view) - count)
         return len(view)
 
     def truncate(self, size: int | None = None, /) -> int:
-        self._end = self._at if size is None else size
         try:
-            self._file.truncate(self._end)
+            return super().truncate(size) if self._error is None else 0
         except BaseException as error:
-            self._error = self._error or error
-        return self._end
+            self._error = error
+            return 0

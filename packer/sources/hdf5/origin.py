@@ -2,10 +2,11 @@
 
 Attributes and single values are JSON values that give dtype and shape back. A str, bool, int64 or float64 scalar is
 itself; any other value is `{"dtype": ..., "value": ...}` with nested lists for the axes, NaN and infinities as strings,
-and complex numbers as pairs. What is large, of another kind or cannot be read is `{"summary": "..."}`.
+and complex numbers as strings. What is large, of another kind or cannot be read is `{"summary": "..."}`.
 
-Dtypes are what numpy calls them (`>f4`, `|S5`, `|O` for text and lists of any length), of compounds a list of
-`[name, dtype]` or `[name, dtype, [axes]]`, of array types `{"array": dtype, "shape": [axes]}`.
+`types` says, of fields whose dtype is not what an export would choose by itself, the path of the dataset, the compound
+members that lead to the values, their dtype as numpy calls it (`>f4`, `|S5`, `|O` for text and lists of any length),
+and the axes of array types: those of the dataset, then those of each member.
 """
 
 from __future__ import annotations
@@ -34,33 +35,29 @@ _MAX_ATTRIBUTES = 1000
 
 def kept_of_rows(
     file: h5py.File, held: Inventory, columns: Sequence[Column], is_kept: Callable[[str], bool]
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], list[str]]:
     """Return what is kept of a file of rows.
 
-    Attributes by path, which of these are groups, single values by path, what further names stand for, dtypes that the
-    fields do not tell by path, and sentences on what is `lost`.
+    Attributes by path, which of these are groups, single values by path, and `types` of fields; and sentences on what
+    is lost.
 
     Args:
         is_kept: tells whether an object is kept, by its path: what is not packed is not read.
     """
     described = [path for path in (["/"] if has_attributes(file) else []) + held.described if is_kept(path)]
     singles = [e.dataset for e in held.entries if e.aside == SINGLE and is_kept(e.dataset)]
-    links = [(e.path, e.same) for e in held.entries if e.same is not None]
-    dtypes, more = stored_dtypes(file, columns, of_rows=True)
+    types = stored_types(file, columns)
     parts = {
         "attributes": {path: attributes(file[path]) for path in described[:MAX_KEPT]},
         "groups": [path for path in described[:MAX_KEPT] if isinstance(file[path], h5py.Group)],
         "values": {path: _single(file[path]) for path in singles[:MAX_KEPT]},
-        "links": dict(links[:MAX_KEPT]),
-        "datasets": dtypes,
-        "lost": [
-            *beyond(len(described), "attributes of {} datasets and groups"),
-            *beyond(len(singles), "{} single values"),
-            *beyond(len(links), "{} further names of datasets and groups"),
-            *beyond(MAX_KEPT + more, "dtypes of {} datasets"),
-        ],
+        "types": types,
     }
-    return {name: part for name, part in parts.items() if part}
+    lost = [
+        *beyond(len(described), "attributes of {} datasets and groups"),
+        *beyond(len(singles), "{} single values"),
+    ]
+    return {name: part for name, part in parts.items() if part}, lost
 
 
 def beyond(count: int, what: str) -> list[str]:
@@ -147,7 +144,7 @@ def _json(value: Any, dtype: np.dtype[Any]) -> Any:
         dtype: that of the attribute or dataset, of which the value may have lost the half.
     """
     if isinstance(value, h5py.Empty):
-        return {"dtype": str(value.dtype), "value": None}
+        return {"dtype": "str" if value.dtype.kind == "O" else str(value.dtype), "value": None}
     text = h5py.check_string_dtype(dtype)
     if text is not None:
         return _strings(value, text.length)
@@ -184,7 +181,7 @@ def _lists(value: Any) -> Any:
     if isinstance(value, list):
         return [_lists(item) for item in value]
     if isinstance(value, complex):
-        return [_lists(value.real), _lists(value.imag)]
+        return str(value)
     # JSON has no NaN; writers would make it null.
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
@@ -199,43 +196,33 @@ def _printable(value: str | bytes) -> str:
 # ---------------------------------------------------------------- dtypes
 
 
-def stored_dtypes(
-    root: h5py.Group | h5py.Dataset, columns: Sequence[Column], of_rows: bool
-) -> tuple[dict[str, Any], int]:
-    """Return the dtypes of datasets that an export would not choose by itself, and how many more there are.
-
-    By path below `root` the dtype, and the fields made of it with the compound members that lead to each.
+def stored_types(root: h5py.Group | h5py.Dataset, columns: Sequence[Column]) -> dict[str, Any]:
+    """Return how fields are stored whose dtype an export would not choose by itself, by field.
 
     Args:
         root: the file, or the group or dataset that is one sample.
-        of_rows: whether the samples are rows: then lists of any length are what an export chooses.
     """
     found: dict[str, Any] = {}
-    usual: set[str] = set()
+    dtypes: dict[str, np.dtype[Any]] = {}
     for column in columns:
         if column.attribute:
             continue
-        if column.dataset not in found and column.dataset not in usual:
-            dtype = (root[column.dataset.lstrip("/")] if column.dataset else root).dtype
-            if _is_usual(dtype, of_rows):
-                usual.add(column.dataset)
-            else:
-                found[column.dataset] = {"dtype": _dtype_json(dtype), "fields": {}}
-        if column.dataset in found:
-            found[column.dataset]["fields"][column.spec.name] = list(column.members)
-    return dict(list(found.items())[:MAX_KEPT]), max(0, len(found) - MAX_KEPT)
-
-
-def _is_usual(dtype: np.dtype[Any], of_rows: bool) -> bool:
-    if dtype.kind == "O":
-        return of_rows or h5py.check_string_dtype(dtype) is not None
-    return dtype.kind not in "SV" and dtype.isnative
-
-
-def _dtype_json(dtype: np.dtype[Any]) -> Any:
-    if dtype.subdtype is not None:
-        return {"array": _dtype_json(dtype.subdtype[0]), "shape": list(dtype.subdtype[1])}
-    if dtype.names:
-        inner = [(name, dtype[name]) for name in dtype.names]
-        return [[name, _dtype_json(type_.base), *([list(type_.shape)] if type_.shape else [])] for name, type_ in inner]
-    return dtype.str
+        if column.dataset not in dtypes:
+            dtypes[column.dataset] = (root[column.dataset.lstrip("/")] if column.dataset else root).dtype
+        inner, axes = dtypes[column.dataset], []
+        for member in (None, *column.members):
+            inner = inner if member is None else inner[member]
+            axes.append(inner.shape)
+            inner = inner.base
+        is_text = column.spec.kind == "text"
+        # Text that is not UTF-8 may take more bytes in UTF-8 than the strings of the file have.
+        name = "|O" if is_text and column.encodings[-1] != "utf-8" else inner.str
+        is_usual = name == "|O" if is_text else inner.kind != "O" and inner.isnative
+        if column.members or any(axes) or not is_usual:
+            found[column.spec.name] = {
+                "dataset": column.dataset,
+                "dtype": name,
+                "members": column.members,
+                "axes": axes,
+            }
+    return found

@@ -296,10 +296,10 @@ def scanned(path: str, request: Request) -> Scan:
                 return any(f"{name}/".startswith(f"{thing.rstrip('/')}/") for name in names)
             return not is_skipped(Listed(thing), request.skip)
 
-        kept = kept_of_rows(file, held, fields, is_kept)
+        kept, lost = kept_of_rows(file, held, fields, is_kept)
         of_file = [storage.note for storage in storages if storage.note]
         of_file += conversions(wanted.values())
-        of_file += unkept(kept.get("attributes", {})) + kept.get("lost", [])
+        of_file += unkept(kept.get("attributes", {})) + lost
         notes = [f"{Path(path).name}: {note}" for note in of_file]
         notes += [] if request.fields else asides(held.entries, request.skip, kept.get("values", {}))
         notes += [f"{Path(path).name}:{advice(kind)}"] if kind == "matlab" else []
@@ -395,7 +395,7 @@ def _origins(scans: Sequence[Scan]) -> list[dict[str, Any]]:
         # JSON holds no bytes that are no text (UTF-8): they show as escapes.
         name = Path(scan.path).name.encode(errors="backslashreplace").decode()
         kept = scan.origin
-        if found:  # said even if there is nothing else to say
-            kept = {} if kept == scans[0].origin else {"datasets": {}} | kept
+        if found and kept == scans[0].origin:
+            kept = {"like_first": True}
         found.append({"name": name, "samples": scan.samples} | kept)
     return found

@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import SourceError
+from packer.errors import SourceError, first_few
 from packer.sources.base import LARGE_BYTES, Block, LargeArray, joined
 from packer.sources.hdf5.file import faults_named, opened
 from packer.sources.hdf5.origin import MAX_KEPT, beyond
@@ -46,10 +46,11 @@ class UnitSource(HDF5Source):
         homes = _homes(found)
         self.names = self._names = [_name(unit, homes) for unit in found]
         self.splits = _splits(found, self._names, lists)
-        origin = {"options": options, "paths": paths(columns), **_origin(self._names, found, homes)}
+        kept, lost = _origin(self._names, found, homes)
+        origin = {"options": options, "paths": paths(columns), **kept}
         origin |= {"attrs": attrs} if (attrs := [c.attribute for c in columns if c.attribute]) else {}
         files = [name for unit in found for name in (unit.path, *unit.files)]
-        said = [*notes, *(note for unit in found for note in unit.notes), *origin.get("lost", [])]
+        said = [*notes, *(note for unit in found for note in unit.notes), *lost]
         super().__init__(columns, files, origin, said)
         self._kind = found[0].kind
         self._places = [(unit.path, unit.root) for unit in found]
@@ -197,16 +198,22 @@ def _splits(
     return splits
 
 
-def _origin(names: Sequence[str], found: Sequence[Unit], homes: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the manifest keeps.
+def _origin(names: Sequence[str], found: Sequence[Unit], homes: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """Return what the manifest keeps, and sentences on what is lost.
 
     `homes`, what the names of a file's samples begin with; attributes of samples by name; those `above` by file (its
-    home) and path; dtypes of the first sample as `datasets`, and of samples that differ as `others` by name; and
-    sentences on what is `lost`.
+    home) and path; and the `types` of fields.
     """
-    first = found[0].datasets
     described = {name: unit.attributes for name, unit in zip(names, found, strict=True) if unit.attributes}
-    others = {name: unit.datasets for name, unit in zip(names, found, strict=True) if unit.datasets != first}
+    types = found[0].types
+    mixed = {
+        held["dataset"]
+        for unit in found
+        for name in (unit.types.keys() | types.keys() if unit.types != types else ())
+        if unit.types.get(name) != types.get(name)
+        for held in (unit.types.get(name), types.get(name))
+        if held
+    }
     above: dict[str, dict[str, Any]] = {}
     for unit in found:
         if unit.above:
@@ -216,16 +223,17 @@ def _origin(names: Sequence[str], found: Sequence[Unit], homes: Mapping[str, str
         "homes": list(homes.values()) if found[0].root else [],  # of files that are samples they are the names
         "attributes": _some(described),
         "above": _some(above),
-        "datasets": first,
-        "others": _some(others),
-        "lost": [
-            *beyond(len(described), "attributes of {} samples"),
-            *beyond(len(above), "attributes of groups above the samples of {} files"),
-            *beyond(len(others), "dtypes of {} samples"),
-            *(f"{what} within samples are not kept: {count:,} samples have some" for what, count in within.items()),
-        ],
+        "types": {name: kept for name, kept in types.items() if kept["dataset"] not in mixed},
     }
-    return {name: part for name, part in parts.items() if part}
+    lost = [
+        *beyond(len(described), "attributes of {} samples"),
+        *beyond(len(above), "attributes of groups above the samples of {} files"),
+        *(f"{what} within samples are not kept: {count:,} samples have some" for what, count in within.items()),
+    ]
+    if mixed:
+        names = first_few([name or "the samples" for name in sorted(mixed)])
+        lost.append(f"byte orders, string lengths or compounds of {names} differ between samples: no export has them")
+    return {name: part for name, part in parts.items() if part}, lost
 
 
 def _some(parts: dict[str, Any]) -> dict[str, Any]:

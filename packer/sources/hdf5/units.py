@@ -24,7 +24,7 @@ from packer.sources.hdf5.choice import Request, chosen, columns_of, conversions,
 from packer.sources.hdf5.file import faults_named, opened
 from packer.sources.hdf5.listing import inventory
 from packer.sources.hdf5.once import Constant, constants_at
-from packer.sources.hdf5.origin import attributes, stored_dtypes, unkept
+from packer.sources.hdf5.origin import attributes, stored_types, unkept
 from packer.sources.hdf5.reading import boxed, field_values
 from packer.sources.hdf5.roots import find_roots
 from packer.sources.hdf5.storage import dataset_at
@@ -48,7 +48,7 @@ class Unit:
         notes: sentences for the plan.
         attributes: those of the group as JSON values.
         above: those of the groups above it, by path.
-        datasets: dtypes that an export would not choose, by path within the group.
+        types: how fields are stored whose dtype an export would not choose by itself, by field.
         lost: what of it is not kept, in the words that a sentence begins with.
         once: what it holds that is to be the same in all units, by name.
     """
@@ -61,7 +61,7 @@ class Unit:
     notes: tuple[str, ...]
     attributes: dict[str, Any]
     above: dict[str, dict[str, Any]]
-    datasets: dict[str, Any]
+    types: dict[str, Any]
     lost: tuple[str, ...]
     once: dict[str, Constant]
 
@@ -199,12 +199,10 @@ def _unit(
                 field_values(boxed(dataset), column, path)
         except SourceError as error:
             raise SourceError(f"{where}: {error.reason}".removeprefix(": "), path) from error
-    dtypes, more = stored_dtypes(thing, fields, of_rows=False)
     own = attributes(thing)
     lost = {
         "attributes of datasets and groups": any(held.described),
         "further names of datasets and groups": any(e.same is not None for e in held.entries),
-        "some dtypes of datasets": more > 0,
     }
     return Unit(
         path,
@@ -215,7 +213,7 @@ def _unit(
         (*conversions(wanted.values()), *unkept({"samples": own})),
         own,
         above,
-        dtypes,
+        stored_types(thing, fields),
         tuple(what for what, is_lost in lost.items() if is_lost),
         constants_at(file, path, root, request.once),
     )

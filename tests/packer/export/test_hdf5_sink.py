@@ -13,7 +13,6 @@ import pytest
 from packer.convert import convert
 from packer.errors import WriteError
 from packer.export import export
-from packer.export.hdf5_content import Sink
 from packer.sources.opening import SourceOptions
 
 #: Exports argv[1] to argv[2] where no file may grow beyond so many bytes, and says what became of it.
@@ -66,32 +65,3 @@ def test_a_file_that_cannot_be_begun(datasets, tmp_path):
     with pytest.raises(WriteError, match=r"rows\.h5\.partial: Is a directory; it cannot be written"):
         export(datasets / "rows", tmp_path / "out", overwrite=True)
     assert (tmp_path / "out" / "rows.h5.partial" / "mine").exists()
-
-
-def test_what_is_not_written_can_be_read(tmp_path, monkeypatch):
-    """Behind an error bytes come back as they went in: libhdf5 meets nothing that could crash it."""
-    sink = Sink(tmp_path / "a")
-    sink.write(b"abcdef")
-    monkeypatch.setattr(sink, "_file", ReadOnly(sink._file))
-    for place, data in ((2, b"CD"), (3, b"x"), (8, b"end")):
-        sink.seek(place)
-        assert sink.write(data) == len(data)
-    sink.seek(0)
-    assert sink.read(20).rstrip(b"\0") == b"abCxef\0\0end"
-    assert sink.seek(0, os.SEEK_END) == 11
-    with pytest.raises(OSError, match="No space left") as caught:
-        sink.check()
-    assert caught.value.filename == str(tmp_path / "a")
-    sink.close()
-    assert (tmp_path / "a").read_bytes() == b"abcdef"
-
-
-class ReadOnly:
-    """A file on a disk without room."""
-
-    def __init__(self, file):
-        self.seek, self.readinto, self.close = file.seek, file.readinto, file.close
-
-    def write(self, data):
-        """Takes nothing."""
-        raise OSError(28, "No space left on device")
