@@ -2,9 +2,9 @@
 
 A batch passes these modules from top to bottom:
 
-    dataset     names and numbers in, batches out, by `indexing`; of a dataset behind a URL shard by shard, `by_shard`
+    dataset     names and numbers in, batches out, by `indexing`; of a dataset behind a URL shard by shard, by `joined`
     loader      the epochs: `order` says what is read when, and which of it is this rank's share
-    mix         several datasets as one, by weight, which the loader reads like a dataset
+    mix         several datasets as one, by weight, which the loader reads like a dataset, also by `joined`
     stream      the batches of one epoch, by threads or inline; `readahead` tells the kernel what comes next
     opened      the shards of a dataset, and in `shard_map` where samples lie in them, by `packer.format.column`
     fields      reads whole samples of one field: by `gather`, or decoded, with frames that are kept for the next batch

@@ -22,7 +22,6 @@ from packer.format.schema import Field
 from packer.remote.store import is_url
 from readers.arrays import Allocate, Numbers
 from readers.batch import Batch, item_of
-from readers.by_shard import ByShard
 from readers.checking import CheckedReader, Checker, Digests, checked
 from readers.crop import Crop, CropReader, Placing, is_random
 from readers.draws import new_visits
@@ -31,6 +30,7 @@ from readers.extras import check as check_extras
 from readers.fields import FieldReader, Varied, as_images, gathered
 from readers.indexing import is_single, sample_number, sample_numbers
 from readers.items import Items
+from readers.joined import ByShard
 from readers.opened import Opened, describe, in_words, open_names
 from readers.points import PointSample, PointsReader, Subset
 from readers.rows import SampleRows, read_region
@@ -294,6 +294,12 @@ class PackedDataset(Dataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(len(self)))
+
+    def __add__(self, other: Dataset[Any]) -> Dataset[Any]:  # type: ignore[override]  # torch's gives a ConcatDataset
+        """Return the samples of this and of another dataset, one after another; see `readers.mix.added`."""
+        from readers.mix import added  # here: a mix is made of datasets
+
+        return added(self, other)
 
     def numbers(self, index: Any) -> Numbers:
         """Numbers of the items that an index of many asks for, (n,) int64."""

@@ -24,8 +24,8 @@ from packer.format.schema import Field
 from readers.arrays import TORCH_DTYPES, Allocate, Numbers
 from readers.batch import Ragged, Views, share_offsets
 from readers.draws import Visits
-from readers.gather import Records, fresh, own_parts, shared, take_rows
-from readers.shard_map import Addresses, Memory, Places
+from readers.gather import fresh, own_parts, shared, take_rows
+from readers.shard_map import Addresses, Places
 
 #: Decoded frames that one field keeps between batches, unless a loader asks for more.
 CACHE_BYTES = 32 * 2**20
@@ -107,7 +107,7 @@ class FixedRaw:
             self.unit = torch.uint8
         self._at = at // self.unit.itemsize
         self._length = self._row // self.unit.itemsize
-        self._records = self.records_of(places.memory)
+        self._records = places.memory.records(self.unit, self.field.np_dtype, self._shape)
         self.row = 0
         self.addresses = Addresses([places], [self._at], [self._length])
 
@@ -117,10 +117,6 @@ class FixedRaw:
         joined = Addresses([r._places for r in readers], [r._at for r in readers], [r._length for r in readers])
         for row, reader in enumerate(readers):
             reader.row, reader.addresses = row, joined
-
-    def records_of(self, memory: Memory) -> Records:
-        """Return what gathers samples of this field from a memory that other datasets lie in too."""
-        return memory.records(self.unit, self.field.np_dtype, self._shape)
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
         """Address of each sample, in elements, (n,)."""

@@ -21,7 +21,7 @@ from packer.codecs import compiled
 from packer.format.schema import FieldSpec
 from packer.writer import DatasetWriter
 from readers import Loader, PackedDataset
-from readers.by_shard import ByShard
+from readers.joined import ByShard
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 

@@ -18,6 +18,7 @@ from torch.utils.data import ConcatDataset, DataLoader, StackDataset
 from packer.errors import UsageError
 from packer.writer import DatasetWriter
 from readers import Crop, Loader, Mix, PackedDataset
+from readers.batch import Batch
 
 pytestmark = [
     pytest.mark.skipif(sys.version_info < (3, 11), reason="the frameworks are installed for Python 3.11 and later"),
@@ -339,6 +340,26 @@ def test_datasets_of_torch_hold_packed_ones(dataset: PackedDataset) -> None:
     stacked = list(DataLoader(StackDataset(a=dataset, b=dataset), batch_size=10))
     assert flat(batch["a"]["n"].tolist() for batch in stacked) == list(range(SAMPLES))
     assert all(torch.equal(batch["a"]["x"], batch["b"]["x"]) for batch in stacked)
+
+
+def test_a_sum_of_datasets_is_read_in_whole_batches(path: Path, dataset: PackedDataset, tmp_path: Path) -> None:
+    """One dataset after another, also the same one twice; what cannot be mixed is read as torch does it."""
+    both = dataset + PackedDataset(path, ["x", "n"]) + dataset
+    assert isinstance(both, Mix)
+    batches = list(DataLoader(both, batch_size=10, num_workers=1))
+    assert flat(numbers(batches)) == 3 * list(range(SAMPLES))
+    assert isinstance(both.__getitems__([0, SAMPLES]), Batch)
+    assert [int(both[number]["n"]) for number in (SAMPLES + 3, -1)] == [3, SAMPLES - 1]
+    assert sorted(flat(numbers(Loader(both, 10, shuffle=True)))) == sorted(3 * list(range(SAMPLES)))
+    with DatasetWriter(tmp_path / "other") as writer:
+        writer.add({"n": np.int64(5)})
+    for other in (PackedDataset(tmp_path / "other"), PackedDataset(path, transform=dict), [{"n": 5}]):
+        joined = dataset + other  # type: ignore[operator]
+        assert isinstance(joined, ConcatDataset)
+        assert len(joined) == SAMPLES + len(other)
+        assert joined[SAMPLES]["n"] == other[0]["n"]
+    weighted = Mix({dataset: 1}, extras=("dataset",))
+    assert isinstance(weighted + PackedDataset(path), ConcatDataset)
 
 
 def test_the_trainer_of_transformers_takes_a_dataset(path: Path, tmp_path: Path) -> None:

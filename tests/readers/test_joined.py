@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from packer.format.schema import FieldSpec
 from packer.writer import DatasetWriter
 from readers import PackedDataset, Ragged
-from readers.by_shard import ByShard
+from readers.joined import ByShard
 
 FIELDS = [
     FieldSpec(name="x", dtype="float32", shape=(3, 40)),

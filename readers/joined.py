@@ -1,0 +1,189 @@
+"""Several parts read as one: the shards of a dataset behind a URL that are there, or the datasets of a `Mix`.
+
+Each part reads its samples of a batch, which are then put in order. That costs a copy more than reading them from one
+stretch of memory, which `PackedDataset` goes over to once every shard is there.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import torch
+
+from packer.format.manifest import Manifest
+from readers.arrays import Allocate, Numbers
+from readers.batch import Ragged
+from readers.draws import Visits
+from readers.fields import FieldReader, gathered
+from readers.gather import fresh
+from readers.opened import Opened
+
+if TYPE_CHECKING:
+    from packer.remote.mirror import Mirror
+
+
+def starts_of(sizes: Sequence[int]) -> Numbers:
+    """Return the first number of each part, and the number after the last, (parts + 1,)."""
+    return np.cumsum([0, *sizes], dtype=np.int64)
+
+
+def by_part(numbers: Numbers, starts: Numbers) -> list[tuple[int, Numbers]]:
+    """Return for each part that some of the numbers (n,) are of: its own number, and the places of these (m,)."""
+    which = starts[1:-1].searchsorted(numbers, side="right")
+    return [(part, np.flatnonzero(which == part)) for part in np.unique(which).tolist()]
+
+
+class JoinedReader:
+    """One field of several parts. Reads like any other field.
+
+    Args:
+        readers: of each part.
+        starts: see `starts_of`.
+        shifts: what to add to an address within each part to have that in the memory of all, (parts,).
+    """
+
+    def __init__(self, readers: Sequence[FieldReader], starts: Numbers, shifts: Numbers | None = None) -> None:
+        self.field = readers[0].field
+        self._readers = readers
+        self._starts = starts
+        self._shifts = np.zeros(len(readers), np.int64) if shifts is None else shifts
+        none = np.zeros(0, np.int64)
+        shapes = [reader.locate(none, none.view(np.uint64), none).shape[1:] for reader in readers]
+        #: Numbers that a place takes: several, or one number that is no row.
+        self._widths = [shape[0] if shape else 0 for shape in shapes]
+
+    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
+        """Return the part of each sample, and its places there, (n, m + 1)."""
+        located = np.zeros((len(numbers), 1 + max(1, *self._widths)), np.int64)
+        for part, at in by_part(numbers, self._starts):
+            drawn, steps = None if visits is None else visits[at], None if anchors is None else anchors[at]
+            found = self._readers[part].locate(numbers[at] - self._starts[part], drawn, steps)
+            located[at, 0] = part
+            located[at, 1 : 1 + (self._widths[part] or 1)] = found.reshape(len(at), -1)
+        return located
+
+    def spans(self, located: Numbers) -> Numbers:
+        """Return the address and size of the bytes that `read` will touch, (n, 2)."""
+        spans = np.zeros((len(located), 2), np.int64)
+        for part, at in self._parts(located):
+            spans[at] = self._readers[part].spans(self._places(part, located[at]))
+            spans[at, 0] += self._shifts[part]
+        return spans
+
+    def read(self, located: Numbers, allocate: Allocate | None = None) -> Any:
+        """Return the values of the samples, in new memory or in what `allocate` gives.
+
+        Raises:
+            DamagedError: what is stored cannot be decoded.
+        """
+        parts = self._parts(located)
+        read = [(at, self._readers[part].read(self._places(part, located[at]), allocate)) for part, at in parts]
+        return read[0][1] if len(read) == 1 else joined(read, len(located), allocate or fresh)
+
+    def _parts(self, located: Numbers) -> list[tuple[int, Numbers]]:
+        """Return each part that samples are of, and which samples these are; the first one if there are no samples."""
+        found = np.unique(located[:, 0]).tolist() or [0]
+        return [(part, np.flatnonzero(located[:, 0] == part)) for part in found]
+
+    def _places(self, part: int, located: Numbers) -> Numbers:
+        """Return the places as the reader of one part has them."""
+        width = self._widths[part]
+        return located[:, 1 : 1 + width] if width else located[:, 1].copy()
+
+
+def joined(parts: Sequence[tuple[Numbers, Any]], count: int, allocate: Allocate) -> Any:
+    """Return the values of one batch from those of its parts.
+
+    Args:
+        parts: for each the samples of the batch that it holds (m,), and their values: a tensor (m, ...), `Ragged`, or
+            a list.
+        count: samples of the batch.
+    """
+    first = parts[0][1]
+    if isinstance(first, torch.Tensor):
+        out = _room(first, count, allocate)
+        for at, values in parts:
+            out.numpy()[at] = values.numpy()
+        return out
+    samples: list[Any] = [None] * count
+    for at, values in parts:
+        own = values.to_list() if isinstance(values, Ragged) else values
+        for place, value in zip(at.tolist(), own, strict=True):
+            samples[place] = value
+    if not isinstance(first, Ragged):
+        return samples
+    offsets = starts_of([len(sample) for sample in samples])
+    out = _room(first.values, int(offsets[-1]), allocate)
+    np.concatenate([sample.numpy() for sample in samples], out=out.numpy())
+    return Ragged(out, torch.from_numpy(offsets))
+
+
+def _room(like: torch.Tensor, rows: int, allocate: Allocate) -> torch.Tensor:
+    """Return a tensor of so many rows like those of another one."""
+    shape = like.shape[1:]
+    return allocate(rows * math.prod(shape) * like.itemsize).view(like.dtype).view(rows, *shape)
+
+
+class ByShard:
+    """Fetches and opens the shards of a dataset one by one: those that samples are asked of.
+
+    Args:
+        mirror: fetches them.
+        manifest: of the dataset.
+        fields: names of the fields to open, in order.
+        extras: of these, names are read as a field is.
+    """
+
+    def __init__(self, mirror: Mirror, manifest: Manifest, fields: Sequence[str], extras: Sequence[str] = ()) -> None:
+        self._mirror = mirror
+        self._manifest = manifest
+        self._fields = list(fields)
+        self._extras = extras
+        self._entries = [entry for entry in manifest.shards if entry.samples]
+        self._starts = starts_of([entry.samples for entry in self._entries])
+        self._opened: dict[int, Opened] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all shards have been opened."""
+        return len(self._opened) == len(self._entries)
+
+    def holding(self, number: int) -> tuple[Opened, int]:
+        """Return the open shard that holds a sample, and the sample's number in it."""
+        shard = int(self._starts[1:-1].searchsorted(number, "right"))
+        return self._open([shard])[0], number - int(self._starts[shard])
+
+    def gather(self, numbers: Numbers) -> dict[str, Any]:
+        """Return the batch of the samples `numbers` (n,): field name to values.
+
+        Raises:
+            RemoteError, DamagedError: a shard cannot be had, or cannot be read.
+        """
+        parts = by_part(numbers, self._starts)
+        shards = [shard for shard, _ in parts] or [0]
+        opened = self._open(shards)
+        starts = starts_of([self._entries[shard].samples for shard in shards])
+        own = np.empty_like(numbers)
+        for start, (shard, at) in zip(starts.tolist(), parts, strict=False):
+            own[at] = numbers[at] - self._starts[shard] + start
+        names = opened[0].readers
+        return gathered({name: JoinedReader([each.readers[name] for each in opened], starts) for name in names}, own)
+
+    def _open(self, wanted: Sequence[int]) -> list[Opened]:
+        """Return some shards; those that are missing are fetched at once."""
+        with self._lock:
+            missing = [shard for shard in wanted if shard not in self._opened]
+            lease = self._mirror.fetch_shards(self._manifest, [self._entries[i] for i in missing]) if missing else None
+            for shard in missing:
+                entry = self._entries[shard]
+                alone = msgspec.structs.replace(
+                    self._manifest, shards=(entry,), samples=entry.samples, splits=msgspec.UNSET
+                )
+                self._opened[shard] = Opened(self._mirror.folder, alone, self._fields, lease, self._extras)
+            return [self._opened[shard] for shard in wanted]
