@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -21,7 +19,7 @@ from packer.cli.options import (
 )
 from packer.cli.progress import progress
 from packer.cli.summary import split_lines
-from packer.cli.tables import counted
+from packer.cli.text import counted
 from packer.convert import ConvertOptions
 from packer.format.manifest import kept_splits
 
@@ -36,9 +34,7 @@ _log = logging.getLogger(__name__)
 @shard_size_option
 @workers_option
 @log_options
-def append(
-    dataset: Path, sources: tuple[str, ...], options: ConvertOptions, splits: dict[str, str], **packing: Any
-) -> None:
+def append(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> None:
     """Pack more samples, as new shards after those of DATASET. A SOURCE may be another packed dataset.
 
     The new samples need the fields of the dataset, and are stored with its codecs: give the options that it was
@@ -52,8 +48,7 @@ def append(
     $ packer append scans.packed other.packed
     """
     with dataset_first("packer append DATASET [FIELD=]SOURCE..."), progress("appending") as shown:
-        hooks = {"looking": shown.look, "planned": shown.begin, "resumed": shown.resume, "progress": shown.advance}
-        report = run(dataset, list(sources), replace(options, splits=splits or None, **packing), **hooks)
+        report = run(dataset, list(sources), options, **shown.hooks)
     if not is_quiet():
         more = counted(report.added, "sample")
         out = f", {report.rejected[0].file} and others left out" if report.rejected else ""

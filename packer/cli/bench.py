@@ -12,8 +12,7 @@ import msgspec
 
 from packer.cli.logs import log_options
 from packer.cli.progress import progress
-from packer.cli.tables import counted, indented, printable, table, terminal_width
-from packer.cli.units import size_text
+from packer.cli.text import counted, indented, printable, size_text, table, terminal_width
 from packer.errors import UsageError
 from packer.format import manifest as manifests
 

@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 from packer.cli.machine import machine_of
-from packer.cli.tables import counted
-from packer.cli.units import size_text
+from packer.cli.text import counted, size_text
 from packer.errors import DatasetError, PackerError
 from packer.sources.base import Looking
 from packer.warm import can_drop, disk_bytes, drop_files

@@ -10,8 +10,7 @@ from packer.cli.logs import log_options
 from packer.cli.options import source_options, sources_argument
 from packer.cli.progress import open_shown, progress
 from packer.cli.summary import shape_text
-from packer.cli.tables import counted, indented, shortened, table, terminal_width
-from packer.cli.units import size_text
+from packer.cli.text import counted, indented, shortened, size_text, table, terminal_width
 from packer.codec_report import FieldReport, codec_report
 from packer.convert import ConvertOptions, guard
 from packer.packing.framing import LEAST_RECORD, LEAST_SHARE

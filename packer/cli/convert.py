@@ -9,7 +9,6 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -25,8 +24,7 @@ from packer.cli.options import (
     workers_option,
 )
 from packer.cli.progress import progress
-from packer.cli.tables import counted
-from packer.cli.units import size_text
+from packer.cli.text import counted, size_text
 from packer.convert import ConvertOptions, Report
 from packer.errors import SourceError, UsageError
 from packer.format.manifest import SHARD_FOLDER, UNFINISHED
@@ -47,9 +45,7 @@ _log = logging.getLogger(__name__)
 @go_on_option
 @click.option("--dry-run", is_flag=True, help="Say what would be made, as `packer plan` does, and make nothing.")
 @log_options
-def convert(
-    sources: tuple[str, ...], out: str, options: ConvertOptions, scheduler: str | None, dry_run: bool, **running: Any
-) -> None:
+def convert(sources: tuple[str, ...], out: str, options: ConvertOptions, scheduler: str | None, dry_run: bool) -> None:
     """Pack images, point clouds or HDF5 files into the dataset OUT.
 
     A SOURCE is a folder, a file, or a quoted pattern such as 'clouds/*.ply'; LMDB folders of BasicSR, .npy and .npz
@@ -65,7 +61,6 @@ def convert(
     $ packer convert train.h5 train.packed --field x=/data --field y=/label
     """
     check_out(sources, out)
-    options = replace(options, **running)
     if dry_run:
         from packer.cli.plan import show_plan
         from packer.convert import check_place
@@ -107,7 +102,7 @@ def _convert(sources: tuple[str, ...], out: str, options: ConvertOptions) -> Rep
         shown.resume(samples, nbytes)
 
     with progress() as shown:
-        hooks = {"looking": shown.look, "planned": planned, "resumed": resumed, "progress": shown.advance}
+        hooks = {**shown.hooks, "planned": planned, "resumed": resumed}
         return conversion.convert(list(sources), out, options, **hooks)
 
 

@@ -11,8 +11,7 @@ import click
 
 from packer.cli.logs import log_options
 from packer.cli.machine import Machine, machine_of
-from packer.cli.tables import counted, indented, printable, terminal_width
-from packer.cli.units import size_text
+from packer.cli.text import counted, indented, printable, size_text, terminal_width
 from packer.codecs.compiled import number_of
 from packer.format import manifest as manifests
 from packer.format.manifest import Manifest

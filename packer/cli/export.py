@@ -9,8 +9,7 @@ import click
 
 from packer.cli.logs import is_quiet, log_options
 from packer.cli.progress import progress
-from packer.cli.tables import counted
-from packer.cli.units import size_text, time_text
+from packer.cli.text import counted, size_text, time_text
 from packer.export import KINDS, VALUES
 from packer.export import export as run
 from packer.format import manifest as manifests

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from packer.cli.tables import printable
+from packer.cli.text import printable
 from packer.errors import PackerError
 
 if TYPE_CHECKING:

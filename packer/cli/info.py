@@ -14,8 +14,7 @@ import msgspec
 
 from packer.cli.logs import log_options
 from packer.cli.summary import field_table
-from packer.cli.tables import counted, indented, listing, terminal_width
-from packer.cli.units import size_text
+from packer.cli.text import counted, indented, listing, size_text, terminal_width
 from packer.codecs.configs import codec_name
 from packer.errors import DamagedError, first_few
 from packer.format import manifest as manifests

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 import packer
-from packer.cli.tables import printable
+from packer.cli.text import printable
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from packer.cli.logs import is_quiet, log_options
 from packer.cli.options import overwrite_option
 from packer.cli.progress import progress
 from packer.cli.summary import split_lines
-from packer.cli.tables import counted
+from packer.cli.text import counted
 from packer.format import manifest as manifests
 from packer.merge import merge as run
 

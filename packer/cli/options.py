@@ -9,18 +9,26 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from packer.cli.units import size
-
-if TYPE_CHECKING:
-    from packer.sources.opening import SourceOptions
-
+from packer.cli.text import parse_size
 
 Command = Callable[..., Any]
+Option = Callable[[Command], Command]
+
+#: Paths that a shell is told of after FIELD=.
+_MOST = 1000
+
+
+def size(text: str) -> int:
+    """Parse a size as the type of an option."""
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def _pairs(form: str) -> Callable[[click.Context, click.Parameter, Sequence[str]], dict[str, str]]:
@@ -40,32 +48,30 @@ def _pairs(form: str) -> Callable[[click.Context, click.Parameter, Sequence[str]
     return mapping
 
 
+def _choice(flag: str, values: str, help: str, default: str | None = None) -> Option:
+    return click.option(flag, type=click.Choice(values.split("|")), default=default, show_default=True, help=help)
+
+
+def _number(flag: str, least: int, help: str) -> Option:
+    return click.option(flag, type=click.IntRange(min=least), help=help)
+
+
+def _several(*names: str, metavar: str, help: str) -> Option:
+    """Return an option that may be repeated; one of the form `NAME=VALUE` gives a mapping."""
+    callback = _pairs(metavar) if "=" in metavar else None
+    return click.option(*names, multiple=True, metavar=metavar, callback=callback, help=help)
+
+
 #: By the names that the attributes of SourceOptions have.
 _SOURCE = (
-    click.option("--mode", type=click.Choice(["gray", "rgb", "rgba"]), help="Images: convert all to this."),
-    click.option(
-        "--palette",
-        type=click.Choice(["colour", "index"]),
-        default="colour",
-        show_default=True,
-        help="Images with a palette: pack their colours, or the indices.",
-    ),
-    click.option("--max-pixels", type=click.IntRange(min=1), help="Images: refuse larger ones."),
-    click.option(
-        "--patch", type=click.IntRange(min=1), help="Images: cut squares of this many pixels from the largest field."
-    ),
-    click.option(
-        "--stride", type=click.IntRange(min=1), help="Images: pixels from one square to the next.  [default: --patch]"
-    ),
-    click.option(
-        "--downscale", type=click.IntRange(min=2), help="Images: make a field lr, this many times smaller, by bicubic."
-    ),
-    click.option(
-        "--kernel",
-        type=click.Choice(["pillow", "matlab"]),
-        default="pillow",
-        show_default=True,
-        help="--downscale: which bicubic; papers on super-resolution use MATLAB's.",
+    _choice("--mode", "gray|rgb|rgba", "Images: convert all to this."),
+    _choice("--palette", "colour|index", "Images with a palette: pack their colours, or the indices.", "colour"),
+    _number("--max-pixels", 1, "Images: refuse larger ones."),
+    _number("--patch", 1, "Images: cut squares of this many pixels from the largest field."),
+    _number("--stride", 1, "Images: pixels from one square to the next.  [default: --patch]"),
+    _number("--downscale", 2, "Images: make a field lr, this many times smaller, by bicubic."),
+    _choice(
+        "--kernel", "pillow|matlab", "--downscale: which bicubic; papers on super-resolution use MATLAB's.", "pillow"
     ),
     click.option(
         "--list",
@@ -81,24 +87,17 @@ _SOURCE = (
         metavar="same|common|all|A,B",
         help="PLY: which fields to take if the files differ in them.",
     ),
-    click.option(
-        "--cast",
-        multiple=True,
-        metavar="FIELD=DTYPE",
-        callback=_pairs("FIELD=DTYPE"),
-        help="PLY: convert a field, as in xyz=float32.",
-    ),
+    _several("--cast", metavar="FIELD=DTYPE", help="PLY: convert a field, as in xyz=float32."),
     click.option(
         "--triangulate",
         is_flag=True,
         help="PLY: make polygons into triangles, a fan from the first corner of each face.",
     ),
-    click.option(
+    _choice(
         "--group",
-        type=click.Choice(["numbered", "none"]),
-        default="numbered",
-        show_default=True,
-        help="PLY: make one field of numbered properties (rot of rot_0 to rot_3), or a field of each.",
+        "numbered|none",
+        "PLY: make one field of numbered properties (rot of rot_0 to rot_3), or a field of each.",
+        "numbered",
     ),
     click.option(
         "--columns",
@@ -106,20 +105,11 @@ _SOURCE = (
         help="Clouds without a header (.bin, .txt, .xyz, .pts): names and types of their columns, such as "
         "x,y,z,intensity:float32 or x,y,z:float32,r,g,b:uint8.",
     ),
-    click.option(
-        "--label",
-        type=click.Choice(["folder"]),
-        help="Make a field label, the number of the first folder that a file lies in, as in cat/1.png.",
+    _choice(
+        "--label", "folder", "Make a field label, the number of the first folder that a file lies in, as in cat/1.png."
     ),
-    click.option(
-        "--field",
-        "pick",
-        multiple=True,
-        metavar="NAME=/PATH",
-        callback=_pairs("NAME=/PATH"),
-        help="HDF5: take this dataset, under this name.",
-    ),
-    click.option("--skip", multiple=True, metavar="FIELD", help="HDF5: leave out a field, dataset or group."),
+    _several("--field", "pick", metavar="NAME=/PATH", help="HDF5: take this dataset, under this name."),
+    _several("--skip", metavar="FIELD", help="HDF5: leave out a field, dataset or group."),
     click.option(
         "--axis", type=int, default=0, show_default=True, help="HDF5: number of the axis that counts samples."
     ),
@@ -129,29 +119,25 @@ _SOURCE = (
         help="What one sample is made from; PATTERN as in /data/*.  [default: rows of HDF5 and npy, files of images "
         "and PLY]",
     ),
-    click.option(
+    _several(
         "--attr",
         "attrs",
-        multiple=True,
         metavar="NAME",
         help="HDF5: make a field of this attribute of each file, dataset or group that is a sample.",
     ),
-    click.option(
+    _several(
         "--once",
-        multiple=True,
         metavar="PATH",
         help="HDF5: keep this dataset once, as ds.constants: it is the same for all samples, as a grid is.",
     ),
-    click.option(
+    _several(
         "--sparse",
-        multiple=True,
         metavar="PATH",
         help="HDF5: pack rows of this sparse matrix (data, indices, indptr), as X.indices and X.data.",
     ),
-    click.option(
+    _several(
         "--image",
         "images",
-        multiple=True,
         metavar="FIELD",
         help="HDF5 and npy: take the arrays of this field for pictures, (H, W) or (H, W, C).",
     ),
@@ -164,6 +150,53 @@ _SOURCE = (
     ),
 )
 
+# From here on by the names that the attributes of ConvertOptions have.
+_BAD = (
+    _choice("--on-error", "stop|skip", "Stop at the first bad file or sample, or leave it out.", "stop"),
+    click.option(
+        "--read-timeout",
+        "read_seconds",
+        type=click.FloatRange(min=0),
+        default=600.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="A sample whose reading takes longer is bad; 0 for no limit.",
+    ),
+    click.option(
+        "--read-memory",
+        "read_bytes",
+        type=size,
+        metavar="SIZE",
+        help="A sample whose reading takes more memory is bad; 0 for no limit.  [default: an eighth of the machine's, "
+        "1GiB at least]",
+    ),
+)
+map_size_option = click.option(
+    "--map-size", "map_limit", type=size, help="The LMDB map of a shard may not get larger than this."
+)
+split_option = click.option(
+    "--split",
+    "splits",
+    multiple=True,
+    metavar="NAME=FRACTION|@FILE|PATTERN",
+    callback=_pairs("NAME=FRACTION, NAME=@FILE or NAME=PATTERN"),
+    help="A split of the samples: a fraction such as 0.9, a file with a name a line, or a pattern over names.",
+)
+shard_size_option = click.option("--shard-size", type=size, help="Raw bytes of a shard, about, such as 1GiB.")
+overwrite_option = click.option(
+    "--overwrite", is_flag=True, help="Replace a dataset that is there, once the new one is done."
+)
+go_on_option = click.option(
+    "--go-on",
+    is_flag=True,
+    help="Go on with what is unfinished although --on-error, --map-size or a limit of reading has changed, if the "
+    "finished shards would be the same.",
+)
+workers_option = click.option(
+    "--workers",
+    type=click.IntRange(min=0),
+    help="Processes; 0 packs in this one, without limits for reading.  [default: as many as processors]",
+)
 _PACKING = (
     click.option(
         "--codec",
@@ -179,116 +212,52 @@ _PACKING = (
         type=size,
         help="Raw bytes of a shard, about, such as 1GiB.  [default: 16 shards of 16 MiB to 1 GiB]",
     ),
-    click.option("--map-size", type=size, help="The LMDB map of a shard may not get larger than this."),
+    map_size_option,
+    split_option,
 )
 
-_BAD = (
-    click.option(
-        "--on-error",
-        type=click.Choice(["stop", "skip"]),
-        default="stop",
-        show_default=True,
-        help="Stop at the first bad file or sample, or leave it out.",
-    ),
-    click.option(
-        "--read-timeout",
-        type=click.FloatRange(min=0),
-        default=600.0,
-        show_default=True,
-        metavar="SECONDS",
-        help="A sample whose reading takes longer is bad; 0 for no limit.",
-    ),
-    click.option(
-        "--read-memory",
-        type=size,
-        metavar="SIZE",
-        help="A sample whose reading takes more memory is bad; 0 for no limit.  [default: an eighth of the machine's, "
-        "1GiB at least]",
-    ),
-)
-
-
-overwrite_option = click.option(
-    "--overwrite", is_flag=True, help="Replace a dataset that is there, once the new one is done."
-)
-go_on_option = click.option(
-    "--go-on",
-    is_flag=True,
-    help="Go on with what is unfinished although --on-error, --map-size or a limit of reading has changed, if the "
-    "finished shards would be the same.",
-)
-workers_option = click.option(
-    "--workers",
-    type=click.IntRange(min=0),
-    help="Processes; 0 packs in this one, without limits for reading.  [default: as many as processors]",
-)
-split_option = click.option(
-    "--split",
-    "splits",
-    multiple=True,
-    metavar="NAME=FRACTION|@FILE|PATTERN",
-    callback=_pairs("NAME=FRACTION, NAME=@FILE or NAME=PATTERN"),
-    help="A split of the samples: a fraction such as 0.9, a file with a name a line, or a pattern over names.",
-)
-shard_size_option = click.option("--shard-size", type=size, help="Raw bytes of a shard, about, such as 1GiB.")
-#: Paths that a shell is told of after FIELD=.
-_MOST = 1000
+dataset_argument = click.argument("dataset", type=click.Path(path_type=Path))
 
 
 def conversion_options(command: Command) -> Command:
-    """Add what sources and packing are told; the command gets it as `options`, a ConvertOptions."""
-
-    @functools.wraps(command)
-    def with_options(
-        codec: Sequence[str], shard_size: int | None, map_size: int | None, splits: Any, **given: Any
-    ) -> Any:
-        from packer.convert import ConvertOptions
-
-        options = ConvertOptions(
-            codec=",".join(codec) or "auto",
-            shard_size=shard_size,
-            map_limit=map_size,
-            splits=splits or None,
-            source=_source_options(given),
-            **_bad_options(given),
-        )
-        return command(options=options, **given)
-
-    for option in reversed((*_PACKING, split_option, *_BAD, *_SOURCE)):
-        option(with_options)
-    return with_options
+    """Add what sources and packing are told; the command gets it as `collected` makes it."""
+    return _with(command, (*_PACKING, *_BAD, *_SOURCE))
 
 
 def source_options(command: Command) -> Command:
-    """Add what sources alone are told; the command gets it as `options`, a ConvertOptions."""
+    """Add what sources alone are told; the command gets it as `collected` makes it."""
+    return _with(command, (*_BAD, *_SOURCE))
+
+
+def _with(command: Command, options: Sequence[Option]) -> Command:
+    command = collected(command)
+    for option in reversed(options):
+        option(command)
+    return command
+
+
+def collected(command: Command) -> Command:
+    """Give a command one `options`, a ConvertOptions, instead of all options that are among its attributes."""
 
     @functools.wraps(command)
     def with_options(**given: Any) -> Any:
         from packer.convert import ConvertOptions
+        from packer.sources.opening import SourceOptions
 
-        options = ConvertOptions(source=_source_options(given), **_bad_options(given))
-        return command(options=options, **given)
+        def taken(options: Any) -> dict[str, Any]:
+            return {held.name: given.pop(held.name) for held in fields(options) if held.name in given}
 
-    for option in reversed((*_BAD, *_SOURCE)):
-        option(with_options)
+        source = SourceOptions(**taken(SourceOptions))
+        told = taken(ConvertOptions)
+        if "codec" in told:
+            told["codec"] = ",".join(told["codec"]) or "auto"
+        if told.get("read_bytes", 0) is None:
+            del told["read_bytes"]  # what is usual depends on the machine
+        for name in {"splits", "read_seconds", "read_bytes"} & told.keys():
+            told[name] = told[name] or None
+        return command(options=ConvertOptions(source=source, **told), **given)
+
     return with_options
-
-
-def _bad_options(given: dict[str, Any]) -> dict[str, Any]:
-    """Take what is bad, and what then, out of `given`."""
-    memory = given.pop("read_memory")
-    return {
-        "on_error": given.pop("on_error"),
-        "read_seconds": given.pop("read_timeout") or None,
-        **({} if memory is None else {"read_bytes": memory or None}),
-    }
-
-
-def _source_options(given: dict[str, Any]) -> SourceOptions:
-    """Take what concerns the sources out of `given`, where options have the names of their attributes."""
-    from packer.sources.opening import SourceOptions
-
-    return SourceOptions(**{held.name: given.pop(held.name) for held in fields(SourceOptions)})
 
 
 def sources_argument(command: Command) -> Command:

@@ -15,8 +15,7 @@ from packer.cli.logs import log_options
 from packer.cli.options import conversion_options, sources_argument
 from packer.cli.progress import progress
 from packer.cli.summary import shape_text
-from packer.cli.tables import counted, indented, listing, table, terminal_width
-from packer.cli.units import size_text, time_text
+from packer.cli.text import counted, indented, listing, size_text, table, terminal_width, time_text
 from packer.codecs.configs import codec_name
 from packer.convert import ConvertOptions, guard, open_source, planned_splits, processors
 from packer.format.manifest import Splits
@@ -38,7 +37,7 @@ _RIGHT = ("raw", "stored", "ratio")
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with exact bytes.")
 @log_options
-def plan(sources: tuple[str, ...], options: ConvertOptions, workers: int | None, as_json: bool) -> None:
+def plan(sources: tuple[str, ...], options: ConvertOptions, as_json: bool) -> None:
     """Say what convert would make, how large that is and how long it takes, before anything is written.
 
     Reads the headers of all files, and some samples to see how well and how fast they are packed. Takes the options
@@ -48,7 +47,7 @@ def plan(sources: tuple[str, ...], options: ConvertOptions, workers: int | None,
     $ packer plan lr=DIV2K/LR_x4 hr=DIV2K/HR
     $ packer plan scans/ --codec zstd --json
     """
-    show_plan(sources, replace(options, workers=workers), Path.cwd() / "out", as_json)
+    show_plan(sources, options, Path.cwd() / "out", as_json)
 
 
 def show_plan(sources: tuple[str, ...], options: ConvertOptions, out: Path, as_json: bool) -> None:

@@ -16,10 +16,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from packer.cli import logs
-from packer.cli.units import size_text, time_text
+from packer.cli.text import size_text, time_text
 from packer.sources.base import FETCHING, UPLOADING
 
 if TYPE_CHECKING:
@@ -37,9 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class Progress:
-    """Shows nothing. A context manager: what the others show is taken away at the end of the block.
-
-    `look`, `begin`, `resume` and `advance` are the hooks of `ConvertOptions`.
+    """Knows how far a command is, and shows nothing. A context manager: what others show is taken away at its end.
 
     Args:
         verb: what is being done once all is planned.
@@ -47,9 +45,16 @@ class Progress:
     """
 
     def __init__(self, verb: str = "packing", unit: str = "samples") -> None:
-        self._verb = verb
-        self._in_bytes = unit == "bytes"
-        self._opened = time.monotonic()
+        self._verb, self._counts_bytes = verb, unit == "bytes"
+        self._opened = self._began = self._shown = time.monotonic()
+        self._what, self._in_bytes, self._works = "", False, False
+        self._done, self._before, self._bytes = 0, 0, 0  # `before` is what an earlier run has done
+        self._total: int | None = None
+
+    @property
+    def hooks(self) -> dict[str, Any]:
+        """Those of `ConvertOptions`."""
+        return {"looking": self.look, "planned": self.begin, "resumed": self.resume, "progress": self.advance}
 
     def look(self, what: str, done: int, total: int | None) -> None:
         """Learn that what is done before the work, or after it, is at `what`, and how far.
@@ -58,6 +63,10 @@ class Progress:
             what: what is being done, such as `reading headers`; fetching and uploading are counted in bytes.
             total: None while nobody knows it.
         """
+        if what != self._what or done < self._done:
+            self._step(what, what in (FETCHING, UPLOADING))
+        self._works, self._done, self._total = False, done, total
+        self._show()
 
     def begin(self, prepared: Prepared) -> None:
         """Learn how much there is to pack."""
@@ -65,12 +74,34 @@ class Progress:
 
     def start(self, total: int) -> None:
         """Learn how much there is to do, in the unit."""
+        self._step(self._verb, self._counts_bytes)
+        self._works, self._total = True, total
+        self._show()
 
     def resume(self, samples: int, nbytes: int) -> None:
         """Learn how much an earlier run has done."""
+        self._done = self._before = nbytes if self._counts_bytes else samples
 
     def advance(self, samples: int, nbytes: int) -> None:
         """Learn how much more is done."""
+        self._done += nbytes if self._counts_bytes else samples
+        self._bytes += nbytes
+        self._show()
+
+    def _step(self, what: str, in_bytes: bool) -> None:
+        """Begin something else."""
+        self._what, self._in_bytes, self._began = what, in_bytes, time.monotonic()
+        self._done = self._before = self._bytes = 0
+
+    def _show(self) -> None:
+        """Show what is known now."""
+
+    def _amount(self, count: int) -> str:
+        return size_text(count) if self._in_bytes else f"{count:,}"
+
+    @property
+    def _rate(self) -> str:
+        return f"{size_text(self._bytes / max(time.monotonic() - self._began, 1e-9))}/s"
 
     def __enter__(self) -> Progress:
         return self
@@ -82,55 +113,27 @@ class Progress:
 class LineProgress(Progress):
     """Writes a line a minute: how much is done, rate, time left."""
 
-    def __init__(self, verb: str = "packing", unit: str = "samples") -> None:
-        super().__init__(verb, unit)
-        self._done = self._bytes = self._resumed = 0
-        self._told = self._step_began = self._opened
-        self._step = ("", 0)
+    def _step(self, what: str, in_bytes: bool) -> None:
+        super()._step(what, in_bytes)
+        if what == self._verb:
+            self._shown = self._began
 
-    def look(self, what: str, done: int, total: int | None) -> None:
+    def _show(self) -> None:
         now = time.monotonic()
-        if what != self._step[0] or done < self._step[1]:
-            self._step_began = now
-        self._step = (what, done)
-        if now - self._told >= _LINE:
-            self._told = now
-            amount = _amount(what, done)
-            logged = (
-                f"{amount} so far"
-                if total is None
-                else f"{amount} of {_amount(what, total)} ({done / max(total, 1):.0%})"
-            )
-            seconds = now - self._step_began
-            left = f", {time_text(seconds * (total - done) / done)} left" if total and done and seconds else ""
-            _log.info("%s: %s", what, logged + left)
-
-    def start(self, total: int) -> None:
-        self._total = total
-        self._began = self._told = time.monotonic()
-
-    def resume(self, samples: int, nbytes: int) -> None:
-        self._resumed = nbytes if self._in_bytes else samples
-        self._done += self._resumed
-
-    def advance(self, samples: int, nbytes: int) -> None:
-        self._done += nbytes if self._in_bytes else samples
-        self._bytes += nbytes
-        now = time.monotonic()
-        if now - self._told >= _LINE:
-            self._told = now
-            _log.info("%s: %s", self._verb, self._line(now - self._began))
-
-    def _line(self, seconds: float) -> str:
-        new = self._done - self._resumed
-        left = seconds * (self._total - self._done) / new if new else 0.0
-        share = f"{self._done / self._total:.0%}" if self._total else "100%"
-        rate = f"{size_text(self._bytes / seconds)}/s"
-        if self._in_bytes:
-            amount = f"{size_text(self._done)} of {size_text(self._total)}"
-        else:
-            amount = f"{self._done:,} of {self._total:,} samples"
-        return f"{amount} ({share}), {rate}, {time_text(left)} left"
+        if now - self._shown < _LINE:
+            return
+        self._shown = now
+        if self._total is None:
+            _log.info("%s: %s so far", self._what, self._amount(self._done))
+            return
+        unit = " samples" if self._works and not self._in_bytes else ""
+        share = self._done / self._total if self._total else 1.0
+        line = f"{self._amount(self._done)} of {self._amount(self._total)}{unit} ({share:.0%})"
+        if self._works:
+            line += f", {self._rate}"
+        if new := self._done - self._before:
+            line += f", {time_text((now - self._began) * (self._total - self._done) / new)} left"
+        _log.info("%s: %s", self._what, line)
 
 
 class BarProgress(Progress):
@@ -154,50 +157,32 @@ class BarProgress(Progress):
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        self._task = self._bar.add_task("", total=None, amount="", visible=False)
-        self._step = ("", 0)
-        self._drawn = self._began = 0.0
-        self._bytes = 0
+        self._task = self._bar.add_task("", total=None, amount="")
+        self._shown = 0.0
 
-    def look(self, what: str, done: int, total: int | None) -> None:
-        if what != self._step[0] or done < self._step[1]:
-            self._bar.reset(self._task, description=what)
-        self._step = (what, done)
-        if time.monotonic() - self._opened >= _SHORT:
-            self._bar.update(self._task, completed=done, total=total, amount=_amount(what, done), visible=True)
-            self._draw()
-
-    def start(self, total: int) -> None:
-        self._began = time.monotonic()
-        self._bar.reset(self._task, description=self._verb, total=total, amount="", visible=True)
-        self._draw()
+    def _step(self, what: str, in_bytes: bool) -> None:
+        super()._step(what, in_bytes)
+        self._bar.reset(self._task, description=what, amount="")
 
     def resume(self, samples: int, nbytes: int) -> None:
-        # Not `advance`: what was done before tells nothing about the rate.
-        self._bar.reset(self._task, completed=nbytes if self._in_bytes else samples)
+        super().resume(samples, nbytes)
+        # Not `update`: what was done before tells nothing about the rate.
+        self._bar.reset(self._task, completed=self._done)
 
-    def advance(self, samples: int, nbytes: int) -> None:
-        self._bytes += nbytes
-        rate = size_text(self._bytes / max(time.monotonic() - self._began, 1e-9))
-        more = nbytes if self._in_bytes else samples
-        self._bar.update(self._task, advance=more, amount=f"{size_text(self._bytes)}, {rate}/s")
-        self._draw()
-
-    def _draw(self) -> None:
+    def _show(self) -> None:
         now = time.monotonic()
-        if now - self._drawn >= _REDRAW:
-            self._drawn = now
-            logs.before_line = self._bar.stop  # a line of the log takes the bar away, the next drawing brings it back
-            self._bar.start()
-            self._bar.refresh()
+        if now - self._shown < _REDRAW or (not self._works and now - self._opened < _SHORT):
+            return
+        self._shown = now
+        amount = f"{size_text(self._bytes)}, {self._rate}" if self._works else self._amount(self._done)
+        self._bar.update(self._task, completed=self._done, total=self._total, amount=amount)
+        logs.before_line = self._bar.stop  # a line of the log takes the bar away, the next drawing brings it back
+        self._bar.start()
+        self._bar.refresh()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._bar.stop()
         logs.before_line = logs.nothing_drawn
-
-
-def _amount(what: str, done: int) -> str:
-    return size_text(done) if what in (FETCHING, UPLOADING) else f"{done:,}"
 
 
 def open_shown(sources: Sequence[str], options: ConvertOptions) -> Source:

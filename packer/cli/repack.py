@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from packer.cli.logs import is_quiet, log_options
-from packer.cli.options import go_on_option, overwrite_option, shard_size_option, workers_option
+from packer.cli.options import (
+    collected,
+    go_on_option,
+    map_size_option,
+    overwrite_option,
+    shard_size_option,
+    workers_option,
+)
 from packer.cli.progress import progress
 from packer.cli.summary import summary
-from packer.cli.units import size
 from packer.convert import ConvertOptions
 from packer.repack import repack as run
 
@@ -21,28 +26,20 @@ from packer.repack import repack as run
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option(
     "--codec",
+    "codecs",
     multiple=True,
     metavar="[FIELD=]CODEC",
     help="As for convert; fields that are not named keep theirs.",
 )
 @shard_size_option
-@click.option("--map-size", type=size, help="The LMDB map of a shard may not get larger than this.")
+@map_size_option
 @click.option("--shuffle", type=click.IntRange(min=0), metavar="SEED", help="Put the samples into a random order.")
 @workers_option
 @overwrite_option
 @go_on_option
+@collected
 @log_options
-def repack(
-    dataset: Path,
-    out: Path,
-    codec: Sequence[str],
-    shard_size: int | None,
-    map_size: int | None,
-    shuffle: int | None,
-    workers: int | None,
-    overwrite: bool,
-    go_on: bool,
-) -> None:
+def repack(dataset: Path, out: Path, options: ConvertOptions, codecs: tuple[str, ...], shuffle: int | None) -> None:
     """Pack the samples of DATASET into OUT, with another codec, size of shards, or order.
 
     Names, kinds of fields and what is known of the origin stay. Every checksum is compared on the way: damage is
@@ -53,17 +50,6 @@ def repack(
     $ packer repack rows.packed shuffled.packed --shuffle 7 --shard-size 256MiB
     """
     with progress("repacking") as shown:
-        options = ConvertOptions(
-            shard_size=shard_size,
-            map_limit=map_size,
-            workers=workers,
-            overwrite=overwrite,
-            go_on=go_on,
-            looking=shown.look,
-            planned=shown.begin,
-            resumed=shown.resume,
-            progress=shown.advance,
-        )
-        report = run(dataset, out, options, codec=",".join(codec) or None, seed=shuffle)
+        report = run(dataset, out, options, codec=",".join(codecs) or None, seed=shuffle, **shown.hooks)
     if not is_quiet():
         click.echo("\n".join(summary(report)))

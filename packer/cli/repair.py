@@ -13,7 +13,7 @@ from packer import repair as repairing
 from packer.cli.logs import is_quiet, log_options
 from packer.cli.options import dataset_first, more_sources_argument, source_options
 from packer.cli.progress import open_shown, progress
-from packer.cli.tables import counted
+from packer.cli.text import counted
 from packer.convert import ConvertOptions, processors
 from packer.format.manifest import CONSTANTS_FILE, REJECTED_FILE, SHARD_FOLDER, ShardEntry
 from packer.repair import RepairReport

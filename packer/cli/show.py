@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packer.cli.logs import is_quiet, log_options
+from packer.cli.options import size
 from packer.cli.progress import progress
-from packer.cli.tables import counted
-from packer.cli.units import size
+from packer.cli.text import counted
 
 if TYPE_CHECKING:
     from packer.cli.show_views import Sample

@@ -34,8 +34,7 @@ from packer.cli.show_views import (
     views,
 )
 from packer.cli.summary import ratio_text, shape_text
-from packer.cli.tables import counted
-from packer.cli.units import size_text
+from packer.cli.text import counted, size_text
 from packer.codecs.configs import codec_name
 from packer.format.manifest import Manifest, kept_splits
 from packer.format.schema import Field, FieldSpec

@@ -23,7 +23,7 @@ from packer.cli.show_views import (
     value_text,
     views,
 )
-from packer.cli.tables import printable, shortened
+from packer.cli.text import printable, shortened
 from packer.errors import UsageError
 from packer.format.schema import FieldSpec
 

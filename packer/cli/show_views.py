@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.cli.tables import counted
+from packer.cli.text import counted
 from packer.format.schema import FieldSpec
 
 Kind = Literal["image", "clip", "cloud", "curves", "grid", "text", "value"]

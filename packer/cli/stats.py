@@ -9,7 +9,7 @@ import click
 
 from packer.cli.logs import log_options
 from packer.cli.progress import progress
-from packer.cli.tables import indented, table, terminal_width
+from packer.cli.text import indented, table, terminal_width
 from packer.format import manifest as manifests
 from packer.format.manifest import FieldStats, Manifest, ValueStats
 from packer.stats import kept_statistics, statistics

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from packer.cli.tables import counted, printable, table, terminal_width
-from packer.cli.units import size_text, time_text
+from packer.cli.text import counted, printable, size_text, table, terminal_width, time_text
 from packer.codecs.configs import codec_name
 from packer.convert import Report
 from packer.format.manifest import ColumnTotals, Manifest, kept_splits

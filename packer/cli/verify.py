@@ -15,8 +15,7 @@ from packer.checking.shard_check import Damage
 from packer.cli.logs import log_options
 from packer.cli.options import dataset_first, more_sources_argument, source_options
 from packer.cli.progress import open_shown, progress
-from packer.cli.tables import counted, indented, printable
-from packer.cli.units import size_text
+from packer.cli.text import counted, indented, printable, size_text
 from packer.convert import ConvertOptions, processors
 from packer.format import manifest as manifests
 from packer.remote.mirror import whole

@@ -11,7 +11,7 @@ from packer import warm as warming
 from packer.cli.logs import log_options
 from packer.cli.machine import memory_of
 from packer.cli.progress import progress
-from packer.cli.units import size_text
+from packer.cli.text import size_text
 from packer.errors import UsageError
 from packer.format import manifest as manifests
 from packer.remote.mirror import Mirror, whole

@@ -9,7 +9,7 @@ from PIL import Image
 
 from packer.checking.shard_check import Damage
 from packer.cli import progress
-from packer.cli.units import size_text
+from packer.cli.text import size_text
 from packer.cli.verify import damage_lines
 from packer.convert import convert
 from packer.verify import VerifyReport

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from packer.cli.units import size_text
+from packer.cli.text import size_text
 from packer.convert import convert
 
 

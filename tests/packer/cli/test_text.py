@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer.cli.tables import counted, listing, shortened, table, terminal_width
-from packer.cli.units import parse_size, size_text, time_text
+from packer.cli.text import counted, listing, parse_size, shortened, size_text, table, terminal_width, time_text
 
 
 @pytest.mark.parametrize(
