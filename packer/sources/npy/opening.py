@@ -12,7 +12,7 @@ import glob
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,10 @@ import msgspec
 from natsort import natsorted
 
 from packer.errors import SourceError, UsageError
-from packer.format.schema import FieldSpec
 from packer.sources.base import HEADERS, Looking, OnBad, not_looking, stop, watched
 from packer.sources.files import KIND_OF, Found, find, join, suffix_of
 from packer.sources.npy.array import Array, open_npy_file, open_npz_file
-from packer.sources.npy.source import RowSource, UnitSource
+from packer.sources.npy.source import NpySource
 from packer.sources.pairing import markers, pair, report_partners, share_out, stem
 from packer.sources.units import by_folder, folder_of, pattern_of, refuse_strays, unit_name
 
@@ -36,17 +35,22 @@ _FIELD = "x"
 
 #: The files of a sample, each with the name of its field, or none if they name their fields themselves.
 _Files = list[tuple[str, str]]
+#: What to do with samples of several kinds.
+_ADVICE = {
+    "files": "if a file is a field, leave out --samples files; if a folder is a sample, say `--samples folders`",
+    "folders": "name the fields that all have with quoted patterns, as in coord='scenes/*/coord.npy'",
+}
 
 
 def open_npy(
     inputs: Mapping[str, str], *, samples: str = "rows", on_bad: OnBad = stop, looking: Looking = not_looking
-) -> RowSource | UnitSource:
+) -> NpySource:
     """Return the arrays that `inputs` name.
 
     Args:
         inputs: a file, a folder or a glob pattern by field name; an empty name for files that name their fields.
         samples: what a sample is: `rows`: a row of each array; `files`: a file; `folders`: a folder.
-        on_bad: told of every file or folder that cannot be a sample; where it returns, it is left out.
+        on_bad: told of every file or folder that cannot be a sample; if it returns, that one is left out.
         looking: told how far reading headers is.
 
     Raises:
@@ -81,68 +85,80 @@ def _own_name(array: Array) -> str:
 
 def _row_kind(array: Array) -> str:
     """Return what a row of the array is, such as `float32 (3,)`."""
-    return f"{array.header.dtype.newbyteorder('=').name} {array.header.shape[1:]}"
+    return f"{array.native.name} {array.shape[1:]}"
 
 
-def _big_endian(fields: Mapping[str, Iterable[Array]]) -> list[str]:
-    return [
+def _source(
+    fields: Mapping[str, Sequence[Array]], unit: str, names: Sequence[str] | None, notes: Sequence[str]
+) -> NpySource:
+    """Return the source of rows that lie one after another: None for each axis in which the arrays differ."""
+    specs = []
+    for name, arrays in fields.items():
+        lengths = [set(axis) for axis in zip(*(array.shape[1:] for array in arrays), strict=True)]
+        shape = tuple(n.pop() if len(n) == 1 else None for n in lengths)
+        specs.append(msgspec.structs.replace(arrays[0].spec(name), shape=shape))
+    turned = [
         f"field {name}: big-endian in the file, stored little-endian; the values are the same"
         for name, arrays in fields.items()
-        if any(array.header.dtype.byteorder == ">" for array in arrays)
+        if any(array.dtype.byteorder == ">" for array in arrays)
     ]
+    held = {name: tuple(arrays) for name, arrays in fields.items()}
+    rows = sum(map(len, next(iter(held.values()))))
+    return NpySource(tuple(specs), held, unit, names, 0, rows, [*notes, *turned])
 
 
 # ---------------------------------------------------------------- rows
 
 
-def _open_rows(found: Mapping[str, Found]) -> RowSource:
+def _open_rows(found: Mapping[str, Found]) -> NpySource:
     """Return the rows of the arrays; the files of a named field are its parts, in natural order."""
-    fields: dict[str, tuple[Array, ...]] = {}
+    fields: dict[str, list[Array]] = {}
     notes: list[str] = []
     for name, some in found.items():
-        read = [_arrays(some.path(file)) for file in some.files]
-        arrays = [array for own, _ in read for array in own]
-        notes += [note for _, said in read for note in said]
+        arrays = []
+        for file in some.files:
+            own, said = _arrays(some.path(file))
+            arrays += own
+            notes += said
         if not arrays:
             raise SourceError("holds no array", some.path(some.files[0]))
         for array in arrays:
             array.check_rows()
         if name:
             fields[name] = _parts(name, arrays)
-        else:
-            _refuse_ambiguous(some.folder or ".", arrays)
-            _add_named_by_files(fields, arrays)
-    _check_lengths(fields)
-    notes += _big_endian(fields)
-    notes += [
+            continue
+        _refuse_ambiguous(some.folder or ".", arrays)
+        for array in arrays:
+            if (own_name := _own_name(array)) in fields:
+                unit = "files" if array.member else "folders"
+                raise UsageError(
+                    f"{fields[own_name][0].shown} and {array.shown} are both called {own_name!r}; if the {unit} are "
+                    f"the samples, say `--samples {unit}`, else name the arrays with FIELD=FILE"
+                )
+            fields[own_name] = [array]
+    lengths = {name: sum(map(len, arrays)) for name, arrays in fields.items()}
+    if len(set(lengths.values())) > 1:
+        listed = ", ".join(f"{name} has {length:,}" for name, length in list(lengths.items())[:_SHOWN])
+        raise SourceError(
+            f"arrays of one dataset have one number of rows, but {listed}; name those that belong together, with "
+            "FIELD=FILE for each, or say `--samples files` if a file is a sample, `--samples folders` if a folder is",
+            next(iter(fields.values()))[0].path,
+        )
+    parted = [
         f"field {name}: the rows of {len(arrays):,} files, one after another; `--samples files` makes each a sample"
         for name, arrays in fields.items()
         if arrays[1:]
     ]
-    files = dict.fromkeys(arrays[0].path for arrays in fields.values())
+    files = {arrays[0].path for arrays in fields.values()}
     if "" in found and len(files) > 1:
-        notes.append(
+        parted.append(
             f"each of the {len(files):,} files is a field, and a row of them all a sample; `--samples files` makes "
             "each file a sample, `--samples folders` each folder"
         )
-    specs = tuple(arrays[0].header.spec(name) for name, arrays in fields.items())
-    return RowSource(specs, fields, 0, _count(next(iter(fields.values()))), notes)
+    return _source(fields, "rows", None, [*notes, *parted])
 
 
-def _add_named_by_files(fields: dict[str, tuple[Array, ...]], arrays: Sequence[Array]) -> None:
-    """Add a field for each array, called as its file or its member; raises UsageError if there is one of that name."""
-    for array in arrays:
-        name = _own_name(array)
-        if name in fields:
-            unit = "files" if array.member else "folders"
-            raise UsageError(
-                f"{fields[name][0].shown} and {array.shown} are both called {name!r}; if the {unit} are the samples, "
-                f"say `--samples {unit}`, else name the arrays with FIELD=FILE"
-            )
-        fields[name] = (array,)
-
-
-def _parts(name: str, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _parts(name: str, arrays: Sequence[Array]) -> list[Array]:
     """Return the parts of one field in natural order of their files.
 
     Raises:
@@ -161,81 +177,55 @@ def _parts(name: str, arrays: Sequence[Array]) -> tuple[Array, ...]:
                 f"{name}=: {first.shown} holds rows of {_row_kind(first)} and {array.shown} of "
                 f"{_row_kind(array)}, so that they are no parts of one array; {advice}"
             )
-    return tuple(natsorted(arrays, key=lambda array: array.path))
+    return natsorted(arrays, key=lambda array: array.path)
 
 
 def _refuse_ambiguous(path: str, arrays: Sequence[Array]) -> None:
-    """Raises UsageError if some files are named alike apart from digits and hold rows of one kind.
+    """Raise UsageError if some files are named alike apart from digits and hold rows of one kind.
 
     They may be parts of one array, a field each or a sample each; nothing tells which, so that all are shown.
     """
     alike: dict[Any, list[Array]] = {}
-    for array in arrays:
+    for array in natsorted(arrays, key=lambda array: array.path):
         key = array.shown if array.member else (folder_of(array.path), pattern_of(array.path), _row_kind(array))
         alike.setdefault(key, []).append(array)
-    several = next((group for group in alike.values() if len(group) > 1), None)
+    groups = list(alike.values())
+    several = next((group for group in groups if len(group) > 1), None)
     if several is None:
         return
-    groups = [natsorted(group, key=lambda array: array.path) for group in alike.values()]
-    numbered = natsorted(Path(array.path).name for array in several)
-    names = [_joined_name(group) for group in groups]
+    names = [_DIGITS.sub("", _own_name(g[0])).strip("_-. ") or _FIELD if g[1:] else _own_name(g[0]) for g in groups]
     if len(set(names)) < len(names):  # files of one name in several folders
         names = [f"{Path(group[0].path).parent.name}_{name}" for group, name in zip(groups, names, strict=True)]
-    as_parts = " ".join(shlex.quote(f"{name}={_pattern(group)}") for name, group in zip(names, groups, strict=True))
+    parts = [f"{name}={_pattern(group)}" for name, group in zip(names, groups, strict=True)]
+    first, last = (Path(several[place].path).name for place in (0, -1))
     reason = (
-        f"{path}: {len(several):,} files named alike, {numbered[0]} to {numbered[-1]}, hold rows of "
-        f"{_row_kind(several[0])}; they may be parts of one array or a field each. For a field of {_count(several):,} "
-        f"rows, `packer convert {as_parts} OUT`"
+        f"{path}: {len(several):,} files named alike, {first} to {last}, hold rows of {_row_kind(several[0])}; they "
+        f"may be parts of one array or a field each. For a field of {sum(map(len, several)):,} rows, "
+        f"`packer convert {shlex.join(parts)} OUT`"
     )
     if len({len(array) for array in arrays}) == 1:
-        shown = [shlex.quote(f"{_own_name(array)}={array.path}") for group in groups for array in group]
-        more = f" ... (all {len(shown):,} files like this)" if len(shown) > _SHOWN else ""
+        each = [f"{_own_name(array)}={array.path}" for group in groups for array in group]
+        more = f" ... (all {len(each):,} files like this)" if len(each) > _SHOWN else ""
         reason += (
             f"; for {len(arrays):,} fields of {len(arrays[0]):,} samples, "
-            f"`packer convert {' '.join(shown[:_SHOWN])}{more} OUT`"
+            f"`packer convert {shlex.join(each[:_SHOWN])}{more} OUT`"
         )
     raise UsageError(f"{reason}; if each file is a sample, add `--samples files` to the first command")
 
 
-def _joined_name(group: Sequence[Array]) -> str:
-    """Return what a field may be called that these arrays make, one after another."""
-    if len(group) == 1:
-        return _own_name(group[0])
-    return _DIGITS.sub("", Path(group[0].path).stem).strip("_-. ") or _FIELD
-
-
 def _pattern(group: Sequence[Array]) -> str:
     """Return the path of an array, or the pattern that the files of several fit."""
-    file = Path(group[0].path)
     if len(group) == 1:
         return group[0].path
-    patterns = [
-        (Path(glob.escape(str(file.parent))) / (_DIGITS.sub(digits, glob.escape(file.stem)) + file.suffix)).as_posix()
-        for digits in ("*", "[0-9]*")
-    ]
-    wanted = {array.path for array in group}
-    return next((p for p in patterns if {Path(f).as_posix() for f in glob.glob(p)} == wanted), patterns[-1])
-
-
-def _count(arrays: Sequence[Array]) -> int:
-    return sum(map(len, arrays))
-
-
-def _check_lengths(fields: Mapping[str, Sequence[Array]]) -> None:
-    lengths = {name: _count(arrays) for name, arrays in fields.items()}
-    if len(set(lengths.values())) > 1:
-        listed = ", ".join(f"{name} has {length:,}" for name, length in list(lengths.items())[:_SHOWN])
-        raise SourceError(
-            f"arrays of one dataset have one number of rows, but {listed}; name those that belong together, with "
-            "FIELD=FILE for each, or say `--samples files` if a file is a sample, `--samples folders` if a folder is",
-            next(iter(fields.values()))[0].path,
-        )
+    file = Path(group[0].path)
+    numbered = _DIGITS.sub("[0-9]*", glob.escape(file.stem))
+    return (Path(glob.escape(str(file.parent))) / f"{numbered}{file.suffix}").as_posix()
 
 
 # ---------------------------------------------------------------- files and folders
 
 
-def _open_units(found: dict[str, Found], unit: str, on_bad: OnBad, looking: Looking) -> UnitSource:
+def _open_units(found: dict[str, Found], unit: str, on_bad: OnBad, looking: Looking) -> NpySource:
     """Return a sample a file or a folder."""
     files, notes = _files_of(found, unit, on_bad)
     units: dict[str, dict[str, Array]] = {}
@@ -247,10 +237,9 @@ def _open_units(found: dict[str, Found], unit: str, on_bad: OnBad, looking: Look
         except SourceError as error:
             on_bad(error)
     units = _alike(units, unit, on_bad)
-    fields = {name: tuple(own[name] for own in units.values()) for name in next(iter(units.values()))}
-    specs = tuple(_spec(name, arrays) for name, arrays in fields.items())
+    fields = {name: [own[name] for own in units.values()] for name in next(iter(units.values()))}
     more = [f"{len(left_out) - 1:,} more members that are no arrays are left out"] if left_out[1:] else []
-    return UnitSource(specs, fields, list(units), unit, [*notes, *left_out[:1], *more, *_big_endian(fields)])
+    return _source(fields, unit, list(units), [*notes, *left_out[:1], *more])
 
 
 def _files_of(found: dict[str, Found], unit: str, on_bad: OnBad) -> tuple[dict[str, _Files], list[str]]:
@@ -290,7 +279,11 @@ def _fields_of(files: _Files, unit: str) -> tuple[dict[str, Array], list[str]]:
         if not arrays:
             raise SourceError("holds no array", path)
         for array in arrays:
-            name = _field_name(array, given, unit, alone=len(arrays) == 1)
+            name = _own_name(array)
+            if given:
+                name = f"{given}.{name}" if arrays[1:] else given
+            elif not array.member and unit == "files":
+                name = _FIELD
             if name in fields:
                 advice = "; for a sample a file say `--samples files`" if unit == "folders" else ""
                 raise SourceError(
@@ -298,14 +291,6 @@ def _fields_of(files: _Files, unit: str) -> tuple[dict[str, Array], list[str]]:
                 )
             fields[name] = array.as_row()
     return fields, notes
-
-
-def _field_name(array: Array, given: str, unit: str, *, alone: bool) -> str:
-    if not array.member:
-        return given or (_own_name(array) if unit == "folders" else _FIELD)
-    if not given:
-        return _own_name(array)
-    return given if alone else f"{given}.{_own_name(array)}"
 
 
 def _alike(units: Mapping[str, dict[str, Array]], unit: str, on_bad: OnBad) -> dict[str, dict[str, Array]]:
@@ -317,39 +302,24 @@ def _alike(units: Mapping[str, dict[str, Array]], unit: str, on_bad: OnBad) -> d
     if not units:
         raise SourceError(f"no sample is left: each of the {unit} is bad; mend them first")
     kinds = {name: {field: _kind(array) for field, array in own.items()} for name, own in units.items()}
-    usual = Counter(tuple(sorted(kind.items())) for kind in kinds.values()).most_common(1)[0][0]
-    model = next(name for name, kind in kinds.items() if tuple(sorted(kind.items())) == usual)
+    usual = Counter(frozenset(kind.items()) for kind in kinds.values()).most_common(1)[0][0]
+    model = next(name for name, kind in kinds.items() if kind.items() == usual)
     kept = {}
     for name, own in units.items():
-        difference = "; ".join(_differences(kinds[name], kinds[model]))
+        mine, wanted = kinds[name], kinds[model]
+        difference = "; ".join(
+            f"{field} is {mine.get(field, 'not there')}, not {wanted.get(field, 'not there')}"
+            for field in {**wanted, **mine}
+            if mine.get(field) != wanted.get(field)
+        )
         if difference:
             path = next(iter(own.values())).path
             on_bad(SourceError(f"sample {name!r} does not fit {model!r}: {difference}; {_ADVICE[unit]}", path))
         else:
-            kept[name] = {field: own[field] for field in units[model]}
+            kept[name] = {field: own[field] for field in wanted}
     return kept
 
 
-#: What to do with samples of several kinds.
-_ADVICE = {
-    "files": "if a file is a field, leave out --samples files; if a folder is a sample, say `--samples folders`",
-    "folders": "name the fields that all have with quoted patterns, as in coord='scenes/*/coord.npy'",
-}
-
-
 def _kind(array: Array) -> str:
-    axes = len(array.header.shape) - 1
-    return f"{array.header.dtype.newbyteorder('=').name} with {axes} {'axis' if axes == 1 else 'axes'}"
-
-
-def _differences(mine: Mapping[str, str], model: Mapping[str, str]) -> Iterator[str]:
-    for name in (*model, *(name for name in mine if name not in model)):
-        if mine.get(name) != model.get(name):
-            yield f"{name} is {mine.get(name, 'not there')}, not {model.get(name, 'not there')}"
-
-
-def _spec(name: str, arrays: Sequence[Array]) -> FieldSpec:
-    """Return a field of samples that are these arrays: None for each axis in which they differ."""
-    spec = arrays[0].header.spec(name)
-    lengths = (set(axis) for axis in zip(*(array.header.shape[1:] for array in arrays), strict=True))
-    return msgspec.structs.replace(spec, shape=tuple(n.pop() if len(n) == 1 else None for n in lengths))
+    axes = len(array.shape) - 1
+    return f"{array.native.name} with {axes} {'axis' if axes == 1 else 'axes'}"

@@ -6,8 +6,8 @@ arrays one after another are parts of one long array, or the samples of a field.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -25,46 +25,66 @@ BLOCK_BYTES = 8 * 2**20
 
 
 @dataclass(eq=False)
-class RowSource(Source):
+class NpySource(Source):
     """Rows start..stop of fields of one length. Pickles as paths and headers.
 
     Attributes:
-        arrays: the parts of each field, one after another.
+        arrays: by field, arrays whose rows lie one after another; of files and folders one array a sample, as its row.
+        unit: `rows`, `files` or `folders`.
+        names: of files and folders.
     """
 
     fields: tuple[FieldSpec, ...]
     arrays: dict[str, tuple[Array, ...]]
+    unit: str
+    names: Sequence[str] | None
     start: int
     stop: int
-    remarks: Sequence[str] = field(default_factory=list)
+    remarks: Sequence[str] = ()
 
     kind = "npy"
-    names = None
 
     def __len__(self) -> int:
         return self.stop - self.start
 
-    def shapes(self, field: str) -> NDArray[np.int64] | None:
-        return None
+    def shapes(self, field: str) -> NDArray[np.int64]:
+        return np.array([array.shape[1:] for array in self.arrays[field]], np.int64).reshape(len(self), -1)
 
-    def part(self, start: int, stop: int) -> RowSource:
-        return replace(self, start=self.start + start, stop=self.start + stop, remarks=())
+    def part(self, start: int, stop: int) -> NpySource:
+        if self.names is None:
+            return replace(self, start=self.start + start, stop=self.start + stop, remarks=())
+        arrays = {name: some[start:stop] for name, some in self.arrays.items()}
+        return replace(self, arrays=arrays, names=self.names[start:stop], stop=stop - start, remarks=())
 
     def read(self) -> Iterator[Block]:
+        if self.names is not None:
+            yield from joined(map(self._sample, range(len(self))), self.fields, BLOCK_BYTES)
+            return
         row_bytes = sum(arrays[0].row_bytes for arrays in self.arrays.values())
         rows = max(1, BLOCK_BYTES // max(1, row_bytes))
-        ends = {end for arrays in self.arrays.values() for end in accumulate(len(array) for array in arrays)}
+        ends = {end for arrays in self.arrays.values() for end in accumulate(map(len, arrays))}
         borders = [self.start, *sorted(end for end in ends if self.start < end < self.stop), self.stop]
         for start, stop in pairwise(borders):
             runs = [_runs(arrays, start, stop, rows) for arrays in self.arrays.values()]
             for values in zip(*runs, strict=True):
                 yield dict(zip(self.arrays, values, strict=True))
 
+    def _sample(self, number: int) -> dict[str, Any]:
+        try:
+            return {name: _whole(some[number], number) for name, some in self.arrays.items()}
+        except SourceError as error:
+            raise SourceError(error.reason, error.path, number) from error
+
     def files(self) -> list[str]:
-        return _paths(self.arrays.values())
+        return list(dict.fromkeys(array.path for arrays in self.arrays.values() for array in arrays))
 
     def provenance(self) -> dict[str, Any]:
-        """Return where each field comes from: an object, or a list of them if it has several parts."""
+        """Return where each field comes from: an object, or a list of them if it has several parts.
+
+        Of files and folders it is the unit, and of each field the dtype of the first sample as it is in the file.
+        """
+        if self.names is not None:
+            return {"samples": self.unit, "dtypes": {name: some[0].dtype.str for name, some in self.arrays.items()}}
         told = {name: [_told(array) for array in arrays] for name, arrays in self.arrays.items()}
         return {"arrays": {name: parts if parts[1:] else parts[0] for name, parts in told.items()}}
 
@@ -81,69 +101,18 @@ def _runs(arrays: Sequence[Array], start: int, stop: int, rows: int) -> Iterator
     return iter(())
 
 
-def _paths(groups: Iterable[Iterable[Array]]) -> list[str]:
-    return list(dict.fromkeys(array.path for some in groups for array in some))
-
-
 def _told(array: Array) -> dict[str, Any]:
     return {
         "file": Path(array.path).name.encode(errors="backslashreplace").decode(),
         "member": array.member,
-        "dtype": array.header.dtype.str,
-        "fortran": array.header.is_fortran,
+        "dtype": array.dtype.str,
+        "fortran": array.is_fortran,
     }
-
-
-@dataclass(eq=False)
-class UnitSource(Source):
-    """Samples that are a file or a folder each.
-
-    Attributes:
-        arrays: by field, the array of every sample as its one row.
-        unit: `files` or `folders`.
-    """
-
-    fields: tuple[FieldSpec, ...]
-    arrays: dict[str, tuple[Array, ...]]
-    names: Sequence[str]
-    unit: str
-    remarks: Sequence[str] = field(default_factory=list)
-
-    kind = "npy"
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def shapes(self, field: str) -> NDArray[np.int64]:
-        return np.array([array.header.shape[1:] for array in self.arrays[field]], np.int64).reshape(len(self), -1)
-
-    def part(self, start: int, stop: int) -> UnitSource:
-        arrays = {name: some[start:stop] for name, some in self.arrays.items()}
-        return replace(self, arrays=arrays, names=self.names[start:stop], remarks=())
-
-    def read(self) -> Iterator[Block]:
-        yield from joined(map(self._sample, range(len(self))), self.fields, BLOCK_BYTES)
-
-    def _sample(self, number: int) -> dict[str, Any]:
-        try:
-            return {name: _whole(some[number], number) for name, some in self.arrays.items()}
-        except SourceError as error:
-            raise SourceError(error.reason, error.path, number) from error
-
-    def files(self) -> list[str]:
-        return _paths(zip(*self.arrays.values(), strict=True))
-
-    def provenance(self) -> dict[str, Any]:
-        """Return the unit, and of each field the dtype of the first sample as it is in the file."""
-        return {"samples": self.unit, "dtypes": {name: some[0].header.dtype.str for name, some in self.arrays.items()}}
-
-    def notes(self) -> list[str]:
-        return list(self.remarks)
 
 
 def _whole(array: Array, number: int) -> NDArray[Any] | LargeArray:
     """Return the one row of an array, the sample `number`, as a copy, so that no file stays open for it."""
-    if array.header.nbytes > LARGE_BYTES and array.start is not None and not array.header.is_fortran:
+    if array.nbytes > LARGE_BYTES and not array.is_deflated and not array.is_fortran:
         return _LargeRow(array, number)
     (rows,) = array.runs(0, 1, 1)
     values: NDArray[Any] = rows.reshape(rows.shape[1:])
@@ -155,8 +124,7 @@ class _LargeRow(LargeArray):
 
     def __init__(self, array: Array, number: int) -> None:
         self._rows, self._number = array.of_row(), number
-        self.dtype = array.header.dtype.newbyteorder("=")
-        self.shape = self._rows.header.shape
+        self.dtype, self.shape = array.native, self._rows.shape
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         start, stop, _ = rows.indices(len(self))
