@@ -12,7 +12,6 @@ import logging
 import re
 import shutil
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 
 import filelock
@@ -23,7 +22,7 @@ from packer.format import manifest as manifests
 from packer.format.manifest import CONSTANTS_FILE, MANIFEST, MAX_MANIFEST_BYTES, REJECTED_FILE, SHARD_FOLDER
 from packer.packing.output import State
 from packer.remote.cache import default_cache
-from packer.remote.store import Found, Moved, RemoteFolder, Transfer, label
+from packer.remote.store import Found, Moved, RemoteFolder, Transfer, label, note, noted
 
 _log = logging.getLogger(__name__)
 
@@ -120,31 +119,16 @@ class RemoteOutput:
 
     def _put_all(self, digests: Mapping[str, str], there: Mapping[str, Found], moved: Moved | None) -> None:
         """Uploads what an earlier run has not."""
-        done = self._done()
-        todo = [name for name in digests if name not in there or done.get(name) != (digests[name], there[name])]
+        done = noted(self._note)
+        todo = [name for name in digests if name not in there or done.get(name) != (digests[name], *there[name])]
         _log.info("uploading the dataset to %s: %s of its files are not there yet", self.url, f"{len(todo):,}")
         transfer = Transfer(sum((self.folder / name).stat().st_size for name in todo), moved)
-        with self._note.open("ab") as note, ThreadPoolExecutor(STREAMS) as pool:
-            futures = [pool.submit(self._put, name, transfer) for name in todo]
-            try:
-                for name, found in zip(todo, transfer.results(futures), strict=True):
-                    note.write(msgspec.json.encode((name, digests[name], *found)) + b"\n")
-                    note.flush()
-            finally:
-                pool.shutdown(cancel_futures=True)
 
-    def _put(self, name: str, transfer: Transfer) -> Found:
-        found = self._remote.put(name, self.folder / name)
-        transfer.add(found.size)
-        return found
+        def put(name: str) -> Found:
+            found = self._remote.put(name, self.folder / name)
+            transfer.add(found.size)
+            return found
 
-    def _done(self) -> dict[str, tuple[str, Found]]:
-        """Return digest, size and tag of what earlier runs uploaded; a line that a kill cut short is passed over."""
-        done = {}
-        for line in self._note.read_bytes().splitlines() if self._note.exists() else []:
-            try:
-                name, digest, size, tag = msgspec.json.decode(line, type=tuple[str, str, int, str])
-            except msgspec.DecodeError:
-                continue
-            done[name] = (digest, Found(size, tag))
-        return done
+        with self._note.open("ab") as lines:
+            for name, found in zip(todo, transfer.each(put, todo, STREAMS), strict=True):
+                note(lines, name, digests[name], *found)

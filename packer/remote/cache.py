@@ -10,9 +10,10 @@ and only folders without one are looked at when room is made. Anything in the ca
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -49,23 +50,20 @@ class Lease:
             fcntl.flock(descriptor, fcntl.LOCK_SH)
 
 
-class _Removal:
-    """The right to remove files of a folder; false where a lease is held on it."""
-
-    def __init__(self, folder: Path) -> None:
-        self._descriptor = os.open(folder / _IN_USE, os.O_RDWR | os.O_CREAT, 0o666)
-
-    def __enter__(self) -> bool:
-        if fcntl is None:
-            return True
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
+@contextlib.contextmanager
+def _without_lease(folder: Path) -> Iterator[bool]:
+    """Hold the right to remove files of a folder within the block; False if a lease is held on it."""
+    descriptor = os.open(folder / _IN_USE, os.O_RDWR | os.O_CREAT, 0o666)
+    is_free = True
+    try:
+        if fcntl is not None:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                is_free = False
+        yield is_free
+    finally:
+        os.close(descriptor)
 
 
 @dataclass(frozen=True)
@@ -104,39 +102,31 @@ class Cache:
                 "all its shards are mapped at once: raise cache_bytes"
             )
         with filelock.FileLock(self.folder / LOCK):
-            self._reserve(folder, entries, self.limit)
-
-    def _reserve(self, folder: Path, entries: Sequence[FileEntry], limit: int) -> None:
-        files = _files(self.datasets)
-        missing = [entry for entry in entries if not is_whole(folder, entry)]
-        partials = {aside(folder, entry, PARTIAL): entry.bytes for entry in missing}
-        over = sum(size for _, size in files.values()) - limit
-        over += sum(size - files.get(path, (0, 0))[1] for path, size in partials.items())
-        for path in sorted(files, key=lambda path: files[path][0]):
-            if over <= 0:
-                break
-            over -= self._removed(path)
-        if over > 0:
-            raise DatasetError(
-                f"its cache {self.folder} may hold {limit:,} bytes, and open datasets take too much of them: "
-                f"{over:,} more are needed; raise cache_bytes"
-            )
-        for path, size in partials.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("ab") as file:
-                file.truncate(size)
+            partials = {aside(folder, e, PARTIAL): e.bytes for e in entries if not is_whole(folder, e)}
+            used, sizes = _files(self.datasets)
+            over = sum({**sizes, **partials}.values()) - self.limit
+            for path in sorted(used, key=used.__getitem__):
+                if over > 0:
+                    over -= self._removed(path)
+            if over > 0:
+                raise DatasetError(
+                    f"its cache {self.folder} may hold {self.limit:,} bytes, and open datasets take too much of them: "
+                    f"{over:,} more are needed; raise cache_bytes"
+                )
+            for path, size in partials.items():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("ab") as file:
+                    file.truncate(size)
 
     def _removed(self, path: Path) -> int:
         """Remove a file, unless its dataset is in use; return the bytes that are free now."""
-        with _Removal(self.datasets / path.relative_to(self.datasets).parts[0]) as is_free:
-            if not is_free:
-                return 0
-            try:
-                size = path.stat().st_size
-                path.unlink()
-            except OSError:
-                return 0
-            return size
+        with _without_lease(self.datasets / path.relative_to(self.datasets).parts[0]) as is_free:
+            if is_free:
+                with contextlib.suppress(OSError):
+                    size = path.stat().st_size
+                    path.unlink()
+                    return size
+        return 0
 
 
 def is_whole(folder: Path, entry: FileEntry) -> bool:
@@ -152,16 +142,12 @@ def aside(folder: Path, entry: FileEntry, what: str) -> Path:
     return folder / ".fetching" / (quote(entry.file, safe="") + what)
 
 
-def _files(folder: Path) -> dict[Path, tuple[int, int]]:
-    """Return the time of use (ns) and size of every file below a folder but locks."""
-    found = {}
+def _files(folder: Path) -> tuple[dict[Path, int], dict[Path, int]]:
+    """Return the time of use (ns) and the size of every file below a folder but locks."""
+    used, sizes = {}, {}
     for parent, _, names in os.walk(folder):
-        for name in names:
-            if name == _IN_USE or name.endswith(LOCK):
-                continue
-            try:
-                info = (Path(parent) / name).stat()
-            except OSError:  # renamed or removed meanwhile
-                continue
-            found[Path(parent) / name] = (info.st_mtime_ns, info.st_size)
-    return found
+        for path in (Path(parent) / name for name in names if name != _IN_USE and not name.endswith(LOCK)):
+            with contextlib.suppress(OSError):  # renamed or removed meanwhile
+                info = path.stat()
+                used[path], sizes[path] = info.st_mtime_ns, info.st_size
+    return used, sizes

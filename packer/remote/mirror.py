@@ -10,14 +10,13 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import filelock
-import xxhash
 
-from packer.errors import DamagedError, DatasetError, RemoteError, UsageError
+from packer.errors import DamagedError, DatasetError, UsageError
 from packer.format import manifest as manifests
 from packer.format.manifest import MANIFEST, MAX_MANIFEST_BYTES, FileEntry, Manifest
 from packer.format.sync import write_synced
@@ -29,7 +28,7 @@ STREAMS = 8
 
 
 def fetch_all(remote: RemoteFolder, entries: Iterable[FileEntry], folder: Path, moved: Moved | None = None) -> None:
-    """Fetch into `folder` what is not there yet.
+    """Fetch into `folder` what is not there yet. Another process that is at a file is waited for.
 
     Args:
         moved: told how many bytes came so far, and of how many.
@@ -40,37 +39,32 @@ def fetch_all(remote: RemoteFolder, entries: Iterable[FileEntry], folder: Path, 
         DatasetError: the cache cannot be written.
     """
     missing = [entry for entry in entries if not is_whole(folder, entry)]
-    if not missing:
-        return
-    transfer = Transfer(sum(entry.bytes for entry in missing), moved)
-    with ThreadPoolExecutor(min(STREAMS, len(missing))) as pool:
-        futures = [pool.submit(fetch, remote, entry, folder, transfer) for entry in missing]
-        try:
-            for _ in transfer.results(futures):
-                pass
-        finally:
-            transfer.stop()
-            pool.shutdown(cancel_futures=True)
+    if missing:
+        transfer = Transfer(sum(entry.bytes for entry in missing), moved)
+        for _ in transfer.each(partial(_fetch, remote, folder, transfer), missing, min(STREAMS, len(missing))):
+            pass
 
 
-def fetch(remote: RemoteFolder, entry: FileEntry, folder: Path, transfer: Transfer) -> None:
-    """Fetch one file, unless it is there. Another process that is at it is waited for.
-
-    Args:
-        transfer: ends it between two blocks when it is stopped: another file has failed, or the user has had enough.
-
-    Raises:
-        As `fetch_all`.
-    """
-    target = folder / entry.file
+def _fetch(remote: RemoteFolder, folder: Path, transfer: Transfer, entry: FileEntry) -> None:
+    """Fetch one file, unless it is there."""
+    target, temporary = folder / entry.file, aside(folder, entry, PARTIAL)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        aside(folder, entry, LOCK).parent.mkdir(exist_ok=True)
+        temporary.parent.mkdir(exist_ok=True)
         with filelock.FileLock(aside(folder, entry, LOCK)):
             if is_whole(folder, entry):
                 transfer.add(entry.bytes)
-            else:
-                _fetch(remote, entry, folder, transfer)
+                return
+            # Twice, if need be: bytes can be wrong because of the way, or of a replacement while they were read.
+            for _ in range(2):
+                if _write(remote, entry, temporary, transfer) == entry.digest:
+                    temporary.replace(target)
+                    return
+                transfer.add(-entry.bytes)
+        raise DamagedError(
+            f"{remote.url_of(entry.file)}: its bytes do not have the digest that the manifest says ({entry.digest}); "
+            "the file was damaged or replaced: upload the dataset again"
+        )
     except FileNotFoundError as error:
         if error.filename is not None and str(error.filename).startswith(str(folder)):
             raise DatasetError(f"{folder}: it was removed while files were fetched into it; try again") from None
@@ -79,35 +73,15 @@ def fetch(remote: RemoteFolder, entry: FileEntry, folder: Path, transfer: Transf
         raise DatasetError(f"{target}: the cache cannot be written: {error.strerror}") from None
 
 
-def _fetch(remote: RemoteFolder, entry: FileEntry, folder: Path, transfer: Transfer) -> None:
-    partial = aside(folder, entry, PARTIAL)
-    # Twice, where need be: bytes can be wrong because of the way, or of a replacement while they were read.
-    for _ in range(2):
-        if _write(remote, entry, partial, transfer) == entry.digest:
-            partial.replace(folder / entry.file)
-            return
-        transfer.add(-entry.bytes)
-    raise DamagedError(
-        f"{remote.url_of(entry.file)}: its bytes do not have the digest that the manifest says ({entry.digest}); "
-        "the file was damaged or replaced: upload the dataset again"
-    )
-
-
-def _write(remote: RemoteFolder, entry: FileEntry, partial: Path, transfer: Transfer) -> str:
-    """Write what comes to `partial`, down to the disk; return the digest."""
-    digest = xxhash.xxh3_128()
+def _write(remote: RemoteFolder, entry: FileEntry, path: Path, transfer: Transfer) -> str:
+    """Write what comes to a temporary file, down to the disk; return the digest."""
     # Not truncated first: its size is what the cache has set aside for it.
-    with os.fdopen(os.open(partial, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666), "wb") as file:
-        for block in remote.blocks(entry.file, entry.bytes):
-            if transfer.is_stopped:
-                raise RemoteError(f"{remote.url_of(entry.file)}: it was stopped")
-            digest.update(block)
-            file.write(block)
-            transfer.add(len(block))
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666), "wb") as file:
+        digest = remote.fetch(entry.file, entry.bytes, file, transfer)
         file.truncate()
         file.flush()
         os.fsync(file.fileno())
-    return digest.hexdigest()
+    return digest
 
 
 @dataclass(frozen=True)

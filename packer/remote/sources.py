@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import glob
 import logging
-import os
 import re
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO
 
 import filelock
-import msgspec
 
 from packer.errors import RemoteError, SourceError
 from packer.remote.cache import LOCK, PARTIAL, default_cache
-from packer.remote.store import BLOCK_BYTES, Found, Moved, RemoteFolder, Transfer, is_url, label
+from packer.remote.store import BLOCK_BYTES, Found, Moved, RemoteFolder, Transfer, is_url, label, note, noted
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +60,7 @@ def fetch_source(url: str, moved: Moved | None = None) -> str:
             if not found:
                 raise SourceError("there is no such file or folder, or it is empty", url)
             # Of a file itself the listing says nothing but the file, whose path below it is empty.
-            _Tree(remote, home, home / last).fetch(found, moved)
+            _fetch(remote, found, home / last, home / _FETCHED, moved)
     except RemoteError as error:
         raise SourceError(str(error)) from None
     except OSError as error:
@@ -72,78 +68,37 @@ def fetch_source(url: str, moved: Moved | None = None) -> str:
     return str(Path(glob.escape(str(home / last))) / pattern) if pattern else str(home / last)
 
 
-class _Tree:
-    """The files of one source, below `top`, or `top` itself."""
+def _fetch(remote: RemoteFolder, found: Mapping[str, Found], top: Path, notes: Path, moved: Moved | None) -> None:
+    """Fetch what is not in `top`, the folder or the file itself, as it is listed now; remove all else there."""
+    local = {}
+    for path in [top] if top.is_file() else [path for path in top.rglob("*") if not path.is_dir()]:
+        name = "" if path == top else path.relative_to(top).as_posix()
+        local[name] = path.stat().st_size
+        if name not in found:
+            path.unlink()
+    held = noted(notes)
+    missing = [name for name, file in found.items() if held.get(name) != file or local.get(name) != file.size]
+    transfer = Transfer(sum(found[name].size for name in missing), moved)
+    if missing:
+        _log.info("fetching %s files, %s bytes, from %s", f"{len(missing):,}", f"{transfer.total:,}", remote.url)
 
-    def __init__(self, remote: RemoteFolder, home: Path, top: Path) -> None:
-        self._remote = remote
-        self._note = home / _FETCHED
-        self._top = top
-
-    def fetch(self, found: Mapping[str, Found], moved: Moved | None) -> None:
-        held = dict(_held(self._note))
-        for path in [path for path in self._local() if path not in found]:
-            (self._top / path).unlink()
-        missing = {name: file for name, file in found.items() if not self._is_kept(name, file, held)}
-        size = sum(file.size for file in missing.values())
-        if missing:
-            _log.info("fetching %s files, %s bytes, from %s", f"{len(missing):,}", f"{size:,}", self._remote.url)
-        transfer = Transfer(size, moved)
-        with self._note.open("ab") as note, ThreadPoolExecutor(STREAMS) as pool:
-            futures = [pool.submit(self._one, name, file, transfer) for name, file in missing.items()]
-            try:
-                for name in transfer.results(futures):
-                    _write(note, name, missing[name])
-            finally:
-                transfer.stop()  # a large file is not waited for
-                pool.shutdown(cancel_futures=True)
-
-    def _local(self) -> Iterator[str]:
-        """Return the path of every file that is there."""
-        if self._top.is_file():
-            yield ""
-        for folder, _, names in os.walk(self._top):
-            yield from ((Path(folder) / name).relative_to(self._top).as_posix() for name in names)
-
-    def _is_kept(self, name: str, file: Found, held: Mapping[str, Found]) -> bool:
-        path = self._top / name
-        return held.get(name) == file and path.is_file() and path.stat().st_size == file.size
-
-    def _one(self, name: str, file: Found, transfer: Transfer) -> str:
-        """Fetch the file of a name, and return the name."""
-        target = self._top / name
+    def fetch(name: str) -> str:
+        target, file = top / name, found[name]
         target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_name(f".{target.name}{PARTIAL}")
+        temporary = target.with_name(f".{target.name}{PARTIAL}")
         try:
-            with partial.open("wb") as written:
-                for block in self._remote.blocks(name, file.size):
-                    if transfer.is_stopped:
-                        raise SourceError("it was stopped", self._remote.url_of(name))
-                    written.write(block)
-                    transfer.add(len(block))
-            if file.size > BLOCK_BYTES and self._remote.found(name) != file:
+            with temporary.open("wb") as written:
+                remote.fetch(name, file.size, written, transfer)
+            if file.size > BLOCK_BYTES and remote.found(name) != file:
                 raise FileNotFoundError
         except FileNotFoundError:
-            raise SourceError("it changed while it was fetched; try again", self._remote.url_of(name)) from None
-        partial.replace(target)
+            raise SourceError("it changed while it was fetched; try again", remote.url_of(name)) from None
+        temporary.replace(target)
         return name
 
-
-def _held(note: Path) -> Iterator[tuple[str, Found]]:
-    """Return what earlier runs fetched, the latest last; a line that a kill cut short is passed over."""
-    if not note.exists():
-        return
-    for line in note.read_bytes().splitlines():
-        try:
-            name, size, tag = msgspec.json.decode(line, type=tuple[str, int, str])
-        except msgspec.DecodeError:
-            continue
-        yield name, Found(size, tag)
-
-
-def _write(note: IO[bytes], name: str, file: Found) -> None:
-    note.write(msgspec.json.encode((name, *file)) + b"\n")
-    note.flush()
+    with notes.open("ab") as lines:
+        for name in transfer.each(fetch, missing, STREAMS):
+            note(lines, name, *found[name])
 
 
 def _split(url: str) -> tuple[str, str]:

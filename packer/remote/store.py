@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, TypeGuard, TypeVar
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, NamedTuple, TypeGuard, TypeVar
 
+import msgspec
 import xxhash
 
 from packer.errors import RemoteError, UsageError
@@ -43,6 +46,7 @@ def label(url: str, content: bytes = b"") -> str:
     return f"{last}-{xxhash.xxh3_128_hexdigest(url.rstrip('/').encode() + bytes(1) + content)}"
 
 
+Item = TypeVar("Item")
 Value = TypeVar("Value")
 
 #: Asking again changes nothing about these.
@@ -78,30 +82,26 @@ def attempted(url: str, action: Callable[[], Value]) -> Value:
         FileNotFoundError: there is no such file.
         RemoteError: it failed for good; the message names `url`.
     """
-    patience = PATIENCE
-    for attempt in range(patience.attempts):
+    last: Exception | None = None
+    for attempt in range(PATIENCE.attempts):
+        if attempt:
+            time.sleep(PATIENCE.pause * 2 ** (attempt - 1))
         try:
             return action()
         except (FileNotFoundError, RemoteError):
             raise
         except Exception as error:  # fsspec passes on whatever the library of each kind of server raises
-            if _lasts(error):
+            refused = getattr(error, "status", None) in _REFUSALS or type(error).__name__ in _LASTING_NAMES
+            if refused or isinstance(error, _LASTING):
                 raise RemoteError(f"{url}: {in_words(error)}; check the address and your credentials") from error
-            if attempt + 1 == patience.attempts:
-                raise RemoteError(
-                    f"{url}: it failed {patience.attempts} times, the last time with: {in_words(error)}; "
-                    "check the connection and try again"
-                ) from error
-        time.sleep(patience.pause * 2**attempt)
-    raise AssertionError("no attempt was made")
+            last = error
+    raise RemoteError(
+        f"{url}: it failed {PATIENCE.attempts} times, the last time with: {in_words(last)}; "
+        "check the connection and try again"
+    ) from last
 
 
-def _lasts(error: Exception) -> bool:
-    refused = getattr(error, "status", None) in _REFUSALS
-    return refused or isinstance(error, _LASTING) or type(error).__name__ in _LASTING_NAMES
-
-
-def in_words(error: BaseException) -> str:
+def in_words(error: BaseException | None) -> str:
     """Return an error in one line."""
     text = " ".join(str(error).split())
     return text or type(error).__name__
@@ -114,42 +114,62 @@ _WORD = 0.1
 
 
 class Transfer:
-    """Counts the bytes that several threads move. The thread that waits for them tells of it, so that a bar needs none.
+    """Moves files by several threads. The thread that waits for them tells how many bytes are done.
 
     Args:
         total: bytes to move.
     """
 
     def __init__(self, total: int, moved: Moved | None) -> None:
-        self._total = total
+        self.total = total
         self._moved = moved or (lambda done, total: None)
         self._lock = threading.Lock()
         self._done = 0
         self.is_stopped = False
-
-    def stop(self) -> None:
-        """Have all threads give up before their next block: one has failed, or the user has had enough."""
-        self.is_stopped = True
 
     def add(self, nbytes: int) -> None:
         """Count bytes that were moved; below 0 if they have to be moved again."""
         with self._lock:
             self._done += nbytes
 
-    def results(self, futures: Iterable[Future[Value]]) -> Iterator[Value]:
-        """Yield the results in their order; raise what the first of them has raised."""
+    def each(self, action: Callable[[Item], Value], items: Sequence[Item], threads: int) -> Iterator[Value]:
+        """Yield what `action` gives of each item, in order; raise what the first of them has raised.
+
+        If one fails, or the caller stops, the others give up before their next block.
+        """
         told = 0.0
-        for future in futures:
-            while True:
-                done = wait([future], _WORD).done
-                if (now := time.monotonic()) - told >= _WORD:
-                    told = now
-                    self._moved(self._done, self._total)
-                if done:
-                    break
-            yield future.result()
-        if self._total:
-            self._moved(self._done, self._total)
+        with ThreadPoolExecutor(threads) as pool:
+            futures = [pool.submit(action, item) for item in items]
+            try:
+                for future in futures:
+                    is_done = False
+                    while not is_done:
+                        is_done = bool(wait([future], _WORD).done)
+                        if (now := time.monotonic()) - told >= _WORD:
+                            told = now
+                            self._moved(self._done, self.total)
+                    yield future.result()
+            finally:
+                self.is_stopped = True
+                pool.shutdown(cancel_futures=True)
+        if self.total:
+            self._moved(self._done, self.total)
+
+
+def noted(path: Path) -> dict[str, tuple[Any, ...]]:
+    """Return what earlier runs noted of each file with `note`; a line that a kill cut short is passed over."""
+    found = {}
+    for line in path.read_bytes().splitlines() if path.exists() else ():
+        with contextlib.suppress(msgspec.DecodeError):
+            name, *said = msgspec.json.decode(line, type=list[str | int])
+            found[str(name)] = tuple(said)
+    return found
+
+
+def note(file: IO[bytes], name: str, *said: str | int) -> None:
+    """Note of a file that it was moved: one line, down to the system."""
+    file.write(msgspec.json.encode((name, *said)) + b"\n")
+    file.flush()
 
 
 #: Bytes asked for at once: a cut connection costs no more than this.
@@ -192,15 +212,23 @@ class RemoteFolder:
         path = self._path(name)
         return attempted(self.url_of(name), lambda: bytes(self._fs.cat_file(path, start=0, end=most)))
 
-    def blocks(self, name: str, size: int) -> Iterator[bytes]:
-        """Yield the first `size` bytes of a file in blocks. A block that fails is asked for again, not the ones before.
+    def fetch(self, name: str, size: int, file: IO[bytes], transfer: Transfer) -> str:
+        """Write the first `size` bytes of a file, in blocks, to a local one; return their digest.
+
+        A block that fails is asked for again, not the ones before.
 
         Raises:
-            FileNotFoundError, RemoteError: as `read`.
+            FileNotFoundError, RemoteError: as `read`, and if the transfer is stopped.
         """
+        digest = xxhash.xxh3_128()
         for start in range(0, size, BLOCK_BYTES):
-            stop = min(start + BLOCK_BYTES, size)
-            yield attempted(self.url_of(name), lambda start=start, stop=stop: self._block(name, start, stop))  # type: ignore[misc]
+            block = attempted(self.url_of(name), partial(self._block, name, start, min(start + BLOCK_BYTES, size)))
+            if transfer.is_stopped:
+                raise RemoteError(f"{self.url_of(name)}: it was stopped")
+            digest.update(block)
+            file.write(block)
+            transfer.add(len(block))
+        return digest.hexdigest()
 
     def found(self, name: str = "") -> Found:
         """Return the size and tag of a file.
@@ -292,11 +320,10 @@ class RemoteFolder:
 
     def _name(self, path: str) -> str:
         """Return the path of a listed file below the folder; one that would leave it is refused."""
-        root = self._root.lstrip("/")
-        name = path.lstrip("/").removeprefix(root).lstrip("/") if root else path.lstrip("/")
-        if not path.lstrip("/").startswith(root) or any(part in ("", ".", "..") for part in name.split("/")[:-1]):
-            raise RemoteError(f"{self.url_of(name)}: no file here can have this name; rename it")
-        if PurePosixPath(name).name in (".", "..") or "\\" in name or "\0" in name:
+        root, whole = self._root.lstrip("/"), path.lstrip("/")
+        name = whole.removeprefix(root).lstrip("/") if root else whole
+        leaves = bool(name) and not {"", ".", ".."}.isdisjoint(name.split("/"))
+        if not whole.startswith(root) or leaves or "\\" in name or "\0" in name:
             raise RemoteError(f"{self.url_of(name)}: no file here can have this name; rename it")
         return name
 

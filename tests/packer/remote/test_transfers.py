@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future
 
 import fsspec
 import pytest
@@ -62,15 +61,22 @@ def test_commands_show_what_they_fetch(memory, rows, tmp_path, monkeypatch, comm
 
 
 def test_bytes_that_come_again_are_not_counted_twice():
-    """What has to be fetched again is taken off; a thread that fails ends the waiting."""
+    """What has to be fetched again is taken off; a thread that fails ends the waiting, and stops the others."""
     told = []
     transfer = Transfer(10, lambda done, total: told.append((done, total)))
-    good, bad = Future(), Future()
-    for nbytes in (6, -6, 10):
-        transfer.add(nbytes)
-    good.set_result("a")
-    assert list(transfer.results([good])) == ["a"]
+
+    def move(name):
+        for nbytes in (6, -6, 10):
+            transfer.add(nbytes)
+        return name
+
+    assert list(transfer.each(move, ["a"], 1)) == ["a"]
     assert told[-1] == (10, 10)
-    bad.set_exception(OSError("no"))
-    with pytest.raises(OSError, match="no"):
-        list(transfer.results([good, bad]))
+
+    def fail(name):
+        raise OSError(f"no {name}")
+
+    transfer = Transfer(10, None)
+    with pytest.raises(OSError, match="no a"):
+        list(transfer.each(fail, ["a", "b"], 2))
+    assert transfer.is_stopped
