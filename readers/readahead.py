@@ -16,8 +16,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from packer.format.pages import PAGE_SIZE
 from packer.format.shard import Shard
+from packer.format.sizes import PAGE_SIZE
 from readers.arrays import Numbers
 from readers.shard_map import Memory
 

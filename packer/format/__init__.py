@@ -8,7 +8,7 @@
     shard           reads one shard through a map; btree finds its values, and names in names.lmdb, without LMDB
     shard_writer    writes one shard, through lmdb_appender
     names           names.lmdb, written and looked up
-    sizes           how large a shard gets, before it is written; pages counts as LMDB does
+    sizes           how large files get, before they are written
     sync            files and renames that last
 
 Importing this package loads numpy, msgspec and the codecs, and none of torch, click, h5py, PIL, plyfile.

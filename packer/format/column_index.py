@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import DamagedError
+from packer.format.layout import index_lengths
 from packer.format.schema import Field
 
 Index = NDArray[np.uint64]
@@ -106,17 +107,13 @@ def check_index(
 def _reshape(field: Field, samples: int, arrays: dict[str, Index], fail: Callable[[str], DamagedError]) -> None:
     """Checks the lengths of the arrays against each other, and gives tables their two axes."""
     frames = len(arrays["checksums"])
-    axes = len(field.ragged_axes)
-    expected = {"frame_offsets": frames + 1, "sample_frames": samples + 1, "sample_offsets": samples + 1}
-    expected["shapes"] = samples * axes
-    for name, length in expected.items():
-        if name in arrays and len(arrays[name]) != length:
+    lengths = index_lengths(field, samples, frames, len(arrays["chunks"]) // 3)
+    for name, length in lengths.items():
+        if len(arrays[name]) != length:
             raise fail(f"index array {name} holds {len(arrays[name])} numbers, {length} expected")
-    if len(arrays["chunks"]) % 3:
-        raise fail(f"index array chunks holds {len(arrays['chunks'])} numbers, a multiple of 3 expected")
     arrays["chunks"] = arrays["chunks"].reshape(-1, 3)
     if "shapes" in arrays:
-        arrays["shapes"] = arrays["shapes"].reshape(samples, axes)
+        arrays["shapes"] = arrays["shapes"].reshape(samples, len(field.ragged_axes))
     if field.frame.samples is not None:
         count = -(-samples // field.frame.samples)
     elif field.is_ragged:

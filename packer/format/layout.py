@@ -34,21 +34,26 @@ def column_key(column: int, array: str) -> bytes:
     return b"column/%03d/%s" % (column, array.encode())
 
 
-def index_arrays(field: Field) -> tuple[str, ...]:
-    """Return the names of the index arrays that the column of a field has, in key order.
+def index_lengths(field: Field, samples: int, frames: int, chunks: int) -> dict[str, int]:
+    """Return the index arrays that the column of a field has, in key order, with how many numbers each holds.
 
-    `checksums` (frames,) and `chunks` (chunks, 3) always; `frame_offsets` (frames + 1,) where frames are
-    encoded; `sample_frames` (samples + 1,) for ragged samples framed by rows; `sample_offsets`
-    (samples + 1,) and `shapes` (samples, ragged axes) for ragged fields. All are uint64, little-endian.
+    `checksums` (frames,) and `chunks` (chunks, 3) always; `frame_offsets` (frames + 1,) if frames are encoded;
+    `sample_frames` (samples + 1,) for ragged samples framed by rows; `sample_offsets` (samples + 1,) and `shapes`
+    (samples, ragged axes) for ragged fields. All are uint64, little-endian.
     """
-    names = ["checksums", "chunks"]
+    lengths = {"checksums": frames, "chunks": 3 * chunks}
     if field.codec:
-        names.append("frame_offsets")
+        lengths["frame_offsets"] = frames + 1
     if field.is_ragged:
         if field.frame.rows is not None:
-            names.append("sample_frames")
-        names += ["sample_offsets", "shapes"]
-    return tuple(names)
+            lengths["sample_frames"] = samples + 1
+        lengths |= {"sample_offsets": samples + 1, "shapes": samples * len(field.ragged_axes)}
+    return lengths
+
+
+def index_arrays(field: Field) -> tuple[str, ...]:
+    """Return the names of the index arrays that the column of a field has, in key order."""
+    return tuple(index_lengths(field, 0, 0, 0))
 
 
 class ShardHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -7,6 +7,7 @@ import ctypes
 import errno
 import os
 import shutil
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
@@ -16,60 +17,41 @@ import lmdb
 
 from packer.codecs.stages import Buffer
 from packer.errors import UsageError, WriteError
+from packer.format import sizes
 
 #: With less than this many bytes free, a write that went wrong did so for want of room.
 _HARDLY_ANY = 64 * 10**6
-
-
-class clear_errors:  # noqa: N801  # reads as a statement
-    """Turns what LMDB and the system raise while writing into a WriteError that names the file."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if isinstance(error, (lmdb.Error, OSError)):
-            raise WriteError(
-                f"{self._path}: {self._reason(error)}; free some space or choose another folder, then run again"
-            ) from None
-
-    def _reason(self, error: BaseException) -> str:
-        """Return the words of LMDB or the system; LMDB calls it an input/output error when the disk took but a part."""
-        with contextlib.suppress(OSError):
-            if "Input/output error" in str(error) and shutil.disk_usage(self._path.parent).free < _HARDLY_ANY:
-                return os.strerror(errno.ENOSPC)
-        return str(error)
-
-
-#: Stored bytes between two commits: two full chunks. Until then they lie in memory twice, as LMDB's dirty pages and
-#: here for a replay. What is written at once decides how large the pieces of memory are in which Linux keeps the file
-#: for its readers (6.16 and later, on ext4): of one chunk none is a whole 2 MiB, since chunks begin anywhere, of two
-#: half are, and small pairs are read faster. Four take a third more time to write (docs/benchmark.md).
-COMMIT_BYTES = 4 * 10**6
-#: Bytes between two times that the file is mapped anew. What commits look at through the map counts as memory of the
-#: process, with all that lies around it.
-REMAP_BYTES = 16 * 10**6
 #: What `sync_file_range` is told: to begin to write.
 _WRITE = 2
-#: The map grows to a multiple of this.
-_GRAIN = 4096
+
+
+@contextlib.contextmanager
+def clear_errors(path: Path) -> Iterator[None]:
+    """Turn what LMDB and the system raise while writing into a WriteError that names the file."""
+    try:
+        yield
+    except (lmdb.Error, OSError) as error:
+        reason = str(error)
+        with contextlib.suppress(OSError):
+            # LMDB calls it an input/output error when the disk took only a part.
+            if "Input/output error" in reason and shutil.disk_usage(path.parent).free < _HARDLY_ANY:
+                reason = os.strerror(errno.ENOSPC)
+        raise WriteError(f"{path}: {reason}; free some space or choose another folder, then run again") from None
 
 
 class LmdbAppender:
-    """Appends values to a new LMDB file; grows the map and replays the open batch where it was too small.
+    """Appends values to a new LMDB file. A map that is too small grows, and the open batch is put again.
+
+    As a context manager it finishes the file, or removes it after an error.
 
     Args:
         path: the file; replaced if it exists.
-        map_size: first size of the map in bytes (see `pages.map_size`).
+        map_size: first size of the map in bytes (see `sizes.map_size`).
         map_limit: the map never grows beyond this; None for no limit.
     """
 
     def __init__(self, path: Path, map_size: int, map_limit: int | None = None) -> None:
         self.path = path
-        self.growths = 0
         path.unlink(missing_ok=True)
         self._limit = map_limit
         self._map_size = map_size if map_limit is None else min(map_size, map_limit)
@@ -86,18 +68,16 @@ class LmdbAppender:
         self._txn = self._env.begin(write=True)
         self._batch: list[tuple[bytes, Buffer]] = []
         self._batch_bytes = 0
-        self._mapped_bytes = 0
 
     def put(self, key: bytes, value: Buffer) -> None:
         """Append a value; `key` must be greater than all before it. The value must not change until the commit."""
         self._batch.append((key, value))
-        self._batch_bytes += len(value)
-        self._mapped_bytes += len(key) + len(value)
+        self._batch_bytes += len(key) + len(value)
         try:
             self._put(key, value)
         except lmdb.MapFullError:
-            self._replay()
-        if self._batch_bytes >= COMMIT_BYTES:
+            self._put_again()
+        if self._batch_bytes >= sizes.COMMIT_BYTES:
             self.commit()
 
     def commit(self) -> None:
@@ -107,12 +87,11 @@ class LmdbAppender:
                 self._txn.commit()
                 break
             except lmdb.MapFullError:
-                self._replay()
+                self._put_again()
         if sync_file_range := _sync_file_range():
             sync_file_range(self._fd, 0, 0, _WRITE)  # a hint: an error will come back from the sync
-        if self._mapped_bytes >= REMAP_BYTES:
-            self._env.set_mapsize(self._map_size)
-            self._mapped_bytes = 0
+        # Mapped anew, what commits have looked at through the map no longer counts as memory of the process.
+        self._env.set_mapsize(self._map_size)
         self._batch = []
         self._batch_bytes = 0
         self._txn = self._env.begin(write=True)
@@ -122,17 +101,29 @@ class LmdbAppender:
         self.commit()
         self._txn.abort()
         self._env.sync(True)
-        self._env.close()
         self._close()
 
     def abort(self) -> None:
         """Close and remove the file."""
         self._txn.abort()
-        self._env.close()
         self._close()
         self._remove()
 
+    def __enter__(self) -> LmdbAppender:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if kind is not None:
+            self.abort()
+            return
+        try:
+            self.finish()
+        except BaseException:
+            self.abort()
+            raise
+
     def _close(self) -> None:
+        self._env.close()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -145,11 +136,18 @@ class LmdbAppender:
         if not self._txn.put(key, value, append=True):
             raise AssertionError(f"key {key!r} is not greater than the one before")
 
-    def _replay(self) -> None:
-        """Double the map and put the open batch again: after MapFullError its transaction is dead."""
+    def _put_again(self) -> None:
+        """Double the map until it takes the open batch: after MapFullError the transaction is dead."""
         while True:
             self._txn.abort()
-            self._grow()
+            if self._limit is not None and self._map_size >= self._limit:
+                raise UsageError(
+                    f"{self.path.name} needs a larger map than --map-size {self._limit:,}; raise it, "
+                    "or take a smaller --shard-size"
+                )
+            larger = -(-self._map_size * 2 // sizes.PAGE_SIZE) * sizes.PAGE_SIZE
+            self._map_size = larger if self._limit is None else min(larger, self._limit)
+            self._env.set_mapsize(self._map_size)
             self._txn = self._env.begin(write=True)
             try:
                 for key, value in self._batch:
@@ -157,17 +155,6 @@ class LmdbAppender:
             except lmdb.MapFullError:
                 continue
             return
-
-    def _grow(self) -> None:
-        if self._limit is not None and self._map_size >= self._limit:
-            raise UsageError(
-                f"{self.path.name} needs a larger map than --map-size {self._limit:,}; raise it, "
-                "or take a smaller --shard-size"
-            )
-        self.growths += 1
-        larger = -(-self._map_size * 2 // _GRAIN) * _GRAIN
-        self._map_size = larger if self._limit is None else min(larger, self._limit)
-        self._env.set_mapsize(self._map_size)
 
 
 @lru_cache(maxsize=1)

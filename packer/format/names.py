@@ -1,30 +1,29 @@
 """names.lmdb: name -> sample number and number -> name, written once, looked up a batch at a time.
 
-A table is written with little memory: names are sorted some at a time, and the sorted runs are merged from the disk.
-It is read without the LMDB library.
+A table is written with little memory: names are sorted some at a time, and the sorted runs are merged from the disk. It
+is read without the LMDB library.
 """
 
 from __future__ import annotations
 
 import heapq
-import itertools
+import marshal
 import mmap
 import struct
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import DamagedError, MissingNameError, SourceError
-from packer.format import pages
 from packer.format.btree import Tree
 from packer.format.manifest import FileEntry, check_file
-from packer.format.pages import PageReplay
 from packer.format.schema import no_text
 from packer.format.shard import with_room
+from packer.format.sizes import file_bytes, map_size
 
 #: Keys of the two directions: `#` and the number, 8 bytes big-endian; `=` and the name, UTF-8.
 BY_NUMBER = b"#"
@@ -35,14 +34,11 @@ MAX_NAME = 510
 #: Letters of a name that an error shows.
 _SHOWN = 40
 
-#: Names that are sorted in memory; more are sorted in runs of so many, which go to a file.
+#: Names that are sorted in memory; more are sorted in runs of so many, which go to a file in blocks.
 RUN_NAMES = 2**16
-#: Keys between two commits of the table: few, since what is not committed lies in memory twice. Even if all names have
-#: the most bytes, they have fewer than what the appender commits by itself.
-COMMIT_NAMES = 2**12
-#: Before each name of a run in the file: the number of its sample, and its bytes.
-_RECORD = struct.Struct("<QH")
-_BLOCK_BYTES = 2**16
+_BLOCK_NAMES = 2**10
+#: What the map of a table has room for beyond the table. LMDB keeps the size of the map in the file.
+_SPARE_BYTES = 2**18
 
 
 def name_bytes(name: str, number: int) -> bytes:
@@ -82,19 +78,9 @@ def write_names(path: Path, names: Iterable[bytes]) -> None:
     # Here: names are looked up without the LMDB library.
     from packer.format.lmdb_appender import LmdbAppender, clear_errors
 
-    with clear_errors(path), _Sorted(path.parent) as by_name:
-        appender = LmdbAppender(path, pages.map_size(_planned_bytes(names, by_name)) + 64 * 4096)
-        numbered = ((KEY.pack(BY_NUMBER, number), name) for number, name in enumerate(names))
-        named = ((BY_NAME + name, VALUE.pack(number)) for name, number in by_name)
-        try:
-            for put, (key, value) in enumerate(itertools.chain(numbered, named), 1):
-                appender.put(key, value)
-                if put % COMMIT_NAMES == 0:
-                    appender.commit()
-            appender.finish()
-        except BaseException:
-            appender.abort()
-            raise
+    with clear_errors(path), LmdbAppender(path, map_size(names_bytes(names)) + _SPARE_BYTES) as appender:
+        for key, value in _entries(names, path.parent):
+            appender.put(key, value)
 
 
 def names_bytes(names: Iterable[bytes]) -> int:
@@ -103,49 +89,42 @@ def names_bytes(names: Iterable[bytes]) -> int:
     Raises:
         SourceError: two samples have one name, or a name is too long.
     """
-    with _Sorted() as by_name:
-        return _planned_bytes(names, by_name)
+    return file_bytes((len(key), len(value)) for key, value in _entries(names))
 
 
-def _planned_bytes(names: Iterable[bytes], by_name: _Sorted) -> int:
-    """Return the bytes of the table after checking the names, which are added to `by_name`."""
-    replay = PageReplay()
-    puts = itertools.count(1)
+def _entries(names: Iterable[bytes], folder: Path | None = None) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the keys and values of names.lmdb in the order of the keys.
 
-    def put(key_bytes: int, value_bytes: int) -> None:
-        replay.put(key_bytes, value_bytes)
-        if next(puts) % COMMIT_NAMES == 0:
-            replay.commit()
-
-    for number, name in enumerate(names):
-        if not 0 < len(name) <= MAX_NAME:
-            shown = name[:40].decode(errors="replace")
-            raise SourceError(f"the name {shown!r}... has {len(name)} bytes; 1 to {MAX_NAME} are allowed")
-        put(1 + 8, len(name))
-        by_name.add(name, number)
-    before = (b"", 0)
-    for name, number in by_name:
-        if name == before[0]:
-            raise SourceError(
-                f"samples {before[1]} and {number} have the same name, {name.decode()!r}; names must differ"
-            )
-        before = (name, number)
-        put(1 + len(name), 8)
-    replay.commit()
-    return replay.file_bytes
+    Args:
+        folder: where a temporary file is made; None for the system's own place.
+    """
+    with _Sorted(folder) as by_name:
+        for number, name in enumerate(names):
+            if not 0 < len(name) <= MAX_NAME:
+                shown = name[:_SHOWN].decode(errors="replace")
+                raise SourceError(f"the name {shown!r}... has {len(name)} bytes; 1 to {MAX_NAME} are allowed")
+            by_name.add(name, number)
+            yield KEY.pack(BY_NUMBER, number), name
+        before = (b"", 0)
+        for name, number in by_name:
+            if name == before[0]:
+                raise SourceError(
+                    f"samples {before[1]} and {number} have the same name, {name.decode()!r}; names must differ"
+                )
+            before = (name, number)
+            yield BY_NAME + name, VALUE.pack(number)
 
 
 class _Sorted:
-    """Names and their numbers in the order of the names: sorted in runs, and merged each time they are gone through.
+    """Names and their numbers, gone through in the order of the names: sorted in runs, and merged.
 
     Args:
-        folder: where a temporary file of the runs is made if there are several; None for the system's own place.
+        folder: where the runs are kept; None for the system's own place.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
-        place = None if folder is None else str(folder)
-        self._file: IO[bytes] = tempfile.SpooledTemporaryFile(_BLOCK_BYTES, dir=place)  # noqa: SIM115  # see __exit__
-        self._ends = [0]  # of the runs in the file
+    def __init__(self, folder: Path | None) -> None:
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # see __exit__
+        self._runs: list[list[int]] = []  # where in the file the blocks of each begin
         self._last: list[tuple[bytes, int]] = []
 
     def add(self, name: bytes, number: int) -> None:
@@ -153,29 +132,21 @@ class _Sorted:
         self._last.append((name, number))
         if len(self._last) == RUN_NAMES:
             self._last.sort()
-            for name, number in self._last:
-                self._file.write(_RECORD.pack(number, len(name)) + name)
-            self._ends.append(self._file.tell())
+            self._runs.append([])
+            for at in range(0, RUN_NAMES, _BLOCK_NAMES):
+                self._runs[-1].append(self._file.tell())
+                marshal.dump(self._last[at : at + _BLOCK_NAMES], self._file)
             self._last = []
 
     def __iter__(self) -> Iterator[tuple[bytes, int]]:
         self._last.sort()
-        return heapq.merge(self._last, *itertools.starmap(self._read, itertools.pairwise(self._ends)))
+        return heapq.merge(self._last, *map(self._read, self._runs))
 
-    def _read(self, start: int, stop: int) -> Iterator[tuple[bytes, int]]:
-        """Yield the names of one run."""
-        block, at = b"", 0
-        while True:
-            if len(block) - at < _RECORD.size + MAX_NAME and start < stop:
-                self._file.seek(start)
-                more = self._file.read(min(_BLOCK_BYTES, stop - start))
-                start += len(more)
-                block, at = block[at:] + more, 0
-            if at == len(block):
-                return
-            number, size = _RECORD.unpack_from(block, at)
-            at += _RECORD.size + size
-            yield block[at - size : at], number
+    def _read(self, places: list[int]) -> Iterator[tuple[bytes, int]]:
+        """Yield the names of one run; only a block of it is in memory."""
+        for place in places:
+            self._file.seek(place)
+            yield from marshal.load(self._file)
 
     def __enter__(self) -> _Sorted:
         return self

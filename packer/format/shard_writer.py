@@ -77,11 +77,6 @@ class ShardWriter:
         self.columns = [ColumnWriter(field, self._put_chunk, size) for field in self._fields]
 
     @property
-    def growths(self) -> int:
-        """Return how often the map was too small."""
-        return self._file.growths
-
-    @property
     def raw_bytes(self) -> int:
         return sum(column.raw_bytes for column in self.columns)
 

@@ -21,9 +21,8 @@ from packer.errors import SourceError
 from packer.format.column_writer import ColumnWriter
 from packer.format.layout import chunk_bytes
 from packer.format.names import names_bytes
-from packer.format.pages import PAGE_SIZE
 from packer.format.schema import Field
-from packer.format.sizes import slack_pages
+from packer.format.sizes import PAGE_SIZE, slack_pages
 from packer.packing.plan import Plan, Prepared, look_at
 from packer.sources.apart import Limits, each
 from packer.sources.base import Source, count, of_middles

@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 from packer.codecs.configs import parse_codec
 from packer.codecs.stages import Config
 from packer.errors import SourceError, UsageError
-from packer.format import pages
 from packer.format.manifest import check_count
 from packer.format.names import check_names
 from packer.format.schema import Field, FieldSpec
-from packer.format.sizes import shard_bytes
+from packer.format.sizes import map_size, shard_bytes
 from packer.packing.framing import Extent, choose_codec, codec_by_field, stored_field
 from packer.sources.apart import Limits, each
 from packer.sources.base import Block, Looking, Source, not_looking, of_middles, watched
@@ -59,7 +58,7 @@ class ShardPlan:
 
     @property
     def map_size(self) -> int:
-        return pages.map_size(self.file_bytes)
+        return map_size(self.file_bytes)
 
     @property
     def file(self) -> str:

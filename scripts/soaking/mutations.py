@@ -14,7 +14,7 @@ import xxhash
 
 from packer.format.btree import Tree, Value
 from packer.format.manifest import MANIFEST, file_digest
-from packer.format.pages import PAGE_SIZE
+from packer.format.sizes import PAGE_SIZE
 
 #: Every codec and kind of field, fixed and ragged, in frames of samples and of rows.
 TEMPLATES = [Path(__file__).parents[2] / "tests" / "golden" / name for name in ("exact", "coded", "photos")]

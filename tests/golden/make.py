@@ -19,12 +19,11 @@ import numpy as np
 from packer.codecs.configs import NAMED
 from packer.codecs.stages import Config
 from packer.format import manifest as manifests
-from packer.format import pages
 from packer.format.manifest import ColumnTotals, FileEntry, Manifest, ShardEntry
 from packer.format.names import write_names
 from packer.format.schema import Field, FrameRule
 from packer.format.shard_writer import ShardWriter
-from packer.format.sizes import shard_bytes
+from packer.format.sizes import map_size, shard_bytes
 
 ORIGIN = {"kind": "golden"}
 NAMES = ("b/1", "a", "größe", "c", "b/2")
@@ -223,8 +222,8 @@ def _shard(
     shapes = {f.name: np.array([_shape(v) for v in block[f.name]], np.int64) for f in fields if f.is_ragged}
     name_bytes = None if names is None else sum(len(name.encode()) for name in names)
     # Small chunks take a few pages more than the plan knows of.
-    map_size = pages.map_size(shard_bytes(number, fields, count, shapes, name_bytes, ORIGIN)) + 2**20
-    options: dict[str, Any] = {"map_size": map_size, "named": names is not None, "origin": ORIGIN, "chunk_bytes": 1500}
+    room = map_size(shard_bytes(number, fields, count, shapes, name_bytes, ORIGIN)) + 2**20
+    options: dict[str, Any] = {"map_size": room, "named": names is not None, "origin": ORIGIN, "chunk_bytes": 1500}
     with ShardWriter(path, number, fields, **options) as writer:
         writer.add(block, count, names)
     entry = _entry(folder, path)

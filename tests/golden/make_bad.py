@@ -21,7 +21,6 @@ import xxhash
 import zstandard
 
 from packer.format import manifest as manifests
-from packer.format import pages
 from packer.format.lmdb_appender import LmdbAppender
 from packer.format.manifest import ColumnTotals, FileEntry, Manifest, ShardEntry
 from packer.format.names import write_names
@@ -188,7 +187,7 @@ def break_shard(folder: Path, change: Callable[[Values], None]) -> None:
     with lmdb.open(str(path), subdir=False, readonly=True, lock=False, lib_version=0) as env, env.begin() as txn:
         values = {bytes(k): bytes(v) for k, v in txn.cursor()}
     change(values)
-    appender = LmdbAppender(path, pages.map_size(2**20))
+    appender = LmdbAppender(path, 2**20)
     for name, value in sorted(values.items()):
         appender.put(name, value)
     appender.finish()

@@ -212,7 +212,7 @@ DAMAGES: dict[str, tuple[str, dict[str, Any], str]] = {
     "sample_frames": ("ragged rows", {"sample_frames": [0, 3]}, "array sample_frames holds 2 numbers, 3 expected"),
     "sample_offsets": ("ragged", {"sample_offsets": [0, 50]}, "array sample_offsets holds 2 numbers, 4 expected"),
     "shapes": ("ragged", {"shapes": [1, 2, 2, 0]}, "array shapes holds 4 numbers, 3 expected"),
-    "half a chunk": ("raw", {"chunks": [0, 3, 100, 1]}, "chunks holds 4 numbers, a multiple of 3 expected"),
+    "half a chunk": ("raw", {"chunks": [0, 3, 100, 1]}, "index array chunks holds 4 numbers, 3 expected"),
     "frames of samples": ("raw", {"checksums": [1, 2]}, "2 checksums for 3 frames"),
     "frames of rows": ("raw rows", {"checksums": [1, 2, 3]}, "3 checksums for 6 frames"),
     "frames of ragged rows": ("ragged rows", {"sample_frames": [0, 2, 4]}, "3 checksums for 4 frames"),

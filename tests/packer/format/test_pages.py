@@ -9,8 +9,7 @@ from typing import Any
 import lmdb
 import pytest
 
-from packer.format import pages
-from packer.format.pages import PageReplay
+from packer.format.sizes import META_PAGES, PAGE_SIZE, PageReplay, map_size
 
 Transactions = list[list[tuple[int, int]]]
 
@@ -34,9 +33,9 @@ def file_bytes(transactions: Transactions) -> int:
     return replayed(transactions).file_bytes
 
 
-def write(path: Path, transactions: Transactions, map_size: int) -> int:
+def write(path: Path, transactions: Transactions, room: int) -> int:
     """Appends and commits as told; returns the size of the file."""
-    env = lmdb.open(str(path), subdir=False, lib_version=0, lock=False, sync=False, map_size=map_size)
+    env = lmdb.open(str(path), subdir=False, lib_version=0, lock=False, sync=False, map_size=room)
     number = 0
     with env:
         for transaction in transactions:
@@ -80,7 +79,7 @@ def test_the_calculated_size_is_that_of_the_file_in_the_smallest_map(tmp_path: P
     rng = random.Random(seed)
     transactions = cut(rng, sizes(rng))
     expected = file_bytes(transactions)
-    assert write(tmp_path / "file", transactions, pages.map_size(expected)) == expected
+    assert write(tmp_path / "file", transactions, map_size(expected)) == expected
 
 
 @pytest.mark.parametrize("seed", range(0, 80, 8))
@@ -88,7 +87,7 @@ def test_a_map_one_page_smaller_is_full(tmp_path: Path, seed: int) -> None:
     """Nothing is spared: with many commits too, one page less does not hold the file."""
     rng = random.Random(seed)
     transactions = cut(rng, sizes(rng))
-    too_small = pages.map_size(file_bytes(transactions)) - pages.PAGE_SIZE
+    too_small = map_size(file_bytes(transactions)) - PAGE_SIZE
     with pytest.raises(lmdb.MapFullError):
         write(tmp_path / "file", transactions, too_small)
 
@@ -98,18 +97,18 @@ def test_thousands_of_commits_stay_exact(tmp_path: Path, key_bytes: int, value_b
     """3,000 commits of one put each add no more than two of them do."""
     transactions = [[(key_bytes, value_bytes)]] * 3000
     expected = file_bytes(transactions)
-    assert write(tmp_path / "file", transactions, pages.map_size(expected)) == expected
+    assert write(tmp_path / "file", transactions, map_size(expected)) == expected
 
 
 def test_one_commit_makes_two_meta_pages_and_a_tree() -> None:
     """Without a second commit nothing is retired, so the file is the tree and the meta pages."""
     entries = sizes(random.Random(5))
-    assert file_bytes([entries]) == pages.PAGE_SIZE * (pages.META_PAGES + replayed([entries]).tree_pages)
+    assert file_bytes([entries]) == PAGE_SIZE * (META_PAGES + replayed([entries]).tree_pages)
 
 
 def test_a_file_without_puts_has_its_meta_pages_alone(tmp_path: Path) -> None:
     """Commits of nothing write nothing."""
-    assert file_bytes([[], []]) == write(tmp_path / "file", [[], []], 2**20) == 2 * pages.PAGE_SIZE
+    assert file_bytes([[], []]) == write(tmp_path / "file", [[], []], 2**20) == 2 * PAGE_SIZE
 
 
 def test_putting_step_by_step_is_the_same_as_all_at_once() -> None:
@@ -123,9 +122,9 @@ def test_putting_step_by_step_is_the_same_as_all_at_once() -> None:
         assert replay.file_bytes == file_bytes(transactions[:done])
 
 
-def statistics(path: Path, entries: list[tuple[int, int]], map_size: int = 2**28) -> dict[str, Any]:
+def statistics(path: Path, entries: list[tuple[int, int]], room: int = 2**28) -> dict[str, Any]:
     """One commit of appended entries, keys numbered and padded to size; returns LMDB's own statistics."""
-    with lmdb.open(str(path), subdir=False, lib_version=0, lock=False, sync=False, map_size=map_size) as env:
+    with lmdb.open(str(path), subdir=False, lib_version=0, lock=False, sync=False, map_size=room) as env:
         with env.begin(write=True) as txn:
             for i, (key_bytes, value_bytes) in enumerate(entries):
                 assert txn.put(i.to_bytes(4, "big").ljust(key_bytes, b"k"), bytes(value_bytes), append=True)
@@ -141,7 +140,7 @@ def entries(seed: int) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("key_bytes", [4, 8, 9, 511])
 def test_a_value_moves_to_overflow_pages_at_the_very_byte_where_lmdb_moves_it(tmp_path: Path, key_bytes: int) -> None:
     """The largest value beside its key is inline for LMDB too, and one byte more is not."""
-    largest = max(n for n in range(pages.PAGE_SIZE) if pages.is_inline(key_bytes, n))
+    largest = max(n for n in range(PAGE_SIZE) if replayed([[(key_bytes, n)]]).tree_pages == 1)
     assert statistics(tmp_path / "a", [(key_bytes, largest)])["overflow_pages"] == 0
     assert statistics(tmp_path / "b", [(key_bytes, largest + 1)])["overflow_pages"] == 1
 
@@ -149,12 +148,11 @@ def test_a_value_moves_to_overflow_pages_at_the_very_byte_where_lmdb_moves_it(tm
 @pytest.mark.parametrize("count", [1, 2, 3, 300])
 def test_overflow_pages_have_one_header_for_the_whole_run(tmp_path: Path, count: int) -> None:
     """A run of m pages holds PAGE_SIZE * m - 16 bytes and not one more."""
-    full = pages.PAGE_SIZE * count - 16
+    full = PAGE_SIZE * count - 16
     for value_bytes in (full, full + 1):
         said = statistics(tmp_path / str(value_bytes), [(8, value_bytes)])["overflow_pages"]
-        assert pages.overflow_pages(value_bytes) == said
-    assert pages.overflow_pages(full) == count
-    assert pages.overflow_pages(full + 1) == count + 1
+        assert said == count + (value_bytes > full)
+        assert replayed([[(8, value_bytes)]]).tree_pages == 1 + said
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -172,7 +170,7 @@ def test_no_entries_take_no_pages() -> None:
 @pytest.mark.parametrize("seed", range(100, 108))
 def test_the_map_size_is_enough_and_one_page_less_is_not(tmp_path: Path, seed: int) -> None:
     """The map holds the file with nothing to spare."""
-    needed = pages.map_size(file_bytes([entries(seed)]))
+    needed = map_size(file_bytes([entries(seed)]))
     statistics(tmp_path / "fits", entries(seed), needed)
     with pytest.raises(lmdb.MapFullError):
-        statistics(tmp_path / "too small", entries(seed), needed - pages.PAGE_SIZE)
+        statistics(tmp_path / "too small", entries(seed), needed - PAGE_SIZE)

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer.codecs.configs import NAMED
-from packer.format import lmdb_appender, pages, sizes
+from packer.format import sizes
 from packer.format.layout import CHUNK_BYTES
 from packer.format.schema import Field, FrameRule
 from packer.format.shard_writer import ShardWriter
-from packer.format.sizes import column_sizes, shard_bytes
+from packer.format.sizes import column_sizes, map_size, shard_bytes
 
 DTYPES = ("uint8", "int16", "float32", "complex128")
 
@@ -57,18 +57,18 @@ def _array(rng: np.random.Generator, field: Field, shape: list[int], noise: bool
     return rng.integers(0, high, (*shape, field.itemsize), dtype=np.uint8).view(field.dtype).reshape(shape)
 
 
-def written(shard: Any, map_size: int, chunk_bytes: int = CHUNK_BYTES) -> tuple[int, int]:
-    """Bytes of the file and how often its map grew."""
+def written(shard: Any, size: int, chunk_bytes: int = CHUNK_BYTES) -> int:
+    """Bytes of the file, written with the smallest map for a file of so many, which may not grow."""
     fields, block, names, origin = shard
     count = len(block[fields[0].name])
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "a.lmdb")
-        options: dict[str, Any] = {"map_size": map_size, "origin": origin, "chunk_bytes": chunk_bytes}
-        with ShardWriter(path, 3, fields, named=names is not None, **options) as writer:
+        options: dict[str, Any] = {"origin": origin, "chunk_bytes": chunk_bytes, "map_size": map_size(size)}
+        with ShardWriter(path, 3, fields, named=names is not None, map_limit=map_size(size), **options) as writer:
             for start in range(0, count, 50):
                 part = {name: values[start : start + 50] for name, values in block.items()}
                 writer.add(part, min(50, count - start), names[start : start + 50] if names is not None else None)
-        return path.stat().st_size, writer.growths
+        return path.stat().st_size
 
 
 def predicted(shard: Any) -> int:
@@ -87,7 +87,7 @@ def predicted(shard: Any) -> int:
 def test_the_size_of_raw_columns_is_exact(shard: Any) -> None:
     """For any fields, shapes and names the prediction is the file's size, and its map never grows."""
     size = predicted(shard)
-    assert written(shard, pages.map_size(size)) == (size, 0)
+    assert written(shard, size) == size
 
 
 @given(shard=shards(encoded=True))
@@ -95,9 +95,7 @@ def test_the_size_of_raw_columns_is_exact(shard: Any) -> None:
 def test_encoded_columns_are_never_larger_than_predicted(shard: Any) -> None:
     """Frames that do not shrink are kept raw, so the raw size bounds the file, and its map never grows."""
     size = predicted(shard)
-    held, growths = written(shard, pages.map_size(size))
-    assert held <= size
-    assert growths == 0
+    assert written(shard, size) <= size
 
 
 def test_a_chunk_that_moves_beside_its_key_is_within_the_bound() -> None:
@@ -109,9 +107,8 @@ def test_a_chunk_that_moves_beside_its_key_is_within_the_bound() -> None:
     for header in range(1500, 1900, 25):
         shard = (fields, {"a": noise}, None, {"note": "x" * header})
         size = predicted(shard)
-        held, growths = written(shard, pages.map_size(size))
+        held = written(shard, size)
         assert held <= size
-        assert growths == 0
         found.add(held)
     assert len(found) > 1
 
@@ -120,7 +117,6 @@ def test_a_chunk_that_moves_beside_its_key_is_within_the_bound() -> None:
 def test_several_chunks_and_commits_are_exact_too(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With small limits in both places, the chunks of several columns come in the predicted order."""
     monkeypatch.setattr(sizes, "COMMIT_BYTES", 150_000)
-    monkeypatch.setattr(lmdb_appender, "COMMIT_BYTES", 150_000)
     monkeypatch.setattr(sizes, "chunk_bytes", lambda fields: 40_000)
     rng = np.random.default_rng(seed)
     fields = [
@@ -138,8 +134,8 @@ def test_several_chunks_and_commits_are_exact_too(seed: int, monkeypatch: pytest
     }
     shard = (fields, block, None, {})
     size = predicted(shard)
-    assert written(shard, pages.map_size(size), chunk_bytes=40_000) == (size, 0)
-    assert written(shard, pages.map_size(size))[0] != size
+    assert written(shard, size, chunk_bytes=40_000) == size
+    assert written(shard, 2 * size) != size
 
 
 def test_chunks_of_a_column_of_many_samples() -> None:
