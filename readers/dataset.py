@@ -15,8 +15,7 @@ from torch.utils.data import Dataset
 from packer.errors import MissingNameError, UsageError
 from packer.format import manifest as manifests
 from packer.format.column import SHAPE
-from packer.format.constants import Constants, kept_constants
-from packer.format.manifest import Manifest
+from packer.format.constants import kept_constants
 from packer.format.names import Names
 from packer.format.schema import Field
 from packer.remote.store import is_url
@@ -197,8 +196,15 @@ class PackedDataset(Dataset[Any]):
 
     @property
     def constants(self) -> Mapping[str, torch.Tensor]:
-        """Return what is kept once for all samples, such as grids, by name: read when asked for, the caller's own."""
-        return ConstantTensors(self.path, self.manifest, self._mirror)
+        """Return what is kept once for all samples, such as grids, by name: read anew each time, the caller's own.
+
+        Raises:
+            DamagedError: the file is not what it was when it was written.
+        """
+        if self._mirror is not None:
+            self._mirror.fetch_tables(self.manifest)
+        arrays = kept_constants(self.path, self.manifest)
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     @property
     def opened(self) -> Opened:
@@ -514,37 +520,6 @@ def _tied(opened: Opened, points: PointSample | VoxelSample) -> list[str]:
     if isinstance(points, PointSample) and points.fields is not None:
         return found
     return [name for name in found if opened.places[name].has_shapes_of(opened.places[found[0]])]
-
-
-class ConstantTensors(Mapping[str, torch.Tensor]):
-    """What is kept once for all samples, by name; the file is read, and compared with its digest, when it is needed."""
-
-    def __init__(self, path: Path, manifest: Manifest, mirror: Mirror | None) -> None:
-        self._manifest, self._mirror = manifest, mirror
-        self._arrays = kept_constants(path, manifest)
-
-    def _fetched(self) -> Constants:
-        if self._mirror is not None:
-            self._mirror.fetch_tables(self._manifest)
-        return self._arrays
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        """Return a constant, the caller's own.
-
-        Raises:
-            KeyError: there is none of this name.
-            DamagedError: the file is not what it was when it was written.
-        """
-        return torch.from_numpy(self._fetched()[name])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._fetched())
-
-    def __len__(self) -> int:
-        return len(self._fetched())
-
-    def __repr__(self) -> str:
-        return f"ConstantTensors({', '.join(self)})"
 
 
 class SampleNames(Sequence[str]):

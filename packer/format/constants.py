@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import zipfile
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +70,7 @@ def constants_entry(folder: Path) -> FileEntry | None:
     if not path.exists():
         return None
     entry = _entry(path.read_bytes())
-    for _ in Constants(folder, entry).values():
-        pass
+    len(Constants(folder, entry))  # reads all of them
     return entry
 
 
@@ -80,7 +80,7 @@ def kept_constants(folder: Path, manifest: Manifest) -> Constants:
 
 
 class Constants(Mapping[str, NDArray[Any]]):
-    """The constants of a dataset by name, read from the file when they are asked for; the whole file is checked first.
+    """The constants of a dataset by name, read from the file, and compared with its digest, when one is asked for.
 
     Args:
         folder: the dataset's.
@@ -88,9 +88,8 @@ class Constants(Mapping[str, NDArray[Any]]):
     """
 
     def __init__(self, folder: Path, entry: FileEntry | None) -> None:
-        self._path = folder / entry.file if entry else folder
+        self._folder = folder
         self._entry = entry
-        self._archive: zipfile.ZipFile | None = None
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """Return an array of the caller's own.
@@ -98,45 +97,38 @@ class Constants(Mapping[str, NDArray[Any]]):
         Raises:
             DamagedError: the file is not what it was when it was written.
         """
-        if name not in self._names():
-            raise KeyError(name)
-        assert self._archive is not None
-        try:
-            with self._archive.open(f"{name}.npy") as file:
-                array = np.lib.format.read_array(file, allow_pickle=False)
-        except (ValueError, EOFError, zipfile.BadZipFile) as error:
-            raise self._damaged(str(error)) from None
-        return np.array(array, array.dtype.newbyteorder("="))
+        return self._arrays[name].copy()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names())
+        return iter(self._arrays)
 
     def __len__(self) -> int:
-        return len(self._names())
+        return len(self._arrays)
 
     def __repr__(self) -> str:
         return f"Constants({', '.join(self)})"
 
-    def _names(self) -> list[str]:
+    @cached_property
+    def _arrays(self) -> dict[str, NDArray[Any]]:
         if self._entry is None:
-            return []
-        if self._archive is None:
-            try:
-                data = self._path.read_bytes()
-            except OSError as error:
-                raise self._damaged(error.strerror or str(error)) from None
+            return {}
+        found = {}
+        path = self._folder / self._entry.file
+        try:
+            data = path.read_bytes()
             if len(data) != self._entry.bytes:
-                raise self._damaged(f"{len(data):,} bytes, {self._entry.bytes:,} expected")
+                raise ValueError(f"{len(data):,} bytes, {self._entry.bytes:,} expected")
             if xxhash.xxh3_128_hexdigest(data) != self._entry.digest:
-                raise self._damaged("its digest is wrong: it was changed after it was written")
-            try:
-                self._archive = zipfile.ZipFile(io.BytesIO(data))
-            except zipfile.BadZipFile as error:
-                raise self._damaged(str(error)) from None
-        return [name.removesuffix(".npy") for name in self._archive.namelist()]
+                raise ValueError("its digest is wrong: it was changed after it was written")
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                for name in archive.namelist():
+                    with archive.open(name) as file:
+                        array = np.lib.format.read_array(file, allow_pickle=False)
+                    found[name.removesuffix(".npy")] = array.astype(array.dtype.newbyteorder("="))
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            why = error.strerror if isinstance(error, OSError) else None
+            raise DamagedError(f"{path}: {why or error}; run `packer repair` with the sources") from None
+        return found
 
-    def _damaged(self, why: str) -> DamagedError:
-        return DamagedError(f"{self._path}: {why}; run `packer repair` with the sources")
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_archive": None}
+    def __reduce__(self) -> tuple[type[Constants], tuple[Path, FileEntry | None]]:
+        return Constants, (self._folder, self._entry)
