@@ -187,14 +187,13 @@ def _open_single(
 def _open_pictures(
     kind: str, named: Mapping[str, str], unit: str, options: SourceOptions, told: dict[str, Any]
 ) -> Source:
-    from packer.sources.images.basicsr import open_basicsr
     from packer.sources.images.clips import ClipSource, units_note
     from packer.sources.images.derived import DownscaledSource, cut
+    from packer.sources.images.formats import MAX_PIXELS
     from packer.sources.images.opening import open_images
-    from packer.sources.images.pillow import MAX_PIXELS
     from packer.sources.pairing import check_one_field
 
-    opened = (open_images if kind == "images" else open_basicsr)(
+    opened = open_images(
         {name or "image": path for name, path in named.items()},
         mode=options.mode,
         palette=options.palette,

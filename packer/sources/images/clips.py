@@ -9,7 +9,7 @@ that lacks a frame because that one is bad is left out as a whole.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError, first_few
 from packer.format.schema import FieldSpec
-from packer.sources.base import LARGE_BYTES, Block, LargeArray, OnBad, Source
+from packer.sources.base import LARGE_BYTES, Block, LargeArray, OnBad, Source, joined
 from packer.sources.files import Found, join
-from packer.sources.images.source import NAMED, ImageSource
+from packer.sources.images.source import BLOCK_BYTES, NAMED, ImageSource, compared
 from packer.sources.pairing import stem
 from packer.sources.units import by_folder, folder_of, numbers_of, refuse_strays, unit_name
 
@@ -82,24 +82,12 @@ def _are_frames(source: ImageSource, places: Sequence[int]) -> bool:
     return one_size and numbers_of([source.names[i] for i in places]) is not None
 
 
-class Faults:
-    """An `OnBad` that tells another one, and keeps the folders that the bad files lie in."""
-
-    def __init__(self, on_bad: OnBad) -> None:
-        self.folders: set[str] = set()
-        self._on_bad = on_bad
-
-    def __call__(self, error: SourceError) -> None:
-        self._on_bad(error)
-        self.folders.add(folder_of(error.path or ""))
-
-
-def clips(frames: ImageSource, faults: Faults, on_bad: OnBad) -> ClipSource:
+def clips(frames: ImageSource, broken: Collection[str], on_bad: OnBad) -> ClipSource:
     """Join the frames of each folder.
 
     Args:
-        faults: what was told of every bad file when the frames were opened.
-        on_bad: told of every clip that cannot be packed; where it returns, the clip is left out.
+        broken: the folders that hold a bad file, or one without a partner.
+        on_bad: told of every clip that cannot be packed; if it returns, the clip is left out.
 
     Raises:
         SourceError: what `on_bad` raises; no clip is left.
@@ -111,7 +99,7 @@ def clips(frames: ImageSource, faults: Faults, on_bad: OnBad) -> ClipSource:
     gaps = []
     for folder, places in by_folder(frames.names).items():
         numbers = numbers_of([frames.names[i] for i in places])
-        if fault := _fault(frames, places, numbers, faults.folders):
+        if fault := _fault(frames, places, numbers, broken):
             on_bad(SourceError(f"{fault}; the clip is left out", join(root, folder_of(frames.paths[name][places[0]]))))
             continue
         clip = unit_name(root, folder)
@@ -124,7 +112,8 @@ def clips(frames: ImageSource, faults: Faults, on_bad: OnBad) -> ClipSource:
         raise SourceError("no clip is left: every one has a bad picture or a partner missing; mend the files first")
     chosen = replace(frames.take([i for places in kept.values() for i in places]), remarks=frames.remarks)
     edges = np.cumsum([0, *map(len, kept.values())])
-    return ClipSource(_fields(chosen, edges), list(kept), chosen, edges, tuple(_notes(list(kept), edges, gaps)))
+    remarks = [*_notes(edges, gaps), *chosen.remarks, *compared(chosen)]
+    return ClipSource(_fields(chosen, edges), list(kept), chosen, edges, remarks)
 
 
 def _fault(frames: ImageSource, places: Sequence[int], numbers: Sequence[int] | None, broken: Collection[str]) -> str:
@@ -133,7 +122,8 @@ def _fault(frames: ImageSource, places: Sequence[int], numbers: Sequence[int] | 
     if any(folder_of(join(frames.folders[name], some[0])) in broken for name, some in files.items()):
         return "a picture of it is bad or has no partner"
     if numbers is None:
-        return f"holds pictures that are not numbered alike, such as {_shown(next(iter(files.values())))}"
+        lasts = [file.rpartition("/")[2] for file in next(iter(files.values()))]
+        return f"holds pictures that are not numbered alike, such as {lasts[0]} and {lasts[-1]}"
     if len(set(numbers)) < len(numbers):
         return "holds two pictures of one number"
     for name, some in files.items():
@@ -143,11 +133,6 @@ def _fault(frames: ImageSource, places: Sequence[int], numbers: Sequence[int] | 
             of_each = [f"{some[i].rpartition('/')[2]} is {sizes[i][0]} x {sizes[i][1]}" for i in (0, int(odd[0]))]
             return f"holds pictures of several sizes ({' and '.join(of_each)})"
     return ""
-
-
-def _shown(files: Sequence[str]) -> str:
-    lasts = [file.rpartition("/")[2] for file in files]
-    return f"{lasts[0]} and {lasts[-1]}"
 
 
 def _fields(frames: ImageSource, edges: NDArray[np.int64]) -> tuple[FieldSpec, ...]:
@@ -160,13 +145,13 @@ def _fields(frames: ImageSource, edges: NDArray[np.int64]) -> tuple[FieldSpec, .
     return tuple(specs)
 
 
-def _notes(names: Sequence[str], edges: NDArray[np.int64], gaps: Sequence[str]) -> Iterator[str]:
+def _notes(edges: NDArray[np.int64], gaps: list[str]) -> Iterator[str]:
     lengths = np.diff(edges)
     frames = f"{lengths.min():,}" if lengths.min() == lengths.max() else f"{lengths.min():,} to {lengths.max():,}"
-    yield f"each folder of numbered pictures is a sample: {len(names):,} clips of {frames} frames"
+    yield f"each folder of numbered pictures is a sample: {len(lengths):,} clips of {frames} frames"
     if gaps:
         yield (
-            f"the numbers of frames have gaps in {first_few([*gaps], NAMED)}: what is there is packed one after "
+            f"the numbers of frames have gaps in {first_few(gaps, NAMED)}: what is there is packed one after "
             "another; check these"
         )
 
@@ -185,7 +170,7 @@ class ClipSource(Source):
     names: list[str]
     frames: ImageSource
     edges: NDArray[np.int64]
-    remarks: tuple[str, ...] = ()
+    remarks: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.kind = self.frames.kind
@@ -203,14 +188,16 @@ class ClipSource(Source):
         return ClipSource(self.fields, self.names[start:stop], self.frames.part(first, last), edges)
 
     def read(self) -> Iterator[Block]:
+        return joined(self._clips(), self.fields, BLOCK_BYTES)
+
+    def _clips(self) -> Iterator[dict[str, Any]]:
         for number in range(len(self)):
-            first, last = self.edges[number : number + 2].tolist()
-            frames = self.frames.part(first, last)
-            clip: dict[str, Any] = {spec.name: _Frames(frames, spec.name, number) for spec in self.fields}
+            frames = self.frames.part(*self.edges[number : number + 2].tolist())
+            clip = {spec.name: _Frames(frames, spec.name, number) for spec in self.fields}
             if sum(field.nbytes for field in clip.values()) > LARGE_BYTES:
-                yield {name: [field] for name, field in clip.items()}
+                yield clip
             else:
-                yield {s.name: [clip[s.name][:]] if s.is_ragged else clip[s.name][:][None] for s in self.fields}
+                yield {name: field[:] for name, field in clip.items()}
 
     def files(self) -> list[str]:
         return self.frames.files()
@@ -219,7 +206,7 @@ class ClipSource(Source):
         return {**self.frames.provenance(), "samples": "folders"}
 
     def notes(self) -> list[str]:
-        return [*self.remarks, *self.frames.notes()]
+        return self.remarks
 
 
 class _Frames(LargeArray):

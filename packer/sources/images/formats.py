@@ -1,45 +1,128 @@
-"""One picture file: what its first bytes say, its header, and its pixels; PNG by `png`, the rest by `pillow`."""
+"""One picture file: what its first bytes say, its header and its pixels. PNG is read by `png`, the rest through Pillow.
+
+Of JPEG, TIFF, WebP, BMP and GIF the reader of the expected format is called by itself, not `Image.open`: no other
+format is tried on the bytes, and Pillow's process-wide pixel limit, a warning first and then an error, gives way to
+`max_pixels`. Pixels are those of `np.asarray(Image.open(path))`, signed 16 bits as int16 where Pillow widens them.
+
+The orientation tag of JPEG and WebP is not applied: pixels stay where the file has them, as partners and labels count
+on it. Pillow itself applies that of a TIFF, to size and pixels alike, and divides the colours of a TIFF that holds them
+multiplied by their alpha. The plan says so of each.
+
+Gray, RGB and RGBA are converted into each other (`--mode`) by Pillow's own arithmetic, so that 8-bit pictures come out
+as `Image.convert` gives them; unlike Pillow, 16 bits stay 16.
+"""
 
 from __future__ import annotations
 
+import io
 import os
-from functools import partial
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
+from PIL import BmpImagePlugin, GifImagePlugin, Image, JpegImagePlugin, TiffImagePlugin, WebPImagePlugin
 
-from packer.errors import SourceError
-from packer.sources.files import IMAGES, READ_ONLY, read_file, refuse_pointer, suffix_of
-from packer.sources.images import pillow, png
-from packer.sources.images.copies import mark_of
-from packer.sources.images.pillow import CHANNELS, COLOUR_KEY, FEW_BITS, ImageOptions, convert_mode
+from packer.errors import PackerError, SourceError, UsageError
+from packer.sources.files import IMAGES, READ_ONLY, refuse_pointer, suffix_of
+from packer.sources.images import png
 
-#: First bytes and the format they stand for; image formats carry the names of `packer.sources.files.IMAGES`.
-_STARTS = (
-    (png.SIGNATURE, "PNG"),
-    (b"\xff\xd8\xff", "JPEG"),
-    (b"II*\0", "TIFF"),
-    (b"MM\0*", "TIFF"),
-    (b"II+\0", "TIFF"),
-    (b"MM\0+", "TIFF"),
-    (b"BM", "BMP"),
-    (b"GIF87a", "GIF"),
-    (b"GIF89a", "GIF"),
-    (b"\x89HDF", "HDF5"),
-    (b"\x8bJNG", "JNG"),
-    (b"\x8aMNG", "MNG"),
-    (b"\0\0\0\x0cjP  ", "JPEG 2000"),
-    (b"8BPS", "Photoshop"),
-    (b"v/1\x01", "OpenEXR"),
-    (b"\x93NUMPY", "NumPy"),
-    (b"ply", "PLY"),
-    (b"PK\x03\x04", "zip"),
-    (b"\x1f\x8b", "gzip"),
-    (b"%PDF", "PDF"),
-    (b"<?xml", "XML"),
-    (b"<svg", "SVG"),
-    (b"<", "HTML"),
-)
+#: Channels of an image after conversion to a mode.
+CHANNELS = {"gray": 1, "rgb": 3, "rgba": 4}
+
+#: Pillow's own limit: a picture with more pixels is more likely made to fill the memory than to be looked at.
+MAX_PIXELS = 178_956_970
+
+#: Bytes that are read of a file to see its header; the pixels of most PNG files begin within this.
+HEAD_BYTES = 1024
+
+# What the plan says of files whose pixels are not kept as they are.
+FEW_BITS = "gray of 1, 2 or 4 bits is stored as 8 bits, 0 for black and 255 for white"
+COLOUR_KEY = "one colour is marked as transparent: the pixels keep that colour, the mark is not kept"
+TURNED = "turned as the orientation tag of the TIFF says, by Pillow"
+NOT_TURNED = "an orientation tag (EXIF) is not applied: pixels stay where the file has them"
+DIVIDED = "colours are divided by the alpha that the TIFF has multiplied them by, in 8 bits, by Pillow"
+INVERTED = "0 is white in the TIFF: values are inverted by Pillow, so that 0 is black"
+NOT_INVERTED = "0 is white in the TIFF, and stays so: of more than 8 bits Pillow gives the values as they are"
+
+#: Formats, named as in `packer.sources.files.IMAGES` if they are those of images, and how their files begin.
+_STARTS: dict[str, tuple[bytes, ...]] = {
+    "PNG": (png.SIGNATURE,),
+    "JPEG": (b"\xff\xd8\xff",),
+    "TIFF": (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"),
+    "BMP": (b"BM",),
+    "GIF": (b"GIF87a", b"GIF89a"),
+    "HDF5": (b"\x89HDF",),
+    "JNG": (b"\x8bJNG",),
+    "MNG": (b"\x8aMNG",),
+    "JPEG 2000": (b"\0\0\0\x0cjP  ",),
+    "Photoshop": (b"8BPS",),
+    "OpenEXR": (b"v/1\x01",),
+    "NumPy": (b"\x93NUMPY",),
+    "PLY": (b"ply",),
+    "zip": (b"PK\x03\x04",),
+    "gzip": (b"\x1f\x8b",),
+    "PDF": (b"%PDF",),
+    "XML": (b"<?xml",),
+    "SVG": (b"<svg",),
+    "HTML": (b"<",),
+}
+
+_READERS: dict[str, Any] = {
+    "JPEG": JpegImagePlugin.JpegImageFile,
+    "TIFF": TiffImagePlugin.TiffImageFile,
+    "WebP": WebPImagePlugin.WebPImageFile,
+    "BMP": BmpImagePlugin.BmpImageFile,
+    "GIF": GifImagePlugin.GifImageFile,
+}
+
+# Tags of TIFF, and values of them.
+_BITS, _PHOTOMETRIC, _ORIENTATION, _SAMPLES, _EXTRA, _SAMPLE_FORMAT = 258, 262, 274, 277, 338, 339
+_WHITE_IS_ZERO = 0
+_MULTIPLIED_ALPHA = 1
+_UNSIGNED, _SIGNED = 1, 2
+
+
+@dataclass(frozen=True)
+class ImageOptions:
+    """How images are taken in.
+
+    Attributes:
+        mode: `gray`, `rgb` or `rgba` converts every image; None keeps the channels of the files.
+        palette: `colour` gives palette pictures their colours, `index` keeps the numbers of the colours.
+        max_pixels: larger pictures are refused.
+    """
+
+    mode: str | None = None
+    palette: str = "colour"
+    max_pixels: int = MAX_PIXELS
+
+    def __post_init__(self) -> None:
+        if self.mode is not None and self.mode not in CHANNELS:
+            raise UsageError(f"mode {self.mode!r} is unknown; one of {', '.join(CHANNELS)} is expected")
+        if self.palette not in ("colour", "index"):
+            raise UsageError(f"palette {self.palette!r} is unknown; colour or index is expected")
+        if self.palette == "index" and self.mode:
+            raise UsageError("palette indices have no colours to convert; leave out either mode or palette")
+        if self.max_pixels < 1:
+            raise UsageError(f"max_pixels is {self.max_pixels}; a number above 0 is expected")
+
+    def check_size(self, width: int, height: int, path: str) -> None:
+        """Raise SourceError if a picture has more than `max_pixels` pixels."""
+        if width * height > self.max_pixels:
+            reason = f"has {width} x {height} pixels, more than the limit of {self.max_pixels}"
+            raise SourceError(f"{reason}; raise it with --max-pixels {width * height} if the picture is meant", path)
+
+
+class Place(NamedTuple):
+    """Where the bytes of a picture lie that is no file of its own."""
+
+    file: str
+    offset: int
+    size: int
 
 
 class ImageHeader(NamedTuple):
@@ -47,7 +130,7 @@ class ImageHeader(NamedTuple):
 
     Attributes:
         note: what changes.
-        mark: see `copies.mark_of`.
+        mark: a hash of the length and the first bytes, which copies have in common; the same within one process alone.
     """
 
     height: int
@@ -58,64 +141,117 @@ class ImageHeader(NamedTuple):
     mark: int = 0
 
 
-def read_header(path: str, options: ImageOptions) -> ImageHeader:
-    """Return the header of a picture file; nothing is decoded. Several threads may read at once within `pillow.quiet`.
+def read_header(path: str, options: ImageOptions, place: Place | None = None) -> ImageHeader:
+    """Return the header of a picture; nothing is decoded. Several threads may read at once within `quiet`.
+
+    Args:
+        path: of its file; if there is a `place`, a name for errors, with the suffix of the format.
+        place: where the bytes lie, if the picture is no file of its own.
 
     Raises:
         SourceError: the file is not what its name says, is damaged, too large or cannot be kept without loss.
     """
     kind = IMAGES[suffix_of(path)]
-    try:
-        file = os.open(path, READ_ONLY)
-        try:
-            nbytes, head = os.fstat(file).st_size, os.read(file, png.HEAD_BYTES)
-            mark = mark_of(nbytes, head)
-            check_content(head, kind, path)
-            if kind == "PNG":
-                header = png.read_header(head, nbytes, partial(_piece, file), path)
-                return png_image(header, path, options, mark)
-        finally:
-            os.close(file)
-        height, width, layout = pillow.read_size(path, kind, options)
-    except OSError as error:
-        raise unreadable(error, path) from error
+    head, nbytes = read_bytes(path, place, HEAD_BYTES)
+    mark = hash((nbytes, head))
+    check_content(head, kind, path)
+    if kind == "PNG":
+        while (header := png.read_header(head, nbytes, path)) is None:
+            head, nbytes = read_bytes(path, place, 2 * len(head))
+        return _png_image(header, path, options)._replace(mark=mark)
+    with _opened(path, path, kind, options) as image:
+        layout = _layout(image, path, options)
+        note = "; ".join(_changes(image, with_alpha=layout.mode == "RGBA"))
+        height, width = image.height, image.width
     _check_mode(layout.dtype, path, options)
     channels = CHANNELS[options.mode] if options.mode else layout.channels
-    return ImageHeader(height, width, channels, layout.dtype, layout.note, mark)
+    return ImageHeader(height, width, channels, layout.dtype, note, mark)
 
 
-def _piece(file: int, size: int, position: int) -> bytes:
-    os.lseek(file, position, os.SEEK_SET)
-    return os.read(file, size)
-
-
-def read_image(path: str, options: ImageOptions) -> NDArray[Any]:
-    """Return the pixels as (H, W, C), C-contiguous, native-endian.
+def read_image(path: str, options: ImageOptions, place: Place | None = None) -> NDArray[Any]:
+    """Return the pixels of a picture as (H, W, C), C-contiguous, native-endian; arguments as for `read_header`.
 
     Raises:
         SourceError: the file cannot be read or is damaged.
     """
-    try:
-        data = read_file(path)
-    except OSError as error:
-        raise unreadable(error, path) from error
-    return decode(data, IMAGES[suffix_of(path)], path, options)
-
-
-def decode(data: bytes, kind: str, path: str, options: ImageOptions) -> NDArray[Any]:
-    """Return the pixels of the bytes of a file of this kind; as `read_image`."""
+    kind = IMAGES[suffix_of(path)]
+    data, _ = read_bytes(path, place)
     check_content(data, kind, path)
     if kind == "PNG":
         checked = png.check(data, path)
         options.check_size(checked.header.width, checked.header.height, path)
         image = png.decode(checked, path, as_index=options.palette == "index")
-        return convert_mode(image, options.mode, png.see_through(checked)) if options.mode else image
-    image = pillow.decode(data, path, kind, options)
+        return _convert(image, options.mode, png.see_through(checked)) if options.mode else image
+    with quiet(), _opened(io.BytesIO(data), path, kind, options) as opened:
+        layout = _layout(opened, path, options)
+        pixels = np.asarray(opened if opened.mode == layout.mode else opened.convert(layout.mode))
+    image = pixels.view(layout.dtype) if layout.dtype == "uint32" else pixels.astype(layout.dtype, copy=False)
+    image = image[:, :, None] if image.ndim == 2 else image
     _check_mode(image.dtype.name, path, options)
-    return convert_mode(image, options.mode) if options.mode else image
+    return _convert(image, options.mode) if options.mode else image
 
 
-def png_image(header: png.PngHeader, path: str, options: ImageOptions, mark: int) -> ImageHeader:
+def read_bytes(path: str, place: Place | None = None, most: int | None = None) -> tuple[bytes, int]:
+    """Return all bytes of a picture, or the first `most`, and how many there are; arguments as for `read_header`.
+
+    No file object is made, which would take as long as reading a small picture.
+
+    Raises:
+        SourceError: the file cannot be read, or has become shorter than the place says.
+    """
+    try:
+        descriptor = os.open(path if place is None else place.file, READ_ONLY)
+        try:
+            nbytes = os.fstat(descriptor).st_size if place is None else place.size
+            if place is not None:
+                os.lseek(descriptor, place.offset, os.SEEK_SET)
+            wanted = nbytes if most is None else min(most, nbytes)
+            data = os.read(descriptor, wanted)
+            while len(data) < wanted and (more := os.read(descriptor, wanted - len(data))):
+                data += more  # a call gives 2 GiB at most
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise unreadable(error, path) from error
+    if place is not None and len(data) < wanted:
+        raise SourceError("was cut short while it was read; start again when nothing writes to it", path)
+    return data, nbytes
+
+
+def unreadable(error: OSError, path: str) -> SourceError:
+    """Return the error of a file that the operating system does not give."""
+    return SourceError(f"cannot be read: {error.strerror or error}; check that it is there and may be read", path)
+
+
+def check_content(head: bytes, expected: str, path: str) -> None:
+    """Raise SourceError if a file that begins with `head` does not hold the `expected` format."""
+    if head.startswith(png.SIGNATURE) and expected == "PNG":
+        return
+    if not head:
+        raise SourceError("is empty (0 bytes); get the file again", path)
+    refuse_pointer(head, path)
+    found = _content(head)
+    if not found and expected == "PNG" and head[1:4] == b"PNG":
+        raise SourceError("damaged PNG: the signature it begins with was changed; get the file again", path)
+    if not found:
+        what = "no format that is known here" if any(head[:HEAD_BYTES]) else "zeros"
+        raise SourceError(f"is no {expected}: it begins with {what}; get the file again", path)
+    if found != expected:
+        raise SourceError(
+            f"holds {found} data under the name of a {expected}; rename it or save it as {expected}", path
+        )
+
+
+def _content(head: bytes) -> str:
+    """Return the format of a file that begins with `head` (at least 16 bytes, or the whole file); empty if unknown."""
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        return "WebP"
+    if head[4:8] == b"ftyp":
+        return "AVIF or HEIC"
+    return next((name for name, starts in _STARTS.items() if head.startswith(starts)), "")
+
+
+def _png_image(header: png.PngHeader, path: str, options: ImageOptions) -> ImageHeader:
     """Return what a PNG will be when it is read; raises SourceError if it is too large."""
     options.check_size(header.width, header.height, path)
     channels = png.SAMPLES[header.colour]
@@ -128,7 +264,7 @@ def png_image(header: png.PngHeader, path: str, options: ImageOptions, mark: int
     if options.mode:
         channels = CHANNELS[options.mode]
     dtype = "uint16" if header.depth == 16 else "uint8"
-    return ImageHeader(header.height, header.width, channels, dtype, "; ".join(notes), mark)
+    return ImageHeader(header.height, header.width, channels, dtype, "; ".join(notes))
 
 
 def _check_mode(dtype: str, path: str, options: ImageOptions) -> None:
@@ -137,34 +273,148 @@ def _check_mode(dtype: str, path: str, options: ImageOptions) -> None:
         raise SourceError(reason, path)
 
 
-def unreadable(error: OSError, path: str) -> SourceError:
-    """Return the error of a file that the operating system does not give."""
-    return SourceError(f"cannot be read: {error.strerror or error}; check that it is there and may be read", path)
+# ---------------------------------------------------------------- what Pillow reads
 
 
-def content(head: bytes) -> str:
-    """Return the format of a file that begins with `head` (at least 16 bytes, or the whole file); empty if unknown."""
-    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
-        return "WebP"
-    if head[4:8] == b"ftyp":
-        return "AVIF or HEIC"
-    return next((name for start, name in _STARTS if head.startswith(start)), "")
+class _Layout(NamedTuple):
+    """How a picture is taken in: the Pillow mode it is converted to first, channels and dtype."""
+
+    mode: str
+    channels: int
+    dtype: str
 
 
-def check_content(head: bytes, expected: str, path: str) -> None:
-    """Raise SourceError if a file that begins with `head` does not hold the `expected` format."""
-    if head.startswith(png.SIGNATURE) and expected == "PNG":
-        return
-    if not head:
-        raise SourceError("is empty (0 bytes); get the file again", path)
-    refuse_pointer(head, path)
-    found = content(head)
-    if not found and expected == "PNG" and head[1:4] == b"PNG":
-        raise SourceError("damaged PNG: the signature it begins with was changed; get the file again", path)
-    if not found:
-        what = "zeros" if not any(head[: png.HEAD_BYTES]) else "no format that is known here"
-        raise SourceError(f"is no {expected}: it begins with {what}; get the file again", path)
-    if found != expected:
-        raise SourceError(
-            f"holds {found} data under the name of a {expected}; rename it or save it as {expected}", path
+_LAYOUTS = {
+    "1": _Layout("L", 1, "uint8"),
+    "L": _Layout("L", 1, "uint8"),
+    "LA": _Layout("LA", 2, "uint8"),
+    "RGB": _Layout("RGB", 3, "uint8"),
+    "RGBA": _Layout("RGBA", 4, "uint8"),
+    "PA": _Layout("RGBA", 4, "uint8"),
+    "I;16": _Layout("I;16", 1, "uint16"),
+    "I;16B": _Layout("I;16B", 1, "uint16"),
+    "I": _Layout("I", 1, "int32"),
+    "F": _Layout("F", 1, "float32"),
+}
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence warnings of metadata that Pillow cannot read and nobody takes over; to be called in one thread alone."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextmanager
+def _opened(file: str | io.BytesIO, path: str, kind: str, options: ImageOptions) -> Iterator[Image.Image]:
+    try:
+        with _READERS[kind](file) as image:
+            options.check_size(image.width, image.height, path)
+            yield image
+    except PackerError:
+        raise
+    except Exception as error:  # Damaged files make Pillow raise anything from SyntaxError to struct.error.
+        reason = (
+            f"is damaged or of a kind of {kind} that Pillow does not read ({error}); get it again or save it as PNG"
         )
+        raise SourceError(reason, path) from error
+
+
+def _layout(image: Image.Image, path: str, options: ImageOptions) -> _Layout:
+    """Return how an opened picture is taken in; raises SourceError if it cannot be without loss."""
+    if getattr(image, "n_frames", 1) > 1:
+        raise SourceError("holds several pictures (an animation or pages); save the one wanted by itself", path)
+    if image.mode == "P":
+        if options.palette == "index":
+            return _Layout("P", 1, "uint8")
+        return _LAYOUTS["RGBA" if "transparency" in image.info else "RGB"]
+    if image.mode in ("1", "L", "RGB") and options.mode == "rgba" and "transparency" in image.info:
+        return _LAYOUTS["RGBA"]
+    layout = _LAYOUTS.get(image.mode)
+    if layout is None:
+        if options.mode is None:
+            reason = f"has colours of the kind {image.mode}, which are not kept; convert them with --mode rgb"
+            raise SourceError(reason, path)
+        return _LAYOUTS["RGB"]
+    return _tiff_layout(image, layout, path) if isinstance(image, TiffImagePlugin.TiffImageFile) else layout
+
+
+def _tiff_layout(image: TiffImagePlugin.TiffImageFile, layout: _Layout, path: str) -> _Layout:
+    """Refuse what Pillow would change in silence: colour of more than 8 bits, signed values taken for unsigned."""
+    bits = image.tag_v2.get(_BITS, (1,))
+    sample_format = image.tag_v2.get(_SAMPLE_FORMAT, (_UNSIGNED,))[0]
+    if layout.dtype == "uint8" and (max(bits) > 8 or sample_format == _SIGNED):
+        sign = "signed " if sample_format == _SIGNED else ""
+        reason = f"is a TIFF of {sign}{max(bits)}-bit {image.mode}, which cannot be read without loss; save it as PNG"
+        raise SourceError(reason, path)
+    if layout.dtype == "int32" and sample_format == _UNSIGNED:
+        return layout._replace(dtype="uint32")
+    # Pillow has no mode of signed 16 bits and takes a wider one, with the same values.
+    return layout._replace(dtype="int16") if layout.dtype == "int32" and max(bits) == 16 else layout
+
+
+def _changes(image: Image.Image, *, with_alpha: bool) -> Iterator[str]:
+    """Yield what changes of an opened image of which no pixel is decoded; `with_alpha`: it comes out as RGBA."""
+    if not isinstance(image, TiffImagePlugin.TiffImageFile):
+        if image.mode in ("L", "RGB") and "transparency" in image.info and not with_alpha:
+            yield COLOUR_KEY
+        if _orientation(image) not in (None, 1):
+            yield NOT_TURNED
+        return
+    tags = image.tag_v2
+    if tags.get(_ORIENTATION, 1) in range(2, 9):
+        yield TURNED
+    if image.mode == "RGBA" and _MULTIPLIED_ALPHA in tags.get(_EXTRA, ()):
+        yield DIVIDED
+    if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
+        yield INVERTED if image.mode in ("1", "L") else NOT_INVERTED
+    if image.mode in ("1", "L") and max(tags.get(_BITS, (1,))) < 8:
+        yield FEW_BITS
+    samples, kept = tags.get(_SAMPLES, 1), len(image.getbands())
+    if samples > kept:
+        yield f"{samples - kept} of the {samples} samples of every pixel are not kept, as Pillow does not read them"
+
+
+def _orientation(image: Image.Image) -> int | None:
+    if "exif" not in image.info:
+        return None
+    try:
+        found = image.getexif().get(_ORIENTATION)
+    except Exception:  # Damaged EXIF makes Pillow raise anything, and harms no pixel.
+        return None
+    return found if isinstance(found, int) else None
+
+
+# ---------------------------------------------------------------- modes
+
+
+def _convert(image: NDArray[Any], mode: str, see_through: tuple[int, ...] | None = None) -> NDArray[Any]:
+    """Convert (H, W, C) of uint8 or uint16 with C of 1 to 4 to (H, W, `CHANNELS[mode]`) of the same dtype.
+
+    Alpha is dropped if the mode has none. If the image has none, it is full, and 0 for pixels of the colour
+    `see_through` (C values).
+    """
+    channels = image.shape[2]
+    if channels == CHANNELS[mode]:
+        return image
+    colours = image[:, :, : 1 if channels < 3 else 3]
+    if mode == "gray":
+        return np.ascontiguousarray(colours if channels < 3 else _luma(colours))
+    rgb = np.broadcast_to(colours, (*image.shape[:2], 3))
+    if mode == "rgb":
+        return np.ascontiguousarray(rgb)
+    if channels in (2, 4):
+        return np.concatenate([rgb, image[:, :, -1:]], axis=2)
+    alpha = np.full((*image.shape[:2], 1), np.iinfo(image.dtype).max, image.dtype)
+    if see_through is not None:
+        alpha[(colours == np.array(see_through, image.dtype)).all(axis=2)] = 0
+    return np.concatenate([rgb, alpha], axis=2)
+
+
+def _luma(rgb: NDArray[Any]) -> NDArray[Any]:
+    """Return brightness by ITU-R 601-2 in fixed point: weights add up to 65536, so 16-bit values fit into uint32."""
+    wide = rgb.astype(np.uint32)
+    total = wide[:, :, 0] * np.uint32(19595) + wide[:, :, 1] * np.uint32(38470) + wide[:, :, 2] * np.uint32(7471)
+    gray: NDArray[Any] = ((total + np.uint32(0x8000)) >> np.uint32(16)).astype(rgb.dtype)
+    return gray[:, :, None]

@@ -1,30 +1,39 @@
 """Opens pictures in folders: finds them, pairs them, and reads names and headers alone.
 
 source = open_images({"lr": "DIV2K/LR_x4", "hr": "DIV2K/HR"})
+
+A folder of files and an LMDB folder of BasicSR go the same way; `basicsr` finds the keys of the latter.
 """
 
 from __future__ import annotations
 
-import contextlib
-import time
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import NamedTuple
+from itertools import chain
+from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+import xxhash
 
-from packer.errors import SourceError, UsageError
+from packer.errors import SourceError, UsageError, first_few
 from packer.format.schema import FieldSpec
 from packer.sources import files
 from packer.sources.base import HEADERS, Looking, OnBad, not_looking, stop, watched
-from packer.sources.files import IMAGES, Found, join
-from packer.sources.images.clips import ClipSource, Faults, clips, fields_in_folders
-from packer.sources.images.formats import ImageHeader, read_header
-from packer.sources.images.pillow import MAX_PIXELS, ImageOptions, quiet
-from packer.sources.images.source import ImageSource
+from packer.sources.files import IMAGES, Found, is_basicsr
+from packer.sources.images import basicsr
+from packer.sources.images.clips import ClipSource, clips, fields_in_folders
+from packer.sources.images.formats import (
+    MAX_PIXELS,
+    ImageHeader,
+    ImageOptions,
+    Place,
+    quiet,
+    read_bytes,
+    read_header,
+)
+from packer.sources.images.source import NAMED, ImageSource, compared
 from packer.sources.pairing import (
     Pairing,
     chosen,
@@ -38,9 +47,8 @@ from packer.sources.pairing import (
 )
 from packer.sources.units import folder_of, unit_name
 
-#: Threads that read headers where a file takes longer than this many seconds, and files that each is given at a time:
-#: a disk takes many requests at once, but threads that never wait for it only hinder each other.
-THREADS, SLOW_SECONDS, FILES_AT_ONCE = 16, 1e-4, 64
+#: Threads that read headers, and files that each is given at a time: a disk takes many requests at once.
+THREADS, FILES_AT_ONCE = 16, 64
 
 #: Suffixes of files that lie next to images and are clearly none; any other suffix is an error, not a guess.
 BESIDE = {
@@ -51,30 +59,6 @@ BESIDE = {
 SUFFIX_LIST = ", ".join(IMAGES)
 
 _KINDS = {1: "gray", 2: "gray with alpha", 3: "RGB", 4: "RGBA"}
-
-
-class Samples(NamedTuple):
-    """The samples that are left after bad files went: names, and by field relative paths and headers."""
-
-    names: list[str]
-    paths: dict[str, list[str]]
-    headers: dict[str, list[ImageHeader]]
-
-    def sizes(self) -> dict[str, NDArray[np.int32]]:
-        """Return height and width of every picture by field, (n, 2)."""
-        return {name: np.array([header[:2] for header in some], np.int32) for name, some in self.headers.items()}
-
-    def marks(self) -> dict[str, NDArray[np.int64]]:
-        """Return the mark of every picture by field, (n,)."""
-        return {name: np.array([header.mark for header in some], np.int64) for name, some in self.headers.items()}
-
-    def changes(self) -> list[str]:
-        """Return what is not kept as it is in the files, with how many files."""
-        sentences = []
-        for name, headers in self.headers.items():
-            notes = Counter(header.note for header in headers if header.note)
-            sentences += [f"field {name}, {n} {'file' if n == 1 else 'files'}: {note}" for note, n in notes.items()]
-        return sentences
 
 
 def open_images(
@@ -91,8 +75,8 @@ def open_images(
     """Open the images of one or more fields, partners paired by name.
 
     Args:
-        inputs: by field name a folder (searched to any depth), a file, or a glob pattern.
-        on_bad: told of every file that cannot be packed; where it returns, the sample is left out.
+        inputs: by field name a folder (searched to any depth), a file, a glob pattern, or an LMDB folder of BasicSR.
+        on_bad: told of every file that cannot be packed; if it returns, the sample is left out.
         mode: `gray`, `rgb` or `rgba` converts every image; None keeps what the files hold.
         palette: `colour` or `index`: what becomes of palette pictures.
         max_pixels: larger pictures are refused before they take memory.
@@ -103,41 +87,61 @@ def open_images(
     Raises:
         UsageError: an input is not there or holds no image; two are the same files; a field name or an option
             cannot be.
-        SourceError: what `on_bad` raises; no sample is left; images of one field differ in kind.
+        SourceError: what `on_bad` raises; no sample is left; images of one field differ in kind; an LMDB file or its
+            list is damaged.
     """
     options = ImageOptions(mode, palette, max_pixels)
-    if not inputs:
-        raise UsageError("no images are named; say FIELD=FOLDER, for example hr=DIV2K/HR")
-    faults = Faults(on_bad)
-    opened = {name: _find(name, text, faults, looking) for name, text in inputs.items()}
-    found = {name: some for name, (some, _) in opened.items()}
-    notes = [*(note for _, said in opened.values() for note in said), *share_out(found)]
-    fields = fields_in_folders(found) if samples == "folders" else None
-    if fields is None:
+    broken: set[str] = set()
+
+    def told(error: SourceError) -> None:
+        on_bad(error)
+        broken.add(folder_of(error.path or ""))
+
+    found: dict[str, Found] = {}
+    stored: dict[str, basicsr.Folder] = {}
+    remarks: list[str] = []
+    for name, text in inputs.items():
+        if is_basicsr(Path(text)):
+            stored[name] = basicsr.opened(text, told)
+            found[name] = stored[name].found
+        else:
+            found[name], left_out = _find(name, text, told, looking)
+            remarks += left_out
+    remarks += share_out(found)
+    in_folders = fields_in_folders(found) if samples == "folders" and not stored else None
+    if in_folders is None:
         paired = pair({name: some.files for name, some in found.items()})
     else:
-        found, root = fields, next(iter(found.values())).folder
+        found, root = in_folders, next(iter(found.values())).folder
         paired = pair({name: some.files for name, some in found.items()}, lambda file: unit_name(root, folder_of(file)))
     if listed is not None:
-        paired, left_out = chosen(paired, listed)
-        notes += left_out
-    report_partners(paired, found, faults)
-    read = read_headers(paired, found, options, faults, looking)
+        paired, unlisted = chosen(paired, listed)
+        remarks += unlisted
+    report_partners(paired, found, told)
+    good, headers = _read_headers(paired, found, stored, options, told, looking)
+    paths = {name: [some[i] for i in good] for name, some in paired.files.items()}
     source = ImageSource(
-        fields=tuple(field_spec(name, read, found[name].folder) for name in found),
-        names=read.names,
+        fields=tuple(_field_spec(name, headers[name], paths[name], found[name].folder) for name in found),
+        names=[paired.names[i] for i in good],
         folders={name: some.folder for name, some in found.items()},
-        paths=read.paths,
-        sizes=read.sizes(),
+        paths=paths,
+        sizes={name: np.array([header[:2] for header in some], np.int32) for name, some in headers.items()},
         options=options,
         origin={"mode": options.mode, "palette": options.palette, "markers": marker_values(paired)},
-        remarks=[*notes, *markers(paired), *read.changes()],
-        marks=read.marks(),
+        places={name: folder.array(paths[name]) for name, folder in stored.items()},
     )
-    return clips(source, faults, on_bad) if samples == "folders" and fields is None else source
+    for name, folder in stored.items():
+        remarks += folder.notes(paths[name], source.sizes[name])
+    source.remarks = [*remarks, *markers(paired), *_changes(headers)]
+    if samples == "folders" and in_folders is None:
+        return clips(source, broken, on_bad)
+    source.remarks += compared(source)
+    for name, some in headers.items():
+        source.remarks += _copies(source, name, [header.mark for header in some], stored.get(name))
+    return source
 
 
-def _find(field: str, text: str, on_bad: OnBad, looking: Looking = not_looking) -> tuple[Found, list[str]]:
+def _find(field: str, text: str, on_bad: OnBad, looking: Looking) -> tuple[Found, list[str]]:
     """Find the image files that `text` stands for: all below a folder, one file, or what fits a glob pattern.
 
     Hidden files, files without a suffix and the suffixes in `BESIDE` are left out and counted. `on_bad`
@@ -182,80 +186,114 @@ def _unfit(file: str, suffix: str, regular: bool) -> str:
     return ""
 
 
-def read_headers(
-    paired: Pairing, found: Mapping[str, Found], options: ImageOptions, on_bad: OnBad, looking: Looking = not_looking
-) -> Samples:
-    """Read the headers of all files; a sample with a bad one is left out of every field.
+def _read_headers(
+    paired: Pairing,
+    found: Mapping[str, Found],
+    stored: Mapping[str, basicsr.Folder],
+    options: ImageOptions,
+    on_bad: OnBad,
+    looking: Looking,
+) -> tuple[list[int], dict[str, list[ImageHeader]]]:
+    """Return the numbers of the samples all of whose files are good, and by field the headers of these.
 
     Raises:
         SourceError: what `on_bad` raises, or no sample is left.
     """
-    samples = Samples([], {field: [] for field in found}, {field: [] for field in found})
-    rows = list(
-        zip(*([(found[field].folder, file) for file in some] for field, some in paired.files.items()), strict=True)
-    )
-    paths = [join(folder, file) for row in rows for folder, file in row]
-    with quiet(), contextlib.closing(_each_header(paths, options)) as headers:
-        for name, row in watched(zip(paired.names, rows, strict=True), HEADERS, looking, len(rows)):
-            read = [next(headers) for _ in row]
-            good = [header for header in read if isinstance(header, ImageHeader)]
-            for error in read:
-                if isinstance(error, SourceError):
-                    on_bad(error)
-            if len(good) == len(row):
-                samples.names.append(name)
-                for field, (_, file), header in zip(found, row, good, strict=True):
-                    samples.paths[field].append(file)
-                    samples.headers[field].append(header)
-    if not samples.names:
-        raise SourceError("no sample is left: every one has a bad file or a partner missing; mend the files first")
-    return samples
-
-
-def _each_header(paths: Sequence[str], options: ImageOptions) -> Generator[ImageHeader | SourceError, None, None]:
-    """Yield the header of each file, or why it has none, in order.
-
-    One thread reads what lies in memory; from the first files that take long, several do.
-    """
-    parts = [paths[at : at + FILES_AT_ONCE] for at in range(0, len(paths), FILES_AT_ONCE)]
-    quick = True
-    while parts and quick:
-        began = time.perf_counter()
-        headers = _headers(part := parts.pop(0), options)
-        quick = time.perf_counter() - began < len(part) * SLOW_SECONDS
-        yield from headers
+    places = {name: folder.places for name, folder in stored.items()}
+    jobs = [
+        (found[name].path(file), places[name][file] if name in places else None)
+        for row in zip(*paired.files.values(), strict=True)
+        for name, file in zip(paired.files, row, strict=True)
+    ]
+    parts = [jobs[at : at + FILES_AT_ONCE] for at in range(0, len(jobs), FILES_AT_ONCE)]
+    good: list[int] = []
+    headers: dict[str, list[ImageHeader]] = {name: [] for name in paired.files}
     pool = ThreadPoolExecutor(THREADS, "packer-headers")
     try:
-        for headers in pool.map(partial(_headers, options=options), parts):
-            yield from headers
+        with quiet():
+            read = chain.from_iterable(pool.map(partial(_headers, options=options), parts))
+            for number in watched(range(len(paired.names)), HEADERS, looking, len(paired.names)):
+                row = {name: next(read) for name in headers}
+                for header in row.values():
+                    if isinstance(header, SourceError):
+                        on_bad(header)
+                kept = {name: header for name, header in row.items() if isinstance(header, ImageHeader)}
+                if len(kept) == len(row):
+                    good.append(number)
+                    for name, header in kept.items():
+                        headers[name].append(header)
     finally:
         pool.shutdown(cancel_futures=True)
+    if not good:
+        raise SourceError("no sample is left: every one has a bad file or a partner missing; mend the files first")
+    return good, headers
 
 
-def _headers(paths: Sequence[str], options: ImageOptions) -> list[ImageHeader | SourceError]:
+def _headers(jobs: Sequence[tuple[str, Place | None]], options: ImageOptions) -> list[ImageHeader | SourceError]:
+    """Return the header of each file, or why it has none."""
     read: list[ImageHeader | SourceError] = []
-    for path in paths:
+    for path, place in jobs:
         try:
-            read.append(read_header(path, options))
+            read.append(read_header(path, options, place))
         except SourceError as error:
             read.append(error)
     return read
 
 
-def field_spec(field: str, samples: Samples, folder: str) -> FieldSpec:
+def _changes(headers: Mapping[str, Sequence[ImageHeader]]) -> list[str]:
+    """Return what is not kept as it is in the files, with how many files."""
+    sentences = []
+    for name, some in headers.items():
+        notes = Counter(header.note for header in some if header.note)
+        sentences += [f"field {name}, {n} {'file' if n == 1 else 'files'}: {note}" for note, n in notes.items()]
+    return sentences
+
+
+def _copies(source: ImageSource, field: str, marks: Sequence[int], stored: basicsr.Folder | None) -> list[str]:
+    """Return a sentence on the samples whose pictures of `field` have the same bytes; none if all differ.
+
+    Pictures are read only if they share their mark with another one.
+
+    Raises:
+        SourceError: one of them cannot be read.
+    """
+    paths = source.paths[field]
+
+    def digest(number: int) -> bytes:
+        path = files.join(source.folders[field], paths[number])
+        data, _ = read_bytes(path, stored.places[paths[number]] if stored else None)
+        return xxhash.xxh3_128_digest(data)
+
+    groups = [group for alike in _alike(range(len(marks)), marks.__getitem__) for group in _alike(alike, digest)]
+    if not groups:
+        return []
+    shown = "; ".join(first_few([source.names[i] for i in group], NAMED, " = ") for group in groups[:NAMED])
+    more = f" and {len(groups) - NAMED} more groups" if len(groups) > NAMED else ""
+    count = sum(map(len, groups))
+    return [f"field {field}: {count:,} files are copies of one another: {shown}{more}; check these"]
+
+
+def _alike(numbers: Iterable[int], key: Callable[[int], Hashable]) -> list[list[int]]:
+    """Return the numbers that share their key with another one, in groups, in order."""
+    groups: dict[Hashable, list[int]] = {}
+    for number in numbers:
+        groups.setdefault(key(number), []).append(number)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _field_spec(field: str, headers: Sequence[ImageHeader], paths: Sequence[str], folder: str) -> FieldSpec:
     """Return what the field is: its common dtype and channels, and its size if all images have one.
 
     Args:
-        folder: the folder that paths of the field count from.
+        folder: the folder that `paths` count from.
 
     Raises:
         SourceError: the images differ in channels or dtype.
         UsageError: the field cannot have this name.
     """
-    headers = samples.headers[field]
     kinds = Counter((header.channels, header.dtype) for header in headers)
     if len(kinds) > 1:
-        raise _mixed(field, kinds, headers, samples.paths[field], folder)
+        raise _mixed(field, kinds, headers, paths, folder)
     ((channels, dtype),) = kinds
     heights, widths = {header.height for header in headers}, {header.width for header in headers}
     shape = (*(side.pop() if len(side) == 1 else None for side in (heights, widths)), channels)

@@ -12,10 +12,9 @@ The other kinds are left to Pillow's decoder in C, called by itself with a layou
 
 from __future__ import annotations
 
-import functools
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,9 +36,6 @@ SAMPLES = {GRAY: 1, RGB: 3, PALETTE: 1, GRAY_ALPHA: 2, RGBA: 4}
 
 #: Bytes of the one transparent colour (tRNS) of pictures without alpha or palette.
 _KEY_BYTES = {GRAY: 2, RGB: 6}
-
-#: Bytes read of a file to see its header: the signature and IHDR are 33, most files reach IDAT within this.
-HEAD_BYTES = 1024
 
 _CRITICAL = (b"IHDR", b"PLTE", b"IDAT", b"IEND")
 _BEFORE_PIXELS = (b"IHDR", b"PLTE", b"tRNS")
@@ -107,68 +103,71 @@ class Png(NamedTuple):
     pixels_at: tuple[int, int]
 
 
-def read_header(head: bytes, nbytes: int, more: Callable[[int, int], bytes], path: str) -> PngHeader:
-    """Return the header of a file, read up to the first IDAT and no further.
-
-    Args:
-        head: the first bytes of the file, which may be all.
-        nbytes: size of the file.
-        more: gives as many bytes of the file from a position on, fewer at its end.
+def read_header(head: bytes, nbytes: int, path: str) -> PngHeader | None:
+    """Return the header of a file of `nbytes` that begins with `head`; None if that does not reach its pixels.
 
     Raises:
         SourceError: not a PNG, cut short before the pixels, values that PNG does not know, or animated.
     """
-    header = parse_ihdr(head, path)
-    kind, before, length, position = b"IHDR", 8, 13, _IHDR_END
-    while True:
-        raw = head[position : position + 8] if position + 8 <= len(head) else more(8, position)
-        if len(raw) < 8:
-            is_lie = position > nbytes
-            raise _overlong(kind, before, length, nbytes, path) if is_lie else _cut_short(position, path)
-        length, kind = _CHUNK.unpack(raw)
+    header = _parse_ihdr(head, path)
+    for kind, _, _ in _chunks(head, nbytes, path):
         if kind == b"IDAT":
             return header
         if kind == b"IEND":
             raise _no_pixels(path)
         if kind == b"tRNS":
             header = header._replace(transparent=True)
-        _check_kind(kind, position, path)
-        before, position = position, position + 12 + length
+    return None
 
 
-def parse_ihdr(head: bytes, path: str) -> PngHeader:
+def _parse_ihdr(head: bytes, path: str) -> PngHeader:
     """Return the header from the first 33 bytes of a file.
 
     Raises:
         SourceError: these are not the first bytes of a PNG, or IHDR holds values that PNG does not know.
     """
-    try:
-        return _parse_ihdr(head[:_IHDR_END])
-    except SourceError as error:
-        raise SourceError(error.reason, path) from None
-
-
-@functools.lru_cache
-def _parse_ihdr(head: bytes) -> PngHeader:
-    """Return the header; cached, since pictures of one set have few different ones."""
     if head[:8] != SIGNATURE:
-        raise SourceError("is not a PNG: the signature of a PNG is missing; save it as PNG again")
+        raise SourceError("is not a PNG: the signature of a PNG is missing; save it as PNG again", path)
     if len(head) < _IHDR_END:
-        raise _cut_short(len(head), "")
+        raise _cut_short(len(head), path)
     if _CHUNK.unpack_from(head, 8) != (13, b"IHDR"):
-        raise SourceError("damaged PNG: it does not begin with an IHDR chunk of 13 bytes; get it again")
-    _check_crc(memoryview(head), 8, _IHDR_END, b"IHDR", "")
+        raise SourceError("damaged PNG: it does not begin with an IHDR chunk of 13 bytes; get it again", path)
+    _check_crc(memoryview(head), 8, _IHDR_END, b"IHDR", path)
     width, height, depth, colour, compression, filtering, interlace = IHDR.unpack_from(head, 16)
     if not (0 < width <= _MAX_LENGTH and 0 < height <= _MAX_LENGTH):
-        raise SourceError(f"IHDR says {width} x {height} pixels, which PNG does not allow; get the file again")
+        raise SourceError(f"IHDR says {width} x {height} pixels, which PNG does not allow; get the file again", path)
     if depth not in DEPTHS.get(colour, ()):
-        raise SourceError(
-            f"IHDR says colour type {colour} with {depth} bits, which PNG does not know; get the file again"
-        )
+        reason = f"IHDR says colour type {colour} with {depth} bits, which PNG does not know; get the file again"
+        raise SourceError(reason, path)
     if compression or filtering or interlace > 1:
         methods = f"compression {compression}, filter {filtering}, interlace {interlace}"
-        raise SourceError(f"IHDR names a method that PNG does not know ({methods}); get the file again")
+        raise SourceError(f"IHDR names a method that PNG does not know ({methods}); get the file again", path)
     return PngHeader(width, height, depth, colour, bool(interlace))
+
+
+def _chunks(data: bytes, nbytes: int, path: str) -> Iterator[tuple[bytes, int, int]]:
+    """Yield type, start and stop of each chunk after IHDR, up to IEND, of a file of `nbytes` that begins with `data`.
+
+    If `data` is not the whole file, the last chunk yielded is the last one whose type is in `data`.
+
+    Raises:
+        SourceError: the file is cut short, or has a chunk that no still picture has.
+    """
+    kind, stop = b"IHDR", _IHDR_END
+    while kind != b"IEND":
+        start = stop
+        if start + 12 > nbytes:
+            raise _cut_short(start, path)
+        if start + 8 > len(data):
+            return
+        length, kind = _CHUNK.unpack_from(data, start)
+        stop = start + 12 + length
+        # Pixels that are cut short are an error when they are read: the header stands before them.
+        if stop > nbytes and kind != b"IDAT":
+            raise _overlong(kind, start, length, nbytes, path)
+        if kind not in _CRITICAL:
+            _check_kind(kind, start, path)
+        yield kind, start, stop
 
 
 def chunk_parts(kind: bytes, body: bytes | memoryview) -> tuple[bytes | memoryview, ...]:
@@ -182,34 +181,26 @@ def check(data: bytes, path: str) -> Png:
     Raises:
         SourceError: a wrong checksum, a file cut short, data after IEND, chunks missing or animated.
     """
-    header = parse_ihdr(data, path)
-    view, end, position = memoryview(data), len(data), _IHDR_END
+    header = _parse_ihdr(data, path)
+    view, nbytes = memoryview(data), len(data)
     single: dict[bytes, bytes] = {}
     pixels: list[memoryview] = []
-    start = stop = 0
-    kind = b"IHDR"
-    while kind != b"IEND":
-        if position + 12 > end:
-            raise _cut_short(position, path)
-        length, kind = _CHUNK.unpack_from(data, position)
-        after = position + 12 + length
-        if after > end:
-            raise _overlong(kind, position, length, end, path)
-        if kind not in _CRITICAL:
-            _check_kind(kind, position, path)
-        _check_crc(view, position, after, kind, path)
+    first = last = 0
+    for kind, start, stop in _chunks(data, nbytes, path):
+        if stop > nbytes:
+            raise _overlong(kind, start, stop - start - 12, nbytes, path)
+        _check_crc(view, start, stop, kind, path)
         if kind == b"IDAT":
-            if pixels and stop != position:
+            if pixels and last != start:
                 raise _misplaced(kind, path)
-            start, stop = start or position, after
-            pixels.append(view[position + 8 : after - 4])
+            first, last = first or start, stop
+            pixels.append(view[start + 8 : stop - 4])
         elif kind in _BEFORE_PIXELS:
             if pixels or kind in single or kind == b"IHDR":
                 raise _misplaced(kind, path)
-            single[kind] = data[position + 8 : after - 4]
-        position = after
-    if position < end:
-        reason = f"{end - position} bytes of data stand behind IEND, where a PNG ends; save it as PNG again"
+            single[kind] = data[start + 8 : stop - 4]
+    if stop < nbytes:
+        reason = f"{nbytes - stop} bytes of data stand after IEND, where a PNG ends; save it as PNG again"
         raise SourceError(reason, path)
     if not pixels:
         raise _no_pixels(path)
@@ -224,7 +215,7 @@ def check(data: bytes, path: str) -> Png:
         raise SourceError(reason, path)
     if alpha is not None:
         header = header._replace(transparent=True)
-    return Png(header, palette, alpha or b"", data, pixels, (start, stop))
+    return Png(header, palette, alpha or b"", data, pixels, (first, last))
 
 
 def _check_kind(kind: bytes, position: int, path: str) -> None:

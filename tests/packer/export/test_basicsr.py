@@ -12,7 +12,7 @@ from PIL import Image
 from packer.errors import UsageError
 from packer.export import export
 from packer.format.schema import FieldSpec
-from packer.sources.images.basicsr import open_basicsr
+from packer.sources.images.opening import open_images
 from packer.writer import DatasetWriter
 
 HR = FieldSpec(name="hr", dtype="uint8", kind="image", shape=(None, None, 3))
@@ -73,7 +73,7 @@ def test_one_field_may_be_the_folder_itself(tmp_path):
     """An OUT that ends in .lmdb is the folder of the one field, and is packed again from there as it was."""
     samples = packed(tmp_path / "d")
     export(tmp_path / "d", tmp_path / "hr.lmdb", to="basicsr-lmdb", fields=["hr"])
-    source = open_basicsr({"hr": str(tmp_path / "hr.lmdb")}, on_bad=pytest.fail)
+    source = open_images({"hr": str(tmp_path / "hr.lmdb")}, on_bad=pytest.fail)
     (block,) = source.read()
     assert {name: image.tolist() for name, image in zip(source.names, block["hr"], strict=True)} == {
         name: sample["hr"].tolist() for name, sample in samples.items()

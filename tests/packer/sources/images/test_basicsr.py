@@ -17,7 +17,7 @@ from packer.checking.against import compare
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
-from packer.sources.images.basicsr import open_basicsr, places
+from packer.sources.images.opening import open_images
 from packer.sources.opening import SourceOptions, open_sources
 
 
@@ -74,7 +74,7 @@ def test_real_folders_become_pairs(shared_data, owner, note):
 
 def test_keys_are_paired_as_names_of_files_are(pairs):
     """Markers are taken off, samples come in natural order, parts read what the whole does."""
-    source = open_basicsr(pairs)
+    source = open_images(pairs)
     assert source.names == ["2", "10"]
     assert source.fields[0] == FieldSpec(name="lr", dtype="uint8", kind="image", shape=(4, 5, 3))
     assert [source.files()[0], source.files()[1]] == [f"{pairs['lr']}/data.mdb", f"{pairs['hr']}/data.mdb"]
@@ -114,14 +114,14 @@ def test_a_header_behind_much_else_is_found(tmp_path):
     pixels, data = encoded()
     chunk = b"tEXt" + bytes(100_000)
     long = data[:33] + len(chunk[4:]).to_bytes(4, "big") + chunk + zlib.crc32(chunk).to_bytes(4, "big") + data[33:]
-    (image,) = read_each(open_basicsr({"x": make(tmp_path / "a.lmdb", {"a": long})}))["x"]
+    (image,) = read_each(open_images({"x": make(tmp_path / "a.lmdb", {"a": long})}))["x"]
     np.testing.assert_array_equal(image, pixels)
 
 
 def test_a_picture_that_changed_is_refused(tmp_path):
     """Pixels of another size than the header had when it was read are an error that names the key."""
     folder = make(tmp_path / "a.lmdb", {"a": encoded()[1], "b": encoded(1, 8, 10)[1]})
-    source = open_basicsr({"x": folder})
+    source = open_images({"x": folder})
     source.places["x"] = source.places["x"][::-1]
     with pytest.raises(
         SourceError, match=r"a\.lmdb/a\.png: was 4 x 5 x 3 uint8 when its header was read, and is 8 x 10 x 3"
@@ -142,9 +142,9 @@ def test_bad_values(tmp_path, value, reason):
     """A value that is no PNG is named by its key, and left out where that is asked for."""
     folder = make(tmp_path / "a.lmdb", {"a": value, "b": encoded()[1]})
     with pytest.raises(SourceError, match=rf"a\.lmdb/a\.png: .*{reason}"):
-        open_basicsr({"x": folder})
+        open_images({"x": folder})
     bad = []
-    assert open_basicsr({"x": folder}, on_bad=bad.append).names == ["b"]
+    assert open_images({"x": folder}, on_bad=bad.append).names == ["b"]
     assert len(bad) == 1
 
 
@@ -152,7 +152,7 @@ def test_a_wrong_checksum_is_found_when_pixels_are_read(tmp_path):
     """A flipped bit in a value is an error with the number of the sample."""
     data = bytearray(encoded()[1])
     data[-20] ^= 1
-    source = open_basicsr({"x": make(tmp_path / "a.lmdb", {"a": encoded()[1], "b": bytes(data)})})
+    source = open_images({"x": make(tmp_path / "a.lmdb", {"a": encoded()[1], "b": bytes(data)})})
     with pytest.raises(SourceError, match="wrong checksum") as caught:
         read_each(source)
     assert caught.value.sample == 1
@@ -162,14 +162,14 @@ def test_keys_without_partner_and_lists_that_lie(pairs, tmp_path):
     """An orphan, a listed key that is not there, and a line that is none, are each named; unlisted keys are packed."""
     one = make(tmp_path / "one.lmdb", {"2": encoded()[1]})
     with pytest.raises(SourceError, match=r"hr\.lmdb/10\.png: field 'hr' has this file"):
-        open_basicsr({"lr": one, "hr": pairs["hr"]})
+        open_images({"lr": one, "hr": pairs["hr"]})
     missing = make(tmp_path / "missing.lmdb", {"a": encoded()[1]}, ["a.png (4,5,3) 1", "b.png (4,5,3) 1"])
     with pytest.raises(SourceError, match=r"missing\.lmdb/b: is listed"):
-        open_basicsr({"x": missing})
+        open_images({"x": missing})
     odd = make(tmp_path / "odd.lmdb", {"a": encoded()[1]}, ["a.png (4,5,3) 1", "", "b.png"])
     with pytest.raises(SourceError, match=r"meta_info\.txt: line 3 is 'b\.png'"):
-        open_basicsr({"x": odd})
-    more = open_basicsr({"x": make(tmp_path / "more.lmdb", {"a": encoded()[1], "b": encoded()[1]}, [])})
+        open_images({"x": odd})
+    more = open_images({"x": make(tmp_path / "more.lmdb", {"a": encoded()[1], "b": encoded()[1]}, [])})
     assert "2 keys are not in meta_info.txt" in more.notes()[0]
 
 
@@ -181,6 +181,6 @@ def test_damaged_files(tmp_path):
     for bad in (whole[: len(whole) // 2], whole[:100], b"", bytes(len(whole))):
         data.write_bytes(bad)
         with pytest.raises(SourceError, match=r"a\.lmdb/data\.mdb: .*damaged"):
-            places(folder)
+            open_images({"x": folder})
     with pytest.raises(SourceError, match="no text"):
-        places(make(tmp_path / "b.lmdb", {b"\xff": b"x"}, []))
+        open_images({"x": make(tmp_path / "b.lmdb", {b"\xff": b"x"}, [])})

@@ -109,8 +109,9 @@ def test_pictures_of_one_name_in_every_folder_are_fields(tmp_path):
 
 @pytest.mark.parametrize("codec", ["none", "lz4"])
 def test_large_clips_are_what_small_ones_are(tmp_path, reds, monkeypatch, codec):
-    """Clips that are read in pieces come out equal; one with a damaged frame far behind is left out."""
+    """Clips that are read in pieces come out equal; one with a damaged frame far from its start is left out."""
     monkeypatch.setattr(clips, "LARGE_BYTES", 100)
+    monkeypatch.setattr(clips, "BLOCK_BYTES", 100)
     monkeypatch.setattr(base, "PIECE_BYTES", 200)
     monkeypatch.setattr(framing, "BAND_SAMPLE_BYTES", 100)
     monkeypatch.setattr(framing, "BAND_BYTES", 70)

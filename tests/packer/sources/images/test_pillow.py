@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from packer.sources.images import pillow
+from packer.sources.images import formats
+from packer.sources.images.formats import FEW_BITS
 from packer.sources.images.opening import open_images
-from packer.sources.images.pillow import FEW_BITS
 from packer.sources.images.source import ImageSource
 
 COLOURS = np.random.default_rng(0).integers(0, 256, (3, 4, 4), dtype=np.uint8)
@@ -61,7 +61,7 @@ def test_the_orientation_of_a_tiff_is_applied_and_said(tmp_path, orientation: in
     """Pillow turns a TIFF as its tag says, also its sides."""
     source = opened(tmp_path, "a.tif", tiff(COLOURS[:, :, :3], t274=[orientation]))
     assert source.fields[0].shape == ((3, 4, 3) if orientation < 5 else (4, 3, 3))
-    assert source.notes() == [f"field x, 1 file: {pillow.TURNED}"]
+    assert source.notes() == [f"field x, 1 file: {formats.TURNED}"]
 
 
 @pytest.mark.parametrize("suffix", [".jpg", ".webp"])
@@ -73,7 +73,7 @@ def test_the_orientation_of_other_files_is_not_applied_and_said(tmp_path, suffix
     Image.fromarray(COLOURS[:, :, :3]).save(file, Image.registered_extensions()[suffix], exif=exif)
     source = opened(tmp_path, f"a{suffix}", file.getvalue())
     assert source.fields[0].shape == (3, 4, 3)
-    assert source.notes() == [f"field x, 1 file: {pillow.NOT_TURNED}"]
+    assert source.notes() == [f"field x, 1 file: {formats.NOT_TURNED}"]
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
@@ -91,7 +91,7 @@ def test_associated_alpha_is_said(tmp_path) -> None:
     pixels[..., :3] = pixels[..., :3].astype(int) * pixels[..., 3:] // 255
     source = opened(tmp_path, "a.tif", tiff(pixels, t338=[1]))
     assert source.fields[0].shape == (3, 4, 4)
-    assert source.notes() == [f"field x, 1 file: {pillow.DIVIDED}"]
+    assert source.notes() == [f"field x, 1 file: {formats.DIVIDED}"]
 
 
 def test_samples_that_pillow_drops_are_said(tmp_path) -> None:
@@ -111,7 +111,7 @@ def test_gray_of_one_bit_is_said(tmp_path) -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "bits", "note"),
-    [(np.uint8, 8, pillow.INVERTED), (np.uint16, 16, pillow.NOT_INVERTED)],
+    [(np.uint8, 8, formats.INVERTED), (np.uint16, 16, formats.NOT_INVERTED)],
 )
 def test_white_that_is_zero_is_said(tmp_path, dtype, bits: int, note: str) -> None:
     """Pillow inverts 8 bits and leaves 16 as they are; either is said."""

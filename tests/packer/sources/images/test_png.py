@@ -78,7 +78,9 @@ def decode(data: bytes, **options: bool) -> np.ndarray:
 
 
 def read_header(data: bytes) -> png.PngHeader:
-    return png.read_header(data[: png.HEAD_BYTES], len(data), lambda size, at: data[at : at + size], "x.png")
+    header = png.read_header(data, len(data), "x.png")
+    assert header is not None
+    return header
 
 
 def small(colour: int = png.RGB, depth: int = 8, **options) -> bytes:
@@ -250,7 +252,7 @@ def test_a_file_cut_anywhere_is_found():
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (small(after=b"more"), "4 bytes of data stand behind IEND"),
+        (small(after=b"more"), "4 bytes of data stand after IEND"),
         (small(before=chunk(b"acTL", bytes(8))), "animated"),
         (small(before=chunk(b"ABCD")), "chunk b'ABCD' at byte 33"),
         (small(png.PALETTE), "palette of 0 bytes"),
@@ -291,14 +293,16 @@ def test_header_values_that_png_does_not_know_are_refused(fields, message):
     """IHDR is believed only where PNG allows what it says."""
     head = png.SIGNATURE + chunk(b"IHDR", struct.pack(">IIBBBBB", *fields))
     with pytest.raises(SourceError, match=message):
-        png.parse_ihdr(head, "x.png")
+        png.read_header(head, len(head), "x.png")
 
 
 def test_a_header_needs_no_pixels():
-    """The header is read from the bytes in front of the pixels, also where they are many."""
+    """The header is read from the bytes before the pixels, also if they are many."""
     for extra in (b"", chunk(b"iCCP", bytes(5000)) + chunk(b"tRNS", bytes(6))):
         data = small(before=extra)
-        header = read_header(data[: data.index(b"IDAT") + 4])
+        start = data.index(b"IDAT")
+        assert png.read_header(data[:start], len(data), "x.png") is None
+        header = png.read_header(data[: start + 4], len(data), "x.png")
         assert header == png.PngHeader(4, 3, 8, png.RGB, False, transparent=bool(extra))
 
 

@@ -221,7 +221,7 @@ def test_nothing_to_pack_is_said(tmp_path):
 
 
 def test_wrong_options_are_refused(tmp_path):
-    """Unknown modes, impossible limits, no input and bad field names are errors of use."""
+    """Unknown modes, impossible limits and bad field names are errors of use."""
     save(tmp_path / "a.png")
     for inputs, options in (
         ({"x": str(tmp_path)}, {"mode": "cmyk"}),
@@ -229,7 +229,6 @@ def test_wrong_options_are_refused(tmp_path):
         ({"x": str(tmp_path)}, {"palette": "index", "mode": "rgb"}),
         ({"x": str(tmp_path)}, {"max_pixels": 0}),
         ({"a/b": str(tmp_path)}, {}),
-        ({}, {}),
     ):
         with pytest.raises(UsageError):
             open_images(inputs, **options)
