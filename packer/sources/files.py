@@ -238,7 +238,7 @@ def read_file(path: str) -> bytes:
         os.close(descriptor)
 
 
-def refuse_pointer(head: bytes, path: str) -> None:
+def refuse_pointer(head: bytes, path: str | None = None) -> None:
     """Raise SourceError if a file that begins with `head` stands for one that git-LFS has not fetched."""
     if head.startswith(_LFS_POINTER):
         raise SourceError("is a git-LFS pointer, not the data; fetch the file with `git lfs pull`", path)

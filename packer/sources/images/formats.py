@@ -110,11 +110,11 @@ class ImageOptions:
         if self.max_pixels < 1:
             raise UsageError(f"max_pixels is {self.max_pixels}; a number above 0 is expected")
 
-    def check_size(self, width: int, height: int, path: str) -> None:
+    def check_size(self, width: int, height: int) -> None:
         """Raise SourceError if a picture has more than `max_pixels` pixels."""
         if width * height > self.max_pixels:
             reason = f"has {width} x {height} pixels, more than the limit of {self.max_pixels}"
-            raise SourceError(f"{reason}; raise it with --max-pixels {width * height} if the picture is meant", path)
+            raise SourceError(f"{reason}; raise it with --max-pixels {width * height} if the picture is meant")
 
 
 class Place(NamedTuple):
@@ -137,8 +137,8 @@ class ImageHeader(NamedTuple):
     width: int
     channels: int
     dtype: str
-    note: str = ""
-    mark: int = 0
+    note: str
+    mark: int
 
 
 def read_header(path: str, options: ImageOptions, place: Place | None = None) -> ImageHeader:
@@ -154,18 +154,15 @@ def read_header(path: str, options: ImageOptions, place: Place | None = None) ->
     kind = IMAGES[suffix_of(path)]
     head, nbytes = read_bytes(path, place, HEAD_BYTES)
     mark = hash((nbytes, head))
-    check_content(head, kind, path)
-    if kind == "PNG":
-        while (header := png.read_header(head, nbytes, path)) is None:
+    try:
+        _check_content(head, kind)
+        if kind != "PNG":
+            return _pillow_header(path, kind, options, mark)
+        while (header := png.read_header(head, nbytes)) is None:
             head, nbytes = read_bytes(path, place, 2 * len(head))
-        return _png_image(header, path, options)._replace(mark=mark)
-    with _opened(path, path, kind, options) as image:
-        layout = _layout(image, path, options)
-        note = "; ".join(_changes(image, with_alpha=layout.mode == "RGBA"))
-        height, width = image.height, image.width
-    _check_mode(layout.dtype, path, options)
-    channels = CHANNELS[options.mode] if options.mode else layout.channels
-    return ImageHeader(height, width, channels, layout.dtype, note, mark)
+        return _png_header(header, options, mark)
+    except SourceError as error:
+        raise SourceError(error.reason, path) from error
 
 
 def read_image(path: str, options: ImageOptions, place: Place | None = None) -> NDArray[Any]:
@@ -176,19 +173,17 @@ def read_image(path: str, options: ImageOptions, place: Place | None = None) -> 
     """
     kind = IMAGES[suffix_of(path)]
     data, _ = read_bytes(path, place)
-    check_content(data, kind, path)
-    if kind == "PNG":
-        checked = png.check(data, path)
-        options.check_size(checked.header.width, checked.header.height, path)
-        image = png.decode(checked, path, as_index=options.palette == "index")
+    try:
+        _check_content(data, kind)
+        if kind != "PNG":
+            image = _pillow_image(data, kind, options)
+            return _convert(image, options.mode) if options.mode else image
+        checked = png.check(data)
+        options.check_size(checked.header.width, checked.header.height)
+        image = png.decode(checked, as_index=options.palette == "index")
         return _convert(image, options.mode, png.see_through(checked)) if options.mode else image
-    with quiet(), _opened(io.BytesIO(data), path, kind, options) as opened:
-        layout = _layout(opened, path, options)
-        pixels = np.asarray(opened if opened.mode == layout.mode else opened.convert(layout.mode))
-    image = pixels.view(layout.dtype) if layout.dtype == "uint32" else pixels.astype(layout.dtype, copy=False)
-    image = image[:, :, None] if image.ndim == 2 else image
-    _check_mode(image.dtype.name, path, options)
-    return _convert(image, options.mode) if options.mode else image
+    except SourceError as error:
+        raise SourceError(error.reason, path) from error
 
 
 def read_bytes(path: str, place: Place | None = None, most: int | None = None) -> tuple[bytes, int]:
@@ -223,23 +218,21 @@ def unreadable(error: OSError, path: str) -> SourceError:
     return SourceError(f"cannot be read: {error.strerror or error}; check that it is there and may be read", path)
 
 
-def check_content(head: bytes, expected: str, path: str) -> None:
+def _check_content(head: bytes, expected: str) -> None:
     """Raise SourceError if a file that begins with `head` does not hold the `expected` format."""
     if head.startswith(png.SIGNATURE) and expected == "PNG":
         return
     if not head:
-        raise SourceError("is empty (0 bytes); get the file again", path)
-    refuse_pointer(head, path)
+        raise SourceError("is empty (0 bytes); get the file again")
+    refuse_pointer(head)
     found = _content(head)
     if not found and expected == "PNG" and head[1:4] == b"PNG":
-        raise SourceError("damaged PNG: the signature it begins with was changed; get the file again", path)
+        raise SourceError("damaged PNG: the signature it begins with was changed; get the file again")
     if not found:
         what = "no format that is known here" if any(head[:HEAD_BYTES]) else "zeros"
-        raise SourceError(f"is no {expected}: it begins with {what}; get the file again", path)
+        raise SourceError(f"is no {expected}: it begins with {what}; get the file again")
     if found != expected:
-        raise SourceError(
-            f"holds {found} data under the name of a {expected}; rename it or save it as {expected}", path
-        )
+        raise SourceError(f"holds {found} data under the name of a {expected}; rename it or save it as {expected}")
 
 
 def _content(head: bytes) -> str:
@@ -251,9 +244,9 @@ def _content(head: bytes) -> str:
     return next((name for name, starts in _STARTS.items() if head.startswith(starts)), "")
 
 
-def _png_image(header: png.PngHeader, path: str, options: ImageOptions) -> ImageHeader:
+def _png_header(header: png.PngHeader, options: ImageOptions, mark: int) -> ImageHeader:
     """Return what a PNG will be when it is read; raises SourceError if it is too large."""
-    options.check_size(header.width, header.height, path)
+    options.check_size(header.width, header.height)
     channels = png.SAMPLES[header.colour]
     notes = []
     if header.colour == png.PALETTE:
@@ -264,13 +257,7 @@ def _png_image(header: png.PngHeader, path: str, options: ImageOptions) -> Image
     if options.mode:
         channels = CHANNELS[options.mode]
     dtype = "uint16" if header.depth == 16 else "uint8"
-    return ImageHeader(header.height, header.width, channels, dtype, "; ".join(notes))
-
-
-def _check_mode(dtype: str, path: str, options: ImageOptions) -> None:
-    if options.mode not in (None, "gray") and dtype not in ("uint8", "uint16"):
-        reason = f"holds {dtype} values, which have no colours; leave out --mode {options.mode} for it"
-        raise SourceError(reason, path)
+    return ImageHeader(header.height, header.width, channels, dtype, "; ".join(notes), mark)
 
 
 # ---------------------------------------------------------------- what Pillow reads
@@ -306,25 +293,47 @@ def quiet() -> Iterator[None]:
         yield
 
 
+def _pillow_header(path: str, kind: str, options: ImageOptions, mark: int) -> ImageHeader:
+    with _opened(path, kind, options) as (image, layout):
+        note = "; ".join(_changes(image, with_alpha=layout.mode == "RGBA"))
+        channels = CHANNELS[options.mode] if options.mode else layout.channels
+        return ImageHeader(image.height, image.width, channels, layout.dtype, note, mark)
+
+
+def _pillow_image(data: bytes, kind: str, options: ImageOptions) -> NDArray[Any]:
+    with quiet(), _opened(io.BytesIO(data), kind, options) as (image, layout):
+        pixels = np.asarray(image if image.mode == layout.mode else image.convert(layout.mode))
+    pixels = pixels.view(layout.dtype) if layout.dtype == "uint32" else pixels.astype(layout.dtype, copy=False)
+    return pixels[:, :, None] if pixels.ndim == 2 else pixels
+
+
 @contextmanager
-def _opened(file: str | io.BytesIO, path: str, kind: str, options: ImageOptions) -> Iterator[Image.Image]:
+def _opened(file: str | io.BytesIO, kind: str, options: ImageOptions) -> Iterator[tuple[Image.Image, _Layout]]:
+    """Open a picture; yield it with the way it is taken in.
+
+    Raises:
+        SourceError: it is damaged, too large, or cannot be taken in without loss.
+    """
     try:
         with _READERS[kind](file) as image:
-            options.check_size(image.width, image.height, path)
-            yield image
+            options.check_size(image.width, image.height)
+            layout = _layout(image, options)
+            if options.mode not in (None, "gray") and layout.dtype not in ("uint8", "uint16"):
+                reason = f"holds {layout.dtype} values, which have no colours; leave out --mode {options.mode} for it"
+                raise SourceError(reason)
+            yield image, layout
     except PackerError:
         raise
     except Exception as error:  # Damaged files make Pillow raise anything from SyntaxError to struct.error.
-        reason = (
+        raise SourceError(
             f"is damaged or of a kind of {kind} that Pillow does not read ({error}); get it again or save it as PNG"
-        )
-        raise SourceError(reason, path) from error
+        ) from error
 
 
-def _layout(image: Image.Image, path: str, options: ImageOptions) -> _Layout:
+def _layout(image: Image.Image, options: ImageOptions) -> _Layout:
     """Return how an opened picture is taken in; raises SourceError if it cannot be without loss."""
     if getattr(image, "n_frames", 1) > 1:
-        raise SourceError("holds several pictures (an animation or pages); save the one wanted by itself", path)
+        raise SourceError("holds several pictures (an animation or pages); save the one wanted by itself")
     if image.mode == "P":
         if options.palette == "index":
             return _Layout("P", 1, "uint8")
@@ -334,20 +343,19 @@ def _layout(image: Image.Image, path: str, options: ImageOptions) -> _Layout:
     layout = _LAYOUTS.get(image.mode)
     if layout is None:
         if options.mode is None:
-            reason = f"has colours of the kind {image.mode}, which are not kept; convert them with --mode rgb"
-            raise SourceError(reason, path)
+            raise SourceError(f"has colours of the kind {image.mode}, which are not kept; convert them with --mode rgb")
         return _LAYOUTS["RGB"]
-    return _tiff_layout(image, layout, path) if isinstance(image, TiffImagePlugin.TiffImageFile) else layout
+    return _tiff_layout(image, layout) if isinstance(image, TiffImagePlugin.TiffImageFile) else layout
 
 
-def _tiff_layout(image: TiffImagePlugin.TiffImageFile, layout: _Layout, path: str) -> _Layout:
+def _tiff_layout(image: TiffImagePlugin.TiffImageFile, layout: _Layout) -> _Layout:
     """Refuse what Pillow would change in silence: colour of more than 8 bits, signed values taken for unsigned."""
     bits = image.tag_v2.get(_BITS, (1,))
     sample_format = image.tag_v2.get(_SAMPLE_FORMAT, (_UNSIGNED,))[0]
     if layout.dtype == "uint8" and (max(bits) > 8 or sample_format == _SIGNED):
         sign = "signed " if sample_format == _SIGNED else ""
         reason = f"is a TIFF of {sign}{max(bits)}-bit {image.mode}, which cannot be read without loss; save it as PNG"
-        raise SourceError(reason, path)
+        raise SourceError(reason)
     if layout.dtype == "int32" and sample_format == _UNSIGNED:
         return layout._replace(dtype="uint32")
     # Pillow has no mode of signed 16 bits and takes a wider one, with the same values.

@@ -4,7 +4,7 @@ A PNG is a signature and chunks (length, type, data, checksum), from IHDR to IEN
 are decoded by kornia_rs (the `png` crate of Rust). It is handed IHDR, the pixels and IEND alone, so that no other chunk
 can change what comes out. `check` looks at the rest: the checksum of every chunk, chunks that PNG does not know or that
 stand in the wrong place, animations, and bytes after IEND. Of the compressed pixels kornia_rs compares everything but
-the Adler-32 checksum, which the checksums of the chunks cover.
+the Adler-32 checksum, which the checksums of the chunks cover. Errors say what is wrong with the bytes, and no path.
 
 The other kinds are left to Pillow's decoder in C, called by itself with a layout of our choice (`Image.frombytes(...,
 "zip", layout, interlaced)`): `Image.open` would drop the low bytes of gray with alpha.
@@ -12,6 +12,7 @@ The other kinds are left to Pillow's decoder in C, called by itself with a layou
 
 from __future__ import annotations
 
+import functools
 import struct
 import zlib
 from collections.abc import Callable, Iterator
@@ -103,49 +104,50 @@ class Png(NamedTuple):
     pixels_at: tuple[int, int]
 
 
-def read_header(head: bytes, nbytes: int, path: str) -> PngHeader | None:
+def read_header(head: bytes, nbytes: int) -> PngHeader | None:
     """Return the header of a file of `nbytes` that begins with `head`; None if that does not reach its pixels.
 
     Raises:
         SourceError: not a PNG, cut short before the pixels, values that PNG does not know, or animated.
     """
-    header = _parse_ihdr(head, path)
-    for kind, _, _ in _chunks(head, nbytes, path):
+    header = _parse_ihdr(head[:_IHDR_END])
+    for kind, _, _ in _chunks(head, nbytes):
         if kind == b"IDAT":
             return header
         if kind == b"IEND":
-            raise _no_pixels(path)
+            raise _no_pixels()
         if kind == b"tRNS":
             header = header._replace(transparent=True)
     return None
 
 
-def _parse_ihdr(head: bytes, path: str) -> PngHeader:
-    """Return the header from the first 33 bytes of a file.
+@functools.lru_cache
+def _parse_ihdr(head: bytes) -> PngHeader:
+    """Return the header from the first 33 bytes of a file; kept, as the pictures of a set have few different ones.
 
     Raises:
         SourceError: these are not the first bytes of a PNG, or IHDR holds values that PNG does not know.
     """
     if head[:8] != SIGNATURE:
-        raise SourceError("is not a PNG: the signature of a PNG is missing; save it as PNG again", path)
+        raise SourceError("is not a PNG: the signature of a PNG is missing; save it as PNG again")
     if len(head) < _IHDR_END:
-        raise _cut_short(len(head), path)
+        raise _cut_short(len(head))
     if _CHUNK.unpack_from(head, 8) != (13, b"IHDR"):
-        raise SourceError("damaged PNG: it does not begin with an IHDR chunk of 13 bytes; get it again", path)
-    _check_crc(memoryview(head), 8, _IHDR_END, b"IHDR", path)
+        raise SourceError("damaged PNG: it does not begin with an IHDR chunk of 13 bytes; get it again")
+    _check_crc(memoryview(head), 8, _IHDR_END, b"IHDR")
     width, height, depth, colour, compression, filtering, interlace = IHDR.unpack_from(head, 16)
     if not (0 < width <= _MAX_LENGTH and 0 < height <= _MAX_LENGTH):
-        raise SourceError(f"IHDR says {width} x {height} pixels, which PNG does not allow; get the file again", path)
+        raise SourceError(f"IHDR says {width} x {height} pixels, which PNG does not allow; get the file again")
     if depth not in DEPTHS.get(colour, ()):
         reason = f"IHDR says colour type {colour} with {depth} bits, which PNG does not know; get the file again"
-        raise SourceError(reason, path)
+        raise SourceError(reason)
     if compression or filtering or interlace > 1:
         methods = f"compression {compression}, filter {filtering}, interlace {interlace}"
-        raise SourceError(f"IHDR names a method that PNG does not know ({methods}); get the file again", path)
+        raise SourceError(f"IHDR names a method that PNG does not know ({methods}); get the file again")
     return PngHeader(width, height, depth, colour, bool(interlace))
 
 
-def _chunks(data: bytes, nbytes: int, path: str) -> Iterator[tuple[bytes, int, int]]:
+def _chunks(data: bytes, nbytes: int) -> Iterator[tuple[bytes, int, int]]:
     """Yield type, start and stop of each chunk after IHDR, up to IEND, of a file of `nbytes` that begins with `data`.
 
     If `data` is not the whole file, the last chunk yielded is the last one whose type is in `data`.
@@ -157,16 +159,16 @@ def _chunks(data: bytes, nbytes: int, path: str) -> Iterator[tuple[bytes, int, i
     while kind != b"IEND":
         start = stop
         if start + 12 > nbytes:
-            raise _cut_short(start, path)
+            raise _cut_short(start)
         if start + 8 > len(data):
             return
         length, kind = _CHUNK.unpack_from(data, start)
         stop = start + 12 + length
         # Pixels that are cut short are an error when they are read: the header stands before them.
         if stop > nbytes and kind != b"IDAT":
-            raise _overlong(kind, start, length, nbytes, path)
+            raise _overlong(kind, start, length, nbytes)
         if kind not in _CRITICAL:
-            _check_kind(kind, start, path)
+            _check_kind(kind, start)
         yield kind, start, stop
 
 
@@ -175,87 +177,85 @@ def chunk_parts(kind: bytes, body: bytes | memoryview) -> tuple[bytes | memoryvi
     return _CHUNK.pack(len(body), kind), body, zlib.crc32(body, zlib.crc32(kind)).to_bytes(4, "big")
 
 
-def check(data: bytes, path: str) -> Png:
+def check(data: bytes) -> Png:
     """Return the parts of a whole file, after every chunk was checked.
 
     Raises:
         SourceError: a wrong checksum, a file cut short, data after IEND, chunks missing or animated.
     """
-    header = _parse_ihdr(data, path)
+    header = _parse_ihdr(data[:_IHDR_END])
     view, nbytes = memoryview(data), len(data)
     single: dict[bytes, bytes] = {}
     pixels: list[memoryview] = []
     first = last = 0
-    for kind, start, stop in _chunks(data, nbytes, path):
+    for kind, start, stop in _chunks(data, nbytes):
         if stop > nbytes:
-            raise _overlong(kind, start, stop - start - 12, nbytes, path)
-        _check_crc(view, start, stop, kind, path)
+            raise _overlong(kind, start, stop - start - 12, nbytes)
+        _check_crc(view, start, stop, kind)
         if kind == b"IDAT":
             if pixels and last != start:
-                raise _misplaced(kind, path)
+                raise _misplaced(kind)
             first, last = first or start, stop
             pixels.append(view[start + 8 : stop - 4])
         elif kind in _BEFORE_PIXELS:
             if pixels or kind in single or kind == b"IHDR":
-                raise _misplaced(kind, path)
+                raise _misplaced(kind)
             single[kind] = data[start + 8 : stop - 4]
     if stop < nbytes:
         reason = f"{nbytes - stop} bytes of data stand after IEND, where a PNG ends; save it as PNG again"
-        raise SourceError(reason, path)
+        raise SourceError(reason)
     if not pixels:
-        raise _no_pixels(path)
+        raise _no_pixels()
     palette, alpha = single.get(b"PLTE", b""), single.get(b"tRNS")
     if (header.colour == PALETTE and not 0 < len(palette) <= 768) or len(palette) % 3:
         reason = f"damaged PNG: a palette of {len(palette)} bytes, 3 to 768 in threes are expected; get it again"
-        raise SourceError(reason, path)
+        raise SourceError(reason)
     if alpha is not None and len(alpha) < _KEY_BYTES.get(header.colour, 0):
         reason = (
             f"damaged PNG: a tRNS chunk of {len(alpha)} bytes, {_KEY_BYTES[header.colour]} are expected; get it again"
         )
-        raise SourceError(reason, path)
+        raise SourceError(reason)
     if alpha is not None:
         header = header._replace(transparent=True)
     return Png(header, palette, alpha or b"", data, pixels, (first, last))
 
 
-def _check_kind(kind: bytes, position: int, path: str) -> None:
+def _check_kind(kind: bytes, position: int) -> None:
     if kind == b"acTL":
-        raise SourceError("is an animated PNG; save the frame that is wanted as a PNG of its own", path)
+        raise SourceError("is an animated PNG; save the frame that is wanted as a PNG of its own")
     # Bit 5 of the first letter clear: a critical chunk, without which the picture is not what was meant.
     if not kind.isalpha() or (kind[0] < 0x60 and kind not in _CRITICAL):
         reason = f"damaged PNG: chunk {kind!r} at byte {position} is not one that PNG knows; get the file again"
-        raise SourceError(reason, path)
+        raise SourceError(reason)
 
 
-def _check_crc(view: memoryview, position: int, after: int, kind: bytes, path: str) -> None:
+def _check_crc(view: memoryview, position: int, after: int, kind: bytes) -> None:
     if zlib.crc32(view[position + 4 : after - 4]) != int.from_bytes(view[after - 4 : after], "big"):
         reason = f"damaged PNG: chunk {kind.decode()} at byte {position} has a wrong checksum; get the file again"
-        raise SourceError(reason, path)
+        raise SourceError(reason)
 
 
-def _misplaced(kind: bytes, path: str) -> SourceError:
+def _misplaced(kind: bytes) -> SourceError:
     reason = f"damaged PNG: a {kind.decode()} chunk stands where PNG allows none; save it as PNG again"
-    return SourceError(reason, path)
+    return SourceError(reason)
 
 
-def _no_pixels(path: str) -> SourceError:
-    return SourceError("damaged PNG: it holds no IDAT chunk, so no pixels; get the file again", path)
+def _no_pixels() -> SourceError:
+    return SourceError("damaged PNG: it holds no IDAT chunk, so no pixels; get the file again")
 
 
-def _overlong(kind: bytes, position: int, length: int, size: int, path: str) -> SourceError:
+def _overlong(kind: bytes, position: int, length: int, size: int) -> SourceError:
     name = kind.decode() if kind.isalpha() else repr(kind)
     claim = f"chunk {name} at byte {position} claims {length:,} bytes of data, and the file has {size:,} in all"
-    return SourceError(
-        f"damaged PNG: the file is cut short, or that length is wrong: {claim}; get the file again", path
-    )
+    return SourceError(f"damaged PNG: the file is cut short, or that length is wrong: {claim}; get the file again")
 
 
-def _cut_short(position: int, path: str) -> SourceError:
+def _cut_short(position: int) -> SourceError:
     reason = f"damaged PNG: the file is cut short, in the chunk that begins at byte {position}; get the file again"
-    return SourceError(reason, path)
+    return SourceError(reason)
 
 
-def decode(png: Png, path: str, *, as_index: bool = False) -> NDArray[Any]:
+def decode(png: Png, *, as_index: bool = False) -> NDArray[Any]:
     """Return the picture as (H, W, C), uint8 or uint16; palette pictures as RGB or RGBA, or as indices (C = 1).
 
     Gray of 1, 2 and 4 bits comes out as 8 bits, 0 for black and 255 for white, as Pillow converts it to "L".
@@ -264,20 +264,20 @@ def decode(png: Png, path: str, *, as_index: bool = False) -> NDArray[Any]:
         SourceError: the pixel data is damaged or too short, or an index lies outside the palette.
     """
     header = png.header
-    _check_enough(png, path)
+    _check_enough(png)
     try:
         if header.colour in _KORNIA and header.depth in _KORNIA_DEPTHS:
             return _by_kornia(png)
-        image = _by_pillow(header, _lines(png, path))
+        image = _by_pillow(header, _lines(png))
     except SourceError:
         raise
     except MemoryError as error:
-        raise SourceError(f"{header.width} x {header.height} pixels do not fit into memory", path) from error
+        raise SourceError(f"{header.width} x {header.height} pixels do not fit into memory") from error
     except Exception as error:  # kornia_rs raises no class of its own
-        raise _undecodable(png, path, error) from error
+        raise _undecodable(png, error) from error
     if header.colour != PALETTE:
         return image
-    _check_indices(image, png, path)
+    _check_indices(image, png)
     return image if as_index else _colours(png)[image[:, :, 0]]
 
 
@@ -292,7 +292,7 @@ def see_through(png: Png) -> tuple[int, ...] | None:
     return tuple(value * (255 // largest) if header.depth < 8 else value for value in values)
 
 
-def _check_enough(png: Png, path: str) -> None:
+def _check_enough(png: Png) -> None:
     """Refuse a header that promises more than its data can hold, before memory is taken for it."""
     header = png.header
     row = (header.width * header.depth * SAMPLES[header.colour] + 7) // 8
@@ -300,7 +300,7 @@ def _check_enough(png: Png, path: str) -> None:
     if header.height * row > _MOST_INFLATED * held:
         size = f"{header.width} x {header.height} pixels"
         reason = f"damaged PNG: {held} bytes of data cannot hold {size}; get the file again"
-        raise SourceError(reason, path)
+        raise SourceError(reason)
 
 
 def _by_kornia(png: Png) -> NDArray[Any]:
@@ -315,18 +315,18 @@ def _by_kornia(png: Png) -> NDArray[Any]:
     return decode_png(file, (header.height, header.width), _KORNIA[header.colour])
 
 
-def _undecodable(png: Png, path: str, error: Exception) -> SourceError:
+def _undecodable(png: Png, error: Exception) -> SourceError:
     """Return the error of pixels that a decoder refuses: how many scan lines are missing, or its own words."""
     try:
-        _lines(png, path)
+        _lines(png)
     except SourceError as better:
         return better
     except zlib.error as better:
         error = better
-    return SourceError(f"damaged PNG: its pixels cannot be decoded ({error}); get the file again", path)
+    return SourceError(f"damaged PNG: its pixels cannot be decoded ({error}); get the file again")
 
 
-def _lines(png: Png, path: str) -> bytes:
+def _lines(png: Png) -> bytes:
     """Return the scan lines of a picture, each after the number of its filter.
 
     The data are read to their end, where a checksum stands. What comes after the last line is thrown away, as by all
@@ -344,11 +344,11 @@ def _lines(png: Png, path: str) -> bytes:
         reason = (
             f"damaged PNG: its data hold {len(lines)} bytes of scan lines, and {size} take {expected}; get it again"
         )
-        raise SourceError(reason, path)
+        raise SourceError(reason)
     while not stream.eof:
         left = stream.unconsumed_tail
         if not stream.decompress(left, _PIECE_BYTES) and not left:
-            raise SourceError("damaged PNG: its data end before their checksum; get the file again", path)
+            raise SourceError("damaged PNG: its data end before their checksum; get the file again")
     return lines
 
 
@@ -373,12 +373,12 @@ def _by_pillow(header: PngHeader, lines: bytes) -> NDArray[Any]:
     return image[:, :, None] if image.ndim == 2 else image
 
 
-def _check_indices(image: NDArray[np.uint8], png: Png, path: str) -> None:
+def _check_indices(image: NDArray[np.uint8], png: Png) -> None:
     colours = len(png.palette) // 3
     largest = int(image.max())
     if largest >= colours:
         reason = f"damaged PNG: colour number {largest} is used, but the palette has {colours}; get the file again"
-        raise SourceError(reason, path)
+        raise SourceError(reason)
 
 
 def _colours(png: Png) -> NDArray[np.uint8]:

@@ -74,11 +74,11 @@ def palette_of(count: int) -> bytes:
 
 
 def decode(data: bytes, **options: bool) -> np.ndarray:
-    return png.decode(png.check(data, "x.png"), "x.png", **options)
+    return png.decode(png.check(data), **options)
 
 
 def read_header(data: bytes) -> png.PngHeader:
-    header = png.read_header(data, len(data), "x.png")
+    header = png.read_header(data, len(data))
     assert header is not None
     return header
 
@@ -193,9 +193,9 @@ def test_the_transparent_colour_is_one_of_the_pixels(colour, depth):
     values = np.random.default_rng(depth).integers(0, 2**depth, shape, dtype=np.uint16)
     for above in (0, 2**depth % 2**16):
         key = chunk(b"tRNS", (values[1, 2] | above).astype(">u2").tobytes())
-        data = png.check(encode(values, colour, depth, before=key), "x.png")
-        assert png.see_through(data) == tuple(png.decode(data, "x.png")[1, 2].tolist())
-    assert png.see_through(png.check(encode(values, colour, depth), "x.png")) is None
+        data = png.check(encode(values, colour, depth, before=key))
+        assert png.see_through(data) == tuple(png.decode(data)[1, 2].tolist())
+    assert png.see_through(png.check(encode(values, colour, depth))) is None
 
 
 @pytest.mark.parametrize("path", sorted(SHARED.glob("png_odd/*/png/*.png")), ids=lambda path: path.name)
@@ -226,7 +226,7 @@ def test_pngsuite_16_bit_colour_has_its_known_values():
 def test_pngsuite_bad_files_are_refused(path):
     """The corrupt files of PngSuite are errors."""
     with pytest.raises(SourceError):
-        png.check(path.read_bytes(), path.name)
+        png.check(path.read_bytes())
 
 
 @pytest.mark.parametrize("colour", [png.RGB, png.PALETTE])
@@ -235,7 +235,7 @@ def test_any_changed_byte_is_found(colour):
     data = bytearray(small(colour, 8, before=palette_of(8) + chunk(b"tEXt", b"a\0b")))
     for position in range(len(data)):
         data[position] ^= 0x20
-        with pytest.raises(SourceError, match=r"^x\.png: "):
+        with pytest.raises(SourceError, match=r"damaged PNG: |is not a PNG: |IHDR says|is an animated"):
             decode(bytes(data))
         data[position] ^= 0x20
     decode(bytes(data))
@@ -246,7 +246,7 @@ def test_a_file_cut_anywhere_is_found():
     data = small()
     for length in range(len(data)):
         with pytest.raises(SourceError):
-            png.check(data[:length], "x.png")
+            png.check(data[:length])
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_header_values_that_png_does_not_know_are_refused(fields, message):
     """IHDR is believed only where PNG allows what it says."""
     head = png.SIGNATURE + chunk(b"IHDR", struct.pack(">IIBBBBB", *fields))
     with pytest.raises(SourceError, match=message):
-        png.read_header(head, len(head), "x.png")
+        png.read_header(head, len(head))
 
 
 def test_a_header_needs_no_pixels():
@@ -301,8 +301,8 @@ def test_a_header_needs_no_pixels():
     for extra in (b"", chunk(b"iCCP", bytes(5000)) + chunk(b"tRNS", bytes(6))):
         data = small(before=extra)
         start = data.index(b"IDAT")
-        assert png.read_header(data[:start], len(data), "x.png") is None
-        header = png.read_header(data[: start + 4], len(data), "x.png")
+        assert png.read_header(data[:start], len(data)) is None
+        header = png.read_header(data[: start + 4], len(data))
         assert header == png.PngHeader(4, 3, 8, png.RGB, False, transparent=bool(extra))
 
 
@@ -326,7 +326,7 @@ def test_missing_lines_are_never_zeros(colour: int, depth: int, interlaced: bool
         most = line_bytes(header)
         for fill in (b"\0", b"\1"):
             for length in range(most):
-                with pytest.raises(SourceError, match=r"x\.png: damaged PNG: "):
+                with pytest.raises(SourceError, match="damaged PNG: "):
                     decode(with_lines(header, fill * length, 3))
         data = with_lines(header, bytes(most), 3)
         image = decode(data)
@@ -352,7 +352,7 @@ def test_what_follows_the_last_line_is_thrown_away(more: int, colour: int) -> No
     data = zlib.compress(lines + random.Random(more).randbytes(more))
     assert not decode_lines(header, data).any()
     if colour == png.GRAY_ALPHA:  # where the data are read to their checksum, damage in what follows is found too
-        with pytest.raises(SourceError, match=r"x\.png: damaged PNG: "):
+        with pytest.raises(SourceError, match="damaged PNG: "):
             decode_lines(header, data[:-1] + bytes([data[-1] ^ 1]))
 
 
@@ -372,11 +372,11 @@ import sys
 from packer.errors import SourceError
 from packer.sources.images import png
 from packer.sources.apart import memory_within
-checked = png.check(sys.stdin.buffer.read(), "x.png")
+checked = png.check(sys.stdin.buffer.read())
 for mib in range(4, 80, 4):
     with memory_within(mib * 2**20):
         try:
-            print(png.decode(checked, "x.png").shape)
+            print(png.decode(checked).shape)
         except SourceError as error:
             print(error.reason)
 """
