@@ -19,7 +19,7 @@ from packer.cli.text import counted, indented, listing, size_text, table, termin
 from packer.codecs.configs import codec_name
 from packer.convert import ConvertOptions, guard, open_source, planned_splits, processors
 from packer.format.manifest import Splits
-from packer.packing.estimate import Estimate, FieldEstimate, Trial, estimate, trial
+from packer.packing.estimate import Estimate, FieldEstimate, estimate
 from packer.packing.plan import Prepared, prepare
 from packer.packing.rejected import Rejected
 from packer.packing.splits import split_text
@@ -58,7 +58,7 @@ def show_plan(sources: tuple[str, ...], options: ConvertOptions, out: Path, as_j
 
 @dataclass(frozen=True)
 class Forecast:
-    """A plan, the size and the time it comes to, and the room there is.
+    """A plan, the size it comes to, and the room there is.
 
     Attributes:
         rejected: files that --on-error skip leaves out.
@@ -69,7 +69,6 @@ class Forecast:
 
     prepared: Prepared
     size: Estimate
-    trial: Trial
     workers: int
     rejected: tuple[Rejected, ...]
     disk_free: int
@@ -89,10 +88,10 @@ def forecast(sources: Sequence[str], options: ConvertOptions, out: Path) -> Fore
         prepared = prepare(source, options.codec, options.shard_size, limits, shown.look)
         splits = planned_splits(prepared, options, lenient=bool(rejected))
         shown.look("packing a few samples", 0, None)
-        size, tried = estimate(prepared, limits), trial(prepared, limits)
+        size = estimate(prepared, limits)
     workers = options.workers if options.workers is not None else processors()
     free = shutil.disk_usage(_existing(out)).free
-    return Forecast(prepared, size, tried, max(workers, 1), tuple(rejected), free, splits)
+    return Forecast(prepared, size, max(workers, 1), tuple(rejected), free, splits)
 
 
 def forecast_lines(found: Forecast) -> list[str]:
@@ -146,7 +145,7 @@ def json_text(found: Forecast) -> str:
         "disk_free": found.disk_free,
         "workers": found.workers,
         "seconds": _seconds(found),
-        "trial": found.trial,
+        "trial": found.size.trial,
         "splits": found.splits,
         "notes": found.prepared.source.notes(),
         "rejected": found.rejected,
@@ -193,14 +192,14 @@ def _size(size: Estimate, most: int) -> str:
 
 
 def _seconds(found: Forecast) -> float:
-    return found.trial.of_all(found.prepared, found.workers)
+    return found.size.trial.of_all(found.prepared, found.workers)
 
 
 def _time(found: Forecast) -> str:
-    if not found.trial.samples:
+    if not found.size.trial.samples:
         return "not known: no sample that was tried can be read"
     processes = counted(min(found.workers, len(found.prepared.plan.shards)), "process")
-    tried = counted(found.trial.samples, "sample")
+    tried = counted(found.size.trial.samples, "sample")
     return f"about {time_text(max(_seconds(found), 0.1))} in {processes}, and what writing takes; {tried} tried"
 
 

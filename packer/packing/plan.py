@@ -210,7 +210,7 @@ def look_at(
     sample_bytes = max(1, sum(spec.fixed_bytes for spec in source.fields if not spec.is_ragged))
     run = max(1, RUN_BYTES // sample_bytes) if not any(spec.is_ragged for spec in source.fields) else 1
     seen = 0
-    parts = [source.part(start, stop) for start, stop in _runs(len(source), places, run)]
+    parts = [source.part(start, stop) for start, stop in spread_runs(len(source), places, run)]
     for blocks in watched(each(_blocks, parts, limits), "looking at samples", looking, len(parts)):
         if isinstance(blocks, SourceError):
             continue  # whether it stops the conversion is decided where it is packed
@@ -229,7 +229,7 @@ def _blocks(source: Source) -> list[Block]:
     return [of_middles(block) for block in source.read()]
 
 
-def _runs(count: int, places: int, run: int) -> list[tuple[int, int]]:
+def spread_runs(count: int, places: int, run: int) -> list[tuple[int, int]]:
     """Return up to `places` runs of samples, evenly spread and apart; the first few are spread over it all too."""
     starts = sorted({int(i) for i in np.linspace(0, count - 1, min(places, count))})
     runs = [(start, min(start + run, end)) for start, end in zip(starts, [*starts[1:], count], strict=True)]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
+from unittest import mock
 
 import numpy as np
 import pytest
 
 from packer.convert import ConvertOptions, convert, open_source
-from packer.format.schema import Field, FrameRule
-from packer.packing.estimate import RUN_BYTES, TRIAL_PLACES, Trial, estimate, stored_share, trial
+from packer.packing.estimate import PLACES, RUN_BYTES, Trial, estimate
 from packer.packing.plan import look_at, prepare
 from packer.sources.apart import Limits
 from packer.sources.samples import SampleSource
@@ -55,19 +55,13 @@ def test_fixed_raw_fields_are_exact(tmp_path):
     assert found.low == found.file_bytes == found.high == convert(source, tmp_path / "out", codec="none").file_bytes
 
 
-def test_no_sample_to_look_at():
-    """Without any sample nothing is promised: the field is taken to stay as it is."""
-    field = Field(name="a", dtype="uint8", shape=(4,), codec=({"id": "zstd", "level": 1},), frame=FrameRule(samples=4))
-    assert stored_share(field, []) == (1.0, 0.0)
-
-
-def test_one_frame_gives_no_interval():
-    """A single frame tells nothing of how much frames differ: the interval is as wide as the share."""
-    field = Field(
-        name="a", dtype="uint8", shape=(9999,), codec=({"id": "zstd", "level": 1},), frame=FrameRule(samples=4)
-    )
-    share, error = stored_share(field, [np.zeros(9999, np.uint8)])
-    assert share == error < 0.01
+def test_one_place_gives_no_interval():
+    """A single place tells nothing of how much places differ: the interval is as wide as the share."""
+    source = SampleSource([{"a": np.zeros(RUN_BYTES // 4 * 3, np.uint8)}] * 40)
+    with mock.patch("packer.packing.estimate.MOST_BYTES", 1):
+        found = estimate(prepare(source, "zstd", None)).fields["a"]
+    assert found.low < 0.02 * found.stored < found.raw / 1000
+    assert found.high == pytest.approx(2 * found.stored, rel=0.02)
 
 
 @pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 1000])
@@ -135,13 +129,14 @@ class Slow:
 
 
 def test_samples_from_all_over_are_tried():
-    """Eight runs, spread evenly, and the time of reading them is in the result."""
-    items = Slow(400)
+    """Runs of samples, spread evenly, and the time of reading them is in the result."""
+    items = Slow(1600)
     prepared = prepare(SampleSource(items), "none", None)
     items.asked = []
-    found = trial(prepared)
-    assert found.samples == len(items.asked) == TRIAL_PLACES * 16
-    assert items.asked == [n for start in range(0, 400, 50) for n in range(start, start + 16)]
+    found = estimate(prepared).trial
+    starts = np.linspace(0, 1599, PLACES).astype(int)
+    assert sorted(items.asked) == [n for start in starts for n in range(start, start + 16) if n < 1600]
+    assert found.samples == len(items.asked)
     assert found.nbytes == found.samples * RUN_BYTES // 16
     assert found.seconds >= 0.005 * found.samples
 
@@ -163,7 +158,7 @@ def test_every_kind_of_source(request, source, limits):
     """In this process or in one of its own; all of a small source is tried."""
     opened = open_source(request.getfixturevalue(source).sources, ConvertOptions(), [])
     prepared = prepare(opened, "auto", None)
-    found = trial(prepared, limits)
+    found = estimate(prepared, limits).trial
     assert (found.samples, found.nbytes) == (len(opened), sum(prepared.plan.raw_bytes.values()))
     assert found.seconds > 0
 
@@ -173,4 +168,4 @@ def test_bad_samples_are_passed_over(pairs):
     picture = pairs.folder / "hr" / "005.png"
     picture.write_bytes(picture.read_bytes()[:-20])
     prepared = prepare(open_source(pairs.sources, ConvertOptions(), []), "zstd", None)
-    assert 0 < trial(prepared).samples < 12
+    assert 0 < estimate(prepared).trial.samples < 12
