@@ -7,37 +7,49 @@ report.damages      # what is damaged: shard, field, sample numbers and names
 from __future__ import annotations
 
 import errno
+import itertools
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import msgspec
+import xxhash
 
-from packer.checking.shard_check import (
-    SHOWN_NAMES,
-    Checked,
-    Damage,
-    ShardCheck,
-    check_shard,
-    check_shards,
-    of_file,
-)
+from packer.checking.against import SHOWN_NAMES, Damage
 from packer.errors import DamagedError, DatasetError
 from packer.format import manifest as manifests
+from packer.format.column import Column
 from packer.format.manifest import (
     MANIFEST,
     SHARD_FOLDER,
     UNFINISHED,
+    ColumnTotals,
     FileEntry,
     Manifest,
+    ShardEntry,
     check_file,
     total_of,
 )
 from packer.format.names import Names
+from packer.format.schema import Field
+from packer.format.shard import Shard, column_totals
 from packer.packing.output import beside
 from packer.packing.rejected import RejectedList
+from packer.sources.apart import Here, Limits, Lost, run
 from packer.sources.base import Progress, no_progress
+
+#: What to do ends the message of an error; a list of damages says it once, for all of them.
+_ADVICE = re.compile(r"; (copy it again or )?run `packer (verify|repair)`.*$")
+#: Names of each shard that are compared with the table of names: its digest finds what was changed, and who writes one
+#: wrong writes many wrong.
+_COMPARED = 10
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -55,149 +67,12 @@ class VerifyReport:
         return tuple(sorted({d.file for d in self.damages if d.file.startswith(SHARD_FOLDER)}))
 
 
-class _Checker:
-    """Checks the files of one dataset; collects what is wrong."""
-
-    def __init__(self, folder: Path, manifest: Manifest, progress: Progress) -> None:
-        self.folder = folder
-        self.manifest = manifest
-        self.progress = progress
-        self.damages: list[Damage] = []
-        self.bytes = 0
-        self.frames = 0
-        self._names = self._check_names()
-        self._check_left_out()
-        if not isinstance(manifest.constants, msgspec.UnsetType) and self._is_whole(manifest.constants):
-            self.bytes += manifest.constants.bytes
-
-    def check_shards(self, workers: int) -> None:
-        """Checks all shards; what is wrong comes in their order."""
-        entries = self.manifest.shards
-        checks = [ShardCheck(self.folder, entry, self.manifest.fields) for entry in entries]
-        found: dict[int, Checked] = {}
-        if workers:
-            for number, checked in check_shards(checks, workers):
-                found[number] = checked
-                self.progress(0, entries[number].bytes)
-        else:
-            found = {number: check_shard(check, self.progress) for number, check in enumerate(checks)}
-        first = 0
-        for number, entry in enumerate(entries):
-            checked = found[number]
-            self.bytes += checked.nbytes
-            self.frames += checked.frames
-            self.damages += [self._in_dataset(damage, first) for damage in checked.damages]
-            first += entry.samples
-        self._check_totals([found[number] for number in range(len(entries))])
-        self._check_same_names([found[number].names for number in range(len(entries))])
-
-    def _check_same_names(self, names: Sequence[Sequence[bytes]]) -> None:
-        """Compares the first names of each shard with the table, which no digest does; if nothing else is wrong."""
-        if self._names is None or self.manifest.names is None or self.damages:
-            return
-        expected, first = 2 * self.manifest.samples, 0
-        wrong = None
-        if self._names.entries != expected:
-            wrong = f"it has {self._names.entries:,} entries, {expected:,} expected: two for each sample"
-        for entry, some in zip(self.manifest.shards, names, strict=True):
-            wrong = wrong or self._names.difference(first, some)
-            first += entry.samples
-        if wrong:
-            self._add(self.manifest.names, wrong)
-
-    def _check_totals(self, checked: Sequence[Checked]) -> None:
-        """Compares the bytes that the manifest says of each column with what all shards hold, if all could be read."""
-        for field in self.manifest.fields:
-            held = [shard.totals.get(field.name) for shard in checked]
-            if None in held:
-                continue
-            total, said = total_of(one for one in held if one), self.manifest.columns[field.name]
-            if total != said:
-                what = f"it says {said.raw:,} bytes as arrays and {said.stored:,} stored"
-                what += f", the shards hold {total.raw:,} and {total.stored:,}"
-                self.damages.append(Damage(MANIFEST, what, field.name))
-
-    def check_strangers(self) -> None:
-        """Finds files that the manifest does not know; those of an append, or of a tidying, to go on are no damage."""
-        if beside(self.folder, "appending").exists() or (self.folder / UNFINISHED).exists():
-            return
-        folder = self.folder / SHARD_FOLDER
-        found = {f"{SHARD_FOLDER}/{path.name}" for path in folder.iterdir()} if folder.is_dir() else set()
-        strangers = found - {entry.file for entry in self.manifest.shards}
-        if strangers:
-            # Read once more: what was appended while all else was checked is none.
-            strangers -= {entry.file for entry in manifests.read(self.folder).shards}
-        for name in sorted(strangers):
-            self.damages.append(Damage(name, "the manifest does not know this file; remove it", repairable=False))
-
-    def _in_dataset(self, damage: Damage, first: int) -> Damage:
-        """Return a damage of a shard with numbers in the dataset and names; its first sample has the number `first`."""
-        if damage.samples is None:
-            return damage
-        start, stop = (first + number for number in damage.samples)
-        names = tuple(self._names.name(i) for i in range(start, stop)[:SHOWN_NAMES]) if self._names else ()
-        return replace(damage, samples=(start, stop), names=names)
-
-    def _check_left_out(self) -> None:
-        """Checks the list of what was left out; an append may have lengthened it, but for that it is as it was."""
-        entry = self.manifest.left_out
-        if isinstance(entry, msgspec.UnsetType):
-            return
-        path = self.folder / entry.file
-        try:
-            self.bytes += len(RejectedList.of_dataset(self.folder, self.manifest).lines)
-            held = path.stat().st_size
-        except (DamagedError, OSError) as error:
-            self._add(entry, of_file(str(error), path, self.folder))
-            return
-        if held == entry.bytes or beside(self.folder, "appending").exists():
-            return
-        # Read once more, after that: what was appended in between is no damage.
-        if manifests.read(self.folder).left_out == entry:
-            self._add(entry, f"{held:,} bytes, {entry.bytes:,} expected")
-
-    def _add(self, entry: FileEntry, what: str) -> None:
-        self.damages.append(Damage(entry.file, what))
-
-    def _check_names(self) -> Names | None:
-        """Return the table of names, if there is one and it is as it was written."""
-        entry = self.manifest.names
-        if entry is None:
-            return None
-        if not self._is_whole(entry):
-            return None
-        path = self.folder / entry.file
-        try:
-            self.bytes += entry.bytes
-            return Names(path, entry)
-        except DamagedError as error:
-            self._add(entry, of_file(str(error), path, self.folder))
-        return None
-
-    def _is_whole(self, entry: FileEntry) -> bool:
-        """Return whether a file is as it was written; a damage is noted."""
-        path = self.folder / entry.file
-        try:
-            check_file(path, entry)
-            if manifests.file_digest(path) != entry.digest:
-                raise DamagedError("its digest is wrong: it was changed after it was written")
-        except DamagedError as error:
-            self._add(entry, of_file(str(error), path, self.folder))
-            return False
-        except OSError as error:
-            if error.errno != errno.EIO:  # no permission, too many open files: that says nothing of what it holds
-                raise DatasetError(f"{path}: cannot be opened: {error.strerror}") from None
-            self._add(entry, "it cannot be read: the disk has an error")
-            return False
-        return True
-
-
 def verify(dataset: str | os.PathLike[str], progress: Progress | None = None, workers: int = 0) -> VerifyReport:
-    """Checks every byte of a packed dataset.
+    """Check every byte of a packed dataset.
 
     Args:
         progress: called with 0 and the bytes done since the last call.
-        workers: processes that check shards; 0 checks in this one, which the system ends (SIGBUS) where the disk cannot
+        workers: processes that check shards; 0 checks in this one, which the system ends (SIGBUS) if the disk cannot
             read a page of a file, or a file is cut short meanwhile.
 
     Raises:
@@ -206,9 +81,232 @@ def verify(dataset: str | os.PathLike[str], progress: Progress | None = None, wo
     """
     folder = Path(dataset)
     manifest = manifests.read(folder)
-    checker = _Checker(folder, manifest, progress or no_progress)
-    checker.check_shards(workers)
-    checker.check_strangers()
-    has_list = not isinstance(manifest.left_out, msgspec.UnsetType)
-    files = 1 + len(manifest.shards) + len(manifest.tables) + has_list
-    return VerifyReport(tuple(checker.damages), files, checker.bytes, checker.frames)
+    damages: list[Damage] = []
+    names = _checked_file(folder, manifest.names, _table, damages)
+    _checked_file(folder, manifest.left_out, partial(_rejected_list, folder, manifest), damages)
+    _checked_file(folder, manifest.constants, _whole, damages)
+    tables = [
+        entry for entry in (manifest.names, manifest.left_out, manifest.constants) if isinstance(entry, FileEntry)
+    ]
+    good = [entry for entry in tables if entry.file not in {damage.file for damage in damages}]
+    shards = _checked_shards(folder, manifest, progress or no_progress, workers)
+    first = 0
+    for entry, shard in zip(manifest.shards, shards, strict=True):
+        damages += [_in_dataset(damage, first, names) for damage in shard.damages]
+        first += entry.samples
+    damages += _false_totals(manifest, shards)
+    if names is not None and not damages:
+        damages += _false_names(manifest, names, shards)
+    damages += _strangers(folder, manifest)
+    return VerifyReport(
+        tuple(damages),
+        files=1 + len(manifest.shards) + len(tables),
+        bytes=sum(entry.bytes for entry in good) + sum(shard.nbytes for shard in shards),
+        frames=sum(shard.frames for shard in shards),
+    )
+
+
+# ---------------------------------------------------------------- files next to the shards
+
+
+def _checked_file(
+    folder: Path,
+    entry: FileEntry | msgspec.UnsetType | None,
+    read: Callable[[Path, FileEntry], Found],
+    damages: list[Damage],
+) -> Found | None:
+    """Return what `read` makes of a file; None if there is no such file, or it is damaged, which is noted.
+
+    Raises:
+        DatasetError: it cannot be opened, for want of permission or of room for open files, which says nothing of it.
+    """
+    if not isinstance(entry, FileEntry):
+        return None
+    path = folder / entry.file
+    try:
+        return read(path, entry)
+    except DamagedError as error:
+        what = _of_file(str(error), path, folder)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise DatasetError(f"{path}: cannot be opened: {error.strerror}") from None
+        what = "it cannot be read: the disk has an error"
+    damages.append(Damage(entry.file, what))
+    return None
+
+
+def _whole(path: Path, entry: FileEntry) -> None:
+    """Raise DamagedError if a file is not as it was written."""
+    check_file(path, entry)
+    if manifests.file_digest(path) != entry.digest:
+        raise DamagedError("its digest is wrong: it was changed after it was written")
+
+
+def _table(path: Path, entry: FileEntry) -> Names:
+    """Return the table of names."""
+    _whole(path, entry)
+    return Names(path, entry)
+
+
+def _rejected_list(folder: Path, manifest: Manifest, path: Path, entry: FileEntry) -> None:
+    """Raise DamagedError if the list of what was left out is wrong; an append may have lengthened it."""
+    RejectedList.of_dataset(folder, manifest)
+    held = path.stat().st_size
+    # The manifest is read once more, after that: what was appended in between is no damage.
+    if held != entry.bytes and not beside(folder, "appending").exists() and manifests.read(folder).left_out == entry:
+        raise DamagedError(f"{held:,} bytes, {entry.bytes:,} expected")
+
+
+def _strangers(folder: Path, manifest: Manifest) -> Iterator[Damage]:
+    """Yield the files that the manifest does not know; those of an append, or of a tidying, to go on are no damage."""
+    if beside(folder, "appending").exists() or (folder / UNFINISHED).exists():
+        return
+    shards = folder / SHARD_FOLDER
+    found = {f"{SHARD_FOLDER}/{path.name}" for path in shards.iterdir()} if shards.is_dir() else set()
+    strangers = found - {entry.file for entry in manifest.shards}
+    if strangers:
+        # Read once more: what was appended while all else was checked is none.
+        strangers -= {entry.file for entry in manifests.read(folder).shards}
+    for name in sorted(strangers):
+        yield Damage(name, "the manifest does not know this file; remove it", repairable=False)
+
+
+def _of_file(text: str, path: Path, folder: Path) -> str:
+    """Return what a message says of a file: without the file itself, the path of the dataset, and what to do."""
+    return _ADVICE.sub("", text.removeprefix(f"{path}: ").replace(f"{folder}{os.sep}", ""))
+
+
+# ---------------------------------------------------------------- shards
+
+
+class _ShardCheck(NamedTuple):
+    """What is to be checked; pickles small."""
+
+    folder: Path
+    entry: ShardEntry
+    fields: tuple[Field, ...]
+
+
+@dataclass
+class _Checked:
+    """What was checked of a shard, and what is wrong with it; its samples are counted from the shard's first one."""
+
+    damages: list[Damage] = field(default_factory=list)
+    nbytes: int = 0
+    frames: int = 0
+    #: Of the first samples; none if it could not be read, or its samples have no names.
+    names: list[bytes] = field(default_factory=list)
+    #: Bytes of each column, by field; absent if the shard could not be read so far.
+    totals: dict[str, ColumnTotals] = field(default_factory=dict)
+
+
+def _checked_shards(folder: Path, manifest: Manifest, progress: Progress, workers: int) -> list[_Checked]:
+    """Return what was found in each shard, in their order.
+
+    A disk that cannot read a page of a map ends the process that asked for it: by that the shard is found damaged, and
+    the others are checked all the same.
+    """
+    checks = [_ShardCheck(folder, entry, manifest.fields) for entry in manifest.shards]
+    if not workers:
+        return [_check_shard(check, progress) for check in checks]
+    found: dict[int, _Checked] = {}
+    for number, result in run(_check_apart, checks, workers, Limits(None, None)):
+        if isinstance(result, Lost):
+            what = f"reading it crashed the process ({result.ending}): check the disk"
+            result = _Checked([Damage(checks[number].entry.file, what)])
+        found[number] = result
+        progress(0, checks[number].entry.bytes)
+    return [found[number] for number in range(len(checks))]
+
+
+def _check_apart(check: _ShardCheck, here: Here) -> _Checked:
+    return _check_shard(check, no_progress)
+
+
+def _check_shard(check: _ShardCheck, progress: Progress) -> _Checked:
+    """Check every byte of a shard: header, index, frames, names, and the digest of the file.
+
+    Raises:
+        DatasetError: it cannot be opened, for want of permission or of room for open files, which says nothing of it.
+    """
+    checked, path = _Checked(), check.folder / check.entry.file
+    samples = check.entry.samples
+    try:
+        with Shard(path, check.entry.bytes) as shard:
+            header = shard.check_header(check.fields, samples)
+            columns = []
+            for position, each in enumerate(check.fields):
+                column = shard.column(position, each, samples)
+                column.index.check_samples(shard.path)
+                columns.append(column)
+                checked.totals[each.name] = column_totals(column.index)
+            _check_bytes(shard, check.entry, columns, checked, progress)
+            if checked.damages:
+                return checked
+            for column in columns:
+                for what, at in column.check_values():
+                    checked.damages.append(Damage(check.entry.file, what, column.field.name, at))
+            if header.named:
+                checked.names = list(itertools.islice(shard.names(samples), _COMPARED))
+    except DamagedError as error:
+        checked.damages.append(Damage(check.entry.file, _of_file(str(error), path, check.folder)))
+    return checked
+
+
+def _check_bytes(shard: Shard, entry: ShardEntry, columns: list[Column], checked: _Checked, progress: Progress) -> None:
+    """Hash the file, and its frames one by one."""
+    wrong, done = [], 0
+    with ThreadPoolExecutor(1) as pool:
+        # By another thread: hashing does not hold the interpreter's lock.
+        digest = pool.submit(xxhash.xxh3_128_hexdigest, shard.bytes)
+        for column in columns:
+            checked.frames += column.index.frames
+            for nbytes, found in column.check_frames():
+                wrong += [(begin, frame, column) for begin, frame in found]
+                done += nbytes
+                progress(0, nbytes)
+        good = digest.result() == entry.digest
+    progress(0, entry.bytes - done)
+    checked.nbytes += entry.bytes
+    for _, frame, column in sorted(wrong, key=lambda one: one[:2]):
+        what = f"the checksum of frame {frame} is wrong"
+        checked.damages.append(Damage(entry.file, what, column.field.name, column.index.sample_range(frame)))
+    if not good and not wrong:
+        what = "its digest is wrong, though all frames are right: an index, a page or the padding changed"
+        checked.damages.append(Damage(entry.file, what))
+
+
+# ---------------------------------------------------------------- shards and the rest of the dataset
+
+
+def _in_dataset(damage: Damage, first: int, names: Names | None) -> Damage:
+    """Return a damage of a shard with numbers in the dataset and names; its first sample has the number `first`."""
+    if damage.samples is None:
+        return damage
+    start, stop = (first + number for number in damage.samples)
+    shown = tuple(names.name(number) for number in range(start, stop)[:SHOWN_NAMES]) if names else ()
+    return replace(damage, samples=(start, stop), names=shown)
+
+
+def _false_totals(manifest: Manifest, shards: Sequence[_Checked]) -> Iterator[Damage]:
+    """Compare the bytes that the manifest says of each column with what all shards hold, if all could be read."""
+    for each in manifest.fields:
+        held = [shard.totals[each.name] for shard in shards if each.name in shard.totals]
+        total, said = total_of(held), manifest.columns[each.name]
+        if len(held) == len(shards) and total != said:
+            what = f"it says {said.raw:,} bytes as arrays and {said.stored:,} stored"
+            what += f", the shards hold {total.raw:,} and {total.stored:,}"
+            yield Damage(MANIFEST, what, each.name)
+
+
+def _false_names(manifest: Manifest, names: Names, shards: Sequence[_Checked]) -> Iterator[Damage]:
+    """Compare the first names of each shard with the table, which no digest does."""
+    expected, first = 2 * manifest.samples, 0
+    wrong = None
+    if names.entries != expected:
+        wrong = f"it has {names.entries:,} entries, {expected:,} expected: two for each sample"
+    for entry, shard in zip(manifest.shards, shards, strict=True):
+        wrong = wrong or names.difference(first, shard.names)
+        first += entry.samples
+    if wrong and manifest.names:
+        yield Damage(manifest.names.file, wrong)

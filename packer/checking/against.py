@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.checking.shard_check import SHOWN_NAMES, Damage
 from packer.errors import DamagedError, SourceError, UsageError
 from packer.format import manifest as manifests
 from packer.format.column import SHAPE, Column
@@ -32,7 +32,43 @@ from packer.sources.base import Block, LargeArray, Progress, Source, block_bytes
 #: Ragged samples that are read at once: as arrays, small ones take much more memory than they hold.
 _TOGETHER = 4096
 
+#: Names told of one damage.
+SHOWN_NAMES = 5
+
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Damage:
+    """One thing that is wrong.
+
+    Attributes:
+        file: path within the dataset.
+        what: a sentence.
+        field: the field concerned, if it is one.
+        samples: numbers of the first sample concerned and the one after the last; None for the file as a whole.
+        names: names of the first few of them.
+        repairable: whether `packer repair` makes it right, given the sources.
+    """
+
+    file: str
+    what: str
+    field: str | None = None
+    samples: tuple[int, int] | None = None
+    names: tuple[str, ...] = ()
+    repairable: bool = True
+
+    def __str__(self) -> str:
+        where = self.file
+        if self.field is not None:
+            where += f", field {self.field!r}"
+        if self.samples is not None:
+            first, stop = self.samples
+            where += f", sample {first}" if stop == first + 1 else f", samples {first} to {stop - 1}"
+        if self.names:
+            more = self.samples is not None and len(self.names) < self.samples[1] - self.samples[0]
+            where += f" ({', '.join([*self.names, *(['...'] if more else [])])})"
+        return f"{where}: {self.what}"
 
 
 class _Comparison(NamedTuple):

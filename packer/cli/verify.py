@@ -10,8 +10,7 @@ from pathlib import Path
 import click
 
 from packer import verify as checking
-from packer.checking.against import compare
-from packer.checking.shard_check import Damage
+from packer.checking.against import Damage, compare
 from packer.cli.logs import log_options
 from packer.cli.options import dataset_first, more_sources_argument, source_options
 from packer.cli.progress import open_shown, progress

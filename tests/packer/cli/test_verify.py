@@ -7,7 +7,7 @@ import json
 import pytest
 from PIL import Image
 
-from packer.checking.shard_check import Damage
+from packer.checking.against import Damage
 from packer.cli import progress
 from packer.cli.text import size_text
 from packer.cli.verify import damage_lines
