@@ -54,13 +54,48 @@ def kept_of_rows(
         "types": types,
     }
     lost = [
-        *beyond(len(described), "attributes of {} datasets and groups"),
-        *beyond(len(singles), "{} single values"),
+        *_beyond(len(described), "attributes of {} datasets and groups"),
+        *_beyond(len(singles), "{} single values"),
     ]
     return {name: part for name, part in parts.items() if part}, lost
 
 
-def beyond(count: int, what: str) -> list[str]:
+def kept_of_units(
+    names: Sequence[str], kept: Sequence[Mapping[str, Any]], above: Mapping[str, Mapping[str, Any]]
+) -> tuple[dict[str, Any], list[str]]:
+    """Return what is kept of units, and sentences on what is lost.
+
+    Args:
+        names: of the samples.
+        kept: `attributes` and `types` of each unit.
+        above: attributes of the groups above the units, by path, of each file.
+    """
+    described = {name: unit["attributes"] for name, unit in zip(names, kept, strict=True) if unit["attributes"]}
+    types = kept[0]["types"]
+    mixed = {
+        held["dataset"]
+        for unit in kept
+        for name in (unit["types"].keys() | types.keys() if unit["types"] != types else ())
+        if unit["types"].get(name) != types.get(name)
+        for held in (unit["types"].get(name), types.get(name))
+        if held
+    }
+    parts = {
+        "attributes": dict(list(described.items())[:MAX_KEPT]),
+        "above": dict(list(above.items())[:MAX_KEPT]),
+        "types": {name: held for name, held in types.items() if held["dataset"] not in mixed},
+    }
+    lost = [
+        *_beyond(len(described), "attributes of {} samples"),
+        *_beyond(len(above), "attributes of groups above the samples of {} files"),
+    ]
+    if mixed:
+        which = first_few([name or "the samples" for name in sorted(mixed)])
+        lost.append(f"byte orders, string lengths or compounds of {which} differ between samples: no export has them")
+    return {name: part for name, part in parts.items() if part}, lost
+
+
+def _beyond(count: int, what: str) -> list[str]:
     """Return a sentence on what is not kept of `count` things, if anything is not."""
     lost = count - MAX_KEPT
     return [f"{what.format(f'{lost:,}')} are not kept: there are more than {MAX_KEPT}"] if lost > 0 else []

@@ -3,49 +3,32 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import os
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from functools import partial
+from itertools import groupby
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, Self
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import SourceError, UsageError
+from packer.errors import SourceError, UsageError, shortened
 from packer.sources.apart import Limits, each
-from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, not_looking, stop, watched
+from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, joined, not_looking, stop, watched
 from packer.sources.files import find, kind_of
-from packer.sources.hdf5.choice import (
-    Request,
-    advice,
-    check_request,
-    chosen,
-    columns_of,
-    conversions,
-    difference,
-    family,
-    is_skipped,
-    is_wanted,
-)
-from packer.sources.hdf5.file import faults_named, opened
-from packer.sources.hdf5.listing import Listed, inventory
-from packer.sources.hdf5.once import Constant, Kept, check_once, common, constants_at
-from packer.sources.hdf5.origin import asides, kept_of_rows, unkept
-from packer.sources.hdf5.reading import FileBlocks, HDF5Source, SparseRows, row_bytes
-from packer.sources.hdf5.roots import numbered
-from packer.sources.hdf5.storage import dataset_at
+from packer.sources.hdf5.choice import Request, check_request, difference
+from packer.sources.hdf5.file import opened
+from packer.sources.hdf5.once import Kept, check_once, common
+from packer.sources.hdf5.origin import kept_of_units
+from packer.sources.hdf5.reading import BLOCK_BYTES, RowBlocks, shaped, unit_sample
 from packer.sources.hdf5.types import Column, paths
-from packer.sources.hdf5.unit_source import UnitSource
-from packer.sources.hdf5.units import FileUnits, Unit, common_columns, units
+from packer.sources.hdf5.units import FileUnits, Unit, units_of
 from packer.sources.units import Unit as Asked
 from packer.sources.units import unit_of
-
-#: What is found in one file.
-Read = TypeVar("Read")
-#: The files, and what was found in each.
-Found = Iterable[tuple[str, Read | SourceError]]
 
 
 def open_hdf5(
@@ -98,126 +81,93 @@ def open_hdf5(
         raise UsageError("--field: a dataset that is a sample has one field, values; leave --field out")
     request = Request(dict(fields or {}), tuple(skip), axis, encoding, tuple(attrs), tuple(once), tuple(sparse))
     files = hdf5_paths(path)
-
-    def read(look: Callable[[str], Read]) -> Found[Read]:
-        return watched(zip(files, each(look, files, limits), strict=True), HEADERS, looking, len(files))
-
-    if unit.name == "rows":
-        source, constants = _open_rows(read(partial(scanned, request=request)), request, samples, path, on_bad)
-    else:
-        found = dict(read(partial(units, asked=unit, request=request)))
-        source, constants = _open_units(found, request, unit, path, on_bad)
+    looked = each(partial(units_of, asked=unit, request=request), files, limits)
+    found = watched(zip(files, looked, strict=True), HEADERS, looking, len(files))
+    held, kept = _fitting(found, unit, path, on_bad)
+    if useless := set(request.skip).intersection(*(some.useless for some in held.values())):
+        raise UsageError(f"--skip {min(useless)}: {path} has no such dataset or group")
+    constants = common((Path(file).name, some.once) for file, some in held.items())
+    constants |= common((str(one), one.once) for one in kept)
     check_once(constants, once)
+    source: Source
+    if unit.name == "rows":
+        doubts = _doubts(kept, held[kept[0].path].groups, samples)
+        source = RowSource(kept, request.told() | {"axis": request.axis}, doubts)
+    else:
+        source = UnitSource(kept, request.told() | {"samples": str(unit)}, held)
     source.constants = Kept(constants)
     return source
 
 
-def _open_rows(
-    found: Found[Scan], request: Request, samples: str | None, path: str, on_bad: OnBad
-) -> tuple[Source, dict[str, Constant]]:
-    """Return the rows of all files, and what is kept once; arguments and errors as `_scans` and `_doubts`."""
-    scans = _scans(found, request, path, on_bad)
-    constants = common((Path(scan.path).name, scan.once) for scan in scans)
-    return RowSource(scans, request.told() | {"axis": request.axis}, _doubts(scans, samples)), constants
-
-
-def _open_units(
-    found: Mapping[str, FileUnits | SourceError], request: Request, asked: Asked, path: str, on_bad: OnBad
-) -> tuple[Source, dict[str, Constant]]:
-    """Return the units of all files, and what is kept once; arguments and errors as `_units`."""
-    columns, kept = common_columns(_units(found, path, on_bad), on_bad)
-    files = {file: some for file, some in found.items() if not isinstance(some, SourceError)}
-    _refuse_useless(request.skip, [some.useless for some in files.values()], path)
-    notes = dict.fromkeys(some.note for some in files.values() if some.note)
-    splits = {file: some.splits for file, some in files.items()}
-    source = UnitSource(columns, kept, request.told() | {"samples": str(asked)}, splits, list(notes))
-    in_files = common((Path(file).name, some.once) for file, some in files.items())
-    return source, in_files | common((str(unit), unit.once) for unit in kept)
-
-
-def _scans(found: Found[Scan], request: Request, path: str, on_bad: OnBad) -> list[Scan]:
-    """Return the scans of the files that can be packed together; the others are told to `on_bad`.
+def _fitting(
+    found: Iterator[tuple[str, FileUnits | SourceError]], asked: Asked, path: str, on_bad: OnBad
+) -> tuple[dict[str, FileUnits], list[Unit]]:
+    """Return what was found in each file, and the units that can be packed together; the others are told to `on_bad`.
 
     Raises:
-        UsageError: an entry of `skip` fits nothing.
-        SourceError: no file is left.
+        SourceError: none is left.
     """
-    scans: list[Scan] = []
-    for file, scan in found:
-        if isinstance(scan, SourceError):
-            on_bad(_of_file(scan, file))
+    held: dict[str, FileUnits] = {}
+    kept: list[Unit] = []
+    for file, some in found:
+        if isinstance(some, SourceError):
+            on_bad(some if some.path else SourceError(some.reason, file))
             continue
-        how = difference(scans[0].columns, scan.columns) if scans else None
-        if how:
-            reason = (
-                f"does not fit {Path(scans[0].path).name}: {how}; pack it by itself, pick common fields, or make each "
-                "file a sample with --samples files"
-            )
-            on_bad(SourceError(reason, file))
-            continue
-        if scan.bad:
-            on_bad(scan.bad)
-        scans.append(scan)
-    if not scans:
-        raise SourceError("no file is left that can be packed", path)
-    _refuse_useless(request.skip, [scan.useless for scan in scans], path)
-    return scans
+        held[file] = some
+        for unit in some.units:
+            if isinstance(unit, SourceError):
+                on_bad(unit if unit.path else SourceError(unit.reason, file))
+            elif kept and (how := _misfit(kept[0], unit)):
+                on_bad(SourceError(how, file))
+                if unit.kind == "row":
+                    del held[file]
+            else:
+                kept.append(unit)
+                if unit.bad:
+                    on_bad(unit.bad)
+    if not kept:
+        left = "no file is left that can be packed" if asked.name == "rows" else "nothing is left that can be packed"
+        raise SourceError(left, path)
+    return held, kept
 
 
-def _refuse_useless(skip: Collection[str], useless: Iterable[Collection[str]], path: str) -> None:
-    """Raise UsageError if an entry of `skip` fits nothing in any file; `useless` are those of each file."""
-    left = set(skip).intersection(*useless)
-    if left:
-        raise UsageError(f"--skip {min(left)}: {path} has no such dataset or group")
+def _misfit(first: Unit, unit: Unit) -> str | None:
+    """Return why a unit does not fit the first one; fields of units, and not of rows, may differ in their axes."""
+    if unit.kind == "row":
+        how = difference(first.columns, unit.columns)
+        advice = "pack it by itself, pick common fields, or make each file a sample with --samples files"
+        return f"does not fit {first}: {how}; {advice}" if how else None
+    how = difference(*([shaped(c, (None,) * len(c.spec.shape)) for c in one.columns] for one in (first, unit)))
+    advice = "--skip leaves a field out, and another unit may take it; --on-error skip leaves out the sample"
+    return f"{unit} does not fit {first}: {how}. {advice}" if how else None
 
 
-def _doubts(scans: Sequence[Scan], samples: str | None) -> list[str]:
+def _doubts(found: Sequence[Unit], groups: str | None, samples: str | None) -> list[str]:
     """Return what the plan says of rows that may not be what was meant.
 
     Args:
+        groups: pattern of the groups of the first file that could be samples as well.
         samples: what the user said a sample is; None for nothing.
 
     Raises:
         UsageError: groups are as likely to be the samples, and the user said nothing.
     """
     doubts = []
-    if groups := scans[0].groups:
-        count = len(scans[0].columns)
+    if groups:
+        count = len(found[0].columns)
         if samples is None:
             raise UsageError(
-                f"{scans[0].path}: a sample may be a row of all {count} datasets, or one of the groups {groups}, which "
+                f"{found[0].path}: a sample may be a row of all {count} datasets, or one of the groups {groups}, which "
                 f"look alike; say --samples rows, or --samples 'groups:{groups}'"
             )
         doubts.append(f"a sample is a row of {count} datasets; --samples 'groups:{groups}' makes each group one")
-    lengths = [scan.samples for scan in scans]
+    lengths = [unit.samples for unit in found]
     if len(set(lengths)) > 1:
         doubts.append(
-            f"{len(scans):,} files of {min(lengths):,} to {max(lengths):,} rows: each row is a sample; --samples files "
+            f"{len(found):,} files of {min(lengths):,} to {max(lengths):,} rows: each row is a sample; --samples files "
             "makes each file one"
         )
     return doubts
-
-
-def _units(found: Mapping[str, FileUnits | SourceError], path: str, on_bad: OnBad) -> list[Unit]:
-    """Return the units that can be packed; the others are told to `on_bad`.
-
-    Raises:
-        SourceError: none is left.
-    """
-    kept: list[Unit] = []
-    for file, some in found.items():
-        for unit in [some] if isinstance(some, SourceError) else some.units:
-            if isinstance(unit, SourceError):
-                on_bad(_of_file(unit, file))
-            else:
-                kept.append(unit)
-    if not kept:
-        raise SourceError("nothing is left that can be packed", path)
-    return kept
-
-
-def _of_file(error: SourceError, file: str) -> SourceError:
-    return error if error.path else SourceError(error.reason, file)
 
 
 def hdf5_paths(path: str) -> list[str]:
@@ -238,104 +188,59 @@ def hdf5_paths(path: str) -> list[str]:
     return [found.path(file) for file in files]
 
 
-# ---------------------------------------------------------------- rows of one file
-
-#: Text of fixed length that is decoded while a file is scanned: a bad one is found before hours of packing.
-_LOOKED_AT_BYTES = 64 * 2**20
+# ---------------------------------------------------------------- the samples
 
 
-@dataclass(frozen=True)
-class Scan:
-    """What one file holds.
-
-    Attributes:
-        path: the file.
-        columns: its fields.
-        samples: number of samples.
-        files: further files that are read for it.
-        origin: what the manifest keeps, as `packer.sources.hdf5.origin` has it.
-        notes: sentences for the plan.
-        useless: entries of the request's `skip` that fit nothing here.
-        bad: the error of the first sample found that cannot be read.
-        groups: pattern of the groups that could be samples as well; None if nothing speaks for it.
-        once: what is to be the same in all files, by name.
-    """
+class _Run(NamedTuple):
+    """The rows start..stop of a file; or a unit, a dataset or group by its root, which is one sample."""
 
     path: str
-    columns: tuple[Column, ...]
-    samples: int
-    files: tuple[str, ...]
-    origin: dict[str, Any]
-    notes: tuple[str, ...]
-    useless: tuple[str, ...]
-    bad: SourceError | None
-    groups: str | None
-    once: dict[str, Constant]
-
-
-def scanned(path: str, request: Request) -> Scan:
-    """Return the fields of one file, from its headers, with every file and size they stand on checked.
-
-    Raises:
-        UsageError: there are more fields than a dataset may have.
-        SourceError: no HDF5 file, no common sample axis, or a dataset that cannot be stored or read.
-    """
-    with opened(path) as file, faults_named(path, "listing the file"):
-        kind = family(file)
-        held = inventory(file, path, request.axis, partial(is_wanted, request=request))
-        wanted = chosen(held.entries, request, kind, path)
-        fields = columns_of(wanted, request.encoding)
-        samples = next(iter(wanted.values())).samples or 0
-        names = list(dict.fromkeys(column.dataset for column in fields))
-        storages = [dataset_at(file, path, name, samples)[1] for name in names]
-        files = [held.homes[name] for name in names if name in held.homes]
-        files += [name for storage in storages for name in storage.files]
-
-        def is_kept(thing: str) -> bool:
-            if request.fields:
-                return any(f"{name}/".startswith(f"{thing.rstrip('/')}/") for name in names)
-            return not is_skipped(Listed(thing), request.skip)
-
-        kept, lost = kept_of_rows(file, held, fields, is_kept)
-        of_file = [storage.note for storage in storages if storage.note]
-        of_file += conversions(wanted.values())
-        of_file += unkept(kept.get("attributes", {})) + lost
-        notes = [f"{Path(path).name}: {note}" for note in of_file]
-        notes += [] if request.fields else asides(held.entries, request.skip, kept.get("values", {}))
-        notes += [f"{Path(path).name}:{advice(kind)}"] if kind == "matlab" else []
-        useless = tuple(name for name in request.skip if not any(is_skipped(e, [name]) for e in held.entries))
-        bad = _bad_text(file, path, fields, request.axis, samples)
-        for column in fields:
-            if column.starts:
-                SparseRows(file, path, column)  # checks where its rows start
-        once = constants_at(file, path, "", request.once)
-        groups = None if request.fields else numbered(names)
-        return Scan(path, fields, samples, tuple(dict.fromkeys(files)), kept, tuple(notes), useless, bad, groups, once)
-
-
-def _bad_text(file: h5py.File, path: str, fields: Sequence[Column], axis: int, samples: int) -> SourceError | None:
-    """Return the error of the first text of fixed length that cannot be decoded, among rows that are quick to read."""
-    texts = [c for c in fields if c.spec.kind == "text" and not file[c.dataset].dtype.hasobject]
-    nbytes = sum(row_bytes(file[name], axis) for name in {c.dataset for c in texts})
-    if nbytes:
-        try:
-            for _ in FileBlocks(file, path, texts, axis, 0, min(samples, max(1, _LOOKED_AT_BYTES // nbytes))):
-                pass
-        except SourceError as error:
-            return SourceError(f"row {error.sample or 0:,}: {error.reason}", path, error.sample)
-    return None
-
-
-# ---------------------------------------------------------------- rows of all files
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """Rows start..stop of one file."""
-
-    path: str
+    root: str
     start: int
     stop: int
+
+
+class HDF5Source(Source):
+    """Samples out of HDF5 files.
+
+    Args:
+        columns: the fields.
+        found: what they are read from.
+        origin: what the manifest keeps.
+        notes: sentences for the plan.
+    """
+
+    kind = "hdf5"
+
+    def __init__(
+        self, columns: Sequence[Column], found: Sequence[Unit], origin: dict[str, Any], notes: Sequence[str]
+    ) -> None:
+        self._columns = tuple(columns)
+        self.fields = tuple(column.spec for column in columns)
+        self._runs = [_Run(unit.path, unit.root, 0, unit.samples) for unit in found]
+        self._files = list(dict.fromkeys(name for unit in found for name in (unit.path, *unit.files)))
+        self._origin = origin
+        self._notes = [shortened(note) for note in dict.fromkeys([*notes, *(n for unit in found for n in unit.notes)])]
+
+    def __len__(self) -> int:
+        return sum(run.stop - run.start for run in self._runs)
+
+    def _cut(self, runs: Iterable[_Run]) -> Self:
+        """Return a copy that reads these alone, for a part."""
+        part = copy(self)
+        part._runs = list(runs)
+        part._files = list(dict.fromkeys(run.path for run in part._runs))
+        part._origin, part._notes, part.constants, part.splits = {}, [], {}, {}
+        return part
+
+    def files(self) -> list[str]:
+        return list(self._files)
+
+    def provenance(self) -> dict[str, Any]:
+        return self._origin
+
+    def notes(self) -> list[str]:
+        return list(self._notes)
 
 
 class RowSource(HDF5Source):
@@ -343,59 +248,139 @@ class RowSource(HDF5Source):
 
     names = None
 
-    def __init__(self, scans: Sequence[Scan], options: dict[str, Any], notes: Sequence[str]) -> None:
-        columns = scans[0].columns
-        files = [name for scan in scans for name in (scan.path, *scan.files)]
-        origin = {"options": options, "paths": paths(columns), "files": _origins(scans)}
-        super().__init__(columns, files, origin, [*notes, *(note for scan in scans for note in scan.notes)])
+    def __init__(self, found: Sequence[Unit], options: dict[str, Any], notes: Sequence[str]) -> None:
+        columns = found[0].columns
+        origin = {"options": options, "paths": paths(columns), "files": _origins(found)}
+        super().__init__(columns, found, origin, notes)
         self._axis: int = options["axis"]
-        self._rows = [_Rows(scan.path, 0, scan.samples) for scan in scans]
-
-    def __len__(self) -> int:
-        return sum(rows.stop - rows.start for rows in self._rows)
 
     def shapes(self, field: str) -> NDArray[np.int64] | None:
         """Return None: HDF5 tells how long a variable-length value is only when it is read."""
         return None
 
     def part(self, start: int, stop: int) -> RowSource:
-        rows = list(_overlaps(self._rows, start, stop))
-        part = self._cut(run.path for run in rows)
-        part._rows = rows
+        return self._cut(_overlaps(self._runs, start, stop))
+
+    def read(self) -> Iterator[Block]:
+        before = 0
+        for run in self._runs:
+            with opened(run.path) as file:
+                try:
+                    yield from RowBlocks(file, run.path, self._columns, self._axis, run.start, run.stop)
+                except SourceError as error:
+                    sample = None if error.sample is None else error.sample + before
+                    raise SourceError(error.reason, error.path, sample) from error
+            before += run.stop - run.start
+
+
+def _overlaps(runs: Sequence[_Run], start: int, stop: int) -> Iterator[_Run]:
+    """Yield what samples start..stop are of runs laid one after another."""
+    before = 0
+    for run in runs:
+        first = max(start - before, 0) + run.start
+        last = min(stop - before + run.start, run.stop)
+        if first < last:
+            yield run._replace(start=first, stop=last)
+        before += run.stop - run.start
+
+
+def _origins(found: Sequence[Unit]) -> list[dict[str, Any]]:
+    """Return of every file its name, samples, and what is kept of it if that is not what is kept of the first one."""
+    origins: list[dict[str, Any]] = []
+    for unit in found:
+        # JSON holds no bytes that are no text (UTF-8): they show as escapes.
+        name = Path(unit.path).name.encode(errors="backslashreplace").decode()
+        kept = {"like_first": True} if origins and unit.kept == found[0].kept else unit.kept
+        origins.append({"name": name, "samples": unit.samples} | kept)
+    return origins
+
+
+class UnitSource(HDF5Source):
+    """One sample a unit, with its path for a name; axes of fields that differ between units are ragged."""
+
+    names: list[str]
+
+    def __init__(self, found: Sequence[Unit], options: dict[str, Any], held: Mapping[str, FileUnits]) -> None:
+        homes = _homes(found)
+        self.names = [f"{homes[unit.path]}{unit.root}".lstrip("/") for unit in found]
+        self.splits = _splits(found, self.names, held)
+        above = {home: held[path].above for path, home in homes.items() if held[path].above}
+        kept, lost = kept_of_units(self.names, [unit.kept for unit in found], above)
+        within = Counter(what for unit in found for what in unit.lost)
+        lost += [f"{what} within samples are not kept: {count:,} samples have some" for what, count in within.items()]
+        shapes = {column.spec.name: _shapes_of(found, column.spec.name) for column in found[0].columns}
+        columns = [shaped(column, _common_axes(column, shapes[column.spec.name])) for column in found[0].columns]
+        origin = {"options": options, "paths": paths(columns), **kept}
+        if found[0].root:  # of files that are samples these are the names
+            origin["homes"] = list(homes.values())
+        if attrs := [column.attribute for column in columns if column.attribute]:
+            origin["attrs"] = attrs
+        notes = [some.note for some in held.values() if some.note]
+        super().__init__(columns, found, origin, notes)
+        self._notes += [shortened(note) for note in lost]
+        self._kind = found[0].kind
+        self._shapes = {spec.name: shapes[spec.name] for spec in self.fields if spec.is_ragged}
+
+    def shapes(self, field: str) -> NDArray[np.int64] | None:
+        shapes = self._shapes.get(field)
+        return None if shapes is None or (shapes < 0).any() else shapes
+
+    def part(self, start: int, stop: int) -> UnitSource:
+        part = self._cut(self._runs[start:stop])
+        part.names = self.names[start:stop]
+        part._shapes = {name: shapes[start:stop] for name, shapes in self._shapes.items()}
         return part
 
     def read(self) -> Iterator[Block]:
         before = 0
-        for rows in self._rows:
-            with opened(rows.path) as file:
-                blocks = FileBlocks(file, rows.path, self._columns, self._axis, rows.start, rows.stop)
-                try:
-                    yield from blocks
-                except SourceError as error:
-                    sample = None if error.sample is None else error.sample + before
-                    raise SourceError(error.reason, error.path, sample) from error
-            before += rows.stop - rows.start
+        for path, runs in groupby(self._runs, key=lambda run: run.path):
+            roots = [run.root for run in runs]
+            with opened(path) as file:  # large arrays are read after the last sample was asked for
+                yield from joined(self._samples(file, path, roots, before), self.fields, BLOCK_BYTES)
+            before += len(roots)
+
+    def _samples(self, file: h5py.File, path: str, roots: list[str], before: int) -> Iterator[dict[str, Any]]:
+        for number, root in enumerate(roots, before):
+            try:
+                yield unit_sample(file, path, root, self._columns, number)
+            except SourceError as error:
+                reason = f"{self._kind} {root}: {error.reason}" if root else error.reason
+                raise SourceError(reason, path, number) from error
 
 
-def _overlaps(rows: Sequence[_Rows], start: int, stop: int) -> Iterator[_Rows]:
-    """Yield what samples start..stop are of files laid one after another."""
-    before = 0
-    for run in rows:
-        first = max(start - before, 0) + run.start
-        last = min(stop - before + run.start, run.stop)
-        if first < last:
-            yield _Rows(run.path, first, last)
-        before += run.stop - run.start
+def _shapes_of(found: Sequence[Unit], field: str) -> NDArray[np.int64]:
+    """Return the shape of a field in every unit, (n, axes); -1 if only reading tells."""
+    shapes = [next(c.spec.shape for c in unit.columns if c.spec.name == field) for unit in found]
+    return np.array([[-1 if n is None else n for n in shape] for shape in shapes], np.int64).reshape(len(found), -1)
 
 
-def _origins(scans: Sequence[Scan]) -> list[dict[str, Any]]:
-    """Return of every file its name, samples, and what is kept of it if that is not what is kept of the first one."""
-    found: list[dict[str, Any]] = []
-    for scan in scans:
-        # JSON holds no bytes that are no text (UTF-8): they show as escapes.
-        name = Path(scan.path).name.encode(errors="backslashreplace").decode()
-        kept = scan.origin
-        if found and kept == scans[0].origin:
-            kept = {"like_first": True}
-        found.append({"name": name, "samples": scan.samples} | kept)
-    return found
+def _common_axes(column: Column, shapes: NDArray[np.int64]) -> tuple[int | None, ...]:
+    """Return the axes of a field of all units; None for those that differ."""
+    fixed = (shapes == shapes[0]).all(axis=0) if column.spec.kind == "array" else np.zeros(1, bool)
+    return tuple(n if same else None for n, same in zip(column.spec.shape, fixed.tolist(), strict=True))
+
+
+def _homes(found: Sequence[Unit]) -> dict[str, str]:
+    """Return what the names of a file's units begin with, by file: its path without suffix, if there are several files.
+
+    Raises:
+        SourceError: two samples would have one name.
+    """
+    files = list(dict.fromkeys(unit.path for unit in found))
+    folder = os.path.commonpath([Path(p).parent for p in files])
+    homes = {p: Path(os.path.relpath(p, folder)).with_suffix("").as_posix() for p in files}
+    if len(set(homes.values())) < len(files):
+        raise SourceError("two files differ in their suffixes alone: samples would share a name", files[0])
+    is_one = len(files) == 1 and found[0].root
+    return dict.fromkeys(files, "") if is_one else homes
+
+
+def _splits(found: Sequence[Unit], names: Sequence[str], held: Mapping[str, FileUnits]) -> dict[str, list[str]]:
+    """Return the names of the samples of each split that files list, without units that were left out."""
+    splits: dict[str, list[str]] = {split: [] for some in held.values() for split in some.splits}
+    listed = {file: {split: set(roots) for split, roots in some.splits.items()} for file, some in held.items()}
+    for unit, name in zip(found, names, strict=True):
+        for split, roots in listed[unit.path].items():
+            if unit.root in roots:
+                splits[split].append(name)
+    return splits

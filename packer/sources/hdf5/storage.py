@@ -27,9 +27,9 @@ _BELIEVED_BYTES = 2**34
 #: Values per byte of file beyond which a declared size is a lie. Deflate reaches 1,032 on zeros.
 _MAX_RATIO = 10_000
 _MAX_DEPTH = 8
-#: Chunks above this stay decoded in libhdf5's cache while their rows are read. Decoding one takes that much
-#: memory anyway, and decoding it again for every block would take minutes.
-_GIANT_CHUNK_BYTES = 16 * 2**20
+#: Bytes of decoded chunks that libhdf5 is asked to keep at most, of all datasets that are read together. A chunk larger
+#: than that is kept as well: decoding it takes that much memory anyway, and again for every block would take minutes.
+CACHE_BYTES = 2**28
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,13 @@ class Storage:
     note: str | None = None
 
 
-def dataset_at(file: h5py.File, path: str, name: str, samples: int) -> tuple[h5py.Dataset, Storage]:
+def dataset_at(
+    file: h5py.File, path: str, name: str, samples: int, axis: int = 0, cache: int = CACHE_BYTES
+) -> tuple[h5py.Dataset, Storage]:
     """Return the dataset `name` of the open file `path`, which has `samples` samples, and where its values lie.
 
-    Called by the process that plans and by each that reads: files and plug-ins may be missing in any.
+    Called by the process that plans and by each that reads: files and plug-ins may be missing in any. If rows along
+    `axis` are read in order, each chunk is decoded once, as long as those of a row fit into `cache` bytes.
 
     Raises:
         SourceError: its values are not all there, or cannot be decoded.
@@ -61,24 +64,40 @@ def dataset_at(file: h5py.File, path: str, name: str, samples: int) -> tuple[h5p
     lacking = _missing_filter(dataset)
     if lacking:
         raise SourceError(f"dataset {name} cannot be read: {lacking}", path)
-    return _reopened(dataset), storage
+    return _reopened(dataset, axis, cache), storage
 
 
-def _reopened(dataset: h5py.Dataset) -> h5py.Dataset:
-    """Return the same, with external raw files found next to the HDF5 file and giant chunks cached."""
-    prefix = _external_prefix(dataset)
+def _reopened(dataset: h5py.Dataset, axis: int, cache: int) -> h5py.Dataset:
+    """Return the same, with external raw files found next to the HDF5 file, and the chunks of a row kept decoded."""
+    access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
+    is_external = any((_folder(dataset) / name).exists() for name, _offset, _size in dataset.external or ())
+    if is_external:
+        access.set_efile_prefix(b"${ORIGIN}")
+    _slots, usual, _preemption = dataset.id.get_access_plist().get_chunk_cache()
+    chunks = _chunks_of_a_row(dataset, axis)
     chunk_bytes = math.prod(dataset.chunks or ()) * dataset.dtype.itemsize
-    if prefix is None and chunk_bytes <= _GIANT_CHUNK_BYTES:
+    kept = chunk_bytes * (chunks if chunk_bytes * chunks <= cache else 1)
+    if kept > usual:
+        # Chunks of one slot of libhdf5's table drive each other out: it is to have many more slots than chunks.
+        access.set_chunk_cache(min(100 * chunks, 2**20) + 1, kept, 1.0)
+    elif not is_external:
         return dataset
     holder, name = dataset.file.id, dataset.name.encode()
     # A dataset that is open already keeps the prefix and cache that it was opened with.
     dataset.id.close()
-    access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
-    if prefix is not None:
-        access.set_efile_prefix(prefix.encode())
-    if chunk_bytes > _GIANT_CHUNK_BYTES:
-        access.set_chunk_cache(1, chunk_bytes, 1.0)
     return h5py.Dataset(h5py.h5d.open(holder, name, access))
+
+
+def _chunks_of_a_row(dataset: h5py.Dataset, axis: int) -> int:
+    """Return how many chunks hold a part of one row along `axis`; 0 if there are no chunks."""
+    if not dataset.chunks:
+        return 0
+    across = [-(-int(n) // int(c)) for n, c in zip(dataset.shape, dataset.chunks, strict=True)]
+    return math.prod(across) // max(1, across[axis])
+
+
+def _folder(dataset: h5py.Dataset) -> Path:
+    return Path(dataset.file.filename).parent
 
 
 # ---------------------------------------------------------------- is it all there?
@@ -143,36 +162,20 @@ def _bytes_of(paths: Iterator[str] | list[str] | tuple[str, ...]) -> int:
 
 
 def _external_files(dataset: h5py.Dataset) -> list[str]:
+    """Return the paths of external raw files, next to the HDF5 file or, as libhdf5 has it, in the working folder."""
     found = []
     for name, offset, size in dataset.external or ():
-        path = _external_path(dataset, name)
+        path = next((folder / name for folder in (_folder(dataset), Path()) if (folder / name).exists()), None)
         if path is None:
             raise SourceError(f"dataset {dataset.name} keeps its values in the file {name}, which does not exist")
-        have = Path(path).stat().st_size
+        have = path.stat().st_size
         if size != h5py.h5f.UNLIMITED and have < offset + size:
             raise SourceError(
                 f"dataset {dataset.name} keeps its values in the file {name}, which is cut short: "
                 f"it has {have:,} bytes, {offset + size:,} are expected"
             )
-        found.append(path)
+        found.append(str(path))
     return found
-
-
-def _external_path(dataset: h5py.Dataset, name: str) -> str | None:
-    """Return where an external raw file is: next to the HDF5 file, or as libhdf5 does it, in the working folder."""
-    for folder in (Path(dataset.file.filename).parent, Path()):
-        if (folder / name).exists():
-            return str(folder / name)
-    return None
-
-
-def _external_prefix(dataset: h5py.Dataset) -> str | None:
-    """Return the folder that the names of a dataset's external raw files start from; None if it has none."""
-    for name, _offset, _size in dataset.external or ():
-        path = _external_path(dataset, name)
-        if path is not None and not Path(name).is_absolute():
-            return str(Path(path).parents[len(Path(name).parts) - 1].absolute())
-    return None
 
 
 def _virtual_files(dataset: h5py.Dataset, depth: int) -> Iterator[str]:
@@ -198,7 +201,7 @@ def _source_paths(dataset: h5py.Dataset, name: str) -> list[str]:
     here = dataset.file.filename
     if name == ".":
         return [here]
-    folder = Path(here).parent
+    folder = _folder(dataset)
     if "%b" in name:
         # Path.glob takes no absolute pattern. The library puts numbers there, and nothing else.
         numbered = re.compile(re.escape(str(folder / name)).replace("%b", r"\d+"))
@@ -240,7 +243,7 @@ def _falls_short(dataset: h5py.Dataset, source: Any, target: h5py.Dataset) -> bo
 
 # ---------------------------------------------------------------- filters
 
-#: Filters by their registered numbers: those that hdf5plugin brings, and others that are met.
+#: The filters that hdf5plugin brings, by their registered numbers.
 _IN_HDF5PLUGIN = {
     307: "bzip2",
     32001: "blosc",
@@ -253,18 +256,6 @@ _IN_HDF5PLUGIN = {
     32024: "sz3",
     32026: "blosc2",
     32028: "sperr",
-}
-_OTHERS = {
-    4: "szip",
-    257: "hzip",
-    258: "fpzip",
-    305: "lzo",
-    32000: "lzf",
-    32002: "mafisc",
-    32003: "snappy",
-    32012: "jpeg-ls",
-    32014: "fpzip",
-    32019: "jpeg",
 }
 
 
@@ -280,7 +271,7 @@ def _missing_filter(dataset: h5py.Dataset) -> str | None:
     if not lacking:
         return None
     number, written = lacking[0]
-    name = _IN_HDF5PLUGIN.get(number) or _OTHERS.get(number) or written
+    name = _IN_HDF5PLUGIN.get(number, written)
     label = f"{name} (HDF5 filter {number})" if name else f"HDF5 filter {number}, which has no name"
     if number in _IN_HDF5PLUGIN and not has_plugins:
         return f"it is compressed with {label}, which needs a plug-in: pip install hdf5plugin"

@@ -222,8 +222,7 @@ def test_headers_that_do_harm(folder, tmp_path, monkeypatch, samples, harm):
 
         return scan
 
-    monkeypatch.setattr(hdf5, "scanned", harmful(hdf5.scanned))
-    monkeypatch.setattr(hdf5, "units", harmful(hdf5.units))
+    monkeypatch.setattr(hdf5, "units_of", harmful(hdf5.units_of))
     skip = () if samples == "rows" else ("/x",)
     source = SourceOptions(samples=samples, pick={"x": "x"}, skip=skip)
     with pytest.raises(SourceError, match=r"b\.h5: reading it"):

@@ -15,7 +15,7 @@ from packer.errors import SourceError
 from packer.packing import framing
 from packer.sources import base
 from packer.sources.apart import memory_within
-from packer.sources.hdf5 import unit_source
+from packer.sources.hdf5 import reading
 from packer.sources.hdf5.file import faults_named
 from packer.sources.hdf5.source import open_hdf5
 from packer.sources.opening import SourceOptions
@@ -52,7 +52,7 @@ def test_a_lack_of_memory_is_told_as_it_is() -> None:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Datasets of some KiB are large, and are read in pieces of some rows."""
-    monkeypatch.setattr(unit_source, "LARGE_BYTES", 1000)
+    monkeypatch.setattr(reading, "LARGE_BYTES", 1000)
     monkeypatch.setattr(base, "PIECE_BYTES", 3000)
     monkeypatch.setattr(framing, "BAND_SAMPLE_BYTES", 2000)
     monkeypatch.setattr(framing, "BAND_BYTES", 700)
