@@ -2,21 +2,19 @@
 
 A batch passes these modules from top to bottom:
 
-    dataset     names and numbers in, batches out, by `indexing`; of a dataset behind a URL shard by shard, by `joined`
+    dataset     names and numbers in, batches out; `indexing` says which samples are meant; `joined` is for URLs
     loader      the epochs: `order` says what is read when, and which of it is this rank's share
     mix         several datasets as one, by weight, which the loader reads like a dataset, also by `joined`
     stream      the batches of one epoch, by threads or inline; `readahead` tells the kernel what comes next
-    opened      the shards of a dataset, and in `shard_map` where samples lie in them, by `packer.format.column`
+    opened      the mapped shards of a dataset, and what reads each field
+    gather      the shards as one stretch of memory, copies of records out of it, and memory for batches
     fields      reads whole samples of one field: by `gather`, or decoded, with frames that are kept for the next batch
-    items       which sample a number means: of all, of a split, or a window of which
     rows        reads some rows of samples: for `crop`, `windows`, `points`, regions; `draws` makes the random numbers
     voxels      chooses one point a voxel, and gives it of all fields of the cloud
-    extras      names and numbers of the samples of a batch, next to its fields
     checking    compares frames with their checksums before any of these is read, with `verify=True`
     batch       what is handed out, also to torch's DataLoader; `device` moves it there, `monitor` times the wait
 
 `basicsr` gives packed pairs in the shape of BasicSR's own dataset; nothing here imports it.
-`arrays` holds the words that all of them use.
 """
 
 from readers.batch import Ragged

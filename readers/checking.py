@@ -1,7 +1,7 @@
 """Compares frames with their checksums before anything is decoded or copied from them.
 
-A checked reader stands in front of another and asks it for nothing but where its bytes lie; what is read there, whole
-samples, crops or subsets of points, makes no difference.
+A checked reader stands in front of another and asks it for nothing but where its bytes lie. Whether that one reads
+whole samples, crops or subsets of points makes no difference.
 
 Index arrays have no checksums. Most need none: a frame that a wrong index leads to does not have its checksum, and the
 size of a sample has to be that of its shape. Only a shape of several ragged axes, or one of no bytes, can be wrong and
@@ -10,23 +10,21 @@ fit all the same. Before the first such shape of a shard is used, the digest of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from packer.codecs.frames import frame_hashes
 from packer.errors import DamagedError
-from packer.format.column import FRAMES, Frames
+from packer.format.column import FRAMES, Frames, Numbers
 from packer.format.manifest import Manifest
-from packer.format.schema import Field
 from packer.format.shard import Shard
-from readers.arrays import Allocate, Numbers
 from readers.draws import Visits
 from readers.fields import FieldReader
+from readers.gather import Allocate
 from readers.opened import Opened
 
 #: Samples that one message names.
@@ -64,38 +62,49 @@ class Digests:
             return any(wrong for column in columns for _, wrong in column.check_frames())
 
 
-class Checker:
-    """Checks the frames of one field.
+class CheckedReader(FieldReader):
+    """Another reader, whose frames are checked before it reads them; same values, same memory.
 
     Args:
-        field: its name.
+        reader: of whole samples, of parts of them, or of chosen points: the first columns of its places are those of
+            the whole samples.
+        opened: where these lie.
+        digests: of the shards.
         in_words: gives a sample in words, by its number.
     """
 
-    def __init__(self, opened: Opened, field: str, in_words: Callable[[int], str], digests: Digests) -> None:
-        self._places = opened.places[field]
+    def __init__(self, reader: FieldReader, opened: Opened, digests: Digests, in_words: Callable[[int], str]) -> None:
+        super().__init__(reader.field)
+        self._reader = reader
+        self._places = opened.places[self.field.name]
         self._shards = opened.shards
         self._in_words = in_words
         self._frames = sum(index.frames for index in self._places.indexes)
-        shape = self._places.field
-        self._digests = digests if len(shape.ragged_axes) > 1 or (shape.is_ragged and not shape.fixed_bytes) else None
+        whole = self._places.field
+        shapes_may_be_wrong = len(whole.ragged_axes) > 1 or (whole.is_ragged and not whole.fixed_bytes)
+        self._digests = digests if shapes_may_be_wrong else None
 
-    def check_shapes(self, numbers: Numbers) -> None:
-        """Check the shapes of samples (n,), if their frames say nothing of them.
+    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
+        """Return the places as the reader has them, and the numbers of their samples, (n, m + 1).
 
         Raises:
-            DamagedError: an index may be wrong.
+            DamagedError: frames say nothing of the shapes of samples, and an index may be wrong.
         """
         if self._digests is not None:
             self._digests.check(self._places.shard_of(numbers))
+        return np.column_stack([self._reader.locate(numbers, visits, anchors), numbers])
 
-    def check(self, numbers: Numbers, spans: Numbers) -> None:
-        """Compare the frames that samples `numbers` (n,) touch at `spans`, address and size each (n, 2).
+    def spans(self, located: Numbers) -> Numbers:
+        """Return the address and size of the bytes that `read` will touch, (n, 2)."""
+        return self._reader.spans(located)
+
+    def read(self, located: Numbers, allocate: Allocate | None = None) -> Any:
+        """Return the values of the samples, once all their frames have been found right.
 
         Raises:
-            DamagedError: a checksum is wrong; the message names the field and the samples.
+            DamagedError: a frame has a wrong checksum, or cannot be decoded; the message names field and samples.
         """
-        located = self._places.locate(numbers)
+        numbers, spans = located[:, -1], self.spans(located)
         # Frames hold whole samples, or belong to one: a sound index does not name more than there are.
         each = np.unique(numbers, return_index=True)[1]
         if self._places.field.frame.samples is None and located[each, FRAMES].sum() > self._frames:
@@ -105,17 +114,13 @@ class Checker:
         starts, ends = spans[frames.item, 0], spans.sum(axis=1)[frames.item]
         touched = (frames.spans[:, 0] < ends) & (frames.spans[:, 1] > starts)
         frames = Frames(*(part[touched] for part in frames))
-        wrong = self._is_wrong(located, frames)
-        if wrong.any():
-            raise self._error(np.unique(numbers[frames.item[wrong]]))
-
-    def _is_wrong(self, located: Numbers, frames: Frames) -> NDArray[np.bool_]:
-        """Return whether the checksum of each frame is wrong; each is worked out once."""
-        # None of them is empty: two that start at one place are one.
+        # Each once. None of them is empty: two that start at one place are one.
         _, at, inverse = np.unique(frames.spans[:, 0], return_index=True, return_inverse=True)
         found = frame_hashes(self._places.memory.bytes, frames.spans[at])
-        wrong: NDArray[np.bool_] = found[inverse] != self._places.checksums(located, frames)
-        return wrong
+        wrong = found[inverse] != self._places.checksums(located, frames)
+        if wrong.any():
+            raise self._error(np.unique(numbers[frames.item[wrong]]))
+        return self._reader.read(located, allocate)
 
     def _error(self, numbers: Numbers) -> DamagedError:
         """Return the error for samples with wrong frames; it names the first one's shard."""
@@ -124,55 +129,6 @@ class Checker:
         named = ", ".join(self._in_words(number) for number in numbers[:SHOWN].tolist())
         more = f" and {len(numbers) - SHOWN} more of this batch" if len(numbers) > SHOWN else ""
         return DamagedError(
-            f"{path}: field {self._places.field.name!r}, {named}{more}: the bytes do not have "
+            f"{path}: field {self.field.name!r}, {named}{more}: the bytes do not have "
             "their checksum; `packer verify` tells what else is damaged, `packer repair` packs the shard again"
         )
-
-
-class CheckedReader:
-    """Another reader, whose frames are checked before it reads them; same values, same memory.
-
-    Args:
-        reader: of whole samples, crops or subsets of points.
-        checker: of its field.
-    """
-
-    def __init__(self, reader: FieldReader, checker: Checker) -> None:
-        self._reader = reader
-        self._checker = checker
-        # Raw fields of one shape have one number a sample instead of a row.
-        none = np.zeros(0, np.int64)
-        self._flat = reader.locate(none, none.view(np.uint64), none).ndim == 1
-
-    @property
-    def field(self) -> Field:
-        return self._reader.field
-
-    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
-        """Return the places as the reader has them, and the numbers of their samples, (n, m + 1)."""
-        self._checker.check_shapes(numbers)
-        places = self._reader.locate(numbers, visits, anchors)
-        return np.concatenate([places[:, None] if self._flat else places, numbers[:, None]], axis=1)
-
-    def spans(self, located: Numbers) -> Numbers:
-        """Return address and size of the bytes that `read` will touch, (n, 2)."""
-        return self._reader.spans(self._places(located))
-
-    def read(self, located: Numbers, allocate: Allocate | None = None) -> Any:
-        """Return the values of the samples, once all their frames have been found right.
-
-        Raises:
-            DamagedError: a frame has a wrong checksum, or cannot be decoded.
-        """
-        self._checker.check(located[:, -1], self.spans(located))
-        return self._reader.read(self._places(located), allocate)
-
-    def _places(self, located: Numbers) -> Numbers:
-        return located[:, 0].copy() if self._flat else located[:, :-1]
-
-
-def checked(readers: Mapping[str, FieldReader], checkers: Mapping[str, Checker]) -> dict[str, FieldReader]:
-    """Return the readers by field, each checked; those that read no field stay as they are."""
-    return {
-        name: CheckedReader(reader, checkers[name]) if name in checkers else reader for name, reader in readers.items()
-    }

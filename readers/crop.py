@@ -17,13 +17,13 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from packer.errors import UsageError
-from packer.format.column import SHAPE
+from packer.format.column import SHAPE, Numbers
 from packer.format.schema import Field
-from readers.arrays import TORCH_DTYPES, Allocate, Numbers
 from readers.draws import CROPS, Draws, Visits, below
-from readers.items import Items
+from readers.fields import Places
+from readers.indexing import Items
 from readers.order import check_seed
-from readers.rows import SampleRows, Wanted, part_of
+from readers.rows import PartReader, Wanted, part_of
 from readers.windows import Steps
 
 #: Words that a crop takes: row, column, flip, turn.
@@ -157,89 +157,85 @@ class Placing:
     """Where crops lie, in pixels of the field that the others are aligned with.
 
     Attributes:
-        source: that field.
+        of: where the samples of that field lie.
+        axis: its axis of rows.
+        describe: gives a sample in words, by its number.
         samples: of the dataset that is read, or of its split, by whose numbers places are given.
     """
 
     crop: Crop
-    source: SampleRows
+    of: Places
+    axis: int
     describe: Describe
     samples: Items
 
-    def sizes(self, numbers: Numbers) -> Numbers:
-        """Return height and width of samples (n,), (n, 2).
+    def place(self, numbers: Numbers, visits: Visits | None) -> tuple[Numbers, Numbers]:
+        """Place the crops of samples (n,).
+
+        Returns:
+            Height and width of the samples, (n, 2); row, column and orientation of the crops, (n, 3): quarter turns,
+            and 4 more if they are mirrored.
 
         Raises:
-            UsageError: one is smaller than a crop.
+            UsageError: a sample is smaller than a crop; or a given place does not lie within its sample, or not on
+                whole pixels of the others.
         """
-        sizes = self.source.locate(numbers)[:, SHAPE + self.source.axis :][:, :2]
-        small = (sizes < self.crop.shape).any(axis=1)
+        crop, sizes = self.crop, self.of.locate(numbers)[:, SHAPE + self.axis :][:, :2]
+        step, room, given = crop.step, sizes - crop.shape, crop.given()
+        small = (room < 0).any(axis=1)
         if small.any():
             at = int(small.argmax())
             raise UsageError(
-                f"{self.describe(int(numbers[at]))}: field {self.crop.of!r} has {_by(sizes[at])} pixels, less than a "
-                f"crop of {_by(self.crop.shape)}; take smaller crops or leave the sample out"
+                f"{self.describe(int(numbers[at]))}: field {crop.of!r} has {_by(sizes[at])} pixels, less than a "
+                f"crop of {_by(crop.shape)}; take smaller crops or leave the sample out"
             )
-        return sizes
-
-    def places(self, numbers: Numbers, sizes: Numbers, visits: Visits | None) -> Numbers:
-        """Return row, column, and orientation of crops, (n, 3): quarter turns, and 4 more if they are mirrored.
-
-        Raises:
-            UsageError: a given place does not lie within its sample, or not on whole pixels of the others.
-        """
         out = np.zeros((len(numbers), 3), np.int64)
-        step, room = self.crop.step, sizes - self.crop.shape
-        given = self.crop.given()
-        if is_random(self.crop):
+        if is_random(crop):
             assert visits is not None, "random crops are drawn by their visits"
-            words = Draws(self.crop.seed, CROPS, COUNT).words(visits)
+            words = Draws(crop.seed, CROPS, COUNT).words(visits)
         if given is not None:
             out[:, :2] = given if given.ndim == 1 else given[self.samples.in_split(numbers)]
-            self._check(numbers, out[:, :2], room)
-        elif self.crop.at is None:
+        elif crop.at is None:
             out[:, :2] = below(words[:, :2], room // step + 1) * step
         else:
             out[:, :2] = room // 2 // step * step
-        if self.crop.turns:
-            out[:, 2] = below(words[:, 3], np.full(len(numbers), 4))
-        if self.crop.flips:
-            out[:, 2] += 4 * below(words[:, 2], np.full(len(numbers), 2))
-        return out
-
-    def _check(self, numbers: Numbers, places: Numbers, room: Numbers) -> None:
-        wrong = ((places < 0) | (places > room) | (places % self.crop.step != 0)).any(axis=1)
+        wrong = ((out[:, :2] < 0) | (out[:, :2] > room) | (out[:, :2] % step != 0)).any(axis=1)
         if wrong.any():
             at = int(wrong.argmax())
             raise UsageError(
-                f"{self.describe(int(numbers[at]))}: no crop can begin at {places[at].tolist()}; rows 0 to "
-                f"{room[at, 0]} and columns 0 to {room[at, 1]} are expected, in multiples of {self.crop.step}"
+                f"{self.describe(int(numbers[at]))}: no crop can begin at {out[at, :2].tolist()}; rows 0 to "
+                f"{room[at, 0]} and columns 0 to {room[at, 1]} are expected, in multiples of {step}"
             )
+        if crop.turns:
+            out[:, 2] = below(words[:, 3], np.full(len(numbers), 4))
+        if crop.flips:
+            out[:, 2] += 4 * below(words[:, 2], np.full(len(numbers), 2))
+        return sizes, out
 
 
-class CropReader:
+class CropReader(PartReader):
     """Crops of one field. Reads like any other field of fixed shape.
 
     Args:
-        source: the field; its rows are those of the crops.
+        places: where the whole samples lie.
+        axis: that of rows.
         scale: how many pixels of the field that it is aligned with lie on one of its own.
         steps: of its windows; None if all of a sample is cropped.
     """
 
-    def __init__(self, source: SampleRows, placing: Placing, scale: int, steps: Steps | None = None) -> None:
-        self._source = source
+    def __init__(self, places: Places, axis: int, placing: Placing, scale: int, steps: Steps | None = None) -> None:
+        shape = places.field.shape
+        height, width = (n // scale for n in placing.crop.shape)
+        before = shape[:axis] if steps is None else (len(steps.offsets), *shape[1:axis])
+        super().__init__(part_of(places.field, (*before, height, width, *shape[axis + 2 :])), places, axis)
         self._placing = placing
         self._scale = scale
         self._steps = steps
-        shape, axis = source.field.shape, source.axis
-        height, width = (n // scale for n in placing.crop.shape)
-        before = shape[:axis] if steps is None else (len(steps.offsets), *shape[1:axis])
-        self.field = part_of(source.field, (*before, height, width, *shape[axis + 2 :]))
-        self._shape = tuple(n or 0 for n in self.field.shape)
         #: Planes that are cropped at one place, of a sample or of a step: the channels of (C, H, W), say.
         self._planes = math.prod(n or 0 for n in shape[steps is not None : axis])
         self._crop = (height, width)
-        self._cell = source.field.itemsize * math.prod(n or 0 for n in shape[axis + 2 :])
+        #: Values of a pixel.
+        self._cell = math.prod(n or 0 for n in shape[axis + 2 :])
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
         """Return the places of samples, anchor steps, and row, column and orientation of their crops, (n, m + 4).
@@ -247,55 +243,37 @@ class CropReader:
         Raises:
             UsageError: a sample is smaller than a crop, or not of the size that the scale asks for.
         """
-        located = self._source.locate(numbers)
-        sizes = self._placing.sizes(numbers)
-        self._check(numbers, located[:, SHAPE + self._source.axis :][:, :2], sizes)
-        places = self._placing.places(numbers, sizes, visits)
-        places[:, :2] //= self._scale
-        at = np.zeros_like(numbers) if anchors is None else anchors
-        return np.concatenate([located, at[:, None], places], axis=1)
-
-    def spans(self, located: Numbers) -> Numbers:
-        """Return the address and size of the rows of the crops and what lies between them, (n, 2)."""
-        tops = self._tops(located)
-        if not tops.size:
-            return np.zeros((len(located), 2), np.int64)
-        return self._source.spans(located[:, :-4], tops.min(axis=1), tops.max(axis=1) + self._crop[0] - 1)
-
-    def read(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
-        """Return the crops, (n, ..., height, width, ...), in new memory or in what `allocate` gives.
-
-        Raises:
-            DamagedError: a frame cannot be decoded.
-        """
-        height, width = self._crop
-        tops = self._tops(located)
-        n, planes = tops.shape
-        rows = (tops[:, :, None] + np.arange(height)).reshape(n, planes * height)
-        wanted = Wanted(rows, located[:, -2] * self._cell, width * self._cell)
-        flat = self._source.read(located[:, :-4], wanted, allocate)
-        crops = flat.view(-1).view(TORCH_DTYPES[self.field.dtype])
-        cell = self._cell // self.field.itemsize
-        orient(crops.view(n, planes, height, width, cell).numpy(), located[:, -1])
-        crops = crops.view(n, *self._shape)
-        return crops if self._steps is None else self._steps.fill(crops, located[:, -4], located[:, SHAPE])
-
-    def _tops(self, located: Numbers) -> Numbers:
-        """Return the first row of each plane of the crops, counted through all planes of a sample, (n, planes)."""
-        planes = np.arange(self._planes)[None]
-        if self._steps is not None:
-            steps = self._steps.of(located[:, -4], located[:, SHAPE])
-            planes = (steps[:, :, None] * self._planes + planes).reshape(len(steps), steps.shape[1] * self._planes)
-        return planes * located[:, SHAPE + self._source.axis, None] + located[:, -3, None]
-
-    def _check(self, numbers: Numbers, own: Numbers, sizes: Numbers) -> None:
+        located = super().locate(numbers)
+        sizes, places = self._placing.place(numbers, visits)
+        own = located[:, SHAPE + self._axis :][:, :2]
         wrong = (own * self._scale != sizes).any(axis=1)
         if wrong.any():
-            at, of = int(wrong.argmax()), self._placing.crop.of
+            at = int(wrong.argmax())
             raise UsageError(
                 f"{self._placing.describe(int(numbers[at]))}: field {self.field.name!r} has {_by(own[at])} pixels and "
-                f"{of!r} {_by(sizes[at])}; exactly {self._scale} times as many are expected on both axes"
+                f"{self._placing.crop.of!r} {_by(sizes[at])}; exactly {self._scale} times as many are expected on both "
+                "axes"
             )
+        places[:, :2] //= self._scale
+        return np.column_stack([located, np.zeros_like(numbers) if anchors is None else anchors, places])
+
+    def _wanted(self, located: Numbers) -> Wanted:
+        """Return the rows of the crops, counted through all planes of a sample."""
+        anchors, tops, lefts, _ = located[:, self._own :].T[:4]
+        planes, (height, width) = np.arange(self._planes)[None], self._crop
+        if self._steps is not None:
+            steps = self._steps.of(anchors, located[:, SHAPE])
+            planes = (steps[:, :, None] * self._planes + planes).reshape(len(steps), steps.shape[1] * self._planes)
+        first = planes * located[:, SHAPE + self._axis, None] + tops[:, None]
+        rows = (first[:, :, None] + np.arange(height)).reshape(len(located), first.shape[1] * height)
+        pixel = self._cell * self.field.itemsize
+        return Wanted(rows, lefts * pixel, width * pixel)
+
+    def _finished(self, flat: torch.Tensor, located: Numbers) -> torch.Tensor:
+        crops = super()._finished(flat, located)
+        planes = math.prod(self._shape[: self._axis])
+        orient(crops.view(len(crops), planes, *self._crop, self._cell).numpy(), located[:, self._own + 3])
+        return crops if self._steps is None else self._steps.fill(crops, located[:, self._own], located[:, SHAPE])
 
 
 def orient(crops: NDArray[np.generic], orientations: Numbers) -> None:

@@ -14,32 +14,32 @@ from torch.utils.data import Dataset
 
 from packer.errors import MissingNameError, UsageError
 from packer.format import manifest as manifests
-from packer.format.column import SHAPE
+from packer.format.column import SHAPE, Numbers
 from packer.format.constants import kept_constants
 from packer.format.names import Names
 from packer.format.schema import Field
 from packer.remote.store import is_url
-from readers.arrays import Allocate, Numbers
 from readers.batch import Batch, item_of
-from readers.checking import CheckedReader, Checker, Digests, checked
+from readers.checking import CheckedReader, Digests
 from readers.crop import Crop, CropReader, Placing, is_random
 from readers.draws import new_visits
-from readers.extras import NAME, NumberReader
-from readers.extras import check as check_extras
-from readers.fields import FieldReader, Varied, as_images, gathered
-from readers.indexing import is_single, sample_number, sample_numbers
-from readers.items import Items
+from readers.fields import NAME, FieldReader, FixedRaw, KnownReader, WholeReader, as_images, gathered
+from readers.gather import Allocate
+from readers.indexing import Items, is_single, sample_number, sample_numbers
 from readers.joined import ByShard
 from readers.opened import Opened, describe, in_words, open_names
 from readers.points import PointSample, PointsReader, Subset
-from readers.rows import SampleRows, read_region
+from readers.rows import RegionReader
 from readers.voxels import VoxelReader, Voxels, VoxelSample
-from readers.windows import IS_PAD, PadReader, WindowReader, Windows
+from readers.windows import IS_PAD, WindowReader, Windows, pad_reader
 
 if TYPE_CHECKING:
     from packer.remote.mirror import Mirror
 
 Transform = Callable[[Any], Any]
+
+#: What `extras` may ask for, besides names.
+NUMBER, STEP = "number", "step"
 
 #: Attributes that follow from the path and are not pickled.
 _FOUND_BY_PATH = (
@@ -51,7 +51,7 @@ _FOUND_BY_PATH = (
     "_by_shard",
     "_names",
     "_readers",
-    "_checked",
+    "_digests",
     "_process",
 )
 
@@ -138,7 +138,7 @@ class PackedDataset(Dataset[Any]):
         self.verify = verify
         self._read_manifest()
         _check_parts(self.crop, self.sample_points, self.windows, self.fields, self._samples.samples)
-        check_extras(self.extras, self.fields, self.manifest.names is not None, windows is not None)
+        self._check_extras()
 
     def _read_manifest(self) -> None:
         self.manifest = manifests.read(self.path) if self._mirror is None else self._mirror.manifest()
@@ -158,7 +158,7 @@ class PackedDataset(Dataset[Any]):
         self._process = os.getpid()
         self._opened: Opened | None = None
         self._readers: Mapping[str, FieldReader] | None = None
-        self._checked: dict[str, Checker] = {}
+        self._digests: Digests | None = None
         self._by_shard: ByShard | None = None
         # A crop's places are given by the number in the whole dataset, and errors name it.
         in_whole = self._has_parts or self.verify
@@ -173,7 +173,10 @@ class PackedDataset(Dataset[Any]):
         """Which sample each number means; the windows are counted when they are first asked for."""
         if self._items is None:
             assert self.windows is not None
-            self._items = _windows_of(self.windows, self._samples, self.fields, self.opened)
+            offsets = self.windows.offsets(self.fields)
+            numbers = self._samples.in_whole(np.arange(self._samples.samples))
+            lengths = {name: self.opened.places[name].lengths()[numbers] for name in offsets}
+            self._items = self._samples.in_windows(self.windows.anchors(offsets, lengths))
         return self._items
 
     def __repr__(self) -> str:
@@ -223,19 +226,58 @@ class PackedDataset(Dataset[Any]):
         if self._process != os.getpid():
             self._forget_opened()
         if self._readers is None:
-            readers: Mapping[str, FieldReader] = self.opened.readers
-            if self._has_parts:
-                describes = partial(describe, self.path, self.manifest)
-                readers = _part_readers(
-                    self.opened, self.crop, self.sample_points, self.windows, self._samples, describes
-                )
-            if self.verify:
-                readers = checked(readers, self._checkers())
-            self._readers = {**readers, **self._number_readers()}
+            readers = self._part_readers() if self._has_parts else self.opened.readers
+            found = {name: self._checked(reader) for name, reader in readers.items()}
+            self._readers = {**found, **self._number_readers()}
         return self._readers
 
     def _number_readers(self) -> dict[str, FieldReader]:
-        return {extra: NumberReader(extra, self._samples) for extra in self.extras if extra != NAME}
+        """Return what reads the extras that follow from the numbers of samples."""
+        samples = self._samples
+        values: dict[str, Callable[[Numbers, Numbers | None], Any]] = {
+            NUMBER: lambda numbers, anchors: samples.in_split(numbers),
+            STEP: lambda numbers, anchors: anchors,
+        }
+        chosen = {extra: values[extra] for extra in self.extras if extra != NAME}
+        return {extra: KnownReader(Field(name=extra, dtype="int64"), given) for extra, given in chosen.items()}
+
+    def _part_readers(self) -> dict[str, FieldReader]:
+        """Return what reads each field: crops, windows and subsets of points of some, and whole samples of the others.
+
+        Raises:
+            UsageError: a field would have to be cropped and sampled by points.
+        """
+        opened, places, crop, points = self.opened, self.opened.places, self.crop, self.sample_points
+        # Not a method: its readers would hold the dataset, which holds them, and files would stay open for a while.
+        describes = partial(describe, self.path, self.manifest)
+        readers = dict(opened.readers)
+        steps = self.windows.steps_of(self.fields) if self.windows else {}
+        scales = crop.scales if crop else {}
+        if crop:
+            axes = {name: crop.row_axis(self.fields[name], name in steps) for name in scales}
+            placing = Placing(crop, places[crop.of], axes[crop.of], describes, self._samples)
+            for name, scale in scales.items():
+                readers[name] = CropReader(places[name], axes[name], placing, scale, steps.get(name))
+        if points:
+            tied = points.candidates(self.fields)
+            if isinstance(points, VoxelSample) or points.fields is None:
+                tied = [name for name in tied if places[name].has_shapes_of(places[tied[0]])]
+            if set(tied) & set(scales):
+                raise UsageError(
+                    "crop and sample_points do not go together for one field; name others in PointSample's fields"
+                )
+            if isinstance(points, VoxelSample):
+                voxels = Voxels(points, WholeReader(places[tied[0]]), describes)
+                readers |= {name: VoxelReader(WholeReader(places[name]), voxels) for name in tied}
+            else:
+                subset = Subset(points)
+                readers |= {name: PointsReader(places[name], places[tied[0]], subset, describes) for name in tied}
+        for name, own in steps.items():
+            if name not in scales:
+                readers[name] = WindowReader(places[name], own)
+            if own.pad:
+                readers[name + IS_PAD] = pad_reader(places[name], own)
+        return readers
 
     @property
     def _has_parts(self) -> bool:
@@ -249,14 +291,16 @@ class PackedDataset(Dataset[Any]):
         chosen_anew = points.choose == "random" if isinstance(points, VoxelSample) else points is not None
         return chosen_anew or (self.crop is not None and is_random(self.crop))
 
-    def _checkers(self) -> dict[str, Checker]:
-        """Return what checks each field, for as long as the shards are open."""
-        if not self._checked:
-            digests = Digests(self.opened, self.manifest)
-            # Not a method: its readers would hold the dataset, which holds them, and files would stay open for a while.
-            words = partial(in_words, self.path, self.manifest)
-            self._checked = {name: Checker(self.opened, name, words, digests) for name in self.fields}
-        return self._checked
+    def _checked(self, reader: FieldReader) -> FieldReader:
+        """Return a reader that compares frames with their checksums first, if `verify` says so."""
+        name = reader.field.name
+        if not self.verify or name not in self.fields:
+            return reader
+        if self._digests is None:
+            self._digests = Digests(self.opened, self.manifest)
+        if isinstance(reader, FixedRaw):  # which knows addresses alone
+            reader = WholeReader(self.opened.places[name])
+        return CheckedReader(reader, self.opened, self._digests, partial(in_words, self.path, self.manifest))
 
     def set_epoch(self, epoch: int) -> None:
         """Accept the number of an epoch, from 0, for code that tells every dataset.
@@ -353,17 +397,12 @@ class PackedDataset(Dataset[Any]):
         if self._process != os.getpid():
             self._forget_opened()
         opened, number = (self.opened, number) if self._by_shard is None else self._by_shard.holding(number)
-        reader = opened.readers[field]
-        checker = self._checkers()[field] if self.verify else None
-        if rows is None and columns is None:
-            whole_reader = CheckedReader(reader, checker) if checker else reader
-            whole = as_images(reader.field, whole_reader.read(whole_reader.locate(np.array([number]))))
-            return item_of({field: whole}, 0, 1)[field]
-        if checker:
-            checker.check_shapes(np.array([number], np.int64))
-        check = checker.check if checker else None
-        region = read_region(SampleRows(opened.places[field]), number, rows, columns, check)
-        return region.permute(2, 0, 1) if reader.field.kind == "image" else region
+        reader: FieldReader = opened.readers[field]
+        if rows is not None or columns is not None:
+            reader = RegionReader(opened.places[field], rows, columns)
+        reader = self._checked(reader)
+        values = as_images(reader.field, reader.read(reader.locate(np.array([number]))))
+        return item_of({field: values}, 0, 1)[field]
 
     def shapes(self, field: str) -> Numbers:
         """Return the shape of every sample of one field as it is stored, (samples, axes) int64: (H, W, C) of an image.
@@ -378,7 +417,7 @@ class PackedDataset(Dataset[Any]):
                 f"{self.path}: no field {field!r} that has shapes is read; there are {', '.join(self.fields)}"
             )
         samples = self._samples.in_whole(np.arange(self._samples.samples))
-        return SampleRows(self.opened.places[field]).locate(samples)[:, SHAPE:].copy()
+        return self.opened.places[field].locate(samples)[:, SHAPE:].copy()
 
     def __getstate__(self) -> dict[str, Any]:
         # The manifest is read again on the other side: it may be large, and the path says it all.
@@ -406,6 +445,18 @@ class PackedDataset(Dataset[Any]):
                 "for some steps of a sample by ds.read(name, field, rows=slice(start, stop))"
             )
         return self.sample_numbers(names)
+
+    def _check_extras(self) -> None:
+        """Raise UsageError if there are no such extras."""
+        for extra in self.extras:
+            if extra not in (NAME, NUMBER, STEP):
+                raise UsageError(f"extras: {extra!r} is none of {NAME!r}, {NUMBER!r} and {STEP!r}")
+            if extra == NAME and self.manifest.names is None:
+                raise UsageError("extras: the samples have no names; ask for their numbers")
+            if extra == STEP and self.windows is None:
+                raise UsageError("extras: 'step' is the anchor step of a window; give windows=Windows(...)")
+            if extra in self.fields:
+                raise UsageError(f"extras: a field is called {extra!r} too; choose the others by `fields`")
 
     def _transformed(self, value: Any) -> Any:
         return value if self.transform is None else self.transform(value)
@@ -460,66 +511,6 @@ def _check_parts(
                 f"sample_points {points!r}: a number of points or a readers.PointSample or VoxelSample is expected"
             )
         points.candidates(fields)
-
-
-def _windows_of(windows: Windows, samples: Items, fields: Mapping[str, Field], opened: Opened) -> Items:
-    """Return the windows of some samples."""
-    offsets = windows.offsets(fields)
-    numbers = samples.in_whole(np.arange(samples.samples))
-    lengths = {name: opened.places[name].lengths()[numbers] for name in offsets}
-    return samples.in_windows(windows.anchors(offsets, lengths))
-
-
-def _part_readers(
-    opened: Opened,
-    crop: Crop | None,
-    points: PointSample | VoxelSample | None,
-    windows: Windows | None,
-    samples: Items,
-    describe: Callable[[int], str],
-) -> dict[str, FieldReader]:
-    """Return what reads each field: crops, windows and subsets of points of some, and whole samples of the others.
-
-    Args:
-        describe: a sample in words, by its number.
-
-    Raises:
-        UsageError: a field would have to be cropped and sampled by points.
-    """
-    tied = _tied(opened, points) if points else []
-    scales = crop.scales if crop else {}
-    if set(tied) & set(scales):
-        raise UsageError("crop and sample_points do not go together for one field; name others in PointSample's fields")
-    readers: dict[str, FieldReader] = dict(opened.readers)
-    steps = windows.steps_of({name: reader.field for name, reader in readers.items()}) if windows else {}
-    if crop:
-        axes = {name: crop.row_axis(readers[name].field, name in steps) for name in scales}
-        rows = {name: SampleRows(opened.places[name], axis) for name, axis in axes.items()}
-        placing = Placing(crop, rows[crop.of], describe, samples)
-        readers |= {name: CropReader(rows[name], placing, scale, steps.get(name)) for name, scale in scales.items()}
-    if isinstance(points, VoxelSample):
-        whole = {name: Varied(opened.places[name]) for name in tied}
-        voxels = Voxels(points, whole[tied[0]], describe)
-        readers |= {name: VoxelReader(whole[name], voxels) for name in tied}
-    elif points:
-        rows = {name: SampleRows(opened.places[name]) for name in tied}
-        subset = Subset(points)
-        readers |= {name: PointsReader(rows[name], rows[tied[0]], subset, describe) for name in tied}
-    for name, own in steps.items():
-        source = SampleRows(opened.places[name])
-        if name not in scales:
-            readers[name] = WindowReader(source, own)
-        if own.pad:
-            readers[name + IS_PAD] = PadReader(source, own)
-    return readers
-
-
-def _tied(opened: Opened, points: PointSample | VoxelSample) -> list[str]:
-    """Names of the fields that hold one row a point, first the one that tells how many there are."""
-    found = points.candidates({name: reader.field for name, reader in opened.readers.items()})
-    if isinstance(points, PointSample) and points.fields is not None:
-        return found
-    return [name for name in found if opened.places[name].has_shapes_of(opened.places[found[0]])]
 
 
 class SampleNames(Sequence[str]):

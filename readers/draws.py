@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
-from readers.arrays import Numbers
+from packer.format.column import Numbers
 from readers.gather import CPU
 from readers.order import check_seed
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,29 +20,53 @@ from torch.utils.data import get_worker_info
 
 from packer.codecs.frames import FrameCodec, Frames
 from packer.errors import DamagedError
-from packer.format.column import BEFORE, BYTES, DECODED, SHAPE, START, STORED
+from packer.format.column import BEFORE, BYTES, DECODED, SHAPE, START, STORED, Locator, Numbers
+from packer.format.column_index import ColumnIndex
 from packer.format.schema import Field
-from readers.arrays import TORCH_DTYPES, Allocate, Numbers
+from packer.format.shard import Shard
 from readers.batch import Ragged, Views, share_offsets
 from readers.draws import Visits
-from readers.gather import fresh, own_parts, shared, take_rows
-from readers.shard_map import Addresses, Places
+from readers.gather import TORCH_DTYPES, Allocate, Memory, fresh, own_parts, shared, take_rows
 
+#: What batches call the names of their samples.
+NAME = "name"
 #: Decoded frames that one field keeps between batches, unless a loader asks for more.
 CACHE_BYTES = 32 * 2**20
 #: torch gathers no single unsigned numbers of several bytes; their bytes, as signed ones, it does.
 _GATHERED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
-class FieldReader(Protocol):
+class Places(Locator):
+    """Finds the samples of one field in the mapped shards of a dataset."""
+
+    def __init__(self, field: Field, indexes: Sequence[ColumnIndex], memory: Memory) -> None:
+        super().__init__(field, indexes, memory.array, memory.starts)
+        self.memory = memory
+
+    def has_shapes_of(self, other: Places) -> bool:
+        """Return whether each sample has the same lengths of its ragged axes in another field of the dataset."""
+        pairs = zip(self.indexes, other.indexes, strict=True)
+        return all(np.array_equal(a.arrays["shapes"], b.arrays["shapes"]) for a, b in pairs)
+
+
+class FieldReader:
     """Turns sample numbers into places, for as many batches as the caller likes, and places into values.
 
     Attributes:
         field: what `read` gives; its shape is that of a crop if crops are read.
+        is_ragged: whether samples differ in shape.
     """
 
-    @property
-    def field(self) -> Field: ...
+    def __init__(self, field: Field) -> None:
+        self.field = field
+        self.is_ragged = field.is_ragged
+        self._dtype = TORCH_DTYPES[field.dtype]
+        self._shape: tuple[int, ...] = tuple(n or 0 for n in field.shape)
+
+    @cached_property
+    def sample_bytes(self) -> float:
+        """The raw bytes of a sample; the mean if they differ."""
+        return self.field.fixed_bytes
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
         """Return the places of samples (n,): an array with one row a sample.
@@ -49,37 +74,81 @@ class FieldReader(Protocol):
         Args:
             visits: (n,), by which random crops and points are drawn, see `draws.py`. Other readers need none.
             anchors: (n,), at which windows lie, see `windows.py`. Other readers need none.
+
+        Raises:
+            DamagedError: an index array is damaged.
+            UsageError: a sample has no such part.
         """
+        raise NotImplementedError
 
     def spans(self, located: Numbers) -> Numbers:
-        """Return the address and size of the bytes that `read` will touch, (n, 2)."""
+        """Return the address and size of the bytes that `read` will touch, (n, 2); zeros if there are none."""
+        return np.zeros((len(located), 2), np.int64)
 
     def read(self, located: Numbers, allocate: Allocate | None = None) -> Any:
-        """Return the values of the samples, in new memory or in what `allocate` gives."""
+        """Return the values of the samples, in new memory or in what `allocate` gives.
+
+        Raises:
+            DamagedError: a frame cannot be decoded.
+        """
+        raise NotImplementedError
+
+    def _shaped(self, flat: torch.Tensor, count: int) -> torch.Tensor:
+        """Return bytes as the values of so many samples, (count, *shape)."""
+        return flat.view(-1).view(self._dtype).view(count, *self._shape)
 
 
-def locate_all(
-    readers: Iterable[FieldReader], numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None
-) -> list[Numbers]:
-    """Return the places of samples (n,) in several fields of one dataset; uncompressed ones are found together.
+class KnownReader(FieldReader):
+    """Values that are known when samples are located, such as their numbers. Reads like any other field.
 
     Args:
-        visits: (n,), if random parts of samples are read.
-        anchors: (n,), if windows of samples are read.
+        values: gives them for the numbers of samples (n,) and their anchors (n,) or None, (n, *shape) int64.
     """
-    addresses: Numbers | None = None
-    found = []
-    for reader in readers:
-        if type(reader) is not FixedRaw:
-            found.append(reader.locate(numbers, visits, anchors))
-            continue
-        if addresses is None:
-            addresses = reader.addresses.of_all(numbers)
-        found.append(addresses[reader.row])
-    return found
+
+    def __init__(self, field: Field, values: Callable[[Numbers, Numbers | None], Numbers]) -> None:
+        super().__init__(field)
+        self._values = values
+
+    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
+        """Return the values themselves, (n, *shape)."""
+        return self._values(numbers, anchors)
+
+    def read(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
+        """Return the values, (n, *shape), in new memory or in what `allocate` gives."""
+        flat = (allocate or fresh)(located.size * self.field.itemsize)
+        return self._shaped(flat, len(located)).copy_(torch.from_numpy(located))
 
 
-class FixedRaw:
+class NameReader(FieldReader):
+    """Names of samples, as their shards hold them. Reads like a field of text.
+
+    Args:
+        shards: open ones; each with the number of its samples.
+
+    Raises:
+        DamagedError: the names of a shard are damaged.
+    """
+
+    def __init__(self, shards: Sequence[tuple[Shard, int]]) -> None:
+        super().__init__(Field(name=NAME, dtype="uint8", kind="text", shape=(None,)))
+        self._tables = [shard.name_table(samples) for shard, samples in shards]
+        self._first: Numbers = np.cumsum([0, *(samples for _, samples in shards)])
+
+    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
+        """Return shard and number within it, (n, 2)."""
+        shard = self._first[1:-1].searchsorted(numbers, side="right")
+        return np.stack([shard, numbers - self._first[shard]], axis=1)
+
+    def read(self, located: Numbers, allocate: Allocate | None = None) -> list[str]:
+        """Return the names."""
+        found = []
+        for shard, number in located.tolist():
+            data, ends = self._tables[shard]
+            found.append(str(data[int(ends[number]) : int(ends[number + 1])], "utf-8", "replace"))
+        return found
+
+
+class FixedRaw(FieldReader):
     """An uncompressed field of fixed shape: one gather a batch, no work a sample.
 
     Args:
@@ -87,15 +156,11 @@ class FixedRaw:
 
     Attributes:
         unit: the elements that addresses count.
-        row: number of the field in `addresses`.
-        addresses: of this field alone, or of all fields that `join` has joined.
     """
 
     def __init__(self, places: Places) -> None:
-        self.field = places.field
+        super().__init__(places.field)
         self._row = self.field.fixed_bytes
-        self._shape: tuple[int, ...] = tuple(n or 0 for n in self.field.shape)
-        self._dtype = TORCH_DTYPES[self.field.dtype]
         self._places = places
         # span_at holds for offsets within a shard; fold the shard's first sample in, once a chunk.
         chunk_shard = np.repeat(np.arange(len(places.indexes)), [len(i.chunk_at) for i in places.indexes])
@@ -105,51 +170,24 @@ class FixedRaw:
         self.unit = _GATHERED.get(self._dtype, self._dtype)
         if self._row and (at % self._dtype.itemsize).any():
             self.unit = torch.uint8
-        self._at = at // self.unit.itemsize
         self._length = self._row // self.unit.itemsize
+        # Samples of no bytes may have no chunk.
+        self._at: Numbers = at // self.unit.itemsize if len(at) else np.zeros(1, np.int64)
         self._records = places.memory.records(self.unit, self.field.np_dtype, self._shape)
-        self.row = 0
-        self.addresses = Addresses([places], [self._at], [self._length])
-
-    @staticmethod
-    def join(readers: Sequence[FixedRaw]) -> None:
-        """Lets the readers of one dataset look addresses up together."""
-        joined = Addresses([r._places for r in readers], [r._at for r in readers], [r._length for r in readers])
-        for row, reader in enumerate(readers):
-            reader.row, reader.addresses = row, joined
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
-        """Address of each sample, in elements, (n,)."""
-        return self.addresses.of(self.row, numbers)
+        """Return the address of each sample, in elements, (n,)."""
+        addresses: Numbers = numbers * self._length
+        addresses += self._at.take(self._places.chunk_of(numbers)) if len(self._at) > 1 else self._at
+        return addresses
 
     def spans(self, located: Numbers) -> Numbers:
-        """Address and size in bytes of what `read` will touch, (n, 2)."""
+        """Return the address and size in bytes of each sample, (n, 2)."""
         return np.stack([located * self.unit.itemsize, np.full_like(located, self._row)], axis=1)
 
     def read(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
-        """The samples, (n, *shape), in new memory or in what `allocate` gives."""
+        """Return the samples, (n, *shape), in new memory or in what `allocate` gives."""
         return self._records.tensor(located, allocate)
-
-
-class Distinct(NamedTuple):
-    """The frames of some items, each once: addresses (m,), an item of each (m,), and the frame of each item (n,)."""
-
-    addresses: Numbers
-    item: Numbers
-    inverse: Numbers
-
-
-def distinct(frames: Numbers) -> Distinct:
-    """Return the frames at addresses (n,), among which one may stand several times.
-
-    What np.unique does, in less time.
-    """
-    ordered = np.sort(frames)
-    addresses = ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
-    inverse = addresses.searchsorted(frames)
-    item = np.empty(len(addresses), np.int64)
-    item[inverse] = np.arange(len(frames))
-    return Distinct(addresses, item, inverse)
 
 
 class FrameCache:
@@ -160,7 +198,7 @@ class FrameCache:
     """
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.memory = fresh(0)
         self._end = 0
         self._held: OrderedDict[int, int] = OrderedDict()  # address of a frame: its first byte; the oldest first
@@ -205,50 +243,119 @@ class FrameCache:
         return np.array(found, np.int64) % max(room, 1)
 
 
-class _Decoded:
-    """What the readers of samples have in common that the locator finds.
-
-    Where frames hold several samples, decoded ones are kept, so that a block shuffle decodes each about once an epoch.
+class StoredReader(FieldReader):
+    """Reads what lies in frames.
 
     Args:
-        places: where the samples of the field lie.
+        field: what is read.
+        places: where the whole samples lie.
+    """
+
+    def __init__(self, field: Field, places: Places) -> None:
+        super().__init__(field)
+        self._places = places
+        self._memory = places.memory
+        whole = places.field
+        self._codec = FrameCodec(whole.codec, whole.np_dtype, whole.channels)
+
+    def _damaged(self, error: Exception) -> DamagedError:
+        """Return the error for a frame that cannot be decoded while a batch is read."""
+        return DamagedError(
+            f"field {self.field.name!r}: a frame of this batch cannot be decoded: {error}; "
+            "`packer verify` tells which, `packer repair` packs its shard again"
+        )
+
+
+class WholeReader(StoredReader):
+    """Whole samples that are compressed, or differ in shape.
+
+    A frame of one sample is decoded to where the sample goes. Where frames hold several, decoded ones are kept, so that
+    a block shuffle decodes each about once an epoch.
     """
 
     def __init__(self, places: Places) -> None:
-        self.field = places.field
-        self._places = places
-        self._memory = places.memory
-        self._codec = FrameCodec(self.field.codec, self.field.np_dtype, self.field.channels)
-        self._dtype = TORCH_DTYPES[self.field.dtype]
+        super().__init__(places.field, places)
         self._per_frame = self.field.frame.samples or 1
+        self._row = self.field.fixed_bytes
+        self._is_list = self.field.ragged_axes != (0,) or self.field.kind != "array"
         self._cache = FrameCache()
+        self._records = places.memory.records(torch.uint8, np.uint8, (max(self._row, 1),))
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
-        """Return the places and shapes of samples, (n, SHAPE + axes).
-
-        Raises:
-            DamagedError: an index array is damaged.
-        """
+        """Return the places and shapes of samples, (n, SHAPE + axes)."""
         return self._places.locate(numbers)
 
     def spans(self, located: Numbers) -> Numbers:
-        """Return the address and size of the bytes that `read` will touch, (n, 2)."""
+        """Return the address and size of the frames of each sample, (n, 2)."""
         return located[:, [START, STORED]]
 
+    @cached_property
     def sample_bytes(self) -> float:
-        """Return the raw bytes of a sample; the mean if they differ."""
-        if not self.field.is_ragged:
+        """The raw bytes of a sample; the mean if they differ."""
+        if not self.is_ragged:
             return self.field.fixed_bytes
         total = sum(int(index.arrays["sample_offsets"][-1]) for index in self._places.indexes)
         return total / max(int(self._places.first[-1]), 1)
+
+    def raw_bytes(self, located: Numbers) -> Numbers:
+        """Return the bytes of each sample when it is decoded, (n,)."""
+        return located[:, BYTES]
 
     def keep(self, samples: int) -> None:
         """Make room for the decoded frames of about `samples` samples, where frames hold several."""
         if self._per_frame > 1:
             # A frame more for the end of the memory; half as much again where frames may be larger than the mean.
-            spare = 1.5 if self.field.is_ragged else 1
+            spare = 1.5 if self.is_ragged else 1
             with self._cache.lock:  # another thread may be filling it, or reading from it
-                self._cache.grow(int(spare * self.sample_bytes() * (samples + self._per_frame)))
+                self._cache.grow(int(spare * self.sample_bytes * (samples + self._per_frame)))
+
+    def read(
+        self, located: Numbers, allocate: Allocate | None = None
+    ) -> torch.Tensor | Ragged | list[torch.Tensor] | list[str]:
+        """Return the samples of a batch, in new memory or in what `allocate` gives.
+
+        Returns:
+            (n, *shape) if all have one shape; `Ragged` if only the first axis differs; a list if others do, or of str.
+
+        Raises:
+            DamagedError: a frame cannot be decoded.
+        """
+        ends = _sums(located[:, BYTES])
+        flat = (allocate or fresh)(int(ends[-1]))
+        try:
+            if len(flat):
+                self._fill(located, ends, flat)
+            if self.field.kind == "text":
+                return _texts(flat, ends)
+        except ValueError as error:
+            raise self._damaged(error) from None
+        if not self.is_ragged:
+            return self._shaped(flat, len(located))
+        if self._is_list:
+            return self._list(located, flat, ends)
+        offsets = _sums(located[:, SHAPE])
+        values = flat.view(self._dtype).view(int(offsets[-1]), *self._shape[1:])
+        return Ragged(values, torch.from_numpy(offsets))
+
+    def _fill(self, located: Numbers, ends: Numbers, flat: torch.Tensor) -> None:
+        if self.is_ragged and not self.field.codec:
+            join(self._memory.array, located[:, START], located[:, STORED], flat.numpy())
+            return
+        undone = self._codec.filter is None
+        if self._per_frame > 1 or not self.field.codec:
+            # Samples of no bytes lie nowhere.
+            self._read_shared(located[located[:, BYTES] > 0] if self.is_ragged else located, flat.numpy())
+        else:
+            undone |= self._decode_own(located, flat.numpy())
+        if undone:
+            return
+        values, band = flat.numpy().view(self.field.np_dtype), self.field.frame.rows
+        if not self.is_ragged:
+            self._codec.undo_filter(values.reshape(len(located), *self._shape), band)
+            return
+        edges = (ends // self.field.itemsize).tolist()
+        for shape, (start, end) in zip(self._shapes(located), itertools.pairwise(edges), strict=True):
+            self._codec.undo_filter(values[start:end].reshape(1, *shape), band)
 
     def _decode_own(self, located: Numbers, flat: NDArray[np.uint8]) -> bool:
         """Decode samples that have frames of their own, one after another; return whether filters are undone."""
@@ -256,20 +363,29 @@ class _Decoded:
         rows = None
         if self._codec.filter:
             rows = (located[:, BYTES] // np.maximum(located[:, SHAPE], 1))[frames.item]
-        undone = self._codec.decode_frames(self._memory.bytes, Frames(frames.spans, frames.sizes, rows=rows), flat)
-        return undone or not self._codec.filter
+        return self._codec.decode_frames(self._memory.bytes, Frames(frames.spans, frames.sizes, rows=rows), flat)
+
+    def _read_shared(self, located: Numbers, out: NDArray[np.uint8]) -> None:
+        """Read samples that share frames; rows of one size come from where they lie if their frame was kept raw."""
+        raw = located[:, STORED] == located[:, DECODED]
+        if self.is_ragged or not raw.any():
+            self._decode_shared(located, out)
+            return
+        # Put into place by numpy, since torch would spread so little over its threads.
+        target = out.reshape(len(located), self._row)
+        target[raw] = self._records.array(located[raw, START] + located[raw, BEFORE])
+        decoded = np.empty_like(target[~raw])
+        self._decode_shared(located[~raw], decoded.reshape(-1))
+        target[~raw] = decoded
 
     def _decode_shared(self, located: Numbers, out: NDArray[np.uint8]) -> None:
         """Decode samples of some bytes each, one after another, out of frames that they share; each frame once.
 
+        If there is no room for so many frames, one half of the samples after the other.
+
         Raises:
             DamagedError: two samples of one frame say different things of it.
         """
-        with self._cache.lock:
-            self._copy_shared(located, out)
-
-    def _copy_shared(self, located: Numbers, out: NDArray[np.uint8]) -> None:
-        """Do the same, for whoever holds the lock; if there is no room for so many frames, one half after the other."""
         addresses, item, inverse = distinct(located[:, START])
         stored, sizes = located[item, STORED], located[item, DECODED]
         if (located[:, DECODED] != sizes[inverse]).any():
@@ -277,137 +393,27 @@ class _Decoded:
         half = len(located) // 2
         if half and sizes.sum() + sizes.max() > CACHE_BYTES // 2:
             edge = int(located[:half, BYTES].sum())
-            self._copy_shared(located[:half], out[:edge])
-            self._copy_shared(located[half:], out[edge:])
+            with self._cache.lock:
+                self._decode_shared(located[:half], out[:edge])
+                self._decode_shared(located[half:], out[edge:])
             return
 
         def decode(some: Numbers, places: Numbers, memory: NDArray[np.uint8]) -> None:
             spans = np.stack([addresses[some], addresses[some] + stored[some]], axis=1)
             self._codec.decode_frames(self._memory.bytes, Frames(spans, sizes[some], places), memory)
 
-        begin = self._cache.fill(addresses, sizes, decode)[inverse] + located[:, BEFORE]
-        if self.field.is_ragged:
-            join(self._cache.memory.numpy(), begin, located[:, BYTES], out)
-        else:
-            row = self.field.fixed_bytes
-            take_rows(self._cache.memory, begin // row, torch.from_numpy(out).view(len(located), row))
+        with self._cache.lock:
+            begin = self._cache.fill(addresses, sizes, decode)[inverse] + located[:, BEFORE]
+            if self.is_ragged:
+                join(self._cache.memory.numpy(), begin, located[:, BYTES], out)
+            else:
+                rows = torch.from_numpy(out).view(len(located), self._row)
+                take_rows(self._cache.memory, begin // self._row, rows)
 
-
-def join(memory: NDArray[np.uint8], starts: Numbers, sizes: Numbers, out: NDArray[np.uint8]) -> None:
-    """Copy stretches of `memory` into `out`, one after another: slices, joined by one call."""
-    parts = [memory[at : at + size] for at, size in zip(starts.tolist(), sizes.tolist(), strict=True) if size]
-    if parts:
-        np.concatenate(parts, out=out)
-
-
-class FixedCoded(_Decoded):
-    """A compressed field of fixed shape: frames of one sample are decoded into place, others by way of the cache."""
-
-    def __init__(self, places: Places) -> None:
-        super().__init__(places)
-        self._row = self.field.fixed_bytes
-        self._shape: tuple[int, ...] = tuple(n or 0 for n in self.field.shape)
-        self._rows = places.memory.records(torch.uint8, np.uint8, (max(self._row, 1),))
-
-    def read(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
-        """Return the samples, (n, *shape), in new memory or in what `allocate` gives.
-
-        Raises:
-            DamagedError: a frame cannot be decoded.
-        """
-        n = len(located)
-        out = (allocate or fresh)(n * self._row)
-        undone = self._codec.filter is None
-        if n and self._row:
-            try:
-                if self._per_frame > 1:
-                    self._read_rows(located, out)
-                else:
-                    undone |= self._decode_own(located, out.numpy())
-            except ValueError as error:
-                raise damaged(self.field.name, error) from None
-        if not undone:
-            images = out.numpy().view(self.field.np_dtype).reshape(n, *self._shape)
-            self._codec.undo_filter(images, self.field.frame.rows)
-        return out.view(self._dtype).view(n, *self._shape)
-
-    def _read_rows(self, located: Numbers, out: torch.Tensor) -> None:
-        """Gather rows: from where they lie if their frame was kept raw, else from decoded frames."""
-        raw = located[:, STORED] == located[:, DECODED]
-        if not raw.any():
-            self._decode_shared(located, out.numpy())
-            return
-        lie = located[raw, START] + located[raw, BEFORE]
-        if raw.all():
-            self._rows.tensor(lie, lambda _: out)
-            return
-        # Put into place by numpy, since torch would spread so little over its threads.
-        target = out.numpy().reshape(len(located), self._row)
-        target[raw] = self._rows.array(lie)
-        decoded = np.empty(((~raw).sum(), self._row), np.uint8)
-        self._decode_shared(located[~raw], decoded.reshape(-1))
-        target[~raw] = decoded
-
-
-class Varied(_Decoded):
-    """A field whose samples differ in shape."""
-
-    def __init__(self, places: Places) -> None:
-        super().__init__(places)
-        self._raw = not self.field.codec
-        self._axes = self.field.ragged_axes
-        self._rest: tuple[Any, ...] = self.field.shape[1:]
-        self._unit = self.field.fixed_bytes
-
-    def raw_bytes(self, located: Numbers) -> Numbers:
-        """Return the bytes of each sample when it is decoded, (n,)."""
-        return located[:, BYTES]
-
-    def read(self, located: Numbers, allocate: Allocate | None = None) -> Ragged | list[torch.Tensor] | list[str]:
-        """Return the samples of a batch: `Ragged` if only the first axis differs, a list if others do, text as str.
-
-        Raises:
-            DamagedError: a frame cannot be decoded.
-        """
-        if self._axes == (0,) and self.field.kind == "array":
-            return self._ragged(located, allocate or fresh)
-        ends = _sums(located[:, BYTES])
-        flat = (allocate or fresh)(int(ends[-1]))
-        try:
-            self._fill(located, ends, flat.numpy())
-            if self.field.kind == "text":
-                return _texts(flat, ends)
-        except ValueError as error:
-            raise damaged(self.field.name, error) from None
-        return self._list(located, flat, ends)
-
-    def _ragged(self, located: Numbers, allocate: Allocate) -> Ragged:
-        offsets = _sums(located[:, SHAPE])
-        count = int(offsets[-1])
-        flat = allocate(count * self._unit)
-        try:
-            self._fill(located, offsets * self._unit, flat.numpy())
-        except ValueError as error:
-            raise damaged(self.field.name, error) from None
-        return Ragged(flat.view(self._dtype).view(count, *self._rest), torch.from_numpy(offsets))
-
-    def _fill(self, located: Numbers, ends: Numbers, flat: NDArray[np.uint8]) -> None:
-        if self._raw:
-            join(self._memory.array, located[:, START], located[:, STORED], flat)
-            return
-        if self._per_frame == 1:
-            undone = self._decode_own(located, flat)
-        else:
-            self._decode_shared(located[located[:, BYTES] > 0], flat)  # samples of no bytes lie nowhere
-            undone = self._codec.filter is None
-        if not undone:
-            self._undo_rows(located, ends, flat)
-
-    def _undo_rows(self, located: Numbers, ends: Numbers, flat: NDArray[np.uint8]) -> None:
-        values = flat.view(self.field.np_dtype)
-        edges = (ends // self.field.itemsize).tolist()
-        for shape, (start, end) in zip(located[:, SHAPE:].tolist(), itertools.pairwise(edges), strict=True):
-            self._codec.undo_filter(values[start:end].reshape(1, *shape), self.field.frame.rows)
+    def _shapes(self, located: Numbers) -> list[list[int]]:
+        """Return the shape of each sample; a place may have more columns, which others have added."""
+        shapes: list[list[int]] = located[:, SHAPE : SHAPE + len(self._shape)].tolist()
+        return shapes
 
     def _list(self, located: Numbers, flat: torch.Tensor, ends: Numbers) -> list[torch.Tensor]:
         if not len(located):
@@ -417,11 +423,31 @@ class Varied(_Decoded):
         # writing to one sample would fail the backward pass of another.
         together = flat.is_shared()  # type: ignore[no-untyped-call]
         parts = torch.unsafe_split_with_sizes(values, sizes) if together else own_parts(values, sizes)
-        return [part.view(shape) for part, shape in zip(parts, located[:, SHAPE:].tolist(), strict=True)]
+        return [part.view(shape) for part, shape in zip(parts, self._shapes(located), strict=True)]
+
+
+def distinct(frames: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    """Return the distinct ones of frames at addresses (n,): addresses (m,), an item of each (m,), frames of items (n,).
+
+    What np.unique does with return_index and return_inverse, in less time.
+    """
+    ordered = np.sort(frames)
+    addresses = ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
+    inverse = addresses.searchsorted(frames)
+    item = np.empty(len(addresses), np.int64)
+    item[inverse] = np.arange(len(frames))
+    return addresses, item, inverse
+
+
+def join(memory: NDArray[np.uint8], starts: Numbers, sizes: Numbers, out: NDArray[np.uint8]) -> None:
+    """Copy stretches of `memory` into `out`, one after another: slices, joined by one call."""
+    parts = [memory[at : at + size] for at, size in zip(starts.tolist(), sizes.tolist(), strict=True) if size]
+    if parts:
+        np.concatenate(parts, out=out)
 
 
 def _sums(lengths: Numbers) -> Numbers:
-    """0 and the sums of the first 1, 2, ... lengths, (n + 1,)."""
+    """Return 0 and the sums of the first 1, 2, ... lengths, (n + 1,)."""
     sums = np.zeros(len(lengths) + 1, np.int64)
     lengths.cumsum(out=sums[1:])
     return sums
@@ -429,19 +455,10 @@ def _sums(lengths: Numbers) -> Numbers:
 
 def _texts(flat: torch.Tensor, ends: Numbers) -> list[str]:
     joined = flat.numpy().tobytes()
-    edges = ends.tolist()
     try:
-        return [joined[a:b].decode() for a, b in itertools.pairwise(edges)]
+        return [joined[a:b].decode() for a, b in itertools.pairwise(ends.tolist())]
     except UnicodeDecodeError as error:
         raise ValueError(f"it is no UTF-8 text ({error.reason})") from None
-
-
-def damaged(field: str, error: Exception) -> DamagedError:
-    """The error for a frame that cannot be decoded while a batch is read."""
-    return DamagedError(
-        f"field {field!r}: a frame of this batch cannot be decoded: {error}; "
-        "`packer verify` tells which, `packer repair` packs its shard again"
-    )
 
 
 def gathered(
@@ -455,28 +472,27 @@ def gathered(
 
     Args:
         allocate: gives the memory that each field is read into; torch's allocator by default.
-        visits: (n,), where random parts of samples are read.
-        anchors: (n,), where windows of samples are read.
+        visits: (n,), if random parts of samples are read.
+        anchors: (n,), if windows of samples are read.
     """
     in_worker = get_worker_info() is not None
     # Shared memory within a worker process of DataLoader, where a batch would else be copied once more.
     memory = allocate or (shared if in_worker else None)
     out = {}
-    located = iter(locate_all(readers.values(), numbers, visits, anchors))
     for name, reader in readers.items():
-        values = as_images(reader.field, reader.read(next(located), memory))
+        values = as_images(reader.field, reader.read(reader.locate(numbers, visits, anchors), memory))
         out[name] = for_worker(reader.field, values) if in_worker else values
     share_offsets(out)
     return out
 
 
 def for_worker(field: Field, values: Any) -> Any:
-    """What a worker process hands over: a list of tensors as one tensor and what tells them apart."""
+    """Return what a worker process hands over: a list of tensors as one tensor and what tells them apart."""
     return Views(values) if isinstance(values, list) and field.kind != "text" else values
 
 
 def as_images(field: Field, value: Any) -> Any:
-    """Images with their channels first, as a view: (B, H, W, C) to (B, C, H, W); other values as they are."""
+    """Return images with their channels first, as a view: (B, H, W, C) to (B, C, H, W); other values as they are."""
     if field.kind != "image":
         return value
     if isinstance(value, list):

@@ -1,4 +1,8 @@
-"""How records are copied out of the mapped shards, and the memory that they are copied into.
+"""The mapped shards as one stretch of memory, how records are copied out of it, and the memory they are copied into.
+
+Every shard is mapped read-only. One array is laid over the lowest to the highest map, and bytes are addressed by their
+distance from its start: one gather then fetches records of any number of chunks and shards. What lies between the maps
+is never read: every address comes from a checked index.
 
 The size of a copy decides. To numpy a record is one item, so a gather is one memcpy a record, into new memory, which
 the system's allocator finds again. From `LARGE_BYTES` on torch's threads copy, unless they are busy, and a loader's
@@ -10,6 +14,7 @@ that this storage owns is dead. References are never counted.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import math
 import multiprocessing
@@ -26,8 +31,18 @@ import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
 
-from readers.arrays import Allocate
+from packer.format.column import Numbers
+from packer.format.shard import Shard
 
+#: Gives `n` bytes of writable memory as a uint8 tensor (n,).
+Allocate = Callable[[int], torch.Tensor]
+TORCH_DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, name)
+    for name in (
+        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64", "complex64", "complex128"),
+    )
+}
 #: The device itself, not its name, which torch would have to look up.
 CPU = torch.device("cpu")
 #: Smaller memory for decoded batches comes from the system's allocator, which finds it again by itself.
@@ -73,6 +88,36 @@ def own_parts(whole: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
     return [torch.from_numpy(array[a:b]) for a, b in itertools.pairwise(edges)]
 
 
+class Memory:
+    """The maps of all shards, addressed as one.
+
+    Attributes:
+        starts: address of the first byte of each shard, (shards,) int64.
+        bytes: the whole window; slice it only at addresses that an index gives.
+        array: the same as an array, for slices that numpy joins.
+    """
+
+    def __init__(self, shards: Sequence[Shard]) -> None:
+        self._maps = [np.frombuffer(shard.bytes, np.uint8) for shard in shards]
+        at = np.array([array.ctypes.data for array in self._maps], np.int64)
+        ends = at + np.array([array.nbytes for array in self._maps], np.int64)
+        base = int(at.min()) if len(at) else 0
+        span = int(ends.max()) - base if len(at) else 0
+        self.starts: Numbers = at - base
+        # Writable, since torch warns of anything else: nothing here writes to it, and no tensor on it is handed out.
+        window = np.ctypeslib.as_array((ctypes.c_uint8 * span).from_address(base)) if span else np.empty(0, np.uint8)
+        self.bytes: memoryview = window.data.toreadonly()
+        self._flat = torch.from_numpy(window)
+        window = window.view()
+        window.flags.writeable = False
+        self.array: NDArray[np.uint8] = window
+
+    def records(self, unit: torch.dtype, dtype: DTypeLike, shape: tuple[int, ...]) -> Records:
+        """Return the memory as records of a dtype and shape; record i begins at address `i * unit.itemsize`."""
+        elements = self._flat[: len(self._flat) // unit.itemsize * unit.itemsize].view(unit)
+        return Records(elements, dtype, shape)
+
+
 class Records:
     """Records of one dtype and shape that begin at any element of a stretch of memory; they overlap.
 
@@ -84,40 +129,41 @@ class Records:
 
     def __init__(self, elements: torch.Tensor, dtype: DTypeLike, shape: tuple[int, ...]) -> None:
         self._shape = shape
-        self._dtype = torch.from_numpy(np.empty(0, dtype)).dtype
+        self._dtype = TORCH_DTYPES[np.dtype(dtype).name]
         self._nbytes = math.prod(shape) * self._dtype.itemsize
-        length = self._nbytes // elements.itemsize
-        count = max(len(elements) - length + 1, 0)
-        self._elements: NDArray[Any] = elements.numpy()
-        self._rows = elements.as_strided((count, length), (1, 1))
+        self._length = self._nbytes // elements.itemsize
+        self._count = max(len(elements) - self._length + 1, 0)
+        self._elements = elements
+        self._array: NDArray[Any] = elements.numpy()
         self._items: NDArray[np.void] | None = None
         if self._nbytes <= MOST_ITEM_BYTES:
             opaque = np.dtype((np.void, self._nbytes))
-            self._items = np.ndarray((count,), opaque, elements.numpy().data, 0, (elements.itemsize,))
+            self._items = np.ndarray((self._count,), opaque, self._array.data, 0, (elements.itemsize,))
             self._item = np.dtype((dtype, shape))
 
-    def array(self, places: NDArray[np.int64]) -> NDArray[Any]:
+    def array(self, places: Numbers) -> NDArray[Any]:
         """Return a copy of the records that begin at the elements `places` (n,), (n, *shape)."""
         if self._items is None:
             return self.tensor(places).numpy()
         return self._items[places].view(self._item)
 
-    def tensor(self, places: NDArray[np.int64], allocate: Allocate | None = None) -> torch.Tensor:
+    def tensor(self, places: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
         """Return the same as a tensor, in new memory or in what `allocate` gives."""
         nbytes = len(places) * self._nbytes
         if self._items is not None and nbytes >= LARGE_BYTES and _threads.are_free():
             out = (allocate or fresh)(nbytes)
             began = time.perf_counter()
-            into = out.view(self._rows.dtype).view(len(places), -1)
-            torch.index_select(self._rows, 0, torch.from_numpy(places), out=into)
+            rows = self._elements.as_strided((self._count, self._length), (1, 1))
+            into = out.view(rows.dtype).view(len(places), self._length)
+            torch.index_select(rows, 0, torch.from_numpy(places), out=into)
             _threads.note(nbytes, time.perf_counter() - began)
         elif self._items is not None and allocate is None:
             return torch.from_numpy(self._items[places].view(self._item))
         elif self._items is None or self._nbytes >= LONG_ITEM_BYTES:
             out = (allocate or fresh)(nbytes)
-            parts = [self._elements[place : place + self._rows.shape[1]] for place in places.tolist()]
+            parts = [self._array[place : place + self._length] for place in places.tolist()]
             if parts:
-                np.concatenate(parts, out=out.numpy().view(self._elements.dtype))
+                np.concatenate(parts, out=out.numpy().view(self._array.dtype))
         else:
             assert allocate is not None
             out = allocate(nbytes)
@@ -128,7 +174,7 @@ class Records:
         return out.view(self._dtype).view(len(places), *self._shape)
 
 
-def take_rows(memory: torch.Tensor, rows: NDArray[np.int64], out: torch.Tensor) -> None:
+def take_rows(memory: torch.Tensor, rows: Numbers, out: torch.Tensor) -> None:
     """Copy rows (n,) of `memory`, uint8 of rows one after another, into `out` (n, length)."""
     length = out.shape[1]
     items = memory.numpy()[: len(memory) // length * length].view(np.dtype((np.void, length)))

@@ -15,12 +15,12 @@ import msgspec
 import numpy as np
 import torch
 
+from packer.format.column import Numbers
 from packer.format.manifest import Manifest
-from readers.arrays import Allocate, Numbers
 from readers.batch import Ragged
 from readers.draws import Visits
 from readers.fields import FieldReader, gathered
-from readers.gather import fresh
+from readers.gather import Allocate, fresh
 from readers.opened import Opened
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def by_part(numbers: Numbers, starts: Numbers) -> list[tuple[int, Numbers]]:
     return [(part, np.flatnonzero(which == part)) for part in np.unique(which).tolist()]
 
 
-class JoinedReader:
+class JoinedReader(FieldReader):
     """One field of several parts. Reads like any other field.
 
     Args:
@@ -48,7 +48,7 @@ class JoinedReader:
     """
 
     def __init__(self, readers: Sequence[FieldReader], starts: Numbers, shifts: Numbers | None = None) -> None:
-        self.field = readers[0].field
+        super().__init__(readers[0].field)
         self._readers = readers
         self._starts = starts
         self._shifts = np.zeros(len(readers), np.int64) if shifts is None else shifts

@@ -24,11 +24,11 @@ from torch.utils.data.distributed import DistributedSampler
 
 from packer.codecs.configs import LZ4
 from packer.errors import UsageError
-from readers.arrays import Numbers
+from packer.format.column import Numbers
 from readers.dataset import PackedDataset
 from readers.device import ahead, device_of
 from readers.draws import Visits, visits_of
-from readers.fields import FixedCoded, Varied
+from readers.fields import WholeReader
 from readers.gather import Pool
 from readers.mix import Mix
 from readers.order import (
@@ -329,7 +329,7 @@ class Loader(DataLoader[Any]):
         window = min(order.window * total // len(self.dataset) + block, total)
         at_once = self.share.batch_size * batches_at_once(list(self.dataset.readers.values()), self.share.batch_size)
         for reader in self.dataset.opened.readers.values():
-            if isinstance(reader, (FixedCoded, Varied)):
+            if isinstance(reader, WholeReader):
                 frame = reader.field.frame.samples or 1
                 frames = -(-window // frame) + 1 + window * shards // total
                 frames += -(-window // block) if block % frame else 0

@@ -20,18 +20,17 @@ import numpy as np
 from torch.utils.data import ConcatDataset, Dataset
 
 from packer.errors import UsageError
+from packer.format.column import Numbers
 from packer.format.schema import Field
-from readers.arrays import Numbers
 from readers.batch import Batch
 from readers.dataset import PackedDataset
-from readers.draws import Visits, new_visits
-from readers.extras import NumberReader
-from readers.fields import FieldReader, FixedRaw, gathered
+from readers.draws import new_visits
+from readers.fields import FieldReader, FixedRaw, KnownReader, Places, gathered
+from readers.gather import Memory
 from readers.indexing import sample_numbers
 from readers.joined import JoinedReader, by_part, starts_of
 from readers.order import Mixed
 from readers.readahead import Advisor
-from readers.shard_map import Memory, Places
 
 #: Field that says which dataset a sample is of.
 DATASET = "dataset"
@@ -226,34 +225,16 @@ class Together:
         first_shards = starts_of([len(each.shards) for each in opened])[:-1]
         shifts = self.memory.starts[first_shards] - np.array([each.memory.starts[0] for each in opened])
         self.readers: dict[str, FieldReader] = {}
-        raw = []
         for name in self.made_of[0]:
             readers = [each[name] for each in self.made_of]
             if all(type(reader) is FixedRaw for reader in readers):  # one gather from the memory of all
                 indexes = [index for each in opened for index in each.places[name].indexes]
-                raw.append(FixedRaw(Places(readers[0].field, indexes, self.memory)))
-                self.readers[name] = raw[-1]
+                self.readers[name] = FixedRaw(Places(readers[0].field, indexes, self.memory))
             else:
                 self.readers[name] = JoinedReader(readers, starts, shifts)
-        FixedRaw.join(raw)
         if says_which:
-            self.readers[DATASET] = WhichReader(starts)
-
-
-class WhichReader(NumberReader):
-    """Which dataset samples are of. Reads like a field of int64.
-
-    Args:
-        starts: first number of each dataset, and the number after the last, (datasets + 1,).
-    """
-
-    def __init__(self, starts: Numbers) -> None:
-        self.field = Field(name=DATASET, dtype="int64")
-        self._starts = starts
-
-    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
-        """Return the dataset of each sample, (n,)."""
-        return self._starts[1:-1].searchsorted(numbers, side="right")
+            which = Field(name=DATASET, dtype="int64")
+            self.readers[DATASET] = KnownReader(which, lambda numbers, _: starts[1:-1].searchsorted(numbers, "right"))
 
 
 def _check_arguments(datasets: Any, stop: str, batches: str, extras: Sequence[str]) -> None:

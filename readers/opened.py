@@ -12,13 +12,9 @@ from packer.format.column_index import ColumnIndex
 from packer.format.manifest import Manifest, total_of
 from packer.format.names import Names
 from packer.format.shard import Shard, column_totals
-from readers.extras import NAME, NameReader
-from readers.fields import FixedCoded, FixedRaw, Varied
+from readers.fields import NAME, FieldReader, FixedRaw, NameReader, Places, WholeReader
+from readers.gather import Memory
 from readers.readahead import Advisor
-from readers.shard_map import Memory, Places
-
-#: What reads whole samples of a field.
-WholeReader = FixedRaw | FixedCoded | Varied | NameReader
 
 
 class Opened:
@@ -64,10 +60,12 @@ class Opened:
                 if lease is None:
                     _check_bytes(folder, manifest, field.name, indexes)
                 self.places[field.name] = Places(field, indexes, self.memory)
-        self.readers: dict[str, WholeReader] = {name: _reader(self.places[name]) for name in fields}
+        self.readers: dict[str, FieldReader] = {}
+        for name in fields:
+            field, places = self.places[name].field, self.places[name]
+            self.readers[name] = WholeReader(places) if field.codec or field.is_ragged else FixedRaw(places)
         if NAME in extras:
             self.readers[NAME] = NameReader([(s, e.samples) for s, e in zip(self.shards, entries, strict=True)])
-        FixedRaw.join([reader for reader in self.readers.values() if isinstance(reader, FixedRaw)])
         for shard in self.shards:
             shard.read_around(True)
             shard.forget()
@@ -98,14 +96,8 @@ def _check_bytes(folder: Path, manifest: Manifest, field: str, indexes: Sequence
         )
 
 
-#: Open name tables by (device, inode): datasets of one process share one, and what it has learned of its tree.
-_NAMES: weakref.WeakValueDictionary[tuple[int, int], Names] = weakref.WeakValueDictionary()
-
-
 def open_names(folder: Path, manifest: Manifest) -> Names:
-    """Return the table of names, shared by all datasets of this process on one file.
-
-    It may be used across a fork: it is a read-only map without locks.
+    """Return the table of names.
 
     Raises:
         DatasetError: the samples have no names.
@@ -113,12 +105,7 @@ def open_names(folder: Path, manifest: Manifest) -> Names:
     """
     if manifest.names is None:
         raise DatasetError(f"{folder}: its samples have no names; index them by number")
-    path = folder / manifest.names.file
-    key = (path.stat().st_dev, path.stat().st_ino) if path.exists() else (0, 0)
-    found = _NAMES.get(key)
-    if found is None:  # two threads may both open it: no lock, which a forked child could find held for ever
-        found = _NAMES[key] = Names(path, manifest.names, manifest.samples)
-    return found
+    return Names(folder / manifest.names.file, manifest.names, manifest.samples)
 
 
 def describe(folder: Path, manifest: Manifest, number: int) -> str:
@@ -133,9 +120,3 @@ def in_words(folder: Path, manifest: Manifest, number: int) -> str:
     except DatasetError:
         return f"sample {number}"
     return f"sample {number} ({name!r})"
-
-
-def _reader(places: Places) -> FixedRaw | FixedCoded | Varied:
-    if places.field.is_ragged:
-        return Varied(places)
-    return FixedCoded(places) if places.field.codec else FixedRaw(places)

@@ -31,7 +31,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
-from readers.arrays import Numbers
+from packer.format.column import Numbers
 from readers.gather import CPU
 
 #: Raised whenever the same seed comes to give another order: a state that was saved before would go on with others.

@@ -11,15 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from packer.errors import UsageError
-from packer.format.column import SHAPE
+from packer.format.column import SHAPE, Numbers
 from packer.format.schema import Field
-from readers.arrays import TORCH_DTYPES, Allocate, Numbers
 from readers.draws import POINTS, ROUNDS, Draws, Visits, permuted
+from readers.fields import Places
 from readers.order import check_seed
-from readers.rows import SampleRows, Wanted, part_of
+from readers.rows import PartReader, Wanted, part_of
 
 #: Words that a subset takes.
 COUNT = 2 * ROUNDS + 1
@@ -94,22 +93,20 @@ class Subset:
         return last[1]
 
 
-class PointsReader:
+class PointsReader(PartReader):
     """Subsets of the points of one field. Reads like any other field of fixed shape.
 
     Args:
-        source: the field.
-        first: the field that tells how many points there are.
-        describe: a sample in words, by its number.
+        places: where the whole samples lie.
+        first: the same of the field that tells how many points there are.
+        describe: gives a sample in words, by its number.
     """
 
-    def __init__(self, source: SampleRows, first: SampleRows, subset: Subset, describe: Callable[[int], str]) -> None:
-        self._source = source
+    def __init__(self, places: Places, first: Places, subset: Subset, describe: Callable[[int], str]) -> None:
+        super().__init__(part_of(places.field, (subset.count, *places.field.shape[1:])), places)
         self._first = first
         self._subset = subset
         self._describe = describe
-        self.field = part_of(source.field, (subset.count, *source.field.shape[1:]))
-        self._shape = tuple(n or 0 for n in self.field.shape)
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
         """Return the places of samples, and their visits and lengths, (n, m + 2).
@@ -117,28 +114,16 @@ class PointsReader:
         Raises:
             UsageError: a cloud is empty, or a field has not as many rows as the others.
         """
-        located = self._source.locate(numbers)
+        located = super().locate(numbers)
         lengths = located[:, SHAPE]
         self._check(numbers, lengths, self._first.locate(numbers)[:, SHAPE])
         assert visits is not None, "points are drawn by their visits"
-        return np.concatenate([located, visits.view(np.int64)[:, None], lengths[:, None]], axis=1)
+        return np.column_stack([located, visits.view(np.int64), lengths])
 
-    def spans(self, located: Numbers) -> Numbers:
-        """Return the address and size of the samples, (n, 2): their points are chosen from all over them."""
-        last = located[:, -1] - 1
-        return self._source.spans(located[:, :-2], np.zeros_like(last), last)
-
-    def read(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
-        """Return the points, (n, count, ...), in random order, in new memory or in what `allocate` gives.
-
-        Raises:
-            DamagedError: a frame cannot be decoded.
-        """
-        rows = self._subset.rows(located[:, -2:])
-        row_bytes = self.field.fixed_bytes // self._subset.count
-        wanted = Wanted(rows, np.zeros(len(located), np.int64), row_bytes)
-        flat = self._source.read(located[:, :-2], wanted, allocate)
-        return flat.view(-1).view(TORCH_DTYPES[self.field.dtype]).view(len(located), *self._shape)
+    def _wanted(self, located: Numbers) -> Wanted:
+        """Return the points, in random order."""
+        rows = self._subset.rows(located[:, self._own : self._own + 2])
+        return Wanted(rows, np.zeros(len(located), np.int64), self.field.fixed_bytes // self._subset.count)
 
     def _check(self, numbers: Numbers, lengths: Numbers, first: Numbers) -> None:
         name = self.field.name

@@ -16,10 +16,10 @@ from typing import TypeVar
 
 import numpy as np
 
+from packer.format.column import Numbers
 from packer.format.shard import Shard
 from packer.format.sizes import PAGE_SIZE
-from readers.arrays import Numbers
-from readers.shard_map import Memory
+from readers.gather import Memory
 
 try:
     import resource

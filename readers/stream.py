@@ -22,15 +22,14 @@ import torch
 
 from packer.codecs import compiled
 from packer.errors import UsageError
+from packer.format.column import Numbers
 from packer.format.schema import Field
-from readers.arrays import Numbers
 from readers.batch import Ragged, share_offsets
 from readers.dataset import PackedDataset
 from readers.draws import Visits
-from readers.extras import NameReader, NumberReader
-from readers.fields import FieldReader, FixedCoded, FixedRaw, Varied, as_images, locate_all
+from readers.fields import FieldReader, FixedRaw, KnownReader, NameReader, WholeReader, as_images
 from readers.gather import LARGE_BYTES, Pool, own_parts
-from readers.items import Items
+from readers.indexing import Items
 from readers.mix import Mix, MixedItems
 from readers.readahead import Warmth
 
@@ -98,14 +97,14 @@ class Stream:
         at_once = 1 if alone else self._at_once(fields, batch_size)
         located_runs = runs(fields, self.dataset.items, numbers, batch_size, at_once, visits)
         told = advisor.ahead(_up_to_failure(located_runs, failures), partial(_spans, fields), self.warmth)
-        read = self._reader(by_name, is_ragged=any(reader.field.is_ragged for reader in fields))
+        read = self._reader(by_name, is_ragged=any(reader.is_ragged for reader in fields))
         return self._ahead(read, told, failures) if self.threads else self._inline(read, told, failures)
 
     def _at_once(self, fields: Sequence[FieldReader], batch_size: int) -> int:
         """Return how many batches a run has; in the mean, if samples differ in size."""
         if isinstance(self.dataset, PackedDataset):
             return batches_at_once(fields, batch_size)
-        if any(reader.field.is_ragged for reader in fields):
+        if any(reader.is_ragged for reader in fields):
             return 1
         return min(batches_at_once(list(each.readers.values()), batch_size) for each in self.dataset.datasets)
 
@@ -195,7 +194,7 @@ def _values(reader: FieldReader, pool: Pool) -> Callable[[Numbers], Any]:
     """Return what reads samples by their places; into memory of the pool if it pays."""
     field, read = reader.field, reader.read
     # Few samples go into memory that the system's allocator finds again by itself.
-    few = 0 if pool.pinned or field.is_ragged else -(-LARGE_BYTES // max(field.fixed_bytes, 1))
+    few = 0 if pool.pinned or reader.is_ragged else -(-LARGE_BYTES // max(int(reader.sample_bytes), 1))
 
     def values(places: Numbers) -> Any:
         return as_images(field, read(places, pool.allocate if len(places) >= few else None))
@@ -226,7 +225,7 @@ def runs(
 ) -> Iterator[Run]:
     """Batches of items `numbers` (n,), so many `at_once` in a run, or so many bytes where samples differ in size."""
     for group in groups(readers, items, numbers, batch_size, batch_size, GROUP_SAMPLES, visits):
-        by_bytes = at_once > 1 and any(isinstance(reader, Varied) for reader in readers)
+        by_bytes = at_once > 1 and any(isinstance(reader, WholeReader) and reader.is_ragged for reader in readers)
         edges = _edges_by_bytes(readers, group) if by_bytes else even_edges(len(group.sizes), at_once)
         # All of a group at once, not each between two copies, which leave nothing else in the processor's cache.
         yield from cut(group, edges)
@@ -254,7 +253,8 @@ def groups(
     while start < len(numbers):
         end = start + -(-group // batch_size) * batch_size
         samples, anchors = items.of(numbers[start:end])
-        places = locate_all(readers, samples, None if visits is None else visits[start:end], anchors)
+        own = None if visits is None else visits[start:end]
+        places = [reader.locate(samples, own, anchors) for reader in readers]
         yield Run(places, _sizes(min(end, len(numbers)) - start, batch_size))
         start, group = end, min(growth * group, most)
 
@@ -286,19 +286,19 @@ def _edges_by_bytes(readers: Sequence[FieldReader], group: Run) -> list[int]:
     """
     nbytes = np.zeros(sum(group.sizes), np.int64)
     for reader, places in zip(readers, group.places, strict=True):
-        nbytes += reader.raw_bytes(places) if isinstance(reader, Varied) else reader.field.fixed_bytes
+        nbytes += reader.raw_bytes(places) if isinstance(reader, WholeReader) else int(reader.sample_bytes)
     before = np.cumsum(nbytes)[np.cumsum(group.sizes) - 1][:-1]
     return [0, *(np.flatnonzero(np.diff(before // CODED_RUN_BYTES, prepend=0)) + 1).tolist(), len(group.sizes)]
 
 
 def batches_at_once(readers: Sequence[FieldReader], batch_size: int) -> int:
     """Batches of a run; in the mean, where samples differ in size."""
-    readers = [reader for reader in readers if not isinstance(reader, NameReader | NumberReader)]
-    whole = all(isinstance(reader, (FixedRaw, FixedCoded, Varied)) for reader in readers)
-    if not whole and any(reader.field.is_ragged for reader in readers):
+    readers = [reader for reader in readers if not isinstance(reader, NameReader | KnownReader)]
+    whole = all(isinstance(reader, FixedRaw | WholeReader) for reader in readers)
+    if not whole and any(reader.is_ragged for reader in readers):
         return 1
-    sample = sum(map(_sample_bytes, readers))
-    by_machine = whole and machine_decodes((reader.field, _sample_bytes(reader)) for reader in readers)
+    sample = sum(reader.sample_bytes for reader in readers)
+    by_machine = whole and machine_decodes((reader.field, reader.sample_bytes) for reader in readers)
     limit = CODED_RUN_BYTES if by_machine else bytes_at_once(sample)
     return int(max(1, limit // max(batch_size * sample, 1)))
 
@@ -327,11 +327,6 @@ def _by_machine(field: Field) -> bool:
     """Whether all frames of a run are decoded by one call: those of samples that have frames of their own."""
     own = field.frame.samples == 1 or (field.frame.rows is not None and not field.is_ragged)
     return own and compiled.number_of(field.codec) is not None
-
-
-def _sample_bytes(reader: FieldReader) -> float:
-    """Raw bytes of a sample; the mean where they differ."""
-    return reader.sample_bytes() if isinstance(reader, (FixedCoded, Varied)) else reader.field.fixed_bytes
 
 
 def split(values: Any, sizes: list[int]) -> Sequence[Any]:

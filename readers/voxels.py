@@ -23,13 +23,12 @@ from numpy.typing import NDArray
 
 from packer.codecs.compiled import machine_code
 from packer.errors import UsageError
-from packer.format.column import SHAPE
+from packer.format.column import SHAPE, Numbers
 from packer.format.schema import Field
-from readers.arrays import TORCH_DTYPES, Allocate, Numbers
 from readers.batch import Ragged
 from readers.draws import MIX, MIX_AGAIN, STEP, VOXELS, Draws, Visits, Words
-from readers.fields import Varied
-from readers.gather import fresh, take_rows
+from readers.fields import FieldReader, WholeReader
+from readers.gather import Allocate, fresh, take_rows
 
 #: Cells further than this from the origin have no number that fits the loop.
 _FURTHEST = 2.0**62
@@ -92,12 +91,12 @@ class Chosen(NamedTuple):
     Attributes:
         rows: which of all rows of the batch they are, (m,).
         offsets: where those of each sample begin, (B + 1,).
-        coordinates: what the field of coordinates holds of them, as bytes, (m, bytes of a row).
+        whole: the field of coordinates of the batch.
     """
 
     rows: Numbers
     offsets: Numbers
-    coordinates: torch.Tensor
+    whole: Ragged
 
 
 class Voxels:
@@ -105,10 +104,10 @@ class Voxels:
 
     Args:
         whole: reads that field.
-        describe: a sample in words, by its number.
+        describe: gives a sample in words, by its number.
     """
 
-    def __init__(self, sample: VoxelSample, whole: Varied, describe: Callable[[int], str]) -> None:
+    def __init__(self, sample: VoxelSample, whole: WholeReader, describe: Callable[[int], str]) -> None:
         self.name = whole.field.name
         self._sample = sample
         self._whole = whole
@@ -118,66 +117,70 @@ class Voxels:
         self._draws = Draws(0, VOXELS, 1)
         self._last = threading.local()
 
-    def locate(self, numbers: Numbers, visits: Visits | None) -> Numbers:
-        """Return the places of samples in the field of coordinates, and their visits and numbers, (n, m)."""
-        drawn = np.zeros(len(numbers), np.int64) if visits is None else visits.view(np.int64)
-        return np.concatenate([self._whole.locate(numbers), drawn[:, None], numbers[:, None]], axis=1)
-
-    def chosen(self, located: Numbers) -> Chosen:
-        """Return the points of a batch whose samples are `located`.
+    def chosen(self, visits: Visits, numbers: Numbers) -> Chosen:
+        """Return the points of a batch of samples (n,) at some visits (n,).
 
         Raises:
             UsageError: a point lies in no voxel.
             DamagedError: a frame cannot be decoded.
         """
         # All fields of a batch ask for the same, one after another in one thread.
-        key = located.tobytes()
+        key = visits.tobytes() + numbers.tobytes()
         if getattr(self._last, "key", None) != key:
-            self._last.chosen = self._choose(located)
+            self._last.chosen = self._choose(visits, numbers)
             self._last.key = key
         chosen: Chosen = self._last.chosen
         return chosen
 
-    def _choose(self, located: Numbers) -> Chosen:
-        whole = self._whole.read(located)
+    def _choose(self, visits: Visits, numbers: Numbers) -> Chosen:
+        whole = self._whole.read(self._whole.locate(numbers))
         assert isinstance(whole, Ragged), "the field of coordinates is ragged in its first axis"
         coordinates, before = whole.values.numpy(), whole.offsets.numpy()
-        random = self._sample.choose == "random"
-        words = self._draws.words(located[:, -2].view(np.uint64))[:, 0] if random else np.zeros(len(located), np.uint64)
+        words = np.ascontiguousarray(self._draws.words(visits)[:, 0])
         rows, offsets = np.empty(len(coordinates), np.int64), np.zeros(len(before), np.int64)
-        points = np.ascontiguousarray(coordinates, self._dtype)
-        wrong = self._loop(points, before, float(self._sample.size), np.ascontiguousarray(words), random, rows, offsets)
+        # Of more than twice as many slots as a sample has points, a power of two.
+        table = np.full(2 << int(np.diff(before).max(initial=0)).bit_length(), -1)
+        wrong = self._loop(
+            np.ascontiguousarray(coordinates, self._dtype),
+            before,
+            float(self._sample.size),
+            words,
+            self._sample.choose == "random",
+            table,
+            rows,
+            offsets,
+        )
         if wrong >= 0:
             item = int(before.searchsorted(wrong, "right")) - 1
             raise UsageError(
-                f"{self._describe(int(located[item, -1]))}: field {self.name!r}, point {wrong - int(before[item])}: "
+                f"{self._describe(int(numbers[item]))}: field {self.name!r}, point {wrong - int(before[item])}: "
                 f"{coordinates[wrong, :3].tolist()} lies in no voxel of size {self._sample.size}: NaN, infinite or too "
                 "far away; leave the sample out, by torch.utils.data.Subset or Loader's sampler, or mend the file"
             )
-        rows = rows[: offsets[-1]]
-        return Chosen(rows, offsets, taken(whole.values, rows))
+        return Chosen(rows[: offsets[-1]], offsets, whole)
 
 
-class VoxelReader:
+class VoxelReader(FieldReader):
     """The chosen points of one field. Reads like any other field that is ragged in its first axis.
 
     Args:
         whole: reads the field.
     """
 
-    def __init__(self, whole: Varied, voxels: Voxels) -> None:
-        self.field = whole.field
+    def __init__(self, whole: WholeReader, voxels: Voxels) -> None:
+        super().__init__(whole.field)
         self._whole = whole
         self._voxels = voxels
         self._own = SHAPE + len(self.field.shape)
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
-        """Return the places of samples, and after them what `Voxels.locate` gives, (n, m)."""
-        return np.concatenate([self._whole.locate(numbers), self._voxels.locate(numbers, visits)], axis=1)
+        """Return the places of samples, and their visits and numbers, (n, m + 2)."""
+        drawn = np.zeros_like(numbers) if visits is None else visits.view(np.int64)
+        return np.column_stack([self._whole.locate(numbers), drawn, numbers])
 
     def spans(self, located: Numbers) -> Numbers:
-        """Return address and size of the bytes of the samples, (n, 2): all of them are read."""
-        return self._whole.spans(located[:, : self._own])
+        """Return the address and size of the bytes of the samples, (n, 2): all of them are read."""
+        return self._whole.spans(located)
 
     def read(self, located: Numbers, allocate: Allocate | None = None) -> Ragged:
         """Return the points, in new memory or in what `allocate` gives.
@@ -186,25 +189,16 @@ class VoxelReader:
             UsageError: a point lies in no voxel.
             DamagedError: a frame cannot be decoded.
         """
-        chosen = self._voxels.chosen(located[:, self._own :])
-        if self.field.name == self._voxels.name:
-            flat = (allocate or fresh)(chosen.coordinates.numel())
-            flat.numpy()[...] = chosen.coordinates.numpy().reshape(-1)  # torch's threads wait for a busy processor
-        else:
-            whole = self._whole.read(located[:, : self._own])
-            assert isinstance(whole, Ragged), "fields of one element are ragged in their first axis"
-            flat = taken(whole.values, chosen.rows, allocate).view(-1)
-        shape = (len(chosen.rows), *(n or 0 for n in self.field.shape[1:]))
-        return Ragged(flat.view(TORCH_DTYPES[self.field.dtype]).view(shape), torch.from_numpy(chosen.offsets.copy()))
-
-
-def taken(values: torch.Tensor, rows: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
-    """Return rows (m,) of `values` (n, ...) as bytes, (m, bytes of a row); in what `allocate` gives, if anything."""
-    width = values.itemsize * math.prod(values.shape[1:])
-    out = (allocate or fresh)(len(rows) * width).view(len(rows), width)
-    if out.numel():
-        take_rows(values.view(-1).view(torch.uint8), rows, out)
-    return out
+        visits, numbers = np.ascontiguousarray(located[:, self._own : self._own + 2].T)
+        chosen = self._voxels.chosen(visits.view(np.uint64), numbers)
+        whole = chosen.whole if self.field.name == self._voxels.name else self._whole.read(located)
+        assert isinstance(whole, Ragged), "fields of one element are ragged in their first axis"
+        count, row = len(chosen.rows), self.field.fixed_bytes
+        flat = (allocate or fresh)(count * row)
+        if len(flat):
+            take_rows(whole.values.view(-1).view(torch.uint8), chosen.rows, flat.view(count, row))
+        values = flat.view(self._dtype).view(count, *self._shape[1:])
+        return Ragged(values, torch.from_numpy(chosen.offsets.copy()))
 
 
 @cache
@@ -214,7 +208,7 @@ def _loop(dtype: str) -> Any:
 
     points = types.Array(getattr(types, dtype), 2, "C")
     numbers, words = types.Array(types.int64, 1, "C"), types.Array(types.uint64, 1, "C")
-    signature = types.int64(points, numbers, types.float64, words, types.boolean, numbers, numbers)
+    signature = types.int64(points, numbers, types.float64, words, types.boolean, numbers, numbers, numbers)
     return machine_code(signature)(_choose)
 
 
@@ -224,6 +218,7 @@ def _choose(
     size: float,
     words: Words,
     random: bool,
+    table: Numbers,
     rows: Numbers,
     offsets: Numbers,
 ) -> int:
@@ -235,55 +230,44 @@ def _choose(
         size: edge of a voxel.
         words: a random word a sample, (B,), from which a stream of them begins.
         random: whether any point of a voxel is taken, else the first.
+        table: of hashes: the number of the voxel in each slot, -1 at first; a slot that is taken sends on to the next.
         rows: gets the number of the chosen points, from 0 on, (n,).
         offsets: gets where those of each sample begin, (B + 1,), zeros at first.
 
     Returns:
         -1, or the number of a point that lies in no voxel.
     """
-    longest = 0
+    cells = np.empty((len(table), 3), np.int64)
+    counts = np.empty(len(table), np.int64)
+    found = 0
     for item in range(len(before) - 1):
-        longest = max(longest, before[item + 1] - before[item])
-    slots = 1
-    while slots < 2 * longest:
-        slots *= 2
-    # Number of the voxel in each slot, -1 if there is none; a slot that is taken sends on to the next one.
-    table = np.empty(slots, np.int64)
-    cells = np.empty((longest, 3), np.int64)
-    counts = np.empty(longest, np.int64)
-    for item in range(len(before) - 1):
-        start, end, first = before[item], before[item + 1], offsets[item]
-        slots = 1
-        while slots < 2 * (end - start):
-            slots *= 2
-        table[:slots] = -1
-        found = 0
-        for row in range(start, end):
+        first = found
+        for row in range(before[item], before[item + 1]):
             x, y, z = np.floor(points[row, 0] / size), np.floor(points[row, 1] / size), np.floor(points[row, 2] / size)
             if not (abs(x) < _FURTHEST and abs(y) < _FURTHEST and abs(z) < _FURTHEST):
                 return row  # also if one is NaN
             i, j, k = np.int64(x), np.int64(y), np.int64(z)
             mixed = (np.uint64(i) * STEP + np.uint64(j)) * MIX + np.uint64(k)
             mixed = (mixed ^ (mixed >> np.uint64(32))) * MIX_AGAIN
-            slot = np.int64(mixed >> np.uint64(32)) & (slots - 1)
+            slot = np.int64(mixed >> np.uint64(32)) & (len(table) - 1)
             voxel = table[slot]
-            while voxel >= 0 and not (cells[voxel, 0] == i and cells[voxel, 1] == j and cells[voxel, 2] == k):
-                slot = (slot + 1) & (slots - 1)
+            while voxel >= first and not (cells[slot, 0] == i and cells[slot, 1] == j and cells[slot, 2] == k):
+                slot = (slot + 1) & (len(table) - 1)
                 voxel = table[slot]
-            if voxel < 0:
+            if voxel < first:  # none, or one of a sample before
                 table[slot] = found
-                cells[found, 0], cells[found, 1], cells[found, 2] = i, j, k
-                counts[found] = 1
-                rows[first + found] = row
+                cells[slot, 0], cells[slot, 1], cells[slot, 2] = i, j, k
+                counts[slot] = 1
+                rows[found] = row
                 found += 1
             elif random:
                 # The n-th point of a voxel takes the place of the one before with a chance of 1 / n.
-                counts[voxel] += 1
-                word = words[item] + np.uint64(row - start + 1) * STEP
+                counts[slot] += 1
+                word = words[item] + np.uint64(row - before[item] + 1) * STEP
                 word = (word ^ (word >> np.uint64(30))) * MIX
                 word = (word ^ (word >> np.uint64(27))) * MIX_AGAIN
                 word = word ^ (word >> np.uint64(31))
-                if ((word >> np.uint64(32)) * np.uint64(counts[voxel])) >> np.uint64(32) == np.uint64(0):
-                    rows[first + voxel] = row
-        offsets[item + 1] = first + found
+                if ((word >> np.uint64(32)) * np.uint64(counts[slot])) >> np.uint64(32) == np.uint64(0):
+                    rows[voxel] = row
+        offsets[item + 1] = found
     return -1

@@ -18,13 +18,12 @@ import torch
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
-from packer.format.column import SHAPE
+from packer.format.column import SHAPE, Numbers
 from packer.format.schema import MAX_AXIS, Field
-from readers.arrays import TORCH_DTYPES, Allocate, Numbers
 from readers.draws import Visits
-from readers.gather import fresh
-from readers.items import Anchors
-from readers.rows import SampleRows, Wanted, part_of
+from readers.fields import KnownReader, Places
+from readers.indexing import Anchors
+from readers.rows import PartReader, Wanted, part_of
 
 #: What follows the name of a field in that of its mask.
 IS_PAD = "_is_pad"
@@ -185,61 +184,36 @@ class Steps:
         return values
 
 
-class WindowReader:
+class WindowReader(PartReader):
     """Windows of one field. Reads like any other field of fixed shape.
 
     Args:
-        source: the field.
+        places: where the whole samples lie.
     """
 
-    def __init__(self, source: SampleRows, steps: Steps) -> None:
-        self._source = source
+    def __init__(self, places: Places, steps: Steps) -> None:
+        super().__init__(part_of(places.field, (len(steps.offsets), *places.field.shape[1:])), places)
         self._steps = steps
-        self.field = part_of(source.field, (len(steps.offsets), *source.field.shape[1:]))
-        self._shape = tuple(n or 0 for n in self.field.shape)
+        self._length = self.field.fixed_bytes // len(steps.offsets)
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
         """Return the places of samples, and the anchor steps, (n, m + 1)."""
         assert anchors is not None, "windows lie at anchor steps"
-        return np.concatenate([self._source.locate(numbers), anchors[:, None]], axis=1)
+        return np.column_stack([super().locate(numbers), anchors])
 
-    def spans(self, located: Numbers) -> Numbers:
-        """Return the address and size of the steps of each window and what lies between them, (n, 2)."""
-        steps = self._steps.of(located[:, -1], located[:, SHAPE])
-        return self._source.spans(located[:, :-1], steps.min(axis=1), steps.max(axis=1))
+    def _wanted(self, located: Numbers) -> Wanted:
+        steps = self._steps.of(located[:, self._own], located[:, SHAPE])
+        return Wanted(steps, np.zeros(len(located), np.int64), self._length)
 
-    def read(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
-        """Return the windows, (n, T, ...), in new memory or in what `allocate` gives.
-
-        Raises:
-            DamagedError: a frame cannot be decoded.
-        """
-        anchors, lengths = located[:, -1], located[:, SHAPE]
-        row_bytes = self.field.fixed_bytes // len(self._steps.offsets)
-        wanted = Wanted(self._steps.of(anchors, lengths), np.zeros(len(located), np.int64), row_bytes)
-        flat = self._source.read(located[:, :-1], wanted, allocate)
-        windows = flat.view(-1).view(TORCH_DTYPES[self.field.dtype]).view(len(located), *self._shape)
-        return self._steps.fill(windows, anchors, lengths)
+    def _finished(self, flat: torch.Tensor, located: Numbers) -> torch.Tensor:
+        return self._steps.fill(super()._finished(flat, located), located[:, self._own], located[:, SHAPE])
 
 
-class PadReader:
-    """Which steps of the windows of a field lie beyond the ends of their samples. Reads like a field of bool."""
+def pad_reader(places: Places, steps: Steps) -> KnownReader:
+    """Return what reads which steps of the windows of a field lie beyond the ends of their samples, (n, T) bool."""
 
-    def __init__(self, source: SampleRows, steps: Steps) -> None:
-        self._source = source
-        self._steps = steps
-        self.field = Field(name=source.field.name + IS_PAD, dtype="bool", shape=(len(steps.offsets),))
-
-    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
-        """Return the anchor steps, and the lengths of samples, (n, 2)."""
+    def beyond(numbers: Numbers, anchors: Numbers | None) -> Numbers:
         assert anchors is not None, "windows lie at anchor steps"
-        return np.stack([anchors, self._source.locate(numbers)[:, SHAPE]], axis=1)
+        return steps.beyond(anchors, places.locate(numbers)[:, SHAPE]).astype(np.int64)
 
-    def spans(self, located: Numbers) -> Numbers:
-        """Return that nothing is touched, (n, 2)."""
-        return np.zeros_like(located)
-
-    def read(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
-        """Return the mask, (n, T) bool, in new memory or in what `allocate` gives."""
-        beyond = self._steps.beyond(*located.T)
-        return (allocate or fresh)(beyond.nbytes).view(torch.bool).view(beyond.shape).copy_(torch.from_numpy(beyond))
+    return KnownReader(Field(name=places.field.name + IS_PAD, dtype="bool", shape=(len(steps.offsets),)), beyond)

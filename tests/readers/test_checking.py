@@ -24,8 +24,9 @@ from packer.format.layout import column_key, index_arrays
 from packer.format.schema import Field, FrameRule
 from packer.format.shard import Shard
 from readers import Crop, Loader, PackedDataset
-from readers.checking import CheckedReader, Checker
-from readers.shard_map import Places
+from readers.checking import CheckedReader
+from readers.fields import Places, WholeReader
+from readers.gather import Memory
 
 FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 KINDS = ["x", "label", "lr", "depth", "xyz", "picture", "caption"]
@@ -313,10 +314,12 @@ def test_no_more_frames_are_looked_at_than_there_are(monkeypatch):
     memory = np.concatenate([np.array(value, np.uint64).reshape(-1) for value in arrays.values()])
     parts = np.split(memory, np.cumsum([np.size(value) for value in arrays.values()])[:-1])
     index = dict(zip(arrays, parts, strict=True)) | {"chunks": parts[1].reshape(-1, 3)}
-    held = SimpleNamespace(starts=np.zeros(1, np.int64), array=memory.view(np.uint8), bytes=memory.view(np.uint8).data)
+    held = Memory([])
+    held.starts, held.array, held.bytes = np.zeros(1, np.int64), memory.view(np.uint8), memory.view(np.uint8).data
     places = Places(field, [ColumnIndex(field, index, np.zeros(1, np.int64), 3)], held)
-    checker = Checker(SimpleNamespace(places={"x": places}, shards=[SimpleNamespace(path="a.lmdb")]), "x", str, None)
-    checker.check(np.array([0]), np.array([[0, 0]]))
+    opened = SimpleNamespace(places={"x": places}, shards=[SimpleNamespace(path="a.lmdb")])
+    reader = CheckedReader(WholeReader(places), opened, SimpleNamespace(check=lambda _: None), str)
+    reader.read(reader.locate(np.array([0])))
     monkeypatch.setattr(Places, "frames", lambda *_: pytest.fail("frames were looked at"))
     with pytest.raises(DamagedError, match="field 'x': an index of its column is damaged"):
-        checker.check(np.array([0, 2]), np.array([[0, 0], [0, 0]]))
+        reader.read(reader.locate(np.array([0, 2])))

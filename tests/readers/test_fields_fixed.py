@@ -24,7 +24,7 @@ from packer.format.column import Finder
 from packer.format.layout import CHUNK_BYTES
 from packer.format.schema import DTYPES, Field, FrameRule
 from readers import PackedDataset, fields
-from readers.fields import FixedCoded
+from readers.fields import WholeReader
 
 CODECS = ("none", "lz4", "zstd", "bitshuffle")
 
@@ -156,7 +156,7 @@ def test_reading_everything_keeps_little(pack: Any, tmp_path: Path, monkeypatch:
     order = np.random.default_rng(0).permutation(995)
     assert ds[order]["x"][:, 3].tolist() == order.tolist()
     reader = ds.opened.readers["x"]
-    assert isinstance(reader, FixedCoded)
+    assert isinstance(reader, WholeReader)
     assert reader._cache.memory.nbytes <= 4 * 640
 
 
@@ -185,7 +185,7 @@ def test_slots_do_not_change_while_a_batch_is_read(pack: Any, tmp_path: Path) ->
     folder = pack(tmp_path / "p", [field], [[{"x": np.arange(700) // 9 + i} for i in range(40)]])
     ds = PackedDataset(folder)
     reader = ds.opened.readers["x"]
-    assert isinstance(reader, FixedCoded)
+    assert isinstance(reader, WholeReader)
     began, go_on = threading.Event(), threading.Event()
     decode = reader._codec.decode_frames
 

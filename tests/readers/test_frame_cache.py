@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from readers.fields import FrameCache, distinct
+from readers.fields import FrameCache
 
 #: Frames of 1 to 13 bytes, by their numbers.
 batches = st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=20), max_size=20)
@@ -13,7 +13,7 @@ batches = st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=20), max_si
 
 def fill(cache, frames, failing=(), size=lambda frame: frame + 1):
     """Fills in frames, each of bytes with its number; returns the bytes of each, and what was decoded."""
-    addresses, _, inverse = distinct(np.array(frames, np.int64))
+    addresses, inverse = np.unique(np.array(frames, np.int64), return_inverse=True)
     sizes = np.array([size(frame) for frame in addresses.tolist()], np.int64)
     decoded = []
 
@@ -36,16 +36,6 @@ def fill(cache, frames, failing=(), size=lambda frame: frame + 1):
 
 def whole(frames, size=lambda frame: frame + 1):
     return [[frame] * size(frame) for frame in frames]
-
-
-@given(frames=st.lists(st.integers(0, 12), max_size=20))
-def test_distinct_frames(frames):
-    """Each once, in ascending order, with an item of each and the frame of each item."""
-    numbers = np.array(frames, np.int64)
-    addresses, item, inverse = distinct(numbers)
-    assert addresses.tolist() == sorted(set(frames))
-    assert numbers[item].tolist() == addresses.tolist()
-    assert addresses[inverse].tolist() == frames
 
 
 @given(asked=batches, room=st.integers(0, 80))

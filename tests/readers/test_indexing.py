@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.errors import MissingNameError, SampleIndexError
-from readers.arrays import Numbers
+from packer.format.column import Numbers
 from readers.indexing import is_single, sample_number, sample_numbers
 
 SAMPLES = 40

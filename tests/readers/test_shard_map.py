@@ -19,7 +19,7 @@ from packer.format.btree import Tree
 from packer.format.schema import Field, FrameRule
 from packer.format.shard import Shard
 from readers import PackedDataset, Ragged
-from readers.shard_map import Memory
+from readers.gather import Memory
 
 
 @pytest.fixture

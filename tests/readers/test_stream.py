@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from readers import PackedDataset
 from readers import stream as runs
 from readers.gather import Pool
+from readers.indexing import Items
 from readers.stream import Stream
 
 
@@ -42,12 +43,8 @@ def test_batches_of_any_size(dataset, samples, batch_size, threads, seed):
 def test_first_batch_comes_before_the_rest_is_located(dataset, monkeypatch):
     """Only a few batches are located for the first one, and no more than about GROUP_SAMPLES ahead of any other."""
     located = []
-    locate = runs.locate_all
-    monkeypatch.setattr(
-        runs,
-        "locate_all",
-        lambda readers, numbers, *parts: located.append(len(numbers)) or locate(readers, numbers, *parts),
-    )
+    of = Items.of
+    monkeypatch.setattr(Items, "of", lambda items, numbers: located.append(len(numbers)) or of(items, numbers))
     batches = Stream(dataset, Pool()).batches(np.arange(40_000) % 1000, 100)
     next(batches)
     assert sum(located) <= 400
@@ -62,12 +59,8 @@ def test_first_batch_comes_before_the_rest_is_located(dataset, monkeypatch):
 def test_how_many_are_located_at_once(request, monkeypatch, fixture, groups):
     """Of uncompressed fields of one shape all that may be; of others, which take longer, few at first."""
     located = []
-    locate = runs.locate_all
-    monkeypatch.setattr(
-        runs,
-        "locate_all",
-        lambda readers, numbers, *parts: located.append(len(numbers)) or locate(readers, numbers, *parts),
-    )
+    of = Items.of
+    monkeypatch.setattr(Items, "of", lambda items, numbers: located.append(len(numbers)) or of(items, numbers))
     dataset = PackedDataset(request.getfixturevalue(fixture))
     list(Stream(dataset, Pool()).batches(np.arange(len(dataset)), 2))
     assert located[: len(groups)] == groups
