@@ -1,14 +1,14 @@
-"""Makes the damaged parts of a packed dataset again: shards from the sources, names and manifest from the shards."""
+"""Repairs a packed dataset: packs damaged shards again from the sources, makes names and manifest from the shards."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -17,14 +17,22 @@ from packer.checking.rebuild import rebuild_manifest
 from packer.errors import DamagedError, DatasetError, SourceError, UnfinishedError, WriteError
 from packer.format import manifest as manifests
 from packer.format.column import Column
-from packer.format.constants import write_constants
-from packer.format.manifest import MANIFEST, REJECTED_FILE, SHARD_FOLDER, FileEntry, Manifest, ShardEntry
+from packer.format.constants import kept_digest, write_constants
+from packer.format.manifest import (
+    CONSTANTS_FILE,
+    MANIFEST,
+    REJECTED_FILE,
+    SHARD_FOLDER,
+    FileEntry,
+    Manifest,
+    ShardEntry,
+)
 from packer.format.schema import Field
 from packer.format.shard import Shard
 from packer.packing.finish import write_manifest
-from packer.packing.origin import Origin, given_by, origin_of, packed_names
+from packer.packing.origin import given_by, origin_of, packed_names
 from packer.packing.output import beside, dataset_lock
-from packer.packing.plan import ShardPlan, field_sizes, look, plan_shards
+from packer.packing.plan import field_sizes, look, plan_shards
 from packer.packing.rejected import ListEntry, RejectedList
 from packer.packing.tasks import ShardTask, report_of, write_shard
 from packer.packing.workers import run_processes
@@ -43,7 +51,7 @@ class RepairReport:
         shards: files of the shards that were packed again.
         changed: of those, the ones whose bytes differ from before, though every sample that could still be read is
             the same: another version of a codec's library.
-        left_out: lines of the list of what was left out, where it was cut back or dropped; the shards in the manifest
+        left_out: lines of the list of what was left out, if it was cut back or dropped; the shards in the manifest
             tell how many there were.
         constants: whether what is kept once for all samples was read from the sources again.
     """
@@ -64,15 +72,15 @@ def repair(
     damaged: Callable[[Sequence[ShardEntry]], None] | None = None,
     workers: int = 0,
 ) -> RepairReport:
-    """Repairs a packed dataset; nothing that is right is touched.
+    """Repair a packed dataset; nothing that is right is touched.
 
     Args:
-        source: opened with the options of the conversion; needed where a shard is damaged. Of a dataset that was
+        source: opened with the options of the conversion; needed if a shard is damaged. Of a dataset that was
             merged or appended to, the source of one of its parts, or of all in their order.
         progress: called with the samples and raw bytes packed since the last call.
         checked: called with 0 and the bytes checked since the last call, before that.
-        damaged: called once, with the shards to be packed again, where there are any.
-        workers: processes that check shards, see `verify`; where there are any, shards are packed in one too, so that
+        damaged: called once, with the shards to be packed again, if there are any.
+        workers: processes that check shards, see `verify`; if there are any, shards are packed in one too, so that
             a sample that crashes it is treated as the conversion did.
 
     Raises:
@@ -85,7 +93,7 @@ def repair(
     try:
         manifests.read(folder)
     except DatasetError as error:
-        # Where there is no dataset, no lock is made.
+        # If there is no dataset, no lock is made.
         if isinstance(error, UnfinishedError) or not (folder / SHARD_FOLDER).is_dir():
             raise
     with dataset_lock(folder):
@@ -101,77 +109,77 @@ def _repair(
     workers: int,
 ) -> RepairReport:
     """Do what `repair` does, for whoever holds the lock."""
-    shutil.rmtree(_work(folder), ignore_errors=True)  # of a repair that was killed
     rebuilt = False
     try:
         manifest = manifests.read(folder)
     except DatasetError:
-        manifest = rebuild_manifest(folder)
-        rebuilt = True
+        manifest, rebuilt = rebuild_manifest(folder), True
     for half in (folder / SHARD_FOLDER).glob("*.partial"):
         half.unlink()
     report = verify(folder, checked, workers)
+    wrong = {damage.file for damage in report.damages}
     bad = [entry for entry in manifest.shards if entry.file in report.damaged_shards]
-    if bad and source is None:
-        raise DatasetError(f"{folder}: {bad[0].file} is damaged; name the sources it was made from")
-    entries = {entry.file: entry for entry in manifest.shards}
-    changed = []
-    if source is not None and bad:
-        check_same_schema(manifest, source)
-        if damaged:
-            damaged(bad)
-        planned = _planned(folder, manifest, source, Limits() if workers else None)
-        if lacking := [entry for entry in bad if entry not in planned]:
-            raise DatasetError(f"{folder}: {lacking[0].file} is damaged too; give the sources it was made from as well")
-        for entry, packed in planned.items():
-            if entry in bad:
-                new = _pack_again(folder, manifest, entry, packed, progress, workers > 0)
+    lost_constants = isinstance(manifest.constants, FileEntry) and manifest.constants.file in wrong
+    if source is None and (bad or lost_constants):
+        file = bad[0].file if bad else CONSTANTS_FILE
+        raise DatasetError(f"{folder}: {file} is damaged; name the sources it was made from")
+    entries, changed = {entry.file: entry for entry in manifest.shards}, []
+    with _work_folder(folder) as work:
+        if source is not None and bad:
+            check_same_schema(manifest, source)
+            if damaged:
+                damaged(bad)
+            tasks = _tasks(folder, work, manifest, source, Limits() if workers else None)
+            if lacking := [entry for entry in bad if entry not in tasks]:
+                raise DatasetError(
+                    f"{folder}: {lacking[0].file} is damaged too; give the sources it was made from as well"
+                )
+            for entry in bad:
+                new = _pack_again(folder, manifest, entry, *tasks[entry], progress or no_progress, workers > 0)
                 if new.digest != entry.digest:
                     changed.append(entry.file)
                 entries[entry.file] = new
-    wrong = {damage.file for damage in report.damages}
-    names = manifest.names is not None and manifest.names.file in wrong
-    left_out = None
-    if not isinstance(manifest.left_out, msgspec.UnsetType) and manifest.left_out.file in wrong:
-        listed, left_out = _list_anew(folder, manifest)
-        manifest = msgspec.structs.replace(manifest, left_out=listed)
-    constants = False
-    if not isinstance(manifest.constants, msgspec.UnsetType):
-        if constants := manifest.constants.file in wrong:
-            _constants_anew(folder, manifest.constants, source)
-    elif source is not None and source.constants and origin_of(source) == manifest.origin:
-        # Lost together with the manifest, which was made again without them.
+        left_out = None
+        if isinstance(manifest.left_out, FileEntry) and manifest.left_out.file in wrong:
+            listed, left_out = _list_anew(folder, manifest)
+            manifest = msgspec.structs.replace(manifest, left_out=listed)
+        if source is not None and lost_constants:
+            _constants_anew(folder, work, manifest, source)
+    # They may be lost together with the manifest, which was made again without them.
+    lacks_constants = not isinstance(manifest.constants, FileEntry) and source is not None and bool(source.constants)
+    if source is not None and lacks_constants and origin_of(source) == manifest.origin:
         manifest = msgspec.structs.replace(manifest, constants=write_constants(folder, source.constants))
-        constants = True
+        lost_constants = True
+    names = manifest.names is not None and manifest.names.file in wrong
     totals = MANIFEST in wrong
-    if changed or names or totals or constants or left_out is not None:
+    if changed or names or totals or lost_constants or left_out is not None:
         _publish(folder, manifest, list(entries.values()), keeps_stats=not totals)
     return RepairReport(
-        rebuilt or totals, names, tuple(entry.file for entry in bad), tuple(changed), left_out, constants
+        rebuilt or totals, names, tuple(entry.file for entry in bad), tuple(changed), left_out, lost_constants
     )
 
 
-def _constants_anew(folder: Path, entry: FileEntry, source: Source | None) -> None:
-    """Writes what is kept once for all samples again.
-
-    Raises:
-        DatasetError: no source was given.
-        SourceError: it gives other constants.
-    """
-    if source is None:
-        raise DatasetError(f"{folder}: {entry.file} is damaged; name the sources it was made from")
-    work = _work(folder)
-    work.mkdir(exist_ok=True)
+@contextlib.contextmanager
+def _work_folder(folder: Path) -> Iterator[Path]:
+    """Return an empty folder next to the dataset, for what is made again; it goes afterwards."""
+    work = beside(folder, "repairing")
+    shutil.rmtree(work, ignore_errors=True)  # of a repair that was killed
     try:
-        if write_constants(work, source.constants).digest != entry.digest:
-            raise SourceError(f"the source gives other constants for {entry.file} than were packed")
-        (work / entry.file).replace(folder / entry.file)
+        yield work
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
+def _constants_anew(folder: Path, work: Path, manifest: Manifest, source: Source) -> None:
+    """Write what is kept once for all samples again; raise SourceError if the source gives other constants."""
+    work.mkdir(exist_ok=True)
+    if write_constants(work, source.constants).digest != kept_digest(manifest):
+        raise SourceError(f"the source gives other constants for {CONSTANTS_FILE} than were packed")
+    (work / CONSTANTS_FILE).replace(folder / CONSTANTS_FILE)
+
+
 def _list_anew(folder: Path, manifest: Manifest) -> tuple[ListEntry, int]:
-    """Cuts the list of what was left out back to what the manifest speaks of; one that is damaged goes.
+    """Cut the list of what was left out back to what the manifest speaks of; one that is damaged goes.
 
     Returns:
         what the manifest is to say of it, and its number of lines.
@@ -186,21 +194,13 @@ def _list_anew(folder: Path, manifest: Manifest) -> tuple[ListEntry, int]:
         raise WriteError(f"{folder / REJECTED_FILE}: {error.strerror}") from None
 
 
-class _Packed(NamedTuple):
-    """How a shard was packed: its plan, the samples and the origin, in the dataset it was packed for.
+def _tasks(
+    folder: Path, work: Path, manifest: Manifest, source: Source, limits: Limits | None
+) -> dict[ShardEntry, tuple[ShardTask, int]]:
+    """Return how the shards that a source is of are packed, and the number in the dataset of each one's first sample.
 
-    Attributes:
-        first: number of its first sample in this dataset.
+    They are planned as they were, for the size of the map stands in a shard's file.
     """
-
-    shard: ShardPlan
-    source: Source
-    origin: Origin
-    first: int
-
-
-def _planned(folder: Path, manifest: Manifest, source: Source, limits: Limits | None) -> dict[ShardEntry, _Packed]:
-    """Return the shards that a source is of, with their plan, for the size of the map stands in a shard's file."""
     found = {}
     for conversion, samples in given_by(folder, manifest, source):
         starts = conversion.edges()[:-1]
@@ -208,51 +208,38 @@ def _planned(folder: Path, manifest: Manifest, source: Source, limits: Limits | 
         plan = plan_shards(samples, manifest.fields, sizes, starts, conversion.origin)
         first = conversion.first
         for entry, shard in zip(conversion.shards, plan, strict=True):
-            part = samples.part(shard.start, shard.stop)
-            found[entry] = _Packed(shard, part, conversion.origin, first)
+            task = ShardTask(
+                source=samples.part(shard.start, shard.stop),
+                folder=work,
+                number=shard.number,
+                fields=manifest.fields,
+                map_size=shard.map_size,
+                origin=conversion.origin,
+                skip=entry.rejected > 0,
+            )
+            found[entry] = task, first
             first += entry.samples
     return found
 
 
-def _work(folder: Path) -> Path:
-    """Return the folder where shards are packed again."""
-    return beside(folder, "repairing")
-
-
 def _pack_again(
-    folder: Path, manifest: Manifest, entry: ShardEntry, packed: _Packed, progress: Progress | None, guarded: bool
+    folder: Path, manifest: Manifest, entry: ShardEntry, task: ShardTask, first: int, progress: Progress, guarded: bool
 ) -> ShardEntry:
-    """Packs one shard next to the dataset, checks it against what is left of the old one, and puts it in its place."""
-    work = _work(folder)
-    (work / SHARD_FOLDER).mkdir(parents=True, exist_ok=True)
-    try:
-        task = ShardTask(
-            source=packed.source,
-            folder=work,
-            number=packed.shard.number,
-            fields=manifest.fields,
-            map_size=packed.shard.map_size,
-            origin=packed.origin,
-            skip=entry.rejected > 0,
-        )
-        if guarded:
-            (report,) = run_processes([task], 1, progress or no_progress)
-        else:
-            report = write_shard(task, progress)
-        new = msgspec.structs.replace(report.entry, file=entry.file)
-        if new.samples != entry.samples:
-            raise SourceError(f"the source has {new.samples} samples for {entry.file}, {entry.samples} were packed")
-        if new.digest != entry.digest:
-            _check_names(folder, task.path, manifest, entry, packed.first)
-            _check_samples(folder / entry.file, task.path, manifest.fields, entry)
-        task.path.replace(folder / entry.file)
-        return new
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+    """Pack one shard next to the dataset, check it against what is left of the old one, and put it in its place."""
+    (task.folder / SHARD_FOLDER).mkdir(parents=True, exist_ok=True)
+    (report,) = run_processes([task], 1, progress) if guarded else [write_shard(task, progress)]
+    new = msgspec.structs.replace(report.entry, file=entry.file)
+    if new.samples != entry.samples:
+        raise SourceError(f"the source has {new.samples} samples for {entry.file}, {entry.samples} were packed")
+    if new.digest != entry.digest:
+        _check_names(folder, task.path, manifest, entry, first)
+        _check_samples(folder / entry.file, task.path, manifest.fields, entry)
+    task.path.replace(folder / entry.file)
+    return new
 
 
 def _check_names(folder: Path, new: Path, manifest: Manifest, entry: ShardEntry, first: int) -> None:
-    """Raises SourceError where the samples of a shard packed again have other names, or that cannot be told."""
+    """Raise SourceError if the samples of a shard packed again have other names, or that cannot be told."""
     if manifest.names is None:
         return
     before = packed_names(folder, manifest, entry, first)
@@ -266,7 +253,7 @@ def _check_names(folder: Path, new: Path, manifest: Manifest, entry: ShardEntry,
 
 
 def _check_samples(old: Path, new: Path, fields: Sequence[Field], entry: ShardEntry) -> None:
-    """Compares what can still be read of a shard with the one packed again, whose file is another.
+    """Compare what can still be read of a shard with the one packed again, whose file is another.
 
     Raises:
         SourceError: a sample differs, or no sample of a field is left to compare.
