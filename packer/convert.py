@@ -8,6 +8,7 @@ report = convert(my_torch_dataset, "mine.packed", codec="lz4")
 from __future__ import annotations
 
 import glob
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,13 +19,16 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import xxhash
 
-from packer.codecs.configs import parse_codec
-from packer.errors import SourceError, UsageError
+import packer
+from packer.checking.against import compare_shard
+from packer.codecs.configs import codec_name, parse_codec
+from packer.errors import DamagedError, SourceError, UsageError
 from packer.format import manifest as manifests
 from packer.format.constants import write_constants
 from packer.format.manifest import Manifest, Splits
-from packer.format.schema import FieldSpec
+from packer.format.schema import Field, FieldSpec
 from packer.packing.finish import ShardNames, finish
 from packer.packing.framing import codec_texts
 from packer.packing.output import (
@@ -36,15 +40,14 @@ from packer.packing.output import (
     State,
     check_output,
     claim_of,
-    listed,
+    source_files,
     warn_of_room,
 )
 from packer.packing.plan import Prepared, prepare
 from packer.packing.rejected import Rejected, rejected_of
 from packer.packing.remote_output import RemoteOutput
-from packer.packing.resuming import finished, state_of
-from packer.packing.splits import Rule, Samples, parsed, splits_of
-from packer.packing.tasks import ShardReport, ShardTask, write_shard
+from packer.packing.splits import Rule, Samples, parsed, split_text, splits_of
+from packer.packing.tasks import ShardReport, ShardTask, report_of, write_shard
 from packer.packing.workers import run_executor, run_processes
 from packer.remote.sources import local_input
 from packer.remote.store import is_url
@@ -53,6 +56,8 @@ from packer.sources.base import FETCHING, UPLOADING, Looking, Progress, Source, 
 from packer.sources.files import pattern_folder
 from packer.sources.opening import SourceOptions, open_sources
 from packer.sources.samples import SampleSource
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +214,7 @@ def pack(sources: Any, path: Path, options: ConvertOptions) -> tuple[Report, Sta
     if options.planned:
         options.planned(prepared)
     warn_of_room(path, prepared.plan.file_bytes)
-    files = listed(source)
+    files = source_files(source.files())
     splits = planned_splits(prepared, options, lenient=bool(rejected))
     asked = {
         ON_ERROR: options.on_error,
@@ -218,13 +223,13 @@ def pack(sources: Any, path: Path, options: ConvertOptions) -> tuple[Report, Sta
         READ_MEMORY: options.read_bytes,
         "--max-pixels": options.source.max_pixels,
     }
-    state = state_of(prepared, asked, options.shard_size, splits, files)
+    state = _state_of(prepared, asked, options.shard_size, splits, files)
     with OutputFolder(path, state, options.overwrite, options.go_on) as folder:
         if folder.is_published:
             folder.publish()
             return _published(path, files, began), state
         tasks = _tasks(prepared, options, folder.work)
-        kept = finished(tasks, None if state.tells_all else path, options.overwrite)
+        kept = _finished(tasks, None if state.tells_all else path, options.overwrite)
         if kept and options.resumed:
             options.resumed(sum(report.entry.samples for report in kept), sum(report.raw_bytes for report in kept))
         todo = [task for task in tasks if not task.path.exists()]
@@ -338,6 +343,92 @@ def check_apart(sources: Any, out: Path) -> None:
             place = pattern_folder(name) if is_pattern else Path(name)
             if place.is_dir() and out.resolve().is_relative_to(place.resolve()):
                 raise UsageError(f"{out} lies within the source {place}; name a folder outside of it")
+
+
+def _state_of(
+    prepared: Prepared,
+    asked: Mapping[str, Any],
+    shard_size: int | None,
+    splits: Splits,
+    files: list[tuple[str, int, int]],
+) -> State:
+    """Return what tells a conversion from any other.
+
+    Args:
+        asked: options that say how samples are packed, by the names of the command line. Those of sources stand in what
+            is said of the source.
+        files: path, size and time of change of every source file.
+    """
+    plan = prepared.plan
+    in_memory = {} if files else {"the number of bytes of all samples": sum(plan.raw_bytes.values())}
+    settings = {
+        "the version of packer": packer.__version__,
+        "the number of samples": plan.samples,
+        **in_memory,  # before what follows from it, such as the frames of a field
+        **asked,
+        **({"--split": xxhash.xxh3_128_hexdigest(msgspec.json.encode(splits))} if splits else {}),
+        **_field_settings(plan.fields),
+        "--shard-size": [shard.start for shard in plan.shards],
+        "the source": msgspec.to_builtins(prepared.origin),
+    }
+    return State(
+        shards=len(plan.shards),
+        # Through JSON, so that it compares equal to what is read back.
+        settings=msgspec.json.decode(msgspec.json.encode(settings)),
+        files=files,
+        shown={
+            "--shard-size": f"{shard_size or 'chosen by the size of the data'}",
+            "--split": split_text(splits, plan.samples),
+        },
+        tells_all=bool(files),
+    )
+
+
+def _field_settings(fields: Sequence[Field]) -> dict[str, Any]:
+    """Return the schema, so that what differs is named field by field."""
+    settings: dict[str, Any] = {"the list of fields": ", ".join(each.name for each in fields)}
+    for each in fields:
+        told = msgspec.to_builtins(each)
+        settings[f"the codec of {each.name}"] = codec_name(each.codec)
+        settings |= {f"the {what} of {each.name}": value for what, value in told.items() if what != "codec"}
+        settings[f"the settings of the codec of {each.name}"] = told["codec"]
+    return settings
+
+
+def _finished(tasks: Sequence[ShardTask], compared: Path | None, overwrite: bool) -> list[ShardReport]:
+    """Return the reports of the shards that are done. What is damaged, or holds other samples, is removed.
+
+    Args:
+        compared: the dataset, if its samples are in memory: no note of files tells whether they are the same, so that
+            they are compared. None if they are not.
+        overwrite: whether shards of other samples may be dropped.
+
+    Raises:
+        UsageError: a shard holds other samples, and nothing may be overwritten.
+    """
+    reports = []
+    for task in tasks:
+        if not task.path.exists():
+            continue
+        try:
+            report = report_of(task.path, task.fields)
+            differences = (
+                compare_shard(task.folder, task.fields, report.entry, task.source, task.first) if compared else []
+            )
+        except DamagedError as error:
+            _log.warning("%s; it is packed again", error)
+            task.path.unlink()
+            continue
+        if not differences:
+            reports.append(report)
+        elif overwrite:
+            task.path.unlink()
+        else:
+            raise UsageError(
+                f"{compared} holds an unfinished conversion of other samples: {differences[0]}; "
+                "give the same samples to go on with it, or overwrite=True to begin anew"
+            )
+    return reports
 
 
 def _tasks(prepared: Prepared, options: ConvertOptions, work: Path) -> list[ShardTask]:

@@ -35,7 +35,7 @@ Moments = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]
 
 
 def statistics(dataset: str | os.PathLike[str], progress: Progress | None = None) -> dict[str, FieldStats]:
-    """Statistics of every field of numbers, from one pass over the dataset; text and complex numbers have none.
+    """Return the statistics of every field of numbers, from one pass; text and complex numbers have none.
 
     Counts and extremes are exact; mean and standard deviation are as good as float64 has them.
 
@@ -57,29 +57,26 @@ def statistics(dataset: str | os.PathLike[str], progress: Progress | None = None
 
 
 def save(dataset: str | os.PathLike[str], stats: dict[str, FieldStats]) -> None:
-    """Keeps statistics in the manifest, in one rename.
+    """Keep statistics in the manifest, in one rename.
 
     Raises:
         UsageError: they are not those of the dataset as it is now, or something else is changing it.
         WriteError: the folder cannot be written.
     """
     folder = Path(dataset)
-    manifests.read(folder)  # where there is no dataset, no lock is made
+    manifests.read(folder)  # if there is no dataset, no lock is made
     with dataset_lock(folder):
-        _save(folder, manifests.read(folder), stats)
-
-
-def _save(folder: Path, manifest: Manifest, stats: dict[str, FieldStats]) -> None:
-    try:
-        # By the constructor, which compares them with the sizes of the columns.
-        kept = Manifest(**{**{n: getattr(manifest, n) for n in manifest.__struct_fields__}, "stats": stats})
-    except ValueError as error:
-        raise UsageError(f"{folder}: the dataset has changed since its statistics were taken: {error}") from None
-    manifests.write(folder, kept)
+        manifest = manifests.read(folder)
+        try:
+            # By the constructor, which compares them with the sizes of the columns.
+            kept = Manifest(**{**{n: getattr(manifest, n) for n in manifest.__struct_fields__}, "stats": stats})
+        except ValueError as error:
+            raise UsageError(f"{folder}: the dataset has changed since its statistics were taken: {error}") from None
+        manifests.write(folder, kept)
 
 
 def kept_statistics(manifest: Manifest) -> dict[str, FieldStats] | None:
-    """Return the statistics that a manifest keeps; None where it keeps none."""
+    """Return the statistics that a manifest keeps; None if it keeps none."""
     return None if isinstance(manifest.stats, msgspec.UnsetType) else manifest.stats
 
 
@@ -105,7 +102,7 @@ class _FieldMoments:
         self._high: list[int | float] = [-math.inf] * self._channels
 
     def add(self, values: NDArray[Any] | list[NDArray[Any]]) -> None:
-        """Takes in samples as a block holds them."""
+        """Take in samples as a block holds them."""
         parts = [values] if isinstance(values, np.ndarray) else values
         if not parts:
             return
@@ -118,7 +115,7 @@ class _FieldMoments:
             self._add_piece(np.ascontiguousarray(rows[start : start + step].T))
 
     def _add_piece(self, values: NDArray[Any]) -> None:
-        """Takes in `values`, (channels, n)."""
+        """Take in `values`, (channels, n)."""
         x = values.astype(np.float64)
         count = np.full(len(x), x.shape[1])
         low, high = values, values

@@ -28,7 +28,6 @@ from packer.errors import SourceError, UsageError, WriteError
 from packer.format.manifest import CONSTANTS_FILE, MANIFEST, NAMES_FILE, REJECTED_FILE, SHARD_FOLDER, UNFINISHED
 from packer.format.sync import sync_folder, write_synced
 from packer.remote.store import refuse_url
-from packer.sources.base import Source
 
 _log = logging.getLogger(__name__)
 
@@ -339,11 +338,18 @@ def claim_of(work: Path) -> str:
 
 
 def source_files(paths: list[str]) -> list[tuple[str, int, int]]:
-    """Return the path, size and time of change of each file, for `State`."""
+    """Return the path, size and time of change of each file of a source, for `State`.
+
+    Raises:
+        SourceError: a file is gone, or cannot be looked at.
+    """
     out = []
     folders: dict[str, str] = {}
     for path in paths:  # without a Path, and folder by folder: there may be millions
-        found = os.stat(path)  # noqa: PTH116
+        try:
+            found = os.stat(path)  # noqa: PTH116
+        except OSError as error:
+            raise SourceError(f"cannot be read: {error.strerror}", path) from None
         cut = path.rfind("/") + 1
         folder, name = path[:cut], path[cut:]
         if folder not in folders:
@@ -352,18 +358,6 @@ def source_files(paths: list[str]) -> list[tuple[str, int, int]]:
         shown = shown.encode(errors="backslashreplace").decode()  # JSON holds nothing but text
         out.append((shown, found.st_size, found.st_mtime_ns))
     return out
-
-
-def listed(source: Source) -> list[tuple[str, int, int]]:
-    """Return the path, size and time of change of every file of a source; none of samples in memory.
-
-    Raises:
-        SourceError: a file is gone, or cannot be looked at.
-    """
-    try:
-        return source_files(source.files())
-    except OSError as error:
-        raise SourceError(f"cannot be read: {error.strerror}", error.filename) from None
 
 
 def _no_less(limit: float | None, than: float | None) -> bool:

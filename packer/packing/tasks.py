@@ -19,7 +19,7 @@ from packer.format.shard_writer import ShardWriter
 from packer.format.sync import sync_folder, write_synced
 from packer.packing.output import claim_of
 from packer.packing.rejected import Rejected, RejectedList
-from packer.sources.base import Block, Progress, Source, count
+from packer.sources.base import Block, Progress, Source, count, no_progress
 
 #: Given the number of a sample, the context within which the block that begins with it is read.
 Step = Callable[[int], contextlib.AbstractContextManager[None]]
@@ -43,7 +43,7 @@ class ShardTask:
         skip: leave out samples that cannot be read, instead of stopping.
         first: number that the first sample has in the whole source.
         crashing: numbers of samples not to be tried, since they would end this process, and what is noted of them.
-        claim: what the folder has to be claimed for when the shard gets its name (see `state.claim_of`); empty where
+        claim: what the folder has to be claimed for when the shard gets its name (see `claim_of`); empty if
             nobody else can be at work there.
     """
 
@@ -81,18 +81,35 @@ def shard_path(folder: Path, number: int) -> Path:
     return folder / SHARD_FOLDER / f"{number:05d}.lmdb"
 
 
-def write_shard(task: ShardTask, progress: Progress | None = None, step: Step = _unwatched) -> ShardReport:
-    """Packs one shard under a temporary name, then renames it.
+def write_shard(task: ShardTask, progress: Progress = no_progress, step: Step = _unwatched) -> ShardReport:
+    """Pack one shard under a temporary name, then rename it.
 
     Raises:
         SourceError: a sample cannot be read, unless such samples are skipped.
         WriteError: the shard cannot be written.
     """
-    partial = _new_partial(task.path)
+    # A name that no other process takes: one that was given up (by a scheduler that lost sight of it) may go on for a
+    # while, and must not give the shard's name to what somebody else has half written.
+    partial = task.path.with_name(f"{task.path.name}.{secrets.token_hex(4)}.partial")
+    rejected: list[Rejected] = []
     try:
-        writer, rejected = _write(task, partial, progress, step)
+        writer = ShardWriter(
+            partial,
+            task.number,
+            task.fields,
+            map_size=task.map_size,
+            named=task.source.names is not None,
+            origin=task.origin,
+            map_limit=task.map_limit,
+        )
+        with writer:
+            noted = rejected if task.skip else None
+            for block, names in read_blocks(task.source, noted, task.crashing, step, writer.encoded):
+                before = writer.raw_bytes
+                writer.add(block, count(block), names)
+                progress(count(block), writer.raw_bytes - before)
         _check_claim(task)
-        return publish(task.path, writer, rejected)
+        return publish(task.path, writer, [msgspec.structs.replace(bad, shard=task.number) for bad in rejected])
     except BaseException:  # Ctrl-C too, which may come before the writer looks after its file
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
@@ -100,7 +117,7 @@ def write_shard(task: ShardTask, progress: Progress | None = None, step: Step = 
 
 
 def _check_claim(task: ShardTask) -> None:
-    """Raises WriteError where a conversion that was given up has gone on, and the folder is now another one's.
+    """Raise WriteError if a conversion that was given up has gone on, and the folder is now another one's.
 
     An executor may start a task after it was told to cancel it: processes fetch one more than they work at.
     """
@@ -113,43 +130,12 @@ def _check_claim(task: ShardTask) -> None:
 
 
 def remove_partials(tasks: Sequence[ShardTask]) -> None:
-    """Removes what processes that were stopped left of the shards of some tasks, all of one folder."""
+    """Remove what processes that were stopped left of the shards of some tasks, all of one folder."""
     names = {task.path.name for task in tasks}
     for partial in tasks[0].path.parent.glob("*.partial") if tasks else ():
         if partial.name.rsplit(".", 2)[0] in names:
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
-
-
-def _new_partial(path: Path) -> Path:
-    """Return a temporary name that no other process takes.
-
-    One that was given up (by a scheduler that lost sight of it) may go on for a while, and must
-    not give the shard's name to what somebody else has half written.
-    """
-    return path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
-
-
-def _write(task: ShardTask, partial: Path, progress: Progress | None, step: Step) -> tuple[ShardWriter, list[Rejected]]:
-    """Writes the samples of a shard to `partial`; returns its writer, which is done, and what was left out."""
-    rejected: list[Rejected] = []
-    writer = ShardWriter(
-        partial,
-        task.number,
-        task.fields,
-        map_size=task.map_size,
-        named=task.source.names is not None,
-        origin=task.origin,
-        map_limit=task.map_limit,
-    )
-    with writer:
-        noted = rejected if task.skip else None
-        for block, names in read_blocks(task.source, noted, task.crashing, step, writer.encoded):
-            before = writer.raw_bytes
-            writer.add(block, count(block), names)
-            if progress:
-                progress(count(block), writer.raw_bytes - before)
-    return writer, [msgspec.structs.replace(bad, shard=task.number) for bad in rejected]
 
 
 def read_blocks(
@@ -159,7 +145,7 @@ def read_blocks(
     step: Step = _unwatched,
     finish: Callable[[Block], Block] = as_it_is,
 ) -> Iterator[tuple[Block, Sequence[str] | None]]:
-    """Blocks of a source with the names of their samples.
+    """Yield the blocks of a source with the names of their samples.
 
     Args:
         rejected: bad samples are noted here and left out; None to raise at the first.
@@ -206,7 +192,7 @@ def _read_run(
 
 
 def publish(path: Path, writer: ShardWriter, rejected: Sequence[Rejected] = ()) -> ShardReport:
-    """Gives a finished shard the name `path`; what was left out of it goes to a file next to it first.
+    """Give a finished shard the name `path`; what was left out of it goes to a file next to it first.
 
     Raises:
         WriteError: that cannot be done.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from dataclasses import replace
@@ -43,19 +43,18 @@ def run_processes(
     limits = limits or Limits()
     try:
         while tasks:
-            told: dict[int, list[tuple[int, int]]] = defaultdict(list)
+            told: Counter[tuple[int, int]] = Counter()  # samples (0) and bytes (1) by number of the task
             again = []
 
-            def tell(number: int, amount: tuple[int, int], told: dict[int, list[tuple[int, int]]] = told) -> None:
-                told[number].append(amount)
+            def tell(number: int, amount: tuple[int, int], told: Counter[tuple[int, int]] = told) -> None:
+                told.update({(number, 0): amount[0], (number, 1): amount[1]})
                 progress(*amount)
 
             with contextlib.closing(run(_pack, tasks, workers, limits, tell)) as results:
                 for number, result in results:
                     if isinstance(result, Lost):
                         again.append(_without_culprit(tasks[number], result))
-                        for samples, nbytes in told[number]:
-                            progress(-samples, -nbytes)
+                        progress(-told[number, 0], -told[number, 1])
                     else:
                         yield result
             tasks = again
