@@ -23,6 +23,7 @@ from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from packer.errors import SourceError, UsageError
@@ -78,7 +79,7 @@ class Limits:
 
 @contextlib.contextmanager
 def memory_within(nbytes: int | None) -> Iterator[None]:
-    """Lets the process take no more than `nbytes` further bytes of memory within the block; more is a MemoryError.
+    """Let the process take no more than `nbytes` further bytes of memory within the block; more is a MemoryError.
 
     RLIMIT_DATA counts the memory of the process alone, and what it refuses was never taken. RLIMIT_AS would count
     files that are mapped too (the shard's map is as large as the shard); watching /proc from outside comes too
@@ -88,7 +89,7 @@ def memory_within(nbytes: int | None) -> Iterator[None]:
         yield
         return
     # Pages of data and stack; the kernel compares the first alone, so the limit is no lower than asked for.
-    held = int(_statm().split()[5]) * resource.getpagesize()
+    held = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     ceiling = held + nbytes if hard == resource.RLIM_INFINITY else min(held + nbytes, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (ceiling, hard))
@@ -96,15 +97,6 @@ def memory_within(nbytes: int | None) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
-
-
-def _statm() -> bytes:
-    """Return what the kernel says of this process's memory, in pages; without a Path, since every block asks for it."""
-    descriptor = os.open("/proc/self/statm", os.O_RDONLY)
-    try:
-        return os.read(descriptor, 256)
-    finally:
-        os.close(descriptor)
 
 
 # ---------------------------------------------------------------- the parent
@@ -129,12 +121,13 @@ class Lost:
     @property
     def error(self) -> SourceError:
         """The error of whatever was being read."""
+        seconds, nbytes = self.limits.seconds, self.limits.nbytes
         if self.kind == "crash":
             return SourceError(f"reading it crashes the process ({self.ending})")
         if self.kind == "time":
-            much, advice = f"{self.limits.seconds:g} s", "raise --read-timeout if the file is merely slow"
-            return SourceError(f"reading it takes more than {much}; {advice}")
-        nbytes = self.limits.nbytes
+            return SourceError(
+                f"reading it takes more than {seconds:g} s; raise --read-timeout if the file is merely slow"
+            )
         much = f"more than {nbytes:,} bytes of memory" if nbytes else "more memory than there is"
         return SourceError(f"reading it takes {much}; raise --read-memory if the file is merely large")
 
@@ -149,13 +142,26 @@ def each(
         limits: what a call may take, in a process of its own; None to call in this process, unguarded.
 
     Raises:
-        what else `function` raises.
+        What else `function` raises.
     """
     if limits is None:
         yield from (_called(function, item) for item in items)
         return
     for _, result in run(partial(_whole, function), items, 1, limits):
         yield result.error if isinstance(result, Lost) else result
+
+
+def _whole(function: Callable[[Item], Result], item: Item, here: Here) -> Result | SourceError:
+    """Call a function as one step."""
+    with here.step(0):
+        return _called(function, item)
+
+
+def _called(function: Callable[[Item], Result], item: Item) -> Result | SourceError:
+    try:
+        return function(item)
+    except SourceError as error:
+        return error
 
 
 def run(
@@ -175,7 +181,7 @@ def run(
 
     Raises:
         UsageError: this process may start no others.
-        what `function` raises; the others are stopped.
+        What `function` raises; the others are stopped.
     """
     waiting = deque(range(len(items)))
     running: dict[Connection, _Worker] = {}
@@ -190,15 +196,15 @@ def run(
                     running[worker.connection] = worker
                 worker.other_end.close()
                 worker.take(waiting.popleft())
-            for worker in _heard(running):
+            for worker in _heard(running, limits):
                 number, (kind, value) = worker.number, worker.receive()
+                if kind == "error":
+                    raise value
                 if kind == "told":
                     if told:
                         told(number, value)
                     continue
-                if kind == "error":
-                    raise value
-                if worker.is_alive and waiting:
+                if waiting and worker.process.is_alive():
                     worker.take(waiting.popleft())
                 else:
                     del running[worker.connection]
@@ -209,11 +215,10 @@ def run(
             worker.stop()
 
 
-def _heard(running: dict[Connection, _Worker]) -> list[_Worker]:
+def _heard(running: dict[Connection, _Worker], limits: Limits) -> list[_Worker]:
     """Return the workers that have something to say, or have died, or are late."""
-    longest = min((worker.limits.seconds or TICK for worker in running.values()), default=TICK)
     began = time.monotonic()
-    ready = wait(list(running), min(TICK, longest))
+    ready = wait(list(running), min(TICK, limits.seconds or TICK))
     seconds = time.monotonic() - began
     for worker in running.values():
         # All are asked, so that none's time is measured over more than one round.
@@ -227,32 +232,35 @@ class _Worker:
     Attributes:
         number: of the item it works at.
         is_late: whether it is at one step for longer than it may.
+
+    Raises:
+        UsageError: as `check_may_start`.
     """
 
     def __init__(self, function: Callable[[Any, Here], Any], items: Sequence[Any], limits: Limits) -> None:
-        self.limits = limits
+        check_may_start()
+        self._limits = limits
         self.connection, self.other_end = context().Pipe()
         # In memory that both share, since a message a step would cost more than a small sample.
         self._at: Any = context().RawValue("q", _NOWHERE)
-        self.process = new_process(_serve, function, items, limits, self._at, self.other_end)
+        args = (function, items, limits, self._at, self.other_end)
+        self.process: BaseProcess = context().Process(target=_serve, args=args, daemon=True)  # type: ignore[attr-defined]
         self.number = 0
-        self.is_alive, self.is_late = True, False
+        self.is_late = False
         self._seen, self._waited = _NOWHERE, 0.0
 
     def take(self, number: int) -> None:
-        """Gives it the next item; a process that has died says so when it is heard."""
+        """Give it the next item; a process that has died says so when it is heard."""
         self.number, self._seen = number, _NOWHERE
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.connection.send(number)
 
     def look(self, seconds: float) -> None:
-        """Notes whether it is late, `seconds` after the last look."""
+        """Note whether it is late, `seconds` after the last look."""
         at = self._at.value
-        if at == _NOWHERE or at != self._seen or self.limits.seconds is None:
-            self._seen, self._waited = at, 0.0
-        else:
-            self._waited += min(seconds, TICK)
-        self.is_late = self.limits.seconds is not None and self._waited >= self.limits.seconds
+        self._waited = self._waited + min(seconds, TICK) if at == self._seen != _NOWHERE else 0.0
+        self._seen = at
+        self.is_late = self._limits.seconds is not None and self._waited >= self._limits.seconds
 
     def receive(self) -> tuple[str, Any]:
         """Return what it says, or what has become of it."""
@@ -262,22 +270,49 @@ class _Worker:
                 return ("result", self._lost("memory")) if kind == "memory" else (kind, value)
         except (EOFError, ConnectionResetError):
             pass
-        self.is_alive = False
         if self.is_late:
             self.process.kill()
         self.process.join()
-        return "result", self._lost("time" if self.is_late else "crash", how_it_ended(self.process))
+        code = self.process.exitcode or 0
+        ending = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        return "result", self._lost("time" if self.is_late else "crash", ending)
 
     def _lost(self, kind: Literal["crash", "time", "memory"], ending: str = "") -> Lost:
-        at = self._at.value
-        self._at.value = _NOWHERE
-        return Lost(kind, ending, None if at == _NOWHERE else at, self.limits)
+        at, self._at.value = self._at.value, _NOWHERE
+        return Lost(kind, ending, None if at == _NOWHERE else at, self._limits)
 
     def stop(self) -> None:
-        """Ends the process, at whatever it is."""
+        """End the process, at whatever it is."""
         self.process.kill()
         self.process.join()
         self.connection.close()
+
+
+def context() -> BaseContext:
+    """Fork if it is safe to assume: samples made in Python need not be importable, and it is quick to start."""
+    return multiprocessing.get_context("fork" if sys.platform.startswith("linux") else "spawn")
+
+
+def check_may_start() -> None:
+    """Raise UsageError if this process may have no children: it is a daemon, as those of a Pool are."""
+    if multiprocessing.current_process().daemon:
+        raise UsageError(
+            "this process is a daemon, as workers of multiprocessing.Pool are, and may start no processes; "
+            "give workers=0 to read and pack in this one, or call it from a process that is no daemon"
+        )
+
+
+@contextlib.contextmanager
+def signals_held() -> Iterator[None]:
+    """Hold Ctrl-C and SIGTERM back until the end of the block; they are lost to nobody."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 # ---------------------------------------------------------------- the process
@@ -291,7 +326,7 @@ class Here:
 
     @contextlib.contextmanager
     def step(self, number: int) -> Iterator[None]:
-        """Does within the block what may take no more than the limits.
+        """Do within the block what may take no more than the limits.
 
         Raises:
             MemoryError: it took too much; which step that was is known to the parent then.
@@ -308,14 +343,14 @@ class Here:
         self._at.value = _NOWHERE
 
     def tell(self, value: Any) -> None:
-        """Tells the parent something of the item that is being worked at."""
+        """Tell the parent something of the item that is being worked at."""
         self._connection.send(("told", value))
 
 
 def _serve(
     function: Callable[[Any, Here], Any], items: Sequence[Any], limits: Limits, at: Any, connection: Connection
 ) -> None:
-    """What a process does: one item after another, until it is stopped."""
+    """Work at one item after another, until the process is stopped."""
     begin()
     here = Here(limits, at, connection)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError, EOFError):  # nobody waits for it any longer
@@ -332,84 +367,20 @@ def _serve(
             connection.send(message)
 
 
-def _whole(function: Callable[[Item], Result], item: Item, here: Here) -> Result | SourceError:
-    """A call as one step."""
-    with here.step(0):
-        return _called(function, item)
-
-
-def _called(function: Callable[[Item], Result], item: Item) -> Result | SourceError:
-    try:
-        return function(item)
-    except SourceError as error:
-        return error
-
-
-def context() -> BaseContext:
-    """Fork where it is safe to assume: samples made in Python need not be importable, and it is quick to start."""
-    method = "fork" if sys.platform.startswith("linux") else "spawn"
-    return multiprocessing.get_context(method)
-
-
-def check_may_start() -> None:
-    """Raises UsageError where this process may have no children: it is a daemon, as those of a Pool are."""
-    if multiprocessing.current_process().daemon:
-        raise UsageError(
-            "this process is a daemon, as workers of multiprocessing.Pool are, and may start no processes; "
-            "give workers=0 to read and pack in this one, or call it from a process that is no daemon"
-        )
-
-
-def new_process(target: Callable[..., None], *args: Any) -> BaseProcess:
-    """A process that runs `target`, which begins with `begin`; not started yet.
-
-    Raises:
-        UsageError: as `check_may_start`.
-    """
-    check_may_start()
-    made: BaseProcess = context().Process(target=target, args=args, daemon=True)  # type: ignore[attr-defined]
-    return made
-
-
 def begin() -> None:
-    """What a process of ours does first. It is killed when its parent is: nobody would stop it, or want its work."""
+    """Do what a process of ours does first. It is killed when its parent is: nobody would stop it, or want its work."""
     # Ctrl-C reaches the whole group; the parent alone decides what it means. SIGTERM is the parent's word to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
     if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        _keep_freed_memory()
+        libc = ctypes.CDLL(None)
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if hasattr(libc, "mallopt"):  # musl has no such call
+            # Memory that reading one sample took serves the next one: given back, it is mapped page by page again.
+            libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+            libc.mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
     parent = multiprocessing.parent_process()
     if parent is not None and os.getppid() != parent.pid:
         os._exit(1)  # it was killed before the line above
-
-
-def _keep_freed_memory() -> None:
-    """Has memory that reading one sample took serve the next one: given back, it is mapped page by page again."""
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):  # musl has no such call
-        libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
-        libc.mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
-
-
-@contextlib.contextmanager
-def signals_held() -> Iterator[None]:
-    """Holds Ctrl-C and SIGTERM back until the end of the block; they are lost to nobody."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def how_it_ended(process: BaseProcess) -> str:
-    """`SIGSEGV`, or `exit status 3`."""
-    code = process.exitcode
-    if code is not None and code < 0:
-        return signal.Signals(-code).name
-    return f"exit status {code}"
