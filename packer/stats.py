@@ -168,7 +168,7 @@ def _joined(one: Moments, other: Moments) -> Moments:
 def _blocks(folder: Path, manifest: Manifest) -> Iterator[dict[str, Any]]:
     """Yield all samples in blocks, shard by shard, so that memory does not grow with their number."""
     columns = list(enumerate(manifest.fields))
-    source = PackedSource(str(folder), manifest.shards, columns, range(manifest.samples), None, {})
+    source = PackedSource(str(folder), manifest.shards, columns, np.arange(manifest.samples), None, {})
     first = 0
     for entry in manifest.shards:
         yield from source.part(first, first + entry.samples).read()

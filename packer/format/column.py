@@ -304,6 +304,11 @@ class Column:
         step = self.field.frame.samples or 1
         return self._locator.frames(self.locate(np.arange(start // step * step, stop, step, dtype=np.int64)))
 
+    def frames_of(self, numbers: Numbers) -> Frames:
+        """Return the frames that hold some samples (n,), each once, as `frames` does."""
+        step = self.field.frame.samples or 1
+        return self._locator.frames(self.locate(np.unique(numbers // step) * step))
+
     def is_wrong(self, frames: Frames) -> NDArray[np.bool_]:
         """Return whether the bytes of each frame do not have their checksum, (m,)."""
         wrong: NDArray[np.bool_] = (

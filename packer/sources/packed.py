@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from packer.errors import DamagedError, UsageError
@@ -24,14 +25,12 @@ from packer.format.constants import kept_constants
 from packer.format.manifest import Manifest, ShardEntry, kept_splits
 from packer.format.schema import Field, FieldSpec
 from packer.format.shard import Shard
-from packer.sources.base import Block, Source
+from packer.sources.base import Block, Source, runs
 
 #: Raw bytes that a block holds at most, unless one sample is larger.
 BLOCK_BYTES = 8 * 2**20
 #: Shards open at a time; each takes two of the 1,024 files that a process may usually have open.
 MOST_OPEN = 128
-#: Items of numpy's own types are smaller.
-MOST_ITEM_BYTES = 2**31
 
 
 def open_packed(
@@ -50,7 +49,7 @@ def open_packed(
     folder = Path(dataset)
     manifest = manifests.read(folder)
     names = read_names(folder, manifest)
-    numbers: range | NDArray[np.int64] = range(manifest.samples)
+    numbers: NDArray[np.int64] = np.arange(manifest.samples)
     origin = manifest.origin
     splits = {name: manifest.split(name) for name in kept_splits(manifest)}
     if seed is not None:
@@ -59,7 +58,12 @@ def open_packed(
         splits = {name: np.sort(place[held]) for name, held in splits.items()}
         names = None if names is None else [names[number] for number in numbers.tolist()]
         origin = {"kind": origin.get("kind", "packed"), "shuffled": seed, "origin": origin}
-    source = PackedSource(str(folder), manifest.shards, _chosen(manifest, fields), numbers, names, origin)
+    held = {field.name: (position, field) for position, field in enumerate(manifest.fields)}
+    for name in fields or ():
+        if name not in held:
+            raise UsageError(f"the dataset has no field {name!r}; it has {', '.join(held)}")
+    columns = [held[name] for name in (held if fields is None else fields)]
+    source = PackedSource(str(folder), manifest.shards, columns, numbers, names, origin)
     source.splits = splits
     source.constants = kept_constants(folder, manifest)
     return source
@@ -95,7 +99,7 @@ class PackedSource(Source):
         folder: the dataset.
         shards: all its shards.
         columns: position in the dataset's schema, and the field, of every field to read.
-        numbers: numbers of the samples in the dataset.
+        numbers: numbers of the samples in the dataset, int64 (n,).
         names: their names.
         origin: where the dataset came from.
     """
@@ -107,7 +111,7 @@ class PackedSource(Source):
         folder: str,
         shards: Sequence[ShardEntry],
         columns: Sequence[tuple[int, Field]],
-        numbers: range | NDArray[np.int64],
+        numbers: NDArray[np.int64],
         names: Sequence[str] | None,
         origin: dict[str, Any],
     ) -> None:
@@ -122,10 +126,10 @@ class PackedSource(Source):
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def shapes(self, field: str) -> NDArray[np.int64] | None:
+    def shapes(self, field: str) -> NDArray[np.int64]:
         position, stored = next((p, f) for p, f in self.columns if f.name == field)
         with _Shards(self.folder, self.shards) as shards:
-            return shards.shapes(position, stored, self._numbers(0, len(self)))
+            return shards.shapes(position, stored, self.numbers)
 
     def part(self, start: int, stop: int) -> PackedSource:
         names = None if self.names is None else self.names[start:stop]
@@ -138,46 +142,18 @@ class PackedSource(Source):
             DamagedError: a frame is not what it was when it was written.
         """
         with _Shards(self.folder, self.shards) as shards:
-            for start, stop in self._runs(shards):
-                numbers = self._numbers(start, stop)
-                yield {f.name: _values(f, shards.take(position, f, numbers)) for position, f in self.columns}
+            sizes = np.zeros(len(self), np.int64)
+            for position, field in self.columns:
+                shapes = shards.shapes(position, field, self.numbers)
+                sizes += shapes.prod(axis=1, dtype=np.int64) * field.itemsize
+            for start, stop in runs(sizes, BLOCK_BYTES):
+                yield {f.name: shards.take(position, f, self.numbers[start:stop]) for position, f in self.columns}
 
     def files(self) -> list[str]:
         return [str(Path(self.folder) / entry.file) for entry in self.shards]
 
     def provenance(self) -> dict[str, Any]:
         return self.origin
-
-    def _numbers(self, start: int, stop: int) -> NDArray[np.int64]:
-        some = self.numbers[start:stop]
-        return np.arange(some.start, some.stop) if isinstance(some, range) else some
-
-    def _runs(self, shards: _Shards) -> Iterator[tuple[int, int]]:
-        """Yield samples start..stop of every block."""
-        numbers = self._numbers(0, len(self))
-        sizes = np.zeros(len(self), np.int64)
-        for position, field in self.columns:
-            sizes += shards.shapes(position, field, numbers).prod(axis=1, dtype=np.int64) * field.itemsize
-        ends = np.cumsum(sizes)
-        start = 0
-        while start < len(self):
-            before = int(ends[start - 1]) if start else 0
-            stop = max(start + 1, int(ends.searchsorted(before + BLOCK_BYTES, side="right")))
-            yield start, stop
-            start = stop
-
-
-def _values(field: Field, values: NDArray[Any] | list[NDArray[Any]]) -> Any:
-    """Return what a block holds: text as str, all else as it is."""
-    return [value.tobytes().decode() for value in values] if field.kind == "text" else values
-
-
-def _chosen(manifest: Manifest, fields: Sequence[str] | None) -> list[tuple[int, Field]]:
-    held = {field.name: (position, field) for position, field in enumerate(manifest.fields)}
-    unknown = [name for name in fields or () if name not in held]
-    if unknown:
-        raise UsageError(f"the dataset has no field {unknown[0]!r}; it has {', '.join(held)}")
-    return list(held.values()) if fields is None else [held[name] for name in fields]
 
 
 class _Shards:
@@ -189,7 +165,7 @@ class _Shards:
         self._ends = np.cumsum([entry.samples for entry in shards], dtype=np.int64)
         self._open: OrderedDict[int, tuple[Shard, dict[int, _CheckedColumn]]] = OrderedDict()
 
-    def take(self, position: int, field: Field, numbers: NDArray[np.int64]) -> NDArray[Any] | list[NDArray[Any]]:
+    def take(self, position: int, field: Field, numbers: NDArray[np.int64]) -> Any:
         """Return samples of one field as a block holds them: one array (m, *shape), or a list if the field is ragged.
 
         Args:
@@ -199,24 +175,24 @@ class _Shards:
             DamagedError: a shard cannot be read, or a frame's checksum is wrong.
         """
         if field.is_ragged:
-            ragged: list[NDArray[Any]] = [np.empty(0)] * len(numbers)
+            ragged: list[Any] = [None] * len(numbers)
             for places, column, local in self._columns(position, field, numbers):
                 for place, value in zip(places.tolist(), column.take(local), strict=True):
-                    ragged[place] = value
+                    ragged[place] = value.tobytes().decode() if field.kind == "text" else value
             return ragged
-        shape: Any = field.shape
-        fixed: NDArray[Any] = np.empty((len(numbers), *shape), str(field.dtype))
+        fixed: NDArray[Any] = np.empty((len(numbers), *(n or 0 for n in field.shape)), str(field.dtype))
         for places, column, local in self._columns(position, field, numbers):
-            fixed[places] = column.take_fixed(local)
+            fixed[places] = column.take(local)
         return fixed
 
     def shapes(self, position: int, field: Field, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the shape of each of the samples, (m, axes)."""
-        if not field.is_ragged:
-            return np.broadcast_to(np.array(field.shape, np.int64), (len(numbers), len(field.shape)))
         shapes = np.empty((len(numbers), len(field.shape)), np.int64)
+        if not field.is_ragged:
+            shapes[:] = [n or 0 for n in field.shape]
+            return shapes
         for places, column, local in self._columns(position, field, numbers):
-            shapes[places] = column.shapes(local)
+            shapes[places] = column.column.locate(local)[:, SHAPE:]
         return shapes
 
     def _columns(
@@ -225,8 +201,7 @@ class _Shards:
         """Yield for each shard concerned places within `numbers`, the column, and numbers within the shard."""
         shard_of = self._ends.searchsorted(numbers, side="right")
         order = np.argsort(shard_of, kind="stable")
-        cuts = np.flatnonzero(np.diff(shard_of[order])) + 1
-        for places in np.split(order, cuts) if len(numbers) else []:
+        for places in np.split(order, np.flatnonzero(np.diff(shard_of[order])) + 1) if len(numbers) else []:
             shard = int(shard_of[places[0]])
             first = int(self._ends[shard]) - self._entries[shard].samples
             yield places, self._column(shard, position, field), numbers[places] - first
@@ -261,74 +236,44 @@ class _CheckedColumn:
 
     def __init__(self, shard: Shard, column: Column) -> None:
         column.index.check_samples(shard.path)
-        self.index = column.index
+        self.column = column
         self._shard = shard
-        self._column = column
-        self._field = column.field
         self._good = np.zeros(column.index.frames, bool)
 
-    def take(self, local: NDArray[np.int64]) -> list[NDArray[Any]]:
-        """Return the samples of these numbers within the shard, each of its own shape."""
-        order = np.argsort(local, kind="stable")
-        sorted_ = local[order]
+    def take(self, local: NDArray[np.int64]) -> NDArray[Any] | list[NDArray[Any]]:
+        """Return the samples of these numbers within the shard, each of its own shape, or as one array (m, *shape).
+
+        Raises:
+            DamagedError: the checksum of a frame is wrong, or it cannot be decoded.
+        """
+        self._check(local)
+        field = self.column.field
+        if field.fixed_bytes and not field.is_ragged and not field.codec:
+            # Straight out of the map, by one call for all.
+            at = self.column.locate(local)[:, START]
+            rows = sliding_window_view(np.frombuffer(self._shard.bytes, np.uint8), field.fixed_bytes)[at]
+            return rows.view(field.np_dtype).reshape(len(local), *(n or 0 for n in field.shape))
         # Neighbours, and samples of one frame with those between them, are decoded together.
-        frame = sorted_ // (self._field.frame.samples or 1)
-        cuts = np.flatnonzero((np.diff(sorted_) > 1) & (np.diff(frame) > 0)) + 1
+        order = np.argsort(local, kind="stable")
+        ascending = local[order]
+        frame = ascending // (field.frame.samples or 1)
         out: list[NDArray[Any]] = [np.empty(0)] * len(local)
-        for places in np.split(order, cuts):
-            start, stop = int(local[places[0]]), int(local[places[-1]]) + 1
-            self._check(start, stop)
-            found = self._column.read(start, stop)
+        for places in np.split(order, np.flatnonzero((np.diff(ascending) > 1) & (np.diff(frame) > 0)) + 1):
+            start = int(local[places[0]])
+            found = self.column.read(start, int(local[places[-1]]) + 1)
             for place in places.tolist():
                 value = found[int(local[place]) - start]
                 out[place] = value.astype(value.dtype.newbyteorder("="), copy=False)
         return out
 
-    def take_fixed(self, local: NDArray[np.int64]) -> NDArray[Any]:
-        """Return the samples as one array, (m, *shape)."""
-        if self._field.codec or not self._field.fixed_bytes:
-            return np.stack(self.take(local))
-        for start, stop in self._frame_runs(local):
-            self._check(start, stop)
-        return self._raw_rows(local)
-
-    def _frame_runs(self, local: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-        """Yield runs of samples that lie in the same frames as those of `local`."""
-        together = self._field.frame.samples or 1
-        frames = np.unique(local // together)
-        for run in np.split(frames, np.flatnonzero(np.diff(frames) > 1) + 1):
-            yield int(run[0]) * together, min((int(run[-1]) + 1) * together, self.index.samples)
-
-    def shapes(self, local: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the shape of each of the samples, (m, axes)."""
-        return self._column.locate(local)[:, SHAPE:]
-
-    def _raw_rows(self, local: NDArray[np.int64]) -> NDArray[Any]:
-        """Return raw samples of one shape, straight out of the map."""
-        size, file = self._field.fixed_bytes, np.frombuffer(self._shard.bytes, np.uint8)
-        at = self._column.locate(local)[:, START]
-        if size < MOST_ITEM_BYTES:
-            # To numpy each sample is one opaque item, and so a gather one copy of memory a sample.
-            item = np.dtype((np.void, size))
-            out: NDArray[Any] = np.ndarray((len(file) - size + 1,), item, file.data, 0, (1,))[at]
-        else:
-            out = np.stack([file[start : start + size] for start in at.tolist()])
-        shape: Any = self._field.shape
-        return out.view(self._field.np_dtype).reshape(len(local), *shape)
-
-    def _check(self, start: int, stop: int) -> None:
-        """Compare the checksums of the frames that hold the samples start..stop.
-
-        Raises:
-            DamagedError: one is wrong.
-        """
-        frames = self._column.frames(start, stop)
+    def _check(self, local: NDArray[np.int64]) -> None:
+        frames = self.column.frames_of(local)
         todo = Frames(*(part[~self._good[frames.number]] for part in frames))
-        wrong = todo.number[self._column.is_wrong(todo)]
+        wrong = todo.number[self.column.is_wrong(todo)]
         if len(wrong):
-            a, b = self.index.sample_range(int(wrong[0]))
+            a, b = self.column.index.sample_range(int(wrong[0]))
             raise DamagedError(
-                f"{self._shard.path}: field {self._field.name!r}, samples {a} to {b - 1} of the shard: "
+                f"{self._shard.path}: field {self.column.field.name!r}, samples {a} to {b - 1} of the shard: "
                 "the checksum is wrong; run `packer verify`, then `packer repair`"
             )
         self._good[todo.number] = True
