@@ -13,6 +13,7 @@ from packer.errors import SourceError, UsageError
 from packer.format.schema import check_field_name
 from packer.sources.apart import Limits
 from packer.sources.base import Looking, OnBad, Source, not_looking, stop
+from packer.sources.derived import LabelledSource, PicturedSource
 from packer.sources.files import CLOUDS, KIND_OF, find, is_basicsr, kind_of
 from packer.sources.units import UNITS_OF, unit_of
 
@@ -128,12 +129,8 @@ def open_sources(
     else:
         source = _open_single(kind, named, options, limits, told)
     if options.images:
-        from packer.sources.pictured import PicturedSource
-
         source = PicturedSource(source, options.images)
     if options.label is not None:
-        from packer.sources.derived import LabelledSource
-
         if options.label != "folder":
             raise UsageError(f"--label {options.label}: folder is expected")
         source = LabelledSource(source, list(named.values()))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -80,7 +81,7 @@ class SampleSource(Source):
             raise SourceError("the sequence is empty; there is no sample to pack")
         found: list[Sample] = []
         errors: list[SourceError] = []
-        for i in sorted({int(i) for i in np.linspace(self._start, self._stop - 1, min(LOOK_AT, len(self)))}):
+        for i in np.unique(np.linspace(self._start, self._stop - 1, min(LOOK_AT, len(self))).astype(int)).tolist():
             try:
                 found.append(as_arrays(self._items[i], i))
             except SourceError as error:
@@ -91,14 +92,29 @@ class SampleSource(Source):
 
 
 def as_arrays(item: Any, number: int) -> Sample:
-    """Return the values of an item as arrays.
+    """Return the values of an item as arrays, native-endian and C-contiguous.
 
     Raises:
         SourceError: it is no mapping, a value cannot be an array, or a text cannot be stored.
     """
     if not isinstance(item, Mapping):
         raise SourceError(f"sample {number} is a {type(item).__name__}; a dict of field name to array is expected")
-    return {str(name): _as_array(str(name), value, number) for name, value in item.items()}
+    arrays: Sample = {}
+    for name, value in item.items():
+        what = f"sample {number}: field {str(name)!r}"
+        if isinstance(value, str):
+            try:
+                value.encode()
+            except UnicodeEncodeError as error:
+                raise no_text(what, error) from None
+            arrays[str(name)] = value
+            continue
+        try:
+            array = np.asarray(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise SourceError(f"{what} cannot be an array: {error}") from None
+        arrays[str(name)] = np.require(array, array.dtype.newbyteorder("="), "C")
+    return arrays
 
 
 def infer_fields(samples: Sequence[Sample]) -> tuple[FieldSpec, ...]:
@@ -114,6 +130,20 @@ def infer_fields(samples: Sequence[Sample]) -> tuple[FieldSpec, ...]:
         if list(sample) != list(first):
             raise SourceError(f"samples differ in their fields: {', '.join(first)} and {', '.join(sample)}")
     return tuple(_infer(name, [sample[name] for sample in samples]) for name in first)
+
+
+def _infer(name: str, values: Sequence[NDArray[Any] | str]) -> FieldSpec:
+    arrays = [value for value in values if not isinstance(value, str)]
+    if not arrays:
+        return FieldSpec(name=name, dtype="uint8", kind="text", shape=(None,))
+    if len(arrays) < len(values) or len({(a.dtype, a.ndim) for a in arrays}) > 1:
+        raise SourceError(f"field {name!r} differs in dtype or number of axes between samples; convert the values")
+    try:
+        spec = spec_of(name, arrays[0])
+    except (UsageError, ValueError) as error:
+        raise SourceError(str(error)) from None
+    lengths = [set(axis) for axis in zip(*(array.shape for array in arrays), strict=True)]
+    return msgspec.structs.replace(spec, shape=tuple(n.pop() if len(n) == 1 else None for n in lengths))
 
 
 def one_block(sample: Sample, fields: Sequence[FieldSpec], what: str) -> Block:
@@ -133,51 +163,11 @@ def one_block(sample: Sample, fields: Sequence[FieldSpec], what: str) -> Block:
         if isinstance(value, str):
             block[field.name] = [value]
             continue
-        _check_fit(value, field, what)
+        if value.dtype != np.dtype(str(field.dtype)) or not fits(value.shape, field.shape):
+            wanted = "(" + ", ".join("any" if n is None else str(n) for n in field.shape) + ")"
+            raise SourceError(
+                f"{what}: field {field.name!r} is {value.dtype} {value.shape}, {field.dtype} {wanted} is expected; "
+                "give `fields` with None for the axes that differ, or convert the values"
+            )
         block[field.name] = [value] if field.is_ragged else value[None]
     return block
-
-
-def _check_fit(value: NDArray[Any], field: FieldSpec, what: str) -> None:
-    if value.dtype != np.dtype(str(field.dtype)) or not fits(value.shape, field.shape):
-        wanted = "(" + ", ".join("any" if n is None else str(n) for n in field.shape) + ")"
-        raise SourceError(
-            f"{what}: field {field.name!r} is {value.dtype} {value.shape}, {field.dtype} {wanted} is expected; "
-            "give `fields` with None for the axes that differ, or convert the values"
-        )
-
-
-def _as_array(name: str, value: Any, number: int) -> NDArray[Any] | str:
-    if isinstance(value, str):
-        _check_text(name, value, number)
-        return value
-    try:
-        array = np.asarray(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise SourceError(f"sample {number}: field {name!r} cannot be an array: {error}") from None
-    if array.dtype.isnative and array.flags.c_contiguous:
-        return array  # nearly all are, and this takes half the time of what follows
-    return np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="), copy=False)).reshape(array.shape)
-
-
-def _check_text(name: str, text: str, number: int) -> None:
-    if text.isascii():
-        return
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise no_text(f"sample {number}: field {name!r}", error) from None
-
-
-def _infer(name: str, values: Sequence[NDArray[Any] | str]) -> FieldSpec:
-    if all(isinstance(value, str) for value in values):
-        return FieldSpec(name=name, dtype="uint8", kind="text", shape=(None,))
-    arrays = [value for value in values if not isinstance(value, str)]
-    if len(arrays) < len(values) or len({(a.dtype, a.ndim) for a in arrays}) > 1:
-        raise SourceError(f"field {name!r} differs in dtype or number of axes between samples; convert the values")
-    try:
-        spec = spec_of(name, arrays[0])
-    except (UsageError, ValueError) as error:
-        raise SourceError(str(error)) from None
-    shape = tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*(a.shape for a in arrays), strict=True))
-    return FieldSpec(name=name, dtype=spec.dtype, shape=shape)

@@ -6,6 +6,7 @@ import pickle
 import shutil
 
 import h5py
+import msgspec
 import numpy as np
 import pytest
 from opened_sources import source_of
@@ -134,7 +135,7 @@ def test_classes_stay_with_the_samples(tmp_path, animals):
     assert whole.classes == held
     (tmp_path / "h" / "manifest.json").unlink()
     repair(tmp_path / "h")
-    assert manifests.read(tmp_path / "h") == whole
+    assert manifests.read(tmp_path / "h") == msgspec.structs.replace(whole, planned_bytes=None)
     assert len(PackedDataset(tmp_path / "h")) == 10
 
 
