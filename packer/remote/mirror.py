@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -122,7 +121,7 @@ class Mirror:
         return mirror
 
     def manifest(self) -> Manifest:
-        """Return the manifest of this very version, also where the one behind the URL has been replaced.
+        """Return the manifest of this very version, even if the one behind the URL has been replaced.
 
         Raises:
             DatasetError: it is no longer in the cache, and there is another one behind the URL.
@@ -133,6 +132,19 @@ class Mirror:
                 raise DatasetError(f"{self.url}: the dataset was replaced since it was opened; open it anew")
             self._keep(data)
         return manifests.read(self.folder)
+
+    def _keep(self, data: bytes) -> None:
+        """Put the manifest into the folder; many processes may do so at once, with the same bytes."""
+        path = self.folder / MANIFEST
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with filelock.FileLock(path.with_name(f".{MANIFEST}{LOCK}")):
+                if path.exists():
+                    os.utime(path)
+                else:
+                    write_synced(path, data)
+        except OSError as error:
+            raise DatasetError(f"{path}: the cache cannot be written: {error.strerror}") from None
 
     def fetch_shards(self, manifest: Manifest, wanted: Sequence[FileEntry] | None = None) -> Lease:
         """Fetch some shards, and keep them in the cache as long as the lease is; by default all that hold samples.
@@ -180,20 +192,6 @@ class Mirror:
             raise DatasetError(f"{self.folder}: the cache cannot be written: {error.strerror}") from None
         fetch_all(RemoteFolder(self.url), entries if now is None else now, self.folder, moved)
         return lease
-
-    def _keep(self, data: bytes) -> None:
-        """Put the manifest into the folder; many processes may do so at once, with the same bytes."""
-        path = self.folder / MANIFEST
-        try:
-            if path.exists():
-                os.utime(path)
-                return
-            self.folder.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_name(f".{MANIFEST}.{os.getpid()}.{threading.get_ident()}.partial")
-            write_synced(temporary, data)
-            temporary.replace(path)
-        except OSError as error:
-            raise DatasetError(f"{path}: the cache cannot be written: {error.strerror}") from None
 
 
 @contextlib.contextmanager

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import glob
 import os
-import stat
 from collections.abc import Callable, Iterator
 from io import FileIO
 from pathlib import Path
@@ -158,15 +157,10 @@ def find(text: str, looking: Looking = not_looking) -> Found:
         folder, entries = _text(pattern_folder(text)), _matches(text)
     else:
         raise UsageError(f"{text}: there is no such file or folder; check the path")
-    files, odd, hidden = [], [], 0
-    for file, regular in sorted(watched(entries, FINDING, looking)):
-        if file[0] == "." or "/." in file.replace("../", ""):
-            hidden += 1
-            continue
-        files.append(file)
-        if not regular:
-            odd.append(file)
-    return Found(folder, files, frozenset(odd), hidden)
+    found = sorted(watched(entries, FINDING, looking))
+    seen = [(file, regular) for file, regular in found if file[0] != "." and "/." not in file.replace("../", "")]
+    odd = frozenset(file for file, regular in seen if not regular)
+    return Found(folder, [file for file, _ in seen], odd, len(found) - len(seen))
 
 
 def walk(folder: str, relative: str = "", above: tuple[str, ...] = ()) -> Iterator[tuple[str, bool]]:
@@ -206,13 +200,9 @@ def _fixed(pattern: str) -> int:
 def _matches(pattern: str) -> Iterator[tuple[str, bool]]:
     """Yield what fits a pattern, as `walk` does, relative to the folder of the pattern; folders are none."""
     fixed = _fixed(pattern)
-    for match in glob.iglob(pattern, recursive=True):  # Path.glob takes no absolute pattern
-        try:
-            mode = os.stat(match).st_mode  # noqa: PTH116  # for tens of thousands Path takes seconds
-        except OSError:
-            mode = 0  # a broken link
-        if not stat.S_ISDIR(mode):
-            yield match[fixed:].replace(os.sep, "/"), stat.S_ISREG(mode)
+    for match in glob.iglob(pattern, recursive=True):  # Path.glob takes no absolute pattern, and takes long
+        if not os.path.isdir(match):  # noqa: PTH112
+            yield match[fixed:].replace(os.sep, "/"), os.path.isfile(match)  # noqa: PTH113
 
 
 def _text(place: Path) -> str:
