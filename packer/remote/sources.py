@@ -1,6 +1,6 @@
 """Sources behind a URL: their files are fetched into the cache, and packed from there.
 
-A file is kept from one run to the next where its size and its tag (such as S3's ETag) are those listed now, so that an
+A file is kept from one run to the next if its size and its tag (such as S3's ETag) are those listed now, so that an
 interrupted run goes on where it stopped. What is gone behind the URL goes from the cache too.
 """
 

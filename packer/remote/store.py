@@ -31,11 +31,7 @@ def is_url(text: Any) -> TypeGuard[str]:
 
 
 def refuse_url(path: Path) -> None:
-    """Refuse a URL where a folder is written; as a path it has lost one of its slashes.
-
-    Raises:
-        UsageError: it is one.
-    """
+    """Raise UsageError if a folder to be written is a URL; as a path it has lost one of its slashes."""
     if _URL_AS_PATH.match(str(path)):
         raise UsageError(f"{path}: only `packer convert` writes to a URL; name a folder, and copy it there afterwards")
 
@@ -237,8 +233,7 @@ class RemoteFolder:
             FileNotFoundError: there is no such file.
             RemoteError: the server does not say.
         """
-        path = self._path(name)
-        return _found(attempted(self.url_of(name), lambda: self._info(path)))
+        return attempted(self.url_of(name), partial(self._found, self._path(name)))
 
     def files(self, pattern: str = "") -> dict[str, Found]:
         """Return all files below the folder, or those that fit a pattern: path below it to size and tag.
@@ -247,13 +242,10 @@ class RemoteFolder:
             RemoteError: they cannot be listed.
         """
 
-        def listing() -> Mapping[str, Mapping[str, Any]]:
+        def listing() -> Any:
             self._fs.invalidate_cache()  # what was listed a while ago may have changed
-            if pattern:
-                found: Mapping[str, Mapping[str, Any]] = self._fs.glob(self._path(pattern), detail=True)
-            else:
-                found = self._fs.find(self._root, detail=True)
-            return found
+            list_files = self._fs.glob if pattern else self._fs.find
+            return list_files(self._path(pattern), detail=True)
 
         try:
             found = attempted(self.url_of(pattern), listing)
@@ -274,8 +266,7 @@ class RemoteFolder:
             if not self.url.startswith(tuple(f"{kind}://" for kind in _WITHOUT_FOLDERS)):
                 self._fs.makedirs(self._fs._parent(path), exist_ok=True)
             self._fs.put_file(str(file), path)
-            self._fs.invalidate_cache()
-            found = _found(self._info(path))
+            found = self._found(path)
             if found.size != size:
                 raise OSError(f"{found.size:,} bytes arrived, {size:,} were sent")
             return found
@@ -300,12 +291,12 @@ class RemoteFolder:
 
         attempted(self.url_of(name), remove)
 
-    def _info(self, path: str) -> Mapping[str, Any]:
+    def _found(self, path: str) -> Found:
         self._fs.invalidate_cache()
-        info: Mapping[str, Any] = self._fs.info(path)
+        info = self._fs.info(path)
         if info["type"] != "file":
             raise FileNotFoundError(path)
-        return info
+        return _found(info)
 
     def _block(self, name: str, start: int, stop: int) -> bytes:
         data = bytes(self._fs.cat_file(self._path(name), start=start, end=stop))

@@ -41,7 +41,7 @@ class SourceOptions:
     Attributes:
         pick: HDF5: field name to path of the dataset.
         skip: HDF5: fields to leave out.
-        axis: HDF5: number of the axis that counts the samples, from the end where negative.
+        axis: HDF5: number of the axis that counts the samples, from the end if negative.
         samples: what one sample is made from, `rows`, `files`, `folders`, `datasets`, `groups` or `groups:PATTERN`;
             None for what `UNITS_OF` has first.
         encoding: HDF5: of text that the file does not say to be UTF-8, such as `latin-1`.
