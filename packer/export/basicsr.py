@@ -17,20 +17,20 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from packer.errors import UsageError
-from packer.export.files import Files, partial_path, sample_names
-from packer.export.png import check_png, write_png
+from packer.export.files import Files, Writer, partial_path, sample_names
+from packer.export.png import check_image, check_png, write_png
 from packer.format.schema import FieldSpec
 from packer.sources.base import Block
 from packer.sources.packed import PackedSource
 
 #: What a folder is called that BasicSR takes for LMDB.
 _SUFFIX = ".lmdb"
-#: Bytes beside its pixels that a value may take, with its key, its share of LMDB's pages and the head of its file.
+#: Bytes besides its pixels that a value may take: with its key, its share of LMDB's pages and the head of its file.
 _SLACK = 3 * 4096
 
 
-class BasicsrWriter:
-    """See `packer.export.dataset.Writer`.
+class BasicsrWriter(Writer):
+    """Writes a folder for each field.
 
     Args:
         values: `png` or `bmp`, what each value is.
@@ -140,9 +140,5 @@ def _check_key(name: str) -> None:
 
 def _check_bmp(spec: FieldSpec) -> None:
     """Raise UsageError if a field cannot be written to BMP without a loss."""
-    if spec.kind != "image" or spec.dtype != "uint8" or spec.shape[2] not in (1, 3):
-        what = f"{spec.kind} of {spec.dtype}" + (f" with {spec.shape[2]} channels" if spec.kind == "image" else "")
-        raise UsageError(
-            f"field {spec.name!r} is {what}: BMP holds images of uint8 with 1 or 3 channels; "
-            "use --values png, or name other fields with --field"
-        )
+    advice = "use --values png, or name other fields with --field"
+    check_image(spec, ("uint8",), (1, 3), "BMP holds images of uint8 with 1 or 3 channels", advice)

@@ -8,12 +8,12 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from packer.errors import UsageError, WriteError
-from packer.export.files import Files
+from packer.export.files import Files, Writer
 from packer.remote.store import refuse_url
-from packer.sources.base import Block, Progress, block_bytes, count
+from packer.sources.base import Progress, block_bytes, count
 from packer.sources.packed import PackedSource, open_packed
 
 #: The kinds of files, and the module and class that write them; imported when they are used.
@@ -76,23 +76,6 @@ class ExportReport:
     bytes: int
     notes: tuple[str, ...]
     seconds: float
-
-
-class Writer(Protocol):
-    """Write the samples of a dataset to files of one kind; check first whether that can be."""
-
-    notes: list[str]
-
-    def __init__(self, source: PackedSource, files: Files) -> None: ...
-
-    def write(self, block: Block, start: int, stop: int) -> None:
-        """Write the samples start..stop."""
-
-    def close(self) -> None:
-        """End the last file."""
-
-    def abort(self) -> None:
-        """Let go of what is open; called if writing failed."""
 
 
 def export(

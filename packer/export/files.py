@@ -1,4 +1,4 @@
-"""The folder that is exported to: safe paths from names, and files that are whole or not there."""
+"""What every export writes to: a folder with safe paths from names, and files that are whole or not there."""
 
 from __future__ import annotations
 
@@ -9,6 +9,31 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from packer.errors import UsageError
+from packer.sources.base import Block
+from packer.sources.packed import PackedSource
+
+
+class Writer:
+    """Writes the samples of a dataset to files of one kind; checks first whether that can be.
+
+    Attributes:
+        notes: sentences on what could not be written as it was in the source.
+    """
+
+    notes: list[str]
+
+    def __init__(self, source: PackedSource, files: Files) -> None:
+        raise NotImplementedError
+
+    def write(self, block: Block, start: int, stop: int) -> None:
+        """Write the samples start..stop."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End the last file, if one is open between two calls of `write`."""
+
+    def abort(self) -> None:
+        """Let go of what is open; called if writing failed."""
 
 
 class Files:

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from packer.errors import UsageError, first_few
-from packer.export.files import Files, checked, partial_path
+from packer.export.files import Files, Writer, checked, partial_path
 from packer.export.hdf5_content import (
     Place,
     RaggedRows,
@@ -97,8 +97,8 @@ class _Segment:
     roots: Sequence[str] | None = None
 
 
-class Hdf5Writer:
-    """See `packer.export.dataset.Writer`."""
+class Hdf5Writer(Writer):
+    """Writes a file for each source file, or one."""
 
     def __init__(self, source: PackedSource, files: Files) -> None:
         self.notes: list[str] = []

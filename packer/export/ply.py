@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
-from packer.export.files import Files, sample_names
+from packer.export.files import Files, Writer, sample_names
 from packer.format.schema import FieldSpec
 from packer.packing.origin import Leaf, leaves
 from packer.sources.base import Block
@@ -35,8 +35,8 @@ class _Origin(msgspec.Struct, frozen=True):
     options: _Options = _Options()
 
 
-class PlyWriter:
-    """See `packer.export.dataset.Writer`. Text if the source file was text."""
+class PlyWriter(Writer):
+    """Writes a file for each sample: text if the source file was text."""
 
     text = False
 
@@ -61,12 +61,6 @@ class PlyWriter:
                     _write_file(file, header, arrays, self.text or header.format == "ascii")
                 except UsageError as error:
                     raise UsageError(f"sample {name!r}: {error}") from None
-
-    def close(self) -> None:
-        """Every file has been ended."""
-
-    def abort(self) -> None:
-        """No file is open."""
 
     def _add_headers(self, leaf: Leaf, names: Sequence[str] | None) -> None:
         """Give the samples of one source their headers; made for the fields if the source's do not suit the dataset."""
@@ -125,7 +119,7 @@ class PlyWriter:
             if properties:
                 elements.append(Element(self._name(element.name, [e.name for e in elements]), tuple(properties)))
         if header.format == "binary_big_endian" and any(_is_mixed(element) for element in elements):
-            # plyfile 1.1 forgets the byte order of numbers that stand beside lists.
+            # plyfile 1.1 forgets the byte order of numbers that stand next to lists.
             self._note("big-endian files whose elements hold numbers and lists are written little-endian")
             header = msgspec.structs.replace(header, format="binary_little_endian")
         lines = {part: tuple(self._ascii(text) for text in getattr(header, part)) for part in ("comments", "obj_info")}
@@ -201,7 +195,7 @@ def _check(spec: FieldSpec) -> None:
     elif len(spec.shape) == 2 and not spec.shape[1] and spec.name != "face":
         problem = "holds no value in any row, so that no property would be left of it"
     elif spec.dtype not in SIZES:
-        problem = f"is {spec.dtype}, and PLY knows {', '.join(SIZES)} alone"
+        problem = f"is {spec.dtype}, and PLY knows only {', '.join(SIZES)}"
     elif not spec.name.isascii() or len(spec.name.split()) != 1:
         problem = "has a name that PLY cannot hold: ASCII without spaces is expected"
     if problem:
@@ -209,7 +203,7 @@ def _check(spec: FieldSpec) -> None:
 
 
 def _write_file(file: BinaryIO, header: Header, arrays: Mapping[str, Any], text: bool) -> None:
-    """Write one sample; `plyfile`, which is GPL, is imported here alone."""
+    """Write one sample; `plyfile`, which is GPL, is imported only here."""
     from plyfile import PlyData, PlyElement
 
     elements = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from packer.errors import UsageError
-from packer.export.files import Files, sample_names
+from packer.export.files import Files, Writer, sample_names
 from packer.format.schema import FieldSpec
 from packer.sources.base import Block
 from packer.sources.images.png import GRAY, GRAY_ALPHA, IHDR, RGB, RGBA, SIGNATURE, chunk_parts
@@ -25,8 +26,8 @@ _LONGEST = 2**31 - 1
 _CHUNK_BYTES = 2**24
 
 
-class PngWriter:
-    """See `packer.export.dataset.Writer`."""
+class PngWriter(Writer):
+    """Writes a file for each sample and field."""
 
     def __init__(self, source: PackedSource, files: Files) -> None:
         for spec in source.fields:
@@ -44,12 +45,6 @@ class PngWriter:
                     raise UsageError(f"field {field!r}, sample {name!r}: a PNG of {image.shape[:2]} pixels cannot be")
                 with self._files.new(f"{field}/{name}", ".png") as file:
                     write_png(file, image)
-
-    def close(self) -> None:
-        """Every file has been ended."""
-
-    def abort(self) -> None:
-        """No file is open."""
 
 
 def write_png(file: BinaryIO, image: NDArray[Any], level: int = 6) -> None:
@@ -80,9 +75,14 @@ def _scanlines(image: NDArray[Any]) -> bytes:
 
 def check_png(spec: FieldSpec) -> None:
     """Raise UsageError if a field cannot be written to PNG without a loss."""
-    if spec.kind != "image" or spec.dtype not in ("uint8", "uint16") or spec.shape[2] not in _MODES:
+    advice = "name other fields with --fields, or export to hdf5"
+    check_image(
+        spec, ("uint8", "uint16"), (1, 2, 3, 4), "PNG holds images of uint8 or uint16 with 1 to 4 channels", advice
+    )
+
+
+def check_image(spec: FieldSpec, dtypes: Sequence[str], channels: Sequence[int], can: str, advice: str) -> None:
+    """Raise UsageError with what `can` be, and an advice, if a field is no image of these dtypes and channels."""
+    if spec.kind != "image" or spec.dtype not in dtypes or spec.shape[2] not in channels:
         what = f"{spec.kind} of {spec.dtype}" + (f" with {spec.shape[2]} channels" if spec.kind == "image" else "")
-        raise UsageError(
-            f"field {spec.name!r} is {what}: PNG holds images of uint8 or uint16 with 1 to 4 channels; "
-            "name other fields with --fields, or export to hdf5"
-        )
+        raise UsageError(f"field {spec.name!r} is {what}: {can}; {advice}")

@@ -10,7 +10,7 @@ import h5py
 
 from packer.errors import SourceError, UsageError
 from packer.format.manifest import check_count
-from packer.format.schema import FieldSpec, check_field_name
+from packer.format.schema import check_field_name
 from packer.sources.hdf5.file import FAULTS
 from packer.sources.hdf5.listing import Listed, link_class, text_attribute
 from packer.sources.hdf5.types import Column
@@ -89,7 +89,11 @@ def chosen(entries: Sequence[Listed], request: Request, kind: str | None, path: 
     for group in request.sparse:
         wanted.update(_sparse(entries, group.strip("/"), path))
     check_count(len(wanted))
-    _check_names(wanted, path)
+    for name, entry in wanted.items():
+        try:
+            check_field_name(name)
+        except ValueError as error:
+            raise SourceError(f"{entry.path}: {error}; name it with --field NAME=/path", path) from None
     _check_axis(entries, wanted, kind, path)
     return wanted
 
@@ -103,10 +107,9 @@ def columns_of(wanted: Mapping[str, Listed], encoding: str) -> tuple[Column, ...
     found = []
     for name, entry in wanted.items():
         if entry.leaf is not None:
-            leaf = entry.leaf
-            spec = FieldSpec(name=name, dtype=leaf.dtype, kind=leaf.kind, shape=leaf.shape)
-            encodings = tuple(dict.fromkeys(["utf-8", encoding] if leaf.charset == "utf-8" else [encoding]))
-            found.append(Column(spec, entry.dataset, entry.members, encodings, starts=entry.starts))
+            encodings = tuple(dict.fromkeys(["utf-8", encoding] if entry.leaf.charset == "utf-8" else [encoding]))
+            column = Column(entry.leaf.spec(name), entry.dataset, entry.members, encodings, starts=entry.starts)
+            found.append(column)
     return tuple(found)
 
 
@@ -199,15 +202,6 @@ def _sparse(entries: Sequence[Listed], group: str, path: str) -> dict[str, Liste
     }
 
 
-def _check_names(wanted: Mapping[str, Listed], path: str) -> None:
-    name = ""
-    try:
-        for name in wanted:
-            check_field_name(name)
-    except ValueError as error:
-        raise SourceError(f"{wanted[name].path}: {error}; name it with --field NAME=/path", path) from None
-
-
 def _check_axis(entries: Sequence[Listed], wanted: Mapping[str, Listed], kind: str | None, path: str) -> None:
     if not wanted:
         reason = "holds no dataset with a sample axis" if entries else "holds no datasets"
@@ -272,21 +266,23 @@ def family(file: h5py.File) -> str | None:
     return None
 
 
+#: What to pick from a file of each family: a sentence, with a blank before it.
+_ADVICE = {
+    "anndata": (
+        " This is an AnnData (h5ad) file: its cells are the rows of obs/... and obsm/..., and of X where X is"
+        " not sparse, or --sparse X takes it; pick from those."
+    ),
+    "10x": (
+        " This is a 10x file: its matrix is sparse (data, indices, indptr), so cells are no rows; make it dense"
+        " first, for example with scanpy."
+    ),
+    "matlab": " This is a MATLAB 7.3 file: its axes are MATLAB's in reverse, so --axis -1 takes MATLAB's rows.",
+}
+
+
 def advice(kind: str | None) -> str:
-    """Return a sentence, with a blank before it, on what to pick from a file of this family; empty if there is none."""
-    if kind == "anndata":
-        return (
-            " This is an AnnData (h5ad) file: its cells are the rows of obs/... and obsm/..., and of X where X is"
-            " not sparse, or --sparse X takes it; pick from those."
-        )
-    if kind == "10x":
-        return (
-            " This is a 10x file: its matrix is sparse (data, indices, indptr), so cells are no rows; make it dense"
-            " first, for example with scanpy."
-        )
-    if kind == "matlab":
-        return " This is a MATLAB 7.3 file: its axes are MATLAB's in reverse, so --axis -1 takes MATLAB's rows."
-    return ""
+    """Return a sentence on what to pick from a file of this family; empty if there is none."""
+    return _ADVICE.get(kind or "", "")
 
 
 KERAS_REFUSAL = (

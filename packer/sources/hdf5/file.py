@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import re
-import struct
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -105,14 +104,11 @@ def _why_not(error: BaseException) -> str:
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _LOOK_BYTES = 512
-_MATLAB_4_BYTES = 20
 
 #: First bytes and what they mean; the advice says how to go on.
 _OTHERS: tuple[tuple[bytes, str], ...] = (
     (b"version https://git-lfs", "a git-LFS pointer, not the data: run `git lfs pull` to fetch the file"),
-    (b"CDF\x01", "a NetCDF-3 file, not HDF5: rewrite it with `nccopy -k netCDF-4 IN OUT`"),
-    (b"CDF\x02", "a NetCDF-3 file (64-bit offsets), not HDF5: rewrite it with `nccopy -k netCDF-4 IN OUT`"),
-    (b"CDF\x05", "a NetCDF-3 file (64-bit data), not HDF5: rewrite it with `nccopy -k netCDF-4 IN OUT`"),
+    (b"CDF", "a NetCDF-3 file, not HDF5: rewrite it with `nccopy -k netCDF-4 IN OUT`"),
     (b"\x0e\x03\x13\x01", "an HDF4 file, not HDF5: rewrite it with `h4toh5 IN OUT`"),
     (b"MATLAB 5.0", "an old MATLAB file (version 5 to 7.2), not HDF5: save it in MATLAB with `-v7.3`"),
     (b"MATLAB 7.3", "a MATLAB 7.3 file whose HDF5 part is missing or damaged"),
@@ -139,8 +135,6 @@ def _what_it_is(path: str) -> str:
     for magic, meaning in _OTHERS:
         if head.startswith(magic):
             return f"is {meaning}"
-    if _is_matlab_4(head):
-        return "is an old MATLAB file (version 4), not HDF5: save it in MATLAB with `-v7.3`"
     if head.lstrip().lower().startswith((b"<!doctype", b"<html")):
         return "is a web page, not HDF5: the download went wrong"
     if _SIGNATURE.startswith(head):
@@ -148,18 +142,3 @@ def _what_it_is(path: str) -> str:
     if not any(head):
         return f"is not an HDF5 file: its first {len(head)} bytes are all zero"
     return f"is not an HDF5 file: it begins with {head[:8]!r}, an HDF5 file with {_SIGNATURE!r}"
-
-
-def _is_matlab_4(head: bytes) -> bool:
-    """Return whether it begins with the header of a matrix: type, rows, columns, imaginary or not, a name's length."""
-    for order in "<>":
-        if len(head) < _MATLAB_4_BYTES:
-            return False
-        kind, rows, columns, imaginary, length = struct.unpack_from(f"{order}5i", head)
-        machine, zero, precision, shape = (kind // n % 10 for n in (1000, 100, 10, 1))
-        name = head[_MATLAB_4_BYTES : _MATLAB_4_BYTES + max(length, 0)]
-        is_type = 0 <= kind < 5000 and machine == (order == ">") and not zero and precision < 6 and shape < 3
-        is_name = 1 < length < 256 and name[-1:] == b"\0" and name[:-1].replace(b"_", b"a").isalnum()
-        if is_type and is_name and rows >= 0 and columns >= 0 and imaginary in (0, 1):
-            return True
-    return False

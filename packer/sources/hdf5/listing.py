@@ -51,8 +51,8 @@ def walk(root: h5py.Group, limit: int, is_entered: Callable[[str], bool] = lambd
     Raises:
         SourceError: there are more links.
     """
-    identities = _Identities()
-    seen = {identities.of(root): "/"}
+    places: dict[int, Any] = {}
+    seen = {_identity(root, places): "/"}
     groups: deque[tuple[str, h5py.Group]] = deque([("", root)])
     links: deque[tuple[str, h5py.Group, str | bytes]] = deque()
     count = 0
@@ -75,7 +75,7 @@ def walk(root: h5py.Group, limit: int, is_entered: Callable[[str], bool] = lambd
             if found.thing is not None:
                 if isinstance(found.thing, h5py.Datatype):
                     continue
-                first = seen.setdefault(identities.of(found.thing), found.path)
+                first = seen.setdefault(_identity(found.thing, places), found.path)
                 if first != found.path:
                     found = Found(found.path, None, same=first)
                 elif isinstance(found.thing, h5py.Group) and is_entered(found.path):
@@ -132,25 +132,23 @@ def text(name: str | bytes) -> str:
     return name if isinstance(name, str) else name.decode("utf-8", "backslashreplace")
 
 
-class _Identities:
-    """What tells objects apart: the file on disk, and the address in it.
+def _identity(thing: h5py.HLObject, places: dict[int, Any]) -> tuple[Any, int]:
+    """Return what tells objects apart: the file on disk, and the address in it.
 
     The library's own number of a file is another one each time that external links open it again.
+
+    Args:
+        places: the file on disk by the library's number of it, as far as they are known.
     """
-
-    def __init__(self) -> None:
-        self._files: dict[int, Any] = {}
-
-    def of(self, thing: h5py.HLObject) -> tuple[Any, int]:
-        info = h5py.h5o.get_info(thing.id)
-        number = int(info.fileno)
-        if number not in self._files:
-            try:
-                status = Path(thing.file.filename).stat()
-                self._files[number] = (status.st_dev, status.st_ino)
-            except OSError:  # it is in memory, or was renamed since
-                self._files[number] = number
-        return self._files[number], int(info.addr)
+    info = h5py.h5o.get_info(thing.id)
+    number = int(info.fileno)
+    if number not in places:
+        try:
+            status = Path(thing.file.filename).stat()
+            places[number] = (status.st_dev, status.st_ino)
+        except OSError:  # it is in memory, or was renamed since
+            places[number] = number
+    return places[number], int(info.addr)
 
 
 # ---------------------------------------------------------------- what each can become

@@ -103,12 +103,12 @@ def _beyond(count: int, what: str) -> list[str]:
 
 def asides(entries: Sequence[Listed], skip: Collection[str], values: Mapping[str, Any]) -> list[str]:
     """Return what is left out, and what becomes of it; first what is not kept at all."""
-    lost, linked, kept = [], [], []
+    lost, kept = [], []
     for entry in entries:
         if not entry.aside or is_skipped(entry, skip):
             continue
         if entry.same is not None:
-            linked.append(f"{entry.path} {entry.aside}: packed once")
+            kept.append(f"{entry.path} {entry.aside}: packed once")
         elif entry.aside != SINGLE:
             lost.append(f"{entry.path} {entry.aside}")
         elif entry.path not in values:
@@ -117,10 +117,7 @@ def asides(entries: Sequence[Listed], skip: Collection[str], values: Mapping[str
             kept.append(f"{entry.path} is a single value: kept with the attributes")
         else:
             lost.append(f"{entry.path} is a single value, too large or of a kind that is not kept ({why})")
-    return [*_first(lost), *_first(linked), *_first(kept)]
-
-
-def _first(notes: list[str]) -> list[str]:
+    notes = [*lost, *kept]
     return notes if len(notes) <= 10 else [*notes[:10], f"{len(notes) - 10} more datasets left out like these"]
 
 

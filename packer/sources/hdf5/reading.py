@@ -269,7 +269,7 @@ def field_values(values: NDArray[Any], column: Column, path: str) -> NDArray[Any
     if native == np.bool_:
         most = np.ascontiguousarray(values).view(np.uint8).max(initial=0)
         if most > 1:
-            raise SourceError(f"field {spec.name}: the number {most} where a bool is 0 or 1", path)
+            raise SourceError(f"field {spec.name}: the number {most}, and a bool is 0 or 1", path)
     # The view sheds h5py's notes on the dtype (enum names).
     found = np.ascontiguousarray(values.astype(native, copy=False)).view(native)
     return list(found) if spec.is_ragged else found

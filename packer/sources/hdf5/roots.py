@@ -128,7 +128,7 @@ def alike(datasets: Sequence[str]) -> list[str]:
 
 
 def numbered(datasets: Sequence[str]) -> str | None:
-    """Return the pattern of groups that hold all these datasets if they look alike and differ in numbers alone."""
+    """Return the pattern of groups that hold all these datasets if they look alike and only numbers differ."""
     roots = alike(datasets)
     inside = set(roots)
     if len(roots) < 2 or len({_DIGITS.sub("", root) for root in roots}) > 1:

@@ -73,6 +73,10 @@ class Leaf:
     shape: Shape = ()
     charset: str = "ascii"
 
+    def spec(self, name: str) -> FieldSpec:
+        """Return what a field of this name is."""
+        return FieldSpec(name=name, dtype=self.dtype, kind=self.kind, shape=self.shape)
+
 
 def leaves(dtype: np.dtype[Any], shape: tuple[int, ...], members: tuple[str, ...] = ()) -> Iterator[Leaf]:
     """Yield all fields of samples of `dtype` and `shape`, compounds taken apart."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import h5py
 
 from packer.errors import SourceError, first_few
-from packer.format.schema import FieldSpec, check_field_name
+from packer.format.schema import check_field_name
 from packer.sources.hdf5.choice import (
     Request,
     advice,
@@ -300,5 +300,4 @@ def _attribute_column(thing: h5py.HLObject, name: str, taken: set[str]) -> Colum
         check_field_name(name)
     except ValueError as error:
         raise SourceError(f"has an attribute that cannot be a field: {error}") from None
-    leaf = found[0]
-    return Column(FieldSpec(name=name, dtype=leaf.dtype, kind=leaf.kind, shape=leaf.shape), "", attribute=name)
+    return Column(found[0].spec(name), "", attribute=name)

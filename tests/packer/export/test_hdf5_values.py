@@ -63,7 +63,7 @@ def test_lost_values_are_named_before_kept_ones(tmp_path):
     told, _, _ = round_trip(tmp_path, make)
     assert told[0].startswith("/z is a single value, too large or of a kind that is not kept")
     assert told[1] == "/k00 is a single value: kept with the attributes"
-    assert told[-1] == "10 more datasets left out like these"
+    assert told[-1] == "11 more datasets left out like these"
 
 
 KINDS = [

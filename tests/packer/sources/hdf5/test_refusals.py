@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import struct
 import subprocess
 import sys
 import types
@@ -26,8 +25,6 @@ FOREIGN = {
     "netcdf3": (b"CDF\x01" + bytes(100), "NetCDF-3"),
     "hdf4": (b"\x0e\x03\x13\x01" + bytes(100), "HDF4"),
     "matlab5": (b"MATLAB 5.0 MAT-file, Platform: GLNXA64" + bytes(600), "old MATLAB file"),
-    "matlab4": (struct.pack("<5i", 0, 3, 4, 0, 6) + b"noise\0" + bytes(96), r"old MATLAB file \(version 4\).*-v7\.3"),
-    "matlab4 of a Sun": (struct.pack(">5i", 1051, 1, 4, 0, 4) + b"t_1\0text", r"old MATLAB file \(version 4\)"),
     "matlab73": (b"MATLAB 7.3 MAT-file, Platform: GLNXA64" + bytes(600), "HDF5 part is missing"),
     "html": (b"<!DOCTYPE html><html>", "web page"),
     "zeros": (bytes(5000), "all zero"),
