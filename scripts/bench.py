@@ -2,7 +2,8 @@
 
 import sys
 
-from benchmark.command import main
-
 if __name__ == "__main__":
+    # Here, since processes of its own import this module again, and are to be without torch.
+    from benchmark.command import main
+
     sys.exit(main())

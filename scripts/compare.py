@@ -2,7 +2,8 @@
 
 import sys
 
-from comparing.command import main
-
 if __name__ == "__main__":
+    # Here, since processes of its own import this module again, and are to be without torch.
+    from comparing.command import main
+
     sys.exit(main())

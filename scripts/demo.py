@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from file_datasets import CloudFiles, DigitRows, PairFiles
+from file_datasets import Rows, cloud_files, pair_files
 from torch.utils.data import DataLoader, Dataset
 
 from readers import PackedDataset
@@ -44,15 +44,15 @@ class Job:
         return f"data/packed/{self.name}.packed"
 
 
-PAIRS = Job("pairs", ("lr=data/pairs/lr", "hr=data/pairs/hr"), 128, lambda: PairFiles(DATA / "pairs"))
+PAIRS = Job("pairs", ("lr=data/pairs/lr", "hr=data/pairs/hr"), 128, lambda: pair_files(DATA / "pairs"))
 JOBS = (
     PAIRS,
     # The same without the codec that `auto` chooses for photographs: larger, and faster to read.
     replace(PAIRS, name="pairs-lz4", options=("--codec", "lz4")),
-    Job("pictures", ("lr=data/pictures/lr", "hr=data/pictures/hr"), 16, lambda: PairFiles(DATA / "pictures"), list),
+    Job("pictures", ("lr=data/pictures/lr", "hr=data/pictures/hr"), 16, lambda: pair_files(DATA / "pictures"), list),
     Job("clips", ("lr=data/clips/lr", "hr=data/clips/hr"), 8, None, options=("--samples", "folders")),
-    Job("clouds", ("data/clouds",), 16, lambda: CloudFiles(DATA / "clouds"), list),
-    Job("digits", ("data/digits.h5",), 128, lambda: DigitRows(DATA / "digits.h5")),
+    Job("clouds", ("data/clouds",), 16, lambda: cloud_files(DATA / "clouds"), list),
+    Job("digits", ("data/digits.h5",), 128, lambda: Rows(DATA / "digits.h5", "images", "labels")),
     Job("demos", ("data/demos.hdf5",), 32, None, options=("--samples", "groups")),
 )
 

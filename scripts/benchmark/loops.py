@@ -7,19 +7,12 @@ numbers of a short epoch would be counted against it.
 
 from __future__ import annotations
 
-import io
-import pickle
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import lmdb
-import lz4.frame
-import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
-from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from benchmark.measuring import Side, checksum, epochs, files_of
@@ -27,9 +20,6 @@ from readers import Loader, PackedDataset
 
 Batches = Iterator[Any]
 Values = NDArray[Any]
-
-
-CROP = 64
 
 
 def loader_side(path: Path, batch_size: int, fields: Sequence[Values], name: str = "Loader", **options: Any) -> Side:
@@ -102,76 +92,3 @@ def shuffled(n: int, batch_size: int) -> tuple[torch.Tensor, ...]:
     """An epoch's sample numbers in batches, in a new random order."""
     batches: tuple[torch.Tensor, ...] = torch.randperm(n).split(batch_size)  # type: ignore[no-untyped-call]
     return batches
-
-
-class InMemory(Dataset[Any]):
-    """Tensors in RAM; DataLoader gets a whole batch by one index a field."""
-
-    def __init__(self, **tensors: Tensor) -> None:
-        self.tensors = tensors
-
-    def __len__(self) -> int:
-        return len(next(iter(self.tensors.values())))
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        return {name: values[index] for name, values in self.tensors.items()}
-
-    def __getitems__(self, indices: Sequence[int]) -> dict[str, Tensor]:
-        index = torch.tensor(indices)
-        return {name: values[index] for name, values in self.tensors.items()}
-
-
-class _LmdbValues:
-    """Values of an LMDB file, one key a sample."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.transaction: Any = None
-        with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as environment:
-            self.count = int(environment.stat()["entries"])
-
-    def __len__(self) -> int:
-        return self.count
-
-    def value(self, index: int) -> Any:
-        if self.transaction is None:
-            # Opened at the first read, so that every worker process has its own.
-            environment = lmdb.open(str(self.path), subdir=False, readonly=True, lock=False, readahead=False)
-            self.transaction = environment.begin(buffers=True)
-        return self.transaction.get(b"%08d" % index)
-
-
-class LmdbSamples(_LmdbValues, Dataset[dict[str, Tensor]]):
-    """One key a sample: LZ4 of a pickled dict of arrays."""
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        sample = pickle.loads(lz4.frame.decompress(self.value(index)))
-        return {field: torch.from_numpy(values) for field, values in sample.items()}
-
-
-class PngCrops(Dataset[Tensor]):
-    """A random crop of a PNG file, (3, 64, 64) uint8."""
-
-    def __init__(self, folder: Path) -> None:
-        self.files = sorted(folder.glob("*.png"))
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def __getitem__(self, index: int) -> Tensor:
-        with Image.open(self.files[index]) as picture:
-            return _cropped(picture)
-
-
-class SubImageCrops(_LmdbValues, Dataset[Tensor]):
-    """A random crop of a sub-image, (3, 64, 64) uint8."""
-
-    def __getitem__(self, index: int) -> Tensor:
-        with Image.open(io.BytesIO(self.value(index))) as picture:
-            return _cropped(picture)
-
-
-def _cropped(picture: Image.Image) -> Tensor:
-    left, top = (int(torch.randint(length - CROP + 1, ())) for length in picture.size)
-    # `crop` decodes the whole picture first: PNG has no other way.
-    return torch.from_numpy(np.array(picture.crop((left, top, left + CROP, top + CROP)))).permute(2, 0, 1)

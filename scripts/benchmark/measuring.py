@@ -8,8 +8,6 @@ A ratio is the median of the ratios of the rounds, not the ratio of the medians.
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -34,7 +32,7 @@ _ROUNDING = 0.995
 ROWS: list[Row] = []
 #: Words are summed as integers of their own size: floats have no sum that is free of their order.
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-__all__ = ["disk_bytes", "drop", "files_of", "resident_share", "warm"]
+__all__ = ["disk_bytes", "drop", "files_of", "warm"]
 #: Less than this read from disk during a whole row is not worth a word.
 NOTABLE_BYTES = 2**20
 
@@ -144,37 +142,12 @@ def files_of(path: Path) -> list[Path]:
 
 
 def warm(files: Sequence[Path]) -> None:
-    """Reads files through, so that they are in memory; shards that are no more, as `packer warm` does."""
+    """Read files through, so that they are in memory; shards that were not, as `packer warm` does."""
     for path in files:
-        if path.suffix == ".lmdb" and resident_share([path]) < 1:
+        before = disk_bytes()
+        read_files([path])
+        if path.suffix == ".lmdb" and disk_bytes() > before:
             warm_file(path)
-        else:
-            read_files([path])
-
-
-def resident_share(files: Sequence[Path]) -> float:
-    """The share of the pages of files that is in memory, 0 to 1."""
-    inside = total = 0
-    for path in files:
-        pages = _resident_pages(path)
-        inside, total = inside + int(pages.sum()), total + len(pages)
-    return inside / total if total else 0.0
-
-
-def _resident_pages(path: Path) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    size = path.stat().st_size
-    if not size:
-        return np.zeros(0, np.bool_)
-    libc = ctypes.CDLL(None, use_errno=True)
-    pages = np.zeros(-(-size // mmap.PAGESIZE), np.uint8)
-    with path.open("rb") as file, mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as mapped:
-        array = np.frombuffer(mapped, np.uint8)
-        address = ctypes.c_void_p(array.ctypes.data)
-        status = libc.mincore(address, ctypes.c_size_t(size), ctypes.c_void_p(pages.ctypes.data))
-        del array
-    if status:
-        raise OSError(ctypes.get_errno(), f"mincore fails for {path}")
-    return (pages & 1).astype(np.bool_)
 
 
 class WrongContentError(Exception):
@@ -202,7 +175,7 @@ class Side:
         files: read through right before each measurement.
         prepare: run before each measurement, after the files were read.
         check: run before the first round, for ours after the last too; raises WrongContentError.
-        may_read: whether reading from disk is part of the matter, so that it needs no note.
+        may_read: whether reading from disk is part of the matter, so that a note says how much it is.
     """
 
     name: str
@@ -309,7 +282,9 @@ class Bench(Store):
         ratios = tuple(a / b for a, b in zip(measured[0].rates, best.rates, strict=True))
         notes = [f"best: {best.side.name}"] if len(theirs) > 1 else []
         for one in measured:
-            if not one.side.may_read:
+            if one.side.may_read:
+                notes.append(f"{one.side.name} read {one.disk / len(one.rates) / 2**20:.0f} MB a round")
+            else:
                 notes += _read_from_disk(one.disk, one.side.name + " ")
         return Figures(statistics.median(ratios), ratios, measured[0].median, best.median, tuple(notes))
 

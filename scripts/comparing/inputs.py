@@ -10,11 +10,10 @@ from typing import Any
 
 import h5py
 import numpy as np
-import torch
 from benchmark.inputs import LARGE, PAIRS, SMALL, clouds, pairs, png_pairs, rows
 from benchmark.measuring import checksum
 from benchmark.store import Store
-from file_datasets import CloudFiles, PairFiles
+from file_datasets import Rows, cloud_files, pair_files
 from inputs.clouds import joined, write_ply
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
@@ -73,7 +72,7 @@ class Loose:
 
     def __getitem__(self, number: int) -> Sample:
         """Return one sample; pictures are (H, W, C)."""
-        if isinstance(self.dataset, RowFile):
+        if isinstance(self.dataset, Rows):
             return {name: np.asarray(values[number]) for name, values in self.table.items()}
         sample = {name: values.numpy() for name, values in self.dataset[number].items()}
         return {name: v.transpose(1, 2, 0) if self.workload.size else v for name, v in sample.items()}
@@ -100,24 +99,11 @@ class Loose:
         """Yield `size` samples at a time: where they belong, and each field of them as one array."""
         for start in range(0, self.total, size):
             place = slice(start, min(start + size, self.total))
-            if isinstance(self.dataset, RowFile):
+            if isinstance(self.dataset, Rows):
                 yield place, {name: values[place] for name, values in self.table.items()}
             else:
                 samples = [self[number] for number in range(place.start, place.stop)]
                 yield place, {name: np.stack([sample[name] for sample in samples]) for name in self.first}
-
-
-class RowFile(Dataset[dict[str, torch.Tensor]]):
-    """Rows of an HDF5 file through h5py: `x` (33,) float32 and `y` () int64."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.file: h5py.File | None = None
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        # Opened at the first read, so that every worker process has its own handle.
-        self.file = self.file or h5py.File(self.path)
-        return {"x": torch.from_numpy(self.file["x"][index]), "y": torch.tensor(self.file["y"][index])}
 
 
 def loose(bench: Store, workload: Workload) -> Loose:
@@ -125,17 +111,17 @@ def loose(bench: Store, workload: Workload) -> Loose:
     if workload.size:
         arrays = bench.arrays(pairs, workload.size)
         path = bench.files(png_pairs, workload.size, 1, PAIRS[workload.size])
-        dataset: Dataset[Any] = PairFiles(path)
+        dataset: Dataset[Any] = pair_files(path)
         sources = [f"{field}={path / field}" for field in ("lr", "hr")]
     elif workload.is_ragged:
         arrays = bench.arrays(clouds)
         path = bench.files(ply_clouds)
-        dataset, sources = CloudFiles(path), [str(path)]
+        dataset, sources = cloud_files(path), [str(path)]
     else:
         count = bench.some(ROWS)
         arrays = {name: values[:count] for name, values in bench.arrays(rows).items()}
         path = bench.files(hdf5_some, suffix=".h5")
-        dataset, sources = RowFile(path), [str(path)]
+        dataset, sources = Rows(path, "x", "y"), [str(path)]
     total = len(arrays["offsets"]) - 1 if workload.is_ragged else len(next(iter(arrays.values())))
     values = [values for name, values in arrays.items() if name != "offsets"]
     return Loose(workload, dataset, sources, path, total, checksum(values))

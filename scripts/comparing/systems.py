@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from benchmark.inputs import write_lmdb
 from benchmark.interpreter import converting, pack
-from benchmark.loops import LmdbSamples, shuffled
+from benchmark.loops import shuffled
+from file_datasets import lmdb_samples
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
@@ -72,7 +73,7 @@ class Lmdb(System):
         write_lmdb(path, (lz4.frame.compress(pickle.dumps(sample)) for sample in loose))
 
     def epochs(self, loose: Loose, path: Path, batch: int) -> Epochs:
-        return _data_loaders(loose, LmdbSamples(path), batch)
+        return _data_loaders(loose, lmdb_samples(path), batch)
 
 
 class Ffcv(System):

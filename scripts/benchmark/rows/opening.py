@@ -1,27 +1,60 @@
-"""Ten million samples: an epoch's order, opening a hundred shards, and what a worker process owns after an epoch."""
+"""Reading from the disk, and ten million samples.
+
+Cold are random samples of 48 kB from files that are not in memory. Of ten million rows: an epoch's order, opening a
+hundred shards, and what a worker process owns after an epoch.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from file_datasets import InMemory
 from numpy.typing import NDArray
 
-from benchmark.inputs import TINY_ROWS, tiny_rows
-from benchmark.loops import InMemory
-from benchmark.measuring import Bench, Figures, Side, files_of, row, warm
+from benchmark.inputs import COLD_BYTES, COLD_SAMPLES, TINY_ROWS, cold, tiny_rows
+from benchmark.measuring import Bench, Figures, Side, drop, files_of, row, warm
 from readers import Loader, PackedDataset
 from readers.order import BlockShuffled
 
+COLD_BATCH = 32
 SHARDS = 100
 #: Rows of 132 bytes that share a frame of 16 KiB.
 BLOCK = 124
 BATCH = 1_000
+
+
+@row("cold, random samples of 48 kB, none, Loader", "np.memmap fancy indexing, cold", at_least=4)
+def cold_against_memmap(bench: Bench) -> Figures:
+    """Every measurement opens the files anew, since pages that are mapped cannot be dropped; opening is counted."""
+    path, array = bench.packed(cold), bench.folder_of(cold) / "x.npy"
+    numbers = np.random.default_rng(0).permutation(bench.some(COLD_SAMPLES))[: bench.some(500)]
+    wanted = len(numbers) * COLD_BYTES
+
+    def packed() -> int:
+        for _ in Loader(PackedDataset(path), COLD_BATCH, sampler=numbers):
+            pass
+        return len(numbers)
+
+    def mapped() -> int:
+        values = np.load(array, mmap_mode="r")
+        for at in range(0, len(numbers), COLD_BATCH):
+            values[numbers[at : at + COLD_BATCH]]
+        return len(numbers)
+
+    ours, theirs = (
+        Side(name, run, prepare=partial(drop, files), may_read=True)
+        for name, run, files in (("Loader", packed, files_of(path)), ("np.memmap", mapped, [array]))
+    )
+    figures = bench.race(ours, theirs)
+    return replace(figures, notes=(f"{wanted / 2**20:.0f} MB wanted", *figures.notes))
 
 
 @row("block shuffle, an epoch's order", against="rng.permutation", at_least=2)

@@ -1,15 +1,17 @@
-"""Pairs of images of 16/64 and 48/192 px, uint8."""
+"""Pairs of images of 16/64 and 48/192 px, uint8; also read by the loops of frameworks for training."""
 
 from __future__ import annotations
 
+import logging
+import warnings
 from typing import Any
 
 import numpy as np
 import torch
-from file_datasets import PairFiles
+from file_datasets import InMemory, lmdb_samples, pair_files
 
 from benchmark.inputs import LARGE, LMDB_PAIRS, PNG_FILES, SMALL, lmdb_pairs, pairs, png_pairs
-from benchmark.loops import InMemory, LmdbSamples, Values, data_loader, data_loaders, indexing, limits, loader_side
+from benchmark.loops import Values, data_loader, data_loaders, indexing, limits, loader_side
 from benchmark.measuring import Bench, Figures, Side, checksum, epochs, files_of, row
 from packer.format.manifest import read as read_manifest
 from readers import Loader, Mix, PackedDataset
@@ -20,6 +22,9 @@ PNG = "PNG files, Pillow, DataLoader"
 PNG_BYTES = "PNG files' bytes"
 #: Pairs of 48/192 px are read in batches of so many if PNG files are too: there are few of them in a quick run.
 BATCH = 32
+BARE = "a for loop over the Loader"
+#: Epochs of a fit, so that what a Trainer does before the first weighs little.
+EPOCHS = 20
 
 
 def _fields(bench: Bench, size: int) -> list[Values]:
@@ -35,7 +40,7 @@ def _png_sides(bench: Bench, size: int, batch: int) -> list[Side]:
     folder, fields = bench.files(png_pairs, size), _fields(bench, size)
     numbers = np.random.default_rng(0).permutation(bench.some(PNG_FILES[size]))
     expected = checksum([values[numbers] for values in fields])
-    return data_loaders(PairFiles(folder), numbers.tolist(), batch, expected, files_of(folder))
+    return data_loaders(pair_files(folder), numbers.tolist(), batch, expected, files_of(folder))
 
 
 @row("pairs 16/64, none, batch 8, Loader", LIMIT, at_least=0.6, size=SMALL, batch=8)
@@ -91,7 +96,7 @@ def lz4_against_lmdb(bench: Bench) -> Figures:
     path, fields = bench.files(lmdb_pairs), _fields(bench, SMALL)
     numbers = np.random.default_rng(0).permutation(bench.some(LMDB_PAIRS))
     expected = checksum([values[numbers] for values in fields])
-    theirs = data_loaders(LmdbSamples(path), numbers.tolist(), 128, expected, [path])
+    theirs = data_loaders(lmdb_samples(path), numbers.tolist(), 128, expected, [path])
     return bench.race(_loader(bench, SMALL, "lz4", 128), *theirs)
 
 
@@ -134,3 +139,48 @@ def two_threads(bench: Bench) -> Figures:
     """Decoding large frames leaves the interpreter to others."""
     one, two = (_loader(bench, LARGE, "photo+lz4", BATCH, name=f"threads={n}", threads=n) for n in (1, 2))
     return bench.race(two, one)
+
+
+@row("pairs 16/64, none, batch 128, Accelerate", BARE, at_least=0.8, size=SMALL)
+@row("pairs 48/192, none, batch 128, Accelerate", BARE, at_least=0.8, size=LARGE)
+def accelerate(bench: Bench, size: int) -> Figures:
+    """What `Accelerator.prepare` makes of a Loader."""
+    from accelerate import Accelerator
+
+    path, fields = bench.packed(pairs, size), list(bench.arrays(pairs, size).values())
+    prepared = Accelerator(cpu=True).prepare(Loader(PackedDataset(path), 128, shuffle=True))
+    samples = len(prepared.dataset)
+    theirs = epochs("Accelerate", lambda: prepared, samples, checksum(fields), files_of(path))
+    return bench.race(theirs, loader_side(path, 128, fields))
+
+
+@row("pairs 16/64, none, batch 128, Lightning", BARE, at_least=0.1, size=SMALL)
+@row("pairs 48/192, none, batch 128, Lightning", BARE, at_least=0.8, size=LARGE)
+def lightning(bench: Bench, size: int) -> Figures:
+    """A Trainer whose steps do nothing; what it does itself at every step is part of it."""
+    path, fields = bench.packed(pairs, size), list(bench.arrays(pairs, size).values())
+    loader = Loader(PackedDataset(path), 128, shuffle=True)
+    return bench.race(_fit(loader, files_of(path)), loader_side(path, 128, fields))
+
+
+def _fit(loader: Loader, files: Any) -> Side:
+    import lightning
+    import torch
+
+    class Nothing(lightning.LightningModule):
+        def training_step(self, batch: Any, number: int) -> None:
+            """Do nothing."""
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
+
+    def run() -> int:
+        quiet: Any = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+            trainer = lightning.Trainer(max_epochs=EPOCHS, accelerator="cpu", enable_checkpointing=False, **quiet)
+            trainer.fit(Nothing(), loader)
+        return EPOCHS * len(loader.dataset)
+
+    return Side("Lightning", run, files)
