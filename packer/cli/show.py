@@ -1,28 +1,59 @@
-"""`packer show`: samples as a page for a browser, or as a picture."""
+"""`packer show`: samples as a page for a browser, or as a contact sheet, on which every sample is a block of cells."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+import textwrap
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 
 from packer.cli.logs import is_quiet, log_options
 from packer.cli.options import size
 from packer.cli.progress import progress
-from packer.cli.text import counted
+from packer.cli.show_views import (
+    Sample,
+    SampleReader,
+    View,
+    chosen_numbers,
+    cloud_colours,
+    drawn_points,
+    first_matrix,
+    pixels,
+    real,
+    size_of,
+    value_text,
+    views,
+)
+from packer.cli.text import counted, printable, shortened
+from packer.errors import UsageError
+from packer.format import manifest as manifests
+from packer.format.schema import FieldSpec
 
 if TYPE_CHECKING:
-    from packer.cli.show_views import Sample
     from readers import PackedDataset
 
 #: Samples shown where nobody says how many, and the most that a sheet is drawn of.
 _ON_A_PAGE, _ON_A_SHEET = 2000, 12
 _MOST_ON_A_SHEET = 400
-#: Bytes of an array that is read whole.
-_WHOLE = 2**26
+#: Cells in a row of the sheet, about; inches of a cell; dots an inch.
+_ACROSS = 6
+_WIDTH, _HEIGHT = 2.0, 2.15
+_DPI = 120
+#: Dots of the longer side, at most: the renderer's own limit is twice that.
+_MOST_DOTS = 2**15
+#: Letters that fit above a cell.
+_LETTERS = 32
+#: A cloud is drawn from these two sides: degrees around its third axis.
+_SIDES = (-60, 30)
+_RAISED = 25
+#: A matrix that is longer than this many times its width is drawn with oblong cells.
+_LONGEST = 4
+_SMALL = {"fontsize": 6, "parse_math": False}
+_TEXT_WIDTH, _TEXT_LINES = 30, 14
 
 
 @click.command()
@@ -65,8 +96,6 @@ def show(
     $ packer show div2k.packed -o sheet.png
     $ packer show div2k.packed -o sheet.png --names 0003 --names 0007
     """
-    from packer.format import manifest as manifests
-
     manifests.read(dataset)  # what is no dataset is told of before torch is loaded, which takes seconds
     from readers import PackedDataset
 
@@ -75,13 +104,11 @@ def show(
         numbers = chosen_numbers(opened, samples or _ON_A_PAGE, names, seed)
         shown = _write_page(output, opened, numbers, page_size)
     else:
-        from packer.cli.show_sheet import write_sheet
-
         wanted = samples or _ON_A_SHEET
         if max(wanted, len(names)) > _MOST_ON_A_SHEET:
             raise click.UsageError(f"a sheet has {_MOST_ON_A_SHEET} samples at most; a page, -o page.html, has more")
         numbers = chosen_numbers(opened, wanted, names, seed)
-        write_sheet(output, opened.manifest.fields, list(map(SampleReader(opened), numbers)))
+        _write_sheet(output, opened.manifest.fields, list(map(SampleReader(opened), numbers)))
         shown = len(numbers)
     if not is_quiet():
         left_out = f" of {len(numbers):,}; --page-size makes room for more" if shown < len(numbers) else ""
@@ -99,70 +126,87 @@ def _write_page(output: Path, dataset: PackedDataset, numbers: Sequence[int], li
         return write_page(output, describe(dataset.path), measured, numbers, read, limit, shown.advance)
 
 
-def chosen_numbers(dataset: PackedDataset, count: int, names: Sequence[str] = (), seed: int | None = None) -> list[int]:
-    """Return the numbers of the samples of these names, or else of `count`, by chance (with a seed) or evenly spread.
+def _write_sheet(path: Path, fields: Sequence[FieldSpec], samples: Sequence[Sample]) -> None:
+    """Draw the samples, and write the picture as the suffix of `path` says.
 
     Raises:
-        UsageError: names are asked for, and samples have none.
-        MissingNameError: no sample has one of the names.
-        DamagedError: the table of names cannot be read.
+        UsageError: matplotlib is not installed, or cannot write such a file.
     """
-    import numpy as np
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UsageError("pictures need matplotlib: pip install '.[plot]' in a clone of packer") from None
+    figure = Figure()
+    kind = path.suffix.lower().lstrip(".")
+    if kind not in figure.canvas.get_supported_filetypes():
+        raise UsageError(f"{path}: a picture cannot be written as {kind or 'a file without a suffix'}; take .png")
+    found = views(fields, samples)
+    singles = [view.field for view in found if view.kind == "value"]
+    drawn = [
+        (view, side)
+        for view in found
+        if view.kind != "value"
+        for side in (_SIDES if view.kind == "cloud" else _SIDES[:1])
+    ]
+    cells = max(1, len(drawn))
+    across = min(max(1, _ACROSS // cells), len(samples))
+    rows = -(-len(samples) // across)
+    inches = _WIDTH * cells * across, _HEIGHT * rows
+    figure.set_size_inches(*inches)
+    figure.set_dpi(min(_DPI, _MOST_DOTS / max(inches)))
+    # Curves have numbers at their left.
+    room = 0.1 if any(view.kind == "curves" for view, _ in drawn) else 0.0
+    with warnings.catch_warnings():
+        # A letter that the font lacks is drawn as a box.
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        blocks = figure.subfigures(rows, across, squeeze=False)
+        for block, sample in zip(blocks.flat, samples, strict=False):
+            title = "   ".join([sample.title, *(f"{name} {value_text(sample.values[name])}" for name in singles)])
+            block.suptitle(shortened(title, _LETTERS * cells), fontsize=8, y=0.985, parse_math=False)
+            block.subplots_adjust(left=0.03 + room / cells, right=0.97, bottom=0.06, top=0.84, wspace=0.08 + room)
+            for at, (view, side) in enumerate(drawn, 1):
+                _draw(block.add_subplot(1, cells, at), view, sample, side)
+        figure.savefig(path, format=kind, dpi="figure")
 
-    from packer.errors import UsageError
 
-    count = min(count, len(dataset))
-    if names:
-        if dataset.names is None:
-            raise UsageError("the samples have no names, so that --names finds none; take --samples and --seed")
-        numbers = dataset.numbers(names)
-    elif seed is None:
-        numbers = np.linspace(0, len(dataset) - 1, count).round().astype(np.int64)
+def _draw(axes: Any, view: View, sample: Sample, side: int) -> None:
+    """Draw one view of a sample into its cell; a cloud as it is seen from `side`."""
+    values = sample.values[view.field]
+    if view.kind == "curves":
+        axes.tick_params(labelsize=5, length=2, pad=1)
+        if len(values):
+            axes.plot(np.ma.masked_invalid(real(values).astype(np.float64)), linewidth=0.7)
     else:
-        numbers = np.sort(np.random.default_rng(seed).choice(len(dataset), count, replace=False))
-    return [int(number) for number in numbers]
+        axes.set_axis_off()
+    if view.kind == "cloud":
+        _draw_cloud(axes, view, sample, side)
+    elif view.kind == "text":
+        lines = [line for part in values.splitlines() for line in textwrap.wrap(printable(part), _TEXT_WIDTH) or [""]]
+        lines = lines[:_TEXT_LINES] + (["..."] if len(lines) > _TEXT_LINES else [])
+        axes.text(0, 1, "\n".join(lines), va="top", transform=axes.transAxes, **_SMALL)
+    elif view.kind == "image" or (view.kind == "clip" and values.ndim == 4):
+        image = values if view.kind == "image" or not len(values) else values[0]
+        if image.size:
+            axes.imshow(pixels(image), interpolation="nearest")
+    elif view.kind in ("clip", "grid"):
+        matrix = first_matrix(values)
+        if matrix.size:
+            rows, columns = matrix.shape
+            aspect = "equal" if 1 / _LONGEST <= rows / columns <= _LONGEST else "auto"
+            axes.imshow(np.ma.masked_invalid(matrix.astype(np.float64)), interpolation="nearest", aspect=aspect)
+    also = f" with {', '.join(view.others)}" if view.others else ""
+    axes.set_title(shortened(f"{view.field}  {size_of(view, sample)}{also}", 40), pad=2, **_SMALL)
 
 
-class SampleReader:
-    """Reads samples as they are drawn: of an array that is larger than `_WHOLE` some rows alone, evenly spread."""
-
-    def __init__(self, dataset: PackedDataset) -> None:
-        self._dataset = dataset
-        arrays = [field for field in dataset.fields.values() if field.kind == "array" and field.shape]
-        some_large = any(dataset.manifest.columns[field.name].raw > _WHOLE for field in arrays)
-        self._shapes = {field.name: dataset.shapes(field.name) for field in arrays} if some_large else {}
-
-    def __call__(self, number: int) -> Sample:
-        """Return the sample of a number.
-
-        Raises:
-            DamagedError: a shard or the table of names cannot be read.
-        """
-        from packer.cli.show_views import Sample
-
-        dataset = self._dataset
-        shapes = {name: tuple(shape[number].tolist()) for name, shape in self._shapes.items()}
-        steps = self._steps(shapes)
-        if steps:
-            every = {name: slice(None, None, steps[shape[0]]) for name, shape in shapes.items() if shape[0] in steps}
-            found = {name: dataset.read(number, name, rows=every.get(name)) for name in dataset.fields}
-        else:
-            shapes, found = {}, dataset[number]
-        values = {name: _array(value, dataset.fields[name].kind) for name, value in found.items()}
-        return Sample(number, None if dataset.names is None else dataset.names[number], values, shapes)
-
-    def _steps(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[int, int]:
-        """Return which of its rows to read, one in so many, by their number: what belongs to a row stays together."""
-        steps: dict[int, int] = {}
-        for name, shape in shapes.items():
-            step = -(-self._dataset.fields[name].itemsize * math.prod(shape) // _WHOLE)
-            if step > 1:
-                steps[shape[0]] = max(step, steps.get(shape[0], 1))
-        return steps
-
-
-def _array(value: Any, kind: str) -> Any:
-    """Return the numpy array of a value, images as (H, W, C); text as it is."""
-    if kind == "text":
-        return value
-    return value.permute(1, 2, 0).numpy() if kind == "image" else value.numpy()
+def _draw_cloud(axes: Any, view: View, sample: Sample, side: int) -> None:
+    """Draw a cloud as it is seen from `side` and a little from above, at one scale."""
+    kept, points = drawn_points(view, sample)
+    turn, rise = np.radians((side, _RAISED))
+    right = np.array([-np.sin(turn), np.cos(turn), 0.0])
+    up = np.array([-np.sin(rise) * np.cos(turn), -np.sin(rise) * np.sin(turn), np.cos(rise)])
+    order = np.argsort(points @ np.cross(right, up), kind="stable")  # what is near is drawn over what is far
+    axes.set_aspect("equal", adjustable="datalim")
+    if len(points):
+        size = np.clip(4000 / len(points), 0.5, 12)
+        colours = cloud_colours(view, sample, kept, points)[order]
+        axes.scatter((points @ right)[order], (points @ up)[order], s=size, c=colours, linewidths=0)

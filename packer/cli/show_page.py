@@ -97,7 +97,9 @@ def write_page(
         "title": Path(found.path).resolve().name,
         "about": _about(manifest, len(items)),
         "heads": heads,
-        "measured": _share(len(measured), manifest.samples),
+        "measured": "all samples"
+        if len(measured) == manifest.samples
+        else f"{counted(len(measured), 'sample')}, evenly chosen",
         "fields": [{"cells": row, "counts": one.counts} for row, one in zip(rows, spreads, strict=True)],
         "facts": facts(found),
         "shards": _shards(manifest),
@@ -130,10 +132,6 @@ def _about(manifest: Manifest, shown: int) -> str:
     size = f"{counted(len(manifest.shards), 'shard')}, {size_text(manifest.file_bytes)} for {size_text(raw)} of arrays"
     all_of_them = "all are in this page" if shown == manifest.samples else f"{shown:,} of them are in this page"
     return f"{counted(manifest.samples, 'sample')} in {size}; {all_of_them}"
-
-
-def _share(count: int, of: int) -> str:
-    return "all samples" if count == of else f"{counted(count, 'sample')}, evenly chosen"
 
 
 def _shards(manifest: Manifest) -> list[list[str]]:
@@ -175,8 +173,12 @@ def cell(view: View, sample: Sample) -> str | dict[str, Any]:
         return value_text(values)
     if view.kind == "text":
         return {"text": size_of(view, sample), "letters": values[:_MOST_LETTERS]}
-    draw = {"curves": _curves, "clip": _clip, "image": _picture, "grid": _grid}
-    drawn = _cloud(view, sample) if view.kind == "cloud" else draw[view.kind](values)
+    if view.kind == "cloud":
+        drawn = _cloud(view, sample)
+    elif view.kind == "grid":
+        drawn = _picture(first_matrix(values)[:, :, None])
+    else:
+        drawn = {"curves": _curves, "clip": _clip, "image": _picture}[view.kind](values)
     shape = sample.shapes.get(view.field)
     if drawn and shape and shape[0] > len(values):
         drawn["note"] = ", ".join(filter(None, [f"{len(values):,} rows of it", drawn.get("note")]))
@@ -201,10 +203,6 @@ def _picture(values: NDArray[Any]) -> dict[str, Any]:
         "exact": whole and values.dtype == np.uint8,
         "note": "" if whole else f"shown as {picture.height} x {picture.width}",
     }
-
-
-def _grid(values: NDArray[Any]) -> dict[str, Any]:
-    return _picture(first_matrix(values)[:, :, None])
 
 
 def _clip(values: NDArray[Any]) -> dict[str, Any]:
@@ -249,6 +247,8 @@ def _cloud(view: View, sample: Sample) -> dict[str, Any]:
 
 def _curves(values: NDArray[Any]) -> dict[str, Any]:
     """Shares from 0 to 1 between the least and the largest finite value, one curve for each column."""
+    if not values.size:
+        return {}
     columns = real(values).reshape(len(values), -1).astype(np.float64)
     finite = np.isfinite(columns)
     if not finite.any():

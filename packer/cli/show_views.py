@@ -1,16 +1,21 @@
-"""Says what each field of a sample is drawn as, and makes pixels, points and colours of its values."""
+"""Chooses and reads the samples that are drawn, says what each field is drawn as, and makes pixels, points, colours."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.cli.text import counted
+from packer.errors import UsageError
 from packer.format.schema import FieldSpec
+
+if TYPE_CHECKING:
+    from readers import PackedDataset
 
 Kind = Literal["image", "clip", "cloud", "curves", "grid", "text", "value"]
 
@@ -21,8 +26,8 @@ _MOST_CURVES = 8
 _LONGER = 4
 #: Rows from which on (n, 3) of one shape is a cloud rather than a matrix.
 _LEAST_POINTS = 64
-
-
+#: Bytes of an array that is read whole.
+_WHOLE = 2**26
 #: Points drawn of one cloud: more take seconds and hide each other.
 _MOST_POINTS = 20_000
 #: Colours from low to high, of matplotlib's viridis.
@@ -45,6 +50,69 @@ class Sample:
     @property
     def title(self) -> str:
         return str(self.number) if self.name is None else self.name
+
+
+def chosen_numbers(dataset: PackedDataset, count: int, names: Sequence[str] = (), seed: int | None = None) -> list[int]:
+    """Return the numbers of the samples of these names, or else of `count`, by chance (with a seed) or evenly spread.
+
+    Raises:
+        UsageError: names are asked for, and samples have none.
+        MissingNameError: no sample has one of the names.
+        DamagedError: the table of names cannot be read.
+    """
+    count = min(count, len(dataset))
+    if names:
+        if dataset.names is None:
+            raise UsageError("the samples have no names, so that --names finds none; take --samples and --seed")
+        numbers = dataset.numbers(names)
+    elif seed is None:
+        numbers = np.linspace(0, len(dataset) - 1, count).round().astype(np.int64)
+    else:
+        numbers = np.sort(np.random.default_rng(seed).choice(len(dataset), count, replace=False))
+    return [int(number) for number in numbers]
+
+
+class SampleReader:
+    """Reads samples as they are drawn: of an array that is larger than `_WHOLE` some rows alone, evenly spread."""
+
+    def __init__(self, dataset: PackedDataset) -> None:
+        self._dataset = dataset
+        arrays = [field for field in dataset.fields.values() if field.kind == "array" and field.shape]
+        some_large = any(dataset.manifest.columns[field.name].raw > _WHOLE for field in arrays)
+        self._shapes = {field.name: dataset.shapes(field.name) for field in arrays} if some_large else {}
+
+    def __call__(self, number: int) -> Sample:
+        """Return the sample of a number.
+
+        Raises:
+            DamagedError: a shard or the table of names cannot be read.
+        """
+        dataset = self._dataset
+        shapes = {name: tuple(shape[number].tolist()) for name, shape in self._shapes.items()}
+        steps = self._steps(shapes)
+        if steps:
+            every = {name: slice(None, None, steps[shape[0]]) for name, shape in shapes.items() if shape[0] in steps}
+            found = {name: dataset.read(number, name, rows=every.get(name)) for name in dataset.fields}
+        else:
+            shapes, found = {}, dataset[number]
+        values = {name: _array(value, dataset.fields[name].kind) for name, value in found.items()}
+        return Sample(number, None if dataset.names is None else dataset.names[number], values, shapes)
+
+    def _steps(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[int, int]:
+        """Return which of its rows to read, one in so many, by their number: what belongs to a row stays together."""
+        steps: dict[int, int] = {}
+        for name, shape in shapes.items():
+            step = -(-self._dataset.fields[name].itemsize * math.prod(shape) // _WHOLE)
+            if step > 1:
+                steps[shape[0]] = max(step, steps.get(shape[0], 1))
+        return steps
+
+
+def _array(value: Any, kind: str) -> Any:
+    """Return the numpy array of a value, images as (H, W, C); text as it is."""
+    if kind == "text":
+        return value
+    return value.permute(1, 2, 0).numpy() if kind == "image" else value.numpy()
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
-from packer.cli import show
-from packer.cli.show import SampleReader, chosen_numbers
-from packer.cli.show_views import Sample, View, pixels, size_of, value_text, views
+from packer.cli import show_views
+from packer.cli.show_views import Sample, SampleReader, View, chosen_numbers, pixels, size_of, value_text, views
 from packer.convert import convert
 from packer.errors import MissingNameError, UsageError
 from packer.format.schema import FieldSpec
@@ -60,7 +59,7 @@ def test_of_large_arrays_some_rows_are_read(tmp_path, monkeypatch):
     with DatasetWriter(tmp_path / "d") as writer:
         for n in (100, 10):
             writer.add({"xyz": points[:n], "shade": np.arange(n), "wave": np.arange(8), "label": n, "text": "a"})
-    monkeypatch.setattr(show, "_WHOLE", 800)
+    monkeypatch.setattr(show_views, "_WHOLE", 800)
     large, small = map(SampleReader(PackedDataset(tmp_path / "d")), range(2))
     np.testing.assert_array_equal(large.values["xyz"], points[::3])
     np.testing.assert_array_equal(large.values["shade"], np.arange(0, 100, 3))

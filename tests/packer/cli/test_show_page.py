@@ -85,6 +85,16 @@ def test_the_page_holds_the_samples(page):
     assert data["shards"][0][1] == "2"
 
 
+def test_curves_without_a_step(packer, tmp_path):
+    """There is nothing to draw of them."""
+    with DatasetWriter(tmp_path / "d") as writer:
+        for steps in (0, 50):
+            writer.add({"wave": np.arange(float(steps))})
+    result = packer("show", tmp_path / "d", "-o", tmp_path / "page.html")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert [item["cells"][0]["text"] for item in data_of(tmp_path / "page.html")["items"]] == ["0", "50"]
+
+
 def test_nothing_of_the_dataset_is_html(page):
     """No tag of a name or text stands in the page, and no address: it opens without a network."""
     text = page.read_text("utf-8")
