@@ -1,4 +1,4 @@
-"""Draw the pictures of README.md and the book, as SVG: `python scripts/pictures.py` writes docs/img anew.
+"""Draw the bars of the book as SVG: `python scripts/pictures.py` writes rates.svg and codecs.svg of docs/img anew.
 
 Figures come from the tables of docs/, which say how they were measured.
 """
@@ -10,19 +10,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "img"
-BLUE, GRAY, INK, PALE = "#2a78c2", "#9aa4ad", "#24292f", "#e8f0f8"
-
-
-def main() -> None:
-    """Write every picture."""
-    FOLDER.mkdir(exist_ok=True)
-    for name, text in pictures().items():
-        (FOLDER / name).write_text(text)
+BLUE, GRAY, INK = "#2a78c2", "#9aa4ad", "#24292f"
 
 
 def pictures() -> dict[str, str]:
     """Return the text of every picture, by the name of its file."""
-    return {"rates.svg": rates(), "codecs.svg": codecs(), "dataset.svg": dataset()}
+    return {"rates.svg": rates(), "codecs.svg": codecs()}
 
 
 def rates() -> str:
@@ -58,45 +51,9 @@ def codecs() -> str:
     return _svg(760, 310, parts)
 
 
-def dataset() -> str:
-    """Draw a packed dataset: the folder, a shard in it, its columns, frames and chunks."""
-    parts = [
-        *_box(0, 0, 800, 330, "div2k.packed/", "white"),
-        *_box(20, 40, 180, 40, "manifest.json", PALE),
-        *_box(20, 100, 180, 40, "names.lmdb", PALE),
-        *_box(20, 160, 180, 40, "shards/00000.lmdb", PALE),
-        *_box(20, 220, 180, 40, "shards/00001.lmdb", PALE),
-        _text(20, 296, "fields, shards, digests: manifest;", 11, GRAY),
-        _text(20, 312, "name to number and back: names", 11, GRAY),
-        f'<path d="M200 180 L250 60 M200 180 L250 300" stroke="{GRAY}" fill="none"/>',
-        *_box(250, 40, 530, 270, "one shard: samples 0 to 999", "white"),
-    ]
-    for number, (field, widths) in enumerate((("lr", (60, 60, 60, 60)), ("hr", (110, 75, 120, 95)))):
-        top = 80 + 110 * number
-        parts += [_text(262, top + 20, f"column {field}", 12), _text(262, top + 36, "frames", 11, GRAY)]
-        left = 350
-        for width in widths:
-            parts.append(f'<rect x="{left}" y="{top}" width="{width - 4}" height="34" fill="{BLUE}"/>')
-            left += width
-        half = 350 + sum(widths[:2])
-        parts.append(_text(262, top + 62, "chunks", 11, GRAY))
-        for start, stop in ((350, half), (half, left)):
-            chunk = f'x="{start}" y="{top + 44}" width="{stop - start - 4}" height="28"'
-            parts.append(f'<rect {chunk} fill="{PALE}" stroke="{INK}"/>')
-    parts.append(
-        _text(262, 298, "a frame: compressed and checksummed as one; a chunk: frames in one piece of the file", 11)
-    )
-    return _svg(802, 332, parts)
-
-
 def _table(page: Path, head: str) -> list[list[str]]:
     rows = page.read_text().partition(head)[2].partition("\n\n")[0].splitlines()[2:]
     return [[re.sub(r"\s+", " ", cell.strip()) for cell in row.strip("| ").split("|")] for row in rows]
-
-
-def _box(x: int, y: int, width: int, height: int, words: str, fill: str) -> list[str]:
-    rect = f'<rect x="{x + 1}" y="{y + 1}" width="{width}" height="{height}" fill="{fill}" stroke="{INK}"/>'
-    return [rect, _text(x + 10, y + 24, words, 13)]
 
 
 def _text(x: float, y: float, words: str, size: int, colour: str = INK) -> str:
@@ -112,4 +69,5 @@ def _svg(width: int, height: int, parts: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    for name, text in pictures().items():
+        (FOLDER / name).write_text(text)

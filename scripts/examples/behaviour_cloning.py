@@ -11,14 +11,12 @@ chunk of actions from now on, the last one repeated beyond the end of a demonstr
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from packer.errors import PackerError
 from readers import Loader, PackedDataset, Windows
 
 IMAGE, ACTIONS = "obs.agentview_image", "actions"
@@ -82,7 +80,4 @@ def main(arguments: Sequence[str] | None = None) -> float:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except PackerError as problem:
-        sys.exit(f"behaviour_cloning.py: {problem}")
+    main()

@@ -10,14 +10,12 @@ $ python scripts/examples/mlp.py data/packed/digits.packed --features images --l
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from packer.errors import PackerError
 from readers import DataTimeMonitor, Loader, PackedDataset
 
 
@@ -72,7 +70,4 @@ def main(arguments: Sequence[str] | None = None) -> float:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except PackerError as error:
-        sys.exit(f"mlp.py: {error}")
+    main()

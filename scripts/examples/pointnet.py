@@ -10,7 +10,6 @@ their relief. For clouds of your own, pack a field `label` with them.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import SubsetRandomSampler
 
-from packer.errors import PackerError, UsageError
+from packer.errors import UsageError
 from readers import Loader, PackedDataset, Ragged
 
 WIDE = 50_000  # metres: the demo clouds are far narrower or far wider
@@ -80,7 +79,4 @@ def main(arguments: Sequence[str] | None = None) -> float:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except PackerError as error:
-        sys.exit(f"pointnet.py: {error}")
+    main()

@@ -10,7 +10,6 @@ steps: 16 of 128 in an epoch of 2,160 pairs learn next to nothing, 270 of 8 do b
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
@@ -19,7 +18,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from packer.errors import PackerError
 from readers import Crop, DataTimeMonitor, Loader, PackedDataset
 
 
@@ -86,7 +84,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except PackerError as error:
-        sys.exit(f"srcnn.py: {error}")
+    main()

@@ -10,14 +10,12 @@ same thing on other pixels. Of hr nothing but that one frame is read.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from packer.errors import PackerError
 from readers import Crop, Loader, PackedDataset, Windows
 
 
@@ -86,7 +84,4 @@ def main(arguments: Sequence[str] | None = None) -> float:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except PackerError as error:
-        sys.exit(f"video_sr.py: {error}")
+    main()
