@@ -38,37 +38,27 @@ def codecs(sources: tuple[str, ...], options: ConvertOptions, as_json: bool) -> 
     with progress("trying codecs") as shown:
         reports = codec_report(source, guard(options, in_memory=False))
         found = list(watched(reports, "trying codecs on fields", shown.look, len(source.fields)))
-    click.echo(json_text(found) if as_json else "\n".join(codec_lines(found)))
+    click.echo(indented({"fields": found}) if as_json else "\n".join(_lines(found)))
 
 
-def codec_lines(found: Sequence[FieldReport]) -> list[str]:
+def _lines(found: Sequence[FieldReport]) -> list[str]:
     """Return a heading and a table for each field."""
     lines: list[str] = []
     width = terminal_width()
     for field in found:
         seen = f"{counted(field.samples, 'sample')}, {size_text(field.raw_bytes)}"
         what = f"{field.spec.name}: {field.spec.dtype}, {shape_text(field.spec)}; {seen} looked at"
-        lines += ["", shortened(what, width), *_table(field, width), *_remark(field)]
-    return [*lines[1:], "", "* what `auto` takes"]
-
-
-def json_text(found: Sequence[FieldReport]) -> str:
-    """One JSON object: `fields` holds a report for each."""
-    document = {"fields": found}
-    return indented(document)
-
-
-def _table(field: FieldReport, width: int) -> list[str]:
-    rows = [
-        [
-            f"{'*' if trial.codec == field.auto else ' '} {trial.codec}",
-            f"{trial.ratio:.2f}",
-            f"{size_text(trial.encode)}/s",
-            f"{size_text(trial.decode)}/s",
+        rows = [
+            [
+                f"{'*' if trial.codec == field.auto else ' '} {trial.codec}",
+                f"{trial.ratio:.2f}",
+                f"{size_text(trial.encode)}/s",
+                f"{size_text(trial.decode)}/s",
+            ]
+            for trial in field.trials
         ]
-        for trial in field.trials
-    ]
-    return table(_HEADS, rows, width, _HEADS[1:])
+        lines += ["", shortened(what, width), *table(_HEADS, rows, width, _HEADS[1:]), *_remark(field)]
+    return [*lines[1:], "", "* what `auto` takes"]
 
 
 def _remark(field: FieldReport) -> list[str]:

@@ -44,7 +44,12 @@ def doctor(dataset: Path, as_json: bool) -> None:
     manifest = manifests.read(dataset)
     machine = machine_of(dataset)
     found = findings(manifest, machine)
-    click.echo(json_text(dataset, machine, found) if as_json else "\n".join(finding_lines(found)))
+    if as_json:
+        network = machine.file_system.is_network if machine.file_system else None
+        document = {"path": str(dataset), "machine": machine, "network": network, "findings": found}
+        click.echo(indented(document))
+    else:
+        click.echo("\n".join(_lines(found)))
 
 
 @dataclass(frozen=True)
@@ -65,17 +70,12 @@ class Finding:
 
 def findings(manifest: Manifest, machine: Machine) -> list[Finding]:
     """Return all findings, and the settings they lead to as the last."""
-    found = [
-        *_file_system(machine),
-        *_memory(manifest, machine),
-        *_frames(manifest),
-        *_decoding(manifest, machine),
-        *_shared_memory(manifest, machine),
-        *_processes(machine),
-        *_open_files(manifest, machine),
-        _gpu(machine),
+    return [
+        *_of_files(manifest, machine),
+        *_of_batches(manifest, machine),
+        *_of_processes(manifest, machine),
+        Finding("use", setting(manifest, machine)),
     ]
-    return [*found, Finding("use", setting(manifest, machine))]
 
 
 def setting(manifest: Manifest, machine: Machine) -> str:
@@ -86,107 +86,85 @@ def setting(manifest: Manifest, machine: Machine) -> str:
 
 
 def _batch(manifest: Manifest) -> int:
-    """Samples of a batch: no more than there are."""
+    """Return the samples of a batch: no more than there are."""
     return max(min(BATCH, manifest.samples), 1)
-
-
-def _file_system(machine: Machine) -> Iterator[Finding]:
-    place = machine.file_system
-    if place is None:
-        return
-    found = f"{place.kind}, mounted at {place.mount}"
-    if place.is_network:
-        advice = "reached over a network: copy the dataset to a local disk, or the first epoch waits for the network"
-        yield Finding("disk", found, advice, hurts=True)
-    elif place.kind in ("tmpfs", "ramfs"):
-        yield Finding("disk", found, "the dataset lies in memory, and is lost when the machine restarts")
-    else:
-        yield Finding("disk", found)
-
-
-def _memory(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
-    if machine.memory is None or machine.free is None:
-        return
-    size = f"the dataset takes {size_text(manifest.file_bytes)}, {size_text(machine.free)} of memory are free"
-    if _fits(manifest, machine):
-        yield Finding("memory", size, "from the second epoch on nothing is read from the disk")
-        return
-    advice = "it does not stay in memory: shuffle by blocks, so that the disk is read in long runs"
-    if all(not field.codec for field in manifest.fields):
-        advice += "; `packer repack --codec auto` may make it smaller"
-    yield Finding("memory", size, advice, hurts=True)
 
 
 def _fits(manifest: Manifest, machine: Machine) -> bool:
     return machine.free is None or manifest.file_bytes < machine.free
 
 
-def _frames(manifest: Manifest) -> Iterator[Finding]:
-    shared = _shared_frames(manifest)
-    if shared:
-        found = "decoded together: " + ", ".join(f"{count} samples of {name!r}" for name, count in shared.items())
-        advice = 'reading one at random decodes all of them: shuffle="block" decodes each frame about once an epoch'
-        yield Finding("codec", found, advice, hurts=True)
-
-
-def _decoding(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
-    if machine.one_by_one is not None and any(number_of(field.codec) is not None for field in manifest.fields):
-        found = f"frames are decoded one by one: {machine.one_by_one}"
-        advice = "the package numba decodes whole batches at least twice as fast: repair its installation"
-        yield Finding("codec", found, advice, hurts=True)
-
-
 def _shared_frames(manifest: Manifest) -> dict[str, int]:
-    """Samples in a frame, of the fields of which many encoded samples share one."""
+    """Return the samples in a frame, of the fields of which many encoded samples share one."""
     counts = {field.name: field.frame.samples or 1 for field in manifest.fields if field.codec}
     return {name: count for name, count in counts.items() if count > _SHARED_FRAME}
 
 
-def _shared_memory(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
-    if machine.shared is None or machine.shared_free is None:
-        return
-    raw = sum(column.raw for column in manifest.columns.values())
-    batch = _batch(manifest) * raw // max(manifest.samples, 1)
-    needed = batch * _BATCHES * _WORKERS
-    found = (
-        f"/dev/shm has {size_text(machine.shared_free)} free; a batch of {_batch(manifest)} takes {size_text(batch)}"
-    )
-    if needed <= machine.shared_free:
-        yield Finding("shared memory", found)
-        return
-    workers = machine.shared_free // (batch * _BATCHES)
-    least = size_text(needed)
-    advice = f"a DataLoader with more than {counted(workers, 'worker')} may end in a bus error: take Loader, which "
-    yield Finding("shared memory", found, f"{advice}needs none, or give it {least} (docker: --shm-size)", hurts=True)
+def _of_files(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
+    if machine.file_system is not None:
+        place, advice = machine.file_system, ""
+        if place.is_network:
+            advice = (
+                "reached over a network: copy the dataset to a local disk, or the first epoch waits for the network"
+            )
+        elif place.kind in ("tmpfs", "ramfs"):
+            advice = "the dataset lies in memory, and is lost when the machine restarts"
+        yield Finding("disk", f"{place.kind}, mounted at {place.mount}", advice, hurts=place.is_network)
+    if machine.free is not None:
+        fits = _fits(manifest, machine)
+        advice = "from the second epoch on nothing is read from the disk"
+        if not fits:
+            advice = "it does not stay in memory: shuffle by blocks, so that the disk is read in long runs"
+            if all(not field.codec for field in manifest.fields):
+                advice += "; `packer repack --codec auto` may make it smaller"
+        size = f"the dataset takes {size_text(manifest.file_bytes)}, {size_text(machine.free)} of memory are free"
+        yield Finding("memory", size, advice, hurts=not fits)
 
 
-def _processes(machine: Machine) -> Iterator[Finding]:
-    found = f"{counted(machine.processors, 'processor')}; processes are made by {machine.start_method}"
+def _of_batches(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
+    if shared := _shared_frames(manifest):
+        found = "decoded together: " + ", ".join(f"{count} samples of {name!r}" for name, count in shared.items())
+        advice = 'reading one at random decodes all of them: shuffle="block" decodes each frame about once an epoch'
+        yield Finding("codec", found, advice, hurts=True)
+    if machine.one_by_one is not None and any(number_of(field.codec) is not None for field in manifest.fields):
+        found = f"frames are decoded one by one: {machine.one_by_one}"
+        advice = "the package numba decodes whole batches at least twice as fast: repair its installation"
+        yield Finding("codec", found, advice, hurts=True)
+    if machine.shared_free is not None:
+        free, raw = machine.shared_free, sum(column.raw for column in manifest.columns.values())
+        batch = _batch(manifest) * raw // max(manifest.samples, 1)
+        needed, advice = batch * _BATCHES * _WORKERS, ""
+        if needed > free:
+            workers = counted(free // (batch * _BATCHES), "worker")
+            advice = (
+                f"a DataLoader with more than {workers} may end in a bus error: take Loader, which needs none, "
+                f"or give it {size_text(needed)} (docker: --shm-size)"
+            )
+        found = f"/dev/shm has {size_text(free)} free; a batch of {_batch(manifest)} takes {size_text(batch)}"
+        yield Finding("shared memory", found, advice, hurts=needed > free)
+
+
+def _of_processes(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
+    found, advice = f"{counted(machine.processors, 'processor')}; processes are made by {machine.start_method}", ""
     if machine.processors == 1:
-        yield Finding("processors", found, "workers of a DataLoader only cost time here: take num_workers=0, or Loader")
-    elif machine.start_method == "fork":
-        yield Finding("processors", found)
-    else:
+        advice = "workers of a DataLoader only cost time here: take num_workers=0, or Loader"
+    elif machine.start_method != "fork":
         advice = "each worker of a DataLoader imports torch for some seconds: take persistent_workers=True, or Loader"
-        yield Finding("processors", found, advice)
-
-
-def _open_files(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
+    yield Finding("processors", found, advice)
     needed = len(manifest.shards) + _OTHER_FILES
     if machine.open_files is not None and machine.open_files < needed:
         found = f"{counted(len(manifest.shards), 'shard')}, and a process may open {machine.open_files:,} files"
         advice = f"raise the limit (ulimit -n {needed}), or `packer repack` with a larger --shard-size"
         yield Finding("open files", found, advice, hurts=True)
-
-
-def _gpu(machine: Machine) -> Finding:
     if machine.cuda is None:
-        return Finding("GPU", "torch finds none")
-    return Finding("GPU", machine.cuda, "give the loader the device: batches are then copied during the training step")
+        yield Finding("GPU", "torch finds none")
+    else:
+        advice = "give the loader the device: batches are then copied during the training step"
+        yield Finding("GPU", machine.cuda, advice)
 
 
-def finding_lines(found: Sequence[Finding]) -> list[str]:
-    """What was found, and below it what to do; wrapped to the terminal."""
+def _lines(found: Sequence[Finding]) -> list[str]:
+    """Return what was found, and below it what to do; wrapped to the terminal."""
     indent = 4 + max(len(finding.topic) for finding in found)
     lines = []
     for finding in found:
@@ -197,15 +175,3 @@ def finding_lines(found: Sequence[Finding]) -> list[str]:
                 lines += textwrap.wrap(printable(text), width, initial_indent=head, subsequent_indent=" " * indent)
                 head = " " * indent
     return lines
-
-
-def json_text(path: Path, machine: Machine, found: Sequence[Finding]) -> str:
-    """One JSON object: the machine in numbers, and the findings."""
-    place = machine.file_system
-    document = {
-        "path": str(path),
-        "machine": machine,
-        "network": place.is_network if place else None,
-        "findings": found,
-    }
-    return indented(document)

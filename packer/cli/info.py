@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from packer.cli.logs import log_options
-from packer.cli.summary import field_table
+from packer.cli.summary import field_table, sizes_texts
 from packer.cli.text import counted, indented, listing, size_text, terminal_width
 from packer.codecs.configs import codec_name
 from packer.errors import DamagedError, first_few
@@ -50,7 +50,11 @@ def info(dataset: str, as_json: bool) -> None:
     $ packer info s3://bucket/div2k.packed
     """
     found = describe(dataset)
-    click.echo(json_text(found) if as_json else "\n".join(description_lines(found)))
+    if as_json:
+        click.echo(_json_text(found))
+    else:
+        table = field_table(found.manifest.fields, sizes_texts(found.manifest.columns))
+        click.echo("\n".join([*table, "", *listing(facts(found), terminal_width())]))
 
 
 @dataclass(frozen=True)
@@ -76,48 +80,42 @@ class Description:
 def describe(place: str | Path) -> Description:
     """Return what the dataset in a folder or at a URL holds; a file that has another size is only warned of.
 
+    Of a dataset at a URL the manifest, names and constants alone are fetched.
+
     Raises:
         DatasetError: it is not a packed dataset, or unfinished, or cannot be fetched.
     """
-    if is_url(place):
-        return _describe_url(place)
-    path = Path(place)
-    manifest = manifests.read(path)
-    files = [*manifest.shards, *manifest.tables]
-    disk = sum(_disk_bytes(path / file.file, file) for file in files)
-    try:
-        rejected = RejectedList.of_dataset(path, manifest).lines.count(b"\n")
-    except DamagedError as error:
-        _log.warning("%s", error)
+    with contextlib.ExitStack() as held:
+        if is_url(place):
+            mirror = Mirror.open(str(place))
+            folder, manifest = mirror.folder, mirror.manifest()
+            held.callback(mirror.fetch_tables(manifest).close)
+            disk_bytes = manifest.file_bytes
+        else:
+            folder = place = Path(place)
+            manifest = manifests.read(folder)
+            files = [*manifest.shards, *manifest.tables]
+            disk_bytes = sum(_disk_bytes(folder / file.file, file) for file in files) + _blocks(folder / MANIFEST)
         rejected = sum(shard.rejected for shard in manifest.shards)
-    disk += _blocks(path / MANIFEST)
-    return Description(path, manifest, _first_names(path, manifest), disk, rejected, _constants(path, manifest))
+        names: tuple[str, ...] = ()
+        constants: tuple[str, ...] = ()
+        with _warned():
+            if not is_url(place):
+                rejected = RejectedList.of_dataset(folder, manifest).lines.count(b"\n")
+        with _warned():
+            constants = tuple(kept_constants(folder, manifest))
+        with _warned():
+            names = _first_names(folder, manifest)
+    return Description(place, manifest, names, disk_bytes, rejected, constants)
 
 
-def _constants(folder: Path, manifest: Manifest) -> tuple[str, ...]:
+@contextlib.contextmanager
+def _warned() -> Iterator[None]:
+    """Warn of a damaged file, and go on without it."""
     try:
-        return tuple(kept_constants(folder, manifest))
+        yield
     except DamagedError as error:
         _log.warning("%s", error)
-        return ()
-
-
-def _describe_url(url: str) -> Description:
-    """What its manifest and its names say; the shards are not looked at, so that none of them need be fetched."""
-    mirror = Mirror.open(url)
-    manifest = mirror.manifest()
-    lease = mirror.fetch_tables(manifest)
-    names, constants = _first_names(mirror.folder, manifest), _constants(mirror.folder, manifest)
-    lease.close()
-    return Description(
-        url, manifest, names, manifest.file_bytes, sum(shard.rejected for shard in manifest.shards), constants
-    )
-
-
-def description_lines(found: Description) -> list[str]:
-    """For people."""
-    table = field_table(found.manifest.fields, found.manifest.columns)
-    return [*table, "", *listing(facts(found), terminal_width())]
 
 
 def facts(found: Description) -> list[tuple[str, str]]:
@@ -133,7 +131,7 @@ def facts(found: Description) -> list[tuple[str, str]]:
             f"{size_text(manifest.file_bytes)} ({size_text(found.disk_bytes)} on disk), {size_text(raw)} as arrays",
         ),
         ("planned", _planned(manifest)),
-        ("names", _names(found)),
+        ("names", _listed(found.names, manifest.samples) if manifest.names else "none; samples have numbers alone"),
         ("made by", manifest.tool),
     ]
     if manifest.classes:
@@ -147,8 +145,8 @@ def facts(found: Description) -> list[tuple[str, str]]:
     return pairs + _origin(manifest.origin)
 
 
-def json_text(found: Description) -> str:
-    """For machines: one JSON object with all that the manifest says."""
+def _json_text(found: Description) -> str:
+    """Return one JSON object with all that the manifest says."""
     manifest = found.manifest
     document: dict[str, Any] = {
         "path": str(found.path),
@@ -161,12 +159,6 @@ def json_text(found: Description) -> str:
         "split_samples": {name: len(manifest.split(name)) for name in kept_splits(manifest)},
     }
     return indented(document)
-
-
-def _names(found: Description) -> str:
-    if found.manifest.names is None:
-        return "none; samples have numbers alone"
-    return _listed(found.names, found.manifest.samples)
 
 
 def _listed(names: Sequence[str], count: int | None = None) -> str:
@@ -206,15 +198,10 @@ def _origin(origin: dict[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
-def _first_names(path: Path, manifest: Manifest) -> tuple[str, ...]:
+def _first_names(folder: Path, manifest: Manifest) -> tuple[str, ...]:
     if manifest.names is None:
         return ()
-    try:
-        names = Names(path / manifest.names.file, manifest.names)
-    except DamagedError as error:
-        _log.warning("%s", error)
-        return ()
-    with contextlib.closing(names):
+    with contextlib.closing(Names(folder / manifest.names.file, manifest.names)) as names:
         return tuple(names.name(number) for number in range(min(_FIRST, manifest.samples)))
 
 

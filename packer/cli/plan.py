@@ -14,17 +14,16 @@ import msgspec
 from packer.cli.logs import log_options
 from packer.cli.options import conversion_options, sources_argument
 from packer.cli.progress import progress
-from packer.cli.summary import shape_text
-from packer.cli.text import counted, indented, listing, size_text, table, terminal_width, time_text
+from packer.cli.summary import field_table
+from packer.cli.text import counted, indented, listing, size_text, terminal_width, time_text
 from packer.codecs.configs import codec_name
 from packer.convert import ConvertOptions, guard, open_source, planned_splits, processors
 from packer.format.manifest import Splits
+from packer.format.schema import Field
 from packer.packing.estimate import Estimate, FieldEstimate, estimate
 from packer.packing.plan import Prepared, prepare
 from packer.packing.rejected import Rejected
 from packer.packing.splits import split_text
-
-_RIGHT = ("raw", "stored", "ratio")
 
 
 @click.command()
@@ -51,9 +50,9 @@ def plan(sources: tuple[str, ...], options: ConvertOptions, as_json: bool) -> No
 
 
 def show_plan(sources: tuple[str, ...], options: ConvertOptions, out: Path, as_json: bool) -> None:
-    """Print the plan of a conversion into `out`, and writes nothing."""
+    """Print the plan of a conversion into `out`, and write nothing."""
     found = forecast(sources, options, out)
-    click.echo(json_text(found) if as_json else "\n".join(forecast_lines(found)))
+    click.echo(indented(_document(found)) if as_json else "\n".join(_lines(found)))
 
 
 @dataclass(frozen=True)
@@ -74,9 +73,14 @@ class Forecast:
     disk_free: int
     splits: Splits
 
+    @property
+    def seconds(self) -> float:
+        """How long packing takes."""
+        return self.size.trial.of_all(self.prepared, self.workers)
+
 
 def forecast(sources: Sequence[str], options: ConvertOptions, out: Path) -> Forecast:
-    """What converting `sources` into `out` would make.
+    """Return what converting `sources` into `out` would make.
 
     Raises:
         UsageError, SourceError: as `convert` does before it writes.
@@ -90,21 +94,25 @@ def forecast(sources: Sequence[str], options: ConvertOptions, out: Path) -> Fore
         shown.look("packing a few samples", 0, None)
         size = estimate(prepared, limits)
     workers = options.workers if options.workers is not None else processors()
-    free = shutil.disk_usage(_existing(out)).free
+    there = next(folder for folder in out.absolute().parents if folder.is_dir())
+    free = shutil.disk_usage(there).free
     return Forecast(prepared, size, max(workers, 1), tuple(rejected), free, splits)
 
 
-def forecast_lines(found: Forecast) -> list[str]:
-    """For people."""
+def _lines(found: Forecast) -> list[str]:
+    """Return the plan for people."""
     plan, size = found.prepared.plan, found.size
     sizes = [shard.raw_bytes for shard in plan.shards]
     shards = f"{len(sizes):,}, of {size_text(min(sizes))} to {size_text(max(sizes))} as arrays"
+    most = plan.file_bytes + size.names
+    bounds = f"({size_text(size.low)} to {size_text(size.high)}), if nothing shrinks {size_text(most)}"
+    exactly = f"{size_text(size.file_bytes)}, exactly {size.file_bytes:,} bytes and the manifest"
     pairs = [
         ("source", found.prepared.source.kind),
         ("samples", f"{plan.samples:,}"),
         ("shards", shards if len(sizes) > 1 else f"1, of {size_text(sizes[0])} as arrays"),
         ("maps", f"of {size_text(max(shard.map_size for shard in plan.shards))} at most"),
-        ("size", _size(size, plan.file_bytes + size.names)),
+        ("size", exactly if size.exact else f"about {size_text(size.file_bytes)} {bounds}"),
         ("disk", f"{size_text(size.high)} {'needed' if size.exact else 'enough'}, {size_text(found.disk_free)} free"),
         ("time", _time(found)),
     ]
@@ -115,17 +123,33 @@ def forecast_lines(found: Forecast) -> list[str]:
     pairs += [("note", note) for note in found.prepared.source.notes()]
     # A reason of several lines is wrapped as any other.
     pairs += [("left out", " ".join(f"{bad.file}: {bad.reason}".split("\n"))) for bad in found.rejected]
-    width = terminal_width()
-    return [*_field_table(found, width), "", *listing(pairs, width)]
+    table = field_table(plan.fields, {name: _size_texts(one) for name, one in size.fields.items()})
+    return [*table, "", *listing(pairs, terminal_width())]
 
 
-def json_text(found: Forecast) -> str:
-    """For machines: one JSON object."""
+def _size_texts(size: FieldEstimate) -> list[str]:
+    """Return raw and stored bytes of a field and the ratio, with the half of the interval as a share."""
+    if size.low == size.high:
+        return [size_text(size.raw), size_text(size.stored), f"{size.ratio:.2f}"]
+    off = max(size.high - size.stored, size.stored - size.low) / max(size.stored, 1)
+    return [size_text(size.raw), f"{size_text(size.stored)} ±{100 * off:.0f}%", f"~{size.ratio:.2f}"]
+
+
+def _time(found: Forecast) -> str:
+    if not found.size.trial.samples:
+        return "not known: no sample that was tried can be read"
+    processes = counted(min(found.workers, len(found.prepared.plan.shards)), "process")
+    tried = counted(found.size.trial.samples, "sample")
+    return f"about {time_text(max(found.seconds, 0.1))} in {processes}, and what writing takes; {tried} tried"
+
+
+def _document(found: Forecast) -> dict[str, Any]:
+    """Return the plan for machines."""
     plan, size = found.prepared.plan, found.size
-    document: dict[str, Any] = {
+    return {
         "kind": found.prepared.source.kind,
         "samples": plan.samples,
-        "fields": [_field_json(found, number) for number in range(len(plan.fields))],
+        "fields": [_field_document(field, size.fields[field.name]) for field in plan.fields],
         "shards": [
             {
                 "file": shard.file,
@@ -144,18 +168,15 @@ def json_text(found: Forecast) -> str:
         "disk_needed": size.high,
         "disk_free": found.disk_free,
         "workers": found.workers,
-        "seconds": _seconds(found),
-        "trial": found.size.trial,
+        "seconds": found.seconds,
+        "trial": size.trial,
         "splits": found.splits,
         "notes": found.prepared.source.notes(),
         "rejected": found.rejected,
     }
-    return indented(document)
 
 
-def _field_json(found: Forecast, number: int) -> dict[str, Any]:
-    field = found.prepared.plan.fields[number]
-    size = found.size.fields[field.name]
+def _field_document(field: Field, size: FieldEstimate) -> dict[str, Any]:
     return {
         **msgspec.to_builtins(field),
         "codec_name": codec_name(field.codec),
@@ -165,44 +186,3 @@ def _field_json(found: Forecast, number: int) -> dict[str, Any]:
         "stored_bytes_high": size.high,
         "ratio": size.ratio,
     }
-
-
-def _field_table(found: Forecast, width: int) -> list[str]:
-    rows = []
-    for field in found.prepared.plan.fields:
-        size = found.size.fields[field.name]
-        kept = [field.name, field.kind, str(field.dtype), shape_text(field), codec_name(field.codec)]
-        rows.append([*kept, size_text(size.raw), *_stored(size)])
-    return table(("field", "kind", "dtype", "shape", "codec", *_RIGHT), rows, width, _RIGHT)
-
-
-def _stored(size: FieldEstimate) -> tuple[str, str]:
-    """What a field takes on disk and the ratio, with the half of the interval as a share."""
-    if size.low == size.high:
-        return size_text(size.stored), f"{size.ratio:.2f}"
-    off = max(size.high - size.stored, size.stored - size.low) / max(size.stored, 1)
-    return f"{size_text(size.stored)} ±{100 * off:.0f}%", f"~{size.ratio:.2f}"
-
-
-def _size(size: Estimate, most: int) -> str:
-    if size.exact:
-        return f"{size_text(size.file_bytes)}, exactly {size.file_bytes:,} bytes and the manifest"
-    bounds = f"{size_text(size.low)} to {size_text(size.high)}"
-    return f"about {size_text(size.file_bytes)} ({bounds}), if nothing shrinks {size_text(most)}"
-
-
-def _seconds(found: Forecast) -> float:
-    return found.size.trial.of_all(found.prepared, found.workers)
-
-
-def _time(found: Forecast) -> str:
-    if not found.size.trial.samples:
-        return "not known: no sample that was tried can be read"
-    processes = counted(min(found.workers, len(found.prepared.plan.shards)), "process")
-    tried = counted(found.size.trial.samples, "sample")
-    return f"about {time_text(max(_seconds(found), 0.1))} in {processes}, and what writing takes; {tried} tried"
-
-
-def _existing(path: Path) -> Path:
-    """Return the nearest folder above that exists."""
-    return next(folder for folder in path.absolute().parents if folder.is_dir())

@@ -33,9 +33,8 @@ from packer.cli.show_views import (
     value_text,
     views,
 )
-from packer.cli.summary import ratio_text, shape_text
+from packer.cli.summary import field_texts, sizes_texts
 from packer.cli.text import counted, size_text
-from packer.codecs.configs import codec_name
 from packer.format.manifest import Manifest, kept_splits
 from packer.format.schema import Field, FieldSpec
 
@@ -142,11 +141,9 @@ def _shards(manifest: Manifest) -> list[list[str]]:
 
 def _field(manifest: Manifest, field: Field, found: Spread) -> list[str]:
     """Return the row of a field in the table."""
-    totals = manifest.columns[field.name]
-    sizes = ", ".join(f"{low} to {high}" for low, high in found.sizes)
-    shape = f"{shape_text(field)}; any is {sizes}" if sizes else shape_text(field)
-    cells = [field.name, field.kind, str(field.dtype), shape, codec_name(field.codec)]
-    cells += [size_text(totals.raw), size_text(totals.stored), ratio_text(totals)]
+    cells = [*field_texts(field), *sizes_texts(manifest.columns)[field.name]]
+    if found.sizes:
+        cells[3] += "; any is " + ", ".join(f"{low} to {high}" for low, high in found.sizes)
     cells += ["" if n is None else f"{n:.5g}" for n in (found.low, found.mean, found.high)]
     return [*cells, f"{found.odd:,}" if found.odd else ""]
 

@@ -39,19 +39,18 @@ def stats(dataset: Path, save: bool, as_json: bool) -> None:
     manifest = manifests.read(dataset)
     found = kept_statistics(manifest)
     if found is None:
-        found = _measured(dataset, manifest)
+        with progress("reading") as shown:
+            shown.start(manifest.samples)
+            found = statistics(dataset, shown.advance)
         if save:
             keep(dataset, found)
-    click.echo(json_text(dataset, manifest, found) if as_json else "\n".join(statistics_lines(manifest, found)))
+    if as_json:
+        click.echo(indented({"path": str(dataset), "samples": manifest.samples, "fields": found}))
+    else:
+        click.echo("\n".join(_lines(manifest, found)))
 
 
-def _measured(dataset: Path, manifest: Manifest) -> dict[str, FieldStats]:
-    with progress("reading") as shown:
-        shown.start(manifest.samples)
-        return statistics(dataset, shown.advance)
-
-
-def statistics_lines(manifest: Manifest, found: Mapping[str, FieldStats]) -> list[str]:
+def _lines(manifest: Manifest, found: Mapping[str, FieldStats]) -> list[str]:
     """Return a table with a line for each field, and one for each channel if there are several."""
     heads = ["field", "channel", *_NUMBERS]
     if not any(stats.all.nan or stats.all.inf for stats in found.values()):
@@ -70,18 +69,9 @@ def statistics_lines(manifest: Manifest, found: Mapping[str, FieldStats]) -> lis
     return lines
 
 
-def json_text(path: Path, manifest: Manifest, found: Mapping[str, FieldStats]) -> str:
-    """One JSON object: `fields` holds for each name `all` and `channels`."""
-    document = {"path": str(path), "samples": manifest.samples, "fields": found}
-    return indented(document)
-
-
 def _cells(stats: ValueStats) -> list[str]:
-    return [f"{stats.count:,}", *map(_number, (stats.min, stats.max, stats.mean, stats.std)), *_odd(stats)]
-
-
-def _odd(stats: ValueStats) -> list[str]:
-    return [f"{stats.nan:,}", f"{stats.inf:,}"]
+    numbers = map(_number, (stats.min, stats.max, stats.mean, stats.std))
+    return [f"{stats.count:,}", *numbers, f"{stats.nan:,}", f"{stats.inf:,}"]
 
 
 def _number(value: float | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from packer.cli.text import counted, printable, size_text, table, terminal_width, time_text
 from packer.codecs.configs import codec_name
@@ -23,7 +23,7 @@ def summary(report: Report) -> list[str]:
     # What an earlier run did took none of this time.
     rate = "" if report.kept_shards else f", {size_text(report.raw_bytes / report.seconds)}/s"
     return [
-        *field_table(manifest.fields, manifest.columns),
+        *field_table(manifest.fields, sizes_texts(manifest.columns)),
         "",
         *split_lines(manifest),
         f"{printable(str(report.path))}: {counted(report.samples, 'sample')} in {counted(shards, 'shard')}{kept}",
@@ -38,29 +38,29 @@ def split_lines(manifest: Manifest) -> list[str]:
     return [f"splits: {printable(split_text(splits, manifest.samples))}"] if splits else []
 
 
-def field_table(fields: Iterable[Field], columns: Mapping[str, ColumnTotals]) -> list[str]:
-    """Return a line for each field: what it is, how it is stored, and what that saves."""
-    rows = [
-        [
-            field.name,
-            field.kind,
-            str(field.dtype),
-            shape_text(field),
-            codec_name(field.codec),
-            size_text(columns[field.name].raw),
-            size_text(columns[field.name].stored),
-            ratio_text(columns[field.name]),
-        ]
-        for field in fields
-    ]
-    heads = ("field", "kind", "dtype", "shape", "codec", *_RIGHT)
-    return table(heads, rows, terminal_width(), _RIGHT)
+def field_table(fields: Iterable[Field], sizes: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return a line for each field: what it is, how it is stored, and what that saves.
+
+    Args:
+        sizes: bytes as arrays, stored bytes and ratio of each field, as texts.
+    """
+    rows = [[*field_texts(field), *sizes[field.name]] for field in fields]
+    return table(("field", "kind", "dtype", "shape", "codec", *_RIGHT), rows, terminal_width(), _RIGHT)
+
+
+def field_texts(field: Field) -> list[str]:
+    """Return what a field is and how it is stored: name, kind, dtype, shape, codec."""
+    return [field.name, field.kind, str(field.dtype), shape_text(field), codec_name(field.codec)]
+
+
+def sizes_texts(columns: Mapping[str, ColumnTotals]) -> dict[str, list[str]]:
+    """Return bytes as arrays, stored bytes and ratio of each field."""
+    return {
+        name: [size_text(one.raw), size_text(one.stored), f"{one.raw / one.stored:.2f}" if one.stored else "-"]
+        for name, one in columns.items()
+    }
 
 
 def shape_text(field: FieldSpec) -> str:
-    """`any x 3`: the axes of one sample, `any` where they differ between samples."""
+    """Return `any x 3`: the axes of one sample, `any` if they differ between samples."""
     return " x ".join("any" if n is None else str(n) for n in field.shape) or "one value"
-
-
-def ratio_text(totals: ColumnTotals) -> str:
-    return f"{totals.raw / totals.stored:.2f}" if totals.stored else "-"

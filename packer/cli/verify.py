@@ -53,9 +53,10 @@ def verify(dataset: str, sources: tuple[str, ...], against: bool, options: Conve
             report = checking.verify(folder, shown.advance, processors())
         damages = [*report.damages, *(_compared(folder, sources, options) if against else [])]
     if as_json:
-        click.echo(json_text(dataset, report, damages))
+        checked = {"files": report.files, "bytes": report.bytes, "frames": report.frames}
+        click.echo(indented({"path": dataset, "good": not damages, **checked, "damages": damages}))
     else:
-        click.echo("\n".join(damage_lines(dataset, report, damages, against)))
+        click.echo("\n".join(_lines(dataset, report, damages, against)))
     return 1 if damages else 0
 
 
@@ -66,7 +67,7 @@ def _compared(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) 
         return compare(dataset, source, shown.advance, guarded=True)
 
 
-def damage_lines(path: str, report: VerifyReport, damages: Sequence[Damage], compared: bool) -> list[str]:
+def _lines(path: str, report: VerifyReport, damages: Sequence[Damage], compared: bool) -> list[str]:
     """Return a line for each damage, and one that says what was checked."""
     lines = [printable(str(damage)) for damage in damages[:_MOST]]
     if len(damages) > _MOST:
@@ -76,16 +77,3 @@ def damage_lines(path: str, report: VerifyReport, damages: Sequence[Damage], com
     repair = "; run `packer repair`" if any(damage.repairable for damage in damages) else ""
     found = f"{counted(len(damages), 'damage')} found{repair}" if damages else good
     return [*lines, f"{printable(str(path))}: {amount}: {found}"]
-
-
-def json_text(path: str, report: VerifyReport, damages: Sequence[Damage]) -> str:
-    """One JSON object: what was checked, and all damages."""
-    document = {
-        "path": str(path),
-        "good": not damages,
-        "files": report.files,
-        "bytes": report.bytes,
-        "frames": report.frames,
-        "damages": damages,
-    }
-    return indented(document)

@@ -10,7 +10,6 @@ from PIL import Image
 from packer.checking.against import Damage
 from packer.cli import progress
 from packer.cli.text import size_text
-from packer.cli.verify import damage_lines
 from packer.convert import convert
 from packer.verify import VerifyReport
 
@@ -134,21 +133,26 @@ def test_a_bar_of_bytes_on_a_terminal(packer, pairs, packed, monkeypatch):
     shown = []
 
     class Recorded(progress.Progress):
+        def __init__(self, verb, unit="samples"):
+            super().__init__(verb, unit)
+            self.given = verb, unit
+
         def start(self, total):
-            shown.append((self._verb, self._in_bytes, total))
+            shown.append((*self.given, total))
 
     for command in ("verify", "repair"):
         monkeypatch.setattr(f"packer.cli.{command}.progress", Recorded)
     assert packer("verify", packed).exit_code == 1
     shards = sum(path.stat().st_size for path in (packed / "shards").iterdir())
-    assert shown == [("checking", True, shards)]
+    assert shown == [("checking", "bytes", shards)]
     assert packer("repair", packed, *pairs.sources).exit_code == 0
-    assert shown[1:] == [("checking", True, shards), ("packing", False, 6)]
+    assert shown[1:] == [("checking", "bytes", shards), ("packing", "samples", 6)]
 
 
-def test_many_damages_are_cut_short(tmp_path):
+def test_many_damages_are_cut_short(packer, packed, monkeypatch):
     """People see fifty lines, and are told how many more there are."""
-    damages = [Damage("shards/00000.lmdb", "wrong", "x", (n, n + 1)) for n in range(70)]
-    lines = damage_lines(tmp_path, VerifyReport(tuple(damages), 1, 1, 70), damages, False)
+    damages = tuple(Damage("shards/00000.lmdb", "wrong", "x", (n, n + 1)) for n in range(70))
+    monkeypatch.setattr("packer.verify.verify", lambda *_: VerifyReport(damages, 1, 1, 70))
+    lines = packer("verify", packed).stdout.splitlines()
     assert len(lines) == 52
     assert lines[50] == "... and 20 more; --json lists all"
