@@ -77,7 +77,7 @@ def packer(*arguments: str) -> None:
 def epoch_rate(
     dataset: Dataset[Any], batch_size: int, workers: int = 0, collate: Callable[[list[Any]], Any] | None = None
 ) -> float:
-    """Samples a second of the fastest of several shuffled epochs.
+    """Return the samples a second of the fastest of several shuffled epochs.
 
     The first epoch starts the workers and fills the page cache, so it is seldom the fastest.
     """
@@ -100,7 +100,7 @@ def epoch_rate(
 
 
 def print_epochs() -> None:
-    """One line for each set of inputs: samples a second, packed and from the files."""
+    """Print a line for each set of inputs: samples a second, packed and from the files."""
     print("\nAn epoch through torch.utils.data.DataLoader, shuffled, samples/s (files: the better of 0 and 2 workers)")
     print(f"{'':11}{'samples':>9}{'batch':>7}{'packed':>12}{'files':>12}{'times':>8}")
     for job in JOBS:

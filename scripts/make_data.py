@@ -51,7 +51,7 @@ def make_data(out: Path) -> bool:
 
 
 def _recipe() -> str:
-    """A digest of the code that makes the inputs: they are made anew when it changes."""
+    """Return a digest of the code that makes the inputs: they are made anew when it changes."""
     code = sorted((Path(__file__).parent / "inputs").glob("*.py"))
     return hashlib.sha256(b"".join(file.read_bytes() for file in code)).hexdigest()
 

@@ -81,7 +81,7 @@ def _say_error(text: str) -> None:
 
 
 def _lines(text: str) -> list[str]:
-    """One line, since a message of several is one that a log takes apart; a listing at its end has lines of its own."""
+    """Return a message as one line, since a log takes several apart; a listing at its end has lines of its own."""
     lines = [printable(line) for line in text.rstrip().split("\n")]
     head = list(lines)
     while len(head) > 1 and head[-1].startswith("  "):
@@ -156,7 +156,7 @@ class _Signals:
             raise error
 
     def lost(self, what: UnraisableHookArgs) -> None:
-        """Python drops what is raised while an object is taken apart, or a process forked: the signal comes again."""
+        """Send a signal again whose error Python dropped, since an object was taken apart or a process forked."""
         if isinstance(what.exc_value, Interrupted):
             self._raised = None
             again = threading.Timer(_AGAIN, os.kill, (os.getpid(), what.exc_value.number))

@@ -175,7 +175,7 @@ def _shards(manifest: Manifest) -> str:
 
 
 def _planned(manifest: Manifest) -> str:
-    """Plan against fact, for the shards."""
+    """Return the planned size of the shards next to what they take."""
     fact = sum(shard.bytes for shard in manifest.shards)
     if manifest.planned_bytes is None:
         by_sample = manifest.origin.get("kind") == "writer"
@@ -188,7 +188,7 @@ def _planned(manifest: Manifest) -> str:
 
 
 def _origin(origin: dict[str, Any]) -> list[tuple[str, str]]:
-    """A line for each thing known of where the data came from that is a word or a number; the others by name alone."""
+    """Return a line for each word or number known of where the data came from; other things by name alone."""
     plain = {name: value for name, value in origin.items() if isinstance(value, (str, int, float))}
     lines = [(f"origin {name}", str(value)) for name, value in list(plain.items())[:_ORIGIN_LINES]]
     others = [name for name, value in origin.items() if value and name not in plain]

@@ -64,7 +64,7 @@ def _repaired(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) 
 
 
 def _lines(report: RepairReport) -> list[str]:
-    """What was made again, a line each."""
+    """Return a line for each thing that was made again."""
     made = []
     if report.manifest:
         made.append("manifest.json: made again from the shards")

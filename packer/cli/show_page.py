@@ -89,7 +89,7 @@ def write_page(
             del items[place]
             break
     spreads = [spread(field, measured) for field in manifest.fields]
-    # What is not finite is rare: no column of it where there is none.
+    # What is not finite is rare: no column of it if there is none.
     heads = _HEADS if any(one.odd for one in spreads) else _HEADS[:-1]
     rows = [_field(manifest, field, one)[: len(heads)] for field, one in zip(manifest.fields, spreads, strict=True)]
     head = {
@@ -203,7 +203,7 @@ def _picture(values: NDArray[Any]) -> dict[str, Any]:
 
 
 def _clip(values: NDArray[Any]) -> dict[str, Any]:
-    """Frames (T, H, W, C), or slices (T, H, W), below each other in one picture, brightness alike in all of them."""
+    """Draw frames (T, H, W, C), or slices (T, H, W), below each other in one picture, with one brightness for all."""
     if not values.size:
         return {}
     from PIL import Image
@@ -243,7 +243,7 @@ def _cloud(view: View, sample: Sample) -> dict[str, Any]:
 
 
 def _curves(values: NDArray[Any]) -> dict[str, Any]:
-    """Shares from 0 to 1 between the least and the largest finite value, one curve for each column."""
+    """Return shares from 0 to 1 between the least and the largest finite value, one curve for each column."""
     if not values.size:
         return {}
     columns = real(values).reshape(len(values), -1).astype(np.float64)
@@ -291,7 +291,7 @@ class Spread:
 
 
 def samples_measured(manifest: Manifest) -> int:
-    """How many samples the spreads of a dataset are of."""
+    """Return how many samples the spreads of a dataset are of."""
     raw = sum(column.raw for column in manifest.columns.values())
     mean = max(raw / max(manifest.samples, 1), 1)
     return min(manifest.samples, _SAMPLES, max(1, int(_BYTES / mean)))

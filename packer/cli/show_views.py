@@ -212,7 +212,7 @@ def _stretched(values: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def drawn_points(view: View, sample: Sample) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Numbers (n,) of the points that are drawn, and the points (n, 3); those that are not finite are left out."""
+    """Return numbers (n,) and places (n, 3) of the points that are drawn; those that are not finite are left out."""
     points = real(sample.values[view.field])[:, :3].astype(np.float64)
     kept = np.flatnonzero(np.isfinite(points).all(axis=1))
     if len(kept):

@@ -1,4 +1,4 @@
-"""scripts/bench: measure reading and converting beside what they are compared with.
+"""scripts/bench: measure reading and converting next to what they are compared with.
 
 $ scripts/bench
 $ scripts/bench --only clouds --only "pairs 48"
@@ -80,7 +80,7 @@ def measure(bench: Bench, wanted: Sequence[Row]) -> Results:
 
 
 def surroundings(bench: Bench) -> str:
-    """What the figures depend on: processors and their load, threads, speed of copying, the inputs."""
+    """Return what the figures depend on: processors and their load, threads, speed of copying, the inputs."""
     processors, load = os.cpu_count() or 1, os.getloadavg()
     busy = "\nThe machine is busy: sides that use several threads or processes come out too slow." * (
         load[0] > processors / 2
@@ -94,14 +94,14 @@ def surroundings(bench: Bench) -> str:
 
 
 def frames_by() -> str:
-    """How frames are handled, after loading what a process loads once it has handled them for half a second."""
+    """Return how frames are handled, after loading what a process loads once it has handled them for half a second."""
     if compiled.loading.load() is not None:
         return "Frames are decoded and hashed by loops in machine code, as in any process that does so for long."
     return f"Frames are decoded and hashed one by one: {compiled.loading.failure}"
 
 
 def _memcpy_rate() -> float:
-    """Bytes a second copied within memory that is there already; the limit of limits."""
+    """Return the bytes a second that are copied within memory that is there already; the limit of limits."""
     source, target = np.ones(2**26, np.uint8), np.ones(2**26, np.uint8)
     seconds = []
     for _ in range(5):
@@ -140,7 +140,7 @@ def line(row: Row, figures: Figures) -> str:
 
 
 def summary(results: Sequence[tuple[Row, Figures]]) -> str:
-    """How many rows fall short, and which."""
+    """Return how many rows fall short, and which."""
     short = [row for row, figures in results if not row.met(figures.value)]
     if not short:
         return "the row meets its target" if len(results) == 1 else f"all {len(results)} rows meet their targets"
@@ -148,7 +148,7 @@ def summary(results: Sequence[tuple[Row, Figures]]) -> str:
 
 
 def as_json(row: Row, figures: Figures) -> dict[str, Any]:
-    """A row for machines."""
+    """Return a row for machines."""
     what = {name: getattr(row, name) for name in ("name", "against", "unit", "limit", "is_floor")}
     return {**what, **asdict(figures), "met": row.met(figures.value)}
 

@@ -39,7 +39,7 @@ _GRAIN = 1.5
 
 
 def rows(bench: Store) -> Arrays:
-    """`x` (n, 33) float32, a random walk a column; `y` (n,) int64, their numbers."""
+    """Return `x` (n, 33) float32, a random walk a column; `y` (n,) int64, their numbers."""
     n = bench.some(ROWS)
     x = np.random.default_rng(0).standard_normal((n, 33), dtype=np.float32)
     x *= 0.01  # like a slowly changing measurement: bitshuffle gains a few percent on it
@@ -47,12 +47,12 @@ def rows(bench: Store) -> Arrays:
 
 
 def tiny_rows(bench: Store) -> Arrays:
-    """`x` (n,) float32: rows so small that only what a reader needs for each sample counts."""
+    """Return `x` (n,) float32: rows so small that only what a reader needs for each sample counts."""
     return {"x": np.arange(min(TINY_ROWS, bench.some(TINY_ROWS)), dtype=np.float32)}
 
 
 def pairs(bench: Store, size: int) -> Arrays:
-    """`lr` (n, size / 4, size / 4, 3) and `hr` (n, size, size, 3) uint8, cut from photographs."""
+    """Return `lr` (n, size / 4, size / 4, 3) and `hr` (n, size, size, 3) uint8, cut from photographs."""
     n, rng = bench.some(PAIRS[size]), np.random.default_rng(1)
     whole = [np.asarray(picture) for _, picture in photographs()]
     hr = np.empty((n, size, size, 3), np.uint8)
@@ -67,7 +67,7 @@ def pairs(bench: Store, size: int) -> Arrays:
 
 
 def clouds(bench: Store) -> Arrays:
-    """`xyz` float32 in metres and `rgb` uint8, both (m, 3), of clouds of 500 to 20,000 points."""
+    """Return `xyz` float32 in metres and `rgb` uint8, both (m, 3), of clouds of 500 to 20,000 points."""
     rng = np.random.default_rng(2)
     offsets = np.concatenate([[0], np.cumsum(rng.integers(500, 20_001, bench.some(1_000)))])
     xyz, rgb = _terrain(0, offsets[-1])
@@ -75,14 +75,14 @@ def clouds(bench: Store) -> Arrays:
 
 
 def small_clouds(bench: Store) -> Arrays:
-    """`xyz` float32 and `rgb` uint8 of clouds of 20 to 80 points, dozens of which share a frame."""
+    """Return `xyz` float32 and `rgb` uint8 of clouds of 20 to 80 points, dozens of which share a frame."""
     offsets = np.concatenate([[0], np.cumsum(np.random.default_rng(3).integers(20, 81, bench.some(20_000)))])
     xyz, rgb = _terrain(0, offsets[-1])
     return {"xyz": np.round(xyz), "rgb": rgb, "offsets": offsets}
 
 
 def splats(bench: Store, grouped: bool) -> Arrays:
-    """3D Gaussians, 62 float32 each, 500 to 5,000 a scene: in seven fields, or with a field a numbered property."""
+    """Return 3D Gaussians, 62 float32 each, 500 to 5,000 a scene: seven fields, or a field a numbered property."""
     rng = np.random.default_rng(5)
     offsets = np.concatenate([[0], np.cumsum(rng.integers(500, 5_001, bench.some(200)))])
     held: Arrays = {"offsets": offsets}
@@ -97,13 +97,13 @@ def splats(bench: Store, grouped: bool) -> Arrays:
 
 
 def cold(bench: Store) -> Arrays:
-    """`x` (n, 48,000) uint8."""
+    """Return `x` (n, 48,000) uint8."""
     shape = (bench.some(COLD_SAMPLES), COLD_BYTES)
     return {"x": np.random.default_rng(3).integers(0, 256, shape, dtype=np.uint8)}
 
 
 def pictures(bench: Store) -> Arrays:
-    """`hr` (n, 1356, 2040, 3) uint8; smaller ones in the tests of the benchmark."""
+    """Return `hr` (n, 1356, 2040, 3) uint8; smaller ones in the tests of the benchmark."""
     height, width = (1356, 2040) if bench.scale >= 1 else (800, 500)
     rng = np.random.default_rng(4)
     whole = [picture for _, picture in photographs()]
@@ -115,14 +115,14 @@ def pictures(bench: Store) -> Arrays:
 
 
 def png_pictures(path: Path, bench: Store) -> None:
-    """A folder of PNG files, one a picture."""
+    """Write a folder of PNG files, one a picture."""
     path.mkdir()
     for number, picture in enumerate(bench.arrays(pictures)["hr"]):
         Image.fromarray(picture).save(path / f"{number:04d}.png")
 
 
 def sub_images(path: Path, bench: Store) -> None:
-    """An LMDB file of PNG sub-images of 480 px, every 240 px and at the far edges, as BasicSR's script cuts them."""
+    """Write PNG sub-images of 480 px into LMDB, every 240 px and at the far edges, as BasicSR's script cuts them."""
 
     def starts(length: int) -> list[int]:
         last = max(length - SUB_SIZE, 0)
@@ -141,10 +141,10 @@ def sub_images(path: Path, bench: Store) -> None:
 
 
 def episodes(bench: Store) -> Arrays:
-    """`image` (m, 84, 84, 3) uint8 and `actions` (m, 7) float32 of episodes of 100 steps: boxes that move over tiles.
+    """Return `image` (m, 84, 84, 3) uint8 and `actions` (m, 7) float32 of episodes of 100 steps.
 
-    Plain surfaces, as simple simulators draw them: LZ4 makes them a fortieth. Of grainy pictures it decodes less than
-    half as many a second.
+    Boxes move over plain tiles, as simple simulators draw them: LZ4 makes them a fortieth. Of grainy pictures it
+    decodes less than half as many a second.
     """
     n, steps, rng = bench.some(40), 100, np.random.default_rng(6)
     row, column = np.mgrid[:84, :84]
@@ -159,7 +159,7 @@ def episodes(bench: Store) -> Arrays:
 
 
 def png_clips(path: Path, bench: Store) -> None:
-    """Folders of 12 PNG files, frames of 720 x 1280 that move over a photograph."""
+    """Write folders of 12 PNG files, frames of 720 x 1280 that move over a photograph."""
     rng = np.random.default_rng(7)
     height, width = (720, 1280) if bench.scale >= 1 else (300, 400)
     whole = [picture for _, picture in photographs()]
@@ -174,7 +174,7 @@ def png_clips(path: Path, bench: Store) -> None:
 
 
 def png_pairs(path: Path, bench: Store, size: int, copies: int = 1, count: int = 0) -> None:
-    """`lr`/*.png and `hr`/*.png; `copies` times over as hard links: many files to open, few bytes of disk.
+    """Write `lr`/*.png and `hr`/*.png; `copies` times over as hard links: many files to open, few bytes of disk.
 
     Args:
         count: how many in a quick run; 0 for PNG_FILES.
@@ -197,7 +197,7 @@ def png_pairs(path: Path, bench: Store, size: int, copies: int = 1, count: int =
 
 
 def ply(path: Path, bench: Store, format: Any, files: int, points: int) -> None:
-    """A folder of PLY files: float x y z, uchar red green blue."""
+    """Write a folder of PLY files: float x y z, uchar red green blue."""
     from inputs.clouds import write_ply
 
     path.mkdir()
@@ -212,14 +212,14 @@ def ply(path: Path, bench: Store, format: Any, files: int, points: int) -> None:
 
 
 def hdf5_rows(path: Path, bench: Store) -> None:
-    """An uncompressed, contiguous HDF5 file of rows."""
+    """Write an uncompressed, contiguous HDF5 file of rows."""
     with h5py.File(path, "w") as file:
         for name, values in bench.arrays(rows).items():
             file[name] = values
 
 
 def lmdb_pairs(path: Path, bench: Store) -> None:
-    """An LMDB file with one key a pair of 16/64 px: LZ4 of a pickled dict of arrays."""
+    """Write an LMDB file with one key a pair of 16/64 px: LZ4 of a pickled dict of arrays."""
     samples = bench.arrays(pairs, SMALL)
     dicts = ({field: values[i] for field, values in samples.items()} for i in range(bench.some(LMDB_PAIRS)))
     write_lmdb(path, (lz4.frame.compress(pickle.dumps(one)) for one in dicts))
@@ -236,7 +236,7 @@ def write_lmdb(path: Path, values: Iterable[bytes]) -> None:
 
 
 def _terrain(start: int, count: int) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-    """Measured elevations as points, (count, 3) float32 in metres, and their colours by height, (count, 3) uint8."""
+    """Return measured elevations, (count, 3) float32 in metres, and their colours by height, (count, 3) uint8."""
     xyz, rgb = _map()
     at = np.arange(start, start + count) % len(xyz)
     return xyz[at], rgb[at]

@@ -23,14 +23,14 @@ Values = NDArray[Any]
 
 
 def loader_side(path: Path, batch_size: int, fields: Sequence[Values], name: str = "Loader", **options: Any) -> Side:
-    """Epochs through `Loader`, shuffled unless `options` say otherwise, compared with the arrays of its source."""
+    """Read epochs through `Loader`, shuffled unless `options` say otherwise; compared with the arrays of its source."""
     dataset = PackedDataset(path)
     loader = Loader(dataset, batch_size, **{"shuffle": True, **options})
     return epochs(name, lambda: loader, len(dataset), checksum(fields), files_of(path))
 
 
 def indexing(fields: Sequence[Values], batch_size: int) -> Side:
-    """In RAM by torch's fancy indexing, `x[idx]`."""
+    """Read in RAM by torch's fancy indexing, `x[idx]`."""
     tensors = [torch.from_numpy(values) for values in fields]
 
     def batches() -> Batches:
@@ -41,7 +41,7 @@ def indexing(fields: Sequence[Values], batch_size: int) -> Side:
 
 
 def limits(fields: Sequence[Values], batch_size: int) -> tuple[Side, Side]:
-    """In RAM by `torch.index_select` and by `np.take`, each sample as one flat record: the limit."""
+    """Read in RAM by `torch.index_select` and by `np.take`, each sample as one flat record: the limit."""
     flat = [values.reshape(len(values), -1) if values.ndim > 1 else values for values in fields]
     tensors = [torch.from_numpy(values) for values in flat]
 
@@ -62,7 +62,7 @@ def limits(fields: Sequence[Values], batch_size: int) -> tuple[Side, Side]:
 def data_loaders(
     dataset: Dataset[Any], numbers: Sequence[int], batch_size: int, expected: int | None, files: Sequence[Path] = ()
 ) -> list[Side]:
-    """The samples `numbers` through a DataLoader that makes batches of single samples, with 0 and with 2 workers.
+    """Read the samples `numbers` through a DataLoader that makes batches of single samples, by 0 and by 2 workers.
 
     Workers stay between epochs; starting them is not counted.
     """
@@ -81,7 +81,7 @@ def data_loader(
     files: Sequence[Path] = (),
     **options: Any,
 ) -> Side:
-    """Epochs through torch's DataLoader: over `sampler`, or over all samples, shuffled."""
+    """Read epochs through torch's DataLoader: over `sampler`, or over all samples, shuffled."""
     options |= {"num_workers": workers, "persistent_workers": workers > 0}
     loader: DataLoader[Any] = DataLoader(dataset, batch_size, shuffle=sampler is None, sampler=sampler, **options)
     samples = len(dataset) if sampler is None else len(sampler)  # type: ignore[arg-type]  # all of ours have a length
@@ -89,6 +89,6 @@ def data_loader(
 
 
 def shuffled(n: int, batch_size: int) -> tuple[torch.Tensor, ...]:
-    """An epoch's sample numbers in batches, in a new random order."""
+    """Return an epoch's sample numbers in batches, in a new random order."""
     batches: tuple[torch.Tensor, ...] = torch.randperm(n).split(batch_size)  # type: ignore[no-untyped-call]
     return batches

@@ -1,7 +1,7 @@
 """Sides measured in turn, round after round, so that whatever else the machine does meets all alike.
 
-Each round begins with another side, A B B A ...: one that uses all processors may be slower behind one that used a
-single one, while the others slept (pairs of 13 kB in batches of 128: 0.78 and 0.81 of the limit, 0.82 and 0.81 so).
+Each round begins with another side, A B B A ...: one that uses all processors may be slower after one that used a
+single one, while the others slept.
 
 A ratio is the median of the ratios of the rounds, not the ratio of the medians.
 """
@@ -124,7 +124,7 @@ def chosen(rows: Sequence[Row], only: Sequence[str]) -> list[Row]:
 
 
 def checksum(batch: Any) -> int:
-    """The sum of the words of all tensors and arrays in `batch`; offsets of ragged samples are left out."""
+    """Return the sum of the words of all tensors and arrays in `batch`; offsets of ragged samples are left out."""
     leaves = pytree.tree_leaves(batch, is_leaf=lambda node: isinstance(node, Ragged))
     values = [leaf.values if isinstance(leaf, Ragged) else leaf for leaf in leaves]
     return sum(_sum(torch.as_tensor(value)) for value in values if isinstance(value, (torch.Tensor, np.ndarray)))
@@ -137,7 +137,7 @@ def _sum(values: torch.Tensor) -> int:
 
 
 def files_of(path: Path) -> list[Path]:
-    """The file `path`, or all files under it."""
+    """Return the file `path`, or all files under it."""
     return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
 
 
@@ -216,7 +216,7 @@ def epochs(
     expected: int | None = None,
     files: Sequence[Path] = (),
 ) -> Side:
-    """A side that reads an epoch.
+    """Return a side that reads an epoch.
 
     Args:
         batches: begins an epoch; making its order is part of it.

@@ -150,7 +150,7 @@ def _name(make: Callable[..., object], *arguments: object) -> str:
 
 @lru_cache(maxsize=1)
 def _loaded(folder: Path) -> Arrays:
-    """One set is held at a time: rows that use the same one stand together."""
+    """Return arrays; one set is held at a time: rows that use the same one stand together."""
     return {file.stem: np.load(file) for file in sorted(folder.glob("*.npy"))}
 
 

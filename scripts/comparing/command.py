@@ -212,7 +212,7 @@ def write_docs(results: Results, docs: Path) -> None:
 
 
 def _path(bench: Bench, source: Loose, system: System) -> Path:
-    """Where a system keeps a workload; the loose files themselves are where they are."""
+    """Return where a system keeps a workload; the loose files themselves are where they are."""
     if type(system).write is System.write:
         return source.path
     folder = bench.folder / "scratch" / source.workload.name.replace("/", "-").replace(" ", "-")

@@ -128,7 +128,7 @@ def loose(bench: Store, workload: Workload) -> Loose:
 
 
 def ply_clouds(path: Path, bench: Store) -> None:
-    """A folder of binary PLY files."""
+    """Write a folder of binary PLY files."""
     path.mkdir()
     made = bench.arrays(clouds)
     for i, (start, stop) in enumerate(zip(made["offsets"], made["offsets"][1:], strict=False)):
@@ -138,7 +138,7 @@ def ply_clouds(path: Path, bench: Store) -> None:
 
 
 def hdf5_some(path: Path, bench: Store) -> None:
-    """An uncompressed, contiguous HDF5 file with the first of all rows."""
+    """Write an uncompressed, contiguous HDF5 file with the first of all rows."""
     with h5py.File(path, "w") as file:
         for name, values in bench.arrays(rows).items():
             file[name] = values[: bench.some(ROWS)]

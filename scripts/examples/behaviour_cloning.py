@@ -24,7 +24,7 @@ SEEN, CHUNK = 2, 8
 
 
 class Policy(nn.Module):
-    """The pictures that were seen, one behind the other, to the next actions."""
+    """The pictures that were seen, one after the other, to the next actions."""
 
     def __init__(self, actions: int) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Policy(nn.Module):
 
 
 def error(policy: Policy, batch: dict[str, Any]) -> Any:
-    """Mean square of what the actions are off, those beyond the end of a demonstration left out."""
+    """Return the mean square of what the actions are off, those beyond the end of a demonstration left out."""
     off = (policy(batch[IMAGE]) - batch[ACTIONS]).square().mean(dim=2)
     return off[~batch[ACTIONS + "_is_pad"]].mean()
 

@@ -20,7 +20,7 @@ from readers import DataTimeMonitor, Loader, PackedDataset
 
 
 def mean_and_spread(dataset: PackedDataset, field: str) -> tuple[Tensor, Tensor]:
-    """Of every feature, over the whole dataset: read once, in large batches."""
+    """Return both of every feature, over the whole dataset: read once, in large batches."""
     total, squares = torch.zeros(()), torch.zeros(())
     for batch in Loader(dataset, 4096):
         rows = batch[field].flatten(1).double()
@@ -32,12 +32,12 @@ def mean_and_spread(dataset: PackedDataset, field: str) -> tuple[Tensor, Tensor]
 
 
 def network(features: int, classes: int) -> nn.Module:
-    """Two hidden layers."""
+    """Return a network of two hidden layers."""
     return nn.Sequential(nn.Linear(features, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, classes))
 
 
 def main(arguments: Sequence[str] | None = None) -> float:
-    """Trains, and returns the share of rows told right in the last epoch."""
+    """Train, and return the share of rows told right in the last epoch."""
     parser = argparse.ArgumentParser(description="Train a network on two fields of a packed dataset.")
     parser.add_argument("dataset", help="folder that packer convert made")
     parser.add_argument("--features", default="features", help="field of the numbers (default: features)")

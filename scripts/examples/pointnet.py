@@ -38,7 +38,7 @@ class PointNet(nn.Module):
 
 
 def clouds_and_labels(batch: dict[str, Any]) -> tuple[Ragged, Tensor]:
-    """What the model sees, clouds of one size about the origin, and what it should say, (B,) int64."""
+    """Return what the model sees, clouds of one size about the origin, and what it should say, (B,) int64."""
     xyz: Ragged = batch["xyz"]
     low, high = (torch.segment_reduce(xyz.values, how, offsets=xyz.offsets) for how in ("min", "max"))
     size = (high - low).amax(dim=1)
@@ -49,7 +49,7 @@ def clouds_and_labels(batch: dict[str, Any]) -> tuple[Ragged, Tensor]:
 
 
 def main(arguments: Sequence[str] | None = None) -> float:
-    """Trains, and returns the share of the held-back clouds that were told right."""
+    """Train, and return the share of the held-back clouds that were told right."""
     parser = argparse.ArgumentParser(description="Train a PointNet on the field xyz (and label) of a packed dataset.")
     parser.add_argument("dataset", help="folder that packer convert made")
     parser.add_argument("--batch-size", type=int, default=8)

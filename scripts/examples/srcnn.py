@@ -41,12 +41,12 @@ class SRCNN(nn.Module):
 
 
 def pictures(batch: Tensor) -> Tensor:
-    """Bytes as floats from 0 to 1; on the device, since bytes are a quarter of the data to be copied."""
+    """Return bytes as floats from 0 to 1; on the device, since bytes are a quarter of the data to be copied."""
     return batch.float() / 255
 
 
 def train(dataset: PackedDataset, batch_size: int, epochs: int, device: str) -> None:
-    """Trains a new model and prints a line an epoch, behind the monitor's."""
+    """Train a new model and print a line an epoch, after the monitor's."""
     torch.manual_seed(0)
     model = SRCNN(dataset[0]["hr"].shape[0]).to(device)
     optimiser = torch.optim.Adam(model.parameters(), lr=3e-4)

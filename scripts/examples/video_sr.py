@@ -43,7 +43,7 @@ class FramesToOne(nn.Module):
 
 
 def pictures(batch: Tensor) -> Tensor:
-    """Bytes (B, T, H, W, C) as floats from 0 to 1, (B, T, C, H, W)."""
+    """Return bytes (B, T, H, W, C) as floats from 0 to 1, (B, T, C, H, W)."""
     return batch.movedim(-1, -3).float() / 255
 
 

@@ -138,7 +138,7 @@ def reset(job: Job) -> None:
 
 
 def start(action: Callable[[], object]) -> int:
-    """Runs `action` in a forked process, leader of its own session; returns its number."""
+    """Run `action` in a forked process, leader of its own session; returns its number."""
     sys.stdout.flush()
     pid = os.fork()
     if pid:
@@ -153,7 +153,7 @@ def start(action: Callable[[], object]) -> int:
 
 
 def kill_after(job: Job, seconds: float, whom: str, rng: random.Random) -> None:
-    """Starts the job and kills part of it after a time; returns when no process of it is left."""
+    """Start the job and kill part of it after a time; return when no process of it is left."""
     pid = start(lambda: job.run(_WORKERS))
     time.sleep(seconds)
     with suppress(ProcessLookupError):
@@ -168,7 +168,7 @@ def kill_after(job: Job, seconds: float, whom: str, rng: random.Random) -> None:
 
 
 def kill_at_step(action: Callable[[], object], number: int) -> bool:
-    """Runs `action` in a process that kills itself before its `number`th step; whether it came that far.
+    """Run `action` in a process that kills itself before its `number`th step; return whether it came that far.
 
     A step is a call that makes, links, renames or removes a file or folder, or opens a file to write to it.
     """
@@ -193,7 +193,7 @@ def kill_at_step(action: Callable[[], object], number: int) -> bool:
 
 
 def wait_until_gone(pid: int) -> None:
-    """Waits until no process of the session `pid` is left; an orphan that works on is a fault."""
+    """Wait until no process of the session `pid` is left; an orphan that works on is a fault."""
     os.waitpid(pid, 0)
     deadline = time.monotonic() + _GRACE
     while left := list(_session(pid)):

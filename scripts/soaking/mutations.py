@@ -61,14 +61,14 @@ def _files(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _bytes(data: bytearray, rng: random.Random) -> None:
-    """A run of random bytes, anywhere."""
+    """Write a run of random bytes, anywhere."""
     at = rng.randrange(len(data) or 1)
     run = rng.randbytes(rng.choice([1, 1, 4, 64]))
     data[at : at + len(run)] = run
 
 
 def _length(data: bytearray, rng: random.Random) -> None:
-    """A file that is too short or too long."""
+    """Make a file too short or too long."""
     if rng.random() < 0.8:
         del data[rng.choice([rng.randrange(len(data) + 1), len(data) // PAGE_SIZE // 2 * PAGE_SIZE]) :]
     else:
@@ -76,7 +76,7 @@ def _length(data: bytearray, rng: random.Random) -> None:
 
 
 def _index(data: bytearray, rng: random.Random) -> None:
-    """A lie in an index array: one or several of its numbers."""
+    """Lie in an index array, in one of its numbers."""
     values = [v for v in _values(data) if v.key.startswith((b"column/", b"names/")) and v.size >= 8]
     if not values:
         return _pages(data, rng)
@@ -89,11 +89,11 @@ def _index(data: bytearray, rng: random.Random) -> None:
 
 
 def _pages(data: bytearray, rng: random.Random) -> None:
-    """A lie in a page of the B-tree: its meta pages, the pages of its tree, or any."""
+    """Lie in a page of the B-tree: its meta pages, the pages of its tree, or any."""
     tree = [n for n in range(2, len(data) // PAGE_SIZE) if data[n * PAGE_SIZE + 10] in (1, 2)]
     page = rng.choice([0, 1, *(tree or [0]) * 3])
     size = rng.choice([1, 2, 4, 8])
-    # Headers, slots and meta data lie in front; nodes behind.
+    # Headers, slots and meta data lie in front; nodes after them.
     at = rng.randrange(0, 160, 2) if rng.random() < 0.5 else rng.randrange(0, PAGE_SIZE, 2)
     at += page * PAGE_SIZE
     number = rng.choice([*HOSTILE, rng.getrandbits(64), rng.randrange(2 * len(data) // PAGE_SIZE + 1)])
@@ -101,7 +101,7 @@ def _pages(data: bytearray, rng: random.Random) -> None:
 
 
 def _frames(data: bytearray, rng: random.Random) -> None:
-    """Damage within frames: their headers, which codecs believe, and their bytes."""
+    """Damage frames: their headers, which codecs believe, and their bytes."""
     chunks = [v for v in _values(data) if v.key.startswith(b"chunk/") and v.size]
     if not chunks:
         return _bytes(data, rng)
@@ -114,7 +114,7 @@ def _frames(data: bytearray, rng: random.Random) -> None:
 
 
 def _values(data: bytearray) -> list[Value]:
-    """Values of a file that an earlier step may have damaged."""
+    """Return the values of a file that an earlier step may have damaged."""
     try:
         return list(Tree(memoryview(bytes(data)), "").values())
     except Exception:
@@ -133,7 +133,7 @@ KINDS: dict[str, Callable[[bytearray, random.Random], None]] = {
 
 
 def _mutate_manifest(folder: Path, rng: random.Random) -> None:
-    """Random bytes, or a right digest over wrong content."""
+    """Write random bytes, or a right digest over wrong content."""
     path = folder / MANIFEST
     if rng.random() < 0.2:
         data = bytearray(path.read_bytes())
@@ -149,7 +149,7 @@ def _mutate_manifest(folder: Path, rng: random.Random) -> None:
 
 
 def _lie(document: Any, rng: random.Random) -> None:
-    """Changes one thing in a document, and what goes with it so that it is not found out at once."""
+    """Change one thing in a document, and what goes with it so that it is not found out at once."""
     if rng.random() < 0.3:
         shard = rng.choice(document["shards"])
         shard["samples"] = rng.choice([*HOSTILE, 5, 10**6, 10**9, 2**40])
@@ -179,7 +179,7 @@ def _deep(rng: random.Random) -> Any:
 
 
 def seal(folder: Path, document: dict[str, Any]) -> None:
-    """Writes a document as a manifest whose digest is right, whatever the rest of it is."""
+    """Write a document as a manifest whose digest is right, whatever the rest of it is."""
     document.pop("digest", None)
     body = json.dumps(document, indent=1).encode()[:-2]
     digest = xxhash.xxh3_128_hexdigest(body + b"\n}")

@@ -74,7 +74,7 @@ def _fixed(spec: FieldSpec) -> tuple[int, ...]:
 
 
 def _field(rng: np.random.Generator, number: int, numbers: int) -> FieldSpec:
-    """A field of about `numbers` numbers a sample, in up to three axes."""
+    """Return a field of about `numbers` numbers a sample, in up to three axes."""
     shape: list[int | None] = []
     for _ in range(int(rng.integers(0, 3))):
         length = int(2 ** rng.uniform(0, np.log2(max(2, numbers))))

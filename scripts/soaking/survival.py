@@ -94,7 +94,7 @@ def _read(dataset: PackedDataset) -> int:
 
 
 def _check_batch(batch: dict[str, Any], dataset: PackedDataset, count: int) -> None:
-    """Whether a batch, damaged or not, has the shapes that the schema says."""
+    """Check that a batch, damaged or not, has the shapes that the schema says."""
     for name, field in dataset.fields.items():
         value = batch[name]
         _check_count(name, value, count)
@@ -116,7 +116,7 @@ def _loaded(dataset: PackedDataset, threads: int, shuffle: bool | str) -> None:
 
 
 def _parts(folder: Path) -> None:
-    """Crops, subsets of points and voxels of every field that can be read like this."""
+    """Read crops, subsets of points and voxels of every field that can be read like this."""
 
     def read(item: tuple[int, Field]) -> None:
         number, field = item
@@ -134,7 +134,7 @@ def _parts(folder: Path) -> None:
 
 
 def _windows(folder: Path) -> None:
-    """Windows of every array, with and without steps beyond the ends of its samples."""
+    """Read windows of every array, with and without steps beyond the ends of its samples."""
 
     def read(item: tuple[int, Field]) -> None:
         number, field = item
@@ -147,7 +147,7 @@ def _windows(folder: Path) -> None:
 
 
 def _cut(dataset: PackedDataset) -> None:
-    """Some samples one by one, and those that could be read as a batch."""
+    """Read some samples one by one, and those that could be read as a batch."""
     sound = []
 
     def read(number: int) -> None:
@@ -163,7 +163,7 @@ def _cut(dataset: PackedDataset) -> None:
 
 
 def _regions(dataset: PackedDataset) -> None:
-    """Some rows and columns of every second sample."""
+    """Read some rows and columns of every second sample."""
 
     def read(item: tuple[Field, int]) -> None:
         field, number = item

@@ -27,7 +27,7 @@ LIMIT = "the limit: slices in RAM, joined"
 @row("clouds, bitshuffle, batch 16, Loader", LIMIT, at_least=0.35, codec="bitshuffle")
 @row("clouds of 20 to 80 points, zstd, batch 16, Loader", LIMIT, at_least=0.3, codec="zstd", made=small_clouds)
 def against_limit(bench: Bench, codec: str, made: Callable[[Store], Arrays] = clouds) -> Figures:
-    """Against slices of two arrays in RAM, joined into one a field."""
+    """Compare with slices of two arrays in RAM, joined into one a field."""
     fields = bench.arrays(made)
     xyz, rgb, edges = fields["xyz"], fields["rgb"], fields["offsets"].tolist()
     samples = len(edges) - 1
@@ -44,7 +44,7 @@ def against_limit(bench: Bench, codec: str, made: Callable[[Store], Arrays] = cl
 
 @row("3D Gaussians, none, batch 4, numbered properties as one field", "a field each", at_least=2.5)
 def gaussians(bench: Bench) -> Figures:
-    """What a scene is read with: seven fields of its points, or 58."""
+    """Compare what a scene is read with: seven fields of its points, or 58."""
     sides = []
     for grouped, name in ((True, "seven fields"), (False, "58 fields")):
         fields = [values for name, values in bench.arrays(splats, grouped).items() if name != "offsets"]
@@ -54,7 +54,7 @@ def gaussians(bench: Bench) -> Figures:
 
 @row("one point a voxel of each cloud, batch 16, Loader", "slices in RAM, hashed and sorted", at_least=3)
 def voxels(bench: Bench) -> Figures:
-    """One point of every voxel, against what Pointcept's GridSample does, of slices in RAM."""
+    """Read one point of every voxel, against what Pointcept's GridSample does, of slices in RAM."""
     path = bench.packed(clouds, codec="none")
     loader = Loader(PackedDataset(path, sample_points=VoxelSample(VOXEL)), BATCH, shuffle=True)
     fields = bench.arrays(clouds)

@@ -35,7 +35,7 @@ pack(made_pairs(nbytes), out, codec=codec, workers={WORKERS}, shard_size=shard_s
 def _packing(
     bench: Bench, inputs: Path, workers: int, codec: str = "auto", shard: int | None = SHARD, name: str = ""
 ) -> Side:
-    """A conversion from beginning to end, its processes and syncing the output included."""
+    """Return a conversion from beginning to end, its processes and syncing the output included."""
     out = bench.scratch("out.packed")
     sources = _fields(inputs) if (inputs / "lr").is_dir() else [str(inputs)]
     options = {"codec": codec, "workers": workers, "shard_size": shard}
@@ -55,7 +55,7 @@ def _fields(pairs: Path) -> list[str]:
 
 @row("PNG 48/192 -> packed, 2 workers", "Pillow decoding in 2 processes", at_least=0.85)
 def png_against_pillow(bench: Bench) -> Figures:
-    """The codec is what auto takes; Pillow throws the pixels away."""
+    """Pack with the codec that auto takes; Pillow throws the pixels away."""
     folder = bench.files(png_pairs, LARGE, COPIES)
     paths = files_of(folder)
     return bench.race(_packing(bench, folder, 2), Side("Pillow", lambda: converting(decode, paths, 2) // 2, paths))
@@ -64,21 +64,21 @@ def png_against_pillow(bench: Bench) -> Figures:
 @row("PNG 48/192 -> packed, 2 workers", "1 worker", at_least=1.7, size=LARGE, codec="auto", shard=SHARD)
 @row("small PNG pairs 16/64 -> packed, none, 2 workers", "1 worker", at_least=1.6, size=SMALL, codec="none", shard=None)
 def two_workers(bench: Bench, size: int, codec: str, shard: int | None) -> Figures:
-    """Shards are packed side by side; None: they are small enough that a small set has some for each worker."""
+    """Pack shards side by side; None: they are small enough that a small set has some for each worker."""
     folder = bench.files(png_pairs, size, COPIES)
     return bench.race(*(_packing(bench, folder, workers, codec, shard) for workers in (2, 1)))
 
 
 @row("PNG 48/192 -> packed, photo+lz4, 2 workers", "none", at_least=1 / 1.15)
 def photo_against_none(bench: Bench) -> Figures:
-    """What encoding adds to decoding."""
+    """Measure what encoding adds to decoding."""
     folder = bench.files(png_pairs, LARGE, COPIES)
     return bench.race(*(_packing(bench, folder, 2, codec, name=codec) for codec in ("photo+lz4", "none")))
 
 
 @row("small PNG pairs 16/64 -> packed, none, in one process", "kornia-rs, reading and decoding", at_least=0.5)
 def small_against_kornia(bench: Bench) -> Figures:
-    """What is added to reading and decoding: planning, checking, writing."""
+    """Measure what is added to reading and decoding: planning, checking, writing."""
     folder = bench.files(png_pairs, SMALL, COPIES)
     paths = files_of(folder)
     theirs = Side("kornia-rs", lambda: converting(decode_by_kornia, paths) // 2, paths)
@@ -87,7 +87,7 @@ def small_against_kornia(bench: Bench) -> Figures:
 
 @row("text PLY -> packed, in one process", "plyfile reading alone", at_least=8)
 def text_ply(bench: Bench) -> Figures:
-    """Numbers out of text."""
+    """Make numbers out of text."""
     folder = bench.files(ply, "ascii", 24, 5_000)
     paths = files_of(folder)
     return bench.race(_packing(bench, folder, 0), Side("plyfile", lambda: converting(read_ply, paths), paths))
@@ -96,7 +96,7 @@ def text_ply(bench: Bench) -> Figures:
 @row("binary PLY -> packed, none, 2 workers", "cp and sync", at_least=0.5, is_hdf5=False)
 @row("uncompressed HDF5 -> packed, none, 2 workers", "cp and sync", at_least=0.5, is_hdf5=True)
 def against_copying(bench: Bench, is_hdf5: bool) -> Figures:
-    """Little work a byte: as fast as the disk, or nearly. HDF5: rows of 132 bytes and a label."""
+    """Do little work a byte: as fast as the disk, or nearly. HDF5: rows of 132 bytes and a label."""
     path = bench.files(hdf5_rows, suffix=".h5") if is_hdf5 else bench.files(ply, "binary_little_endian", 500, 10_000)
     out = bench.scratch("copy")
     ours = _packing(bench, path, 2, "none", SHARD * (1 + is_hdf5))
@@ -116,7 +116,7 @@ def against_copying(bench: Bench, is_hdf5: bool) -> Figures:
 
 @row("packer plan of 100,000 PNG pairs", at_most=20, unit="s")
 def plan(bench: Bench) -> Figures:
-    """The command, from start to end. Of fewer files, what is above the plan of a few grows in proportion."""
+    """Time the command, from start to end. Of fewer files, what is above the plan of a few grows in proportion."""
     few, copies = bench.some(PNG_FILES[SMALL]), 20
     once, folder, count = bench.files(png_pairs, SMALL), bench.files(png_pairs, SMALL, copies), few * copies
 
@@ -136,7 +136,7 @@ def plan(bench: Bench) -> Figures:
 @row("verify, rows, none", READING, at_least=0.7, made=(rows,), codec="none")  # frames of 64 KiB
 @row("verify, pairs 16/64, lz4", READING, at_least=0.7, made=(pairs, SMALL), codec="lz4")
 def against_reading(bench: Bench, made: tuple[Any, ...], codec: str) -> Figures:
-    """Compressed: two frames a sample, of 0.7 and 11 kB."""
+    """Check what is packed raw, and with two frames a sample, of 0.7 and 11 kB."""
     path = bench.packed(*made, codec=codec)
     files = files_of(path)
     ours = Side("verify", lambda: checking(check, path), files)
@@ -151,7 +151,7 @@ def against_reading(bench: Bench, made: tuple[Any, ...], codec: str) -> Figures:
     codec="rowdelta+zstd",
 )
 def converter(bench: Bench, codec: str) -> Figures:
-    """Shards of 1 GiB, or one for each worker of a smaller dataset."""
+    """Write shards of 1 GiB, or one for each worker of a smaller dataset."""
     out, made = bench.scratch(f"made-{codec}.packed"), bench.some(200)
 
     def megabytes() -> float:
@@ -163,7 +163,7 @@ def converter(bench: Bench, codec: str) -> Figures:
 
 
 def _peak(command: list[str]) -> int:
-    """The most bytes that a command and its children held at a time, those that they share counted for each.
+    """Return the most bytes that a command and its children held at a time; shared ones are counted for each.
 
     Raises:
         subprocess.CalledProcessError: it failed.
@@ -179,7 +179,7 @@ def _peak(command: list[str]) -> int:
 
 
 def _held(pid: int) -> int:
-    """Bytes of memory (RSS) of a process and of its children; those that end meanwhile hold none."""
+    """Return bytes of memory (RSS) of a process and of its children; those that end meanwhile hold none."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()

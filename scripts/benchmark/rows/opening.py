@@ -33,7 +33,7 @@ BATCH = 1_000
 
 @row("cold, random samples of 48 kB, none, Loader", "np.memmap fancy indexing, cold", at_least=4)
 def cold_against_memmap(bench: Bench) -> Figures:
-    """Every measurement opens the files anew, since pages that are mapped cannot be dropped; opening is counted."""
+    """Open the files anew each time, since pages that are mapped cannot be dropped; opening is counted."""
     path, array = bench.packed(cold), bench.folder_of(cold) / "x.npy"
     numbers = np.random.default_rng(0).permutation(bench.some(COLD_SAMPLES))[: bench.some(500)]
     wanted = len(numbers) * COLD_BYTES
@@ -59,7 +59,7 @@ def cold_against_memmap(bench: Bench) -> Figures:
 
 @row("block shuffle, an epoch's order", against="rng.permutation", at_least=2)
 def order(bench: Bench) -> Figures:
-    """Arithmetic alone, no files."""
+    """Do arithmetic alone, without files."""
     n = min(TINY_ROWS, bench.some(TINY_ROWS))
     shuffled, epoch = BlockShuffled(np.append(np.arange(0, n, BLOCK), n)), iter(range(2**31))
     rng = np.random.default_rng(0)
@@ -69,7 +69,7 @@ def order(bench: Bench) -> Figures:
 
 @row("opening 10,000,000 rows in 100 shards, to the first batch", at_most=100, unit="ms")
 def opening(bench: Bench) -> Figures:
-    """Opening, the first batch in order, and one of rows from all over the shards."""
+    """Time opening, the first batch in order, and one of rows from all over the shards."""
     path = bench.packed(tiny_rows, shards=SHARDS)
     files = files_of(path)
     spread = np.random.default_rng(0).integers(0, len(PackedDataset(path)), 100)
@@ -88,7 +88,7 @@ def opening(bench: Bench) -> Figures:
 
 @row("memory a worker owns after an epoch of those", against="one that reads in-RAM tensors", at_most=20, unit="MB")
 def owned(bench: Bench) -> Figures:
-    """Private dirty memory of a forked process, above that of one over tensors."""
+    """Return private dirty memory of a forked process, above that of one over tensors."""
     dataset = PackedDataset(bench.packed(tiny_rows, shards=SHARDS))
     tensors = InMemory(**{k: torch.from_numpy(v) for k, v in bench.arrays(tiny_rows).items()})
     numbers = np.random.default_rng(0).permutation(len(dataset))
@@ -97,7 +97,7 @@ def owned(bench: Bench) -> Figures:
 
 
 def _owned_megabytes(dataset: Any, order: NDArray[np.int64]) -> float:
-    """Private dirty memory of a forked process that asks for an epoch's batches as a DataLoader worker does."""
+    """Return private dirty memory of a forked process that asks for an epoch's batches as a DataLoader worker does."""
     context = multiprocessing.get_context("fork")
     receive, send = context.Pipe(duplex=False)
     process = context.Process(target=_read_epoch, args=(dataset, order, send.send))
@@ -116,7 +116,7 @@ def _read_epoch(dataset: Any, order: NDArray[np.int64], report: Callable[[float]
 
 
 def _private_dirty() -> int:
-    """Bytes that this process alone has written to."""
+    """Return bytes that this process alone has written to."""
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
         if line.startswith("Private_Dirty:"):
             return 1024 * int(line.split()[1])

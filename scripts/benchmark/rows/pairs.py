@@ -48,13 +48,13 @@ def _png_sides(bench: Bench, size: int, batch: int) -> list[Side]:
 @row("pairs 48/192, none, batch 8, Loader", LIMIT, at_least=0.75, size=LARGE, batch=8)
 @row("pairs 48/192, none, batch 128, Loader", LIMIT, at_least=0.75, size=LARGE, batch=128)
 def against_limit(bench: Bench, size: int, batch: int) -> Figures:
-    """In small batches the calls around the copying count, in large ones the copying."""
+    """Gather: in small batches the calls around the copying count, in large ones the copying."""
     return bench.race(_loader(bench, size, "none", batch), *limits(_fields(bench, size), batch))
 
 
 @row("DataLoader(ds, num_workers=2), pairs 16/64, none, batch 128", "the same over in-RAM tensors", at_least=0.9)
 def two_workers(bench: Bench) -> Figures:
-    """Worker processes, which hand batches over through shared memory on both sides."""
+    """Read by worker processes, which hand batches over through shared memory on both sides."""
     path, expected = bench.packed(pairs, SMALL), checksum(_fields(bench, SMALL))
     ours = data_loader(PackedDataset(path), 128, 2, name="packed", expected=expected, files=files_of(path))
     memory = InMemory(**{name: torch.from_numpy(values) for name, values in bench.arrays(pairs, SMALL).items()})
@@ -65,26 +65,26 @@ def two_workers(bench: Bench) -> Figures:
 @row("pairs 16/64, lz4, batch 8, Loader", INDEXING, at_least=1.2, batch=8)
 @row("pairs 16/64, lz4, batch 128, Loader", INDEXING, at_least=1.2, batch=128)
 def lz4_against_indexing(bench: Bench, batch: int) -> Figures:
-    """One frame a sample."""
+    """Decode one frame a sample."""
     return bench.race(_loader(bench, SMALL, "lz4", batch), indexing(_fields(bench, SMALL), batch))
 
 
 @row("pairs 16/64, lz4, samples/s at batch 8", "at batch 128", at_least=0.7)
 def small_batches(bench: Bench) -> Figures:
-    """Small batches cost about what large ones do."""
+    """Compare small batches with large ones, which cost about the same."""
     return bench.race(_loader(bench, SMALL, "lz4", 8), _loader(bench, SMALL, "lz4", 128, name="batch 128"))
 
 
 @row("pairs 16/64, lz4, batch 128, Loader", PNG, at_least=30, size=SMALL, codec="lz4", batch=128)
 @row("pairs 48/192, photo+lz4, Loader", PNG, at_least=25, size=LARGE, codec="photo+lz4", batch=BATCH)
 def against_png(bench: Bench, size: int, codec: str, batch: int) -> Figures:
-    """What packing is for; photographs are stored about as small as PNG."""
+    """Measure what packing is for; photographs are stored about as small as PNG."""
     return bench.race(_loader(bench, size, codec, batch), *_png_sides(bench, size, batch))
 
 
 @row("pairs 16/64, lz4, batch 128, DataLoader(ds)", PNG, at_least=20)
 def data_loader_against_png(bench: Bench) -> Figures:
-    """The same through torch's DataLoader, without worker processes."""
+    """Read the same through torch's DataLoader, without worker processes."""
     path, expected = bench.packed(pairs, SMALL, codec="lz4"), checksum(_fields(bench, SMALL))
     ours = data_loader(PackedDataset(path), 128, 0, name="packed", expected=expected, files=files_of(path))
     return bench.race(ours, *_png_sides(bench, SMALL, 128))
@@ -92,7 +92,7 @@ def data_loader_against_png(bench: Bench) -> Figures:
 
 @row("pairs 16/64, lz4, batch 128, Loader", "LMDB, one key a sample, DataLoader", at_least=3)
 def lz4_against_lmdb(bench: Bench) -> Figures:
-    """The usual way to use LMDB: LZ4 of pickled arrays."""
+    """Compare with the usual way to use LMDB: LZ4 of pickled arrays."""
     path, fields = bench.files(lmdb_pairs), _fields(bench, SMALL)
     numbers = np.random.default_rng(0).permutation(bench.some(LMDB_PAIRS))
     expected = checksum([values[numbers] for values in fields])
@@ -103,7 +103,7 @@ def lz4_against_lmdb(bench: Bench) -> Figures:
 @row("pairs 16/64, none, batch 128, Mix of two", "one dataset", at_least=0.7, codec="none")
 @row("pairs 16/64, lz4, batch 128, Mix of two", "one dataset", at_least=0.5, codec="lz4")
 def mixed(bench: Bench, codec: str) -> Figures:
-    """Batches drawn over two datasets: uncompressed fields are gathered at once, others by dataset and put in order."""
+    """Draw batches over two datasets: raw fields are gathered at once, others by dataset and put in order."""
     path = bench.packed(pairs, SMALL, codec=codec)
     mix = Mix({PackedDataset(path): 1, PackedDataset(path): 1})
     loader = Loader(mix, 128, shuffle=True)
@@ -114,21 +114,21 @@ def mixed(bench: Bench, codec: str) -> Figures:
 
 @row("pairs 16/64, auto, batch 128, Loader", "the same, none", at_least=0.25)
 def auto_against_none(bench: Bench) -> Figures:
-    """What room on photographs costs."""
+    """Measure what room on photographs costs."""
     return bench.race(*(_loader(bench, SMALL, codec, 128, name=codec) for codec in ("auto", "none")))
 
 
 @row("pairs 48/192, photo+lz4, threads=1", "rowdelta+zstd", at_least=2, codec="photo+lz4")
 @row("pairs 48/192, photo+zstd, threads=1", "rowdelta+zstd", at_least=1.1, codec="photo+zstd")
 def against_rowdelta(bench: Bench, codec: str) -> Figures:
-    """What `auto` took before there were codecs for photographs."""
+    """Compare with what `auto` took before there were codecs for photographs."""
     return bench.race(*(_loader(bench, LARGE, one, BATCH, name=one, threads=1) for one in (codec, "rowdelta+zstd")))
 
 
 @row("pairs 48/192, photo+lz4, stored bytes", PNG_BYTES, at_most=1.03, codec="photo+lz4")
 @row("pairs 48/192, photo+zstd, stored bytes", PNG_BYTES, at_most=0.93, codec="photo+zstd")
 def stored_bytes(bench: Bench, codec: str) -> Figures:
-    """How much larger than the PNG files of the same samples."""
+    """Return how much larger it is than the PNG files of the same samples."""
     manifest = read_manifest(bench.packed(pairs, LARGE, codec=codec, most=bench.some(PNG_FILES[LARGE])))
     png = sum(file.stat().st_size for file in files_of(bench.files(png_pairs, LARGE)))
     return Figures(sum(column.stored for column in manifest.columns.values()) / png)
@@ -136,7 +136,7 @@ def stored_bytes(bench: Bench, codec: str) -> Figures:
 
 @row("pairs 48/192, photo+lz4, threads=2", "threads=1", at_least=1.5)
 def two_threads(bench: Bench) -> Figures:
-    """Decoding large frames leaves the interpreter to others."""
+    """Decode by two threads: of large frames that leaves the interpreter to others."""
     one, two = (_loader(bench, LARGE, "photo+lz4", BATCH, name=f"threads={n}", threads=n) for n in (1, 2))
     return bench.race(two, one)
 
@@ -144,7 +144,7 @@ def two_threads(bench: Bench) -> Figures:
 @row("pairs 16/64, none, batch 128, Accelerate", BARE, at_least=0.8, size=SMALL)
 @row("pairs 48/192, none, batch 128, Accelerate", BARE, at_least=0.8, size=LARGE)
 def accelerate(bench: Bench, size: int) -> Figures:
-    """What `Accelerator.prepare` makes of a Loader."""
+    """Read by what `Accelerator.prepare` makes of a Loader."""
     from accelerate import Accelerator
 
     path, fields = bench.packed(pairs, size), list(bench.arrays(pairs, size).values())
@@ -157,7 +157,7 @@ def accelerate(bench: Bench, size: int) -> Figures:
 @row("pairs 16/64, none, batch 128, Lightning", BARE, at_least=0.1, size=SMALL)
 @row("pairs 48/192, none, batch 128, Lightning", BARE, at_least=0.8, size=LARGE)
 def lightning(bench: Bench, size: int) -> Figures:
-    """A Trainer whose steps do nothing; what it does itself at every step is part of it."""
+    """Read by a Trainer whose steps do nothing; what it does itself at every step is part of it."""
     path, fields = bench.packed(pairs, size), list(bench.arrays(pairs, size).values())
     loader = Loader(PackedDataset(path), 128, shuffle=True)
     return bench.race(_fit(loader, files_of(path)), loader_side(path, 128, fields))

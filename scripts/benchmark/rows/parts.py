@@ -38,7 +38,7 @@ TAKE = "np.take of the same rows in RAM"
 
 
 def _ours(bench: Bench, codec: str) -> Side:
-    """Epochs of random crops; crops at given places are compared with the source."""
+    """Read epochs of random crops; crops at given places are compared with the source."""
     path, pixels = bench.packed(pictures, codec=codec), bench.arrays(pictures)["hr"]
     loader = Loader(PackedDataset(path, crop=Crop(size=CROP, of="hr")), BATCH, sampler=np.arange(CROPS) % len(pixels))
 
@@ -58,7 +58,7 @@ def _ours(bench: Bench, codec: str) -> Side:
 @row("crops of 64 px, none, Loader", SUB, at_least=1, codec="none", is_sub=True)
 @row("crops of 64 px, photo+lz4, Loader", SUB, at_least=1, codec="photo+lz4", is_sub=True)
 def crops(bench: Bench, codec: str, is_sub: bool) -> Figures:
-    """Only the bands that a crop touches are decoded; people cut sub-images so as not to decode whole pictures."""
+    """Decode the bands that a crop touches alone; people cut sub-images so as not to decode whole pictures."""
     path = bench.files(sub_images if is_sub else png_pictures)
     dataset = lmdb_crops(path) if is_sub else png_crops(path)
     count = EACH * len(bench.arrays(pictures)["hr"])
@@ -70,7 +70,7 @@ def crops(bench: Bench, codec: str, is_sub: bool) -> Figures:
 
 @row("large pictures, photo+lz4, stored bytes", "the sub-images' bytes", at_most=1)
 def bytes_against_sub_images(bench: Bench) -> Figures:
-    """Sub-images overlap, so that most pixels are stored four times."""
+    """Compare bytes: sub-images overlap, so that most pixels are stored four times."""
     sizes: dict[str, int] = {}
     for codec in ("none", "photo+lz4"):
         sizes[codec] = read_manifest(bench.packed(pictures, codec=codec)).columns["hr"].stored
@@ -83,7 +83,7 @@ def bytes_against_sub_images(bench: Bench) -> Figures:
 @row("windows of episodes, 2 pictures and 16 actions, none, batch 64, Loader", TAKE, at_least=0.6, codec="none")
 @row("windows of episodes, 2 pictures and 16 actions, lz4, batch 64, Loader", TAKE, at_least=0.3, codec="lz4")
 def of_episodes(bench: Bench, codec: str) -> Figures:
-    """Whole windows at random anchors, of pictures of 84 x 84."""
+    """Read whole windows at random anchors, of pictures of 84 x 84."""
     fields, path = bench.arrays(episodes), bench.packed(episodes, codec=codec)
     dataset = PackedDataset(path, windows=Windows({name: own.tolist() for name, own in OFFSETS.items()}))
     loader = Loader(dataset, WINDOWS, shuffle=True, repeat=REPEAT)
@@ -102,7 +102,7 @@ def of_episodes(bench: Bench, codec: str) -> Figures:
 
 
 def clips_packed(path: Path, bench: Store) -> None:
-    """A packed dataset of the clips."""
+    """Write a packed dataset of the clips."""
     convert([f"frames={bench.files(png_clips)}"], path, workers=0, source=SourceOptions(samples="folders"))
 
 
@@ -110,7 +110,7 @@ def clips_packed(path: Path, bench: Store) -> None:
     "windows of 7 frames of 720p, one crop of 256 px, auto, Loader", "the PNG files, Pillow, and cropping", at_least=40
 )
 def of_clips(bench: Bench) -> Figures:
-    """What video super-resolution reads."""
+    """Read what video super-resolution reads."""
     folder, path = bench.files(png_clips), bench.files(clips_packed)
     dataset = PackedDataset(path, windows=Windows({"frames": range(FRAMES)}), crop=Crop(SIDE, of="frames"))
     loader = Loader(dataset, CLIPS, sampler=np.random.default_rng(0).integers(0, len(dataset), 64 * CLIPS))

@@ -28,20 +28,20 @@ def _loader(bench: Bench, codec: str = "none", shards: int = 1, shuffle: bool | 
 @row("rows, none, batch 100, shuffled, Loader", INDEXING, at_least=1.2, codec="none", shuffle=True)
 @row("rows, bitshuffle, shuffle=block, Loader", INDEXING, at_least=0.5, codec="bitshuffle", shuffle="block")
 def against_indexing(bench: Bench, codec: str, shuffle: bool | str) -> Figures:
-    """Against torch's fancy indexing. Compressed frames hold many rows, each decoded about once an epoch."""
+    """Compare with torch's fancy indexing. Compressed frames hold many rows, each decoded about once an epoch."""
     return bench.race(_loader(bench, codec, shuffle=shuffle), indexing(_fields(bench), BATCH))
 
 
 @row("rows, none, batch 100, shuffled, Loader", LIMIT, at_least=0.6, shards=1)
 @row("rows, none, 8 shards, batch 100, Loader", LIMIT, at_least=0.4, shards=8)
 def against_limit(bench: Bench, shards: int) -> Figures:
-    """Against the fastest gather in RAM."""
+    """Compare with the fastest gather in RAM."""
     return bench.race(_loader(bench, shards=shards), *limits(_fields(bench), BATCH))
 
 
 @row("rows, none, batch 100, shuffled, Loader", "DataLoader over in-RAM tensors", at_least=15)
 def against_data_loader(bench: Bench) -> Figures:
-    """Against torch's default over tensors."""
+    """Compare with torch's default over tensors."""
     fields = _fields(bench)
     numbers = np.random.default_rng(0).permutation(len(fields[0]))[: bench.some(10_000)]
     tensors = TensorDataset(*(torch.from_numpy(values) for values in fields))
@@ -51,7 +51,7 @@ def against_data_loader(bench: Bench) -> Figures:
 
 @row("rows, none, ds[indices], batch 100", INDEXING, at_least=1.0)
 def indexed_against_indexing(bench: Bench) -> Figures:
-    """Plain indexing of the dataset, without a Loader."""
+    """Index the dataset plainly, without a Loader."""
     path, fields = bench.packed(rows), _fields(bench)
     dataset = PackedDataset(path)
 
