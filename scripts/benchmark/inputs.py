@@ -198,24 +198,18 @@ def png_pairs(path: Path, bench: Store, size: int, copies: int = 1, count: int =
 
 def ply(path: Path, bench: Store, format: Any, files: int, points: int) -> None:
     """Write a folder of PLY files: float x y z, uchar red green blue."""
-    from inputs.clouds import write_ply
+    from inputs.clouds import joined, write_ply  # here, because matplotlib takes a second to import
 
     path.mkdir()
     for i in range(bench.some(files)):
-        xyz, rgb = _terrain(i * points, points)
-        cloud = np.empty(
-            points, [*((name, "f4") for name in "xyz"), *((name, "u1") for name in ("red", "green", "blue"))]
-        )
-        for name, column in zip(cloud.dtype.names or (), [*xyz.T, *rgb.T], strict=True):
-            cloud[name] = column
-        write_ply(path / f"{i:05d}.ply", cloud, format)
+        write_ply(path / f"{i:05d}.ply", joined(*_terrain(i * points, points)), format)
 
 
-def hdf5_rows(path: Path, bench: Store) -> None:
-    """Write an uncompressed, contiguous HDF5 file of rows."""
+def hdf5_rows(path: Path, bench: Store, most: int | None = None) -> None:
+    """Write an uncompressed, contiguous HDF5 file of all rows, or of the first ones."""
     with h5py.File(path, "w") as file:
         for name, values in bench.arrays(rows).items():
-            file[name] = values
+            file[name] = values[:most]
 
 
 def lmdb_pairs(path: Path, bench: Store) -> None:

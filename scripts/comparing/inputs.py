@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
-from benchmark.inputs import LARGE, PAIRS, SMALL, clouds, pairs, png_pairs, rows
+from benchmark.inputs import LARGE, PAIRS, SMALL, clouds, hdf5_rows, pairs, png_pairs, rows
 from benchmark.measuring import checksum
 from benchmark.store import Store
 from file_datasets import Rows, cloud_files, pair_files
@@ -120,7 +121,7 @@ def loose(bench: Store, workload: Workload) -> Loose:
     else:
         count = bench.some(ROWS)
         arrays = {name: values[:count] for name, values in bench.arrays(rows).items()}
-        path = bench.files(hdf5_some, suffix=".h5")
+        path = bench.files(hdf5_rows, count, suffix=".h5")
         dataset, sources = Rows(path, "x", "y"), [str(path)]
     total = len(arrays["offsets"]) - 1 if workload.is_ragged else len(next(iter(arrays.values())))
     values = [values for name, values in arrays.items() if name != "offsets"]
@@ -131,14 +132,6 @@ def ply_clouds(path: Path, bench: Store) -> None:
     """Write a folder of binary PLY files."""
     path.mkdir()
     made = bench.arrays(clouds)
-    for i, (start, stop) in enumerate(zip(made["offsets"], made["offsets"][1:], strict=False)):
-        write_ply(
-            path / f"{i:05d}.ply", joined(made["xyz"][start:stop], made["rgb"][start:stop]), "binary_little_endian"
-        )
-
-
-def hdf5_some(path: Path, bench: Store) -> None:
-    """Write an uncompressed, contiguous HDF5 file with the first of all rows."""
-    with h5py.File(path, "w") as file:
-        for name, values in bench.arrays(rows).items():
-            file[name] = values[: bench.some(ROWS)]
+    for i, (start, stop) in enumerate(pairwise(made["offsets"])):
+        points = joined(made["xyz"][start:stop], made["rgb"][start:stop])
+        write_ply(path / f"{i:05d}.ply", points, "binary_little_endian")

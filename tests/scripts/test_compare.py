@@ -11,7 +11,6 @@ import pytest
 from benchmark.measuring import Bench, Rounds, WrongContentError
 from comparing import command
 from comparing.inputs import WORKLOADS, Loose
-from comparing.picture import draw
 from comparing.systems import SYSTEMS, Ours
 
 HERE = ["loose files", "LMDB", "TensorDict", "packer"]
@@ -77,7 +76,7 @@ def test_the_page_shows_what_was_measured() -> None:
 def test_pictures_are_drawn_of_what_there_is(tmp_path: Path) -> None:
     """Systems that were not measured, or not for one workload, leave no bar."""
     rate = {"samples_a_second": 2_000.0}
-    draw(
+    command.draw(
         {"reading": {"a": {"x": rate, "packer": rate}, "b": {"packer": rate}}}, tmp_path / "a.svg", ["x", "y", "packer"]
     )
     assert (tmp_path / "a.svg").read_text().startswith("<?xml")
