@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
-import re
 import signal
 import sys
 import threading
@@ -27,12 +27,8 @@ _DATA_BAD = 1
 _WRONG_USAGE = 2
 _CTRL_C = 130
 
-#: A listing of so many lines stands in the line of its message; of a longer one so many lines are shown.
+#: A listing of so many lines stands in the line of its message.
 _IN_LINE = 3
-_SHOWN = 10
-_MORE = re.compile(r" +and ([\d,]+) more")
-
-
 _STOPS = (signal.SIGINT, signal.SIGTERM)
 #: Seconds until a signal that got lost is sent once more.
 _AGAIN = 0.05
@@ -77,27 +73,12 @@ def _sentence(error: BaseException) -> str:
 
 
 def _say_error(text: str) -> None:
-    _say("packer: error: " + "\n".join(_lines(text)))
-
-
-def _lines(text: str) -> list[str]:
-    """Return a message as one line, since a log takes several apart; a listing at its end has lines of its own."""
+    """Write a message as one line, since a log takes several apart; a long listing at its end has lines of its own."""
     lines = [printable(line) for line in text.rstrip().split("\n")]
-    head = list(lines)
-    while len(head) > 1 and head[-1].startswith("  "):
-        head.pop()
-    listed = lines[len(head) :]
-    if len(listed) <= _IN_LINE:
-        return [" ".join(line.strip() for line in lines)]
-    return [" ".join(line.strip() for line in head), *_cut(listed)]
-
-
-def _cut(listed: list[str]) -> list[str]:
-    """Return the first lines of a listing, which may have been cut already, and how many more there are."""
-    more = _MORE.fullmatch(listed[-1])
-    whole, left = (listed[:-1], int(more[1].replace(",", ""))) if more else (listed, 0)
-    left += max(len(whole) - _SHOWN, 0)
-    return [*whole[:_SHOWN], *([f"  and {left:,} more"] if left else [])]
+    listed = len(list(itertools.takewhile(lambda line: line.startswith("  "), reversed(lines[1:]))))
+    end = len(lines) - listed if listed > _IN_LINE else len(lines)
+    head = " ".join(line.strip() for line in lines[:end])
+    _say("\n".join([f"packer: error: {head}", *lines[end:]]))
 
 
 def _say(text: str) -> None:

@@ -15,7 +15,7 @@ from packer.sources.hdf5.file import FAULTS
 from packer.sources.hdf5.listing import Listed, link_class, text_attribute
 from packer.sources.hdf5.types import Column
 
-_MAX_LINES = 200
+_MAX_LINES = 10
 
 
 @dataclass(frozen=True)

@@ -138,19 +138,17 @@ def test_what_is_logged_cannot_move_the_cursor(packer, capsys):
     assert capsys.readouterr().err == "packer: warning: b\u00e4d  \\x1b[2J.png: left out\nas it is\n"
 
 
-@pytest.mark.parametrize(
-    ("entries", "more", "said"), [(3, 0, None), (10, 0, None), (11, 0, 1), (200, 1234, 1424), (4, 5, 5)]
-)
-def test_listings_have_lines_of_their_own(capsys, entries, more, said):
-    """A few entries stand in the line; ten of more are shown, and how many there are besides."""
-    listed = [f"  /d{number}  (3,)" for number in range(entries)] + [f"  and {more:,} more"] * (more > 0)
+@pytest.mark.parametrize("entries", [3, 4, 11])
+def test_listings_have_lines_of_their_own(capsys, entries):
+    """A few entries stand in the line, more in lines of their own."""
+    listed = [f"  /d{number}  (3,)" for number in range(entries)]
     report(SourceError("no common axis. It holds:\n" + "\n".join(listed), "a.h5"))
     first, *others = capsys.readouterr().err.splitlines()
     if entries == 3:
         assert (first, others) == ("packer: error: a.h5: no common axis. It holds: /d0  (3,) /d1  (3,) /d2  (3,)", [])
     else:
         assert first == "packer: error: a.h5: no common axis. It holds:"
-        assert others == listed[: min(entries, 10)] + ([f"  and {said:,} more"] if said else [])
+        assert others == listed
 
 
 def test_a_shell_can_complete_commands_and_options():
