@@ -81,14 +81,8 @@ def epoch_rate(
 
     The first epoch starts the workers and fills the page cache, so it is seldom the fastest.
     """
-    loader = DataLoader(
-        dataset,
-        batch_size=batch_size,
-        shuffle=True,
-        num_workers=workers,
-        collate_fn=collate,
-        persistent_workers=workers > 0,
-    )
+    options: dict[str, Any] = {"num_workers": workers, "persistent_workers": workers > 0, "collate_fn": collate}
+    loader: DataLoader[Any] = DataLoader(dataset, batch_size, shuffle=True, **options)
     fastest, spent, epochs = float("inf"), 0.0, 0
     while epochs < 2 or spent < SECONDS:
         start = time.perf_counter()

@@ -19,6 +19,8 @@ from packer.cli.text import parse_size
 Command = Callable[..., Any]
 Option = Callable[[Command], Command]
 
+#: What a split is given by.
+SPLIT = "NAME=FRACTION, NAME=@FILE or NAME=PATTERN"
 #: Paths that a shell is told of after FIELD=.
 _MOST = 1000
 
@@ -31,17 +33,23 @@ def size(text: str) -> int:
         raise click.BadParameter(str(error)) from None
 
 
-def _pairs(form: str) -> Callable[[click.Context, click.Parameter, Sequence[str]], dict[str, str]]:
-    """Return a callback that makes a mapping of `a=b` texts; another form, or a name given twice, is a UsageError."""
+def named(form: str, drops: bool = False) -> Callable[[click.Context, click.Parameter, Sequence[str]], dict[str, str]]:
+    """Return a callback that maps `NAME=VALUE` texts; another form, or a name given twice, is a UsageError.
+
+    Args:
+        form: what is expected, in words.
+        drops: whether VALUE may be empty.
+    """
 
     def mapping(_: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> dict[str, str]:
-        option, pairs = parameter.opts[0], dict[str, str]()
+        option = f"{parameter.opts[0]} " if isinstance(parameter, click.Option) else ""
+        pairs: dict[str, str] = {}
         for text in texts:
             name, equals, value = text.partition("=")
-            if not (name and equals and value):
-                raise click.UsageError(f"{option} {text}: {form} is expected")
+            if not (name and equals and (value or drops)):
+                raise click.UsageError(f"{option}{text}: {form} is expected")
             if name in pairs:
-                raise click.UsageError(f"{option} names {name} twice")
+                raise click.UsageError(f"{option}{name} is named twice")
             pairs[name] = value
         return pairs
 
@@ -58,7 +66,7 @@ def _number(flag: str, least: int, help: str) -> Option:
 
 def _several(*names: str, metavar: str, help: str) -> Option:
     """Return an option that may be repeated; one of the form `NAME=VALUE` gives a mapping."""
-    callback = _pairs(metavar) if "=" in metavar else None
+    callback = named(metavar) if "=" in metavar else None
     return click.option(*names, multiple=True, metavar=metavar, callback=callback, help=help)
 
 
@@ -179,7 +187,7 @@ split_option = click.option(
     "splits",
     multiple=True,
     metavar="NAME=FRACTION|@FILE|PATTERN",
-    callback=_pairs("NAME=FRACTION, NAME=@FILE or NAME=PATTERN"),
+    callback=named(SPLIT),
     help="A split of the samples: a fraction such as 0.9, a file with a name a line, or a pattern over names.",
 )
 shard_size_option = click.option("--shard-size", type=size, help="Raw bytes of a shard, about, such as 1GiB.")
@@ -215,8 +223,6 @@ _PACKING = (
     map_size_option,
     split_option,
 )
-
-dataset_argument = click.argument("dataset", type=click.Path(path_type=Path))
 
 
 def conversion_options(command: Command) -> Command:

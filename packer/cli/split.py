@@ -7,13 +7,16 @@ from pathlib import Path
 import click
 
 from packer.cli.logs import is_quiet, log_options
+from packer.cli.options import SPLIT, named
 from packer.cli.summary import split_lines
 from packer.split import split as run
 
 
 @click.command()
 @click.argument("dataset", type=click.Path(path_type=Path))
-@click.argument("rules", nargs=-1, required=True, metavar="NAME=FRACTION|@FILE|PATTERN...")
+@click.argument(
+    "rules", nargs=-1, required=True, metavar="NAME=FRACTION|@FILE|PATTERN...", callback=named(SPLIT, drops=True)
+)
 @click.option(
     "--by",
     type=click.Choice(["name", "folder"]),
@@ -29,7 +32,7 @@ from packer.split import split as run
     help="Seed of the random choice of samples for fractions.",
 )
 @log_options
-def split(dataset: Path, rules: tuple[str, ...], by: str, seed: int) -> None:
+def split(dataset: Path, rules: dict[str, str], by: str, seed: int) -> None:
     """Share the samples of DATASET out into splits, which its manifest keeps. Nothing is packed again.
 
     FRACTION takes that part of all samples that are in no other split, the same on every machine. @FILE is a list with
@@ -42,14 +45,6 @@ def split(dataset: Path, rules: tuple[str, ...], by: str, seed: int) -> None:
     $ packer split clips.packed test=@test.txt train=0.8 valid=0.2 --by folder
     $ packer split images.packed 'train=train/*' 'valid=val/*'
     """
-    asked: dict[str, str | None] = {}
-    for text in rules:
-        name, equals, rule = text.partition("=")
-        if not (name and equals):
-            raise click.UsageError(f"{text}: NAME=FRACTION, NAME=@FILE or NAME=PATTERN is expected")
-        if name in asked:
-            raise click.UsageError(f"split {name} is named twice")
-        asked[name] = rule or None
-    manifest = run(dataset, asked, by=by, seed=seed)
+    manifest = run(dataset, {name: rule or None for name, rule in rules.items()}, by=by, seed=seed)
     if not is_quiet():
         click.echo("\n".join(split_lines(manifest)) or f"{dataset}: no splits")
