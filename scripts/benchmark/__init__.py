@@ -3,7 +3,7 @@
 command.py       options, the table, the results as JSON
 measuring.py     a row and its target; sides measured in turn, checksums, what is in memory
 rows/            the rows, a module for each kind of input
-loops.py         epochs in RAM, through Loader and DataLoader, and the datasets that ours are compared with
+loops.py         epochs in RAM, through Loader and DataLoader, of the datasets in file_datasets.py too
 interpreter.py   work in processes of their own
 inputs.py        what is read and converted: arrays and files, and how many
 store.py         makes inputs once, packs them, and keeps them between runs
