@@ -113,11 +113,6 @@ class Progress:
 class LineProgress(Progress):
     """Writes a line a minute: how much is done, rate, time left."""
 
-    def _step(self, what: str, in_bytes: bool) -> None:
-        super()._step(what, in_bytes)
-        if what == self._verb:
-            self._shown = self._began
-
     def _show(self) -> None:
         now = time.monotonic()
         if now - self._shown < _LINE:

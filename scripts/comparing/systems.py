@@ -107,7 +107,7 @@ class Ffcv(System):
         loaders = {f"{workers} threads": begin(workers) for workers in (1, WORKERS)}
         shared.mutable = True
         self.kept.extend(loaders.values())
-        return _ways(loaders)
+        return {name: loader.__iter__ for name, loader in loaders.items()}
 
 
 class MemoryMap(System):
@@ -271,8 +271,7 @@ class WebDataset(System):
         def begin(workers: int) -> Any:
             return webdataset.WebLoader(samples, batch_size=None, num_workers=workers, persistent_workers=workers > 0)
 
-        loaders = {f"{workers} workers": begin(workers) for workers in (0, WORKERS)}
-        return _ways(loaders)
+        return {f"{workers} workers": begin(workers).__iter__ for workers in (0, WORKERS)}
 
 
 class Ours(System):
@@ -285,8 +284,7 @@ class Ours(System):
         converting(pack, loose.sources, str(path), codec=self.codec, workers=WORKERS)
 
     def epochs(self, loose: Loose, path: Path, batch: int) -> Epochs:
-        loader = Loader(PackedDataset(path), batch, shuffle=True)
-        return {"Loader": lambda: loader}
+        return {"Loader": Loader(PackedDataset(path), batch, shuffle=True).__iter__}
 
 
 SYSTEMS: tuple[System, ...] = (
@@ -324,12 +322,7 @@ def _data_loaders(loose: Loose, dataset: Any, batch: int) -> Epochs:
     def begin(workers: int) -> DataLoader[Any]:
         return DataLoader(dataset, batch, num_workers=workers, persistent_workers=workers > 0, **options)
 
-    loaders = {f"{workers} workers": begin(workers) for workers in (0, WORKERS)}
-    return _ways(loaders)
-
-
-def _ways(loaders: dict[str, Any]) -> Epochs:
-    return {name: partial(_same, loader) for name, loader in loaders.items()}
+    return {f"{workers} workers": begin(workers).__iter__ for workers in (0, WORKERS)}
 
 
 def _same(batch: Any) -> Any:
