@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from packer.append import append as run
-from packer.cli.logs import is_quiet, log_options
+from packer.cli.logs import log_options, say
 from packer.cli.options import (
     dataset_first,
     shard_size_option,
@@ -49,12 +49,9 @@ def append(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> 
     """
     with dataset_first("packer append DATASET [FIELD=]SOURCE..."), progress("appending") as shown:
         report = run(dataset, list(sources), options, **shown.hooks)
-    if not is_quiet():
-        more = counted(report.added, "sample")
-        out = f", {report.rejected[0].file} and others left out" if report.rejected else ""
-        click.echo(f"{dataset}: {more} more, {counted(report.manifest.samples, 'sample')} in all{out}")
-        for line in split_lines(report.manifest):
-            click.echo(line)
+    more, all_of_them = counted(report.added, "sample"), counted(report.manifest.samples, "sample")
+    out = f", {report.rejected[0].file} and others left out" if report.rejected else ""
+    say(f"{dataset}: {more} more, {all_of_them} in all{out}", *split_lines(report.manifest))
     held = kept_splits(report.manifest)
     ends = [ranges[-1][1] for ranges in held.values() if ranges]
     if held and max(ends, default=0) <= report.manifest.samples - report.added:

@@ -14,7 +14,7 @@ import click
 
 from packer import convert as conversion
 from packer.cli.failures import Interrupted
-from packer.cli.logs import is_quiet, log_options
+from packer.cli.logs import log_options, say
 from packer.cli.options import (
     check_out,
     conversion_options,
@@ -24,6 +24,7 @@ from packer.cli.options import (
     workers_option,
 )
 from packer.cli.progress import progress
+from packer.cli.summary import summary
 from packer.cli.text import counted, size_text
 from packer.convert import ConvertOptions, Report
 from packer.errors import SourceError, UsageError
@@ -77,10 +78,7 @@ def convert(sources: tuple[str, ...], out: str, options: ConvertOptions, schedul
             with dask_executor(scheduler) as executor:
                 report = _convert(sources, out, replace(options, executor=executor))
     _say_rejected(report)
-    if not is_quiet():
-        from packer.cli.summary import summary
-
-        click.echo("\n".join(summary(report)))
+    say(*summary(report))
 
 
 def _place(out: str) -> Path:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from packer.cli.logs import is_quiet, log_options
+from packer.cli.logs import log_options, say
 from packer.cli.progress import progress
 from packer.cli.text import counted, size_text, time_text
 from packer.export import KINDS, VALUES
@@ -52,6 +52,5 @@ def export(dataset: Path, out: Path, to: str | None, fields: str | None, values:
         report = run(dataset, out, to=to, fields=names, values=values, overwrite=overwrite, progress=shown.advance)
     for note in report.notes:
         _log.warning("%s", note)
-    if not is_quiet():
-        files = f"{counted(report.files, 'file')} of {report.to}, {size_text(report.bytes)}"
-        click.echo(f"{out}: {counted(report.samples, 'sample')} in {files}, {time_text(report.seconds)}")
+    files = f"{counted(report.files, 'file')} of {report.to}, {size_text(report.bytes)}"
+    say(f"{out}: {counted(report.samples, 'sample')} in {files}, {time_text(report.seconds)}")

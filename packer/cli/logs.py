@@ -73,3 +73,9 @@ def set_up(amount: str) -> None:
 def is_quiet() -> bool:
     """Return whether the user wants to see neither progress nor summary."""
     return not logging.getLogger("packer").isEnabledFor(logging.INFO)
+
+
+def say(*lines: str) -> None:
+    """Print what a command has done, unless with --quiet."""
+    if not is_quiet():
+        click.echo("\n".join(lines))

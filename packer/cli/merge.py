@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from packer.cli.logs import is_quiet, log_options
+from packer.cli.logs import log_options, say
 from packer.cli.options import overwrite_option
 from packer.cli.progress import progress
 from packer.cli.summary import split_lines
@@ -32,7 +32,5 @@ def merge(datasets: tuple[Path, ...], out: Path, overwrite: bool) -> None:
     with progress("merging") as shown:
         shown.start(sum(manifests.read(dataset).samples for dataset in datasets))
         manifest = run(datasets, out, overwrite=overwrite, progress=shown.advance)
-    if not is_quiet():
-        click.echo(f"{out}: {counted(manifest.samples, 'sample')} in {counted(len(manifest.shards), 'shard')}")
-        for line in split_lines(manifest):
-            click.echo(line)
+    shards = counted(len(manifest.shards), "shard")
+    say(f"{out}: {counted(manifest.samples, 'sample')} in {shards}", *split_lines(manifest))

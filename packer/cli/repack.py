@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from packer.cli.logs import is_quiet, log_options
+from packer.cli.logs import log_options, say
 from packer.cli.options import (
     collected,
     go_on_option,
@@ -51,5 +51,4 @@ def repack(dataset: Path, out: Path, options: ConvertOptions, codecs: tuple[str,
     """
     with progress("repacking") as shown:
         report = run(dataset, out, options, codec=",".join(codecs) or None, seed=shuffle, **shown.hooks)
-    if not is_quiet():
-        click.echo("\n".join(summary(report)))
+    say(*summary(report))

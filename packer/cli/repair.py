@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from packer import repair as repairing
-from packer.cli.logs import is_quiet, log_options
+from packer.cli.logs import log_options, say
 from packer.cli.options import dataset_first, more_sources_argument, source_options
 from packer.cli.progress import open_shown, progress
 from packer.cli.text import counted
@@ -43,8 +43,7 @@ def repair(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> 
             "statistics and splits that the manifest may have kept are gone; "
             "`packer stats --save` and `packer split` make them again"
         )
-    if not is_quiet():
-        click.echo("\n".join(_lines(report)) or f"{dataset}: nothing is damaged")
+    say(*_lines(report) or [f"{dataset}: nothing is damaged"])
 
 
 def _repaired(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> RepairReport:

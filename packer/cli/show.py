@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from packer.cli.logs import is_quiet, log_options
+from packer.cli.logs import log_options, say
 from packer.cli.options import size
 from packer.cli.progress import progress
 from packer.cli.show_views import (
@@ -110,9 +110,8 @@ def show(
         numbers = chosen_numbers(opened, wanted, names, seed)
         _write_sheet(output, opened.manifest.fields, list(map(SampleReader(opened), numbers)))
         shown = len(numbers)
-    if not is_quiet():
-        left_out = f" of {len(numbers):,}; --page-size makes room for more" if shown < len(numbers) else ""
-        click.echo(f"{output}: {counted(shown, 'sample')}{left_out}")
+    left_out = f" of {len(numbers):,}; --page-size makes room for more" if shown < len(numbers) else ""
+    say(f"{output}: {counted(shown, 'sample')}{left_out}")
 
 
 def _write_page(output: Path, dataset: PackedDataset, numbers: Sequence[int], limit: int) -> int:

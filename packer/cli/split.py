@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from packer.cli.logs import is_quiet, log_options
+from packer.cli.logs import log_options, say
 from packer.cli.options import SPLIT, named
 from packer.cli.summary import split_lines
 from packer.split import split as run
@@ -46,5 +46,4 @@ def split(dataset: Path, rules: dict[str, str], by: str, seed: int) -> None:
     $ packer split images.packed 'train=train/*' 'valid=val/*'
     """
     manifest = run(dataset, {name: rule or None for name, rule in rules.items()}, by=by, seed=seed)
-    if not is_quiet():
-        click.echo("\n".join(split_lines(manifest)) or f"{dataset}: no splits")
+    say(*split_lines(manifest) or [f"{dataset}: no splits"])
