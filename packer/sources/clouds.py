@@ -15,7 +15,7 @@ Columns become fields as the properties of PLY vertices do (`packer.sources.ply.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,10 @@ from numpy.typing import NDArray
 from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
 from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, not_looking, stop, watched
-from packer.sources.files import CLOUDS, find, read_file, refuse_pointer, suffix_of
-from packer.sources.ply.binary import least_bytes, read_binary
+from packer.sources.files import CLOUDS, find, refuse_pointer, suffix_of
 from packer.sources.ply.fields import Rule, rules_of
 from packer.sources.ply.header import SIZES, TYPES, Element, Property
-from packer.sources.ply.table import DoesNotFitError, convert
+from packer.sources.ply.table import DoesNotFitError, Table, convert, least_bytes, read_binary
 from packer.sources.ply.text import BadNumberError, count_rows, parse_rows
 
 #: Files without a type take it in text alone: what the bytes of others are, nobody can tell.
@@ -130,7 +129,7 @@ def element_of(columns: str, is_text: bool) -> tuple[Element, list[str]]:
 
 def _rules(element: Element, columns: str) -> dict[str, Rule]:
     try:
-        return rules_of([element], {}, "")
+        return rules_of((element,))
     except SourceError as error:
         raise UsageError(f"--columns {columns}: {error.reason}") from None
 
@@ -201,7 +200,7 @@ def _width(rule: Rule) -> tuple[int, ...]:
 
 def _load(path: str) -> bytes:
     try:
-        data = read_file(path)
+        data = Path(path).read_bytes()
     except OSError as error:
         raise SourceError(f"cannot be read: {error.strerror}", path) from error
     refuse_pointer(data[:_POINTER_BYTES], path)
@@ -239,25 +238,10 @@ def _read_binary(path: str, element: Element, rules: dict[str, Rule]) -> dict[st
     data = _load(path)
     counted = msgspec.structs.replace(element, count=len(data) // _row_bytes(element))
     (table,) = read_binary([counted], data, "<", path)
-    return {
-        name: convert(
-            table.joined(rule.properties) if _width(rule) else table.numbers[rule.properties[0]],
-            rule.dtype,
-        )
-        for name, rule in rules.items()
-    }
+    return {name: convert(table.columns(rule.properties), rule.dtype) for name, rule in rules.items()}
 
 
 # ---------------------------------------------------------------- text
-
-
-def _count_text(path: str, element: Element) -> int:
-    """Return the rows of a file, each of which holds a number a column.
-
-    Raises:
-        SourceError: one does not, or the file cannot be read.
-    """
-    return _rows_of(_lines(path, element), path, element)
 
 
 def _lines(path: str, element: Element) -> bytes:
@@ -291,6 +275,11 @@ def _without_count(text: bytes, path: str) -> bytes:
     return text[:start] + b" " * len(first[0]) + text[start + len(first[0]) :]
 
 
+def _count_text(path: str, element: Element) -> int:
+    """Return the rows of a file; raises SourceError if it cannot be read, or a row does not hold a number a column."""
+    return _rows_of(_lines(path, element), path, element)
+
+
 def _rows_of(text: bytes, path: str, element: Element) -> int:
     sizes, width = count_rows(text), len(element.properties)
     if (sizes != width).any():
@@ -307,21 +296,20 @@ def _line(text: bytes, row: int) -> int:
 
 
 def _read_text(path: str, element: Element, rules: dict[str, Rule]) -> dict[str, NDArray[Any]]:
-    text, properties = _lines(path, element), element.properties
+    text, names = _lines(path, element), [p.name for p in element.properties]
     rows = _rows_of(text, path, element)
     try:
-        values = parse_rows(text).values.reshape(rows, len(properties))
+        values = parse_rows(text).values.reshape(rows, len(names))
     except BadNumberError as error:
-        column = properties[len(error.before)].name
-        reason = f"line {_line(text, error.row)}, column {column}: {error.token!r} is not a number that can be stored"
-        raise SourceError(reason, path) from None
+        reason = f"{error.token!r} is not a number that can be stored"
+        raise SourceError(f"line {_line(text, error.row)}, column {names[len(error.before)]}: {reason}", path) from None
+    table = Table(element, dict(enumerate(values.T)))
     sample = {}
     for name, rule in rules.items():
         try:
-            own: Sequence[int] | int = list(rule.properties) if _width(rule) else rule.properties[0]
-            sample[name] = convert(values[:, own], rule.dtype)
+            sample[name] = convert(table.columns(rule.properties), rule.dtype)
         except DoesNotFitError as error:
-            column = properties[rule.properties[error.index[1] if _width(rule) else 0]].name
+            column = names[rule.properties[error.index[-1] if _width(rule) else 0]]
             reason = f"line {_line(text, error.index[0])}, column {column}: {error.value:g} does not fit {rule.dtype}"
             raise SourceError(f"{reason}; give another type with --columns", path) from None
     return sample

@@ -215,19 +215,6 @@ def open_raw(path: str) -> FileIO:
     return open(path, "rb", buffering=0)  # noqa: PTH123
 
 
-def read_file(path: str) -> bytes:
-    """Return all bytes of a file; without a file object, which takes as long as reading a small picture."""
-    descriptor = os.open(path, READ_ONLY)
-    try:
-        size = os.fstat(descriptor).st_size
-        data = os.read(descriptor, size)
-        while len(data) < size and (more := os.read(descriptor, size - len(data))):  # a call gives 2 GiB at most
-            data += more
-        return data
-    finally:
-        os.close(descriptor)
-
-
 def refuse_pointer(head: bytes, path: str | None = None) -> None:
     """Raise SourceError if a file that begins with `head` stands for one that git-LFS has not fetched."""
     if head.startswith(_LFS_POINTER):

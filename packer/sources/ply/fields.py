@@ -20,6 +20,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -106,33 +107,39 @@ class Rule:
         return f"{'lists of ' if self.is_list else ''}{self.dtype}{width}"
 
 
-def rules_of(elements: Sequence[Element], cast: Mapping[str, str], path: str, numbered: bool = True) -> dict[str, Rule]:
-    """Return the fields of a file, by name.
+# Sets have many files of few kinds.
+@lru_cache(maxsize=64)
+def rules_of(
+    elements: tuple[Element, ...], cast: tuple[tuple[str, str], ...] = (), numbered: bool = True
+) -> dict[str, Rule]:
+    """Return the fields of files with these elements, by name.
 
     Args:
+        elements: without counts.
+        cast: names of fields, and the dtypes to convert them to.
         numbered: whether numbered properties become one field.
 
     Raises:
-        SourceError: there is no vertex element, no property, or a name that no field can have.
+        SourceError: there is no vertex element, no property, or a name that no field can have; says no path.
     """
     vertex = next((e for e in elements if e.name == "vertex"), None)
     if vertex is None:
-        names = ", ".join(e.name for e in elements) or "none"
-        raise SourceError(f"has no vertex element; its elements: {names}", path)
+        raise SourceError(f"has no vertex element; its elements: {', '.join(e.name for e in elements) or 'none'}")
     rules: dict[str, Rule] = {}
     taken: set[str] = set()
     used: set[tuple[str, int]] = set()
+    dtypes = dict(cast)
 
     def add(name: str, element: Element, properties: tuple[int, ...], dtype: str | None = None) -> None:
         first = element.properties[properties[0]]
         is_list = first.count_dtype is not None
-        field = _free_name(name, is_list, taken, path)
+        field = _free_name(name, is_list, taken)
         taken.update({field, f"{field}_size"} if is_list else {field})
-        rules[field] = Rule(field, element.name, properties, cast.get(field) or dtype or first.dtype, is_list)
+        rules[field] = Rule(field, element.name, properties, dtypes.get(field) or dtype or first.dtype, is_list)
         used.update((element.name, i) for i in properties)
 
     for name, numbers in groups_of(vertex, numbered):
-        alike = name in cast or len({vertex.properties[i].dtype for i in numbers}) == 1
+        alike = name in dtypes or len({vertex.properties[i].dtype for i in numbers}) == 1
         if alike and not any(("vertex", i) in used for i in numbers):
             add(name, vertex, numbers)
     face = next((e for e in elements if e.name == "face"), Element("face", ()))
@@ -145,7 +152,7 @@ def rules_of(elements: Sequence[Element], cast: Mapping[str, str], path: str, nu
             if (element.name, i) not in used:
                 add(p.name if element is vertex else f"{element.name}_{p.name}", element, (i,))
     if not rules:
-        raise SourceError("its header declares no properties", path)
+        raise SourceError("its header declares no properties")
     return rules
 
 
@@ -154,11 +161,11 @@ def corners_of(rules: Mapping[str, Rule]) -> Rule | None:
     return next((rule for rule in rules.values() if rule.is_face), None)
 
 
-def _free_name(name: str, is_list: bool, taken: set[str], path: str) -> str:
+def _free_name(name: str, is_list: bool, taken: set[str]) -> str:
     try:
         check_field_name(name)
     except ValueError as error:
-        raise SourceError(str(error), path) from None
+        raise SourceError(str(error)) from None
     field, number = name, 1
     # The lengths of lists may need a field of their own, NAME_size.
     while field in taken or (is_list and f"{field}_size" in taken):
@@ -170,42 +177,26 @@ def _free_name(name: str, is_list: bool, taken: set[str], path: str) -> str:
 # ---------------------------------------------------------------- of a set of files
 
 
-class Extent(NamedTuple):
-    """All lists of one property of a file: entries in total, and the length that all of them have (None: they differ).
+class Lengths(NamedTuple):
+    """How much of a field a file holds: rows, entries of all lists, and the length of each list (None: they differ).
 
     `width` is -1 if there are no lists at all.
     """
 
-    total: int
-    width: int | None
+    rows: int = 0
+    entries: int = 0
+    width: int | None = -1
 
 
 @dataclass(frozen=True)
 class Member:
-    """One file of a set, as its header (and the lengths of its lists) describe it.
-
-    With `triangles`, `lists` tells of the triangles that its faces become.
-    """
+    """One file of a set, as its header and the lengths of its lists describe it; `lengths`: by field."""
 
     path: str
     name: str
     header: Header
     rules: Mapping[str, Rule]
-    lists: Mapping[tuple[str, int], Extent]
-    triangles: bool = False
-
-    def rows(self, field: str) -> int:
-        """Return the rows of the element that a field comes from; 0 if the file lacks it."""
-        rule = self.rules.get(field)
-        corners = corners_of(self.rules) if self.triangles else None
-        if rule and corners and rule.element == corners.element:
-            return self.extent(corners.field).total // 3
-        return next(e.count for e in self.header.elements if e.name == rule.element) if rule else 0
-
-    def extent(self, field: str) -> Extent:
-        """Return the lists of a field; none if the file lacks it."""
-        rule = self.rules.get(field)
-        return self.lists[rule.element, rule.properties[0]] if rule else Extent(0, -1)
+    lengths: Mapping[str, Lengths]
 
 
 @dataclass(frozen=True)
@@ -219,8 +210,6 @@ class Column:
     spec: FieldSpec
     rule: Rule
     part: Part
-    #: Columns that share this key have equally long first axes.
-    axis: str
 
 
 def agreeing(members: Sequence[Member], choice: Choice, on_bad: OnBad) -> tuple[list[Member], dict[str, Rule]]:
@@ -277,49 +266,27 @@ def _difference(expected: Mapping[str, Rule], found: Mapping[str, Rule], choice:
     return f"its fields differ from those of {first}: {'; '.join(parts)}; {advice}"
 
 
-def columns_of(members: Sequence[Member], rules: Mapping[str, Rule]) -> list[Column]:
-    """Return the columns that the members' fields become; lists of one length become a table."""
-    kinds = list({id(m.rules): m.rules for m in members}.values())
-    columns = []
-    for rule in rules.values():
-        # A field that some file lacks, or has in another element, has lengths of its own.
-        everywhere = all(rule.field in k and k[rule.field].element == rule.element for k in kinds)
-        axis = f"rows of {rule.element}" if everywhere else f"rows of field {rule.field}"
-        columns += _columns_of_rule(rule, axis, members)
-    return columns
+def columns_of(members: Sequence[Member], rules: Mapping[str, Rule]) -> Iterator[tuple[Column, NDArray[np.int64]]]:
+    """Yield the columns that the members' fields become, and how long each is in every member, (members,).
 
+    Lists become a table if all of them have one length; those of faces if they are triangles.
+    """
 
-def _columns_of_rule(rule: Rule, axis: str, members: Sequence[Member]) -> list[Column]:
-    def column(name: str, dtype: str, width: int | None, part: Part, axis: str) -> Column:
+    def column(name: str, dtype: str, width: int | None, part: Part) -> Column:
         shape = (None,) if width is None else (None, width)
-        return Column(FieldSpec(name=name, dtype=dtype, shape=shape), rule, part, axis)
+        return Column(FieldSpec(name=name, dtype=dtype, shape=shape), rule, part)
 
-    if not rule.is_list:
-        width = len(rule.properties)
-        return [column(rule.field, rule.dtype, width if width > 1 else None, "numbers", axis)]
-    length = _common_width(rule, members)
-    if length is not None:
-        return [column(rule.field, rule.dtype, length, "table", axis)]
-    return [
-        column(rule.field, rule.dtype, None, "entries", f"entries of {rule.field}"),
-        column(f"{rule.field}_size", "int32", None, "sizes", axis),
-    ]
-
-
-def _common_width(rule: Rule, members: Sequence[Member]) -> int | None:
-    """Return the length that all lists of the set have; None if they differ, or faces are no triangles."""
-    widths = {m.extent(rule.field).width for m in members} - {-1}
-    if rule.is_face:
-        return 3 if widths <= {3} else None
-    return widths.pop() if len(widths) == 1 else None
-
-
-def first_axes(members: Sequence[Member], columns: Sequence[Column]) -> dict[str, NDArray[np.int64]]:
-    """Return the length of the first axis of every sample, int64 (members,), by `Column.axis`."""
-    axes = {}
-    for column in columns:
-        if column.axis not in axes:
-            field, entries = column.rule.field, column.part == "entries"
-            lengths = [m.extent(field).total if entries else m.rows(field) for m in members]
-            axes[column.axis] = np.array(lengths, np.int64)
-    return axes
+    for rule in rules.values():
+        found = [member.lengths.get(rule.field, Lengths()) for member in members]
+        rows, entries = np.array([some[:2] for some in found], np.int64).T
+        if not rule.is_list:
+            width = len(rule.properties)
+            yield column(rule.field, rule.dtype, width if width > 1 else None, "numbers"), rows
+            continue
+        widths = {some.width for some in found} - {-1} or ({3} if rule.is_face else {None})
+        common = widths.pop() if len(widths) == 1 else None
+        if common is not None and (common == 3 or not rule.is_face):
+            yield column(rule.field, rule.dtype, common, "table"), rows
+        else:
+            yield column(rule.field, rule.dtype, None, "entries"), entries
+            yield column(f"{rule.field}_size", "int32", None, "sizes"), rows

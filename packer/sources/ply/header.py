@@ -114,15 +114,6 @@ def opened(path: str) -> Iterator[tuple[Header, FileIO]]:
         raise SourceError(f"cannot be read: {error.strerror}", path) from error
 
 
-def read_body(header: Header, file: FileIO, skipped: int = 0) -> bytes:
-    """Return the bytes after the header and the first `skipped` bytes of the body.
-
-    Read on its own the body lies aligned in memory, and a cloud of one field needs no copy.
-    """
-    file.seek(header.body + skipped)
-    return file.readall()
-
-
 def _read_head(file: FileIO) -> bytes:
     """Return the first bytes of a file, up to and a little past `end_header`."""
     head = file.read(_FIRST_READ)

@@ -1,16 +1,15 @@
 """PLY point clouds and meshes as a source: one file a sample.
 
 Every field is ragged in its first axis, as the number of points is, even if all files of a set agree.
-`packer.sources.ply.fields` says which properties become which field. The plan comes from headers; of files with lists
-(faces), the lengths of the lists are looked at as well, since no header tells them.
+`packer.sources.ply.fields` says which properties become which field. The plan comes from headers; files with lists
+(faces) are read whole for it, since no header tells how long lists are.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from io import FileIO
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -21,51 +20,39 @@ from packer.errors import SourceError, UsageError
 from packer.format.schema import DTYPES, FieldSpec
 from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, not_looking, stop, watched
 from packer.sources.files import find
-from packer.sources.ply.binary import Order, least_bytes, read_binary
-from packer.sources.ply.fields import (
-    Choice,
-    Column,
-    Extent,
-    Member,
-    Rule,
-    agreeing,
-    columns_of,
-    corners_of,
-    first_axes,
-    rules_of,
+from packer.sources.ply.fields import Choice, Column, Lengths, Member, Rule, agreeing, columns_of, corners_of, rules_of
+from packer.sources.ply.header import Element, Header, opened
+from packer.sources.ply.table import (
+    DoesNotFitError,
+    Table,
+    convert,
+    least_bytes,
+    read_binary,
+    row_error,
+    triangulated,
 )
-from packer.sources.ply.header import Element, Header, Property, opened, read_body
-from packer.sources.ply.table import DoesNotFitError, Table, convert, row_error, triangulated, triangulated_sizes
-from packer.sources.ply.text import check_line_count, count_rows, read_text
+from packer.sources.ply.text import read_text
 
 _SUFFIX = ".ply"
 
-#: Length of every list, int64 (rows,), by element name and property number.
-Sizes = dict[str, dict[int, NDArray[np.int64]]]
 #: More different headers than this are not kept: files with a comment of their own each (a date, a path)
 #: would make the manifest as large as the data.
 MAX_HEADERS = 1000
 
 
 @dataclass(frozen=True)
-class RuleBook:
-    """The rules of files, made once for all files with the same elements: sets have many files of few kinds.
+class PlyOptions:
+    """How files are read.
 
     Attributes:
-        cast: dtypes to convert fields to.
-        numbered: whether numbered properties become one field.
+        cast: names of fields, and the dtypes to convert them to.
+        numbered: whether numbered properties, such as `rot_0` to `rot_3`, become one field.
+        triangulate: whether polygons become triangles.
     """
 
-    cast: Mapping[str, str]
+    cast: tuple[tuple[str, str], ...] = ()
     numbered: bool = True
-    _made: dict[tuple[tuple[str, tuple[Property, ...]], ...], Mapping[str, Rule]] = field(default_factory=dict)
-
-    def of(self, header: Header, path: str) -> Mapping[str, Rule]:
-        """Return the rules of the file at `path` by the names of their fields."""
-        kind = tuple((e.name, e.properties) for e in header.elements)
-        if kind not in self._made:
-            self._made[kind] = rules_of(header.elements, self.cast, path, self.numbered)
-        return self._made[kind]
+    triangulate: bool = False
 
 
 def open_ply(
@@ -97,103 +84,123 @@ def open_ply(
             is another word.
         SourceError: no file is good; or whatever `on_bad` raises.
     """
-    casts = dict(cast or {})
-    _check_cast(casts)
-    _check_choice(fields)
+    options = PlyOptions(tuple((cast or {}).items()), group == "numbered", triangulate)
+    for name, dtype in options.cast:
+        if dtype not in DTYPES or dtype == "bool" or dtype.startswith("complex"):
+            raise UsageError(f"cast of {name}: {dtype!r} is not a numeric dtype such as float32 or int64")
+    if isinstance(fields, str) and fields not in ("same", "common", "all"):
+        raise UsageError(f"fields={fields!r} is not known; same, common, all or a list of names are")
     if group not in ("numbered", "none"):
         raise UsageError(f"--group {group}: numbered or none is expected")
-    rule_book = RuleBook(casts, numbered=group == "numbered")
     found = find(path, looking)
     files = found.pick(lambda file: file.lower().endswith(_SUFFIX), on_bad)
     if not files:
         raise SourceError(f"no {_SUFFIX} file is there", path)
-    names = [file[: -len(_SUFFIX)] for file in files]
-    members = _open_members([found.path(file) for file in files], names, rule_book, triangulate, on_bad, looking)
-    if members:
-        members, rules = agreeing(members, fields, on_bad)
+    good: dict[str, Member] = {}
+    for file in watched(files, HEADERS, looking, len(files)):
+        try:
+            member = _member(found.path(file), file[: -len(_SUFFIX)], options, good)
+            good[member.name] = member
+        except SourceError as error:
+            on_bad(error)
+    members, rules = agreeing(list(good.values()), fields, on_bad) if good else ([], {})
     if not members:
         raise SourceError("none of its files can be packed", path)
-    unknown = [name for name in casts if name not in rules]
-    if unknown:
+    if unknown := [name for name, _ in options.cast if name not in rules]:
         raise UsageError(f"cast: there is no field {', '.join(unknown)}; there are {', '.join(rules)}")
     if triangulate and corners_of(rules) is None:
         raise UsageError(f"--triangulate: there is no field face; there are {', '.join(rules)}; leave it out")
-    columns = columns_of(members, rules)
-    hidden = [f"{found.hidden} hidden files and folders left out"] if found.hidden else []
+    columns = list(columns_of(members, rules))
+    remarks = [f"{found.hidden} hidden files and folders left out"] if found.hidden else []
+    if stray := [m for m in members if m.header.stray]:
+        such = f"such as {stray[0].header.stray[0][:60]!r} in {stray[0].name}"
+        remarks.append(f"header lines that mean nothing are ignored in {len(stray)} files, {such}")
     return PlySource(
         paths=[m.path for m in members],
         names=[m.name for m in members],
-        columns=tuple(columns),
-        axes=first_axes(members, columns),
-        rules=rule_book,
-        origin=_origin_of(members, fields, casts, triangulate),
-        remarks=tuple(hidden + _remarks(members)),
-        triangulate=triangulate,
+        columns=tuple(column for column, _ in columns),
+        lengths={column.spec.name: lengths for column, lengths in columns},
+        options=options,
+        origin=_origin_of(members, fields, options),
+        remarks=remarks,
     )
 
 
-def _check_cast(cast: Mapping[str, str]) -> None:
-    for name, dtype in cast.items():
-        if dtype not in DTYPES or dtype == "bool" or dtype.startswith("complex"):
-            raise UsageError(f"cast of {name}: {dtype!r} is not a numeric dtype such as float32 or int64")
+def _member(path: str, name: str, options: PlyOptions, others: Mapping[str, Member]) -> Member:
+    """Return what the header of a file says, and its body if it holds lists.
 
-
-def _check_choice(fields: Choice) -> None:
-    if isinstance(fields, str) and fields not in ("same", "common", "all"):
-        raise UsageError(f"fields={fields!r} is not known; same, common, all or a list of names are")
-
-
-def _open_members(
-    paths: Sequence[str],
-    names: Sequence[str],
-    rules: RuleBook,
-    triangulate: bool,
-    on_bad: OnBad,
-    looking: Looking,
-) -> list[Member]:
-    """Return the files with a good header and a name of their own."""
-    members: dict[str, Member] = {}
-    for path, name in watched(zip(paths, names, strict=True), HEADERS, looking, len(paths)):
-        if not _is_text(name):
-            on_bad(SourceError("has a name that is not valid text (UTF-8), which a sample must have; rename it", path))
-            continue
-        if name in members:
-            reason = f"has the same sample name, {name}, as {members[name].path}; rename one of them"
-            on_bad(SourceError(reason, path))
-            continue
-        try:
-            members[name] = _open_member(path, name, rules, triangulate)
-        except SourceError as error:
-            on_bad(error)
-    return list(members.values())
-
-
-def _is_text(name: str) -> bool:
-    """Return whether a file name is text: others hold surrogates, which cannot be encoded."""
+    Raises:
+        SourceError: the file is wrong, or cannot have this name.
+    """
     try:
         name.encode()
     except UnicodeEncodeError:
-        return False
-    return True
+        raise SourceError(
+            "has a name that is not valid text (UTF-8), which a sample must have; rename it", path
+        ) from None
+    if name in others:
+        raise SourceError(f"has the same sample name, {name}, as {others[name].path}; rename one of them", path)
+    header, rules, tables = _read(path, options, with_numbers=False)
+    counts = {element.name: element.count for element in header.elements}
+    lengths = {}
+    for rule in rules.values():
+        rows, sizes = counts[rule.element], np.empty(0, np.int64)
+        if rule.element in tables:
+            rows = len(tables[rule.element])
+            sizes = tables[rule.element].lists[rule.properties[0]].sizes if rule.is_list else sizes
+        width = -1 if not len(sizes) else int(sizes[0]) if (sizes == sizes[0]).all() else None
+        lengths[rule.field] = Lengths(rows, int(sizes.sum()), width)
+    return Member(path, name, header, rules, lengths)
 
 
-def _open_member(path: str, name: str, book: RuleBook, triangulate: bool) -> Member:
+def _read(
+    path: str, options: PlyOptions, with_numbers: bool = True
+) -> tuple[Header, dict[str, Rule], dict[str, Table]]:
+    """Return the header of a file, its rules by field, and its tables by element.
+
+    Args:
+        with_numbers: whether the body is read if it holds no lists; else there are no tables.
+
+    Raises:
+        SourceError: the file cannot be read, or is not what its header declares; names element, row and property.
+    """
     with opened(path) as (header, file):
         _check_size(header, os.fstat(file.fileno()).st_size, path)
-        rules = book.of(header, path)
-        lists = _measure_lists(header, file, path, corners_of(rules) if triangulate else None)
-    return Member(path, name, header, rules, lists, triangulate)
+        try:
+            rules = rules_of(header.without_counts().elements, options.cast, options.numbered)
+        except SourceError as error:
+            raise SourceError(error.reason, path) from None
+        if not (with_numbers or header.has_lists):
+            return header, rules, {}
+        # Read on its own the body lies aligned in memory, and a cloud of one field needs no copy.
+        file.seek(header.body)
+        body = file.readall()
+    if header.format == "ascii":
+        read = read_text(header.elements, body, path)
+    else:
+        read = read_binary(header.elements, body, "<" if header.format == "binary_little_endian" else ">", path)
+    tables = {table.element.name: table for table in read}
+    if options.triangulate and (corners := corners_of(rules)):
+        tables[corners.element] = triangulated(tables[corners.element], corners.properties[0], path)
+    return header, rules, tables
 
 
-def _remarks(members: Sequence[Member]) -> list[str]:
-    stray = [m for m in members if m.header.stray]
-    if not stray:
-        return []
-    line = stray[0].header.stray[0][:60]
-    return [f"header lines that mean nothing are ignored in {len(stray)} files, such as {line!r} in {stray[0].name}"]
+def _check_size(header: Header, size: int, path: str) -> None:
+    """Raise SourceError if a file of `size` bytes cannot hold what its header declares, or holds more."""
+    body = size - header.body
+    declared = " and ".join(f"{e.count} rows of {e.name}" for e in header.elements) or "no elements"
+    if header.format == "ascii":
+        # A value takes at least a digit and the blank after it, which the last one may lack.
+        least = sum(2 * e.count * len(e.properties) for e in header.elements) - 1
+    else:
+        least = sum(least_bytes(e) for e in header.elements)
+    if body < least:
+        raise SourceError(f"{declared} need at least {least} bytes after the header, {body} are there", path)
+    if header.format != "ascii" and not header.has_lists and body > least:
+        raise SourceError(f"{declared} need {least} bytes after the header, {body} are there", path)
 
 
-def _origin_of(members: Sequence[Member], fields: Choice, cast: Mapping[str, str], triangulate: bool) -> dict[str, Any]:
+def _origin_of(members: Sequence[Member], fields: Choice, options: PlyOptions) -> dict[str, Any]:
     """Return what the manifest keeps of the files, as JSON values, so that they can be written again as they were.
 
     `headers` holds each different header once (the first is that of the first sample), with the field that each
@@ -210,10 +217,10 @@ def _origin_of(members: Sequence[Member], fields: Choice, cast: Mapping[str, str
             headers.append(_with_fields(key, member.rules))
         if numbers.get(key):
             header_of[member.name] = numbers[key]
-    options: dict[str, Any] = {"fields": fields if isinstance(fields, str) else list(fields), "cast": dict(cast)}
-    if triangulate:
-        options["triangulate"] = True
-    return {"options": options, "headers": msgspec.json.decode(msgspec.json.encode(headers)), "header_of": header_of}
+    asked: dict[str, Any] = {"fields": fields if isinstance(fields, str) else list(fields), "cast": dict(options.cast)}
+    if options.triangulate:
+        asked["triangulate"] = True
+    return {"options": asked, "headers": msgspec.json.decode(msgspec.json.encode(headers)), "header_of": header_of}
 
 
 def _with_fields(header: Header, rules: Mapping[str, Rule]) -> Header:
@@ -232,17 +239,19 @@ def _with_fields(header: Header, rules: Mapping[str, Rule]) -> Header:
 
 @dataclass
 class PlySource(Source):
-    """PLY files of one set of fields; made by `open_ply`."""
+    """PLY files of one set of fields; made by `open_ply`.
+
+    Attributes:
+        lengths: by field, length of every sample's first axis, int64 (samples,).
+    """
 
     paths: list[str]
     names: list[str]
     columns: tuple[Column, ...]
-    #: Length of every sample's first axis, int64 (samples,), by `Column.axis`.
-    axes: dict[str, NDArray[np.int64]]
-    rules: RuleBook
+    lengths: dict[str, NDArray[np.int64]]
+    options: PlyOptions
     origin: dict[str, Any] = field(default_factory=dict)
-    remarks: tuple[str, ...] = ()
-    triangulate: bool = False
+    remarks: list[str] = field(default_factory=list)
 
     fields: tuple[FieldSpec, ...] = field(init=False)
     kind = "ply"
@@ -254,18 +263,14 @@ class PlySource(Source):
         return len(self.paths)
 
     def shapes(self, field: str) -> NDArray[np.int64]:
-        column = next((c for c in self.columns if c.spec.name == field), None)
-        if column is None:
-            raise UsageError(f"there is no field {field}; there are {', '.join(c.spec.name for c in self.columns)}")
-        first = self.axes[column.axis]
-        return np.stack([first, *(np.full_like(first, n) for n in column.spec.shape[1:])], axis=1)
+        (spec,) = (spec for spec in self.fields if spec.name == field)
+        first = self.lengths[field]
+        return np.stack([first, *(np.full_like(first, n) for n in spec.shape[1:])], axis=1)
 
     def part(self, start: int, stop: int) -> PlySource:
         within = slice(start, stop)
-        axes = {key: lengths[within] for key, lengths in self.axes.items()}
-        return PlySource(
-            self.paths[within], self.names[within], self.columns, axes, self.rules, triangulate=self.triangulate
-        )
+        lengths = {name: some[within] for name, some in self.lengths.items()}
+        return replace(self, paths=self.paths[within], names=self.names[within], lengths=lengths, origin={}, remarks=[])
 
     def files(self) -> list[str]:
         return list(self.paths)
@@ -280,26 +285,13 @@ class PlySource(Source):
         """Yield one block a file; see `Source.read`."""
         for number, path in enumerate(self.paths):
             try:
-                sample = self._read_file(number, path)
+                _, rules, tables = _read(path, self.options)
+                block: Block = {c.spec.name: [_array(c, rules.get(c.rule.field), tables, path)] for c in self.columns}
+                if any(len(block[name][0]) != self.lengths[name][number] for name in block):
+                    raise SourceError("the file has changed since the plan was made; convert again", path)
             except SourceError as error:
                 raise SourceError(error.reason, error.path, number) from error
-            yield {name: [array] for name, array in sample.items()}
-
-    def _read_file(self, number: int, path: str) -> dict[str, NDArray[Any]]:
-        with opened(path) as (header, file):
-            body = read_body(header, file)
-        _check_size(header, header.body + len(body), path)
-        rules = self.rules.of(header, path)
-        tables = {table.element.name: table for table in _tables(header.elements, header, body, path)}
-        corners = corners_of(rules) if self.triangulate else None
-        if corners is not None:
-            tables[corners.element] = triangulated(tables[corners.element], corners.properties[0], path)
-        sample = {c.spec.name: _array(c, rules.get(c.rule.field), tables, path) for c in self.columns}
-        for column in self.columns:
-            array = sample[column.spec.name]
-            if len(array) != self.axes[column.axis][number]:
-                raise SourceError("the file has changed since the plan was made; convert again", path)
-        return sample
+            yield block
 
 
 def _array(column: Column, rule: Rule | None, tables: Mapping[str, Table], path: str) -> NDArray[Any]:
@@ -308,121 +300,26 @@ def _array(column: Column, rule: Rule | None, tables: Mapping[str, Table], path:
         return np.empty([n or 0 for n in column.spec.shape], column.spec.dtype)
     if rule.layout != column.rule.layout:
         raise SourceError(f"{rule.field} is {rule}, it was {column.rule}: the file has changed since the plan", path)
-    table = tables[rule.element]
-    try:
-        if column.part == "numbers":
-            return _numbers(table, rule)
-        return _lists(column, table, rule, path)
-    except DoesNotFitError as error:
-        row = error.index[0]
-        prop = rule.properties[error.index[1] if len(error.index) > 1 else 0]
-        if column.part in ("entries", "table"):
-            row = int(np.searchsorted(np.cumsum(table.lists[prop].sizes), row, side="right"))
-        if table.rows is not None:
-            row = int(table.rows[row])
-        raise row_error(path, table.element, row, f"{error.value:g} does not fit {rule.dtype}", prop) from None
-
-
-def _numbers(table: Table, rule: Rule) -> NDArray[Any]:
-    if len(rule.properties) == 1:
-        return convert(table.numbers[rule.properties[0]], rule.dtype)
-    return convert(table.joined(rule.properties), rule.dtype)
-
-
-def _lists(column: Column, table: Table, rule: Rule, path: str) -> NDArray[Any]:
-    values, sizes = table.lists[rule.properties[0]]
+    table, prop = tables[rule.element], rule.properties[0]
     if column.part == "sizes":
-        return convert(sizes, "int32")
-    entries = convert(values, rule.dtype)
-    if column.part == "entries":
-        return entries
-    width = column.spec.shape[1] or 0
-    if (sizes != width).any():
+        return convert(table.lists[prop].sizes, "int32")
+    if column.part == "numbers":
+        values, sizes = table.columns(rule.properties), None
+    else:
+        values, sizes = table.lists[prop]
+    width = column.spec.shape[1] if column.part == "table" else None
+    if sizes is not None and width is not None and (sizes != width).any():
         row = int(np.argmax(sizes != width))
         reason = f"the list has {sizes[row]} entries, {width} when the plan was made: the file has changed"
-        raise row_error(path, table.element, row, reason, rule.properties[0])
-    return entries.reshape(len(sizes), width)
-
-
-# ---------------------------------------------------------------- bodies
-
-
-def _tables(elements: Sequence[Element], header: Header, data: bytes, path: str) -> list[Table]:
-    """Return the tables of some elements, whose rows are `data`.
-
-    Raises:
-        SourceError: the body is not what the header declares; names element, row and property.
-    """
-    if header.format == "ascii":
-        return read_text(elements, data, path)
-    order: Order = "<" if header.format == "binary_little_endian" else ">"
-    return read_binary(elements, data, order, path)
-
-
-def _check_size(header: Header, size: int, path: str) -> None:
-    """Raise SourceError if a file of `size` bytes cannot hold what its header declares, or holds more."""
-    body = size - header.body
-    declared = " and ".join(f"{e.count} rows of {e.name}" for e in header.elements) or "no elements"
-    if header.format == "ascii":
-        # A value takes at least a digit and the blank after it, which the last one may lack.
-        least = sum(2 * e.count * len(e.properties) for e in header.elements) - 1
-    else:
-        least = sum(least_bytes(e) for e in header.elements)
-    if body < least:
-        raise SourceError(f"{declared} need at least {least} bytes after the header, {body} are there", path)
-    if header.format != "ascii" and not header.has_lists and body > least:
-        raise SourceError(f"{declared} need {least} bytes after the header, {body} are there", path)
-
-
-def _measure_lists(header: Header, file: FileIO, path: str, corners: Rule | None) -> dict[tuple[str, int], Extent]:
-    """Return how long the lists of a file are, by element name and property number.
-
-    With `corners`, the faces whose corner numbers these are count as the triangles that they become. A file without
-    lists is not read. A binary file is read from its first element with lists on; of a text file only blanks and line
-    ends are looked at, unless a row has several lists.
-
-    Raises:
-        SourceError: the body is not what the header declares; a face has no triangle.
-    """
-    if not header.has_lists:
-        return {(e.name, i): Extent(0, -1) for e in header.elements for i in _lists_of(e)}
-    elements, skipped = header.elements, 0
-    if header.format != "ascii":
-        first = next(i for i, e in enumerate(elements) if e.has_lists)
-        elements, skipped = elements[first:], sum(least_bytes(e) for e in elements[:first])
-    data = read_body(header, file, skipped)
-    if header.format == "ascii" and all(len(_lists_of(e)) <= 1 for e in elements):
-        found = _sizes_by_lines(elements, data, path)
-    else:
-        tables = _tables(elements, header, data, path)
-        found = {t.element.name: {i: lists.sizes for i, lists in t.lists.items()} for t in tables}
-    if corners is not None and corners.element in found:
-        element = next(e for e in elements if e.name == corners.element)
-        found[element.name] = triangulated_sizes(element, corners.properties[0], found[element.name], path)
-    return {(name, i): _extent(sizes) for name, lists in found.items() for i, sizes in lists.items()}
-
-
-def _sizes_by_lines(elements: Sequence[Element], data: bytes, path: str) -> Sizes:
-    """Return the lengths of lists in a text body: what a line holds beyond its numbers, as no row has two lists."""
-    lines = count_rows(data)
-    check_line_count(elements, len(lines), path)
-    found: Sizes = {}
-    line = 0
-    for element in elements:
-        for i in _lists_of(element):
-            sizes = lines[line : line + element.count] - len(element.properties)
-            if (sizes < 0).any():
-                raise row_error(path, element, int(np.argmax(sizes < 0)), "the line holds too few values")
-            found.setdefault(element.name, {})[i] = sizes
-        line += element.count
-    return found
-
-
-def _extent(sizes: NDArray[np.int64]) -> Extent:
-    if not len(sizes):
-        return Extent(0, -1)
-    return Extent(int(sizes.sum()), int(sizes[0]) if (sizes == sizes[0]).all() else None)
-
-
-def _lists_of(element: Element) -> list[int]:
-    return [i for i, p in enumerate(element.properties) if p.count_dtype]
+        raise row_error(path, table.element, row, reason, prop)
+    try:
+        array = convert(values, rule.dtype)
+    except DoesNotFitError as error:
+        row = error.index[0]
+        if sizes is not None:
+            row = int(np.searchsorted(np.cumsum(sizes), row, side="right"))
+        if table.made_from is not None:
+            row = int(table.made_from[row])
+        prop = rule.properties[error.index[1] if len(error.index) > 1 else 0]
+        raise row_error(path, table.element, row, f"{error.value:g} does not fit {rule.dtype}", prop) from None
+    return array if sizes is None or width is None else array.reshape(len(sizes), width)

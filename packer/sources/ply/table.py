@@ -1,4 +1,8 @@
-"""One element of a PLY file in memory, whatever its body was: columns of numbers, and columns of lists.
+"""One element of a PLY file in memory: columns of numbers, and columns of lists; and the body of a binary file as such.
+
+In a binary body, elements of fixed size, and lists that all have the length of the first one, are read as one
+structured array. Lists of different lengths are found by walking the rows, then gathered at once. No declared count is
+believed before it is held against the bytes that are there.
 
 Polygons become triangles here: a fan from the first corner of each face, in order. A face of the corners a b c d e
 becomes the triangles a b c, a c d, a d e, faces in their order. Everything else that a face has (numbers, and other
@@ -8,19 +12,23 @@ polygon; of one that is not, some triangles lie outside of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
-from packer.sources.ply.header import Element
+from packer.sources.ply.header import SIZES, Element
 
 #: Lists repeated for every triangle of a large polygon may grow with the square of the file; here that ends.
 MAX_ENTRIES = 2**28
+#: numpy holds the size of a record in a C int.
+_MAX_RECORD = 2**31 - 1
+
+Order = Literal["<", ">"]
+_BYTEORDERS: dict[Order, Literal["little", "big"]] = {"<": "little", ">": "big"}
 
 
 class ListColumn(NamedTuple):
@@ -34,70 +42,22 @@ class ListColumn(NamedTuple):
 class Table:
     """The rows of an element, by property number: numbers (rows,), perhaps strided and byte-swapped, or lists.
 
-    `records` holds the rows of a binary body as they stand in the file, as a structured array. `rows` holds the
-    row of the file that each row was made from, (rows,), where it is not the same.
+    `made_from` holds the row of the file that each row was made from, (rows,), if it is not the same.
     """
 
     element: Element
     numbers: dict[int, NDArray[Any]] = field(default_factory=dict)
     lists: dict[int, ListColumn] = field(default_factory=dict)
-    records: NDArray[Any] | None = None
-    rows: NDArray[np.int64] | None = None
+    made_from: NDArray[np.int64] | None = None
 
-    def joined(self, properties: Sequence[int]) -> NDArray[Any]:
-        """Return columns of one dtype side by side, (rows, properties); without a copy if rows hold nothing else."""
-        piece = None if self.records is None else _piece(self.records.dtype, tuple(properties))
-        if self.records is None or piece is None:
-            return np.stack([self.numbers[i] for i in properties], axis=1)
-        # A row's values lie in one piece of bytes: copied two to three times as fast as column by column.
-        pieces = np.ascontiguousarray(self.records.view(piece)["piece"])
-        return pieces.view(self.numbers[properties[0]].dtype).reshape(len(pieces), len(properties))
+    def __len__(self) -> int:
+        return self.element.count if self.made_from is None else len(self.made_from)
 
-
-# For many files of few kinds, as `binary._record_dtype`.
-@lru_cache(maxsize=64)
-def _piece(record: np.dtype[Any], properties: tuple[int, ...]) -> np.dtype[Any] | None:
-    """Return a record as one piece of bytes for these properties; None if they differ in type or do not adjoin."""
-    fields: Any = record.fields
-    found = [fields[number_name(i)][:2] for i in properties]
-    dtype, start = found[0]
-    if any(field != (dtype, start + k * dtype.itemsize) for k, field in enumerate(found)):
-        return None
-    formats = [f"V{len(properties) * dtype.itemsize}"]
-    return np.dtype({"names": ["piece"], "formats": formats, "offsets": [start], "itemsize": record.itemsize})
-
-
-def number_name(prop: int) -> str:
-    """Return the name of a property's value in `Table.records`."""
-    return f"v{prop}"
-
-
-def convert(values: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Return `values` as native, aligned, C-contiguous `dtype`.
-
-    Floats may be rounded to a shorter float; nothing else may be lost.
-
-    Raises:
-        DoesNotFitError: a value is outside the dtype's range, or is not whole where an integer is asked for.
-    """
-    target = np.dtype(dtype)
-    if values.dtype == target and values.flags.c_contiguous and values.flags.aligned:
-        return values
-    if values.dtype.newbyteorder("=") == target:
-        # After another element values may lie at odd addresses.
-        return np.require(values, target, ["C_CONTIGUOUS", "ALIGNED"])
-    with np.errstate(over="ignore", invalid="ignore"):
-        result = np.ascontiguousarray(values.astype(target))
-    if target.kind != "f":
-        bad = result != values
-    elif np.isinf(result).any():
-        bad = np.isinf(result) & ~np.isinf(values)
-    else:
-        return result
-    if bad.any():
-        index = tuple(int(i[0]) for i in np.nonzero(bad))
-        raise DoesNotFitError(values[index].item(), index)
-    return result
+    def columns(self, properties: Sequence[int]) -> NDArray[Any]:
+        """Return numbers of one dtype: of one property as they are, (rows,), of several side by side."""
+        if len(properties) == 1:
+            return self.numbers[properties[0]]
+        return np.stack([self.numbers[i] for i in properties], axis=1)
 
 
 class DoesNotFitError(Exception):
@@ -106,6 +66,27 @@ class DoesNotFitError(Exception):
     def __init__(self, value: float, index: tuple[int, ...]) -> None:
         super().__init__(value, index)
         self.value, self.index = value, index
+
+
+def convert(values: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """Return `values` as native, aligned, C-contiguous `dtype`.
+
+    Floats may be rounded to a shorter float; nothing else may be lost.
+
+    Raises:
+        DoesNotFitError: a value is outside the dtype's range, or is not whole and an integer is asked for.
+    """
+    target = np.dtype(dtype)
+    if values.dtype.newbyteorder("=") == target:
+        # After another element values may lie at odd addresses.
+        return np.require(values, target, ["C_CONTIGUOUS", "ALIGNED"])
+    with np.errstate(over="ignore", invalid="ignore"):
+        result = np.ascontiguousarray(values.astype(target))
+    bad = np.isinf(result) & ~np.isinf(values) if target.kind == "f" else result != values
+    if bad.any():
+        index = tuple(int(i[0]) for i in np.nonzero(bad))
+        raise DoesNotFitError(values[index].item(), index)
+    return result
 
 
 def row_error(path: str, element: Element, row: int, reason: str, prop: int | None = None) -> SourceError:
@@ -122,62 +103,149 @@ def gather(values: NDArray[Any], starts: NDArray[np.int64], sizes: NDArray[np.in
     return chosen
 
 
-def _triangle_counts(element: Element, prop: int, sizes: NDArray[np.int64], path: str) -> NDArray[np.int64]:
-    """Return how many triangles every face has, int64 (faces,), whose numbers of corners are `sizes`.
+# ---------------------------------------------------------------- binary bodies
+
+
+def read_binary(elements: Sequence[Element], data: bytes, order: Order, path: str) -> list[Table]:
+    """Return the tables of `elements`, whose rows fill `data` exactly.
 
     Raises:
-        SourceError: a face has fewer than 3 corners; names it.
+        SourceError: data is missing or left over, or a list has a length below 0.
     """
-    if (sizes < 3).any():
-        row = int(np.argmax(sizes < 3))
-        reason = f"a face of {sizes[row]} corners has no triangle; mend the file, or pack it without --triangulate"
-        raise row_error(path, element, row, reason, prop)
-    return sizes - 2
+    tables, start = [], 0
+    for element in elements:
+        table, start = _Body(element, data, order, path).read(start)
+        tables.append(table)
+    if start != len(data):
+        raise SourceError(f"{len(data) - start} bytes are left over after the last element", path)
+    return tables
 
 
-def triangulated_sizes(
-    element: Element, prop: int, sizes: Mapping[int, NDArray[np.int64]], path: str
-) -> dict[int, NDArray[np.int64]]:
-    """Return the lengths of the lists of every triangle, by property number, from those of every face."""
-    counts = _triangle_counts(element, prop, sizes[prop], path)
-    made = {i: _repeated_sizes(element, i, counts, n, path) for i, n in sizes.items() if i != prop}
-    return {i: made.get(i, np.full(int(counts.sum()), 3)) for i in sizes}
+def least_bytes(element: Element) -> int:
+    """Return the bytes of the smallest body an element can have: every list empty."""
+    return element.count * sum(SIZES[p.count_dtype or p.dtype] for p in element.properties)
+
+
+class _Body:
+    """The rows of one element within `data`."""
+
+    def __init__(self, element: Element, data: bytes, order: Order, path: str) -> None:
+        self.element, self.data, self.order, self.path = element, data, order, path
+
+    def read(self, start: int) -> tuple[Table, int]:
+        """Return the table whose rows begin at `start`, and where they end."""
+        element, left = self.element, len(self.data) - start
+        if least_bytes(element) > left:
+            row = left // (least_bytes(element) // element.count)
+            declared = f"the header declares {element.count} rows"
+            reason = f"the file ends here, but {declared}: it is cut short or the header is wrong"
+            raise row_error(self.path, element, row, reason)
+        _, sizes, stop = self._walk(start, min(element.count, 1))
+        first, nbytes = sizes.sum(axis=0).tolist(), (stop - start) * element.count
+        if stop - start <= _MAX_RECORD and nbytes <= left:
+            table = self._uniform(start, first)
+            if all((lists.sizes == first[i]).all() for i, lists in table.lists.items()):
+                return table, start + nbytes
+        return self._walked(start)
+
+    def _uniform(self, start: int, lengths: Sequence[int]) -> Table:
+        """Return the table read as one structured array; `lengths`: that of the lists of each property."""
+        fields: list[tuple[Any, ...]] = []
+        for i, p in enumerate(self.element.properties):
+            if p.count_dtype:
+                fields += [(f"n{i}", self._dtype(p.count_dtype)), (f"v{i}", self._dtype(p.dtype), (lengths[i],))]
+            else:
+                fields.append((f"v{i}", self._dtype(p.dtype)))
+        rows: Any = np.ndarray((self.element.count,), np.dtype(fields), self.data, start)
+        table = Table(self.element)
+        for i, p in enumerate(self.element.properties):
+            if p.count_dtype:
+                table.lists[i] = ListColumn(rows[f"v{i}"].reshape(-1), rows[f"n{i}"].astype(np.int64))
+            else:
+                table.numbers[i] = rows[f"v{i}"]
+        return table
+
+    def _walked(self, start: int) -> tuple[Table, int]:
+        """Return the table whose lists differ in length, and where it ends."""
+        at, sizes, stop = self._walk(start, self.element.count)
+        table = Table(self.element)
+        for i, p in enumerate(self.element.properties):
+            dtype = self._dtype(p.dtype)
+            # Every byte as the start of a value: PLY rows are packed, so values lie at any address.
+            anywhere = np.ndarray((max(0, len(self.data) - dtype.itemsize + 1),), dtype, self.data, strides=(1,))
+            if p.count_dtype:
+                at = at + SIZES[p.count_dtype]
+                table.lists[i] = ListColumn(gather(anywhere, at, sizes[:, i], dtype.itemsize), sizes[:, i])
+                at = at + sizes[:, i] * dtype.itemsize
+            else:
+                table.numbers[i] = anywhere[at]
+                at = at + dtype.itemsize
+        return table, stop
+
+    def _walk(self, start: int, rows: int) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+        """Find every list of the first rows, one after another: each says where the next one lies.
+
+        Returns:
+            where each row begins, (rows,); the length of its lists, (rows, properties), 0 for numbers; where it ends.
+
+        Raises:
+            SourceError: a list has a length below 0, or ends after the file does.
+        """
+        data, byteorder = self.data, _BYTEORDERS[self.order]
+        lists = [(i, p.count_dtype, SIZES[p.dtype]) for i, p in enumerate(self.element.properties)]
+        starts, found, at = list[int](), list[int](), start
+        for row in range(rows):
+            starts.append(at)
+            for i, count, size in lists:
+                if not count:
+                    at += size
+                    continue
+                n = int.from_bytes(data[at : at + SIZES[count]], byteorder, signed=count[0] == "i")
+                if n < 0:
+                    raise row_error(self.path, self.element, row, f"a list cannot have {n} entries", i)
+                found.append(n)
+                at += SIZES[count] + n * size
+            if at > len(data):
+                reason = "the file ends within it: a list length is wrong, or the file is cut short"
+                raise row_error(self.path, self.element, row, reason)
+        sizes = np.zeros((rows, len(lists)), np.int64)
+        with_lists = [i for i, count, _ in lists if count]
+        sizes[:, with_lists] = np.array(found, np.int64).reshape(rows, len(with_lists))
+        return np.array(starts, np.int64), sizes, at
+
+    def _dtype(self, name: str) -> np.dtype[Any]:
+        return np.dtype(name).newbyteorder(self.order)
+
+
+# ---------------------------------------------------------------- triangles
 
 
 def triangulated(table: Table, prop: int, path: str) -> Table:
     """Return the triangles of a table of faces whose corners are the lists of property `prop`.
 
     Raises:
-        SourceError: a face has fewer than 3 corners.
+        SourceError: a face has fewer than 3 corners, or repeated lists take too much memory; names the face.
     """
-    corners = table.lists[prop]
-    counts = _triangle_counts(table.element, prop, corners.sizes, path)
-    faces = np.repeat(np.arange(len(counts)), counts)
-    made = Table(table.element, rows=faces)
-    made.numbers = {i: numbers[faces] for i, numbers in table.numbers.items()}
-    for i, (values, sizes) in table.lists.items():
-        if i == prop:
-            made.lists[i] = ListColumn(_fan(corners, counts).reshape(-1), np.full(len(faces), 3))
-            continue
-        longer = _repeated_sizes(table.element, i, counts, sizes, path)
-        made.lists[i] = ListColumn(gather(values, (np.cumsum(sizes) - sizes)[faces], longer), longer)
-    return made
-
-
-def _fan(corners: ListColumn, counts: NDArray[np.int64]) -> NDArray[np.generic]:
-    """Return the corners of all triangles, (t, 3) in their own dtype; `counts` triangles come from each face."""
-    firsts = np.repeat(np.cumsum(corners.sizes) - corners.sizes, counts)
-    within = np.arange(len(firsts)) - np.repeat(np.cumsum(counts) - counts, counts)
-    made: NDArray[np.generic] = corners.values[np.stack([firsts, firsts + within + 1, firsts + within + 2], axis=1)]
-    return made
-
-
-def _repeated_sizes(
-    element: Element, prop: int, counts: NDArray[np.int64], sizes: NDArray[np.int64], path: str
-) -> NDArray[np.int64]:
-    entries = float(counts.astype(np.float64) @ sizes.astype(np.float64))
-    if entries > MAX_ENTRIES:
-        row = int(np.argmax(counts.astype(np.float64) * sizes))
-        reason = f"repeated for every triangle these lists come to {entries:.3g} entries; pack it without --triangulate"
+    corners, element = table.lists[prop], table.element
+    if (corners.sizes < 3).any():
+        row = int(np.argmax(corners.sizes < 3))
+        reason = (
+            f"a face of {corners.sizes[row]} corners has no triangle; mend the file, or pack it without --triangulate"
+        )
         raise row_error(path, element, row, reason, prop)
-    return np.repeat(sizes, counts)
+    counts = corners.sizes - 2
+    faces = np.repeat(np.arange(len(counts)), counts)
+    made = Table(element, {i: numbers[faces] for i, numbers in table.numbers.items()}, made_from=faces)
+    for i, (values, sizes) in table.lists.items():
+        starts = (np.cumsum(sizes) - sizes)[faces]
+        if i == prop:
+            within = np.arange(len(faces)) - (np.cumsum(counts) - counts)[faces]
+            fan = np.stack([starts, starts + within + 1, starts + within + 2], axis=1)
+            made.lists[i] = ListColumn(values[fan.reshape(-1)], np.full(len(faces), 3))
+            continue
+        entries = counts.astype(np.float64) * sizes
+        if entries.sum() > MAX_ENTRIES:
+            reason = f"repeated for every triangle these lists come to {entries.sum():.3g} entries"
+            raise row_error(path, element, int(entries.argmax()), f"{reason}; pack it without --triangulate", i)
+        made.lists[i] = ListColumn(gather(values, starts, sizes[faces]), sizes[faces])
+    return made

@@ -1,17 +1,16 @@
 """The body of a text PLY file: one line a row.
 
 Numbers are parsed as float64, exactly for every integer type of PLY. JSON's number syntax is what nearly all writers
-use, and msgspec's JSON decoder reads it two to four times as fast as numpy does. Text that JSON refuses (`+1`, `.5`,
-`nan`) goes through Python's `float`, piece by piece. `nan` and `inf` are values of float properties, as for plyfile;
-in an integer property they are errors.
+use, and msgspec's JSON decoder reads it faster than numpy does, numbers of many digits above all. Text that JSON
+refuses (`+1`, `.5`, `nan`) goes through Python's `float`. `nan` and `inf` are values of float properties, as for
+plyfile; in an integer property they are errors.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -57,16 +56,18 @@ def parse_rows(body: bytes) -> Rows:
     values: list[Floats] = [np.empty(0)]
     sizes: list[Ints] = [np.empty(0, np.int64)]
     for piece in _pieces(body):
-        starts = _token_starts(piece)
-        sizes.append(_line_sizes(piece, starts))
-        numbers = _json_numbers(piece, len(starts))
-        values.append(_plain_numbers(piece, sizes) if numbers is None else numbers)
+        held, blank = _line_sizes(piece)
+        numbers = _json_numbers(piece, blank, int(held.sum()))
+        if numbers is None:
+            numbers = _python_numbers(piece, held, sum(map(len, sizes)))
+        values.append(numbers)
+        sizes.append(held)
     return Rows(np.concatenate(values), np.concatenate(sizes))
 
 
 def count_rows(body: bytes) -> Ints:
     """Return how many values each line that is not blank holds, int64 (lines,), without parsing them."""
-    return np.concatenate([np.empty(0, np.int64), *(_line_sizes(p, _token_starts(p)) for p in _pieces(body))])
+    return np.concatenate([np.empty(0, np.int64), *(_line_sizes(piece)[0] for piece in _pieces(body))])
 
 
 def _pieces(body: bytes) -> Iterator[bytes]:
@@ -80,34 +81,25 @@ def _pieces(body: bytes) -> Iterator[bytes]:
         start = stop
 
 
-def _token_starts(piece: bytes) -> NDArray[np.intp]:
-    blank = _blank(np.frombuffer(b" " + piece, np.uint8))
-    return np.flatnonzero(blank[:-1] > blank[1:])
+def _line_sizes(piece: bytes) -> tuple[Ints, NDArray[np.bool_]]:
+    """Return how many values each line that is not blank holds; and which bytes are blank, with one more in front."""
+    text = np.frombuffer(b" " + piece, np.uint8)
+    # The bytes that `bytes.split` splits at: the blank, and tab to carriage return (9 to 13).
+    blank = (text == ord(" ")) | (text - np.uint8(9) <= 4)
+    words = np.flatnonzero(blank[:-1] > blank[1:])
+    before = np.searchsorted(words, np.flatnonzero(text[1:] == ord("\n")))
+    sizes = np.diff(before, prepend=0, append=len(words))
+    return sizes[sizes > 0], blank
 
 
-def _blank(text: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Return where the bytes are that `bytes.split` splits at: the blank, and tab to carriage return (9 to 13)."""
-    blank: NDArray[np.bool_] = (text == ord(" ")) | (text - np.uint8(9) <= 4)
-    return blank
-
-
-def _line_sizes(piece: bytes, starts: NDArray[np.intp]) -> Ints:
-    ends = np.flatnonzero(np.frombuffer(piece, np.uint8) == 10)
-    before = np.searchsorted(starts, ends)
-    sizes = np.diff(before, prepend=0, append=len(starts))
-    return sizes[sizes > 0]
-
-
-def _json_numbers(piece: bytes, count: int) -> Floats | None:
+def _json_numbers(piece: bytes, blank: NDArray[np.bool_], count: int) -> Floats | None:
     """Return the numbers of `1 2\\n 3\\n`, read as `[1,2, 3]`: the first blank after each becomes a comma.
 
     None if JSON refuses them; `1,2` is two numbers in JSON and none in PLY.
     """
     text = np.frombuffer(b"[" + piece.rstrip() + b"]", np.uint8).copy()
-    blank = _blank(text)
-    after_number = blank[1:] > blank[:-1]
-    after_number[0] = False
-    np.putmask(text[1:], after_number, ord(","))
+    inner = blank[1 : len(text) - 1]
+    np.putmask(text[1:-1], inner > blank[: len(inner)], ord(","))
     # The decoder reads -0 as the integer 0, which has no sign.
     held = text.tobytes().replace(b"-0,", b"-0.0,").replace(b"-0]", b"-0.0]")
     try:
@@ -117,39 +109,35 @@ def _json_numbers(piece: bytes, count: int) -> Floats | None:
     return np.fromiter(values, np.float64, count) if len(values) == count else None
 
 
-def _plain_numbers(piece: bytes, sizes: Sequence[Ints]) -> Floats:
+def _python_numbers(piece: bytes, sizes: Ints, lines: int) -> Floats:
     """Return the numbers of a piece by Python's rules.
 
     Args:
-        sizes: of all lines up to now; the last are those of this piece.
+        sizes: how many each of its lines holds.
+        lines: that come before it.
 
     Raises:
-        BadNumberError: a token is not a number, or is too large for a float64.
+        BadNumberError: a word is not a number, or is too large for a float64.
     """
-    tokens = piece.split()
-    try:
-        values = np.fromiter(map(float, tokens), np.float64, len(tokens))
-    except ValueError:
-        values = None
-    # float() takes 1_000; no other reader does.
-    if values is not None and not np.isinf(values).any() and b"_" not in piece:
-        return values
-    for index, token in enumerate(tokens):
-        if not _is_number(token):
-            ends = np.cumsum(sizes[-1])
+    values: list[float] = []
+    for index, word in enumerate(piece.split()):
+        number = _number(word)
+        if number is None:
+            ends = np.cumsum(sizes)
             row = int(np.searchsorted(ends, index, side="right"))
-            before = [float(t) for t in tokens[int(ends[row] - sizes[-1][row]) : index]]
-            raise BadNumberError(token[:40].decode("latin-1"), row + sum(map(len, sizes[:-1])), before)
-    assert values is not None  # every token is a number
-    return values
+            raise BadNumberError(word[:40].decode("latin-1"), lines + row, values[int(ends[row] - sizes[row]) :])
+        values.append(number)
+    return np.array(values, np.float64)
 
 
-def _is_number(token: bytes) -> bool:
+def _number(word: bytes) -> float | None:
     try:
-        overflows = math.isinf(float(token)) and b"inf" not in token.lower()
+        number = float(word)
     except ValueError:
-        return False
-    return not overflows and b"_" not in token
+        return None
+    # float() takes 1_000; no other reader does.
+    overflows = math.isinf(number) and b"inf" not in word.lower()
+    return None if overflows or b"_" in word else number
 
 
 # ---------------------------------------------------------------- tables
@@ -162,103 +150,61 @@ def read_text(elements: Sequence[Element], data: bytes, path: str) -> list[Table
         SourceError: a value is no number or does not fit its type, or a row or line is missing or too long.
     """
     try:
-        rows = parse_rows(data)
+        values, sizes = parse_rows(data)
     except BadNumberError as error:
         raise _bad_number(elements, error, path) from None
-    check_line_count(elements, len(rows.sizes), path)
-    tables, line, value = [], 0, 0
+    ends = np.cumsum(sizes)
+    tables, line = [], 0
     for element in elements:
-        sizes = rows.sizes[line : line + element.count]
-        stop = value + int(sizes.sum())
-        read = _read_lists if element.has_lists else _read_fixed
-        tables.append(read(element, Rows(rows.values[value:stop], sizes), path))
-        line, value = line + element.count, stop
+        lines = slice(line, line + element.count)
+        if lines.stop > len(sizes):
+            reason = f"the file ends here, but the header declares {element.count} rows"
+            raise row_error(path, element, len(sizes) - line, reason)
+        tables.append(_read_element(element, values, ends[lines] - sizes[lines], ends[lines], path))
+        line = lines.stop
+    if line < len(sizes):
+        raise SourceError(f"{len(sizes) - line} lines are left over after the last element", path)
     return tables
 
 
-def check_line_count(elements: Sequence[Element], lines: int, path: str) -> None:
-    """Raise SourceError if the body has more or fewer lines than the elements have rows."""
-    start = 0
-    for element in elements:
-        if start + element.count > lines:
-            reason = f"the file ends here, but the header declares {element.count} rows"
-            raise row_error(path, element, lines - start, reason)
-        start += element.count
-    if lines > start:
-        raise SourceError(f"{lines - start} lines are left over after the last element", path)
+def _read_element(element: Element, values: Floats, starts: Ints, ends: Ints, path: str) -> Table:
+    """Return the table of rows that start and stop at these values: all rows at once, property by property."""
+    table, at = Table(element), starts
 
-
-def _read_fixed(element: Element, rows: Rows, path: str) -> Table:
-    """Return an element without lists: every line holds one value a property."""
-    width = len(element.properties)
-    if (rows.sizes != width).any():
-        row = int(np.argmax(rows.sizes != width))
-        size = int(rows.sizes[row])
-        reason = f"{width} values are expected, {size} are there"
-        raise row_error(path, element, row, reason, size if size < width else None)
-    block = rows.values.reshape(element.count, width)
-    table = Table(element)
-    # Properties of one type are converted together, and this way come to lie side by side.
-    for dtype, run in groupby(range(width), lambda i: element.properties[i].dtype):
-        run_of = list(run)
+    def typed(chosen: Floats, i: int, dtype: str, sizes: Ints | None = None) -> NDArray[Any]:
+        """Return values of property `i` as `dtype`: one a row, or lists of `sizes`."""
         try:
-            columns = convert(block[:, run_of[0] : run_of[-1] + 1], dtype)
+            return convert(chosen, dtype)
         except DoesNotFitError as error:
-            row, column = error.index
-            raise _no_fit(element, row, run_of[column], error.value, path) from None
-        table.numbers |= {i: columns[:, i - run_of[0]] for i in run_of}
-    return table
+            row = error.index[0] if sizes is None else int(np.searchsorted(np.cumsum(sizes), error.index[0], "right"))
+            p = element.properties[i]
+            kind = p.dtype if p.count_dtype is None else f"list of {p.dtype} counted by {p.count_dtype}"
+            raise row_error(path, element, row, f"{error.value:g} does not fit its type, {kind}", i) from None
 
+    def check_reach(stops: Ints, i: int) -> None:
+        if (stops > ends).any():
+            row = int(np.argmax(stops > ends))
+            raise row_error(path, element, row, f"{stops[row] - ends[row]} values are missing", i)
 
-def _read_lists(element: Element, rows: Rows, path: str) -> Table:
-    """Return an element with lists: goes through the properties in order, for all rows at once."""
-    ends = np.cumsum(rows.sizes)
-    at = ends - rows.sizes
-    table = Table(element)
     for i, p in enumerate(element.properties):
-        _check_reach(element, i, at + 1, ends, path)
-        numbers = _typed(rows.values[at], p.count_dtype or p.dtype, element, i, path)
+        check_reach(at + 1, i)
+        numbers = typed(values[at], i, p.count_dtype or p.dtype)
         at = at + 1
-        if p.count_dtype:
-            sizes = numbers.astype(np.int64)
-            if (sizes < 0).any():
-                row = int(np.argmax(sizes < 0))
-                raise row_error(path, element, row, f"a list cannot have {sizes[row]} entries", i)
-            _check_reach(element, i, at + sizes, ends, path)
-            values = _typed(gather(rows.values, at, sizes), p.dtype, element, i, path, sizes)
-            table.lists[i] = ListColumn(values, sizes)
-            at = at + sizes
-        else:
+        if p.count_dtype is None:
             table.numbers[i] = numbers
+            continue
+        sizes = numbers.astype(np.int64)
+        if (sizes < 0).any():
+            row = int(np.argmax(sizes < 0))
+            raise row_error(path, element, row, f"a list cannot have {sizes[row]} entries", i)
+        check_reach(at + sizes, i)
+        table.lists[i] = ListColumn(typed(gather(values, at, sizes), i, p.dtype, sizes), sizes)
+        at = at + sizes
     if (at < ends).any():
         row = int(np.argmax(at < ends))
-        raise row_error(path, element, row, f"{ends[row] - at[row]} values too many")
+        held, expected = ends[row] - starts[row], at[row] - starts[row]
+        raise row_error(path, element, row, f"{expected} values are expected, {held} are there")
     return table
-
-
-def _check_reach(element: Element, prop: int, at: Ints, ends: Ints, path: str) -> None:
-    if (at > ends).any():
-        row = int(np.argmax(at > ends))
-        raise row_error(path, element, row, f"{at[row] - ends[row]} values are missing", prop)
-
-
-def _typed(
-    values: Floats, dtype: str, element: Element, prop: int, path: str, sizes: Ints | None = None
-) -> NDArray[np.generic]:
-    """Return values of a property as `dtype`: one a row, or lists of `sizes`."""
-    try:
-        return convert(values, dtype)
-    except DoesNotFitError as error:
-        row = error.index[0]
-        if sizes is not None:
-            row = int(np.searchsorted(np.cumsum(sizes), row, side="right"))
-        raise _no_fit(element, row, prop, error.value, path) from None
-
-
-def _no_fit(element: Element, row: int, prop: int, value: float, path: str) -> SourceError:
-    p = element.properties[prop]
-    dtype = p.dtype if p.count_dtype is None else f"list of {p.dtype} counted by {p.count_dtype}"
-    return row_error(path, element, row, f"{value:g} does not fit its type, {dtype}", prop)
 
 
 def _bad_number(elements: Sequence[Element], error: BadNumberError, path: str) -> SourceError:
