@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from packer.packing.origin import given_by, is_in_order, shard_sources
 from packer.packing.rejected import Rejected
 from packer.packing.tasks import read_blocks
 from packer.sources.apart import Limits, each
-from packer.sources.base import Block, LargeArray, Progress, Source, block_bytes, count
+from packer.sources.base import LargeArray, Progress, Source, block_bytes, count
 
 #: Ragged samples that are read at once: as arrays, small ones take much more memory than they hold.
 _TOGETHER = 4096
@@ -84,7 +84,7 @@ class _Comparison(NamedTuple):
 def compare(
     dataset: str | os.PathLike[str], source: Source, progress: Progress | None = None, guarded: bool = False
 ) -> list[Damage]:
-    """Return what differs between a dataset and its source; empty where every value and name is the same.
+    """Return what differs between a dataset and its source; empty if every value and name is the same.
 
     Args:
         source: opened with the options of the conversion.
@@ -115,7 +115,9 @@ def compare(
         damages += found
         if guarded and progress:
             progress(shard.entry.samples, 0)
-    damages += _constants(manifest, source)
+    given = constants_digest(source.constants) if source.constants else None
+    if kept_digest(manifest) != given:
+        damages.append(Damage(CONSTANTS_FILE, "differs from the source", repairable=False))
     compared_samples = sum(shard.entry.samples for shard in shards)
     if compared_samples < manifest.samples:
         start = shards[0].first
@@ -123,13 +125,6 @@ def compare(
             "only samples %d to %d were compared: the sources hold no others", start, start + compared_samples - 1
         )
     return damages
-
-
-def _constants(manifest: Manifest, source: Source) -> list[Damage]:
-    """Return what differs in what is kept once for all samples."""
-    packed = kept_digest(manifest)
-    given = constants_digest(source.constants) if source.constants else None
-    return [] if packed == given else [Damage(CONSTANTS_FILE, "differs from the source", repairable=False)]
 
 
 def _differences(progress: Progress | None, shard: _Comparison) -> list[Damage]:
@@ -140,7 +135,7 @@ def _differences(progress: Progress | None, shard: _Comparison) -> list[Damage]:
 
 
 def check_same_schema(manifest: Manifest, source: Source) -> None:
-    """Raises UsageError where a source cannot be what a dataset was made from."""
+    """Raise UsageError if a source cannot be what a dataset was made from."""
     packed = {field.name: field.spec for field in manifest.fields}
     given = {spec.name: spec for spec in source.fields}
     for name in {**packed, **given}:
@@ -178,6 +173,7 @@ def compare_shard(
         SourceError: the samples cannot.
     """
     damages: list[Damage] = []
+    differs = partial(Damage, entry.file, repairable=False)  # to `packer repair` it is right: it is as it was written
     rejected: list[Rejected] | None = [] if entry.rejected else None
     with Shard(folder / entry.file, entry.bytes) as shard:
         columns = [shard.column(i, field, entry.samples) for i, field in enumerate(fields)]
@@ -189,31 +185,26 @@ def compare_shard(
             if at + size > entry.samples:
                 raise DamagedError(f"{entry.file}: the source has more samples than were packed")
             for column in columns:
-                damages += _compare_values(entry, column, block, at, first, given)
+                for start, stop in _differing_runs(column, at, block[column.field.name]):
+                    shown = tuple(given[start - at : stop - at][:SHOWN_NAMES]) if given else ()
+                    samples = first + start, first + stop
+                    damages.append(differs("differs from the source", column.field.name, samples, shown))
             if names is not None and given is not None and list(given) != names[at : at + size]:
-                samples = (first + at, first + at + size)
-                damages.append(_difference(entry, "names differ from the source", samples=samples))
+                damages.append(differs("names differ from the source", samples=(first + at, first + at + size)))
             at += size
             if progress:
                 progress(size, block_bytes(block))
     if at != entry.samples:
-        damages.append(_difference(entry, f"{entry.samples} samples are packed, the source has {at}"))
+        damages.append(differs(f"{entry.samples} samples are packed, the source has {at}"))
     return damages
 
 
-def _compare_values(
-    entry: ShardEntry, column: Column, block: Block, at: int, first: int, names: Sequence[str] | None
-) -> list[Damage]:
-    """Return the runs of samples that differ in one field; `at` is the number in the shard of the first in `block`."""
-    differing = differing_samples(column, at, block[column.field.name])
-    damages = []
+def _differing_runs(column: Column, at: int, values: Sequence[Any] | NDArray[Any]) -> Iterator[tuple[int, int]]:
+    """Yield the runs of samples, start and stop, that differ from `values`, which begin with sample `at`."""
+    differing = at + differing_samples(column, at, values)
     for run in np.split(differing, np.flatnonzero(np.diff(differing) > 1) + 1):
         if len(run):
-            start, stop = int(run[0]), int(run[-1]) + 1
-            shown = tuple(names[start:stop][:SHOWN_NAMES]) if names else ()
-            samples = (first + at + start, first + at + stop)
-            damages.append(_difference(entry, "differs from the source", column.field.name, samples, shown))
-    return damages
+            yield int(run[0]), int(run[-1]) + 1
 
 
 def differing_samples(column: Column, at: int, values: Sequence[Any] | NDArray[Any]) -> NDArray[np.int64]:
@@ -248,17 +239,6 @@ def _differs(column: Column, number: int, sample: LargeArray, rows: int) -> bool
     packed = column.bands(number)
     bands = (piece[start : start + rows] for piece in sample.pieces(rows) for start in range(0, len(piece), rows))
     return not all(same_bits(ours, theirs) for ours, theirs in zip(packed, bands, strict=True))
-
-
-def _difference(
-    entry: ShardEntry,
-    what: str,
-    field: str | None = None,
-    samples: tuple[int, int] | None = None,
-    names: tuple[str, ...] = (),
-) -> Damage:
-    """Return a damage that `packer repair` takes for right: it is as it was written."""
-    return Damage(entry.file, what, field, samples, names, repairable=False)
 
 
 def same_bits(ours: NDArray[Any], theirs: NDArray[Any] | str) -> bool:

@@ -1,6 +1,6 @@
 """The plan of a conversion: schema, codecs, which sample goes to which shard, and how large each file gets.
 
-It is made from headers, and from a look at some samples where codecs are to be chosen or sizes stand in no header.
+It is made from headers, and from a look at some samples if codecs are to be chosen or sizes stand in no header.
 Nothing is written.
 """
 
@@ -97,7 +97,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class FieldSizes:
-    """Sizes of all samples of one field: shapes (n, axes) where ragged, bytes (n,), and whether they are known."""
+    """Sizes of all samples of one field: shapes (n, axes) if ragged, bytes (n,), and whether they are known."""
 
     shapes: NDArray[np.int64] | None
     bytes: NDArray[np.int64]
@@ -146,7 +146,10 @@ def prepare(
     sizes = field_sizes(source, looked)
     fields = stored_fields(source.fields, codec, sizes, looked)
     origin = {"kind": source.kind, **source.provenance()}
-    return Prepared(source, make_plan(source, fields, sizes, shard_size, origin), origin)
+    shards = plan_shards(source, fields, sizes, cut(_total(sizes), shard_size), origin)
+    exact = all(size.known for size in sizes.values()) and not any(field.codec for field in fields)
+    raw = {name: int(size.bytes.sum()) for name, size in sizes.items()}
+    return Prepared(source, Plan(tuple(fields), tuple(shards), len(source), raw, exact), origin)
 
 
 def stored_fields(
@@ -239,11 +242,11 @@ def spread_runs(count: int, places: int, run: int) -> list[tuple[int, int]]:
 
 
 def field_sizes(source: Source, looked: Callable[[], Looked]) -> dict[str, FieldSizes]:
-    """Return the sizes of all samples of every field, from headers where they tell.
+    """Return the sizes of all samples of every field, from headers if they tell.
 
     Args:
         looked: gives what `look` does; called if sizes are unknown, which are planned to be those of these samples.
-            Where a plan is too small the map of a shard grows while it is written.
+            If a plan is too small, the map of a shard grows while it is written.
     """
     sizes = {}
     for spec in source.fields:
@@ -259,31 +262,6 @@ def field_sizes(source: Source, looked: Callable[[], Looked]) -> dict[str, Field
             shapes = np.resize(np.array(seen, np.int64), (len(source), len(spec.shape)))
         sizes[spec.name] = FieldSizes.of(spec, shapes, known)
     return sizes
-
-
-def make_plan(
-    source: Source,
-    fields: Sequence[Field],
-    sizes: Mapping[str, FieldSizes],
-    shard_size: int | None,
-    origin: Mapping[str, Any],
-) -> Plan:
-    """Return the plan for packing `source` with the schema `fields`.
-
-    Args:
-        sizes: what `field_sizes` gives.
-        shard_size: raw bytes of a shard, about; None to choose by the size of the data.
-
-    Raises:
-        SourceError: there are no samples.
-        UsageError: the shard size is too small.
-    """
-    if not len(source):
-        raise SourceError("there is no sample to pack")
-    shards = plan_shards(source, fields, sizes, cut(_total(sizes), shard_size), origin)
-    exact = all(s.known for s in sizes.values()) and not any(field.codec for field in fields)
-    raw = {name: int(s.bytes.sum()) for name, s in sizes.items()}
-    return Plan(tuple(fields), tuple(shards), len(source), raw, exact)
 
 
 def plan_shards(

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer.codecs.configs import NAMED
 from packer.errors import SourceError, UsageError
-from packer.format.schema import Field, FieldSpec, FrameRule
+from packer.format.schema import FieldSpec
 from packer.format.shard_writer import ShardWriter
 from packer.format.sizes import map_size
 from packer.packing.plan import (
@@ -24,7 +23,7 @@ from packer.packing.plan import (
     FieldSizes,
     cut,
     field_sizes,
-    make_plan,
+    prepare,
 )
 from packer.sources.base import Block, Source
 from packer.sources.samples import SampleSource
@@ -63,20 +62,8 @@ class Clouds(Source):
         return []
 
 
-def stored(spec: FieldSpec, codec: str = "none") -> Field:
-    return Field(
-        name=spec.name,
-        dtype=spec.dtype,
-        kind=spec.kind,
-        shape=spec.shape,
-        codec=NAMED[codec],
-        frame=FrameRule(samples=4),
-    )
-
-
 def plan_of(source: Clouds, shard_size: int | None = None, codec: str = "none") -> Any:
-    fields = [stored(spec, codec) for spec in source.fields]
-    return make_plan(source, fields, field_sizes(source, dict), shard_size, {"kind": "test"})
+    return prepare(source, codec, shard_size).plan
 
 
 # ---------------------------------------------------------------- cutting
