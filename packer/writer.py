@@ -35,8 +35,9 @@ GIB = 2**30
 #: Samples held back at the start, to tell which axes are ragged and which codec pays.
 HOLD_SAMPLES = 64
 HOLD_BYTES = 32 * 2**20
-#: First size of a shard's map beyond its raw bytes; it grows where that is not enough.
+#: First size of a shard's map beyond its raw bytes; it grows if that is not enough.
 MAP_SPARE = 64 * 2**20
+_ORIGIN = {"kind": "writer"}
 
 
 class _Seen:
@@ -146,20 +147,17 @@ class DatasetWriter:
         self._is_closed = True
         with self._folder:
             try:
+                if kind is None and self._is_broken:
+                    raise self._refusal()
                 if kind is None:
-                    self._finish()
+                    if self._held:
+                        self._settle(self._held)
+                    self._close_shard()
+                    self._names = _Seen()  # their memory is wanted for the table
+                    finish(self._folder, self._reports, self._fields, _ORIGIN, named=bool(self._named))
             finally:
                 if self._shard is not None:
                     self._shard.abort()
-
-    def _finish(self) -> None:
-        if self._is_broken:
-            raise self._refusal()
-        if self._held:
-            self._settle(self._held)
-        self._close_shard()
-        self._names = _Seen()  # their memory is wanted for the table
-        finish(self._folder, self._reports, self._fields, {"kind": "writer"}, named=bool(self._named))
 
     def _refusal(self) -> UsageError | WriteError:
         """Return why nothing can be added any more."""
@@ -183,10 +181,13 @@ class DatasetWriter:
 
     def _hold(self, sample: Sample, name: str | None) -> None:
         """Hold a sample back that fits the schema or those before it; the last one settles what is not known."""
-        if self._specs is None:
-            self._check_alike(sample)
-        else:
+        if self._specs is not None:
             one_block(sample, self._specs, f"sample {self._samples}")
+        else:
+            try:
+                infer_fields([*(first for first, _ in self._held[:1]), sample])
+            except SourceError as error:
+                raise SourceError(f"sample {self._samples}: {error.reason}") from None
         # Copies: the caller may fill the same memory with the next sample.
         copy: Sample = {k: v if isinstance(v, str) else v.copy() for k, v in sample.items()}
         held = [*self._held, (copy, name)]
@@ -196,27 +197,17 @@ class DatasetWriter:
         else:
             self._held, self._held_bytes = held, nbytes
 
-    def _check_alike(self, sample: Sample) -> None:
-        """Raise SourceError if no schema fits both the first sample and this one."""
-        try:
-            infer_fields([*(first for first, _ in self._held[:1]), sample])
-        except SourceError as error:
-            raise SourceError(f"sample {self._samples}: {error.reason}") from None
-
     def _settle(self, held: Sequence[tuple[Sample, str | None]]) -> None:
         """Fix schema and codecs by the samples held back, and write them."""
-        fields = self._stored_fields([sample for sample, _ in held])
+        specs = self._specs or infer_fields([sample for sample, _ in held])
+        check_count(len(specs))
+        values = {spec.name: [_flat(sample[spec.name]) for sample, _ in held] for spec in specs}
+        shapes = {name: np.array([array.shape for array in arrays], np.int64) for name, arrays in values.items()}
+        sizes = {spec.name: FieldSizes.of(spec, shapes[spec.name]) for spec in specs}
+        fields = tuple(stored_fields(specs, self._codec, sizes, lambda: values))
         blocks = [(one_block(sample, fields, f"sample {i}"), name) for i, (sample, name) in enumerate(held)]
         self._fields, self._held = fields, []
         self._write(blocks)
-
-    def _stored_fields(self, samples: Sequence[Sample]) -> tuple[Field, ...]:
-        specs = self._specs or infer_fields(samples)
-        check_count(len(specs))
-        held = {spec.name: [_flat(sample[spec.name]) for sample in samples] for spec in specs}
-        shapes = {spec.name: np.array([a.shape for a in held[spec.name]], np.int64) for spec in specs}
-        sizes = {spec.name: FieldSizes.of(spec, shapes[spec.name]) for spec in specs}
-        return tuple(stored_fields(specs, self._codec, sizes, lambda: held))
 
     def _write(self, blocks: Sequence[tuple[Block, str | None]]) -> None:
         """Write blocks of one sample each, with their names."""
@@ -224,22 +215,19 @@ class DatasetWriter:
         self._is_broken = True
         for block, name in blocks:
             if self._shard is None:
-                self._shard = self._new_shard(name is not None)
+                number = len(self._reports)
+                self._shard = ShardWriter(
+                    shard_path(self._folder.work, number).with_suffix(".lmdb.partial"),
+                    number,
+                    self._fields,
+                    map_size=self._shard_size + MAP_SPARE,
+                    named=name is not None,
+                    origin=_ORIGIN,
+                )
             self._shard.add(block, 1, None if name is None else [name])
             if self._shard.raw_bytes >= self._shard_size:
                 self._close_shard()
         self._is_broken = False
-
-    def _new_shard(self, named: bool) -> ShardWriter:
-        path = shard_path(self._folder.work, len(self._reports))
-        return ShardWriter(
-            path.with_suffix(".lmdb.partial"),
-            len(self._reports),
-            self._fields,
-            map_size=self._shard_size + MAP_SPARE,
-            named=named,
-            origin={"kind": "writer"},
-        )
 
     def _close_shard(self) -> None:
         if self._shard is None:
@@ -250,8 +238,7 @@ class DatasetWriter:
         except BaseException:
             shard.abort()
             raise
-        path = shard_path(self._folder.work, len(self._reports))
-        self._reports.append(publish(path, shard))
+        self._reports.append(publish(shard_path(self._folder.work, len(self._reports)), shard))
 
 
 def _flat(value: NDArray[Any] | str) -> NDArray[Any]:
