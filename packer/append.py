@@ -29,7 +29,7 @@ from packer.format.constants import constants_digest, kept_digest
 from packer.format.manifest import MANIFEST, REJECTED_FILE, SHARD_FOLDER, UNFINISHED, Manifest
 from packer.merge import check_classes, check_constants, check_names, take_shards, write_joined
 from packer.packing.origin import classes_of, origin_of
-from packer.packing.output import beside, dataset_lock
+from packer.packing.output import dataset_lock, next_to
 from packer.packing.rejected import Rejected, RejectedList, rejected_of
 from packer.sources.base import Source, no_progress
 from packer.sources.derived import FittedSource
@@ -73,7 +73,7 @@ def append(
     options = replace(options or ConvertOptions(), **changes)
     if options.codec != "auto" or options.overwrite or options.fields is not None:
         raise UsageError("append takes no codec, fields or overwrite: new samples are packed like those that are there")
-    folder, work = Path(dataset), beside(Path(dataset), "appending")
+    folder, work = Path(dataset), next_to(Path(dataset), "appending")
     manifests.read(folder)  # if there is no dataset, no lock is made
     check_apart(sources, folder)
     rejected: list[Rejected] = []

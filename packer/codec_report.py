@@ -55,7 +55,7 @@ class FieldReport:
         samples: how many were looked at.
         raw_bytes: their bytes.
         share: the field's part of the bytes of all fields of the source.
-        trials: in the order of `NAMED`; empty where the samples hold no bytes.
+        trials: in the order of `NAMED`; empty if the samples hold no bytes.
         auto: name of the codec that `auto` takes.
     """
 
@@ -68,7 +68,7 @@ class FieldReport:
 
 
 def codec_report(source: Source, limits: Limits | None = None) -> Iterator[FieldReport]:
-    """Tries every named codec on some samples of each field of `source`, field by field.
+    """Try every named codec on some samples of each field of `source`, field by field.
 
     Args:
         limits: what reading a sample may take, in a process of its own; None: in this one, unguarded.
@@ -138,7 +138,7 @@ def _frames(stored: Sequence[tuple[Buffer, int]], sample: NDArray[Any]) -> Frame
 
 
 def _stacks(samples: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-    """Images of one shape as one array (n, H, W, C): readers undo the differences of a batch at once."""
+    """Return images of one shape as one array (n, H, W, C): readers undo the differences of a batch at once."""
     by_shape = {sample.shape: [other for other in samples if other.shape == sample.shape] for sample in samples}
     return [np.stack(alike) for alike in by_shape.values()]
 

@@ -72,7 +72,7 @@ class ConvertOptions:
         on_error: `stop` at the first bad sample, or `skip` it and note it in rejected.jsonl.
         overwrite: whether a dataset that is there may be replaced; it stays until the new one is done.
         go_on: whether to go on with an unfinished conversion although `on_error`, `map_limit` or the limits of reading
-            have changed; refused where that would have made a finished shard another one. So does `overwrite`, which
+            have changed; refused if that would have made a finished shard another one. So does `overwrite`, which
             begins anew there.
         map_limit: bytes that the LMDB map of a shard may take; None for no limit.
         fields: schema of samples in memory; None infers it.
@@ -162,14 +162,14 @@ class Report:
 
 
 def guard(options: ConvertOptions, in_memory: bool) -> Limits | None:
-    """Return the limits of what is read in processes of its own; None where all is to be read in this one."""
+    """Return the limits of what is read in processes of its own; None if all is to be read in this one."""
     if options.workers == 0 or (options.workers is None and in_memory):
         return None
     return options.limits
 
 
 def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions | None = None, **changes: Any) -> Report:
-    """Packs `sources` into the folder `out`. Run again after a crash: finished shards are kept.
+    """Pack `sources` into the folder `out`. Run again after a crash: finished shards are kept.
 
     Args:
         sources: a path, a list of paths or `FIELD=PATH` as on the command line, a mapping of field to path, a
@@ -315,7 +315,7 @@ def open_source(sources: Any, options: ConvertOptions, rejected: list[Rejected] 
 
 
 def _inputs(sources: Any) -> list[str] | None:
-    """Return the paths, as text; None where `sources` are no paths."""
+    """Return the paths, as text; None if `sources` are no paths."""
     if isinstance(sources, (str, os.PathLike)):
         return [os.fspath(sources)]
     if isinstance(sources, Mapping) and sources and all(isinstance(s, (str, os.PathLike)) for s in sources.values()):
@@ -326,13 +326,13 @@ def _inputs(sources: Any) -> list[str] | None:
 
 
 def check_place(sources: Any, out: Path, overwrite: bool) -> None:
-    """Refuses an output folder that cannot be, before the sources are looked at; raises UsageError."""
+    """Raise UsageError if there can be no dataset at `out`; called before the sources are looked at."""
     check_apart(sources, out)
     check_output(out, overwrite)
 
 
 def check_apart(sources: Any, out: Path) -> None:
-    """Refuses an output folder within a source folder, where a second run would find its own output.
+    """Raise UsageError if `out` lies within a source folder: a second run would find its own output.
 
     The folder of a pattern is the one it names before its first wildcard. A pattern that names none, such as `*.png`,
     looks at files of the current folder alone, and never into OUT.
@@ -465,7 +465,7 @@ def _run(tasks: Sequence[ShardTask], options: ConvertOptions, limits: Limits | N
 
 
 def processors() -> int:
-    """Processors that this process may use: fewer than the machine has where a batch system shares them out."""
+    """Return how many processors this process may use: fewer than the machine has if a batch system shares them out."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

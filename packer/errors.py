@@ -69,7 +69,7 @@ class SourceError(PackerError):
     """A source file is damaged, unsupported, or does not fit the others.
 
     `path` names the file as the user gave it; `reason` is the message without the path. `sample` is the
-    number of the sample within the source part that was being read, where there is one: reading
+    number of the sample within the source part that was being read, if there is one: reading
     can go on after it.
     """
 

@@ -29,7 +29,7 @@ def repack(
     seed: int | None = None,
     **changes: Any,
 ) -> Report:
-    """Packs the samples of `dataset` into `out`: names, kinds and origin stay.
+    """Pack the samples of `dataset` into `out`: names, kinds and origin stay.
 
     Args:
         options: as for `convert`, but for its codec.

@@ -31,7 +31,7 @@ from packer.format.schema import Field
 from packer.format.shard import Shard
 from packer.packing.finish import write_manifest
 from packer.packing.origin import given_by, origin_of, packed_names
-from packer.packing.output import beside, dataset_lock
+from packer.packing.output import dataset_lock, next_to
 from packer.packing.plan import field_sizes, look, plan_shards
 from packer.packing.rejected import ListEntry, RejectedList
 from packer.packing.tasks import ShardTask, report_of, write_shard
@@ -162,7 +162,7 @@ def _repair(
 @contextlib.contextmanager
 def _work_folder(folder: Path) -> Iterator[Path]:
     """Return an empty folder next to the dataset, for what is made again; it goes afterwards."""
-    work = beside(folder, "repairing")
+    work = next_to(folder, "repairing")
     shutil.rmtree(work, ignore_errors=True)  # of a repair that was killed
     try:
         yield work

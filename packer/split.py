@@ -24,7 +24,7 @@ from packer.sources.packed import read_names
 def split(
     dataset: str | os.PathLike[str], rules: Mapping[str, Rule | None], *, by: str = "name", seed: int = 0
 ) -> Manifest:
-    """Keeps splits in the manifest of a dataset, in one rename. Splits that no rule names stay.
+    """Keep splits in the manifest of a dataset, in one rename. Splits that no rule names stay.
 
     Args:
         rules: split name to a fraction of all samples that are in no other split, to `@FILE` with a name a line, to a
@@ -44,7 +44,7 @@ def split(
     folder = Path(dataset)
     refuse_url(folder)
     asked = parsed({name: rule for name, rule in rules.items() if rule is not None})
-    manifests.read(folder)  # where there is no dataset, no lock is made
+    manifests.read(folder)  # if there is no dataset, no lock is made
     with dataset_lock(folder):
         manifest = manifests.read(folder)
         samples = Samples(manifest.samples, read_names(folder, manifest), manifest.origin)

@@ -38,7 +38,7 @@ from packer.format.manifest import (
 from packer.format.names import Names
 from packer.format.schema import Field
 from packer.format.shard import Shard, column_totals
-from packer.packing.output import beside
+from packer.packing.output import next_to
 from packer.packing.rejected import RejectedList
 from packer.sources.apart import Here, Limits, Lost, run
 from packer.sources.base import Progress, no_progress
@@ -63,7 +63,7 @@ class VerifyReport:
 
     @property
     def damaged_shards(self) -> tuple[str, ...]:
-        """Files of the shards that are damaged, each once."""
+        """Return the files of the shards that are damaged, each once."""
         return tuple(sorted({d.file for d in self.damages if d.file.startswith(SHARD_FOLDER)}))
 
 
@@ -153,13 +153,13 @@ def _rejected_list(folder: Path, manifest: Manifest, path: Path, entry: FileEntr
     RejectedList.of_dataset(folder, manifest)
     held = path.stat().st_size
     # The manifest is read once more, after that: what was appended in between is no damage.
-    if held != entry.bytes and not beside(folder, "appending").exists() and manifests.read(folder).left_out == entry:
+    if held != entry.bytes and not next_to(folder, "appending").exists() and manifests.read(folder).left_out == entry:
         raise DamagedError(f"{held:,} bytes, {entry.bytes:,} expected")
 
 
 def _strangers(folder: Path, manifest: Manifest) -> Iterator[Damage]:
     """Yield the files that the manifest does not know; those of an append, or of a tidying, to go on are no damage."""
-    if beside(folder, "appending").exists() or (folder / UNFINISHED).exists():
+    if next_to(folder, "appending").exists() or (folder / UNFINISHED).exists():
         return
     shards = folder / SHARD_FOLDER
     found = {f"{SHARD_FOLDER}/{path.name}" for path in shards.iterdir()} if shards.is_dir() else set()

@@ -52,12 +52,12 @@ class Warmed:
 
 
 def warm(folder: Path, progress: Progress = no_progress) -> Warmed:
-    """Reads all shards of the dataset in `folder`; those that lie there in small pages are dropped and read again.
+    """Read all shards of the dataset in `folder`; those that lie there in small pages are dropped and read again.
 
     Where that brings no large ones, the other shards stay as they are.
 
     Args:
-        progress: called with 0 and the bytes read since the last call; below 0 where they are read again.
+        progress: called with 0 and the bytes read since the last call; below 0 if they are read again.
 
     Raises:
         DatasetError: there is no packed dataset.
@@ -77,7 +77,7 @@ def warm(folder: Path, progress: Progress = no_progress) -> Warmed:
 
 
 def warm_file(path: Path) -> int:
-    """Reads one file; returns how many of its bytes lie in large pages.
+    """Read one file; return how many of its bytes lie in large pages.
 
     Raises:
         OSError, ValueError: it cannot be read.
@@ -108,7 +108,7 @@ def _warm_file(path: Path, drops: bool, progress: Progress) -> tuple[int, bool]:
 
 
 def _read(descriptor: int, progress: Progress) -> int:
-    """Reads a file through a map; returns how many bytes lie in large pages."""
+    """Read a file through a map; return how many bytes lie in large pages."""
     size = os.fstat(descriptor).st_size
     if not size:
         return 0
@@ -137,7 +137,7 @@ def _advise(memory: mmap.mmap, advice: int | None, at: int, nbytes: int) -> bool
 
 
 def _touch(memory: mmap.mmap, at: int, nbytes: int) -> None:
-    """Has pages of a map read; one that the disk cannot give is an OSError where the kernel knows the call."""
+    """Have pages of a map read; one that the disk cannot give is an OSError if the kernel knows the call."""
     try:
         if hasattr(mmap, "MADV_HUGEPAGE"):
             memory.madvise(_MADV_POPULATE_READ, at, nbytes)
@@ -149,7 +149,7 @@ def _touch(memory: mmap.mmap, at: int, nbytes: int) -> None:
 
 
 def _large_bytes(memory: mmap.mmap) -> int:
-    """Return how many bytes of a map lie in large pages; 0 where nothing tells."""
+    """Return how many bytes of a map lie in large pages; 0 if nothing tells."""
     array = np.frombuffer(memory, np.uint8)
     begin = f"{array.ctypes.data:x}-"
     del array  # a map that an array looks into cannot be closed

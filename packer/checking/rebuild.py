@@ -24,7 +24,7 @@ from packer.format.manifest import CONSTANTS_FILE, NAMES_FILE, REJECTED_FILE, SH
 from packer.format.shard import Shard
 from packer.packing.finish import write_manifest
 from packer.packing.origin import Origin, joined
-from packer.packing.output import beside
+from packer.packing.output import next_to
 from packer.packing.rejected import Rejected, RejectedList
 from packer.packing.tasks import report_of
 
@@ -39,7 +39,7 @@ class _Held(NamedTuple):
 
 
 def rebuild_manifest(folder: Path) -> Manifest:
-    """Makes manifest.json again from the headers of the shards, and writes it.
+    """Make manifest.json again from the headers of the shards, and write it.
 
     Samples that were left out are counted by rejected.jsonl, if it can be read, and constants are kept if they can be
     read. Planned bytes, statistics of the values and splits are lost.
@@ -113,7 +113,7 @@ def _without_unfinished(folder: Path, found: list[_Held]) -> list[_Held]:
     if not _is_unfinished(folder):
         return found
     try:
-        new = {entry.digest for entry in manifests.read(beside(folder, "appending")).shards}
+        new = {entry.digest for entry in manifests.read(next_to(folder, "appending")).shards}
     except PackerError:
         return found
     # Its shards come after all others, so that nothing else is read through.
@@ -125,7 +125,7 @@ def _without_unfinished(folder: Path, found: list[_Held]) -> list[_Held]:
 
 def _is_unfinished(folder: Path) -> bool:
     """Return whether an append was killed before its manifest stood, after which the shards that it packed go first."""
-    return (beside(folder, "appending") / SHARD_FOLDER).exists()
+    return (next_to(folder, "appending") / SHARD_FOLDER).exists()
 
 
 def _parts(folder: Path, held: Sequence[_Held]) -> list[list[_Held]]:

@@ -29,7 +29,7 @@ from packer.cli.text import counted, size_text
 from packer.convert import ConvertOptions, Report
 from packer.errors import SourceError, UsageError
 from packer.format.manifest import SHARD_FOLDER, UNFINISHED
-from packer.packing.output import beside
+from packer.packing.output import next_to
 from packer.packing.plan import Prepared
 from packer.remote.cache import default_cache
 from packer.remote.store import is_url
@@ -120,7 +120,7 @@ def _advice_on_resuming(out: str, options: ConvertOptions) -> Iterator[None]:
 
 def _has_finished_shards(folder: Path) -> bool:
     """Return whether shards of the unfinished dataset are there, in `folder` or in the one that is to replace it."""
-    places = [place for place in (beside(folder, "replacing"), folder) if (place / UNFINISHED).exists()]
+    places = [place for place in (next_to(folder, "replacing"), folder) if (place / UNFINISHED).exists()]
     return any(any((place / SHARD_FOLDER).glob("*.lmdb")) for place in places)
 
 

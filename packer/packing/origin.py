@@ -130,7 +130,7 @@ class Conversion(NamedTuple):
 
     @property
     def given(self) -> int:
-        """Samples that the source gave, those that were left out too."""
+        """Return how many samples the source gave, those that were left out too."""
         return sum(entry.samples + entry.rejected for entry in self.shards)
 
     def edges(self) -> list[int]:

@@ -1,7 +1,7 @@
 """The folder a dataset is made in: claimed by one conversion, unfinished until its manifest stands.
 
 OUT does not exist, or is empty      made here
-OUT is unfinished, same conversion   goes on where it stopped; where its manifest stands already, only tidied up
+OUT is unfinished, same conversion   goes on from there; if its manifest stands already, only tidied up
 OUT is unfinished, another one       refused; with overwrite begun anew; with either, or go_on, gone on with where only
                                      settings have changed that what is finished does not depend on
 OUT is a finished dataset            refused; with overwrite made next to it, and swapped when it is done
@@ -64,8 +64,8 @@ class OutputFolder:
         # A link stays: what it leads to is made, and replaced.
         self.path = self.work = path = path.resolve() if path.is_symlink() else path
         self.is_published = False
-        self._beside = beside(path, "replacing")
-        self._old = beside(path, "replaced")
+        self._beside = next_to(path, "replacing")
+        self._old = next_to(path, "replaced")
         self._locks: dict[Path, filelock.BaseFileLock] = {}
         try:
             self._open(state, overwrite, go_on)
@@ -81,7 +81,7 @@ class OutputFolder:
         return self.work / SHARD_FOLDER
 
     def publish(self) -> None:
-        """Puts a replacement in place, and tidies up after the manifest."""
+        """Put a replacement in place, and tidy up after the manifest."""
         if self.work != self.path:
             self.path.rename(self._old)
             self.work.rename(self.path)
@@ -118,7 +118,7 @@ class OutputFolder:
         self._claim(state, overwrite, go_on)
 
     def _claim(self, state: State, overwrite: bool, go_on: bool) -> None:
-        """Notes what is being made; what an earlier run left is kept if it was the same."""
+        """Note what is being made; what an earlier run left is kept if it was the same."""
         note = self.work / UNFINISHED
         finished = any(self.shards.glob("*.lmdb"))
         difference = _difference(note, state, go_on or overwrite, finished)
@@ -140,13 +140,13 @@ class OutputFolder:
         sync_folder(self.work)
 
     def _tidy(self) -> None:
-        """Removes what a finished dataset needs no more; the note last, for it says that there is something to do."""
+        """Remove what a finished dataset needs no more; the note last, for it says that there is something to do."""
         for left_out in self.shards.glob("*.rejected.jsonl"):
             left_out.unlink()
         (self.work / UNFINISHED).unlink(missing_ok=True)
 
     def _finish_swap(self) -> None:
-        """Puts right what a kill between the two renames of a replacement left."""
+        """Put right what a kill between the two renames of a replacement left."""
         if self.path.exists() or not self._old.exists():
             return
         self._lock(self._old)
@@ -172,20 +172,20 @@ class OutputFolder:
 
 
 def check_output(path: Path, overwrite: bool) -> None:
-    """Refuses a place where no dataset can be made, before the sources are looked at. Writes nothing.
+    """Raise UsageError if no dataset can be made at a place; called before the sources are looked at. Writes nothing.
 
     Raises:
         UsageError: it is a URL, holds something else, or a dataset that may not be replaced.
     """
     refuse_url(path)
     _check_only_ours(path)
-    left_over = beside(path, "replaced").exists() or any((path / name).exists() for name in (UNFINISHED, LOCK))
+    left_over = next_to(path, "replaced").exists() or any((path / name).exists() for name in (UNFINISHED, LOCK))
     if not overwrite and _is_finished(path) and not left_over:
         raise _already(path)
 
 
 def warn_of_room(path: Path, most: int) -> None:
-    """Logs a warning where the disk may be too small for a dataset of `most` bytes that is made at `path`.
+    """Log a warning if the disk may be too small for a dataset of `most` bytes that is made at `path`.
 
     Args:
         most: without compression, so that less may do: hence no error.
@@ -202,7 +202,7 @@ def warn_of_room(path: Path, most: int) -> None:
         )
 
 
-def beside(path: Path, what: str) -> Path:
+def next_to(path: Path, what: str) -> Path:
     """Return the hidden folder where a dataset is worked on before it takes the place of the one at `path`."""
     real = path.resolve()  # `.` has no name; and by a link to the dataset the same folder is meant
     return real.with_name(f".{real.name}.{what}")
@@ -217,7 +217,7 @@ def _already(path: Path) -> UsageError:
 
 
 def _difference(note: Path, state: State, go_on: bool, finished: bool = True) -> str | None:
-    """Return how the conversion that a note tells of differs from `state`; None where it does not, or there is no note.
+    """Return how the conversion that a note tells of differs from `state`; None if it does not, or there is no note.
 
     Args:
         go_on: as `OutputFolder` has it.
@@ -233,7 +233,7 @@ def _difference(note: Path, state: State, go_on: bool, finished: bool = True) ->
 
 
 def _check_only_ours(path: Path) -> None:
-    """Refuses a folder that holds anything but a dataset: nothing of the user's is ever removed."""
+    """Raise UsageError if a folder holds anything but a dataset: nothing of the user's is ever removed."""
     if not path.exists():
         return
     if not path.is_dir():
@@ -251,7 +251,7 @@ def _check_only_ours(path: Path) -> None:
 
 
 def _empty(folder: Path) -> None:
-    """Removes an unfinished conversion; its note last, so that shards are never left without one."""
+    """Remove an unfinished conversion; its note last, so that shards are never left without one."""
     if (folder / SHARD_FOLDER).exists():
         for file in (folder / SHARD_FOLDER).iterdir():
             file.unlink()
@@ -268,7 +268,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """What is being made.
 
     Attributes:
-        shards: how many there will be; None where samples still arrive.
+        shards: how many there will be; None if samples still arrive.
         settings: what was asked for, by name.
         files: path, size and time of change (ns) of every source file.
         shown: for settings whose values say little to people, what was asked for.
@@ -290,7 +290,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
             write_synced(folder / UNFINISHED, msgspec.json.encode(self))
 
     def difference(self, other: State, passing: Collection[str] = ()) -> str | None:
-        """Return what differs from another conversion, in words; None where the other can go on with this one.
+        """Return what differs from another conversion, in words; None if the other can go on with this one.
 
         Args:
             passing: settings that may differ.
@@ -313,9 +313,9 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
         return f"{next(iter(held))} is gone" if held else follows
 
     def harmless(self, other: State, finished: bool) -> tuple[str, ...]:
-        """Settings in which another conversion may differ and would have made the same of what is finished here.
+        """Return the settings in which another conversion may differ and would have made the same shards.
 
-        Where bad samples stop a conversion, no finished shard has left any out, and none would where limits of reading
+        If bad samples stop a conversion, no finished shard has left any out, and none would if limits of reading
         are looser. The size of a map stands in the shards.
 
         Args:
@@ -330,7 +330,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def claim_of(work: Path) -> str:
-    """Return what is being made in a folder, as a digest of its note; empty where that is nothing any more."""
+    """Return what is being made in a folder, as a digest of its note; empty if that is nothing any more."""
     try:
         return xxhash.xxh3_128_hexdigest((work / UNFINISHED).read_bytes())
     except FileNotFoundError:
@@ -382,7 +382,7 @@ def _locked(folder: Path, busy: str) -> filelock.BaseFileLock:
 
 @contextlib.contextmanager
 def dataset_lock(folder: Path) -> Iterator[None]:
-    """Keeps others from changing the dataset; its manifest is to be read inside, or it may be an old one.
+    """Keep others from changing the dataset; its manifest is to be read inside, or it may be an old one.
 
     Readers need no lock, and do not look at it. It is the one that converting into the folder holds.
 

@@ -82,7 +82,7 @@ class Plan:
 
     @property
     def file_bytes(self) -> int:
-        """Bytes of all shards: exact, or an upper bound."""
+        """Return the bytes of all shards: exact, or an upper bound."""
         return sum(shard.file_bytes for shard in self.shards)
 
 
@@ -216,10 +216,10 @@ def look_at(
     parts = [source.part(start, stop) for start, stop in spread_runs(len(source), places, run)]
     for blocks in watched(each(_blocks, parts, limits), "looking at samples", looking, len(parts)):
         if isinstance(blocks, SourceError):
-            continue  # whether it stops the conversion is decided where it is packed
+            continue  # whether it stops the conversion is decided when it is packed
         for block in blocks:
             for name, values in block.items():
-                # Text that cannot be stored is told of where it is packed.
+                # Text that cannot be stored is told of when it is packed.
                 arrays = [v.encode(errors="surrogatepass") if isinstance(v, str) else v for v in values]
                 found[name] += [np.frombuffer(a, np.uint8) if isinstance(a, bytes) else a for a in arrays]
                 seen += sum(array.nbytes for array in found[name][-len(arrays) :])

@@ -106,7 +106,7 @@ class RejectedList:
             raise _damaged(path, f"it lists no samples: {error}") from None
 
     def write(self, folder: Path) -> ListEntry:
-        """Makes this the list of the dataset in `folder`, under a temporary name first; an empty one goes.
+        """Make this the list of the dataset in `folder`, under a temporary name first; an empty one goes.
 
         Returns:
             what the manifest is to say of it.

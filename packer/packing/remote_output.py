@@ -76,7 +76,7 @@ class RemoteOutput:
         self._lock.release()
 
     def upload(self, state: State, moved: Moved | None = None) -> None:
-        """Puts the packed dataset at the URL, and removes it here; `state` is that of its conversion.
+        """Put the packed dataset at the URL, and remove it here; `state` is that of its conversion.
 
         Args:
             moved: told how many bytes are there so far, and of how many.
@@ -118,7 +118,7 @@ class RemoteOutput:
             self._remote.remove(name)
 
     def _put_all(self, digests: Mapping[str, str], there: Mapping[str, Found], moved: Moved | None) -> None:
-        """Uploads what an earlier run has not."""
+        """Upload what an earlier run has not."""
         done = noted(self._note)
         todo = [name for name in digests if name not in there or done.get(name) != (digests[name], *there[name])]
         _log.info("uploading the dataset to %s: %s of its files are not there yet", self.url, f"{len(todo):,}")

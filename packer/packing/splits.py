@@ -110,7 +110,7 @@ def share_out(
             been left out as bad.
 
     Raises:
-        UsageError: a list names what is no sample, samples have no names where a rule needs them, or a split would
+        UsageError: a list names what is no sample, samples have no names and a rule needs them, or a split would
             hold no sample.
     """
     if by not in ("name", "folder"):

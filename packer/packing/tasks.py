@@ -197,12 +197,12 @@ def publish(path: Path, writer: ShardWriter, rejected: Sequence[Rejected] = ()) 
     Raises:
         WriteError: that cannot be done.
     """
-    beside = _rejected_path(path)
+    noted = _rejected_path(path)
     try:
         if rejected:
-            write_synced(beside, RejectedList(rejected).lines)
+            write_synced(noted, RejectedList(rejected).lines)
         else:
-            beside.unlink(missing_ok=True)  # of a run that was killed at this very point
+            noted.unlink(missing_ok=True)  # of a run that was killed at this very point
         writer.path.replace(path)
         entry = _entry(path, writer.samples, len(rejected))
     except OSError as error:
@@ -221,8 +221,8 @@ def report_of(path: Path, fields: Sequence[Field]) -> ShardReport:
     with Shard(path) as shard:
         samples = shard.header().samples
         columns = {each.name: column_totals(shard.index(number, each, samples)) for number, each in enumerate(fields)}
-    beside = _rejected_path(path)
-    rejected = RejectedList.read(beside).samples(beside) if beside.exists() else []
+    noted = _rejected_path(path)
+    rejected = RejectedList.read(noted).samples(noted) if noted.exists() else []
     entry = _entry(path, samples, len(rejected))
     return ShardReport(entry, columns, tuple(rejected))
 

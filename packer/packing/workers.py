@@ -142,7 +142,7 @@ def _fault(function: Any, part: Source, limits: Limits) -> SourceError | None:
 
 
 def _read_all(source: Source) -> None:
-    """Reads all samples; bad ones are passed over."""
+    """Read all samples; bad ones are passed over."""
     with contextlib.suppress(SourceError):  # an error is no crash; whoever packs the shard meets it too
         for _ in read_blocks(source, [], finish=read_through):
             pass

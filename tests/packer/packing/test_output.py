@@ -11,7 +11,7 @@ import pytest
 
 from packer.convert import convert
 from packer.errors import UsageError, WriteError
-from packer.packing.output import OutputFolder, State, beside, source_files, warn_of_room
+from packer.packing.output import OutputFolder, State, next_to, source_files, warn_of_room
 
 SMALL = [{"a": n} for n in range(3)]
 OTHER = [{"b": n} for n in range(4)]
@@ -203,7 +203,7 @@ def test_a_link_stays_a_link(tmp_path):
         assert convert(OTHER, tmp_path / "out", overwrite=True).samples == 4
     assert (tmp_path / "out").is_symlink()
     assert names(tmp_path / "disk") == ["real"]
-    assert beside(tmp_path / "out", "appending") == beside(tmp_path / "disk" / "real", "appending")
+    assert next_to(tmp_path / "out", "appending") == next_to(tmp_path / "disk" / "real", "appending")
 
 
 def test_a_place_that_is_taken_is_told_before_sources_are_looked_at(tmp_path):
