@@ -206,10 +206,9 @@ def _tasks(
         starts = conversion.edges()[:-1]
         sizes = field_sizes(samples, partial(look, samples, limits))
         plan = plan_shards(samples, manifest.fields, sizes, starts, conversion.origin)
-        first = conversion.first
-        for entry, shard in zip(conversion.shards, plan, strict=True):
+        for (entry, part, first), shard in zip(conversion.parts(samples), plan, strict=True):
             task = ShardTask(
-                source=samples.part(shard.start, shard.stop),
+                source=part,
                 folder=work,
                 number=shard.number,
                 fields=manifest.fields,
@@ -218,7 +217,6 @@ def _tasks(
                 skip=entry.rejected > 0,
             )
             found[entry] = task, first
-            first += entry.samples
     return found
 
 

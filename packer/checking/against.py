@@ -23,7 +23,7 @@ from packer.format.constants import constants_digest, kept_digest
 from packer.format.manifest import CONSTANTS_FILE, Manifest, ShardEntry
 from packer.format.schema import Field
 from packer.format.shard import Shard
-from packer.packing.origin import given_by, is_in_order, shard_sources
+from packer.packing.origin import given_by, is_in_order
 from packer.packing.rejected import Rejected
 from packer.packing.tasks import read_blocks
 from packer.sources.apart import Limits, each
@@ -99,12 +99,11 @@ def compare(
     folder = Path(dataset)
     manifest = manifests.read(folder)
     check_same_schema(manifest, source)
-    shards = []
-    for conversion, samples in given_by(folder, manifest, source):
-        first = conversion.first
-        for entry, part in shard_sources(conversion, samples):
-            shards.append(_Comparison(folder, manifest.fields, entry, part, first))
-            first += entry.samples
+    shards = [
+        _Comparison(folder, manifest.fields, entry, part, first)
+        for conversion, samples in given_by(folder, manifest, source)
+        for entry, part, first in conversion.parts(samples)
+    ]
     damages: list[Damage] = []
     compared = each(
         partial(_differences, None if guarded else progress), shards, Limits(None, None) if guarded else None

@@ -51,9 +51,9 @@ def rebuild_manifest(folder: Path) -> Manifest:
         raise UnfinishedError(f"{folder} is unfinished; run the same `packer convert` again to go on")
     parts = _parts(folder, _in_order(folder))
     held = [shard for part in parts for shard in part]
-    first = held[0].header
-    if any((shard.header.fields, shard.header.named) != (first.fields, first.named) for shard in held):
-        raise _apart(folder)
+    first, origin = held[0].header, held[0].header.origin
+    if len(parts) > 1:
+        origin = joined([(sum(shard.header.samples for shard in part), part[0].header.origin) for part in parts])
     left_out = _left_out(folder, len(held))
     rejected = Counter(bad.shard for bad in left_out)
     reports = [report_of(path, first.fields) for path, _ in held]
@@ -67,7 +67,7 @@ def rebuild_manifest(folder: Path) -> Manifest:
         _log.warning("%s is lost, which held what --once kept; repair with the sources makes it again", CONSTANTS_FILE)
     listed = RejectedList(left_out).write(folder)
     return write_manifest(
-        folder, counted, first.fields, _origin(parts), table, left_out=listed, constants=constants or msgspec.UNSET
+        folder, counted, first.fields, origin, table, left_out=listed, constants=constants or msgspec.UNSET
     )
 
 
@@ -132,29 +132,19 @@ def _parts(folder: Path, held: Sequence[_Held]) -> list[list[_Held]]:
     """Return the shards by the conversion that packed them.
 
     Raises:
-        DatasetError: one is missing among them, or is out of place.
+        DatasetError: one is missing among them, is out of place, or has another schema.
     """
     parts: list[list[_Held]] = []
     for shard in held:
-        before = parts[-1][-1].header if parts else None
-        if shard.header.shard == 0:
+        header, before = shard.header, parts[-1][-1].header if parts else shard.header
+        is_alike = (header.fields, header.named) == (before.fields, before.named)
+        if is_alike and header.shard == 0:
             parts.append([shard])
-        elif before and (before.shard + 1, before.origin) == (shard.header.shard, shard.header.origin):
+        elif is_alike and parts and (before.shard + 1, before.origin) == (header.shard, header.origin):
             parts[-1].append(shard)
         else:
-            raise _apart(folder)
+            raise DatasetError(f"{folder}: the shards do not belong together, so the manifest cannot be made from them")
     return parts
-
-
-def _apart(folder: Path) -> DatasetError:
-    return DatasetError(f"{folder}: the shards do not belong together, so the manifest cannot be made from them")
-
-
-def _origin(parts: Sequence[Sequence[_Held]]) -> Origin:
-    """Return where the samples of all parts came from."""
-    if len(parts) == 1:
-        return parts[0][0].header.origin
-    return joined([(sum(shard.header.samples for shard in part), part[0].header.origin) for part in parts])
 
 
 def _table(folder: Path, samples: int) -> str:

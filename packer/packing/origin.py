@@ -137,6 +137,13 @@ class Conversion(NamedTuple):
         """Return the number in the source of the first sample of each shard, and the number after the last."""
         return list(itertools.accumulate((entry.samples + entry.rejected for entry in self.shards), initial=0))
 
+    def parts(self, source: Source) -> Iterator[tuple[ShardEntry, Source, int]]:
+        """Yield each shard, the part of its source that it was made from, and the number of its first sample."""
+        first = self.first
+        for entry, (start, stop) in zip(self.shards, itertools.pairwise(self.edges()), strict=True):
+            yield entry, source.part(start, stop), first
+            first += entry.samples
+
 
 def conversions(manifest: Manifest) -> list[Conversion]:
     """Return all conversions that a dataset was made by, in its order."""
@@ -177,12 +184,6 @@ def given_by(folder: Path, manifest: Manifest, source: Source) -> list[tuple[Con
             counts = f", in {len(every)} parts of {each}; give the sources of one of them, or of all in their order"
         raise UsageError(f"the source has {len(source)} samples, the dataset was made from {ends[-1]}{counts}")
     return [(fitting[0], source)]
-
-
-def shard_sources(conversion: Conversion, source: Source) -> Iterator[tuple[ShardEntry, Source]]:
-    """Return each shard with the part of the source that it was made from."""
-    pairs = itertools.pairwise(conversion.edges())
-    return zip(conversion.shards, (source.part(*pair) for pair in pairs), strict=True)
 
 
 def packed_names(folder: Path, manifest: Manifest, entry: ShardEntry, first: int) -> list[str] | None:

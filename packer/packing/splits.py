@@ -119,8 +119,7 @@ def share_out(
         raise UsageError(f"the seed is {seed}; 0 to 2^64 - 1 is expected")
     kept = held or {}
     fractions = {name: rule for name, rule in rules.items() if isinstance(rule, float)}
-    found = _Named(samples, lenient)
-    named = {name: found.numbers(name, rule) for name, rule in rules.items() if not isinstance(rule, float)}
+    named = {name: _named(name, rule, samples, lenient) for name, rule in rules.items() if not isinstance(rule, float)}
     free = np.ones(samples.total, bool)
     for numbers in (*map(range_numbers, kept.values()), *named.values()):
         free[numbers] = False
@@ -178,70 +177,50 @@ def split_text(splits: Splits, samples: int) -> str:
     return ", ".join(parts)
 
 
-class _Named:
-    """Finds samples by lists and patterns."""
+def _named(split: str, rule: str | Listed, samples: Samples, lenient: bool) -> NDArray[np.int64]:
+    """Return the numbers of the samples that a list or a pattern names, ascending, (n,).
 
-    def __init__(self, samples: Samples, lenient: bool) -> None:
-        self._samples = samples
-        self._lenient = lenient
-        self._number_of: dict[str, int] | None = None
-
-    def numbers(self, split: str, rule: str | Listed) -> NDArray[np.int64]:
-        """Return the numbers of the samples that a list or a pattern names, ascending, (n,).
-
-        Raises:
-            UsageError: it names what is no sample, or samples have no names.
-        """
-        if isinstance(rule, str):
-            return self._fitting(split, rule)
-        items: list[Any] = list(rule.tolist() if isinstance(rule, np.ndarray) else rule)
-        items = [item for item in items if not isinstance(item, str) or item.strip()]
-        if self._samples.shifting and any(self._samples.names is None or not isinstance(item, str) for item in items):
+    Raises:
+        UsageError: it names what is no sample, or samples have no names.
+    """
+    names = samples.names
+    if isinstance(rule, str):
+        if names is None:
             raise UsageError(
-                f"split {split!r}: bad samples are to be left out, which shifts the numbers that its list holds; "
-                "make splits with `packer split` afterwards"
+                f"split {split}={rule}: the samples have no names; give a fraction, or @FILE with a number a line"
             )
-        numbers = np.array([self._number(item) for item in items], np.int64)
-        is_there = (numbers >= 0) & (numbers < self._samples.total)
-        if not is_there.all() and not self._lenient:
-            raise self._unknown(split, [items[place] for place in np.flatnonzero(~is_there)])
-        return np.unique(numbers[is_there])
-
-    def _number(self, item: str | int) -> int:
-        """Return the sample that a line names: by all of it, or its first word, with or without a file's ending.
-
-        A number is that of the sample itself; so is a line, if samples have no names. -1 if there is no such sample.
-        """
-        if not isinstance(item, str):
-            return int(item)
-        line, word = item.strip(), item.split()[0]
-        if self._samples.names is None:
-            return int(word) if word.isdecimal() and len(word) < 19 else -1
-        if self._number_of is None:
-            self._number_of = {name: number for number, name in enumerate(self._samples.names)}
-        for text in (line, word):
-            number = self._number_of.get(text, self._number_of.get(splitext(text)[0], -1))
-            if number >= 0:
-                return number
-        return -1
-
-    def _fitting(self, split: str, pattern: str) -> NDArray[np.int64]:
-        if self._samples.names is None:
-            raise UsageError(
-                f"split {split}={pattern}: the samples have no names; give a fraction, or @FILE with a number a line"
-            )
-        fits = re.compile(translate(pattern)).match
-        return np.array([n for n, name in enumerate(self._samples.names) if fits(name)], np.int64)
-
-    def _unknown(self, split: str, unknown: Sequence[str | int]) -> UsageError:
-        shown = first_few([*map(repr, unknown)])
-        names = self._samples.names
-        there = (
-            f"samples have the numbers 0 to {self._samples.total - 1} and no names"
-            if names is None
-            else f"samples have names such as {names[0]!r}"
+        fits = re.compile(translate(rule)).match
+        return np.array([n for n, name in enumerate(names) if fits(name)], np.int64)
+    items: list[Any] = list(rule.tolist() if isinstance(rule, np.ndarray) else rule)
+    items = [item for item in items if not isinstance(item, str) or item.strip()]
+    if samples.shifting and any(names is None or not isinstance(item, str) for item in items):
+        raise UsageError(
+            f"split {split!r}: bad samples are to be left out, which shifts the numbers that its list holds; "
+            "make splits with `packer split` afterwards"
         )
-        return UsageError(f"split {split!r}: {len(unknown):,} in its list are no samples: {shown}; {there}")
+    number_of = None if names is None else {name: number for number, name in enumerate(names)}
+    numbers = np.array([_number(item, number_of) for item in items], np.int64)
+    is_there = (numbers >= 0) & (numbers < samples.total)
+    if not is_there.all() and not lenient:
+        unknown = [repr(items[place]) for place in np.flatnonzero(~is_there)]
+        there = f"samples have the numbers 0 to {samples.total - 1} and no names"
+        there = there if names is None else f"samples have names such as {names[0]!r}"
+        raise UsageError(f"split {split!r}: {len(unknown):,} in its list are no samples: {first_few(unknown)}; {there}")
+    return np.unique(numbers[is_there])
+
+
+def _number(item: str | int, number_of: Mapping[str, int] | None) -> int:
+    """Return the sample that a line names: by all of it, or its first word, with or without a file's ending.
+
+    A number is that of the sample itself; so is a line, if samples have no names. -1 if there is no such sample.
+    """
+    if not isinstance(item, str):
+        return int(item)
+    line, word = item.strip(), item.split()[0]
+    if number_of is None:
+        return int(word) if word.isdecimal() and len(word) < 19 else -1
+    texts = (line, splitext(line)[0], word, splitext(word)[0])
+    return next((number_of[text] for text in texts if text in number_of), -1)
 
 
 def _units(samples: Samples, by: str, seed: int) -> NDArray[np.uint64]:
