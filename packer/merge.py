@@ -97,10 +97,7 @@ def merge(
         if constants := kept_constants(folders[0], first):
             write_constants(output.work, constants)
         made = write_joined(output.work, held, entries, names, NAMES_FILE, RejectedList(rejected))
-        try:
-            output.publish()
-        except OSError as error:
-            raise WriteError(f"{path}: {error}") from None
+        output.publish()
     return made
 
 

@@ -27,7 +27,6 @@ from packer.format.manifest import (
     Manifest,
     ShardEntry,
 )
-from packer.format.schema import Field
 from packer.format.shard import Shard
 from packer.packing.finish import write_manifest
 from packer.packing.origin import given_by, origin_of, packed_names
@@ -230,54 +229,56 @@ def _pack_again(
     if new.samples != entry.samples:
         raise SourceError(f"the source has {new.samples} samples for {entry.file}, {entry.samples} were packed")
     if new.digest != entry.digest:
-        _check_names(folder, task.path, manifest, entry, first)
-        _check_samples(folder / entry.file, task.path, manifest.fields, entry)
+        _check_same(folder, task.path, manifest, entry, first)
     task.path.replace(folder / entry.file)
     return new
 
 
-def _check_names(folder: Path, new: Path, manifest: Manifest, entry: ShardEntry, first: int) -> None:
-    """Raise SourceError if the samples of a shard packed again have other names, or that cannot be told."""
-    if manifest.names is None:
-        return
-    before = packed_names(folder, manifest, entry, first)
-    if before is None:
-        raise _unsure(entry, "the names of its samples")
-    with Shard(new) as shard:
-        after = [name.decode() for name in shard.names(entry.samples)]
-    for ours, theirs in zip(before, after, strict=True):
-        if ours != theirs:
-            raise SourceError(f"the source has changed: {theirs!r} stands where {ours!r} of {entry.file} was packed")
-
-
-def _check_samples(old: Path, new: Path, fields: Sequence[Field], entry: ShardEntry) -> None:
+def _check_same(folder: Path, new: Path, manifest: Manifest, entry: ShardEntry, first: int) -> None:
     """Compare what can still be read of a shard with the one packed again, whose file is another.
 
+    Args:
+        first: number in the dataset of its first sample.
+
     Raises:
-        SourceError: a sample differs, or no sample of a field is left to compare.
+        SourceError: a name or a sample differs, or nothing is left to compare.
     """
-    try:
-        before = Shard(old)
-    except DamagedError:
-        raise _unsure(entry, "it") from None
-    with before, Shard(new) as after:
-        for position, field in enumerate(fields):
-            compared = 0
-            try:
-                ours = before.column(position, field, entry.samples)
-            except DamagedError:
-                raise _unsure(entry, f"field {field.name!r}") from None
-            theirs = after.column(position, field, entry.samples)
-            for start, stop in _sound(ours, entry.samples):
-                again = theirs.read(start, stop) if field.is_ragged else theirs.array(start, stop)
-                if len(differing_samples(ours, start, again)):
+    with Shard(new) as after:
+        if manifest.names is not None:
+            names = packed_names(folder, manifest, entry, first)
+            if names is None:
+                raise _unsure(entry, "the names of its samples")
+            for ours, name in zip(names, after.names(entry.samples), strict=True):
+                if ours != name.decode():
                     raise SourceError(
-                        f"the source has changed: samples {start} to {stop - 1} of {entry.file} "
-                        f"differ in field {field.name!r} from what was packed"
+                        f"the source has changed: {name.decode()!r} stands where {ours!r} of {entry.file} was packed"
                     )
-                compared += stop - start
-            if not compared:
-                raise _unsure(entry, f"field {field.name!r}")
+        try:
+            before = Shard(folder / entry.file)
+        except DamagedError:
+            raise _unsure(entry, "it") from None
+        with before:
+            for position, field in enumerate(manifest.fields):
+                try:
+                    column = before.column(position, field, entry.samples)
+                except DamagedError:
+                    raise _unsure(entry, f"field {field.name!r}") from None
+                _check_column(column, after.column(position, field, entry.samples), entry)
+
+
+def _check_column(before: Column, after: Column, entry: ShardEntry) -> None:
+    """Compare the samples of a field whose frames are as they were written; raise SourceError if there is none left."""
+    field, compared = before.field, 0
+    for start, stop in _sound(before, entry.samples):
+        again = after.read(start, stop) if field.is_ragged else after.array(start, stop)
+        if len(differing_samples(before, start, again)):
+            raise SourceError(
+                f"the source has changed: samples {start} to {stop - 1} of {entry.file} "
+                f"differ in field {field.name!r} from what was packed"
+            )
+        compared += stop - start
+    if not compared:
+        raise _unsure(entry, f"field {field.name!r}")
 
 
 def _sound(column: Column, samples: int) -> Iterator[tuple[int, int]]:

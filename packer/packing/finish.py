@@ -46,9 +46,9 @@ def finish(
         left_out = RejectedList(rejected).write(output.work)
         table = NAMES_FILE if named else None
         manifest = write_manifest(output.work, reports, fields, origin, table, left_out=left_out, **members)
-        output.publish()
     except OSError as error:
         raise WriteError(f"{output.path}: {error}") from None
+    output.publish()
     return manifest
 
 

@@ -81,13 +81,20 @@ class OutputFolder:
         return self.work / SHARD_FOLDER
 
     def publish(self) -> None:
-        """Put a replacement in place, and tidy up after the manifest."""
-        if self.work != self.path:
-            self.path.rename(self._old)
-            self.work.rename(self.path)
-            shutil.rmtree(self._old)
-            self.work = self.path
-        self._tidy()
+        """Put a replacement in place, and tidy up after the manifest.
+
+        Raises:
+            WriteError: that cannot be done.
+        """
+        try:
+            if self.work != self.path:
+                self.path.rename(self._old)
+                self.work.rename(self.path)
+                shutil.rmtree(self._old)
+                self.work = self.path
+            self._tidy()
+        except OSError as error:
+            raise WriteError(f"{self.path}: {error}") from None
         self._release()
 
     def __enter__(self) -> OutputFolder:
