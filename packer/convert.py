@@ -216,18 +216,17 @@ def pack(sources: Any, path: Path, options: ConvertOptions) -> tuple[Report, Sta
     warn_of_room(path, prepared.plan.file_bytes)
     files = source_files(source.files())
     splits = planned_splits(prepared, options, lenient=bool(rejected))
-    asked = {
-        ON_ERROR: options.on_error,
-        MAP_SIZE: options.map_limit,
-        READ_TIMEOUT: options.read_seconds,
-        READ_MEMORY: options.read_bytes,
-        "--max-pixels": options.source.max_pixels,
-    }
-    state = _state_of(prepared, asked, options.shard_size, splits, files)
+    state = _state_of(prepared, options, splits, files)
+
+    def reported(manifest: Manifest, rejected: Sequence[Rejected], kept_shards: int) -> tuple[Report, State]:
+        source_bytes, seconds = sum(size for _, size, _ in files), time.perf_counter() - began
+        return Report(path, manifest, tuple(rejected), source_bytes, kept_shards, seconds), state
+
     with OutputFolder(path, state, options.overwrite, options.go_on) as folder:
         if folder.is_published:
-            folder.publish()
-            return _published(path, files, began), state
+            folder.publish()  # an earlier run was killed before it could report
+            manifest = manifests.read(path)
+            return reported(manifest, rejected_of(path, manifest), len(manifest.shards))
         tasks = _tasks(prepared, options, folder.work)
         kept = _finished(tasks, None if state.tells_all else path, options.overwrite)
         if kept and options.resumed:
@@ -251,8 +250,7 @@ def pack(sources: Any, path: Path, options: ConvertOptions) -> tuple[Report, Sta
             splits=splits or msgspec.UNSET,
             constants=write_constants(folder.work, source.constants) if source.constants else msgspec.UNSET,
         )
-    seconds = time.perf_counter() - began
-    return Report(path, manifest, tuple(rejected), sum(size for _, size, _ in files), len(kept), seconds), state
+    return reported(manifest, rejected, len(kept))
 
 
 def planned_splits(prepared: Prepared, options: ConvertOptions, lenient: bool) -> Splits:
@@ -275,14 +273,6 @@ def _packed_samples(folder: Path, prepared: Prepared, reports: Sequence[ShardRep
     if prepared.source.names is not None:
         names = [name.decode() for name in ShardNames(folder, [report.entry for report in reports])]
     return Samples(sum(report.entry.samples for report in reports), names, prepared.origin)
-
-
-def _published(path: Path, files: list[tuple[str, int, int]], began: float) -> Report:
-    """Return the report of a dataset that an earlier run finished, but was killed before it could report."""
-    manifest = manifests.read(path)
-    size = sum(size for _, size, _ in files)
-    seconds = time.perf_counter() - began
-    return Report(path, manifest, tuple(rejected_of(path, manifest)), size, len(manifest.shards), seconds)
 
 
 def open_source(sources: Any, options: ConvertOptions, rejected: list[Rejected] | None) -> Source:
@@ -345,18 +335,12 @@ def check_apart(sources: Any, out: Path) -> None:
                 raise UsageError(f"{out} lies within the source {place}; name a folder outside of it")
 
 
-def _state_of(
-    prepared: Prepared,
-    asked: Mapping[str, Any],
-    shard_size: int | None,
-    splits: Splits,
-    files: list[tuple[str, int, int]],
-) -> State:
+def _state_of(prepared: Prepared, options: ConvertOptions, splits: Splits, files: list[tuple[str, int, int]]) -> State:
     """Return what tells a conversion from any other.
 
+    What options say of sources stands in the origin, but for what leaves bad samples out.
+
     Args:
-        asked: options that say how samples are packed, by the names of the command line. Those of sources stand in what
-            is said of the source.
         files: path, size and time of change of every source file.
     """
     plan = prepared.plan
@@ -365,7 +349,11 @@ def _state_of(
         "the version of packer": packer.__version__,
         "the number of samples": plan.samples,
         **in_memory,  # before what follows from it, such as the frames of a field
-        **asked,
+        ON_ERROR: options.on_error,
+        MAP_SIZE: options.map_limit,
+        READ_TIMEOUT: options.read_seconds,
+        READ_MEMORY: options.read_bytes,
+        "--max-pixels": options.source.max_pixels,
         **({"--split": xxhash.xxh3_128_hexdigest(msgspec.json.encode(splits))} if splits else {}),
         **_field_settings(plan.fields),
         "--shard-size": [shard.start for shard in plan.shards],
@@ -377,7 +365,7 @@ def _state_of(
         settings=msgspec.json.decode(msgspec.json.encode(settings)),
         files=files,
         shown={
-            "--shard-size": f"{shard_size or 'chosen by the size of the data'}",
+            "--shard-size": f"{options.shard_size or 'chosen by the size of the data'}",
             "--split": split_text(splits, plan.samples),
         },
         tells_all=bool(files),
