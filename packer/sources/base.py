@@ -143,6 +143,8 @@ class Source(ABC):
 
     #: Arrays that are the same for every sample, by name; a mapping that reads them when they are asked for.
     constants: Mapping[str, NDArray[Any]] = {}
+    #: Sentences for the plan: markers found, files left out, conversions made. Parts need none.
+    remarks: Sequence[str] = ()
 
     @abstractmethod
     def __len__(self) -> int:
@@ -177,8 +179,8 @@ class Source(ABC):
         return {}
 
     def notes(self) -> list[str]:
-        """Return the sentences that the plan shows: markers found, files left out, conversions made."""
-        return []
+        """Return the sentences that the plan shows."""
+        return list(self.remarks)
 
 
 class DerivedSource(Source):

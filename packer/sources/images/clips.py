@@ -205,9 +205,6 @@ class ClipSource(Source):
     def provenance(self) -> dict[str, Any]:
         return {**self.frames.provenance(), "samples": "folders"}
 
-    def notes(self) -> list[str]:
-        return self.remarks
-
 
 class _Frames(LargeArray):
     """One field of a clip, decoded as far as it is asked for.

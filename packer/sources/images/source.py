@@ -100,9 +100,6 @@ class ImageSource(Source):
     def provenance(self) -> dict[str, Any]:
         return self.origin
 
-    def notes(self) -> list[str]:
-        return self.remarks
-
 
 def compared(source: ImageSource) -> list[str]:
     """Return sentences on how the fields relate: whether they keep one ratio of size, and that bit depths differ."""

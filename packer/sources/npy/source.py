@@ -88,9 +88,6 @@ class NpySource(Source):
         told = {name: [_told(array) for array in arrays] for name, arrays in self.arrays.items()}
         return {"arrays": {name: parts if parts[1:] else parts[0] for name, parts in told.items()}}
 
-    def notes(self) -> list[str]:
-        return list(self.remarks)
-
 
 def _runs(arrays: Sequence[Array], start: int, stop: int, rows: int) -> Iterator[NDArray[Any]]:
     """Yield rows start..stop of arrays laid one after another, `rows` at once; all lie in one of the arrays."""
