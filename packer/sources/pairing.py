@@ -69,9 +69,9 @@ def pair(files: Mapping[str, Sequence[str]], name_of: Callable[[str], str] = ste
     if not any(paired.orphans.values()):
         return paired
     if all(len(some) == 1 for some in files.values()):
-        unmarked = {field: {"": Marker()} for field in files}
-        name = next(iter(stems.values()))[0]
-        return Pairing([name], dict(map(_listed, files.items())), unmarked, {field: [] for field in files}, [])
+        (name,) = next(iter(stems.values()))
+        listed = {field: list(some) for field, some in files.items()}
+        return Pairing([name], listed, {field: {"": _NOTHING} for field in files}, {field: [] for field in files}, [])
     for outer in folder_markers(stems):
         by_folder = _pair_with(files, stems, _folder_by_folder(stems, outer), outer)
         if len(by_folder.names) > len(paired.names):
@@ -109,26 +109,21 @@ def chosen(paired: Pairing, path: str) -> tuple[Pairing, list[str]]:
         twice = next(number for number in order if order.count(number) > 1)
         raise UsageError(f"--list {path} names {paired.names[twice]} twice; take one of the lines away")
     left = len(paired.names) - len(order)
-    note = (
-        [f"{left:,} {'sample is' if left == 1 else 'samples are'} not in --list {path} and not packed"] if left else []
-    )
+    note = f"{left:,} {'sample is' if left == 1 else 'samples are'} not in --list {path} and not packed"
     names = [paired.names[number] for number in order]
-    return Pairing(
-        names,
-        {field: [some[number] for number in order] for field, some in paired.files.items()},
-        paired.markers,
-        {field: [] for field in paired.orphans},
-        [double for double in paired.doubles if double[3] in set(names)],
-    ), note
+    taken = set(names)
+    listed = paired._replace(
+        names=names,
+        files={field: [some[number] for number in order] for field, some in paired.files.items()},
+        orphans={field: [] for field in paired.orphans},
+        doubles=[double for double in paired.doubles if double[3] in taken],
+    )
+    return listed, [note] if left else []
 
 
 def _folders_of(name: str) -> Iterator[str]:
     while name := name.rpartition("/")[0]:
         yield name
-
-
-def _listed(item: tuple[str, Sequence[str]]) -> tuple[str, list[str]]:
-    return item[0], list(item[1])
 
 
 def _pair_with(
@@ -243,8 +238,9 @@ def report_partners(paired: Pairing, found: Mapping[str, Found], on_bad: OnBad) 
         reason = f"this file and {first} would both be sample {name!r} of field {field!r}; rename one or move it away"
         on_bad(SourceError(reason, found[field].path(second)))
     count = sum(map(len, paired.orphans.values()))
-    # The first one lists them all: it is the only one that is seen where the first error stops.
-    summary = f"; {_list_orphans(paired, count)}" if count > 1 else ""
+    lists = [f"{field}: {first_few(files)}" for field, files in paired.orphans.items() if files]
+    # The first one lists them all: it is the only one that is seen if the first error stops.
+    summary = f"; {count} files have no partner ({'; '.join(lists)})" if count > 1 else ""
     tried = _told(paired)
     summary += f"; markers were tried ({'; '.join(tried)})" if tried else "; no marker fits, such as x4 or _LR"
     for field, files in paired.orphans.items():
@@ -253,11 +249,6 @@ def report_partners(paired: Pairing, found: Mapping[str, Found], on_bad: OnBad) 
             reason = f"field {field!r} has this file, but {others} no partner of that name{summary}"
             on_bad(SourceError(f"{reason}; add the partner or move the file away", found[field].path(file)))
             summary = ""
-
-
-def _list_orphans(paired: Pairing, count: int) -> str:
-    lists = [f"{field}: {first_few(files)}" for field, files in paired.orphans.items() if files]
-    return f"{count} files have no partner ({'; '.join(lists)})"
 
 
 def check_one_field(folder: str, paths: Sequence[str], sizes: NDArray[np.integer], more: str) -> None:
