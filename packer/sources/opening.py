@@ -111,7 +111,7 @@ def open_sources(
     """
     options = options or SourceOptions()
     named = _named(inputs)
-    kinds = {name: _kind(path, options.columns is not None) for name, path in named.items()}
+    kinds = {name: _kind(path, options.columns is not None, looking) for name, path in named.items()}
     kind = next(iter(kinds.values()))
     if len(set(kinds.values())) > 1:
         said = ", ".join(f"{named[name]} holds {kind}" for name, kind in kinds.items())
@@ -274,7 +274,7 @@ def _split(text: str) -> tuple[str, str]:
     return name, path
 
 
-def _kind(path: str, clouds: bool) -> str:
+def _kind(path: str, clouds: bool, looking: Looking) -> str:
     """Return the kind of the files that `path` names, one of `UNITS_OF`.
 
     Args:
@@ -286,7 +286,7 @@ def _kind(path: str, clouds: bool) -> str:
     """
     if is_basicsr(Path(path)):
         return "basicsr"
-    found = find(path)
+    found = find(path, looking)
     kinds = Counter(kind for file in found.files[:LOOK_AT] if (kind := kind_of(found.path(file), clouds)))
     if len(kinds) == 1:
         return next(iter(kinds))
