@@ -48,8 +48,7 @@ from readers.order import (
     describe,
     resumed,
 )
-from readers.readahead import Warmth
-from readers.stream import CODED_RUN_BYTES, Stream, batches_at_once, machine_decodes
+from readers.stream import CODED_RUN_BYTES, Stream, machine_decodes, run_bytes
 
 #: Frames of at least this many raw bytes are worth a thread where their codec is a heavy one: two threads then
 #: decode 1.5 to 1.8 times as fast as one, while short calls only fight for the interpreter.
@@ -171,7 +170,6 @@ class Loader(DataLoader[Any]):
         # The caller holds up to two batches: the next one is made before its name lets go of the last.
         held = 2 + (max(prefetch, self.threads) if self.threads else 0)
         self._pool = Pool(torch.cuda.is_available() and (pin_memory or on_gpu), held * max(len(dataset.fields), 1))
-        self._warmth = Warmth()
         self._finish: Callable[[Any], Any] | None = _to_numpy if as_numpy else None
 
     @property
@@ -303,7 +301,7 @@ class Loader(DataLoader[Any]):
                 yield from moved
 
     def _read(self, order: Numbers, epoch: int, done: int) -> Generator[Any, None, None]:
-        stream = Stream(self.dataset, self._pool, self.threads, self.prefetch, self._finish, self._warmth)
+        stream = Stream(self.dataset, self._pool, self.threads, self.prefetch, self._finish)
         if not isinstance(self.order, BatchOrder):
             positions = self.share.numbers(np.arange(len(order)), done)
             pieces: Iterable[tuple[Numbers, Numbers, int]] = [
@@ -327,12 +325,13 @@ class Loader(DataLoader[Any]):
         block, shards, total = _block_samples(self.dataset), len(self.dataset.manifest.shards), self.dataset.items.total
         # Of a split the items of a window lie among more samples than they are, and windows of samples among fewer.
         window = min(order.window * total // len(self.dataset) + block, total)
-        at_once = self.share.batch_size * batches_at_once(list(self.dataset.readers.values()), self.share.batch_size)
+        limit = run_bytes(self.dataset.readers.values())
         for reader in self.dataset.opened.readers.values():
             if isinstance(reader, WholeReader):
                 frame = reader.field.frame.samples or 1
                 frames = -(-window // frame) + 1 + window * shards // total
                 frames += -(-window // block) if block % frame else 0
+                at_once = max(self.share.batch_size, limit // max(int(reader.sample_bytes), 1))
                 touched = min(at_once, 2 * frames)
                 # The cache itself asks for twice what one call touches.
                 reader.keep(frame * max(frames + (1 + self.threads) * touched, 2 * touched + 2))

@@ -30,7 +30,6 @@ from readers.gather import Memory
 from readers.indexing import sample_numbers
 from readers.joined import JoinedReader, by_part, starts_of
 from readers.order import Mixed
-from readers.readahead import Advisor
 
 #: Field that says which dataset a sample is of.
 DATASET = "dataset"
@@ -210,17 +209,18 @@ class Together:
 
     Attributes:
         made_of: what reads each field, of each dataset.
-        memory: the shards of all, addressed as one.
-        advisor: asks for the bytes of all of them.
+        shards: those of all.
+        memory: all of them, addressed as one.
+        is_warm: see `Opened`.
         readers: what reads each field. Samples are numbered over all whole datasets, one after another.
     """
 
     def __init__(self, datasets: Sequence[PackedDataset], says_which: bool) -> None:
         self.made_of = [dataset.readers for dataset in datasets]
         opened = [dataset.opened for dataset in datasets]
-        shards = [shard for each in opened for shard in each.shards]
-        self.memory = Memory(shards)
-        self.advisor = Advisor(self.memory, shards)
+        self.shards = [shard for each in opened for shard in each.shards]
+        self.memory = Memory(self.shards)
+        self.is_warm = False
         starts = starts_of([dataset.items.total for dataset in datasets])
         first_shards = starts_of([len(each.shards) for each in opened])[:-1]
         shifts = self.memory.starts[first_shards] - np.array([each.memory.starts[0] for each in opened])

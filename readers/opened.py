@@ -14,7 +14,6 @@ from packer.format.names import Names
 from packer.format.shard import Shard, column_totals
 from readers.fields import NAME, FieldReader, FixedRaw, NameReader, Places, WholeReader
 from readers.gather import Memory
-from readers.readahead import Advisor
 
 
 class Opened:
@@ -22,6 +21,7 @@ class Opened:
 
     Attributes:
         places: by field, where its samples lie.
+        is_warm: whether what a loader read last came from memory, not from the disk.
 
     Args:
         folder: the packed dataset.
@@ -51,6 +51,7 @@ class Opened:
         if lease is None:  # files of a cache are fetched by digest, into a folder of their own for each manifest
             _check_not_replaced(folder, manifest)
         self.memory = Memory(self.shards)
+        self.is_warm = False
         self.places: dict[str, Places] = {}
         for number, field in enumerate(manifest.fields):
             if field.name in fields:
@@ -69,7 +70,6 @@ class Opened:
         for shard in self.shards:
             shard.read_around(True)
             shard.forget()
-        self.advisor = Advisor(self.memory, self.shards)
 
 
 def _check_not_replaced(folder: Path, manifest: Manifest) -> None:

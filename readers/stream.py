@@ -3,6 +3,10 @@
 Work that does not touch the samples is done for many batches at once. An epoch is cut into groups of batches that are
 located together, and groups into runs that are told to the kernel and read by one call a field. The batches are parts
 of a run, each with storages of its own.
+
+A page that is not in memory costs a wait for the disk, one after another. Named beforehand (`posix_fadvise`, WILLNEED)
+pages are read next to each other. Asking for bytes that are in memory already costs time for nothing, so that is done
+only while the process really reads from the disk.
 """
 
 from __future__ import annotations
@@ -11,11 +15,10 @@ import itertools
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,33 +27,39 @@ from packer.codecs import compiled
 from packer.errors import UsageError
 from packer.format.column import Numbers
 from packer.format.schema import Field
+from packer.format.sizes import PAGE_SIZE
 from readers.batch import Ragged, share_offsets
 from readers.dataset import PackedDataset
 from readers.draws import Visits
 from readers.fields import FieldReader, FixedRaw, KnownReader, NameReader, WholeReader, as_images
 from readers.gather import LARGE_BYTES, Pool, own_parts
 from readers.indexing import Items
-from readers.mix import Mix, MixedItems
-from readers.readahead import Warmth
+from readers.mix import Mix, MixedItems, Together
+from readers.opened import Opened
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 #: Names of the reading threads begin with this.
 THREAD_NAME = "packed-reader"
-
-SomeRun = TypeVar("SomeRun")
-
 #: Samples located at once, at most; their places take a megabyte a field.
 GROUP_SAMPLES = 16384
-
 #: Small batches are read several at a time, up to this many bytes, and then split: the calls of a batch cost more than
 #: its copying.
-RUN_BYTES = 512 * 2**10
-#: If samples are large the calls weigh more than the processor's cache.
-LARGE_SAMPLE = 4096
-LARGE_RUN_BYTES = 2**21
-#: If samples are larger still, batches are read one by one.
-HUGE_SAMPLE = 2**16
+RUN_BYTES = 2**19
 #: Frames that machine code decodes keep a thread busy without the interpreter: the longer the better.
 CODED_RUN_BYTES = 2**23
+#: Most kernels read no more than their read-ahead for one call, and drop the rest.
+PIECE_BYTES = 128 * 2**10
+#: How far ahead to ask while reading is cold, at most, and at first.
+COLD_BYTES = 8 * 2**20
+FIRST_BYTES = 2**20
+#: While reading is warm, so many runs are read before another look at whether it still is.
+CHECKED_RUNS = 8
+#: Stretches with a smaller gap than this between them are asked for as one: a call costs as much as the gap.
+GAP_BYTES = 16 * 2**10
 
 
 class Run(NamedTuple):
@@ -66,10 +75,9 @@ class Stream:
 
     Attributes:
         threads: 0 reads in the caller's thread; else as many read ahead.
-        prefetch: batches read ahead by threads, at most, or one a thread where that is more; what counts as one
-            are the batches of a run where they are small and there is no transform.
-        finish: applied to each batch, behind the dataset's transform, by the thread that read it.
-        warmth: what is known of earlier epochs.
+        prefetch: batches read ahead by threads, at most, or one a thread if that is more; what counts as one
+            are the batches of a run if they are small and there is no transform.
+        finish: applied to each batch, after the dataset's transform, by the thread that read it.
     """
 
     dataset: PackedDataset | Mix
@@ -77,45 +85,35 @@ class Stream:
     threads: int = 0
     prefetch: int = 2
     finish: Callable[[Any], Any] | None = None
-    warmth: Warmth = field(default_factory=Warmth)
 
     def batches(self, numbers: Numbers, batch_size: int, visits: Visits | None = None) -> Generator[Any, None, None]:
-        """Items `numbers` (n,) in batches, the last one of what is left. To be closed, so that no thread is left.
+        """Return items `numbers` (n,) in batches, the last one of what is left; closing it stops the threads.
 
         `visits` (n,) say what random parts of them are read, if any are.
 
         An error of an index or of a size (a picture smaller than the crop) comes when the samples are located, up to
         `GROUP_SAMPLES` before their batch; what was located before is read and handed out first.
         """
-        readers = self.dataset.readers
+        readers, failures = self.dataset.readers, list[Exception]()
+        batch_size = min(batch_size, max(len(numbers), 1))  # some ask for one of all there is, whatever that is
         # A transform may take any time, and give any number of bytes: its batches are read ahead one by one.
         alone = self.threads and self.dataset.transform is not None
-        fields = list(readers.values())
-        batch_size = min(batch_size, max(len(numbers), 1))  # some ask for one of all there is, whatever that is
-        by_name = {name: _values(reader, self.pool) for name, reader in readers.items()}
-        advisor, failures = self.dataset.opened.advisor, list[Exception]()
-        at_once = 1 if alone else self._at_once(fields, batch_size)
-        located_runs = runs(fields, self.dataset.items, numbers, batch_size, at_once, visits)
-        told = advisor.ahead(_up_to_failure(located_runs, failures), partial(_spans, fields), self.warmth)
-        read = self._reader(by_name, is_ragged=any(reader.is_ragged for reader in fields))
-        return self._ahead(read, told, failures) if self.threads else self._inline(read, told, failures)
+        limit = 0 if alone else run_bytes(readers.values())
+        located = runs(readers.values(), self.dataset.items, numbers, batch_size, limit, visits)
+        due = told(_up_to_failure(located, failures), readers.values(), self.dataset.opened)
+        read = self._reader(readers)
+        return self._ahead(read, due, failures) if self.threads else self._inline(read, due, failures)
 
-    def _at_once(self, fields: Sequence[FieldReader], batch_size: int) -> int:
-        """Return how many batches a run has; in the mean, if samples differ in size."""
-        if isinstance(self.dataset, PackedDataset):
-            return batches_at_once(fields, batch_size)
-        if any(reader.is_ragged for reader in fields):
-            return 1
-        return min(batches_at_once(list(each.readers.values()), batch_size) for each in self.dataset.datasets)
+    def _reader(self, readers: Mapping[str, FieldReader]) -> Callable[[Run], list[Any]]:
+        """Return what reads the batches of a run."""
+        values_of = [(name, _values(reader, self.pool)) for name, reader in readers.items()]
+        is_ragged = any(reader.is_ragged for reader in readers.values())
 
-    def _reader(self, by_name: Mapping[str, Callable[[Numbers], Any]], is_ragged: bool) -> Callable[[Run], list[Any]]:
         def read(run: Run) -> list[Any]:
-            places, sizes = run
-            batch = {name: values(found) for (name, values), found in zip(by_name.items(), places, strict=True)}
-            if len(sizes) == 1:
-                batches = [batch]
-            else:
-                parts = [split(values, sizes) for values in batch.values()]
+            batch = {name: values(places) for (name, values), places in zip(values_of, run.places, strict=True)}
+            batches = [batch]
+            if len(run.sizes) > 1:
+                parts = [split(values, run.sizes) for values in batch.values()]
                 batches = [dict(zip(batch, values, strict=True)) for values in zip(*parts, strict=True)]
             if is_ragged:
                 for each in batches:
@@ -130,22 +128,21 @@ class Stream:
         return batch if self.finish is None else self.finish(batch)
 
     def _inline(
-        self, read: Callable[[Run], list[Any]], told: Iterator[Run], failures: list[Exception]
+        self, read: Callable[[Run], list[Any]], due: Iterator[Run], failures: list[Exception]
     ) -> Generator[Any, None, None]:
-        """Batches read by the caller's thread; each is finished when it is asked for."""
-        as_is = self.dataset.transform is None and self.finish is None
-        for run in told:
-            waiting = read(run)
-            waiting.reverse()
-            while waiting:
-                yield waiting.pop() if as_is else self._finished(waiting.pop())
+        """Yield batches read by the caller's thread; each is finished when it is asked for."""
+        for run in due:
+            batches = read(run)
+            batches.reverse()
+            while batches:
+                yield self._finished(batches.pop())
         if failures:
             raise failures.pop()
 
     def _ahead(
-        self, read: Callable[[Run], list[Any]], told: Iterator[Run], failures: list[Exception]
+        self, read: Callable[[Run], list[Any]], due: Iterator[Run], failures: list[Exception]
     ) -> Generator[Any, None, None]:
-        """Batches read by threads, in order; none is left running when the caller stops."""
+        """Yield batches read by threads, in order; none is left running when the caller stops."""
         process = os.getpid()
 
         def finished(run: Run) -> list[Any]:
@@ -157,7 +154,7 @@ class Stream:
         waiting: deque[Future[list[Any]]] = deque()
         threads = ThreadPoolExecutor(self.threads, THREAD_NAME)
         try:
-            for run in told:
+            for run in due:
                 _check_process(process)
                 waiting.append(threads.submit(finished, run))
                 if len(waiting) > max(self.prefetch, self.threads):
@@ -174,8 +171,8 @@ class Stream:
             threads.shutdown(wait=not is_reader, cancel_futures=True)
 
 
-def _up_to_failure(located: Iterator[SomeRun], failures: list[Exception]) -> Iterator[SomeRun]:
-    """The runs up to an error, which is put into `failures`: those before it that were not read yet can be."""
+def _up_to_failure(located: Iterator[Run], failures: list[Exception]) -> Iterator[Run]:
+    """Yield the runs up to an error, which is put into `failures`: those before it that were not read yet can be."""
     try:
         yield from located
     except Exception as error:
@@ -203,113 +200,74 @@ def _values(reader: FieldReader, pool: Pool) -> Callable[[Numbers], Any]:
 
 
 def _handed_over(batches: list[Any]) -> Iterator[Any]:
-    """Hands batches over without keeping them."""
+    """Yield batches without keeping them."""
     batches.reverse()
     while batches:
         yield batches.pop()
 
 
-def _spans(readers: Sequence[FieldReader], run: Run, some: int | None = None) -> Numbers:
-    """Address and size of the bytes of a run, (n, 2); of all its samples, or of about so many of them."""
-    step = 1 if some is None else max(1, sum(run.sizes) // some)
-    return np.concatenate([r.spans(places[::step]) for r, places in zip(readers, run.places, strict=True)])
+# ---------------------------------------------------------------- runs
 
 
 def runs(
-    readers: Sequence[FieldReader],
+    readers: Collection[FieldReader],
     items: Items | MixedItems,
     numbers: Numbers,
     batch_size: int,
-    at_once: int,
+    limit: int,
     visits: Visits | None = None,
 ) -> Iterator[Run]:
-    """Batches of items `numbers` (n,), so many `at_once` in a run, or so many bytes where samples differ in size."""
-    for group in groups(readers, items, numbers, batch_size, batch_size, GROUP_SAMPLES, visits):
-        by_bytes = at_once > 1 and any(isinstance(reader, WholeReader) and reader.is_ragged for reader in readers)
-        edges = _edges_by_bytes(readers, group) if by_bytes else even_edges(len(group.sizes), at_once)
-        # All of a group at once, not each between two copies, which leave nothing else in the processor's cache.
-        yield from cut(group, edges)
+    """Yield the batches of items `numbers` (n,) in runs of up to `limit` bytes, of one batch at least.
 
-
-def groups(
-    readers: Sequence[FieldReader],
-    items: Items | MixedItems,
-    numbers: Numbers,
-    batch_size: int,
-    first: int,
-    most: int,
-    visits: Visits | None = None,
-) -> Iterator[Run]:
-    """Batches of items `numbers` (n,) that are located together.
+    The first group that is located is one batch, which so comes soon, and each group has four times as many samples as
+    the one before.
 
     Args:
-        first: samples of the first group, about. The first batch comes the sooner the fewer they are, and the second
-            where much is looked up.
-        most: samples of any group, about.
-        visits: (n,), where random parts of samples are read.
+        visits: (n,), if random parts of samples are read.
     """
-    start, group = 0, first
-    growth = GROUP_SAMPLES if all(type(reader) is FixedRaw for reader in readers) else 4
+    start, group = 0, batch_size
     while start < len(numbers):
-        end = start + -(-group // batch_size) * batch_size
-        samples, anchors = items.of(numbers[start:end])
-        own = None if visits is None else visits[start:end]
+        stop = min(start + -(-group // batch_size) * batch_size, len(numbers))
+        samples, anchors = items.of(numbers[start:stop])
+        own = None if visits is None else visits[start:stop]
         places = [reader.locate(samples, own, anchors) for reader in readers]
-        yield Run(places, _sizes(min(end, len(numbers)) - start, batch_size))
-        start, group = end, min(growth * group, most)
+        sizes = [min(batch_size, stop - at) for at in range(start, stop, batch_size)]
+        nbytes = np.add.reduceat(_bytes_of(readers, places), range(0, stop - start, batch_size))
+        # All of a group at once, not each between two copies, which leave nothing else in the processor's cache.
+        yield from [
+            Run([at[first * batch_size : last * batch_size] for at in places], sizes[first:last])
+            for first, last in itertools.pairwise(_edges(nbytes.tolist(), limit))
+        ]
+        start, group = stop, min(4 * group, GROUP_SAMPLES)
 
 
-def cut(group: Run, edges: list[int]) -> list[Run]:
-    """Runs of the batches between two edges each; all but the last batch have as many samples."""
-    size = group.sizes[0]
-    return [
-        Run([places[first * size : behind * size] for places in group.places], group.sizes[first:behind])
-        for first, behind in itertools.pairwise(edges)
-    ]
+def _bytes_of(readers: Iterable[FieldReader], places: Sequence[Numbers]) -> Numbers:
+    """Return the bytes of each sample when it is read, (n,): of all fields together."""
+    total = np.zeros(len(places[0]), np.int64)
+    for reader, located in zip(readers, places, strict=True):
+        total += reader.raw_bytes(located) if isinstance(reader, WholeReader) else int(reader.sample_bytes)
+    return total
 
 
-def even_edges(batches: int, at_once: int) -> list[int]:
-    """The first batch of each run of so many, and the number of batches."""
-    return [*range(0, batches, at_once), batches]
+def _edges(nbytes: Sequence[int], limit: int) -> list[int]:
+    """Return the first batch of each run of up to `limit` bytes, and the number of batches, which have `nbytes`."""
+    edges, held = [0], 0
+    for number, size in enumerate(nbytes):
+        if held and held + size > limit:
+            edges.append(number)
+            held = 0
+        held += size
+    return [*edges, len(nbytes)]
 
 
-def _sizes(samples: int, batch_size: int) -> list[int]:
-    """Samples of each batch."""
-    rest = samples % batch_size
-    return [batch_size] * (samples // batch_size) + ([rest] if rest else [])
-
-
-def _edges_by_bytes(readers: Sequence[FieldReader], group: Run) -> list[int]:
-    """What `even_edges` gives, by the bytes that the batches of a group have.
-
-    Not by the mean: a dataset that begins with its small samples may end with runs of 200 MB else.
-    """
-    nbytes = np.zeros(sum(group.sizes), np.int64)
-    for reader, places in zip(readers, group.places, strict=True):
-        nbytes += reader.raw_bytes(places) if isinstance(reader, WholeReader) else int(reader.sample_bytes)
-    before = np.cumsum(nbytes)[np.cumsum(group.sizes) - 1][:-1]
-    return [0, *(np.flatnonzero(np.diff(before // CODED_RUN_BYTES, prepend=0)) + 1).tolist(), len(group.sizes)]
-
-
-def batches_at_once(readers: Sequence[FieldReader], batch_size: int) -> int:
-    """Batches of a run; in the mean, where samples differ in size."""
+def run_bytes(readers: Collection[FieldReader]) -> int:
+    """Return how many bytes are read by one call, at most; 0 for each batch by itself."""
     readers = [reader for reader in readers if not isinstance(reader, NameReader | KnownReader)]
     whole = all(isinstance(reader, FixedRaw | WholeReader) for reader in readers)
     if not whole and any(reader.is_ragged for reader in readers):
-        return 1
-    sample = sum(reader.sample_bytes for reader in readers)
+        return 0  # nobody knows how many bytes a batch has
     by_machine = whole and machine_decodes((reader.field, reader.sample_bytes) for reader in readers)
-    limit = CODED_RUN_BYTES if by_machine else bytes_at_once(sample)
-    return int(max(1, limit // max(batch_size * sample, 1)))
-
-
-def bytes_at_once(sample: float) -> int:
-    """Bytes that are read by one call where samples have `sample` bytes each; at least one batch is."""
-    if sample < LARGE_SAMPLE:
-        return RUN_BYTES
-    if sample >= HUGE_SAMPLE:
-        return 0
-    return LARGE_RUN_BYTES
+    return CODED_RUN_BYTES if by_machine else RUN_BYTES
 
 
 def machine_decodes(fields: Iterable[tuple[Field, float]]) -> bool:
@@ -330,7 +288,7 @@ def _by_machine(field: Field) -> bool:
 
 
 def split(values: Any, sizes: list[int]) -> Sequence[Any]:
-    """The batches of a run: parts of the values of one field, of so many samples each."""
+    """Return the batches of a run: parts of the values of one field, of so many samples each."""
     if isinstance(values, torch.Tensor):
         return own_parts(values, sizes)
     edges = [0, *itertools.accumulate(sizes)]
@@ -340,3 +298,65 @@ def split(values: Any, sizes: list[int]) -> Sequence[Any]:
     parts = own_parts(values.values, np.diff(ends[edges]).tolist())
     own = [torch.from_numpy(ends[a : b + 1] - ends[a]) for a, b in itertools.pairwise(edges)]
     return [Ragged(*part) for part in zip(parts, own, strict=True)]
+
+
+# ---------------------------------------------------------------- what the kernel is told
+
+
+def told(runs: Iterator[Run], readers: Collection[FieldReader], opened: Opened | Together) -> Iterator[Run]:
+    """Yield the same runs, each when it is to be read; while reading is cold they are asked for `COLD_BYTES` earlier.
+
+    So is the first of all, of which nobody knows whether it is in memory.
+    """
+    waiting: deque[tuple[Run, int]] = deque()
+    ahead, reach, blocks = 0, 0, _blocks_read()
+    works = hasattr(os, "posix_fadvise") and resource is not None
+    cold = works and not opened.is_warm
+    for number, run in enumerate(runs, 1):
+        nbytes = 0
+        if cold:
+            spans = np.concatenate([reader.spans(at) for reader, at in zip(readers, run.places, strict=True)])
+            nbytes = int(spans[:, 1].sum())
+            works = works and ask(opened, spans)
+        waiting.append((run, nbytes))
+        ahead += nbytes
+        while waiting and (ahead > reach or not cold):
+            due, nbytes = waiting.popleft()
+            ahead -= nbytes
+            yield due
+            if cold or number % CHECKED_RUNS == 0:
+                before, blocks = blocks, _blocks_read()
+                cold = works and blocks > before  # what was asked for counts as reading, too
+                opened.is_warm = not cold
+            # Not far at first, or the first batch would be long in coming.
+            reach = min(2 * reach + FIRST_BYTES, COLD_BYTES) if cold else 0
+    for due, _ in waiting:
+        yield due
+
+
+def ask(opened: Opened | Together, spans: Numbers) -> bool:
+    """Ask for the bytes of `spans`, address and size each, (n, 2); return whether the file system takes advice."""
+    starts = opened.memory.starts
+    spans = spans[spans[:, 1] > 0]  # samples of no bytes lie nowhere, and a length of 0 would ask for the whole file
+    spans = spans[spans[:, 0].argsort()]
+    first = spans[:, 0] // PAGE_SIZE * PAGE_SIZE
+    reach = np.maximum.accumulate(spans.sum(axis=1))
+    by_start = starts.argsort()
+    shard = by_start[starts[by_start].searchsorted(first, side="right") - 1]
+    # Maps of two files often lie side by side in memory.
+    parted = (first[1:] > reach[:-1] + GAP_BYTES) | (shard[1:] != shard[:-1])
+    edges = [0, *(np.flatnonzero(parted) + 1).tolist(), len(first)] if len(first) else []
+    for begin, end in itertools.pairwise(edges):
+        offset, stop = (int(at - starts[shard[begin]]) for at in (first[begin], reach[end - 1]))
+        for piece in range(offset, stop, PIECE_BYTES):
+            length = min(PIECE_BYTES, stop - piece)
+            try:
+                os.posix_fadvise(opened.shards[shard[begin]].fd, piece, length, os.POSIX_FADV_WILLNEED)
+            except OSError:
+                return False
+    return True
+
+
+def _blocks_read() -> int:
+    """Return how many blocks this process has read from the disk."""
+    return 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_inblock

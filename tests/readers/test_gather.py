@@ -285,8 +285,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, pack: Any) -> Path:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where batches are copied to."""
     if request.param == "memory of a pool":
-        monkeypatch.setattr(stream, "LARGE_SAMPLE", 0)  # batches are read one by one
-        monkeypatch.setattr(stream, "HUGE_SAMPLE", 0)
+        monkeypatch.setattr(stream, "RUN_BYTES", 0)  # batches are read one by one
         monkeypatch.setattr(gather, "LARGE_BYTES", 1)
         monkeypatch.setattr(gather, "_rounded", lambda nbytes: nbytes)
     if request.param == "torch's threads":

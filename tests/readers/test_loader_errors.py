@@ -1,5 +1,6 @@
 """What a loop over a Loader does where samples cannot be located, and in a process that was forked within it."""
 
+import itertools
 import multiprocessing
 
 import numpy as np
@@ -10,7 +11,6 @@ from packer.errors import UsageError
 from packer.format.schema import Field, FieldSpec, FrameRule
 from packer.writer import DatasetWriter
 from readers import Crop, Loader, PackedDataset
-from readers.readahead import Advisor
 
 COUNT, SMALL = 1500, 1100
 
@@ -31,8 +31,8 @@ def pictures(tmp_path_factory):
 @pytest.mark.parametrize("threads", [0, 1, 3])
 def test_what_was_located_comes_before_an_error(pictures, monkeypatch, threads, cold):
     """With threads, or asked for ahead of time, no batch is lost that comes without; the place in the epoch fits."""
-    monkeypatch.setattr(Advisor, "in_memory", lambda *_: not cold)
-    monkeypatch.setattr(Advisor, "is_cold", lambda _: cold)
+    blocks = itertools.count(step=int(cold))
+    monkeypatch.setattr("readers.stream._blocks_read", lambda: next(blocks))
     loader = Loader(PackedDataset(pictures, crop=Crop(3, of="picture")), 8, threads=threads, prefetch=9)
     got = []
     with pytest.raises(UsageError, match="2 x 2 pixels"):  # noqa: PT012

@@ -18,7 +18,7 @@ from packer.errors import DamagedError
 from packer.format.schema import Field, FrameRule
 from readers import Crop, Loader, PackedDataset, Ragged
 from readers import stream as runs
-from readers.stream import batches_at_once, split
+from readers.stream import run_bytes, split
 
 SIZES = st.lists(st.integers(0, 5), min_size=1, max_size=6)
 COUNT = 107
@@ -148,82 +148,51 @@ def test_offsets_of_one_part_are_not_those_of_another() -> None:
 # ---------------------------------------------------------------- how many at once
 
 
-def at_once(dataset: PackedDataset, batch_size: int) -> int:
-    return batches_at_once(list(dataset.readers.values()), batch_size)
+def limit(dataset: PackedDataset) -> int:
+    return run_bytes(dataset.readers.values())
 
 
-@pytest.mark.usefixtures("way")
-@pytest.mark.parametrize("batch_size", [1, 10, 10**6])
-def test_raw_rows_are_read_by_the_half_mebibyte(datasets: Callable[..., PackedDataset], batch_size: int) -> None:
-    """One batch at least, in both ways of handling frames."""
-    assert at_once(datasets("raw"), batch_size) == max(1, runs.RUN_BYTES // (30 * batch_size))
-
-
+@pytest.mark.usefixtures("by_machine")
 @pytest.mark.parametrize(
-    ("names", "sample"),
+    "names",
     [
-        (["own"], 600),
-        (["own", "raw"], 630),
-        (["images"], 240),
-        (["whole", "own"], 720),
-        (["own", "shared"], 800),
+        *(["own"], ["own", "raw"], ["images"], ["whole", "own"], ["own", "shared"]),
+        *(["cloud"], ["pictures"], ["caption"], ["cloud", "caption", "raw"]),
     ],
 )
-def test_frames_for_machine_code_are_read_in_long_runs(
-    datasets: Callable[..., PackedDataset], by_machine: None, names: list[str], sample: int
-) -> None:
-    """Where most of what is coded has frames of its own, or in bands."""
-    assert at_once(datasets(*names), 4) == runs.CODED_RUN_BYTES // (4 * sample)
-    assert at_once(datasets(*names), 10**6) == 1
-
-
-@pytest.mark.parametrize("names", [["cloud"], ["pictures"], ["caption"], ["cloud", "caption", "raw"]])
-def test_ragged_frames_for_machine_code_are_read_in_long_runs(
-    datasets: Callable[..., PackedDataset], by_machine: None, names: list[str]
-) -> None:
-    """By what a sample has in the mean."""
-    values = [value(FIELDS[name], number) for name in names for number in range(COUNT)]
-    mean = sum(len(one) if isinstance(one, str) else one.nbytes for one in values) / COUNT
-    assert at_once(datasets(*names), 4) == int(runs.CODED_RUN_BYTES // (4 * mean))
+def test_frames_for_machine_code_make_long_runs(datasets: Callable[..., PackedDataset], names: list[str]) -> None:
+    """If most of what is coded has frames of its own, or in bands."""
+    assert limit(datasets(*names)) == runs.CODED_RUN_BYTES
 
 
 @pytest.mark.usefixtures("one_by_one")
 @pytest.mark.parametrize("names", [["own"], ["images"], ["own", "raw"]])
 def test_frames_one_by_one_are_read_in_short_runs(datasets: Callable[..., PackedDataset], names: list[str]) -> None:
-    """Where machine code cannot be had, as rows are."""
-    sample = sum(FIELDS[name].fixed_bytes for name in names)
-    assert at_once(datasets(*names), 4) == runs.RUN_BYTES // (4 * sample)
+    """If machine code cannot be had, as rows are."""
+    assert limit(datasets(*names)) == runs.RUN_BYTES
 
 
 @pytest.mark.usefixtures("way")
-@pytest.mark.parametrize(("names", "sample"), [(["shared"], 200), (["slow"], 300), (["shared", "raw"], 230)])
-def test_frames_that_machine_code_does_not_decode_by_the_run(
-    datasets: Callable[..., PackedDataset], names: list[str], sample: int
+@pytest.mark.parametrize(
+    "names", [["raw"], ["shared"], ["slow"], ["shared", "raw"], ["raw cloud"], ["strips"], ["shared captions"]]
+)
+def test_what_machine_code_does_not_decode_is_read_in_short_runs(
+    datasets: Callable[..., PackedDataset], names: list[str]
 ) -> None:
-    """Those that hold several samples, and those of other codecs."""
-    assert at_once(datasets(*names), 4) == runs.RUN_BYTES // (4 * sample)
-
-
-@pytest.mark.usefixtures("by_machine")
-@pytest.mark.parametrize("name", ["raw cloud", "strips", "shared captions"])
-def test_ragged_batches_without_frames_of_their_own_are_read_in_short_runs(
-    datasets: Callable[..., PackedDataset], name: str
-) -> None:
-    """Raw ones, those in bands, and those of frames that several samples share: by what a sample has in the mean."""
-    values = [value(FIELDS[name], number) for number in range(COUNT)]
-    mean = sum(len(one) if isinstance(one, str) else one.nbytes for one in values) / COUNT
-    assert at_once(datasets(name), 4) == int(runs.bytes_at_once(mean) // (4 * mean))
+    """Raw fields, frames that hold several samples, ragged ones in bands, and those of other codecs."""
+    assert limit(datasets(*names)) == runs.RUN_BYTES
 
 
 def test_ragged_parts_of_samples_are_read_alone(datasets: Callable[..., PackedDataset]) -> None:
     """Checked frames of ragged samples: nobody knows what a batch will have."""
-    assert at_once(datasets("cloud", verify=True), 4) == 1
+    assert limit(datasets("cloud", verify=True)) == 0
 
 
-def test_crops_and_checked_frames_are_read_as_before(datasets: Callable[..., PackedDataset], by_machine: None) -> None:
+@pytest.mark.usefixtures("by_machine")
+def test_crops_and_checked_frames_are_read_in_short_runs(datasets: Callable[..., PackedDataset]) -> None:
     """A crop does not decode whole frames of all fields; frames that are checked are read by another reader."""
-    assert at_once(datasets("whole", crop=Crop(4, of="whole")), 4) == runs.RUN_BYTES // (4 * 4 * 4 * 3)
-    assert at_once(datasets("own", verify=True), 4) == runs.RUN_BYTES // (4 * 600)
+    assert limit(datasets("whole", crop=Crop(4, of="whole"))) == runs.RUN_BYTES
+    assert limit(datasets("own", verify=True)) == runs.RUN_BYTES
 
 
 @pytest.mark.usefixtures("by_machine")
@@ -237,13 +206,13 @@ def test_runs_are_cut_by_what_samples_have(pack: Any, tmp_path: Path, monkeypatc
     assert [values[:, 0].tolist() for values in pieces] == [
         [i] * lengths[i] + [i + 1] * lengths[i + 1] for i in range(0, 330, 2)
     ]
-    # Batches of a run lie one behind the other. A run may go beyond by what its last batch has.
+    # Batches of a run lie one after another.
     lengths_of_runs, behind = [0], None
     for values in pieces:
         lengths_of_runs += [0] if values.data_ptr() != behind else []
         lengths_of_runs[-1] += values.nbytes
         behind = values.data_ptr() + values.nbytes
-    assert max(lengths_of_runs) <= 10_000 + 2 * 400 * 12
+    assert max(lengths_of_runs) <= 10_000
     assert len(lengths_of_runs) < 80
 
 
@@ -304,8 +273,8 @@ def test_batches_of_runs_are_those_that_were_packed(
     order = np.random.default_rng(0).permutation(COUNT).tolist()
     wanted = [plain(batch_of(names, order[at : at + 5])) for at in range(0, COUNT, 5)]
     assert [plain(dataset[order[at : at + 5]]) for at in range(0, COUNT, 5)] == wanted
-    for run_bytes in (runs.CODED_RUN_BYTES, 30_000, 1):
-        monkeypatch.setattr(runs, "CODED_RUN_BYTES", run_bytes)
+    for most in (runs.CODED_RUN_BYTES, 30_000, 1):
+        monkeypatch.setattr(runs, "CODED_RUN_BYTES", most)
         loader = Loader(dataset, 5, sampler=order, threads=threads)
         assert [plain(batch) for batch in loader] == wanted
 

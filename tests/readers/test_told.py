@@ -2,7 +2,6 @@
 
 import gc
 import os
-import pickle
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,8 +11,8 @@ import pytest
 from packer.format import shard
 from packer.format.btree import Tree
 from readers import Loader, PackedDataset
-from readers import readahead as advice
-from readers.readahead import GAP_BYTES, PIECE_BYTES, Advisor
+from readers import stream as advice
+from readers.stream import GAP_BYTES, PIECE_BYTES, ask
 
 PAGE = advice.PAGE_SIZE
 
@@ -24,8 +23,6 @@ def calls(monkeypatch):
     made = []
 
     def pretend(descriptor, offset, length, kind):
-        if kind == os.POSIX_FADV_RANDOM:
-            return
         assert kind == os.POSIX_FADV_WILLNEED
         made.append((descriptor, offset, length))
 
@@ -33,56 +30,63 @@ def calls(monkeypatch):
     return made
 
 
-def refused(*_):
-    """A call of preadv for what is not in memory."""
-    raise BlockingIOError
-
-
-def advisor_of(starts):
-    """An advisor of pretended maps at these addresses; the descriptor of map i is 10 + i."""
+def maps_at(*starts):
+    """Pretended maps at these addresses; the descriptor of map i is 10 + i."""
     memory = SimpleNamespace(starts=np.array(starts, np.int64))
-    return Advisor(memory, [SimpleNamespace(fd=10 + i) for i in range(len(starts))])
+    return SimpleNamespace(memory=memory, shards=[SimpleNamespace(fd=10 + i) for i in range(len(starts))])
 
 
 def spans(*pairs):
     return np.array(pairs, np.int64).reshape(-1, 2)
 
 
+@pytest.fixture
+def disk(monkeypatch):
+    """Sets whether each look at it finds that blocks were read from the disk since the last one."""
+    blocks, reads = [0], [0]
+
+    def look():
+        blocks[0] += reads[0]
+        return blocks[0]
+
+    monkeypatch.setattr(advice, "_blocks_read", look)
+    return lambda is_read: reads.__setitem__(0, int(is_read))
+
+
 def test_whole_pages_of_the_right_file_are_asked_for(calls):
     """A stretch is asked for from its first page on, at its offset in the file that holds it."""
-    advisor = advisor_of([100 * PAGE, 0])
-    advisor.ask(spans((102 * PAGE + 10, 50), (3 * PAGE, PAGE + 1)))
+    ask(maps_at(100 * PAGE, 0), spans((102 * PAGE + 10, 50), (3 * PAGE, PAGE + 1)))
     assert calls == [(11, 3 * PAGE, PAGE + 1), (10, 2 * PAGE, 60)]
 
 
 def test_near_stretches_are_one_call_and_far_ones_two(calls):
     """Stretches with a gap of up to GAP_BYTES are joined, whatever order they come in."""
     far = 10 * PAGE + GAP_BYTES + PAGE
-    advisor_of([0]).ask(spans((far, 10), (8 * PAGE, 2 * PAGE), (0, 10)))
+    ask(maps_at(0), spans((far, 10), (8 * PAGE, 2 * PAGE), (0, 10)))
     assert calls == [(10, 0, 10), (10, 8 * PAGE, 2 * PAGE), (10, far, 10)]
     calls.clear()
-    advisor_of([0]).ask(spans((3 * PAGE, 10), (0, 10), (PAGE, 5), (0, PAGE)))
+    ask(maps_at(0), spans((3 * PAGE, 10), (0, 10), (PAGE, 5), (0, PAGE)))
     assert calls == [(10, 0, 3 * PAGE + 10)]
 
 
 def test_files_side_by_side_in_memory_are_asked_for_one_by_one(calls):
     """Where the map of one file ends at the beginning of another's, each file is asked for its own bytes."""
-    advisor_of([4 * PAGE, 0]).ask(spans((3 * PAGE, PAGE), (4 * PAGE, PAGE)))
+    ask(maps_at(4 * PAGE, 0), spans((3 * PAGE, PAGE), (4 * PAGE, PAGE)))
     assert calls == [(11, 3 * PAGE, PAGE), (10, 0, PAGE)]
 
 
 def test_samples_of_no_bytes_ask_for_nothing(calls):
     """A length of 0 means the rest of the file to the kernel, and is never given."""
-    advisor_of([0]).ask(spans((0, 0), (PAGE, 0)))
-    advisor_of([0]).ask(spans())
+    ask(maps_at(0), spans((0, 0), (PAGE, 0)))
+    ask(maps_at(0), spans())
     assert calls == []
-    advisor_of([0]).ask(spans((0, 0), (100 * PAGE, 7), (900 * PAGE, 0)))
+    ask(maps_at(0), spans((0, 0), (100 * PAGE, 7), (900 * PAGE, 0)))
     assert calls == [(10, 100 * PAGE, 7)]
 
 
 def test_long_stretches_are_asked_for_in_pieces(calls):
     """Kernels drop what is beyond their read-ahead, so no call asks for more than PIECE_BYTES."""
-    advisor_of([0]).ask(spans((PAGE, 2 * PIECE_BYTES + 5), (2**30, PIECE_BYTES)))
+    ask(maps_at(0), spans((PAGE, 2 * PIECE_BYTES + 5), (2**30, PIECE_BYTES)))
     assert calls == [
         (10, PAGE, PIECE_BYTES),
         (10, PAGE + PIECE_BYTES, PIECE_BYTES),
@@ -116,112 +120,32 @@ def test_every_byte_of_a_batch_is_covered(packed, calls):
     opened = PackedDataset(packed).opened
     numbers = np.random.default_rng(1).permutation(60)[:20]
     wanted = np.concatenate([r.spans(r.locate(numbers)) for r in opened.readers.values()])
-    opened.advisor.ask(wanted)
+    assert ask(opened, wanted)
     masks = covered(calls, opened)
     assert_covered(masks, opened, wanted)
 
 
-def test_advice_is_given_while_reading_is_cold(rows, calls, monkeypatch):
-    """A first run that is not in memory is asked for; the others only while blocks are read from the disk."""
-    monkeypatch.setattr(os, "preadv", refused)
-    blocks = [7]
-    reads = [0]
-    monkeypatch.setattr(advice, "_blocks_read", lambda: blocks.append(blocks[-1] + reads[0]) or blocks[-1])
-    monkeypatch.setattr("readers.stream.RUN_BYTES", 1400)
+def test_advice_is_given_while_reading_is_cold(rows, calls, disk, monkeypatch):
+    """The first run of all is asked for; the others only while blocks are read from the disk."""
+    monkeypatch.setattr(advice, "RUN_BYTES", 1400)
     monkeypatch.setattr(advice, "GAP_BYTES", 0)
-    monkeypatch.setattr(advice, "WARM_SECONDS", 0)
     loader = Loader(PackedDataset(rows), 10, shuffle=True)
-    first = loader.order.epoch(0)[:10]
     asked = []
-    for reads[0] in (0, 5, 0):
+    for is_read in (False, False, True, True, False, False):
+        disk(is_read)
         calls.clear()
         assert sorted(n for batch in loader for n in batch["y"].tolist()) == list(range(1000))
         asked.append(len(calls))
-    assert 2 * len(first) >= asked[0] > 0  # of two fields
-    assert asked[1] > 10 * asked[0]
-    assert asked[2] <= 20
+    assert 2 * 10 >= asked[0] > 0  # of two fields
+    assert asked[1] == asked[5] == 0
+    assert min(asked[2:4]) > 10 * asked[0]
+    assert 0 < asked[4] < 10 * asked[0]
 
 
-@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="only Linux tells what is in memory")
-def test_what_is_in_memory_is_not_asked_for(rows, calls):
-    """A warm epoch costs no calls: not for the first run either."""
-    dataset = PackedDataset(rows)
-    for opened in dataset.opened.shards:
-        Path(opened.path).read_bytes()
-    assert len(list(Loader(dataset, 10, shuffle=True))) == 100
-    assert calls == []
-
-
-def test_what_was_warm_a_moment_ago_is_not_tried(rows, calls, monkeypatch):
-    """A loader's next epoch begins at once; later ones, and those behind reading from the disk, try their first run."""
-    tried, blocks = [], [0]
-    monkeypatch.setattr(advice.Advisor, "in_memory", lambda *_: tried.append(1) or True)
-    monkeypatch.setattr(advice, "_blocks_read", lambda: blocks[0])
-    monkeypatch.setattr(advice, "CHECK_SECONDS", 0)
-    monkeypatch.setattr(advice, "WARM_SECONDS", 100)
-    loader = Loader(PackedDataset(rows), 100)
-    for _ in range(3):
-        list(loader)
-        assert len(tried) == 1
-    list(Loader(loader.dataset, 100))  # which may read other samples
-    assert len(tried) == 2
-    loader._warmth.until = 0.0  # a while later
-    list(loader)
-    assert len(tried) == 3
-    monkeypatch.setattr(advice, "_blocks_read", lambda: blocks.append(0) or len(blocks))
-    list(loader)
-    assert len(tried) == 3
-    list(loader)
-    assert len(tried) == 4
-
-
-def test_warmth_does_not_travel(rows):
-    """A copy of a loader in another process, or on another machine, tries its first run."""
-    loader = Loader(PackedDataset(rows), 100)
-    loader._warmth.until = float("inf")
-    assert pickle.loads(pickle.dumps(loader))._warmth.until == 0.0
-
-
-def test_reading_around_is_left_alone_while_warm(rows, calls, monkeypatch):
-    """It is switched off when a cold epoch begins, or one turns cold, and on again when the epoch ends."""
-    switched = []
-    monkeypatch.setattr(advice, "_blocks_read", lambda: 0)
-    monkeypatch.setattr(advice, "CHECK_SECONDS", 0)
-    dataset = PackedDataset(rows)
-    monkeypatch.setattr(dataset.opened.shards[0], "read_around", switched.append)
-    monkeypatch.setattr(advice.Advisor, "in_memory", lambda *_: True)
-    loader = Loader(dataset, 100)
-    list(loader)
-    assert switched == [False, True]
-    list(loader)
-    assert switched == [False, True]
-    blocks = [1]
-    monkeypatch.setattr(advice, "_blocks_read", lambda: blocks.append(0) or len(blocks))
-    list(loader)
-    assert switched == [False, True, False, True]
-
-
-@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="only Linux tells what is in memory")
-def test_some_of_the_first_run_are_tried(monkeypatch):
-    """Tried are the right files at the right offsets, from the first to the last stretch, and not all of many."""
-    tried = []
-    monkeypatch.setattr(os, "posix_fadvise", lambda *_: None)
-    monkeypatch.setattr(os, "preadv", lambda descriptor, _, offset, flags: tried.append((descriptor, offset)))
-    advisor = advisor_of([1000, 0])
-    assert advisor.in_memory(spans((1, 5), (1002, 5), (7, 0)))
-    assert tried == [(11, 1), (10, 2)]
-    tried.clear()
-    assert advisor.in_memory(spans(*((n, 1) for n in range(900))))
-    assert len(tried) <= 2 * advice.TRIES
-    assert tried[-1][1] > 700
-
-
-def test_advice_runs_ahead_of_reading(rows, calls, monkeypatch):
+def test_advice_runs_ahead_of_reading(rows, calls, disk, monkeypatch):
     """While it stays cold, what the next batches need is asked for before they are read."""
-    monkeypatch.setattr(os, "preadv", refused)
-    count = iter(range(10**6))
-    monkeypatch.setattr(advice, "_blocks_read", lambda: next(count))
-    monkeypatch.setattr("readers.stream.RUN_BYTES", 25 * 140)
+    disk(True)
+    monkeypatch.setattr(advice, "RUN_BYTES", 25 * 140)
     monkeypatch.setattr(advice, "COLD_BYTES", 50 * 140)
     dataset = PackedDataset(rows)
     places = dataset.opened.readers["x"]
@@ -235,23 +159,20 @@ def test_advice_runs_ahead_of_reading(rows, calls, monkeypatch):
 
 
 @pytest.mark.parametrize("missing", ["posix_fadvise", "resource"])
-def test_platforms_without_the_call_work(rows, monkeypatch, missing):
+def test_platforms_without_the_call_work(rows, disk, monkeypatch, missing):
     """Where there is no posix_fadvise or no count of blocks read, batches come all the same."""
     if missing == "resource":
         monkeypatch.setattr(advice, "resource", None)
     else:
         monkeypatch.delattr(os, "posix_fadvise")
-        count = iter(range(10**6))
-        monkeypatch.setattr(advice, "_blocks_read", lambda: next(count))
+        disk(True)
     numbers = [n for batch in Loader(PackedDataset(rows), 10) for n in batch["y"].tolist()]
     assert numbers == list(range(1000))
 
 
-def test_file_systems_that_take_no_advice_work(rows, monkeypatch):
-    """A refusal by the file system is taken for a no, once."""
-    monkeypatch.setattr(os, "preadv", refused)
-    count = iter(range(10**6))
-    monkeypatch.setattr(advice, "_blocks_read", lambda: next(count))
+def test_file_systems_that_take_no_advice_work(rows, disk, monkeypatch):
+    """A refusal by the file system is taken for a no, once an epoch."""
+    disk(True)
     refusals = []
 
     def refuse(descriptor, offset, length, kind):
@@ -279,8 +200,8 @@ def _read_around(folder):
 
 
 @pytest.mark.skipif(not SMAPS.exists(), reason="only Linux tells how its maps are advised")
-def test_nothing_is_read_around_while_a_dataset_is_opened_or_a_loader_reads(rows, monkeypatch):
-    """Trees and indexes are a few pages far apart, and a loader asks for what it wants; else all is as usual."""
+def test_nothing_is_read_around_while_a_dataset_is_opened(rows, monkeypatch):
+    """Trees and indexes are a few pages far apart; else all is as usual."""
     gc.collect()  # other tests have mapped the same files
     seen = []
     for module, name in ((Tree, "values"), (shard, "check_index")):
@@ -295,7 +216,4 @@ def test_nothing_is_read_around_while_a_dataset_is_opened_or_a_loader_reads(rows
     assert dataset.opened
     assert [False, False] in seen
     assert not any(any(flags[-1:]) for flags in seen)
-    assert _read_around(rows) == [True, True]
-    for _ in Loader(dataset, 500):
-        assert _read_around(rows) == [False, False]
     assert _read_around(rows) == [True, True]
