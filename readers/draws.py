@@ -94,18 +94,18 @@ def _mixed(z: Words) -> Words:
 
 
 def below(words: Words, ends: Numbers) -> Numbers:
-    """Random numbers from 0 to `ends` - 1, where `ends` are from 1 to 2**32, from as many words."""
+    """Return random numbers from 0 to `ends` - 1, from as many words; `ends` are from 1 to 2**32."""
     # Multiplied and shifted, not divided: no number is more likely than another by more than ends / 2**32.
     return (((words >> np.uint64(32)) * ends.astype(np.uint64)) >> np.uint64(32)).astype(np.int64)
 
 
 def permuted(words: Words, ends: Numbers, first: int) -> Numbers:
-    """Numbers 0 to `first` - 1 sent through a random permutation of 0 to `ends` - 1, one for each sample, (n, first).
+    """Return 0 to `first` - 1 sent through a random permutation of 0 to `ends` - 1, one for each sample, (n, first).
 
     No list of `ends` numbers is made or sorted, so that it costs the same whatever the ends are: a number is taken as
     row and column of a table of about `ends` places, and columns and rows are shifted by turns, by an amount that
     is random for each row, or column (a Feistel network). What falls beyond the end is sent through again until
-    it does not. Where `first` is larger than an end, the permutation begins again: every number then comes as often
+    it does not. If `first` is larger than an end, the permutation begins again: every number then comes as often
     as any other, or once more.
 
     Args:
@@ -127,7 +127,7 @@ def permuted(words: Words, ends: Numbers, first: int) -> Numbers:
 
 
 class _Tables:
-    """A permutation of 0 to `rows * columns` - 1 for each sample, where that is `ends` or little more."""
+    """A permutation of 0 to `rows * columns` - 1 for each sample; that is `ends` or little more."""
 
     def __init__(self, ends: Words, words: Words) -> None:
         self.ends = ends[:, None]
@@ -136,11 +136,11 @@ class _Tables:
         self._rows = (self.ends + self._columns - np.uint64(1)) // self._columns
 
     def of(self, samples: Numbers) -> _Tables:
-        """The tables of some samples."""
+        """Return the tables of some samples."""
         return _Tables(self.ends[samples, 0], self._words[samples])
 
     def permute(self, numbers: Words) -> Words:
-        """Numbers (n, k), each row through the permutation of its sample."""
+        """Return numbers (n, k), each row through the permutation of its sample."""
         row, column = numbers // self._columns, numbers % self._columns
         for number in range(ROUNDS):
             row = _shifted(row, column, self._rows, self._words[:, 2 * number, None])
@@ -149,7 +149,7 @@ class _Tables:
 
 
 def _shifted(values: Words, by: Words, ends: Words, key: Words) -> Words:
-    """`values` shifted around `ends` by an amount that is random for each of `by`."""
+    """Return `values` shifted around `ends` by an amount that is random for each of `by`."""
     z = (by + key) * MIX
     z ^= z >> np.uint64(32)
     z *= MIX_AGAIN

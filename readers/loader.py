@@ -4,11 +4,12 @@
         ...                                     # dict of tensors, the caller's own
 
 No worker processes: handing a batch from one to another costs more than reading it. Threads are used
-where there is time to hide (see `threads`).
+if there is time to hide (see `threads`).
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -27,9 +28,10 @@ from packer.errors import UsageError
 from packer.format.column import Numbers
 from readers.dataset import PackedDataset
 from readers.device import ahead, device_of
-from readers.draws import Visits, visits_of
+from readers.draws import visits_of
 from readers.fields import WholeReader
 from readers.gather import Pool
+from readers.joined import starts_of
 from readers.mix import Mix
 from readers.order import (
     WINDOW,
@@ -50,8 +52,8 @@ from readers.order import (
 )
 from readers.stream import CODED_RUN_BYTES, Stream, machine_decodes, run_bytes
 
-#: Frames of at least this many raw bytes are worth a thread where their codec is a heavy one: two threads then
-#: decode 1.5 to 1.8 times as fast as one, while short calls only fight for the interpreter.
+#: Frames of at least this many raw bytes are worth a thread if their codec is a heavy one; short calls only fight for
+#: the interpreter.
 THREAD_BYTES = 32 * 2**10
 #: Runs of an epoch that machine code decodes, from which two threads are started for it, whatever the frames.
 LONG_RUNS = 8
@@ -133,6 +135,8 @@ class Loader(DataLoader[Any]):
             raise UsageError("as_numpy and device do not go together: numpy arrays lie in the computer's memory")
         if (rank is None) != (world_size is None):
             raise UsageError("rank and world_size go together; give both or none")
+        if not isinstance(prefetch, int) or prefetch < 1:
+            raise UsageError(f"prefetch {prefetch!r}: a whole number from 1 on is expected")
         self._place = Place()
         self._rank = None if rank is None or world_size is None else (rank, world_size)
         if batch_sampler is not None:
@@ -150,21 +154,13 @@ class Loader(DataLoader[Any]):
             self.share = Share(batch_size, *self._present_rank(), drop_last)
             self.order = self._make_order(self.share.step_size)
             mine, of_all = (EpochSampler(self.order, self._place, share) for share in (self.share, Share(batch_size)))
-            super().__init__(
-                dataset,
-                batch_size,
-                sampler=mine,
-                drop_last=drop_last,
-                pin_memory=pin_memory,
-            )
+            super().__init__(dataset, batch_size, sampler=mine, drop_last=drop_last, pin_memory=pin_memory)
             # torch would make it of `mine`; who takes batches from it shares them out among the ranks by himself.
             vars(self)["batch_sampler"] = BatchSampler(of_all, batch_size, drop_last)
         self.device = None if device is None else device_of(device)
         self.seed = seed
         self.as_numpy = as_numpy
         self.threads = _threads(threads, dataset)
-        if not isinstance(prefetch, int) or prefetch < 1:
-            raise UsageError(f"prefetch {prefetch!r}: a whole number from 1 on is expected")
         self.prefetch = prefetch
         on_gpu = self.device is not None and self.device.type == "cuda"
         # The caller holds up to two batches: the next one is made before its name lets go of the last.
@@ -178,12 +174,12 @@ class Loader(DataLoader[Any]):
         return self._place.epoch
 
     def __len__(self) -> int:
-        """Batches of a whole epoch, on this rank."""
+        """Return the batches of a whole epoch, on this rank."""
         self._settle()
         return self.share.steps(len(self.order))
 
     def set_epoch(self, epoch: int) -> None:
-        """The epoch of the next loop. Where a state was loaded in the middle of this epoch, it stays there.
+        """Set the epoch of the next loop. If a state was loaded in the middle of this epoch, it stays there.
 
         A state taken at the last step of an epoch is that of the beginning of the next one: `set_epoch` with the epoch
         that has ended would read it again.
@@ -217,7 +213,7 @@ class Loader(DataLoader[Any]):
         return describe(self.order)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader stands: epoch, and how many samples of the common order were handed out on all ranks."""
+        """Return where the loader stands: epoch, and how many samples of the common order all ranks were given."""
         order = base(self._present)
         return {
             "epoch": self._place.epoch,
@@ -228,7 +224,7 @@ class Loader(DataLoader[Any]):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on behind the last batch handed out before `state_dict()`, at once; with any batch size and any ranks.
+        """Go on after the last batch handed out before `state_dict()`, at once; with any batch size and any ranks.
 
         An epoch of a `Mix` that was begun with other weights is ended with those; the next one has the present ones.
 
@@ -246,7 +242,7 @@ class Loader(DataLoader[Any]):
         self._place.is_chosen = True
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch's own iterator has more that nobody asks for
-        """The rest of this epoch, or all of the next; what it is to be is settled when the first batch is asked for.
+        """Yield the rest of this epoch, or all of the next; which it is is settled when the first batch is asked for.
 
         Raises:
             UsageError: the sampler gives a number that no sample has, or a sample has not the size that its crop or
@@ -262,16 +258,18 @@ class Loader(DataLoader[Any]):
         place.is_chosen = False
         epoch, done = place.epoch, place.done
         self.dataset.set_epoch(epoch)
-        order = self._order_of(epoch)
+        order = self._numbers_of(epoch)
         n = len(order)
         steps = self.share.steps(n, done)
         if not steps:
             place.begin(epoch + 1)
             return
         self._keep_window()
-        with closing(self._batches(order, epoch, done)) as batches:
+        read = self._batches(order, epoch, done)
+        moved = read if self.device is None else cast(Generator[Any, None, None], ahead(read, self.device))
+        with closing(read), closing(moved):
             for step in range(1, steps + 1):
-                batch = next(batches)
+                batch = next(moved)
                 place.done = min(done + step * self.share.step_size, n)
                 if step == steps:
                     place.begin(epoch + 1)
@@ -279,7 +277,8 @@ class Loader(DataLoader[Any]):
                 # The generator must not hold a batch whose memory the pool could use again.
                 del batch
 
-    def _order_of(self, epoch: int) -> Numbers:
+    def _numbers_of(self, epoch: int) -> Numbers:
+        """Return the sample numbers of an epoch, or of each of its batches; raises UsageError for no sample."""
         order = self._present.epoch(epoch)
         if isinstance(base(self.order), Given | SamplerOrder) and not isinstance(self.order, BatchOrder):
             wrong = order[(order < 0) | (order >= len(self.dataset))]
@@ -287,37 +286,24 @@ class Loader(DataLoader[Any]):
                 raise UsageError(f"sampler: number {wrong[0]} is outside of the {len(self.dataset)} samples")
         return order
 
-    def _visits(self, epoch: int, positions: Numbers) -> Visits | None:
-        """Return what random parts are read at positions (n,) of an epoch's order; None if nothing is random."""
-        return visits_of(self.seed, epoch, positions) if self.dataset.draws else None
-
     def _batches(self, order: Numbers, epoch: int, done: int) -> Generator[Any, None, None]:
-        """What this rank still has of an epoch; closing it stops the threads."""
-        with closing(self._read(order, epoch, done)) as batches:
-            if self.device is None:
-                yield from batches
-                return
-            with closing(cast(Generator[Any, None, None], ahead(batches, self.device))) as moved:
-                yield from moved
-
-    def _read(self, order: Numbers, epoch: int, done: int) -> Generator[Any, None, None]:
+        """Yield what this rank still has of an epoch; closing it stops the threads."""
         stream = Stream(self.dataset, self._pool, self.threads, self.prefetch, self._finish)
-        if not isinstance(self.order, BatchOrder):
-            positions = self.share.numbers(np.arange(len(order)), done)
-            pieces: Iterable[tuple[Numbers, Numbers, int]] = [
-                (self.share.numbers(order, done), positions, self.share.batch_size)
-            ]
+        if isinstance(self.order, BatchOrder):
+            pieces: Iterable[tuple[Numbers, Numbers, int]] = self.order.pieces(order, done)
         else:
-            pieces = self.order.pieces(order, done)
+            positions = self.share.numbers(np.arange(len(order)), done)
+            pieces = [(self.share.numbers(order, done), positions, self.share.batch_size)]
         for numbers, positions, batch_size in pieces:
-            with closing(stream.batches(numbers, batch_size, self._visits(epoch, positions))) as batches:
+            visits = visits_of(self.seed, epoch, positions) if self.dataset.draws else None
+            with closing(stream.batches(numbers, batch_size, visits)) as batches:
                 yield from batches
 
     def _keep_window(self) -> None:
-        """Room for the decoded frames of a window, so that a block shuffle decodes each frame about once.
+        """Make room for the decoded frames of a window, so that a block shuffle decodes each frame about once.
 
-        Besides those of a window and of what is read at once while one window ends and the next begins, there are
-        those that cross the edges of its blocks, and those at the end of a shard, which may hold less.
+        There are those of a window, those of what is read at once while one window ends and the next begins, those that
+        cross the edges of its blocks, and those at the end of a shard, which may hold less.
         """
         order = base(self.order)
         if not isinstance(order, BlockShuffled) or not isinstance(self.dataset, PackedDataset) or not len(self.dataset):
@@ -437,12 +423,9 @@ def _block_samples(dataset: PackedDataset) -> int:
 def _block_edges(dataset: PackedDataset) -> Numbers:
     """Return the first item of every block, and the number of items; a block lies in one shard."""
     block = _block_samples(dataset)
-    edges = []
-    first = 0
-    for shard in dataset.manifest.shards:
-        edges.append(np.arange(first, first + shard.samples, block, dtype=np.int64))
-        first += shard.samples
-    return dataset.items.before(np.concatenate([*edges, [first]]))
+    firsts = starts_of([shard.samples for shard in dataset.manifest.shards])
+    edges = [np.arange(first, stop, block, dtype=np.int64) for first, stop in itertools.pairwise(firsts.tolist())]
+    return dataset.items.before(np.concatenate([*edges, firsts[-1:]]))
 
 
 def _window(dataset: PackedDataset) -> int:

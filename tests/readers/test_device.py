@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from packer.errors import UsageError
-from readers.device import Stager, ahead, to_device
+from readers.device import ahead, to_device
 
 gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -184,9 +184,8 @@ def test_tensors_on_a_device_move_on_the_callers_stream(cuda, monkeypatch):
     on_device = torch.tensor(7.0)
     meta = torch.device("meta")
     monkeypatch.setattr(torch.Tensor, "device", property(lambda t: meta if t is on_device else torch.device("cpu")))
-    staged = Stager("cuda").stage([on_device, torch.tensor(1.0)])
-    assert cuda.calls == ["copy 7 on current", "copy 1 on side", "event 0"]
-    assert len(staged.tensors) == 2
+    assert len(list(ahead([[on_device, torch.tensor(1.0)]], "cuda"))) == 1
+    assert cuda.calls[:5] == ["copy 7 on current", "copy 1 on side", "event 0", "wait 0", "record 7"]
 
 
 def test_cpu_batches_pass_through():
@@ -235,12 +234,6 @@ def test_missing_devices_are_refused(device):
     """A device that is not here is refused at once, with what to use instead."""
     with pytest.raises(UsageError, match="'cpu'"):
         ahead([], device)
-
-
-def test_stager_is_for_cuda_only():
-    """The stager refuses a device without streams."""
-    with pytest.raises(UsageError, match="to_device"):
-        Stager("cpu")
 
 
 class TestOnGpu:
