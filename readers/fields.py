@@ -24,7 +24,7 @@ from packer.format.column import BEFORE, BYTES, DECODED, SHAPE, START, STORED, L
 from packer.format.column_index import ColumnIndex
 from packer.format.schema import Field
 from packer.format.shard import Shard
-from readers.batch import Ragged, Views, share_offsets
+from readers.batch import SIGNED, Ragged, Views, share_offsets
 from readers.draws import Visits
 from readers.gather import TORCH_DTYPES, Allocate, Memory, fresh, own_parts, shared, take_rows
 
@@ -32,8 +32,6 @@ from readers.gather import TORCH_DTYPES, Allocate, Memory, fresh, own_parts, sha
 NAME = "name"
 #: Decoded frames that one field keeps between batches, unless a loader asks for more.
 CACHE_BYTES = 32 * 2**20
-#: torch gathers no single unsigned numbers of several bytes; their bytes, as signed ones, it does.
-_GATHERED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
 class Places(Locator):
@@ -167,7 +165,7 @@ class FixedRaw(FieldReader):
         at = places.span_at - places.first[chunk_shard] * self._row
         # Elements are addressed, not bytes: many are copied by torch, which is slow for single bytes.
         # Only a chunk small enough to lie within a page of the B-tree may be out of step; then bytes it is.
-        self.unit = _GATHERED.get(self._dtype, self._dtype)
+        self.unit = SIGNED.get(self._dtype, self._dtype)
         if self._row and (at % self._dtype.itemsize).any():
             self.unit = torch.uint8
         self._length = self._row // self.unit.itemsize
