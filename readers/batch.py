@@ -60,22 +60,22 @@ class Ragged:
 
     @property
     def lengths(self) -> Tensor:
-        """Rows of each sample, (B,) int64."""
+        """Return the rows of each sample, (B,) int64."""
         return self.offsets.diff()
 
     @property
     def ptr(self) -> Tensor:
-        """`offsets`, (B + 1,) int64, as PyTorch Geometric calls them."""
+        """Return `offsets`, (B + 1,) int64, as PyTorch Geometric calls them."""
         return self.offsets
 
     @property
     def offset(self) -> Tensor:
-        """Where each sample ends, (B,) int64, as Pointcept has it: `offsets` without the 0; a view."""
+        """Return where each sample ends, (B,) int64, as Pointcept has it: `offsets` without the 0; a view."""
         return self.offsets[1:]
 
     @property
     def batch_size(self) -> int:
-        """Samples of the batch."""
+        """Return the number of samples of the batch."""
         return len(self.offsets) - 1
 
     def batch_index(self) -> Tensor:

@@ -92,17 +92,17 @@ class Crop:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Height and width of a crop of `of`."""
+        """Return the height and width of a crop of `of`."""
         return (self.size, self.size) if isinstance(self.size, int) else self.size
 
     @property
     def step(self) -> int:
-        """Places are multiples of this, so that they fall on whole pixels of every field."""
+        """Return what places are multiples of, so that they fall on whole pixels of every field."""
         return math.lcm(self.multiple, *self.aligned.values())
 
     @property
     def scales(self) -> dict[str, int]:
-        """Scale of every field that is cropped."""
+        """Return the scale of every field that is cropped."""
         return {self.of: 1, **self.aligned}
 
     def given(self) -> NDArray[np.int64] | None:
@@ -148,7 +148,7 @@ class Crop:
 
 
 def is_random(crop: Crop) -> bool:
-    """Whether two visits of a sample may be cropped differently: places, flips or turns are drawn."""
+    """Return whether two visits of a sample may be cropped differently: places, flips or turns are drawn."""
     return crop.at is None or crop.flips or crop.turns
 
 
@@ -277,7 +277,7 @@ class CropReader(PartReader):
 
 
 def orient(crops: NDArray[np.generic], orientations: Numbers) -> None:
-    """Turns crops (n, planes, h, w, ...) by quarters against the clock, then mirrors those of 4 and more, in place."""
+    """Turn crops (n, planes, h, w, ...) by quarters against the clock, then mirror those of 4 and more, in place."""
     for orientation in range(1, 8):
         chosen = np.flatnonzero(orientations == orientation)
         if len(chosen):

@@ -137,7 +137,7 @@ class PackedDataset(Dataset[Any]):
         self.extras = (extras,) if isinstance(extras, str) else tuple(extras)
         self.verify = verify
         self._read_manifest()
-        _check_parts(self.crop, self.sample_points, self.windows, self.fields, self._samples.samples)
+        self._check_parts()
         self._check_extras()
 
     def _read_manifest(self) -> None:
@@ -170,7 +170,7 @@ class PackedDataset(Dataset[Any]):
 
     @property
     def items(self) -> Items:
-        """Which sample each number means; the windows are counted when they are first asked for."""
+        """Return which sample each number means; the windows are counted when they are first asked for."""
         if self._items is None:
             assert self.windows is not None
             offsets = self.windows.offsets(self.fields)
@@ -186,7 +186,7 @@ class PackedDataset(Dataset[Any]):
 
     @property
     def names(self) -> SampleNames | None:
-        """Name of every sample, a sequence that looks them up as they are asked for; None without names."""
+        """Return the names of all samples, a sequence that looks them up as they are asked for; None if there are none."""
         return SampleNames(self, self._samples) if self.manifest.names else None
 
     @property
@@ -211,7 +211,7 @@ class PackedDataset(Dataset[Any]):
 
     @property
     def opened(self) -> Opened:
-        """The mapped shards; opened by the first call in each process that needs them."""
+        """Return the mapped shards; the first call in each process that needs them opens them."""
         if self._process != os.getpid():
             self._forget_opened()
         if self._opened is None:
@@ -222,7 +222,7 @@ class PackedDataset(Dataset[Any]):
 
     @property
     def readers(self) -> Mapping[str, FieldReader]:
-        """What reads each field: whole samples, or crops and subsets of points."""
+        """Return what reads each field: whole samples, or crops and subsets of points."""
         if self._process != os.getpid():
             self._forget_opened()
         if self._readers is None:
@@ -281,12 +281,12 @@ class PackedDataset(Dataset[Any]):
 
     @property
     def _has_parts(self) -> bool:
-        """Whether crops, points or windows are read instead of whole samples."""
+        """Return whether crops, points or windows are read instead of whole samples."""
         return self.crop is not None or self.sample_points is not None or self.windows is not None
 
     @property
     def draws(self) -> bool:
-        """Whether random parts of samples are read, so that two visits of one may differ."""
+        """Return whether random parts of samples are read, so that two visits of one may differ."""
         points = self.sample_points
         chosen_anew = points.choose == "random" if isinstance(points, VoxelSample) else points is not None
         return chosen_anew or (self.crop is not None and is_random(self.crop))
@@ -338,7 +338,7 @@ class PackedDataset(Dataset[Any]):
         return self._transformed(self.gather(self.numbers(index)))
 
     def __getitems__(self, indices: Sequence[Any]) -> Batch:
-        """A batch for DataLoader and Subset: a sequence of samples that default_collate takes as one."""
+        """Return a batch for DataLoader and Subset: a sequence of samples that default_collate takes as one."""
         numbers = self.numbers(indices)
         return Batch(self._transformed(self.gather(numbers)), len(numbers))
 
@@ -352,7 +352,7 @@ class PackedDataset(Dataset[Any]):
         return added(self, other)
 
     def numbers(self, index: Any) -> Numbers:
-        """Numbers of the items that an index of many asks for, (n,) int64."""
+        """Return the numbers of the items that an index of many asks for, (n,) int64."""
         return sample_numbers(index, len(self), self._numbers_of)
 
     def gather(self, numbers: Numbers, allocate: Allocate | None = None) -> dict[str, Any]:
@@ -446,6 +446,28 @@ class PackedDataset(Dataset[Any]):
             )
         return self.sample_numbers(names)
 
+    def _check_parts(self) -> None:
+        """Raise UsageError if a dataset cannot be read like this, as far as its schema tells."""
+        crop, windows, points = self.crop, self.windows, self.sample_points
+        if crop is not None and not isinstance(crop, Crop):
+            raise UsageError(f'crop {crop!r}: a readers.Crop is expected, such as Crop(size=64, of="hr")')
+        if windows is not None:
+            if not isinstance(windows, Windows):
+                raise UsageError(f"windows {windows!r}: a readers.Windows is expected, such as Windows(16, stride=4)")
+            if points is not None:
+                raise UsageError(
+                    "windows and sample_points do not go together: steps are read in order, points are not"
+                )
+            windows.check(self.fields, crop.scales if crop else ())
+        if crop is not None:
+            crop.check(self.fields, self._samples.samples, windows.offsets(self.fields) if windows else ())
+        if points is not None:
+            if not isinstance(points, PointSample | VoxelSample):
+                raise UsageError(
+                    f"sample_points {points!r}: a number of points or a readers.PointSample or VoxelSample is expected"
+                )
+            points.candidates(self.fields)
+
     def _check_extras(self) -> None:
         """Raise UsageError if there are no such extras."""
         for extra in self.extras:
@@ -465,7 +487,7 @@ class PackedDataset(Dataset[Any]):
 def _mirror(
     path: str | os.PathLike[str], cache: str | os.PathLike[str] | None, cache_bytes: int | None
 ) -> Mirror | None:
-    """The `packer.remote.mirror.Mirror` of a URL; None for a folder."""
+    """Return the `packer.remote.mirror.Mirror` of a URL; None for a folder."""
     if not is_url(path):
         if cache is not None or cache_bytes is not None:
             raise UsageError(f"{path} is a folder: cache and cache_bytes are for datasets behind a URL")
@@ -487,32 +509,6 @@ def _choose(fields: Sequence[Field], chosen: Sequence[str] | None, path: Path) -
     return {name: by_name[name] for name in chosen}
 
 
-def _check_parts(
-    crop: Crop | None,
-    points: PointSample | VoxelSample | None,
-    windows: Windows | None,
-    fields: Mapping[str, Field],
-    samples: int,
-) -> None:
-    """Raise UsageError if a dataset cannot be read like this, as far as its schema tells."""
-    if crop is not None and not isinstance(crop, Crop):
-        raise UsageError(f'crop {crop!r}: a readers.Crop is expected, such as Crop(size=64, of="hr")')
-    if windows is not None:
-        if not isinstance(windows, Windows):
-            raise UsageError(f"windows {windows!r}: a readers.Windows is expected, such as Windows(16, stride=4)")
-        if points is not None:
-            raise UsageError("windows and sample_points do not go together: steps are read in order, points are not")
-        windows.check(fields, crop.scales if crop else ())
-    if crop is not None:
-        crop.check(fields, samples, windows.offsets(fields) if windows else ())
-    if points is not None:
-        if not isinstance(points, PointSample | VoxelSample):
-            raise UsageError(
-                f"sample_points {points!r}: a number of points or a readers.PointSample or VoxelSample is expected"
-            )
-        points.candidates(fields)
-
-
 class SampleNames(Sequence[str]):
     """Names of the samples of a dataset, or of its split, by number."""
 
@@ -527,9 +523,6 @@ class SampleNames(Sequence[str]):
         if is_single(index):
             return self._names([sample_number(index, len(self), self._dataset.sample_numbers)])[0]
         return self._names(sample_numbers(index, len(self), self._dataset.sample_numbers))
-
-    def __iter__(self) -> Iterator[str]:
-        return (self._names([number])[0] for number in range(len(self)))
 
     def __contains__(self, name: object) -> bool:
         table = self._dataset.name_table

@@ -63,7 +63,7 @@ class FieldReader:
 
     @cached_property
     def sample_bytes(self) -> float:
-        """The raw bytes of a sample; the mean if they differ."""
+        """Return the raw bytes of a sample; the mean if they differ."""
         return self.field.fixed_bytes
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
@@ -289,7 +289,7 @@ class WholeReader(StoredReader):
 
     @cached_property
     def sample_bytes(self) -> float:
-        """The raw bytes of a sample; the mean if they differ."""
+        """Return the raw bytes of a sample; the mean if they differ."""
         if not self.is_ragged:
             return self.field.fixed_bytes
         total = sum(int(index.arrays["sample_offsets"][-1]) for index in self._places.indexes)
@@ -371,7 +371,7 @@ class WholeReader(StoredReader):
             return
         # Put into place by numpy, since torch would spread so little over its threads.
         target = out.reshape(len(located), self._row)
-        target[raw] = self._records.array(located[raw, START] + located[raw, BEFORE])
+        target[raw] = self._records.tensor(located[raw, START] + located[raw, BEFORE]).numpy()
         decoded = np.empty_like(target[~raw])
         self._decode_shared(located[~raw], decoded.reshape(-1))
         target[~raw] = decoded

@@ -141,14 +141,8 @@ class Records:
             self._items = np.ndarray((self._count,), opaque, self._array.data, 0, (elements.itemsize,))
             self._item = np.dtype((dtype, shape))
 
-    def array(self, places: Numbers) -> NDArray[Any]:
-        """Return a copy of the records that begin at the elements `places` (n,), (n, *shape)."""
-        if self._items is None:
-            return self.tensor(places).numpy()
-        return self._items[places].view(self._item)
-
     def tensor(self, places: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
-        """Return the same as a tensor, in new memory or in what `allocate` gives."""
+        """Return the records at the elements `places` (n,), (n, *shape), in new memory or in what `allocate` gives."""
         nbytes = len(places) * self._nbytes
         if self._items is not None and nbytes >= LARGE_BYTES and _threads.are_free():
             out = (allocate or fresh)(nbytes)
@@ -186,7 +180,7 @@ class _Threads:
 
     If one of them gets no processor, all others wait for it, for milliseconds. So after a copy that took longer than
     one thread ever does, numpy copies for a while. In threads other than the main one it always does, as each would
-    start a team of its own; and in a process that was forked, as the team stayed behind.
+    start a team of its own; and in a process that was forked, as the team stayed in the parent.
     """
 
     def __init__(self) -> None:

@@ -115,8 +115,19 @@ class PointsReader(PartReader):
             UsageError: a cloud is empty, or a field has not as many rows as the others.
         """
         located = super().locate(numbers)
-        lengths = located[:, SHAPE]
-        self._check(numbers, lengths, self._first.locate(numbers)[:, SHAPE])
+        lengths, first = located[:, SHAPE], self._first.locate(numbers)[:, SHAPE]
+        if (lengths != first).any():
+            at = int((lengths != first).argmax())
+            raise UsageError(
+                f"{self._describe(int(numbers[at]))}: field {self.field.name!r} has {lengths[at]} rows and "
+                f"{self._first.field.name!r} {first[at]}; fields that are sampled together need one row a point"
+            )
+        if not lengths.all():
+            at = int((lengths == 0).argmax())
+            raise UsageError(
+                f"{self._describe(int(numbers[at]))}: field {self.field.name!r} has no points to choose "
+                f"{self._subset.count} from; leave the sample out, by torch.utils.data.Subset or Loader's sampler"
+            )
         assert visits is not None, "points are drawn by their visits"
         return np.column_stack([located, visits.view(np.int64), lengths])
 
@@ -124,18 +135,3 @@ class PointsReader(PartReader):
         """Return the points, in random order."""
         rows = self._subset.rows(located[:, self._own : self._own + 2])
         return Wanted(rows, np.zeros(len(located), np.int64), self.field.fixed_bytes // self._subset.count)
-
-    def _check(self, numbers: Numbers, lengths: Numbers, first: Numbers) -> None:
-        name = self.field.name
-        if (lengths != first).any():
-            at = int((lengths != first).argmax())
-            raise UsageError(
-                f"{self._describe(int(numbers[at]))}: field {name!r} has {lengths[at]} rows and "
-                f"{self._first.field.name!r} {first[at]}; fields that are sampled together need one row a point"
-            )
-        if not lengths.all():
-            at = int((lengths == 0).argmax())
-            raise UsageError(
-                f"{self._describe(int(numbers[at]))}: field {name!r} has no points to choose "
-                f"{self._subset.count} from; leave the sample out, by torch.utils.data.Subset or Loader's sampler"
-            )
