@@ -186,7 +186,7 @@ class PackedDataset(Dataset[Any]):
 
     @property
     def names(self) -> SampleNames | None:
-        """Return the names of all samples, a sequence that looks them up as they are asked for; None if there are none."""
+        """Return the names of all samples, a sequence that looks each up when asked for it; None if there are none."""
         return SampleNames(self, self._samples) if self.manifest.names else None
 
     @property
