@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -12,24 +11,24 @@ import click
 import packer
 from packer.cli.failures import interruptible, report
 
-#: Name, module and one line of help of every command; a command's module is imported when it is called.
+#: Name and one line of help of every command. The module of its name holds it, and is imported when it is called.
 COMMANDS = {
-    "convert": ("packer.cli.convert", "Pack images, point clouds or HDF5 files into a dataset."),
-    "plan": ("packer.cli.plan", "Say what convert would make, before anything is written."),
-    "info": ("packer.cli.info", "Say what a packed dataset holds."),
-    "verify": ("packer.cli.verify", "Check every byte of a packed dataset, and say what is damaged."),
-    "repair": ("packer.cli.repair", "Make what is damaged again."),
-    "codecs": ("packer.cli.codecs", "Try every codec on a sample of the sources."),
-    "show": ("packer.cli.show", "Draw samples: a page for a browser, or a contact sheet."),
-    "stats": ("packer.cli.stats", "Say minimum, maximum, mean and deviation of each field and channel."),
-    "bench": ("packer.cli.bench", "Measure how fast a dataset is read, in every setting."),
-    "doctor": ("packer.cli.doctor", "Say which settings suit this machine, and what will hurt."),
-    "warm": ("packer.cli.warm", "Put a dataset into memory before it is read."),
-    "export": ("packer.cli.export", "Write a packed dataset as PNG, PLY or HDF5 files again."),
-    "split": ("packer.cli.split", "Share the samples of a dataset out into splits."),
-    "append": ("packer.cli.append", "Pack more samples after those of a dataset."),
-    "merge": ("packer.cli.merge", "Make one dataset of several, without packing again."),
-    "repack": ("packer.cli.repack", "Pack a dataset with another codec, shard size or order."),
+    "convert": "Pack images, point clouds or HDF5 files into a dataset.",
+    "plan": "Say what convert would make, before anything is written.",
+    "info": "Say what a packed dataset holds.",
+    "verify": "Check every byte of a packed dataset, and say what is damaged.",
+    "repair": "Make what is damaged again.",
+    "codecs": "Try every codec on a sample of the sources.",
+    "show": "Draw samples: a page for a browser, or a contact sheet.",
+    "stats": "Say minimum, maximum, mean and deviation of each field and channel.",
+    "bench": "Measure how fast a dataset is read, in every setting.",
+    "doctor": "Say which settings suit this machine, and what will hurt.",
+    "warm": "Put a dataset into memory before it is read.",
+    "export": "Write a packed dataset as PNG, PLY or HDF5 files again.",
+    "split": "Share the samples of a dataset out into splits.",
+    "append": "Pack more samples after those of a dataset.",
+    "merge": "Make one dataset of several, without packing again.",
+    "repack": "Pack a dataset with another codec, shard size or order.",
 }
 
 #: What `packer` says by itself.
@@ -59,16 +58,7 @@ packer --help lists all commands; packer COMMAND --help says all of one.
 
 
 class Program(click.Group):
-    """A click group whose commands are named by module.
-
-    Args:
-        commands_by_name: module and one line of help of each command; the module holds it under the
-            command's own name.
-    """
-
-    def __init__(self, *args: Any, commands_by_name: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._modules = commands_by_name
+    """A click group whose commands are imported when they are called."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Show the guide if nothing was asked for, which is wrong usage as before."""
@@ -78,19 +68,18 @@ class Program(click.Group):
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self._modules)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self._modules:
+        if cmd_name not in COMMANDS:
             return None
-        module, _ = self._modules[cmd_name]
-        command: click.Command = getattr(importlib.import_module(module), cmd_name)
+        command: click.Command = getattr(importlib.import_module(f"packer.cli.{cmd_name}"), cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them, which would take half a second."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in self._modules.items()])
+            formatter.write_dl(list(COMMANDS.items()))
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         """Run a command; if it fails, say why in one line and exit with its status."""
@@ -105,7 +94,7 @@ class Program(click.Group):
         sys.exit(status)
 
 
-@click.group(cls=Program, commands_by_name=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(packer.__version__, message="packer %(version)s")
 def main() -> None:
     """Turn PNG pairs, PLY clouds and HDF5 files into packed datasets, which PyTorch reads at the speed of memory.

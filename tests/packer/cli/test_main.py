@@ -54,7 +54,7 @@ def test_help_lists_all_commands(packer):
     """`packer --help` names every command; without arguments a guide by task is shown as wrong usage."""
     result = packer("--help")
     assert result.exit_code == 0
-    for name, (_, text) in COMMANDS.items():
+    for name, text in COMMANDS.items():
         assert re.search(rf"^  {name} +{re.escape(text)}", result.stdout, re.MULTILINE)
     nothing = packer()
     assert nothing.exit_code == 2
