@@ -108,7 +108,7 @@ def print_epochs() -> None:
 
 
 def main() -> int:
-    """Run the demo; returns the exit status of the first command that failed, or 0."""
+    """Run the demo; return the exit status of the first command that failed, or 0."""
     try:
         for job in JOBS:
             packer("convert", *job.sources, job.packed, *job.options, "--overwrite")

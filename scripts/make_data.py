@@ -31,7 +31,7 @@ _STAMP = ".made"
 
 
 def make_data(out: Path) -> bool:
-    """Make the inputs in the folder `out`; False where they were there already.
+    """Make the inputs in the folder `out`; return False if they were there already.
 
     Raises:
         FileExistsError: `out` holds a file or folder of one of the names in MAKERS that was not made here.
@@ -66,7 +66,7 @@ def _clear(path: Path, made_here: bool) -> None:
 
 
 def main() -> int:
-    """Run as a command; returns its exit status."""
+    """Run as a command; return its exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "data", help="folder to write to (default: data)")
     out = parser.parse_args().out

@@ -28,7 +28,7 @@ TRIALS = {
 
 
 def run(what: str, folder: Path, seeds: range) -> Counter[str]:
-    """Run a trial for each seed; returns how often each thing came of it.
+    """Run a trial for each seed; return how often each thing came of it.
 
     Raises:
         AssertionError: something is wrong; every fault is named with its seed.

@@ -35,7 +35,7 @@ _AGAIN = 0.05
 
 
 def report(error: BaseException) -> int | str | None:
-    """Say on stderr why a command failed; returns the exit status."""
+    """Say on stderr why a command failed; return the exit status."""
     if isinstance(error, SystemExit):
         return error.code
     if isinstance(error, Interrupted):
@@ -91,7 +91,7 @@ class Interrupted(BaseException):
 
     Attributes:
         exit_status: 128 and the number of the signal, as shells have it.
-        advice: how to go on later, where that can be said.
+        advice: how to go on later, if that can be said.
     """
 
     def __init__(self, number: int, advice: str = "") -> None:

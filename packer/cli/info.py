@@ -182,7 +182,7 @@ def _planned(manifest: Manifest) -> str:
         return "nothing: written sample by sample" if by_sample else "not known: joined, or made again from the shards"
     if manifest.planned_bytes == fact:
         return f"exactly the {fact:,} bytes of the shards"
-    # Where sizes are not known before the samples are read, the plan is a guess.
+    # If sizes are not known before the samples are read, the plan is a guess.
     about = "at most" if fact <= manifest.planned_bytes else "about"
     return f"{about} {size_text(manifest.planned_bytes)} for the shards, which take {size_text(fact)}"
 

@@ -52,7 +52,7 @@ class Machine:
         start_method: how multiprocessing makes processes.
         open_files: how many files a process may have open.
         cuda: name of the GPU that torch would use; None if it finds none.
-        one_by_one: why frames are decoded one by one; None where machine code decodes whole batches.
+        one_by_one: why frames are decoded one by one; None if machine code decodes whole batches.
     """
 
     file_system: FileSystem | None

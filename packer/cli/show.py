@@ -36,7 +36,7 @@ from packer.format.schema import FieldSpec
 if TYPE_CHECKING:
     from readers import PackedDataset
 
-#: Samples shown where nobody says how many, and the most that a sheet is drawn of.
+#: Samples shown if nobody says how many, and the most that a sheet is drawn of.
 _ON_A_PAGE, _ON_A_SHEET = 2000, 12
 _MOST_ON_A_SHEET = 400
 #: Cells in a row of the sheet, about; inches of a cell; dots an inch.

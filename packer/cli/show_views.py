@@ -21,7 +21,7 @@ Kind = Literal["image", "clip", "cloud", "curves", "grid", "text", "value"]
 
 _POINTS = ("xyz", "points", "pos", "position", "positions", "coords", "vertices", "cloud")
 _COLOURS = ("rgb", "rgba", "color", "colour", "colors", "colours")
-#: A last axis up to this long is a few curves, where the axis before it is this many times as long; else a picture.
+#: A last axis up to this long is a few curves, if the axis before it is this many times as long; else a picture.
 _MOST_CURVES = 8
 _LONGER = 4
 #: Rows from which on (n, 3) of one shape is a cloud rather than a matrix.

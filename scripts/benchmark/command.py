@@ -37,7 +37,7 @@ _NAME, _AGAINST = 54, 36
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run as a command; returns its exit status."""
+    """Run as a command; return its exit status."""
     options = _parser().parse_args(arguments)
     if options.list:
         print("\n".join(row.title for row in ROWS))

@@ -48,12 +48,12 @@ def _load_loops() -> None:
 
 
 def pack(sources: Any, out: str, **options: Any) -> int:
-    """Convert `sources`; returns the number of samples."""
+    """Convert `sources`; return the number of samples."""
     return convert(sources, out, **options).samples
 
 
 def check(dataset: Path) -> int:
-    """Check a dataset that is good; returns the bytes checked."""
+    """Check a dataset that is good; return the bytes checked."""
     report = verify(dataset, workers=0)
     if report.damages:
         raise RuntimeError(str(report.damages[0]))
@@ -61,7 +61,7 @@ def check(dataset: Path) -> int:
 
 
 def decode(pictures: list[Path], processes: int) -> int:
-    """Decode pictures by Pillow and throw the pixels away; returns how many."""
+    """Decode pictures by Pillow and throw the pixels away; return how many."""
     with multiprocessing.get_context("fork").Pool(processes) as pool:
         return sum(pool.map(_decode_one, pictures, chunksize=32))
 
@@ -73,21 +73,21 @@ def _decode_one(path: Path) -> int:
 
 
 def decode_by_kornia(pictures: list[Path]) -> int:
-    """Read and decode pictures by kornia-rs, one after another; returns how many."""
+    """Read and decode pictures by kornia-rs, one after another; return how many."""
     for path in pictures:
         read_image_png_u8(str(path), "rgb")
     return len(pictures)
 
 
 def read_ply(files: list[Path]) -> int:
-    """Read PLY files by plyfile; returns how many."""
+    """Read PLY files by plyfile; return how many."""
     for path in files:
         PlyData.read(str(path))
     return len(files)
 
 
 def read(files: list[Path]) -> int:
-    """Read files and hash them; returns their bytes."""
+    """Read files and hash them; return their bytes."""
     for file in files:
         file_digest(file)
     return sum(file.stat().st_size for file in files)

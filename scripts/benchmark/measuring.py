@@ -44,7 +44,7 @@ class Figures:
     Attributes:
         value: what the target is compared with, the median of the rounds.
         rounds: the same of every round.
-        ours, theirs: medians, items a second; None where the row is no comparison of rates.
+        ours, theirs: medians, items a second; None if the row is no comparison of rates.
         notes: what a reader of the table must know: reading from disk, which of the others was the best.
         seconds: how long the row took, with checking and making what it reads.
     """

@@ -48,7 +48,7 @@ Results = dict[str, Any]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run as a command; returns its exit status."""
+    """Run as a command; return its exit status."""
     options = _parser().parse_args(arguments)
     if options.read:
         results = json.loads(options.read.read_text())
@@ -94,7 +94,7 @@ def compare(bench: Bench, only: Sequence[str] = (), workloads: Sequence[Workload
 
 
 def convert_all(bench: Bench, source: Loose, systems: Sequence[System], left_out: dict[str, str]) -> Results:
-    """Convert the loose files by all systems in turn, three times where that is not long; returns seconds and bytes."""
+    """Convert the loose files by all systems in turn, three times if that is not long; return seconds and bytes."""
     seconds: dict[str, list[float]] = {}
     for _ in range(min(3, bench.rounds.least)):
         for system in systems:

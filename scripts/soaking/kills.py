@@ -60,7 +60,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def make_pairs(folder: Path, count: int) -> list[str]:
-    """Make pairs of small pictures of noise, one of them damaged; returns the sources."""
+    """Make pairs of small pictures of noise, one of them damaged; return the sources."""
     rng = np.random.default_rng(count)
     for field, size in (("lr", 8), ("hr", 16)):
         (folder / field).mkdir(parents=True)
@@ -73,7 +73,7 @@ def make_pairs(folder: Path, count: int) -> list[str]:
 
 
 def trial(folder: Path, seed: int) -> str:
-    """Kill a job at a random instant; returns what was killed, and what was left."""
+    """Kill a job at a random instant; return what was killed, and what was left."""
     rng = random.Random(seed)
     name, whom = JOBS[seed % len(JOBS)], WHOM[seed // len(JOBS) % len(WHOM)]
     job, seconds = timed_job(folder / name, name)

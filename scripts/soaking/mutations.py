@@ -35,7 +35,7 @@ _PATHS = (
 
 
 def mutate(folder: Path, seed: int) -> str:
-    """Copy a sound dataset to `folder` and damage it, both as `seed` says; returns what was done, in a few words."""
+    """Copy a sound dataset to `folder` and damage it, both as `seed` says; return what was done, in a few words."""
     rng = random.Random(seed)
     shutil.copytree(TEMPLATES[seed % len(TEMPLATES)], folder)
     kind = rng.choice(list(KINDS))

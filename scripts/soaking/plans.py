@@ -95,7 +95,7 @@ def _names(rng: np.random.Generator, count: int) -> list[str]:
 
 
 def trial(folder: Path, seed: int, most_bytes: int = 150 * 10**6) -> str:
-    """Make the dataset of a seed without codecs, and compare its files with the plan; returns how many shards it has.
+    """Make the dataset of a seed without codecs, and compare its files with the plan; return how many shards it has.
 
     Args:
         most_bytes: raw bytes of a field, about.

@@ -38,7 +38,7 @@ def dataset_of(folder: Path, add: int = 0, codec: str = "none") -> Path:
 
 
 def trial(folder: Path, seed: int) -> str:
-    """Replace a dataset, or one shard of it, by another of the same size under a reader; returns what came of it.
+    """Replace a dataset, or one shard of it, by another of the same size under a reader; return what came of it.
 
     After the whole dataset was replaced, the reader gives the old samples, or an error says why not: never the new
     ones. A single shard is foreign to its manifest, which `verify` finds.

@@ -26,7 +26,7 @@ _MOST_READ = 40
 
 
 def trial(folder: Path, seed: int) -> str:
-    """Read a damaged dataset; returns what was done to it, and whether an error of our own refused some of it."""
+    """Read a damaged dataset; return what was done to it, and whether an error of our own refused some of it."""
     loops = compiled.loading.load()  # once, for all children
     place = folder / str(seed)
     damage = mutate(place, seed)
@@ -45,7 +45,7 @@ def trial(folder: Path, seed: int) -> str:
 
 
 def read_all_ways(folder: Path, parts: bool = True) -> str:
-    """Read all of a dataset in every way there is; returns `right`, or `refused` if an error of our own said why not.
+    """Read all of a dataset in every way there is; return `right`, or `refused` if an error of our own said why not.
 
     Args:
         parts: parts of samples too (crops, points, voxels, windows, regions), which takes as long as all else.
