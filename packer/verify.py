@@ -237,7 +237,7 @@ def _check_shard(check: _ShardCheck, progress: Progress) -> _Checked:
             columns = []
             for position, each in enumerate(check.fields):
                 column = shard.column(position, each, samples)
-                column.index.check_samples(shard.path)
+                column.index.check_samples()
                 columns.append(column)
                 checked.totals[each.name] = column_totals(column.index)
             _check_bytes(shard, check.entry, columns, checked, progress)

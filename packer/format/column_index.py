@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,24 +17,45 @@ from packer.format.schema import Field
 Index = NDArray[np.uint64]
 
 
-@dataclass(frozen=True)
 class ColumnIndex:
-    """The checked index arrays of a column, zero-copy views of the shard's map.
+    """The index arrays of a column. Their lengths and the chunks are checked when it is made.
+
+    Shapes and offsets of samples and frames are checked when they are used: there may be millions of them.
+
+    Args:
+        data: bytes of the index arrays, by name (see `layout.index_arrays`).
+        find_chunks: gives file offset and size, (n, 2), of the chunks of some numbers, (n,).
+        path: names the shard in messages.
 
     Attributes:
-        arrays: index arrays by name (see `layout.index_arrays`), uint64.
+        arrays: the index arrays by name, views of `data`, uint64; `chunks` and `shapes` have two axes.
         chunk_at: file offset of each chunk's first byte, (chunks,) int64.
         samples: number of samples in the shard.
+        frames: number of frames of the column.
+
+    Raises:
+        DamagedError: an array has the wrong length, or places lie outside their chunk.
     """
 
-    field: Field
-    arrays: Mapping[str, Index]
-    chunk_at: NDArray[np.int64]
-    samples: int
-
-    @property
-    def frames(self) -> int:
-        return len(self.arrays["checksums"])
+    def __init__(
+        self,
+        field: Field,
+        samples: int,
+        data: Mapping[str, memoryview],
+        find_chunks: Callable[[NDArray[np.int64]], NDArray[np.int64]],
+        path: str,
+    ) -> None:
+        self.field = field
+        self.samples = samples
+        self._path = path
+        self.arrays: dict[str, Index] = {}
+        for name, held in data.items():
+            if len(held) % 8:
+                raise self._damaged(f"index array {name} has {len(held)} bytes, not a multiple of 8")
+            self.arrays[name] = np.frombuffer(held, "<u8")
+        self.frames = len(self.arrays["checksums"])
+        self._check_lengths()
+        self.chunk_at = self._check_chunks(find_chunks)
 
     def sample_range(self, frame: int) -> tuple[int, int]:
         """Return the numbers of the samples that a frame holds or is a part of: start and stop."""
@@ -48,11 +68,11 @@ class ColumnIndex:
             sample = frame // self.field.bands
         return sample, sample + 1
 
-    def check_samples(self, path: str) -> None:
+    def check_samples(self) -> None:
         """Check for every sample that its shape, its bytes and its frames agree.
 
         Raises:
-            DamagedError: they do not; the message names the first sample of the shard where they differ.
+            DamagedError: they do not; the message names the first sample of the shard that is wrong.
         """
         wrong = np.zeros(self.samples, bool)
         if self.field.is_ragged:
@@ -64,104 +84,60 @@ class ColumnIndex:
             bands = -(-np.broadcast_to(rows, self.samples).astype(np.int64) // self.field.frame.rows)
             wrong |= np.diff(self.arrays["sample_frames"].astype(np.int64)) != bands
         if wrong.any():
-            raise DamagedError(
-                f"{path}: field {self.field.name!r}: shape and size of sample {int(wrong.argmax())} of the shard "
-                "do not agree; run `packer repair`"
-            )
+            raise self._damaged(f"shape and size of sample {int(wrong.argmax())} of the shard do not agree")
         if "frame_offsets" in self.arrays and (np.diff(self.arrays["frame_offsets"].astype(np.int64)) < 0).any():
-            raise DamagedError(f"{path}: field {self.field.name!r}: its frames do not ascend; run `packer repair`")
+            raise self._damaged("its frames do not ascend")
 
+    def _check_lengths(self) -> None:
+        """Check the lengths of the arrays against each other, and give tables their two axes."""
+        arrays, field = self.arrays, self.field
+        for name, length in index_lengths(field, self.samples, self.frames, len(arrays["chunks"]) // 3).items():
+            if len(arrays[name]) != length:
+                raise self._damaged(f"index array {name} holds {len(arrays[name])} numbers, {length} expected")
+        arrays["chunks"] = arrays["chunks"].reshape(-1, 3)
+        if "shapes" in arrays:
+            arrays["shapes"] = arrays["shapes"].reshape(self.samples, len(field.ragged_axes))
+        if field.frame.samples is not None:
+            count = -(-self.samples // field.frame.samples)
+        elif field.is_ragged:
+            count = int(arrays["sample_frames"][-1])
+        else:
+            count = self.samples * field.bands
+        if count != self.frames:
+            raise self._damaged(f"{self.frames} checksums for {count} frames")
 
-def check_index(
-    field: Field,
-    samples: int,
-    data: Mapping[str, memoryview],
-    find_chunks: Callable[[NDArray[np.int64]], NDArray[np.int64]],
-    path: str,
-) -> ColumnIndex:
-    """Return the index of a column, with the lengths of its arrays and its chunks checked.
+    def _check_chunks(self, find: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> NDArray[np.int64]:
+        """Return where each chunk of the table lies; each has its size, and all frames are there."""
+        field, table = self.field, self.arrays["chunks"].astype(np.int64)
+        lengths = np.diff(table[:, 1:], axis=0, prepend=0)
+        if (lengths[:, 0] <= 0).any() or (lengths[:, 1] < 0).any():
+            raise self._damaged("the table of chunks does not ascend")
+        at, size = find(table[:, 0]).T
+        wrong = size != lengths[:, 1]
+        if wrong.any():
+            first = int(wrong.argmax())
+            raise self._damaged(f"chunk {table[first, 0]} has {size[first]} bytes, {lengths[first, 1]} expected")
+        frames, nbytes = table[-1, 1:].tolist() if len(table) else (0, 0)
+        if frames != self.frames:
+            raise self._damaged(f"the chunks hold {frames} frames of {self.frames}")
+        if field.codec:
+            raw_bytes = int(self.arrays["frame_offsets"][-1])
+        elif field.is_ragged:
+            raw_bytes = int(self.arrays["sample_offsets"][-1])
+        else:
+            raw_bytes = self.samples * field.fixed_bytes
+            # Addresses of raw samples of one shape rely on it that each chunk has the bytes of its samples.
+            if field.frame.samples is None:
+                ends = table[:, 1] * field.fixed_bytes // max(field.bands, 1)
+            else:
+                ends = np.minimum(table[:, 1] * field.frame.samples, self.samples) * field.fixed_bytes
+            if (ends != table[:, 2]).any():
+                raise self._damaged("a chunk has not the size of its samples")
+        if raw_bytes != nbytes:
+            raise self._damaged(f"the chunks hold {nbytes} bytes, {raw_bytes} expected")
+        return np.ascontiguousarray(at)
 
-    Shapes and offsets of samples and frames are checked where they are used: there may be millions of them.
-
-    Args:
-        data: bytes of the index arrays, by name.
-        find_chunks: gives file offset and size, (n, 2), of the chunks of some numbers, (n,).
-
-    Raises:
-        DamagedError: an array has the wrong length, or places lie outside their chunk.
-    """
-
-    def fail(what: str) -> DamagedError:
-        return DamagedError(f"{path}: field {field.name!r}: {what}; run `packer verify`, then `packer repair`")
-
-    arrays: dict[str, Index] = {}
-    for name, held in data.items():
-        if len(held) % 8:
-            raise fail(f"index array {name} has {len(held)} bytes, not a multiple of 8")
-        arrays[name] = np.frombuffer(held, "<u8")
-    _reshape(field, samples, arrays, fail)
-    at = _check_chunks(field, samples, arrays, find_chunks, fail)
-    return ColumnIndex(field, arrays, at, samples)
-
-
-def _reshape(field: Field, samples: int, arrays: dict[str, Index], fail: Callable[[str], DamagedError]) -> None:
-    """Checks the lengths of the arrays against each other, and gives tables their two axes."""
-    frames = len(arrays["checksums"])
-    lengths = index_lengths(field, samples, frames, len(arrays["chunks"]) // 3)
-    for name, length in lengths.items():
-        if len(arrays[name]) != length:
-            raise fail(f"index array {name} holds {len(arrays[name])} numbers, {length} expected")
-    arrays["chunks"] = arrays["chunks"].reshape(-1, 3)
-    if "shapes" in arrays:
-        arrays["shapes"] = arrays["shapes"].reshape(samples, len(field.ragged_axes))
-    if field.frame.samples is not None:
-        count = -(-samples // field.frame.samples)
-    elif field.is_ragged:
-        count = int(arrays["sample_frames"][-1])
-    else:
-        count = samples * field.bands
-    if count != frames:
-        raise fail(f"{frames} checksums for {count} frames")
-
-
-def _check_chunks(
-    field: Field,
-    samples: int,
-    arrays: dict[str, Index],
-    find_chunks: Callable[[NDArray[np.int64]], NDArray[np.int64]],
-    fail: Callable[[str], DamagedError],
-) -> NDArray[np.int64]:
-    """Where each chunk of the table lies; checked are that it exists, its size, and that all frames are there."""
-    table = arrays["chunks"].astype(np.int64)
-    lengths = np.diff(table[:, 1:], axis=0, prepend=0)
-    if (lengths[:, 0] <= 0).any() or (lengths[:, 1] < 0).any():
-        raise fail("the table of chunks does not ascend")
-    at, size = find_chunks(table[:, 0]).T
-    wrong = size != lengths[:, 1]
-    if wrong.any():
-        first = int(wrong.argmax())
-        raise fail(f"chunk {table[first, 0]} has {size[first]} bytes, {lengths[first, 1]} expected")
-    frames, nbytes = table[-1, 1:].tolist() if len(table) else (0, 0)
-    if frames != len(arrays["checksums"]):
-        raise fail(f"the chunks hold {frames} frames of {len(arrays['checksums'])}")
-    if field.codec:
-        raw_bytes = int(arrays["frame_offsets"][-1])
-    elif field.is_ragged:
-        raw_bytes = int(arrays["sample_offsets"][-1])
-    else:
-        raw_bytes = samples * field.fixed_bytes
-        _check_rows(field, samples, arrays["chunks"], fail)
-    if raw_bytes != nbytes:
-        raise fail(f"the chunks hold {nbytes} bytes, {raw_bytes} expected")
-    return np.ascontiguousarray(at)
-
-
-def _check_rows(field: Field, samples: int, table: Index, fail: Callable[[str], DamagedError]) -> None:
-    """Checks that each chunk of raw samples of one shape has the bytes of its samples: addresses rely on it."""
-    per_frame = field.frame.samples
-    if per_frame is None:
-        ends = table[:, 1] * field.fixed_bytes // max(field.bands, 1)
-    else:
-        ends = np.minimum(table[:, 1] * per_frame, samples) * field.fixed_bytes
-    if (ends != table[:, 2]).any():
-        raise fail("a chunk has not the size of its samples")
+    def _damaged(self, what: str) -> DamagedError:
+        return DamagedError(
+            f"{self._path}: field {self.field.name!r}: {what}; run `packer verify`, then `packer repair`"
+        )

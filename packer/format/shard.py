@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from packer.errors import DamagedError, DatasetError
 from packer.format.btree import HEAD_BYTES, Tree
 from packer.format.column import Column
-from packer.format.column_index import ColumnIndex, check_index
+from packer.format.column_index import ColumnIndex
 from packer.format.layout import (
     FORMAT_NAME,
     FORMAT_VERSION,
@@ -142,7 +142,7 @@ class Shard:
     def index(self, number: int, field: Field, samples: int) -> ColumnIndex:
         """Return the checked index of the column of field `number`."""
         arrays = {name: self.value(column_key(number, name)) for name in index_arrays(field)}
-        return check_index(field, samples, arrays, self.chunks, self.path)
+        return ColumnIndex(field, samples, arrays, self.chunks, self.path)
 
     def column(self, number: int, field: Field, samples: int) -> Column:
         """Return the column of field `number`, for decoding."""

@@ -235,7 +235,7 @@ class _CheckedColumn:
     """A column that compares the checksum of every frame before it is used, once."""
 
     def __init__(self, shard: Shard, column: Column) -> None:
-        column.index.check_samples(shard.path)
+        column.index.check_samples()
         self.column = column
         self._shard = shard
         self._good = np.zeros(column.index.frames, bool)

@@ -313,10 +313,11 @@ def test_no_more_frames_are_looked_at_than_there_are(monkeypatch):
     }
     memory = np.concatenate([np.array(value, np.uint64).reshape(-1) for value in arrays.values()])
     parts = np.split(memory, np.cumsum([np.size(value) for value in arrays.values()])[:-1])
-    index = dict(zip(arrays, parts, strict=True)) | {"chunks": parts[1].reshape(-1, 3)}
+    data = {name: part.view(np.uint8).data for name, part in zip(arrays, parts, strict=True)}
+    index = ColumnIndex(field, 3, data, lambda numbers: np.zeros((len(numbers), 2), np.int64), "a.lmdb")
     held = Memory([])
     held.starts, held.array, held.bytes = np.zeros(1, np.int64), memory.view(np.uint8), memory.view(np.uint8).data
-    places = Places(field, [ColumnIndex(field, index, np.zeros(1, np.int64), 3)], held)
+    places = Places(field, [index], held)
     opened = SimpleNamespace(places={"x": places}, shards=[SimpleNamespace(path="a.lmdb")])
     reader = CheckedReader(WholeReader(places), opened, SimpleNamespace(check=lambda _: None), str)
     reader.read(reader.locate(np.array([0])))

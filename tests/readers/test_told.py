@@ -204,7 +204,7 @@ def test_nothing_is_read_around_while_a_dataset_is_opened(rows, monkeypatch):
     """Trees and indexes are a few pages far apart; else all is as usual."""
     gc.collect()  # other tests have mapped the same files
     seen = []
-    for module, name in ((Tree, "values"), (shard, "check_index")):
+    for module, name in ((Tree, "values"), (shard, "ColumnIndex")):
         inner = getattr(module, name)
 
         def spy(*arguments, inner=inner):

@@ -33,7 +33,7 @@ from packer.format.column import (
     Column,
     Locator,
 )
-from packer.format.column_index import ColumnIndex, check_index
+from packer.format.column_index import ColumnIndex
 from packer.format.column_writer import ColumnWriter
 from packer.format.schema import DTYPES, Field, FrameRule
 
@@ -74,7 +74,7 @@ class Stored:
         ends = list(itertools.accumulate(map(len, self.arrays.values()), initial=len(self.file)))
         places = dict(zip(self.arrays, itertools.pairwise(ends), strict=True))
         arrays = {name: memoryview(memory)[slice(*place)] for name, place in places.items()}
-        return check_index(self.field, self.writer.samples, arrays, self.find_chunks, "a.lmdb")
+        return ColumnIndex(self.field, self.writer.samples, arrays, self.find_chunks, "a.lmdb")
 
     def find_chunks(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         absent = numbers[(numbers < 0) | (numbers >= len(self.chunks))]

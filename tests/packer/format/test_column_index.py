@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from packer.codecs.configs import NAMED
 from packer.errors import DamagedError
 from packer.format.column import Column
-from packer.format.column_index import ColumnIndex, check_index
+from packer.format.column_index import ColumnIndex
 from packer.format.schema import Field, FrameRule
 
 
@@ -23,9 +23,13 @@ def column_of(field: Field, samples: int, changed: dict[str, Any], **arrays: Any
         array = np.array(value, np.uint64)
         places[name] = (len(memory), array.shape)
         memory += array.tobytes()
-    built = {name: np.ndarray(shape, np.uint64, memory, at) for name, (at, shape) in places.items()}
-    chunk_at = np.array([100, 500])[: len(built["chunks"])]
-    return Column(ColumnIndex(field, built, chunk_at, samples), memoryview(memory), "a.lmdb")
+    sizes = np.diff(np.array(arrays["chunks"])[:, 2], prepend=0)
+    chunks = np.array([[100, 500][: len(sizes)], sizes], np.int64).T
+    sound = {name: memoryview(np.array(value, np.uint64).tobytes()) for name, value in arrays.items()}
+    index = ColumnIndex(field, samples, sound, lambda numbers: chunks[numbers], "a.lmdb")
+    # Changed after the checks, as a file may be.
+    index.arrays |= {name: np.ndarray(shape, np.uint64, memory, at) for name, (at, shape) in places.items()}
+    return Column(index, memoryview(memory), "a.lmdb")
 
 
 def coded(**changed: Any) -> Column:
@@ -77,7 +81,7 @@ def test_what_is_damaged_below_is_sound(kind: str) -> None:
     frames = column.frames(0, column.index.samples)
     assert frames.spans.tolist() == [[100, 110], [110, 120], [500, 510], [510, 520]]
     assert frames.number.tolist() == [0, 1, 2, 3]
-    column.index.check_samples("a.lmdb")
+    column.index.check_samples()
 
 
 @pytest.mark.parametrize(
@@ -115,12 +119,19 @@ def test_a_place_that_cannot_be_is_an_error(kind: str, changed: dict[str, Any], 
 
 def test_bytes_without_chunks_are_an_error() -> None:
     """A column without a chunk holds no bytes."""
-    field = Field(name="x", dtype="uint8", shape=(None,), frame=FrameRule(samples=2))
-    arrays = {"checksums": [0], "chunks": np.zeros((0, 3))}
-    empty = column_of(field, 2, {}, **arrays, sample_offsets=[0, 0, 0], shapes=[[0], [0]])
+    field = Field(name="x", dtype="uint8", shape=(None,), frame=FrameRule(rows=2))
+    sound = {
+        "checksums": [],
+        "chunks": np.zeros((0, 3)),
+        "sample_frames": [0, 0, 0],
+        "sample_offsets": [0, 0, 0],
+        "shapes": [[0], [0]],
+    }
+    empty = column_of(field, 2, {}, **sound)
     assert [array.shape for array in empty.read(0, 2)] == [(0,), (0,)]
+    wrong = column_of(field, 2, {"sample_offsets": [0, 0, 1], "shapes": [[0], [1]]}, **sound)
     with pytest.raises(DamagedError, match="an index of its column is damaged"):
-        column_of(field, 2, {}, **arrays, sample_offsets=[0, 0, 1], shapes=[[0], [1]]).read(0, 2)
+        wrong.read(0, 2)
 
 
 @pytest.mark.parametrize(
@@ -136,8 +147,8 @@ def test_bytes_without_chunks_are_an_error() -> None:
 )
 def test_each_damage_of_samples_is_named(kind: str, changed: dict[str, Any], words: str) -> None:
     """Bytes, shapes and frames of every sample agree; the message names the first where they do not."""
-    with pytest.raises(DamagedError, match=rf"^a\.lmdb: field 'x': {words}; run `packer repair`"):
-        KINDS[kind](**changed).index.check_samples("a.lmdb")
+    with pytest.raises(DamagedError, match=rf"^a\.lmdb: field 'x': {words}; run `packer verify`, then `packer repair`"):
+        KINDS[kind](**changed).index.check_samples()
 
 
 #: By name: a field, its number of samples, and its index arrays as they should be. Chunks are (number, frames and
@@ -195,7 +206,7 @@ def opened(kind: str, sizes: list[int] | None = None, **changed: Any) -> ColumnI
     def find_chunks(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.stack([at, sizes], axis=1)[numbers]
 
-    return check_index(field, samples, data, find_chunks, "a.lmdb")
+    return ColumnIndex(field, samples, data, find_chunks, "a.lmdb")
 
 
 @pytest.mark.parametrize("kind", SOUND)

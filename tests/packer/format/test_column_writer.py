@@ -5,32 +5,29 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from packer.format.column_writer import Chunks
+from packer.format.column_writer import ColumnWriter
+from packer.format.schema import Field
 
 
-def chunks_of(sizes: list[int], limit: int, rows: bool) -> list[int]:
-    """Bytes of the chunks of frames of some sizes, added one by one or as rows of one size."""
+def chunks_of(sizes: list[int], limit: int, ragged: bool) -> list[int]:
+    """Bytes of the chunks of samples of some sizes, each a frame, added one by one or as one array."""
     stored: list[bytes] = []
 
     def put(chunk: memoryview) -> int:
         stored.append(bytes(chunk))
         return len(stored) - 1
 
-    chunks = Chunks(put, limit)
-    frames = [np.full(size, number, np.uint8) for number, size in enumerate(sizes)]
-    if rows:
-        chunks.append_rows(np.stack(frames))
-    else:
-        for frame in frames:
-            chunks.append([frame.data])
-    chunks.flush()
-    assert b"".join(stored) == b"".join(frame.tobytes() for frame in frames)
-    assert [number for number, _, _ in chunks.table] == list(range(len(stored)))
-    assert [end for _, _, end in chunks.table] == np.cumsum([len(chunk) for chunk in stored]).tolist()
+    samples = [np.full(size, number, np.uint8) for number, size in enumerate(sizes)]
+    column = ColumnWriter(Field(name="x", dtype="uint8", shape=(None if ragged else sizes[0],)), put, limit)
+    column.add(samples if ragged else np.stack(samples))
+    table = column.finish()["chunks"]
+    assert b"".join(stored) == b"".join(sample.tobytes() for sample in samples)
+    assert table[:, 0].tolist() == list(range(len(stored)))
+    assert table[:, 2].tolist() == np.cumsum([len(chunk) for chunk in stored]).tolist()
     return [len(chunk) for chunk in stored]
 
 
-@pytest.mark.parametrize("rows", [False, True])
+@pytest.mark.parametrize("ragged", [False, True])
 @pytest.mark.parametrize(
     ("sizes", "limit", "expected"),
     [
@@ -43,11 +40,11 @@ def chunks_of(sizes: list[int], limit: int, rows: bool) -> list[int]:
         ([50, 50], 100, [100]),
     ],
 )
-def test_chunks_are_filled(sizes: list[int], limit: int, expected: list[int], rows: bool) -> None:
+def test_chunks_are_filled(sizes: list[int], limit: int, expected: list[int], ragged: bool) -> None:
     """A chunk takes frames up to its limit, and that itself; one frame that is larger lies alone."""
-    assert chunks_of(sizes, limit, rows) == expected
+    assert chunks_of(sizes, limit, ragged) == expected
 
 
 def test_frames_of_several_sizes() -> None:
     """What no longer fits begins the next chunk."""
-    assert chunks_of([60, 40, 1, 99, 150, 10], 100, rows=False) == [100, 100, 150, 10]
+    assert chunks_of([60, 40, 1, 99, 150, 10], 100, ragged=True) == [100, 100, 150, 10]
