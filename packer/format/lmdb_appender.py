@@ -7,17 +7,20 @@ import ctypes
 import errno
 import os
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import lmdb
 
 from packer.codecs.stages import Buffer
 from packer.errors import UsageError, WriteError
 from packer.format import sizes
+
+File = TypeVar("File", bound="WrittenFile")
 
 #: With less than this many bytes free, a write that went wrong did so for want of room.
 _HARDLY_ANY = 64 * 10**6
@@ -39,10 +42,33 @@ def clear_errors(path: Path) -> Iterator[None]:
         raise WriteError(f"{path}: {reason}; free some space or choose another folder, then run again") from None
 
 
-class LmdbAppender:
-    """Appends values to a new LMDB file. A map that is too small grows, and the open batch is put again.
+class WrittenFile(ABC):
+    """A file that is finished at the end of a `with` block, or removed after an error."""
 
-    As a context manager it finishes the file, or removes it after an error.
+    @abstractmethod
+    def finish(self) -> None:
+        """Write what is missing, and wait until all is on the disk."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Remove the file."""
+
+    def __enter__(self: File) -> File:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        try:
+            if kind is None:
+                self.finish()
+        except BaseException:
+            self.abort()
+            raise
+        if kind is not None:
+            self.abort()
+
+
+class LmdbAppender(WrittenFile):
+    """Appends values to a new LMDB file. A map that is too small grows, and the open batch is put again.
 
     Args:
         path: the file; replaced if it exists.
@@ -89,7 +115,8 @@ class LmdbAppender:
             except lmdb.MapFullError:
                 self._put_again()
         if sync_file_range := _sync_file_range():
-            sync_file_range(self._fd, 0, 0, _WRITE)  # a hint: an error will come back from the sync
+            # A hint: an error will come back from the sync.
+            sync_file_range(self._fd, ctypes.c_int64(0), ctypes.c_int64(0), _WRITE)
         # Mapped anew, what commits have looked at through the map no longer counts as memory of the process.
         self._env.set_mapsize(self._map_size)
         self._batch = []
@@ -108,19 +135,6 @@ class LmdbAppender:
         self._txn.abort()
         self._close()
         self._remove()
-
-    def __enter__(self) -> LmdbAppender:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if kind is not None:
-            self.abort()
-            return
-        try:
-            self.finish()
-        except BaseException:
-            self.abort()
-            raise
 
     def _close(self) -> None:
         self._env.close()
@@ -160,7 +174,4 @@ class LmdbAppender:
 @lru_cache(maxsize=1)
 def _sync_file_range() -> Any:
     """Return that function of Linux's C library, which Python does not offer, or None if there is none."""
-    function = getattr(ctypes.CDLL(None), "sync_file_range", None) if os.name == "posix" else None
-    if function is not None:
-        function.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
-    return function
+    return getattr(ctypes.CDLL(None), "sync_file_range", None) if os.name == "posix" else None

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-import tempfile
 from array import array
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from packer.codecs.stages import Buffer
 from packer.errors import UsageError
 from packer.format import layout
 from packer.format.column_writer import ColumnWriter, Large
@@ -27,15 +22,12 @@ from packer.format.layout import (
     chunk_key,
     column_key,
 )
-from packer.format.lmdb_appender import LmdbAppender, clear_errors
+from packer.format.lmdb_appender import LmdbAppender, WrittenFile, clear_errors
 from packer.format.schema import Field, no_text
 
-#: Bytes of names, and of where they end, that are kept in memory.
-_SPOOLED = 2**20
 
-
-class ShardWriter:
-    """One shard while it is written. Use as a context manager: where anything fails, the file is removed.
+class ShardWriter(WrittenFile):
+    """One shard while it is written. Use as a context manager: if anything fails, the file is removed.
 
     Args:
         path: where to write; the caller renames it when all is well.
@@ -70,9 +62,8 @@ class ShardWriter:
         self._n_chunks = 0
         with clear_errors(path):
             self._file = LmdbAppender(path, map_size, map_limit)
-        # Names and where each ends go to the disk as they come; there may be ten million.
-        self._names, self._name_ends = _spool(path.parent), _spool(path.parent)
-        self._names_bytes = 0
+        # All names one after another, and where each ends: a shard may hold ten million.
+        self._names, self._name_ends = bytearray(), array("Q", [0])
         size = layout.chunk_bytes(len(self._fields)) if chunk_bytes is None else chunk_bytes
         self.columns = [ColumnWriter(field, self._put_chunk, size) for field in self._fields]
 
@@ -111,41 +102,31 @@ class ShardWriter:
             texts = encoded.get(field)
             column.add(block[field] if texts is None else [np.frombuffer(text, np.uint8) for text in texts])
         self.samples += count
-        if encoded_names:
-            ends = array("Q", itertools.accumulate(map(len, encoded_names), initial=self._names_bytes))
-            with clear_errors(self.path):
-                self._names.write(b"".join(encoded_names))
-                self._name_ends.write(ends[:-1].tobytes())
-            self._names_bytes = ends[-1]
+        for name in encoded_names:
+            self._names += name
+            self._name_ends.append(len(self._names))
 
     def finish(self) -> None:
         """Write the index arrays, the header and the names, and wait until all is on the disk."""
+        # All columns first: closing one may still put a chunk, and chunk keys come before the others.
+        for column in self.columns:
+            column.flush()
+        header = ShardHeader(
+            shard=self._number, samples=self.samples, named=self._named, fields=self._fields, origin=self._origin
+        )
         with clear_errors(self.path):
-            self._put_index()
+            for number, column in enumerate(self.columns):
+                for name, values in column.finish().items():
+                    self._file.put(column_key(number, name), values.tobytes())
+            self._file.put(HEADER, msgspec.json.encode(header, order="sorted"))
+            if self._named:
+                self._file.put(NAME_BYTES, self._names)
+                self._file.put(NAME_OFFSETS, self._name_ends.tobytes())
             self._file.finish()
-        self._close_names()
 
     def abort(self) -> None:
         """Remove the file."""
         self._file.abort()
-        self._close_names()
-
-    def _close_names(self) -> None:
-        self._names.close()
-        self._name_ends.close()
-
-    def __enter__(self) -> ShardWriter:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if kind is not None:
-            self.abort()
-            return
-        try:
-            self.finish()
-        except BaseException:
-            self.abort()
-            raise
 
     def _encoded(self, texts: Sequence[str], what: str) -> list[bytes]:
         try:
@@ -154,24 +135,7 @@ class ShardWriter:
             number = self.samples + list(texts).index(error.object)
             raise no_text(f"sample {number} of shard {self._number}: {what}", error) from None
 
-    def _put_index(self) -> None:
-        # All columns first: closing one may still put a chunk, and chunk keys come before the others.
-        for column in self.columns:
-            column.flush()
-        for number, column in enumerate(self.columns):
-            for name, values in column.finish().items():
-                self._file.put(column_key(number, name), _bytes(values))
-        header = ShardHeader(
-            shard=self._number, samples=self.samples, named=self._named, fields=self._fields, origin=self._origin
-        )
-        self._file.put(HEADER, msgspec.json.encode(header, order="sorted"))
-        if self._named:
-            self._name_ends.write(array("Q", [self._names_bytes]).tobytes())
-            for key, file in ((NAME_BYTES, self._names), (NAME_OFFSETS, self._name_ends)):
-                file.seek(0)
-                self._file.put(key, file.read())
-
-    def _put_chunk(self, chunk: Buffer) -> int:
+    def _put_chunk(self, chunk: memoryview) -> int:
         number = self._n_chunks
         if number >= MAX_CHUNKS:
             raise UsageError(
@@ -181,13 +145,3 @@ class ShardWriter:
             self._file.put(chunk_key(number), chunk)
         self._n_chunks += 1
         return number
-
-
-def _spool(folder: Path) -> IO[bytes]:
-    """Return a file without a name, in memory while it is small."""
-    return tempfile.SpooledTemporaryFile(_SPOOLED, dir=str(folder))
-
-
-def _bytes(values: NDArray[np.uint64]) -> Buffer:
-    """Return the bytes of an array, not copied: a shard of ten million samples has index arrays of 80 MB."""
-    return values.reshape(-1).view(np.uint8).data if values.size else b""
