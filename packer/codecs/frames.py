@@ -37,7 +37,7 @@ class Frames(NamedTuple):
         spans: first byte of each and the one after its last, (n, 2) int64.
         sizes: raw bytes of each, (n,) int64.
         places: first byte of what each decodes to, (n,) int64; one after the other if None.
-        rows: bytes of a row of each, (n,) int64, where they hold differences between rows that may be undone.
+        rows: bytes of a row of each, (n,) int64, if they hold images whose filter may be undone.
     """
 
     spans: NDArray[np.int64]

@@ -1,8 +1,8 @@
 """What is done with every frame of a batch, in machine code and without the interpreter's lock.
 
 numba compiles these loops; what decodes and hashes are the C functions of the codecs' packages, called with no Python
-in between. To import this module takes half a second, and some more when a machine does so for the first time: ask
-`compiled` for it. None of the loops reads or writes beyond the arrays it is given, whatever the numbers in them say.
+in between. To import this module takes time, and more when a machine does so for the first time: ask `compiled` for
+it. None of the loops reads or writes beyond the arrays it is given, whatever the numbers in them say.
 """
 
 from __future__ import annotations
@@ -239,9 +239,9 @@ def decode(
         spans: first byte of each frame and the one after its last, (n, 2) int64.
         sizes: raw bytes of each, (n,) int64. A frame that has as many is not encoded.
         places: where in `out` each is to begin, (n,) int64.
-        rows: bytes of a row of each, (n,) int64; anything where `item` is 0.
-        item: bytes of a number where a filter is to be undone, 1 or 2; else 0.
-        channels: of a pixel, where that filter is `photo`; 0 where it is `rowdelta`.
+        rows: bytes of a row of each, (n,) int64; anything if `item` is 0.
+        item: bytes of a number if a filter is to be undone, 1 or 2; else 0.
+        channels: of a pixel, if that filter is `photo`; 0 if it is `rowdelta`.
         out: (bytes,) uint8.
 
     Returns:

@@ -134,7 +134,8 @@ class Locator:
         if self._coded:
             if rule.samples is not None and rule.samples > 1:
                 self._put_shared(shard, local, own, out)
-            offsets = self._frame_offsets(shard, frame, out[:, FRAMES])
+            ends = [self._words("frame_offsets", shard, at) for at in (frame, frame + out[:, FRAMES])]
+            offsets = np.concatenate(ends, axis=1)
         else:
             offsets = np.stack([local * size, (local + 1) * size], axis=1) if own is None else own
         stored = self._addresses(numbers, offsets)
@@ -148,8 +149,6 @@ class Locator:
         Raises:
             DamagedError: an index array is damaged.
         """
-        if self.field.frame.rows is None:
-            return self._whole_frames(np.arange(len(located)), located)
         counts = located[:, FRAMES]
         item = np.arange(len(located)).repeat(counts)
         return self.some_frames(located, item, np.arange(len(item)) - (counts.cumsum() - counts)[item])
@@ -161,9 +160,18 @@ class Locator:
             DamagedError: an index array is damaged.
         """
         of = located[item]
-        if self.field.frame.rows is None:
-            return self._whole_frames(item, of)
         start, end = of[:, START], of[:, START] + of[:, STORED]
+        if self.field.frame.rows is None:
+            together, shard, frame = self.field.frame.samples or 1, of[:, SHARD], of[:, FRAME]
+            if self._coded or together == 1:
+                return Frames(item, frame, np.stack([start, end], axis=1), of[:, DECODED])
+            # Uncompressed, a frame begins with its first sample and ends with its last.
+            first = self.first[shard] + frame * together
+            last = self.locate(np.minimum(first + together, self.first[shard + 1]) - 1)
+            spans = np.stack([self.locate(first)[:, START], last[:, START] + last[:, STORED]], axis=1)
+            if not ((spans[:, 0] <= start) & (end <= spans[:, 1])).all():
+                raise self.damaged()
+            return Frames(item, frame, spans, spans[:, 1] - spans[:, 0])
         rows, band_rows = of[:, SHAPE], self.field.frame.rows
         row_bytes = of[:, BYTES] // np.maximum(rows, 1)
         sizes = np.minimum(rows - band * band_rows, band_rows) * row_bytes
@@ -175,20 +183,6 @@ class Locator:
         if not ((spans[:, 0] >= start) & (spans[:, 0] <= spans[:, 1]) & (spans[:, 1] <= end)).all():
             raise self.damaged()
         return Frames(item, of[:, FRAME] + band, spans, sizes)
-
-    def _whole_frames(self, item: Numbers, located: Numbers) -> Frames:
-        """The frames of located samples (m,), where frames hold whole samples."""
-        together, shard, frame = self.field.frame.samples or 1, located[:, SHARD], located[:, FRAME]
-        start, end = located[:, START], located[:, START] + located[:, STORED]
-        if self._coded or together == 1:
-            return Frames(item, frame, np.stack([start, end], axis=1), located[:, DECODED])
-        # Uncompressed, a frame begins with its first sample and ends with its last.
-        first = self.first[shard] + frame * together
-        last = self.locate(np.minimum(first + together, self.first[shard + 1]) - 1)
-        spans = np.stack([self.locate(first)[:, START], last[:, START] + last[:, STORED]], axis=1)
-        if not ((spans[:, 0] <= start) & (end <= spans[:, 1])).all():
-            raise self.damaged()
-        return Frames(item, frame, spans, spans[:, 1] - spans[:, 0])
 
     def checksums(self, located: Numbers, frames: Frames) -> NDArray[np.uint64]:
         """Return the checksum that each frame of located samples should have, (m,)."""
@@ -231,7 +225,7 @@ class Locator:
             raise self.damaged()
 
     def _put_bands(self, shard: Numbers, local: Numbers, out: Numbers) -> Numbers:
-        """Fill in how many frames samples have, where frames hold rows; return the number of the first, (n,)."""
+        """Fill in how many frames samples have, if frames hold rows; return the number of the first, (n,)."""
         if not self._axes:
             first: Numbers = local * self._band_count
             return first
@@ -256,14 +250,8 @@ class Locator:
         if not ((begin <= own[:, 0]) & (own[:, 1] <= end) & (end - begin <= MAX_CHUNK_BYTES)).all():
             raise self.damaged()
 
-    def _frame_offsets(self, shard: Numbers, frame: Numbers, count: Numbers) -> Numbers:
-        """Where so many frames of each sample start and end among the stored bytes of the column, (n, 2)."""
-        if self.field.frame.rows is None:
-            return self._words("frame_offsets", shard, frame, 2)
-        return np.concatenate([self._words("frame_offsets", shard, at) for at in (frame, frame + count)], axis=1)
-
     def _words(self, array: str, shard: Numbers, at: Numbers, count: int = 1) -> Numbers:
-        """`count` numbers of an index array, from number `at` (n,) on, (n, count); those of 2**63 and more wrap."""
+        """Return `count` numbers of an index array from number `at` (n,) on, (n, count); those of 2**63 and more wrap."""
         if not len(at):
             return np.empty((0, count), np.int64)
         if count not in self._records:
@@ -317,7 +305,10 @@ class Column:
         return wrong
 
     def check_frames(self) -> Iterator[tuple[int, list[tuple[int, int]]]]:
-        """Check all frames, some at a time: bytes that were checked, and where and which the wrong frames are.
+        """Check all frames, some at a time.
+
+        Yields:
+            how many bytes were checked, and the wrong frames: where each lies in the file, and its number.
 
         Raises:
             DamagedError: an index array is damaged.
@@ -350,7 +341,7 @@ class Column:
         return out
 
     def bands(self, number: int) -> Iterator[NDArray[Any]]:
-        """Yield the bands of one sample in order, where frames hold rows; each owns its memory.
+        """Yield the bands of one sample in order, if frames hold rows; each owns its memory.
 
         Raises:
             DamagedError: as `read`.
@@ -407,7 +398,7 @@ class Column:
                 yield f"it holds {what}", (start + sample, start + sample + 1)
 
     def _raw(self, start: int, stop: int) -> bytes:
-        """What the frames that hold the samples start..stop decode to, one after another."""
+        """Return what the frames that hold the samples start..stop decode to, one after another."""
         frames = self.frames(start, stop)
         return b"".join(map(self._decode, frames.number.tolist(), frames.spans.tolist(), frames.sizes.tolist()))
 
@@ -483,7 +474,7 @@ def _not_text(joined: bytes, starts: Numbers) -> Numbers:
 
 
 def _chunk_table(first: int, start: int, index: ColumnIndex) -> Numbers:
-    """For each chunk of a shard: `span_at`, addresses of its start and end, the sample after it; (chunks, 4)."""
+    """Return for each chunk of a shard: `span_at`, addresses of its start and end, the sample after it; (chunks, 4)."""
     table = index.arrays["chunks"].astype(np.int64)
     before = np.concatenate([[0], table[:-1, 2]])[: len(table)]
     low = start + index.chunk_at
@@ -492,7 +483,7 @@ def _chunk_table(first: int, start: int, index: ColumnIndex) -> Numbers:
 
 
 def _samples_up_to(index: ColumnIndex, frames: Numbers) -> Numbers:
-    """Samples of a shard that lie before each of the frame numbers given, which begin a sample."""
+    """Return how many samples of a shard lie before each of some frames (n,) that begin a sample."""
     rule = index.field.frame
     if rule.samples is not None:
         return np.minimum(frames * rule.samples, index.samples)

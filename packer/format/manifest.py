@@ -29,13 +29,13 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class ValueStats(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of some values.
+    """Statistics of some values.
 
     Attributes:
         count: finite values; all the rest is of these alone.
         nan, inf: values that are no number, and infinite ones of either sign.
         min, max: exact; None if there is no value.
-        mean, std: the standard deviation of all values (divided by `count`); None if there is no value, or where
+        mean, std: the standard deviation of all values (divided by `count`); None if there is no value, or if
             float64 cannot hold the sums.
     """
 
@@ -54,7 +54,7 @@ class ValueStats(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class FieldStats(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of all values of a field, and of each channel: the columns of its last axis, where that is fixed."""
+    """Statistics of all values of a field, and of each channel: the columns of its last axis, if that is fixed."""
 
     all: ValueStats
     channels: tuple[ValueStats, ...] = ()
@@ -131,7 +131,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     left_out: FileEntry | msgspec.UnsetType = msgspec.UNSET
     #: Arrays that are the same for every sample; absent if there are none.
     constants: FileEntry | msgspec.UnsetType = msgspec.UNSET
-    #: Absent from the file where nobody asked for it.
+    #: Absent from the file if nobody asked for it.
     stats: dict[str, FieldStats] | msgspec.UnsetType = msgspec.UNSET
     #: The samples of each split, by its name; absent if there are none. A sample may be in several, or in none.
     splits: Splits | msgspec.UnsetType = msgspec.UNSET
@@ -152,20 +152,16 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 raise ValueError(f"{shard.file} cannot hold {shard.samples} samples in {shard.bytes} bytes")
         if set(self.columns) != set(names):
             raise ValueError("columns and fields have different names")
-        if not isinstance(self.stats, msgspec.UnsetType):
-            self._check_stats(self.stats)
+        for name, stats in ({} if isinstance(self.stats, msgspec.UnsetType) else self.stats).items():
+            field = next((field for field in self.fields if field.name == name), None)
+            held = None if field is None else self.columns[name].raw // field.itemsize
+            if held != stats.all.values:
+                raise ValueError(f"stats of {name!r}: {stats.all.values} values, {held} are stored")
         for name, ranges in kept_splits(self).items():
             edges = np.array(ranges, np.int64).reshape(-1)
             is_flat = (np.diff(edges) < 0).any() or (edges[::2] == edges[1::2]).any()
             if is_flat or edges.max(initial=0) > self.samples:
                 raise ValueError(f"split {name!r}: its ranges are not ascending ones of {self.samples} samples")
-
-    def _check_stats(self, stats: dict[str, FieldStats]) -> None:
-        """Raise ValueError if statistics are not of as many values as the columns hold."""
-        values = {field.name: self.columns[field.name].raw // field.itemsize for field in self.fields}
-        for name, of_field in stats.items():
-            if values.get(name) != of_field.all.values:
-                raise ValueError(f"stats of {name!r}: {of_field.all.values} values, {values.get(name)} are stored")
 
     def split(self, name: str) -> NDArray[np.int64]:
         """Return the numbers of the samples of a split, ascending, (n,).
@@ -181,7 +177,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def tables(self) -> tuple[FileEntry, ...]:
-        """Return the files that readers may need besides the shards: the table of names and the constants."""
+        """Return the files that readers may need next to the shards: the table of names and the constants."""
         constants = () if isinstance(self.constants, msgspec.UnsetType) else (self.constants,)
         return (*((self.names,) if self.names else ()), *constants)
 
@@ -309,7 +305,7 @@ def check_file(path: Path, entry: FileEntry) -> None:
 
 
 def file_digest(path: Path) -> str:
-    """xxh3-128 of a file's bytes, in hex."""
+    """Return the xxh3-128 of a file's bytes, in hex."""
     digest = xxhash.xxh3_128()
     with path.open("rb", buffering=0) as file:
         while block := file.read(2**20):
@@ -318,26 +314,23 @@ def file_digest(path: Path) -> str:
 
 
 def _absent(folder: Path) -> DatasetError:
+    """Return the error of a folder without a manifest."""
     if not folder.is_dir():
         what = "is a file, not the folder of a packed dataset" if folder.exists() else "does not exist"
         return NoDatasetError(f"{folder} {what}")
     done = len(list((folder / SHARD_FOLDER).glob("*.lmdb")))
     if (folder / UNFINISHED).exists():
-        return _unfinished(folder, done)
+        # How far it got is a help, not what the error is about.
+        with contextlib.suppress(OSError, msgspec.DecodeError, KeyError, TypeError):
+            total = msgspec.json.decode((folder / UNFINISHED).read_bytes())["shards"]
+            if total is not None:
+                so_far = f"{done} of {total} shards are done"
+                return UnfinishedError(
+                    f"{folder} is unfinished: {so_far}; run the same `packer convert` again to go on"
+                )
+        return UnfinishedError(f"{folder} is unfinished: {done} shards are done; write it anew with overwrite=True")
     if done:
         shards = "1 shard" if done == 1 else f"{done:,} shards"
         advice = "run `packer repair`, which makes it again from them"
         return ManifestError(f"{folder} has {shards}, but no {MANIFEST}; {advice}")
     return NoDatasetError(f"{folder} is not a packed dataset: it has no {MANIFEST}; make one with `packer convert`")
-
-
-def _unfinished(folder: Path, done: int) -> UnfinishedError:
-    total = None
-    # How far it got is a help, not what the error is about.
-    with contextlib.suppress(OSError, msgspec.DecodeError, KeyError, TypeError):
-        total = msgspec.json.decode((folder / UNFINISHED).read_bytes())["shards"]
-    if total is None:
-        return UnfinishedError(f"{folder} is unfinished: {done} shards are done; write it anew with overwrite=True")
-    return UnfinishedError(
-        f"{folder} is unfinished: {done} of {total} shards are done; run the same `packer convert` again to go on"
-    )

@@ -171,7 +171,7 @@ class Names:
     Args:
         path: names.lmdb.
         entry: its size as the manifest says it.
-        samples: how many samples the dataset holds; None where numbers need not be checked against it.
+        samples: how many samples the dataset holds; None if numbers need not be checked against it.
 
     Raises:
         DamagedError: the file is missing, has another size, or is no LMDB file.

@@ -149,7 +149,7 @@ class Field(FieldSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def bands(self) -> int:
-        """Number of frames of one sample, if frames hold rows and all samples have as many of these."""
+        """Return the number of frames of one sample, if frames hold rows and all samples have as many of these."""
         return -(-(self.shape[0] or 0) // (self.frame.rows or 1))
 
     @property

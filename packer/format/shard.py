@@ -50,7 +50,7 @@ class Shard:
 
     Args:
         path: the file.
-        size: bytes the file must have, as the manifest says; None where that is not known.
+        size: bytes the file must have, as the manifest says; None if that is not known.
 
     Raises:
         DamagedError: the file is missing, has another size, or its tree is broken.
@@ -176,7 +176,7 @@ class Shard:
         raise DamagedError(f"{self.path}: the names of the samples are damaged; run `packer repair`")
 
     def forget(self) -> None:
-        """Let go of where the values are, 16 bytes a chunk, when all that is wanted of the shard has been found."""
+        """Let go of where the values are, when all that is wanted of the shard has been found."""
         self._chunks, self._values = array("q"), {}
 
     def close(self) -> None:
@@ -228,7 +228,7 @@ def open_file(path: Path) -> int:
 
 
 def with_room(path: Path, make: Callable[[], Opened]) -> Opened:
-    """Return what `make` opens; where the process has too many files open, raise its limit and try once more.
+    """Return what `make` opens; if the process has too many files open, raise its limit and try once more.
 
     An open shard takes two descriptors: its own, and the one that Python's map keeps.
 

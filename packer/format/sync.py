@@ -20,7 +20,7 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames within a folder last; without effect where folders cannot be synced (Windows)."""
+    """Make renames within a folder last; without effect if folders cannot be synced (Windows)."""
     try:
         fd = os.open(folder, os.O_RDONLY)
     except OSError:
