@@ -251,7 +251,7 @@ class Locator:
             raise self.damaged()
 
     def _words(self, array: str, shard: Numbers, at: Numbers, count: int = 1) -> Numbers:
-        """Return `count` numbers of an index array from number `at` (n,) on, (n, count); those of 2**63 and more wrap."""
+        """Return `count` numbers of an index array from number `at` (n,) on, (n, count); 2**63 and more wrap."""
         if not len(at):
             return np.empty((0, count), np.int64)
         if count not in self._records:

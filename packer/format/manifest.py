@@ -324,10 +324,8 @@ def _absent(folder: Path) -> DatasetError:
         with contextlib.suppress(OSError, msgspec.DecodeError, KeyError, TypeError):
             total = msgspec.json.decode((folder / UNFINISHED).read_bytes())["shards"]
             if total is not None:
-                so_far = f"{done} of {total} shards are done"
-                return UnfinishedError(
-                    f"{folder} is unfinished: {so_far}; run the same `packer convert` again to go on"
-                )
+                so_far = f"{done} of {total} shards are done; run the same `packer convert` again to go on"
+                return UnfinishedError(f"{folder} is unfinished: {so_far}")
         return UnfinishedError(f"{folder} is unfinished: {done} shards are done; write it anew with overwrite=True")
     if done:
         shards = "1 shard" if done == 1 else f"{done:,} shards"
