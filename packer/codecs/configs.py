@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from packer.codecs.filters import FILTERS
 from packer.codecs.frames import FrameCodec
 from packer.codecs.stages import Config
 from packer.errors import UsageError
@@ -78,9 +77,5 @@ def codec_name(configs: Sequence[Config]) -> str:
 def check_fits(configs: Sequence[Config], spec: FieldSpec) -> None:
     """Raise UsageError if a codec cannot be used for a field."""
     for config in configs:
-        kind = FILTERS.get(config["id"])
-        if kind and not (spec.kind == "image" and spec.dtype in kind.dtypes):
-            raise UsageError(
-                f"field {spec.name!r}: {config['id']} is for images of {' or '.join(kind.dtypes)}, "
-                f"not {spec.kind} {spec.dtype}"
-            )
+        if wrong := spec.misfit(config):
+            raise UsageError(wrong)

@@ -13,7 +13,6 @@ import struct
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -160,11 +159,6 @@ def _name_key(name: str) -> bytes:
     return BY_NAME + name.encode(errors="surrogatepass")
 
 
-def _map(path: Path) -> mmap.mmap:
-    with path.open("rb") as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-
-
 class Names:
     """Looks names up in a map of the file, opened once a file and process; it may be used across a fork.
 
@@ -182,7 +176,8 @@ class Names:
         self._samples = samples
         check_file(path, entry)
         try:
-            self._map = with_room(path, lambda: _map(path))
+            with with_room(path, lambda: path.open("rb")) as file:
+                self._map = with_room(path, lambda: mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         except (OSError, ValueError) as error:  # ValueError: nothing in it
             raise DamagedError(f"{path}: it cannot be mapped: {error}; run `packer repair`") from None
         self._tree = Tree(memoryview(self._map), str(path))
@@ -197,7 +192,13 @@ class Names:
         found = [self._tree.get(_name_key(name)) for name in names]
         if None in found:
             raise MissingNameError(f"no sample is named {names[found.index(None)]!r}")
-        return self._decode(found)
+        joined = b"".join(value for value in found if value is not None)
+        if len(joined) != VALUE.size * len(found):
+            raise DamagedError(f"{self.path}: a number is not 8 bytes; run `packer repair`")
+        numbers = np.frombuffer(joined, "<u8")
+        if self._samples is not None and len(numbers) and int(numbers.max()) >= self._samples:
+            raise DamagedError(f"{self.path}: sample {numbers.max()} of {self._samples} is named; run `packer repair`")
+        return numbers.astype(np.int64)
 
     def contains(self, name: str) -> bool:
         """Return whether a sample has this name."""
@@ -233,12 +234,3 @@ class Names:
         """Give the map back; nothing can be looked up any more."""
         self._tree.close()
         self._map.close()
-
-    def _decode(self, values: list[Any]) -> NDArray[np.int64]:
-        joined = b"".join(values)
-        if len(joined) != 8 * len(values):
-            raise DamagedError(f"{self.path}: a number is not 8 bytes; run `packer repair`")
-        numbers = np.frombuffer(joined, "<u8")
-        if self._samples is not None and len(numbers) and int(numbers.max()) >= self._samples:
-            raise DamagedError(f"{self.path}: sample {numbers.max()} of {self._samples} is named; run `packer repair`")
-        return numbers.astype(np.int64)

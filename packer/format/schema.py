@@ -71,6 +71,14 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if self.kind == "text" and (self.shape != (None,) or self.dtype != "uint8"):
             raise ValueError(f"field {self.name!r}: text has shape [null] and dtype uint8")
 
+    def misfit(self, config: dict[str, Any]) -> str:
+        """Return in words why the config of a codec is not for this field; nothing if it is."""
+        kind = FILTERS.get(config["id"])
+        if kind is None or (self.kind == "image" and self.dtype in kind.dtypes):
+            return ""
+        images = " or ".join(kind.dtypes)
+        return f"field {self.name!r}: {config['id']} is for images of {images}, not {self.kind} {self.dtype}"
+
     @property
     def np_dtype(self) -> np.dtype[Any]:
         """Return the dtype as it is on disk: little-endian."""
@@ -142,10 +150,10 @@ class Field(FieldSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
         for number, config in enumerate(self.codec):
             if not isinstance(config.get("id"), str):
                 raise ValueError(f"field {self.name!r}: codec {number} has no id")
-            kind = FILTERS.get(config["id"])
-            if kind and (number or self.kind != "image" or self.dtype not in kind.dtypes):
-                images = " or ".join(kind.dtypes)
-                raise ValueError(f"field {self.name!r}: {config['id']} comes first, for images of {images}")
+            if number and config["id"] in FILTERS:
+                raise ValueError(f"field {self.name!r}: {config['id']} comes first in a codec, not after another")
+            if wrong := self.misfit(config):
+                raise ValueError(wrong)
 
     @property
     def bands(self) -> int:
