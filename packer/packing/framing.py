@@ -33,7 +33,7 @@ LEAST_SHARE = 0.01
 #: What blosc calls shuffling by bytes.
 BYTES = 1
 #: Codecs that `auto` weighs, the fastest to decode first, each with its minimum gain in ratio over the best before it:
-#: little among those that decode LZ4, and more for those that decode zstd, which takes about twice as long.
+#: little among those that decode LZ4, and more for those that decode zstd, which is slower.
 _CANDIDATES: tuple[tuple[tuple[Config, ...], float], ...] = (
     (NAMED["lz4"], 1.15),
     (NAMED["shuffle+lz4"], 1.1),
