@@ -22,7 +22,7 @@ from packer.codecs.stages import Buffer, Config
 from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
 from packer.packing.framing import measured_ratio, sample_frames
-from packer.packing.plan import auto_codecs, field_sizes, look, look_at
+from packer.packing.plan import LOOK_PLACES, auto_codecs, field_sizes, look
 from packer.sources.apart import Limits
 from packer.sources.base import Source
 
@@ -78,7 +78,7 @@ def codec_report(source: Source, limits: Limits | None = None) -> Iterator[Field
     """
     if not len(source):
         raise SourceError("there is no sample to look at")
-    found = look_at(source, limits=limits)
+    found = look(source, limits, places=LOOK_PLACES)
     if not any(found.values()):
         raise SourceError("none of the samples looked at can be read; `packer convert` says why")
     # A report looks at more samples than a conversion does, whose choice is to be told.

@@ -189,26 +189,18 @@ def auto_codecs(
     return {spec.name: choose_codec(spec, looked.get(spec.name, []), shares[spec.name]) for spec in specs}
 
 
-def look(source: Source, limits: Limits | None = None, looking: Looking = not_looking) -> Looked:
-    """Look at the samples by which codecs are chosen and unknown sizes planned: the same ones every time."""
-    places = min(LOOK_PLACES, max(4, len(source) // LOOK_SHARE))
-    return look_at(source, places, limits=limits, looking=looking)
-
-
-def look_at(
-    source: Source,
-    places: int = LOOK_PLACES,
-    nbytes: int = LOOK_BYTES,
-    limits: Limits | None = None,
-    looking: Looking = not_looking,
+def look(
+    source: Source, limits: Limits | None = None, looking: Looking = not_looking, places: int | None = None
 ) -> dict[str, list[NDArray[Any]]]:
-    """Return some samples of every field, from evenly spread places; bad ones are passed over.
+    """Return some samples of every field, from evenly spread places: the same every time. Bad ones are passed over.
+
+    By them codecs are chosen, and unknown sizes planned.
 
     Args:
-        places: how many, at most.
-        nbytes: no further place is looked at when this many raw bytes are exceeded.
         limits, looking: as in `prepare`.
+        places: how many, at most; None for a share of the samples.
     """
+    places = places or min(LOOK_PLACES, max(4, len(source) // LOOK_SHARE))
     found: dict[str, list[NDArray[Any]]] = {spec.name: [] for spec in source.fields}
     sample_bytes = max(1, sum(spec.fixed_bytes for spec in source.fields if not spec.is_ragged))
     run = max(1, RUN_BYTES // sample_bytes) if not any(spec.is_ragged for spec in source.fields) else 1
@@ -223,7 +215,7 @@ def look_at(
                 arrays = [v.encode(errors="surrogatepass") if isinstance(v, str) else v for v in values]
                 found[name] += [np.frombuffer(a, np.uint8) if isinstance(a, bytes) else a for a in arrays]
                 seen += sum(array.nbytes for array in found[name][-len(arrays) :])
-        if seen > nbytes:
+        if seen > LOOK_BYTES:
             break
     return found
 

@@ -10,7 +10,7 @@ import pytest
 
 from packer.convert import ConvertOptions, convert, open_source
 from packer.packing.estimate import PLACES, RUN_BYTES, Trial, estimate
-from packer.packing.plan import look_at, prepare
+from packer.packing.plan import look, prepare
 from packer.sources.apart import Limits
 from packer.sources.samples import SampleSource
 from readers import PackedDataset
@@ -67,7 +67,7 @@ def test_one_place_gives_no_interval():
 @pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 1000])
 def test_samples_are_looked_at_once_and_everywhere(count):
     """Places are spread from the first sample to the last, and no sample is taken twice."""
-    found = look_at(SampleSource([{"a": np.full(30_000, i)} for i in range(count)]))["a"]
+    found = look(SampleSource([{"a": np.full(30_000, i)} for i in range(count)]), places=16)["a"]
     numbers = [int(array[0]) for array in found]
     assert len(set(numbers)) == len(numbers) == min(count, 16)
     assert min(numbers) == 0
@@ -84,13 +84,14 @@ def test_looking_does_not_judge_text():
         def read(self):
             yield {"t": ["\ud800", "é"]}
 
-    assert [array.nbytes for array in look_at(Raw([{"t": "a"}, {"t": "b"}]), places=1)["t"]] == [3, 2]
+    assert [array.nbytes for array in look(Raw([{"t": "a"}, {"t": "b"}]), places=1)["t"]] == [3, 2]
 
 
 def test_looking_stops_early_but_not_at_one_end():
     """When the bytes run out, what was looked at is spread over the source all the same."""
     source = SampleSource([{"a": np.full(1000, i)} for i in range(1600)])
-    numbers = [int(array[0]) for array in look_at(source, places=16, nbytes=4 * 16 * 8000)["a"]]
+    with mock.patch("packer.packing.plan.LOOK_BYTES", 4 * 16 * 8000):
+        numbers = [int(array[0]) for array in look(source, places=16)["a"]]
     assert len(numbers) < 16 * 17
     assert min(numbers) < 400
     assert max(numbers) > 1100
@@ -108,7 +109,8 @@ def test_no_more_is_read_than_may_be(nbytes, places):
 
     large = {"a": np.zeros(2**19, np.uint8), "t": "x" * 2**19}
     fields = SampleSource([large]).fields
-    found = look_at(SampleSource(Counted([large] * 100), fields), places=16, nbytes=nbytes)
+    with mock.patch("packer.packing.plan.LOOK_BYTES", nbytes):
+        found = look(SampleSource(Counted([large] * 100), fields), places=16)
     assert len(found["a"]) == len(found["t"]) == len(taken) == places
 
 
