@@ -25,8 +25,8 @@ from packer.export.hdf5_content import (
     Rows,
     Sink,
     Stored,
-    plain_place,
-    typed_place,
+    place_of,
+    usual,
     write_attributes,
     write_group,
     write_single,
@@ -151,36 +151,37 @@ class Hdf5Writer(Writer):
         """
         checked(segment.file)
         origin, of_rows = segment.origin, segment.roots is None
-        left = {name: spec for name, spec in self._specs.items() if of_rows or name not in origin.attrs}
-        specs = dict(left)
+        specs = {name: spec for name, spec in self._specs.items() if of_rows or name not in origin.attrs}
         datasets: dict[str, dict[str, Stored]] = {}
         for name, stored in (segment.described.types if of_rows else origin.types).items():
-            if name in left:
+            if name in specs:
                 datasets.setdefault(stored.dataset, {})[name] = stored
         places: list[Place] = []
         for path, held in datasets.items():
             try:
                 # The path of a unit that is a dataset itself is empty, and takes its place when it is written.
-                place = typed_place(path or "/values", held, left)
+                place = place_of(path or "/values", held, specs)
             except ValueError as error:
                 self._note(f"{path} is not written as it was in its source: {error}")
                 continue
-            if of_rows and None in place.axes:
-                continue  # ragged now: values and offsets
-            places.append(place)
-            for name in held:
-                del left[name]
-        paths = {name: origin.paths.get(name) or "/" + name.replace(".", "/") for name in left}
-        places += [plain_place(spec, paths[name], of_rows) for name, spec in left.items()]
+            if not (of_rows and None in place.axes):  # else ragged now: values and offsets
+                places.append(place)
+        left = specs.keys() - {name for place in places for name in place.fields}
+        paths = {name: origin.paths.get(name) or "/" + name.replace(".", "/") for name in specs if name in left}
+        places += [self._usual_place(name, path, of_rows) for name, path in paths.items()]
         if _lie_within_one_another(places):
             self._note("fields that were one dataset are written by their own names, below the root")
-            places = [plain_place(spec, f"/{name}", of_rows) for name, spec in specs.items()]
+            places = [self._usual_place(name, f"/{name}", of_rows) for name in specs]
         for place in places:
             if "\0" in place.path or any(part in ("", ".", "..") for part in place.path.strip("/").split("/")):
                 raise UsageError(
                     f"field {next(iter(place.fields))!r} would have the path {place.path!r}, which HDF5 cannot hold"
                 )
         return places
+
+    def _usual_place(self, name: str, path: str, of_rows: bool) -> Place:
+        spec = self._specs[name]
+        return place_of(path, {name: usual(spec, path, of_rows)}, self._specs)
 
     def _note(self, *sentences: str) -> None:
         self.notes.extend(sentence for sentence in dict.fromkeys(sentences) if sentence not in self.notes)

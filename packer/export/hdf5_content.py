@@ -30,7 +30,7 @@ _REFUSED = (ValueError, TypeError, LookupError, OverflowError, OSError, RuntimeE
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """How the source kept a field, if its dtype and path do not say so.
+    """How a field is stored.
 
     Attributes:
         dataset: path of its dataset, which is empty if the dataset itself was a sample.
@@ -80,20 +80,14 @@ class Place:
         return out
 
 
-def plain_place(spec: FieldSpec, path: str, of_rows: bool) -> Place:
-    """Return the dataset of one field of which nothing else is known."""
-    axes: tuple[int | None, ...] = spec.shape
-    if spec.kind == "text":
-        dtype, axes = h5py.string_dtype(), ()
-    elif of_rows and spec.shape == (None,):
-        dtype, axes = h5py.vlen_dtype(np.dtype(spec.dtype)), ()
-    else:
-        dtype = np.dtype(spec.dtype)
-    return Place(path, dtype, {spec.name: ()}, axes)
+def usual(spec: FieldSpec, path: str, of_rows: bool) -> Stored:
+    """Return how a field is stored of which nothing else is known: text and lists in rows as values of any length."""
+    is_list = spec.kind == "text" or (of_rows and spec.shape == (None,))
+    return Stored(path, "|O" if is_list else spec.dtype)
 
 
-def typed_place(path: str, held: Mapping[str, Stored], specs: Mapping[str, FieldSpec]) -> Place:
-    """Return a dataset whose dtype the manifest keeps, made of these fields.
+def place_of(path: str, held: Mapping[str, Stored], specs: Mapping[str, FieldSpec]) -> Place:
+    """Return the dataset that is made of these fields.
 
     Raises:
         ValueError: this is no dtype, one beyond belief, or not what the fields hold.

@@ -361,3 +361,13 @@ def test_a_text_that_is_too_long(tmp_path):
     manifests.write(tmp_path / "d", msgspec.structs.replace(known, origin=json.loads(text)))
     with pytest.raises(UsageError, match=r"'t', sample 0 .* has 3 bytes, and its source's strings have 2"):
         export(tmp_path / "d", tmp_path / "again")
+
+
+def test_text_of_another_encoding(tmp_path):
+    """It comes back as UTF-8 of any length, which may take more bytes than the strings of the source have."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["t"] = np.array([b"a", b"\xe9"])
+    convert(str(tmp_path / "a.h5"), tmp_path / "d", workers=0, source=SourceOptions(encoding="latin-1"))
+    assert not export(tmp_path / "d", tmp_path / "out").notes
+    with h5py.File(tmp_path / "out/a.h5") as file:
+        assert file["t"].asstr()[()].tolist() == ["a", "é"]
