@@ -185,7 +185,7 @@ def _open_pictures(
     kind: str, named: Mapping[str, str], unit: str, options: SourceOptions, told: dict[str, Any]
 ) -> Source:
     from packer.sources.images.clips import ClipSource, units_note
-    from packer.sources.images.derived import DownscaledSource, cut
+    from packer.sources.images.derived import DownscaledSource, PatchSource
     from packer.sources.images.formats import MAX_PIXELS
     from packer.sources.images.opening import open_images
     from packer.sources.pairing import check_one_field
@@ -219,7 +219,7 @@ def _open_pictures(
     stride = options.patch if options.stride is None else options.stride
     if min(options.patch, stride) < 1:
         raise UsageError(f"--patch {options.patch} --stride {stride}: 1 or more is expected")
-    return cut(source, options.patch, stride)
+    return PatchSource(source, options.patch, stride)
 
 
 def _check_concern(options: SourceOptions, kind: str) -> None:

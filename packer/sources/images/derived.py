@@ -1,4 +1,4 @@
-"""Pictures made from pictures: each cut into squares (`cut`), or with a small one of each made (`DownscaledSource`).
+"""Pictures made from pictures: each cut into squares (`PatchSource`), or with a small one made (`DownscaledSource`).
 
 A square of `size` pixels is cut every `stride` pixels out of the largest field; a field that is n times as small gives
 squares of size / n pixels. What is left over at the right and bottom edge is not packed. Small pictures are a field
@@ -8,9 +8,9 @@ squares of size / n pixels. What is left over at the right and bottom edge is no
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from copy import copy
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, Self
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -19,7 +19,7 @@ from PIL import Image
 
 from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
-from packer.sources.base import Block, DerivedSource, Source
+from packer.sources.base import Block, DerivedSource
 from packer.sources.images.source import BLOCK_BYTES, ImageSource
 
 #: Name of the field that is made.
@@ -65,13 +65,19 @@ class DownscaledSource(DerivedSource):
 
     @property
     def sizes(self) -> dict[str, NDArray[np.int32]]:
-        """Height and width of every picture by field, (n, 2)."""
+        """Return height and width of every picture by field, (n, 2)."""
         large = self._source.sizes[self._large]
         return {FIELD: large // self._factor, self._large: large}
 
     def shapes(self, field: str) -> NDArray[np.int64]:
         shapes = self._source.shapes(self._large)
         return shapes // np.array([self._factor, self._factor, 1]) if field == FIELD else shapes
+
+    def take(self, numbers: Sequence[int]) -> DownscaledSource:
+        """Return some of the samples, as `part` does."""
+        part = copy(self)
+        part._adopt(self._source.take(numbers))
+        return part
 
     def read(self) -> Iterator[Block]:
         for block in self._source.read():
@@ -139,22 +145,132 @@ KERNELS = {"pillow": smaller_by_pillow, "matlab": smaller_by_matlab}
 _IN_WORDS = {"pillow": "Pillow's bicubic", "matlab": "MATLAB's bicubic with antialiasing"}
 
 
-def cut(source: ImageSource | DownscaledSource, size: int, stride: int) -> PatchSource:
-    """Cut all pictures of `source` into squares; size and stride in pixels of its largest field.
+class PatchSource(DerivedSource):
+    """The squares of all pictures of a source, picture by picture, row by row.
+
+    A square is named `NAME_r_c`: the picture, its row and its column of squares, counted from 0. A picture that is
+    smaller than a square is not read.
+
+    Args:
+        size: side of a square, in pixels of the largest field.
+        stride: distance to the next one.
 
     Raises:
         UsageError: `size` or `stride` is no whole number of pixels of some field.
         SourceError: the fields of a sample are in no whole ratio, or no picture is as large as a square.
     """
-    largest, scales = _scales(source)
-    for name, scale in scales.items():
-        if size % scale or stride % scale:
-            asked = f"--patch {size} --stride {stride}"
-            raise UsageError(f"{asked}: field {name!r} is {scale} times as small, so multiples of {scale} are expected")
-    grid = np.maximum((source.sizes[largest].astype(np.int64) - size) // stride + 1, 0)
-    if not grid.prod(axis=1).any():
-        raise SourceError(f"no picture of field {largest!r} has {size} x {size} pixels; give a smaller --patch")
-    return PatchSource(source, grid, scales, (size, stride), 0, int(grid.prod(axis=1).sum()))
+
+    names: Sequence[str]
+
+    def __init__(self, source: ImageSource | DownscaledSource, size: int, stride: int) -> None:
+        largest, scales = _scales(source)
+        for name, scale in scales.items():
+            if size % scale or stride % scale:
+                asked, small = f"--patch {size} --stride {stride}", f"field {name!r} is {scale} times as small"
+                raise UsageError(f"{asked}: {small}, so multiples of {scale} are expected")
+        sides = source.sizes[largest].astype(np.int64)
+        grid = np.maximum((sides - size) // stride + 1, 0)
+        cut = np.flatnonzero(grid.all(axis=1)).tolist()
+        if not cut:
+            raise SourceError(f"no picture of field {largest!r} has {size} x {size} pixels; give a smaller --patch")
+        super().__init__(source.take(cut))
+        self._scales, self._size, self._stride, self._grid = scales, size, stride, grid[cut]
+        self._start, self._stop = 0, int(self._grid.prod(axis=1).sum())
+        self.fields = tuple(
+            FieldSpec(name=s.name, dtype=s.dtype, kind="image", shape=(size // scales[s.name],) * 2 + s.shape[2:])
+            for s in source.fields
+        )
+        self.names = [
+            f"{source.names[i]}_{r}_{c}"
+            for i in cut
+            for r in range(grid[i, 0].item())
+            for c in range(grid[i, 1].item())
+        ]
+        said = f"{len(self):,} squares of {size} pixels are cut from {len(source):,} pictures"
+        if left := len(source) - len(cut):
+            said += f"; {left:,} are smaller than that and left out"
+        self._remarks = [*source.notes(), said, *self._lost(largest, sides[cut])]
+
+    def __len__(self) -> int:
+        return self._stop - self._start
+
+    def shapes(self, field: str) -> NDArray[np.int64] | None:
+        return None
+
+    def part(self, start: int, stop: int) -> Self:
+        firsts = self._firsts()
+        low, high = self._start + start, self._start + stop
+        first = int(np.searchsorted(firsts, low, "right")) - 1
+        last = max(int(np.searchsorted(firsts, high, "left")), first)
+        part = super().part(first, last)
+        part.names = self.names[start:stop]
+        part._grid, part._remarks = self._grid[first:last], []
+        part._start, part._stop = low - int(firsts[first]), high - int(firsts[first])
+        return part
+
+    def _firsts(self) -> NDArray[np.int64]:
+        """Return the number of the first square of every picture, and the number after the last square."""
+        return np.concatenate([[0], np.cumsum(self._grid.prod(axis=1))])
+
+    def read(self) -> Iterator[Block]:
+        firsts = self._firsts()
+        picture = 0
+        try:
+            for block in self._source.read():
+                images: Any = block
+                for sample in zip(*images.values(), strict=True):
+                    first, after = max(int(firsts[picture]), self._start), min(int(firsts[picture + 1]), self._stop)
+                    numbers = np.arange(first, after) - firsts[picture]
+                    yield from self._squares(dict(zip(images, sample, strict=True)), numbers, self._grid[picture, 1])
+                    picture += 1
+        except SourceError as error:
+            if error.sample is None:
+                raise
+            square = max(int(firsts[error.sample]) - self._start, 0)
+            raise SourceError(error.reason, error.path, square) from error
+
+    def _squares(
+        self, sample: dict[str, NDArray[Any]], numbers: NDArray[np.int64], columns: np.int64
+    ) -> Iterator[Block]:
+        """Yield squares of one sample, numbered row by row; it has `columns` of them."""
+        windows = {name: self._windows(image, self._scales[name]) for name, image in sample.items()}
+        most = max(1, BLOCK_BYTES // sum(spec.fixed_bytes for spec in self.fields))
+        for at in range(0, len(numbers), most):
+            rows, across = np.divmod(numbers[at : at + most], columns)
+            yield {name: window[rows, across] for name, window in windows.items()}
+
+    def _windows(self, image: NDArray[Any], scale: int) -> NDArray[Any]:
+        """Return all squares of an image as a view, (rows, columns, side, side, C)."""
+        side, step = self._size // scale, self._stride // scale
+        windows = sliding_window_view(image, (side, side), axis=(0, 1))[::step, ::step]
+        return windows.transpose(0, 1, 3, 4, 2)
+
+    def provenance(self) -> dict[str, Any]:
+        return {**super().provenance(), "patch": self._size, "stride": self._stride}
+
+    def notes(self) -> list[str]:
+        return self._remarks
+
+    def _lost(self, field: str, sides: NDArray[np.int64]) -> list[str]:
+        """Return which pixels of the largest field lie in no square, and which stride loses fewer.
+
+        Args:
+            sides: height and width of every picture that is cut, (n, 2).
+        """
+        size, step = self._size, self._stride
+        spanned = (self._grid - 1) * step + size
+        within = self._grid * min(size, step) + max(size - step, 0)
+        total, lost = int(sides.prod(1).sum()), int((sides.prod(1) - within.prod(1)).sum())
+        if not lost:
+            return []
+        where = ["at the right and bottom edges"] if (spanned < sides).any() else []
+        where += ["between squares"] if step > size and (self._grid > 1).any() else []
+        # The largest stride under which nothing is lost, if one at least half as large as the square is.
+        left, scale = np.unique(sides - size), max(self._scales.values())
+        fitting = (n for n in range(min(step, size), size // 2 - 1, -1) if n and n % scale == 0)
+        found = next((n for n in fitting if not (left % n).any()), None)
+        advice = "a smaller --stride leaves fewer" if found is None else f"--stride {found} leaves none"
+        return [f"{lost:,} of {total:,} pixels of field {field} lie in no square, {' and '.join(where)}; {advice}"]
 
 
 def _scales(source: ImageSource | DownscaledSource) -> tuple[str, dict[str, int]]:
@@ -166,140 +282,8 @@ def _scales(source: ImageSource | DownscaledSource) -> tuple[str, dict[str, int]
         odd = np.flatnonzero((source.sizes[largest] != sizes * scale).any(axis=1))
         if len(odd):
             fault = f"{largest!r} is not {scale} times as large as {name!r}, as in the first sample"
-            reason = (
+            raise SourceError(
                 f"sample {source.names[odd[0]]!r}: {fault}; squares would not lie at the same places: mend the pair"
             )
-            raise SourceError(reason)
         scales[name] = scale
     return largest, scales
-
-
-@dataclass(eq=False)
-class PatchSource(Source):
-    """The squares start..stop of the pictures of `source`, picture by picture, row by row.
-
-    A square is named `NAME_r_c`: the picture, its row and its column of squares, counted from 0.
-
-    Attributes:
-        grid: (pictures, 2) int64: rows and columns of squares of every picture.
-        scales: by field, how many times as small as the largest one it is.
-        square: side of a square and distance to the next, in pixels of the largest field.
-    """
-
-    source: ImageSource | DownscaledSource
-    grid: NDArray[np.int64]
-    scales: dict[str, int]
-    square: tuple[int, int]
-    start: int
-    stop: int
-
-    def __post_init__(self) -> None:
-        self.kind = self.source.kind
-        # Number of the first square of every picture, and the number after the last.
-        self._firsts = np.concatenate([[0], np.cumsum(self.grid.prod(axis=1))])
-        sides = {name: self.square[0] // scale for name, scale in self.scales.items()}
-        self.fields = tuple(
-            type(spec)(name=spec.name, dtype=spec.dtype, kind="image", shape=(sides[spec.name],) * 2 + spec.shape[2:])
-            for spec in self.source.fields
-        )
-        self.names = [
-            f"{name}_{number // columns}_{number % columns}"
-            for picture, (name, columns) in enumerate(zip(self.source.names, self.grid[:, 1].tolist(), strict=True))
-            for number in range(*self._within(picture))
-        ]
-
-    def _within(self, picture: int) -> tuple[int, int]:
-        """Return the squares of a picture that belong here, counted from its first one."""
-        first, last = map(int, self._firsts[picture : picture + 2])
-        return max(self.start - first, 0), max(min(self.stop, last) - first, 0)
-
-    def __len__(self) -> int:
-        return self.stop - self.start
-
-    def shapes(self, field: str) -> NDArray[np.int64] | None:
-        return None
-
-    def part(self, start: int, stop: int) -> PatchSource:
-        low, high = self.start + start, self.start + stop
-        first = int(np.searchsorted(self._firsts, low, "right")) - 1
-        last = max(int(np.searchsorted(self._firsts, high, "left")), first)
-        before = int(self._firsts[first])
-        pictures = self.source.part(first, last)
-        return replace(self, source=pictures, grid=self.grid[first:last], start=low - before, stop=high - before)
-
-    def read(self) -> Iterator[Block]:
-        at = 0
-        while at < len(self.source):
-            try:
-                yield from self._read_from(at)
-                return
-            except SourceError as error:
-                if error.sample is None:
-                    raise
-                picture = at + error.sample
-                if self.grid[picture].all():
-                    square = max(int(self._firsts[picture]) - self.start, 0)
-                    raise SourceError(error.reason, error.path, square) from error
-                # No square comes from it, so what is wrong with it harms none.
-                at = picture + 1
-
-    def _read_from(self, picture: int) -> Iterator[Block]:
-        for block in self.source.part(picture, len(self.source)).read():
-            images = cast(dict[str, list[NDArray[Any]]], block)
-            for sample in zip(*images.values(), strict=True):
-                if self.grid[picture].all():
-                    yield from self._squares(dict(zip(images, sample, strict=True)), picture)
-                picture += 1
-
-    def _squares(self, sample: dict[str, NDArray[Any]], picture: int) -> Iterator[Block]:
-        start, stop = self._within(picture)
-        nbytes = sum(spec.fixed_bytes for spec in self.fields)
-        most = max(1, BLOCK_BYTES // nbytes)
-        windows = {name: self._windows(image, self.scales[name]) for name, image in sample.items()}
-        columns = int(self.grid[picture, 1])
-        for low in range(start, stop, most):
-            rows, across = np.divmod(np.arange(low, min(low + most, stop)), columns)
-            yield {name: window[rows, across] for name, window in windows.items()}
-
-    def _windows(self, image: NDArray[Any], scale: int) -> NDArray[Any]:
-        """Return all squares of an image as a view, (rows, columns, side, side, C)."""
-        side, step = (pixels // scale for pixels in self.square)
-        windows = sliding_window_view(image, (side, side), axis=(0, 1))[::step, ::step]
-        return windows.transpose(0, 1, 3, 4, 2)
-
-    def files(self) -> list[str]:
-        return self.source.files()
-
-    def provenance(self) -> dict[str, Any]:
-        return {**self.source.provenance(), "patch": self.square[0], "stride": self.square[1]}
-
-    def notes(self) -> list[str]:
-        cut = f"{len(self):,} squares of {self.square[0]} pixels are cut from {len(self.source):,} pictures"
-        small = int((self.grid.prod(axis=1) == 0).sum())
-        cut += f"; {small:,} are smaller than that and left out" if small else ""
-        return [*self.source.notes(), cut, *self._lost()]
-
-    def _lost(self) -> list[str]:
-        """Return which pixels of the pictures that are cut lie in no square."""
-        largest = min(self.scales, key=lambda name: self.scales[name])
-        cut = self.grid.all(axis=1)
-        sides, grid = self.source.sizes[largest].astype(np.int64)[cut], self.grid[cut]
-        side, step = self.square
-        spanned = (grid - 1) * step + side
-        within = grid * min(side, step) + max(side - step, 0)
-        total, lost = int(sides.prod(1).sum()), int((sides.prod(1) - within.prod(1)).sum())
-        if not lost:
-            return []
-        where = ["at the right and bottom edges"] if (spanned < sides).any() else []
-        where += ["between squares"] if step > side and (grid > 1).any() else []
-        share = f"{lost:,} of {total:,} pixels of field {largest} lie in no square, {' and '.join(where)}"
-        return [f"{share}; {self._advice(sides)}"]
-
-    def _advice(self, sides: NDArray[np.int64]) -> str:
-        """Return the largest stride under which nothing is lost, if one at least half as large as the side is."""
-        side, step = self.square
-        scale = max(self.scales.values())
-        left = np.unique(sides - side)
-        fitting = (n for n in range(min(step, side), side // 2 - 1, -1) if n and n % scale == 0)
-        found = next((n for n in fitting if not (left % n).any()), None)
-        return "a smaller --stride leaves fewer" if found is None else f"--stride {found} leaves none"

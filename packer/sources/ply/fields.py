@@ -94,12 +94,12 @@ class Rule:
 
     @property
     def is_face(self) -> bool:
-        """Whether these are the corner numbers of faces."""
+        """Return whether these are the corner numbers of faces."""
         return self.is_list and self.field == "face" and self.element == "face"
 
     @property
     def layout(self) -> tuple[str, bool, int]:
-        """What must agree between the files of a set."""
+        """Return what must agree between the files of a set."""
         return self.dtype, self.is_list, len(self.properties)
 
     def __str__(self) -> str:

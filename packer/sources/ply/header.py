@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from difflib import get_close_matches
 from io import FileIO
 from typing import Annotated, Literal
@@ -91,7 +90,7 @@ class Header(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def has_lists(self) -> bool:
-        """Whether any row of the body holds a list."""
+        """Return whether any row of the body holds a list."""
         return any(e.has_lists and e.count for e in self.elements)
 
     def without_counts(self) -> Header:
@@ -131,133 +130,110 @@ def parse_header(data: bytes, path: str) -> Header:
     Raises:
         SourceError: not a PLY file, or its header is wrong; names the line.
     """
-    _check_magic(data, path)
-    end = b"\r" if data[3:4] == b"\r" and data[4:5] != b"\n" else b"\n"
-    lines = _Lines(path)
-    start = 0
-    while not lines.ended:
-        stop = data.find(end, start, MAX_HEADER_BYTES)
-        if stop < 0:
-            stop = _last_line(data, start, path)
-        lines.add(data[start:stop])
-        start = stop + 1
-    return lines.header(min(start, len(data)))
-
-
-def _last_line(data: bytes, start: int, path: str) -> int:
-    """Return the end of a last line that has no line end; only `end_header` of an empty cloud may lack one."""
-    if data[start:].strip() == b"end_header":
-        return len(data)
-    raise SourceError("the header has no end_header line: the file is cut short or damaged", path)
-
-
-def _check_magic(data: bytes, path: str) -> None:
     if not data:
         raise SourceError("the file is empty (0 bytes)", path)
     refuse_pointer(data, path)
     if not data.startswith(b"ply") or not data[3:4].isspace():
         raise SourceError("is not a PLY file: its first line is not 'ply'", path)
+    end = b"\r" if data[3:4] == b"\r" and data[4:5] != b"\n" else b"\n"
+    lines = _Lines()
+    start = number = 0
+    while not lines.ended:
+        stop = data.find(end, start, MAX_HEADER_BYTES)
+        if stop < 0:
+            # Only `end_header` of an empty cloud may lack a line end.
+            if data[start:].strip() != b"end_header":
+                raise SourceError("the header has no end_header line: the file is cut short or damaged", path)
+            stop = len(data)
+        number += 1
+        try:
+            lines.add(_decode(data[start:stop]).strip("\r\n \t\v\f\0"), number)
+        except ValueError as error:
+            raise SourceError(f"header line {number}: {error}", path) from None
+        start = stop + 1
+    if lines.format is None:
+        raise SourceError("the header has no format line", path)
+    elements = tuple(Element(name, tuple(properties), count) for name, count, properties in lines.elements)
+    for element in elements:
+        if element.count and not element.properties:
+            raise SourceError(f"element {element.name} has {element.count} rows but no properties", path)
+    comments, obj_info, stray = (tuple(some) for some in lines.texts.values())
+    return Header(lines.format, elements, comments, obj_info, stray, min(start, len(data)))
 
 
-@dataclass
 class _Lines:
-    """Take header lines one by one and build the header."""
+    """What the lines of a header say, taken one by one; its methods raise ValueError if one cannot be."""
 
-    path: str
-    number: int = 0
-    declarations: int = 0
-    ended: bool = False
-    format: Format | None = None
-    elements: list[tuple[str, int, list[Property]]] = field(default_factory=list)
-    comments: list[str] = field(default_factory=list)
-    obj_info: list[str] = field(default_factory=list)
-    stray: list[str] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.format: Format | None = None
+        self.elements: list[tuple[str, int, list[Property]]] = []
+        self.texts: dict[str, list[str]] = {"comment": [], "obj_info": [], "stray": []}
+        self.ended = False
+        self._declarations = 0
 
-    def add(self, raw: bytes) -> None:
-        self.number += 1
-        line = _decode(raw).strip("\r\n \t\v\f\0")
-        word, _, rest = line.partition(" ") if "\t" not in line else _partition(line)
-        if self.number == 1:
+    def add(self, line: str, number: int) -> None:
+        # The first word ends at a blank or a tab, whichever comes first.
+        word, _, rest = min(line.partition(" "), line.partition("\t"), key=lambda parts: len(parts[0]))
+        if number == 1:
             if line != "ply":
-                raise self._error("'ply' alone is expected")
+                raise ValueError("'ply' alone is expected")
         elif word in ("comment", "obj_info"):
-            (self.comments if word == "comment" else self.obj_info).append(rest)
+            self.texts[word].append(rest)
         elif word == "format":
             self._add_format(rest.split())
         elif word in ("element", "property"):
-            self.declarations += 1
-            if self.declarations > MAX_DECLARATIONS:
-                raise self._error(f"more than {MAX_DECLARATIONS} elements and properties are declared")
+            self._declarations += 1
+            if self._declarations > MAX_DECLARATIONS:
+                raise ValueError(f"more than {MAX_DECLARATIONS} elements and properties are declared")
             (self._add_element if word == "element" else self._add_property)(rest.split())
         elif line == "end_header":
             self.ended = True
         elif line:
-            self._add_stray(word, line)
-
-    def header(self, body: int) -> Header:
-        """Return the finished header."""
-        if self.format is None:
-            raise SourceError("the header has no format line", self.path)
-        elements = tuple(Element(name, tuple(p), count) for name, count, p in self.elements)
-        for element in elements:
-            if element.count and not element.properties:
-                raise SourceError(f"element {element.name} has {element.count} rows but no properties", self.path)
-        return Header(self.format, elements, tuple(self.comments), tuple(self.obj_info), tuple(self.stray), body)
-
-    def _error(self, reason: str) -> SourceError:
-        return SourceError(f"header line {self.number}: {reason}", self.path)
+            if meant := get_close_matches(word.lower(), ("format", "element", "property", "end_header"), 1, 0.8):
+                raise ValueError(f"{word[:40]!r} is not known; {meant[0]} seems to be meant")
+            self.texts["stray"].append(line)
 
     def _add_format(self, words: list[str]) -> None:
         if self.format is not None:
-            raise self._error("there is a second format line")
+            raise ValueError("there is a second format line")
         match words:
             case [("ascii" | "binary_little_endian" | "binary_big_endian") as form, "1.0"]:
                 self.format = form
             case _:
-                raise self._error(
+                raise ValueError(
                     f"format {' '.join(words)[:60]!r} is not known; ascii 1.0, binary_little_endian 1.0 and "
                     "binary_big_endian 1.0 are"
                 )
 
     def _add_element(self, words: list[str]) -> None:
         if len(words) != 2 or not (words[1].isascii() and words[1].isdigit()) or len(words[1]) > 20:
-            raise self._error("'element NAME COUNT' is expected")
+            raise ValueError("'element NAME COUNT' is expected")
         name, count = words[0], int(words[1])
         if count > MAX_COUNT:
-            raise self._error(f"element {name} cannot have {count} rows")
+            raise ValueError(f"element {name} cannot have {count} rows")
         if any(name == e[0] for e in self.elements):
-            raise self._error(f"there is a second element {name}")
+            raise ValueError(f"there is a second element {name}")
         self.elements.append((name, count, []))
 
     def _add_property(self, words: list[str]) -> None:
         if not self.elements:
-            raise self._error("a property stands before the first element")
+            raise ValueError("a property stands before the first element")
         if len(words) == 2:
-            new = Property(words[1], self._type(words[0]))
+            new = Property(words[1], _type(words[0]))
         elif len(words) == 4 and words[0] == "list":
-            count = self._type(words[1])
+            count = _type(words[1])
             if count == "float32" or count == "float64":
-                raise self._error(f"the length of list {words[3]} must be an integer, not {words[1]}")
-            new = Property(words[3], self._type(words[2]), count)
+                raise ValueError(f"the length of list {words[3]} must be an integer, not {words[1]}")
+            new = Property(words[3], _type(words[2]), count)
         else:
-            raise self._error("'property TYPE NAME' or 'property list TYPE TYPE NAME' is expected")
+            raise ValueError("'property TYPE NAME' or 'property list TYPE TYPE NAME' is expected")
         self.elements[-1][2].append(new)
 
-    def _add_stray(self, word: str, line: str) -> None:
-        meant = get_close_matches(word.lower(), ("format", "element", "property", "end_header"), 1, 0.8)
-        if meant:
-            raise self._error(f"{word[:40]!r} is not known; {meant[0]} seems to be meant")
-        self.stray.append(line)
 
-    def _type(self, name: str) -> Type:
-        if name not in TYPES:
-            raise self._error(f"type {name!r} is not known; {', '.join(TYPES)} are")
-        return TYPES[name]
-
-
-def _partition(line: str) -> tuple[str, str, str]:
-    """Split off the first word, up to a blank or a tab, whichever comes first."""
-    return min(line.partition(" "), line.partition("\t"), key=lambda parts: len(parts[0]))
+def _type(name: str) -> Type:
+    if name not in TYPES:
+        raise ValueError(f"type {name!r} is not known; {', '.join(TYPES)} are")
+    return TYPES[name]
 
 
 def _decode(raw: bytes) -> str:
