@@ -68,7 +68,10 @@ def open_clouds(path: str, columns: str, *, on_bad: OnBad = stop, looking: Looki
         raise UsageError(f"{path}: files of {' and '.join(suffixes)}; name those of one with a pattern like '*.bin'")
     is_text = suffixes[0] != _BINARY
     element, untyped = element_of(columns, is_text)
-    rules = _rules(element, columns)
+    try:
+        rules = rules_of((element,))
+    except SourceError as error:
+        raise UsageError(f"--columns {columns}: {error.reason}") from None
     rows: dict[str, int] = {}
     paths: dict[str, str] = {}
     for file in watched(files, HEADERS, looking, len(files)):
@@ -92,7 +95,7 @@ def open_clouds(path: str, columns: str, *, on_bad: OnBad = stop, looking: Looki
         rules=rules,
         rows=np.array(list(rows.values()), np.int64),
         columns=columns,
-        remarks=tuple(remarks),
+        remarks=remarks,
     )
 
 
@@ -127,13 +130,6 @@ def element_of(columns: str, is_text: bool) -> tuple[Element, list[str]]:
     return Element("vertex", tuple(properties)), waiting
 
 
-def _rules(element: Element, columns: str) -> dict[str, Rule]:
-    try:
-        return rules_of((element,))
-    except SourceError as error:
-        raise UsageError(f"--columns {columns}: {error.reason}") from None
-
-
 @dataclass
 class CloudSource(Source):
     """Clouds of one set of columns; made by `open_clouds`.
@@ -151,7 +147,7 @@ class CloudSource(Source):
     rules: dict[str, Rule]
     rows: NDArray[np.int64]
     columns: str
-    remarks: tuple[str, ...] = ()
+    remarks: list[str] = field(default_factory=list)
 
     fields: tuple[FieldSpec, ...] = field(init=False)
     kind = "clouds"
@@ -169,7 +165,7 @@ class CloudSource(Source):
 
     def part(self, start: int, stop: int) -> CloudSource:
         within = slice(start, stop)
-        return replace(self, paths=self.paths[within], names=self.names[within], rows=self.rows[within], remarks=())
+        return replace(self, paths=self.paths[within], names=self.names[within], rows=self.rows[within], remarks=[])
 
     def files(self) -> list[str]:
         return list(self.paths)
@@ -178,7 +174,7 @@ class CloudSource(Source):
         return {"columns": self.columns}
 
     def notes(self) -> list[str]:
-        return list(self.remarks)
+        return self.remarks
 
     def read(self) -> Iterator[Block]:
         """Yield one block a file; see `Source.read`."""

@@ -133,7 +133,7 @@ def _parse_ihdr(head: bytes) -> PngHeader:
     if len(head) < _IHDR_END:
         raise _cut_short(len(head))
     if _CHUNK.unpack_from(head, 8) != (13, b"IHDR"):
-        raise SourceError("damaged PNG: it does not begin with an IHDR chunk of 13 bytes; get it again")
+        raise _damaged("it does not begin with an IHDR chunk of 13 bytes")
     _check_crc(memoryview(head), 8, _IHDR_END, b"IHDR")
     width, height, depth, colour, compression, filtering, interlace = IHDR.unpack_from(head, 16)
     if not (0 < width <= _MAX_LENGTH and 0 < height <= _MAX_LENGTH):
@@ -208,13 +208,9 @@ def check(data: bytes) -> Png:
         raise _no_pixels()
     palette, alpha = single.get(b"PLTE", b""), single.get(b"tRNS")
     if (header.colour == PALETTE and not 0 < len(palette) <= 768) or len(palette) % 3:
-        reason = f"damaged PNG: a palette of {len(palette)} bytes, 3 to 768 in threes are expected; get it again"
-        raise SourceError(reason)
+        raise _damaged(f"a palette of {len(palette)} bytes, 3 to 768 in threes are expected")
     if alpha is not None and len(alpha) < _KEY_BYTES.get(header.colour, 0):
-        reason = (
-            f"damaged PNG: a tRNS chunk of {len(alpha)} bytes, {_KEY_BYTES[header.colour]} are expected; get it again"
-        )
-        raise SourceError(reason)
+        raise _damaged(f"a tRNS chunk of {len(alpha)} bytes, {_KEY_BYTES[header.colour]} are expected")
     if alpha is not None:
         header = header._replace(transparent=True)
     return Png(header, palette, alpha or b"", data, pixels, (first, last))
@@ -225,34 +221,34 @@ def _check_kind(kind: bytes, position: int) -> None:
         raise SourceError("is an animated PNG; save the frame that is wanted as a PNG of its own")
     # Bit 5 of the first letter clear: a critical chunk, without which the picture is not what was meant.
     if not kind.isalpha() or (kind[0] < 0x60 and kind not in _CRITICAL):
-        reason = f"damaged PNG: chunk {kind!r} at byte {position} is not one that PNG knows; get the file again"
-        raise SourceError(reason)
+        raise _damaged(f"chunk {kind!r} at byte {position} is not one that PNG knows")
 
 
 def _check_crc(view: memoryview, position: int, after: int, kind: bytes) -> None:
     if zlib.crc32(view[position + 4 : after - 4]) != int.from_bytes(view[after - 4 : after], "big"):
-        reason = f"damaged PNG: chunk {kind.decode()} at byte {position} has a wrong checksum; get the file again"
-        raise SourceError(reason)
+        raise _damaged(f"chunk {kind.decode()} at byte {position} has a wrong checksum")
+
+
+def _damaged(what: str, advice: str = "get the file again") -> SourceError:
+    return SourceError(f"damaged PNG: {what}; {advice}")
 
 
 def _misplaced(kind: bytes) -> SourceError:
-    reason = f"damaged PNG: a {kind.decode()} chunk stands where PNG allows none; save it as PNG again"
-    return SourceError(reason)
+    return _damaged(f"a {kind.decode()} chunk stands where PNG allows none", "save it as PNG again")
 
 
 def _no_pixels() -> SourceError:
-    return SourceError("damaged PNG: it holds no IDAT chunk, so no pixels; get the file again")
+    return _damaged("it holds no IDAT chunk, so no pixels")
 
 
 def _overlong(kind: bytes, position: int, length: int, size: int) -> SourceError:
     name = kind.decode() if kind.isalpha() else repr(kind)
     claim = f"chunk {name} at byte {position} claims {length:,} bytes of data, and the file has {size:,} in all"
-    return SourceError(f"damaged PNG: the file is cut short, or that length is wrong: {claim}; get the file again")
+    return _damaged(f"the file is cut short, or that length is wrong: {claim}")
 
 
 def _cut_short(position: int) -> SourceError:
-    reason = f"damaged PNG: the file is cut short, in the chunk that begins at byte {position}; get the file again"
-    return SourceError(reason)
+    return _damaged(f"the file is cut short, in the chunk that begins at byte {position}")
 
 
 def decode(png: Png, *, as_index: bool = False) -> NDArray[Any]:
@@ -298,9 +294,7 @@ def _check_enough(png: Png) -> None:
     row = (header.width * header.depth * SAMPLES[header.colour] + 7) // 8
     held = sum(map(len, png.pixels))
     if header.height * row > _MOST_INFLATED * held:
-        size = f"{header.width} x {header.height} pixels"
-        reason = f"damaged PNG: {held} bytes of data cannot hold {size}; get the file again"
-        raise SourceError(reason)
+        raise _damaged(f"{held} bytes of data cannot hold {header.width} x {header.height} pixels")
 
 
 def _by_kornia(png: Png) -> NDArray[Any]:
@@ -323,7 +317,7 @@ def _undecodable(png: Png, error: Exception) -> SourceError:
         return better
     except zlib.error as better:
         error = better
-    return SourceError(f"damaged PNG: its pixels cannot be decoded ({error}); get the file again")
+    return _damaged(f"its pixels cannot be decoded ({error})")
 
 
 def _lines(png: Png) -> bytes:
@@ -341,14 +335,11 @@ def _lines(png: Png) -> bytes:
     lines = stream.decompress(b"".join(png.pixels), expected)
     if len(lines) < expected:
         size = f"{png.header.width} x {png.header.height} pixels"
-        reason = (
-            f"damaged PNG: its data hold {len(lines)} bytes of scan lines, and {size} take {expected}; get it again"
-        )
-        raise SourceError(reason)
+        raise _damaged(f"its data hold {len(lines)} bytes of scan lines, and {size} take {expected}")
     while not stream.eof:
         left = stream.unconsumed_tail
         if not stream.decompress(left, _PIECE_BYTES) and not left:
-            raise SourceError("damaged PNG: its data end before their checksum; get the file again")
+            raise _damaged("its data end before their checksum")
     return lines
 
 
@@ -377,8 +368,7 @@ def _check_indices(image: NDArray[np.uint8], png: Png) -> None:
     colours = len(png.palette) // 3
     largest = int(image.max())
     if largest >= colours:
-        reason = f"damaged PNG: colour number {largest} is used, but the palette has {colours}; get the file again"
-        raise SourceError(reason)
+        raise _damaged(f"colour number {largest} is used, but the palette has {colours}")
 
 
 def _colours(png: Png) -> NDArray[np.uint8]:
