@@ -173,9 +173,6 @@ class CloudSource(Source):
     def provenance(self) -> dict[str, Any]:
         return {"columns": self.columns}
 
-    def notes(self) -> list[str]:
-        return self.remarks
-
     def read(self) -> Iterator[Block]:
         """Yield one block a file; see `Source.read`."""
         for number, (path, rows) in enumerate(zip(self.paths, self.rows.tolist(), strict=True)):

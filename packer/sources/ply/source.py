@@ -278,9 +278,6 @@ class PlySource(Source):
     def provenance(self) -> dict[str, Any]:
         return self.origin
 
-    def notes(self) -> list[str]:
-        return list(self.remarks)
-
     def read(self) -> Iterator[Block]:
         """Yield one block a file; see `Source.read`."""
         for number, path in enumerate(self.paths):
