@@ -42,14 +42,14 @@ class JoinedReader(FieldReader):
     """One field of several parts. Reads like any other field.
 
     Args:
-        readers: of each part.
+        readers: of each part; an attribute, too.
         starts: see `starts_of`.
         shifts: what to add to an address within each part to have that in the memory of all, (parts,).
     """
 
     def __init__(self, readers: Sequence[FieldReader], starts: Numbers, shifts: Numbers | None = None) -> None:
         super().__init__(readers[0].field)
-        self._readers = readers
+        self.readers = readers
         self._starts = starts
         self._shifts = np.zeros(len(readers), np.int64) if shifts is None else shifts
         none = np.zeros(0, np.int64)
@@ -62,7 +62,7 @@ class JoinedReader(FieldReader):
         located = np.zeros((len(numbers), 1 + max(1, *self._widths)), np.int64)
         for part, at in by_part(numbers, self._starts):
             drawn, steps = None if visits is None else visits[at], None if anchors is None else anchors[at]
-            found = self._readers[part].locate(numbers[at] - self._starts[part], drawn, steps)
+            found = self.readers[part].locate(numbers[at] - self._starts[part], drawn, steps)
             located[at, 0] = part
             located[at, 1 : 1 + (self._widths[part] or 1)] = found.reshape(len(at), -1)
         return located
@@ -71,7 +71,7 @@ class JoinedReader(FieldReader):
         """Return the address and size of the bytes that `read` will touch, (n, 2)."""
         spans = np.zeros((len(located), 2), np.int64)
         for part, at in self._parts(located):
-            spans[at] = self._readers[part].spans(self._places(part, located[at]))
+            spans[at] = self.readers[part].spans(self._places(part, located[at]))
             spans[at, 0] += self._shifts[part]
         return spans
 
@@ -82,7 +82,7 @@ class JoinedReader(FieldReader):
             DamagedError: what is stored cannot be decoded.
         """
         parts = self._parts(located)
-        read = [(at, self._readers[part].read(self._places(part, located[at]), allocate)) for part, at in parts]
+        read = [(at, self.readers[part].read(self._places(part, located[at]), allocate)) for part, at in parts]
         return read[0][1] if len(read) == 1 else joined(read, len(located), allocate or fresh)
 
     def _parts(self, located: Numbers) -> list[tuple[int, Numbers]]:

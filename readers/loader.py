@@ -84,13 +84,13 @@ class Loader(DataLoader[Any]):
             blocks, so that each compressed frame is decoded about once an epoch. What a block is depends on the frames
             of the fields that are read, so another choice of fields gives another order.
         seed: of the order, and of random crops and points.
-        drop_last: leave out the last batch where it is not full.
-        threads: 0 does all in the caller's thread; n reads ahead in n threads; `"auto"` takes threads where decoding
-            or a transform leaves time to hide: two at most, and one where there is a transform. With
+        drop_last: leave out the last batch if it is not full.
+        threads: 0 does all in the caller's thread; n reads ahead in n threads; `"auto"` takes threads if decoding
+            or a transform leaves time to hide: two at most, and one if there is a transform. With
             n > 1 the transform runs in n threads at once and has to bear that; random ones are then not reproducible.
-        prefetch: batches read ahead by threads, at most, or one a thread where that is more; batches that are parts of
-            one piece of memory, as above, count as one. Where a transform waits for them, each is read by itself.
-        device: moves batches there: gathered into page-locked memory, copied beside the caller's work.
+        prefetch: batches read ahead by threads, at most, or one a thread if that is more; batches that are parts of
+            one piece of memory, as above, count as one. If a transform waits for them, each is read by itself.
+        device: moves batches there: gathered into page-locked memory, copied next to the caller's work.
         rank: number of this rank, whose share of the common order is read; by default from torch.distributed if it is
             initialised when a loop begins.
         world_size: how many ranks there are; goes with `rank`.

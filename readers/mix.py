@@ -79,7 +79,7 @@ class Mix(Dataset[Any]):
             raise UsageError(f"mix: there is a field {DATASET!r} already, so that extras cannot have that name")
 
     def __len__(self) -> int:
-        """Samples of all datasets; an epoch may have fewer or more."""
+        """Return the samples of all datasets; an epoch may have fewer or more."""
         return sum(map(len, self.datasets))
 
     def __getitem__(self, index: int) -> Any:

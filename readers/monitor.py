@@ -110,7 +110,7 @@ class DataTimeMonitor(Generic[Batch]):
         self._reported: Waits | None = None
 
     def __len__(self) -> int:
-        return len(self._loader)  # type: ignore[arg-type]  # TypeError where the loader has no length
+        return len(self._loader)  # type: ignore[arg-type]  # TypeError if the loader has no length
 
     def __bool__(self) -> bool:
         # Without it Python would ask for the length, which not every loader has.

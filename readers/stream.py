@@ -34,6 +34,7 @@ from readers.draws import Visits
 from readers.fields import FieldReader, FixedRaw, KnownReader, NameReader, WholeReader, as_images
 from readers.gather import LARGE_BYTES, Pool, own_parts
 from readers.indexing import Items
+from readers.joined import JoinedReader
 from readers.mix import Mix, MixedItems, Together
 from readers.opened import Opened
 
@@ -263,10 +264,11 @@ def _edges(nbytes: Sequence[int], limit: int) -> list[int]:
 def run_bytes(readers: Collection[FieldReader]) -> int:
     """Return how many bytes are read by one call, at most; 0 for each batch by itself."""
     readers = [reader for reader in readers if not isinstance(reader, NameReader | KnownReader)]
-    whole = all(isinstance(reader, FixedRaw | WholeReader) for reader in readers)
-    if not whole and any(reader.is_ragged for reader in readers):
+    if any(reader.is_ragged and not isinstance(reader, WholeReader) for reader in readers):
         return 0  # nobody knows how many bytes a batch has
-    by_machine = whole and machine_decodes((reader.field, reader.sample_bytes) for reader in readers)
+    parts = [part for reader in readers for part in (reader.readers if isinstance(reader, JoinedReader) else [reader])]
+    whole = all(isinstance(part, FixedRaw | WholeReader) for part in parts)
+    by_machine = whole and machine_decodes((part.field, part.sample_bytes) for part in parts)
     return CODED_RUN_BYTES if by_machine else RUN_BYTES
 
 
