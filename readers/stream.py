@@ -220,8 +220,7 @@ def runs(
 ) -> Iterator[Run]:
     """Yield the batches of items `numbers` (n,) in runs of up to `limit` bytes, of one batch at least.
 
-    The first group that is located is one batch, which so comes soon, and each group has four times as many samples as
-    the one before.
+    The first group that is located is one batch, which so comes soon; any other has about `GROUP_SAMPLES`.
 
     Args:
         visits: (n,), if random parts of samples are read.
@@ -239,7 +238,7 @@ def runs(
             Run([at[first * batch_size : last * batch_size] for at in places], sizes[first:last])
             for first, last in itertools.pairwise(_edges(nbytes.tolist(), limit))
         ]
-        start, group = stop, min(4 * group, GROUP_SAMPLES)
+        start, group = stop, GROUP_SAMPLES
 
 
 def _bytes_of(readers: Iterable[FieldReader], places: Sequence[Numbers]) -> Numbers:

@@ -301,8 +301,8 @@ def test_a_run_is_decoded_by_one_call(
     monkeypatch.setattr(FrameCodec, "decode_frames", counted)
     batches = list(Loader(dataset, 2, threads=threads))
     assert len(batches) == 54
-    # Samples are located 2, 8, 32 and then the rest at once, and a run is within one of these groups.
-    assert sorted(frames) == [2 * each, 8 * each, 32 * each, 65 * each]
+    # Samples are located 2 and then the rest at once, and a run is within one of these groups.
+    assert sorted(frames) == [2 * each, 105 * each]
 
 
 @pytest.mark.parametrize("threads", [0, 2])
@@ -350,8 +350,8 @@ def test_a_damaged_frame_is_an_error_of_its_run(pack: Any, tmp_path: Path) -> No
         for batch in Loader(PackedDataset(folder), 2, threads=0):
             assert (batch["own"][:, 0] == torch.arange(got, got + 2)).all()
             got += 2
-    # Of runs of 2, 8, 32 and 65 samples, the last.
-    assert got == 42
+    # Of runs of 2 and 105 samples, the last.
+    assert got == 2
 
 
 @pytest.mark.usefixtures("way")
