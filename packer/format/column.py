@@ -414,10 +414,10 @@ class Column:
 
 
 class Finder:
-    """Which stretch a number lies in: `searchsorted(ends, numbers, side="right")`, seven times as fast for many.
+    """Finds the stretch that a number lies in: `searchsorted(ends, numbers, side="right")`, but faster for many.
 
-    A table tells in which stretch every 2**k numbers begin, and as many comparisons put right those after an end as
-    there are ends among 2**k.
+    A table tells in which stretch every 2**k numbers begin. Those after an end are put right by comparing: as often as
+    there are ends among 2**k. Rows of some numbers are read a tenth faster by it.
 
     Args:
         ends: where each stretch but the last ends, ascending, (stretches - 1,).

@@ -1,4 +1,4 @@
-"""A new LMDB file, written in ascending key order."""
+"""Writes a new LMDB file in ascending key order; clear errors, and files that are finished or removed."""
 
 from __future__ import annotations
 

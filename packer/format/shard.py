@@ -69,8 +69,8 @@ class Shard:
             Tree(memoryview(os.read(self.fd, HEAD_BYTES)), self.path, held)
             self.map = with_room(path, lambda: mmap.mmap(self.fd, 0, access=mmap.ACCESS_READ))
             self.bytes = memoryview(self.map)
-            # The tree is a few pages at the end of the file; for each the kernel would read all around it, 8 MiB where
-            # it is set for large files.
+            # The tree is a few pages at the end of the file; for each the kernel would read all around it, as much as
+            # it is set to read ahead.
             self.read_around(False)
             # Apart, and as numbers: a large shard has hundreds of thousands of chunks.
             self._chunks = array("q")
