@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pictures
 import pytest
 import readme
 
@@ -66,6 +67,12 @@ def test_what_cannot_be_run_can_be_pasted(number: int) -> None:
 def test_the_readme_takes_half_a_minute() -> None:
     """It has at most 120 lines."""
     assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
+@pytest.mark.parametrize("name", pictures.pictures())
+def test_pictures_show_the_figures_of_the_pages(name: str) -> None:
+    """`python scripts/pictures.py` draws them anew from the tables."""
+    assert pictures.pictures()[name] == (pictures.FOLDER / name).read_text()
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))

@@ -244,7 +244,7 @@ def difference(expected: Sequence[Column], found: Sequence[Column]) -> str | Non
 def _looks(column: Column) -> str:
     axes = ", ".join("*" if n is None else str(n) for n in column.spec.shape)
     what = f"text in {' or '.join(column.encodings)}" if column.spec.kind == "text" else f"{column.spec.dtype} ({axes})"
-    return f"{what} of {column.path}"
+    return f"{what} of {column.path}" if column.path else what  # a dataset that is a sample has no path of its own
 
 
 # ---------------------------------------------------------------- what wrote the file

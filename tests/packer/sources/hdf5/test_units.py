@@ -79,6 +79,15 @@ def test_samples_that_differ_are_told_to_on_bad(tmp_path: Path) -> None:
     assert len(bad) == 2
 
 
+def test_datasets_that_differ_are_described(tmp_path: Path) -> None:
+    """A dataset that is a sample has no path below it to name."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["v0"], file["v1"] = np.zeros((2, 3)), np.zeros((2, 3), "f4")
+    with pytest.raises(SourceError, match=r"values is float32 \(\*, \*\), not float64 \(\*, \*\)\. --skip"):
+        open_hdf5(path, samples="datasets")
+
+
 def test_a_damaged_sample_is_numbered(tmp_path: Path) -> None:
     """Samples before it are yielded, reading goes on behind it."""
     path = tmp_path / "a.h5"
