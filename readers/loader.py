@@ -318,7 +318,7 @@ class Loader(DataLoader[Any]):
                 frames = -(-window // frame) + 1 + window * shards // total
                 frames += -(-window // block) if block % frame else 0
                 at_once = max(self.share.batch_size, limit // max(int(reader.sample_bytes), 1))
-                touched = min(at_once, 2 * frames)
+                touched = min(at_once, frames * (at_once // window + 2))  # a run may hold several windows
                 # The cache itself asks for twice what one call touches.
                 reader.keep(frame * max(frames + (1 + self.threads) * touched, 2 * touched + 2))
 
