@@ -14,6 +14,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 from packer.errors import DamagedError
@@ -69,6 +70,21 @@ class Meta(NamedTuple):
     root: int
 
 
+class Page(NamedTuple):
+    """A copy of a page of the tree, which nothing that happens to the file can change between check and use.
+
+    Attributes:
+        number: of the page.
+        start: of its first node, in bytes from its own start.
+        slots: where each node starts, in the order of their keys.
+    """
+
+    number: int
+    data: bytes
+    start: int
+    slots: tuple[int, ...]
+
+
 class Tree:
     """The main B-tree of an LMDB file.
 
@@ -106,14 +122,14 @@ class Tree:
         """
         last, count = b"", 0  # no key of LMDB is empty, so every first key is above that
         for number in self._leaves():
-            page, slots = self._page(number, _LEAF)
-            for slot in slots:
-                value = self._value(number, page, slot)
+            page = self._page(number, _LEAF)
+            for slot in page.slots:
+                value = self._value(page, slot)
                 if value.key <= last:
                     raise self._damaged_page(number, "has a key that is not above the one before it")
                 last = value.key
                 yield value
-            count += len(slots)
+            count += len(page.slots)
         if count != self.meta.entries:
             raise self._damaged(f"its B-tree does not hold the {self.meta.entries} keys that its meta page counts")
 
@@ -131,11 +147,14 @@ class Tree:
             keys, children = self._branches.get(number) or self._branches.setdefault(number, self._branch(number))
             # The first key of a branch page is empty: its child holds all that is below the second.
             number = children[bisect_right(keys, key, 1) - 1]
-        page, slots = self._page(number, _LEAF)
-        at = bisect_left(slots, key, key=lambda slot: _key(page, slot))
-        if at == len(slots):
+        page = self._page(number, _LEAF)
+        try:
+            at = bisect_left(page.slots, key, key=partial(_key, page.data))
+        except struct.error:
+            raise self._damaged_page(number, "has an entry outside itself") from None
+        if at == len(page.slots):
             return None
-        found, offset, size = self._value(number, page, slots[at])
+        found, offset, size = self._value(page, page.slots[at])
         return bytes(self._buffer[offset : offset + size]) if found == key else None
 
     def close(self) -> None:
@@ -178,47 +197,49 @@ class Tree:
             raise self._damaged("its B-tree does not have the pages that its meta page counts")
         return level
 
-    def _page(self, number: int, kind: int) -> tuple[bytes, tuple[int, ...]]:
-        """Return a copy of a page, and the offsets in it where its nodes start: each has a whole node header.
-
-        The copy is what is checked and then used: nothing that happens to the file meanwhile can come between.
-        """
+    def _page(self, number: int, kind: int) -> Page:
         size = self.meta.page_size
         if not _META_PAGES <= number < self.meta.pages:
             raise self._damaged_page(number, "is not a page of the file")
-        page = bytes(self._buffer[number * size : (number + 1) * size])
-        said, _, flags, slots_end, nodes_start = _HEADER.unpack_from(page)
+        data = bytes(self._buffer[number * size : (number + 1) * size])
+        said, _, flags, end, start = _HEADER.unpack_from(data)
         if said != number or flags != kind:
             raise self._damaged_page(number, "has a header that belongs elsewhere")
-        if not _HEADER.size < slots_end <= nodes_start <= size or slots_end & 1:
+        if not _HEADER.size < end <= start <= size or end & 1:
             raise self._damaged_page(number, "has no room for its entries")
-        slots = struct.unpack_from(f"<{(slots_end - _HEADER.size) // 2}H", page, _HEADER.size)
-        if min(slots) < nodes_start or max(slots) > size - _NODE.size:
-            raise self._damaged_page(number, "has an entry outside itself")
-        return page, slots
+        return Page(number, data, start, struct.unpack_from(f"<{(end - _HEADER.size) // 2}H", data, _HEADER.size))
 
     def _branch(self, number: int) -> tuple[list[bytes], list[int]]:
         """Return the keys and the numbers of the children of a branch page."""
-        page, slots = self._page(number, _BRANCH)
-        return [_key(page, slot) for slot in slots], [int.from_bytes(page[slot : slot + 6], "little") for slot in slots]
+        page = self._page(number, _BRANCH)
+        for slot in page.slots:
+            self._check_slot(page, slot)
+        children = [int.from_bytes(page.data[slot : slot + 6], "little") for slot in page.slots]
+        return [_key(page.data, slot) for slot in page.slots], children
 
-    def _value(self, number: int, page: bytes, slot: int) -> Value:
-        """Return the value of an entry of the leaf page `number`."""
-        size, flags, key_size = _NODE.unpack_from(page, slot)
+    def _value(self, page: Page, slot: int) -> Value:
+        """Return the value of an entry of a leaf page."""
+        self._check_slot(page, slot)
+        size, flags, key_size = _NODE.unpack_from(page.data, slot)
         start = slot + _NODE.size
         end = start + key_size
-        if end + (_PAGE_NUMBER.size if flags == _ON_OVERFLOW_PAGES else size) > len(page):
-            raise self._damaged_page(number, "has an entry that leaves it")
+        if end + (_PAGE_NUMBER.size if flags == _ON_OVERFLOW_PAGES else size) > len(page.data):
+            raise self._damaged_page(page.number, "has an entry that leaves it")
         if not flags:
-            return Value(page[start:end], number * self.meta.page_size + end, size)
+            return Value(page.data[start:end], page.number * self.meta.page_size + end, size)
         if flags != _ON_OVERFLOW_PAGES:
-            raise self._damaged_page(number, "has an entry that is no plain value")
+            raise self._damaged_page(page.number, "has an entry that is no plain value")
         # A value that has pages of its own: one header, then all of its bytes in one piece.
-        (first,) = _PAGE_NUMBER.unpack_from(page, end)
+        (first,) = _PAGE_NUMBER.unpack_from(page.data, end)
         offset = first * self.meta.page_size + _HEADER.size
         if first < _META_PAGES or offset + size > self.meta.pages * self.meta.page_size:
-            raise self._damaged_page(number, "has a value outside the file")
-        return Value(page[start:end], offset, size)
+            raise self._damaged_page(page.number, "has a value outside the file")
+        return Value(page.data[start:end], offset, size)
+
+    def _check_slot(self, page: Page, slot: int) -> None:
+        """Raise DamagedError if no whole node header can start there."""
+        if not page.start <= slot <= len(page.data) - _NODE.size:
+            raise self._damaged_page(page.number, "has an entry outside itself")
 
     def _damaged(self, what: str) -> DamagedError:
         return DamagedError(f"{self._path}: {what}; the file is damaged: fetch or pack it again")
@@ -228,5 +249,6 @@ class Tree:
 
 
 def _key(page: bytes, slot: int) -> bytes:
+    """Return the key of an entry; raises struct.error if it starts outside of the page."""
     start = slot + _NODE.size
-    return page[start : start + int.from_bytes(page[slot + 6 : start], "little")]
+    return page[start : start + _NODE.unpack_from(page, slot)[2]]

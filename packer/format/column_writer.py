@@ -61,7 +61,8 @@ class ColumnWriter:
         self._n_waiting = 0
         self._put_chunk = put_chunk
         self._chunk_bytes = chunk_bytes
-        self._chunk = bytearray()
+        self._chunk = memoryview(b"")  # its memory; the first `_used` bytes are filled
+        self._used = 0
         self._table: list[tuple[int, int, int]] = []  # chunk number, frames up to its end, stored bytes likewise
         # array("Q") takes a fifth of the memory of a list; a shard may hold ten million samples.
         self._checksums = array("Q")
@@ -192,19 +193,22 @@ class ColumnWriter:
         """Add frames that must lie in one chunk."""
         size = sum(map(len, frames))
         _check_size(size)
-        if self._chunk and len(self._chunk) + size > self._chunk_bytes:
+        if self._used and self._used + size > self._chunk_bytes:
             self._close_chunk()
+        if not self._used:
+            self._chunk = np.empty(max(size, self._chunk_bytes), np.uint8).data
         for frame in frames:
+            start, self._used = self._used, self._used + len(frame)
+            self._chunk[start : self._used] = frame
             self._checksums.append(xxhash.xxh3_64_intdigest(frame))
             self._offsets.append(self._offsets[-1] + len(frame))
-            self._chunk += frame
 
     def _close_chunk(self) -> None:
         """Store the chunk that is being filled, if it has a frame: that may have no bytes."""
         if len(self._checksums) > (self._table[-1][1] if self._table else 0):
-            number = self._put_chunk(memoryview(self._chunk))
+            number = self._put_chunk(self._chunk[: self._used])
             self._table.append((number, len(self._checksums), self._offsets[-1]))
-            self._chunk = bytearray()
+            self._chunk, self._used = memoryview(b""), 0
 
 
 def _check_size(nbytes: int) -> None:

@@ -7,11 +7,12 @@ A folder of files and an LMDB folder of BasicSR go the same way; `basicsr` finds
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -47,8 +48,9 @@ from packer.sources.pairing import (
 )
 from packer.sources.units import folder_of, unit_name
 
-#: Threads that read headers, and files that each is given at a time: a disk takes many requests at once.
-THREADS, FILES_AT_ONCE = 16, 64
+#: Threads that read headers if a file takes longer than this many seconds, and files that each is given at a time: a
+#: disk takes many requests at once, but threads that never wait for it only hinder each other.
+THREADS, SLOW_SECONDS, FILES_AT_ONCE = 16, 1e-4, 64
 
 #: Suffixes of files that lie next to images and are clearly none; any other suffix is an error, not a guess.
 BESIDE = {
@@ -205,28 +207,45 @@ def _read_headers(
         for row in zip(*paired.files.values(), strict=True)
         for name, file in zip(paired.files, row, strict=True)
     ]
-    parts = [jobs[at : at + FILES_AT_ONCE] for at in range(0, len(jobs), FILES_AT_ONCE)]
     good: list[int] = []
     headers: dict[str, list[ImageHeader]] = {name: [] for name in paired.files}
-    pool = ThreadPoolExecutor(THREADS, "packer-headers")
-    try:
-        with quiet():
-            read = chain.from_iterable(pool.map(partial(_headers, options=options), parts))
-            for number in watched(range(len(paired.names)), HEADERS, looking, len(paired.names)):
-                row = {name: next(read) for name in headers}
-                for header in row.values():
-                    if isinstance(header, SourceError):
-                        on_bad(header)
-                kept = {name: header for name, header in row.items() if isinstance(header, ImageHeader)}
-                if len(kept) == len(row):
-                    good.append(number)
-                    for name, header in kept.items():
-                        headers[name].append(header)
-    finally:
-        pool.shutdown(cancel_futures=True)
+    with quiet(), contextlib.closing(_each_header(jobs, options)) as read:
+        for number in watched(range(len(paired.names)), HEADERS, looking, len(paired.names)):
+            row = {name: next(read) for name in headers}
+            for header in row.values():
+                if isinstance(header, SourceError):
+                    on_bad(header)
+            kept = {name: header for name, header in row.items() if isinstance(header, ImageHeader)}
+            if len(kept) == len(row):
+                good.append(number)
+                for name, header in kept.items():
+                    headers[name].append(header)
     if not good:
         raise SourceError("no sample is left: every one has a bad file or a partner missing; mend the files first")
     return good, headers
+
+
+def _each_header(
+    jobs: Sequence[tuple[str, Place | None]], options: ImageOptions
+) -> Generator[ImageHeader | SourceError, None, None]:
+    """Yield the header of each file, or why it has none, in order.
+
+    One thread reads what lies in memory; from the first files that take long, several do.
+    """
+    parts = iter([jobs[at : at + FILES_AT_ONCE] for at in range(0, len(jobs), FILES_AT_ONCE)])
+    for part in parts:
+        began = time.perf_counter()
+        headers = _headers(part, options)
+        is_slow = time.perf_counter() - began > len(part) * SLOW_SECONDS
+        yield from headers
+        if is_slow:
+            break
+    pool = ThreadPoolExecutor(THREADS, "packer-headers")
+    try:
+        for headers in pool.map(partial(_headers, options=options), parts):
+            yield from headers
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _headers(jobs: Sequence[tuple[str, Place | None]], options: ImageOptions) -> list[ImageHeader | SourceError]:
