@@ -268,7 +268,9 @@ def run_bytes(readers: Collection[FieldReader]) -> int:
     parts = [part for reader in readers for part in (reader.readers if isinstance(reader, JoinedReader) else [reader])]
     whole = all(isinstance(part, FixedRaw | WholeReader) for part in parts)
     by_machine = whole and machine_decodes((part.field, part.sample_bytes) for part in parts)
-    return CODED_RUN_BYTES if by_machine else RUN_BYTES
+    # The more samples are read at once, the fewer times a frame that they share is decoded.
+    shared = any(part.field.codec and (part.field.frame.samples or 1) > 1 for part in parts)
+    return CODED_RUN_BYTES if by_machine or shared else RUN_BYTES
 
 
 def machine_decodes(fields: Iterable[tuple[Field, float]]) -> bool:
