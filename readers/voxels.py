@@ -250,24 +250,25 @@ def _choose(
             mixed = (np.uint64(i) * STEP + np.uint64(j)) * MIX + np.uint64(k)
             mixed = (mixed ^ (mixed >> np.uint64(32))) * MIX_AGAIN
             slot = np.int64(mixed >> np.uint64(32)) & (len(table) - 1)
-            voxel = table[slot]
-            while voxel >= first and not (cells[slot, 0] == i and cells[slot, 1] == j and cells[slot, 2] == k):
+            own = table[slot] - first  # below 0: none, or one of a sample before
+            while own >= 0 and not (cells[own, 0] == i and cells[own, 1] == j and cells[own, 2] == k):
                 slot = (slot + 1) & (len(table) - 1)
-                voxel = table[slot]
-            if voxel < first:  # none, or one of a sample before
+                own = table[slot] - first
+            if own < 0:
+                own = found - first
                 table[slot] = found
-                cells[slot, 0], cells[slot, 1], cells[slot, 2] = i, j, k
-                counts[slot] = 1
+                cells[own, 0], cells[own, 1], cells[own, 2] = i, j, k
+                counts[own] = 1
                 rows[found] = row
                 found += 1
             elif random:
                 # The n-th point of a voxel takes the place of the one before with a chance of 1 / n.
-                counts[slot] += 1
+                counts[own] += 1
                 word = words[item] + np.uint64(row - before[item] + 1) * STEP
                 word = (word ^ (word >> np.uint64(30))) * MIX
                 word = (word ^ (word >> np.uint64(27))) * MIX_AGAIN
                 word = word ^ (word >> np.uint64(31))
-                if ((word >> np.uint64(32)) * np.uint64(counts[slot])) >> np.uint64(32) == np.uint64(0):
-                    rows[voxel] = row
+                if ((word >> np.uint64(32)) * np.uint64(counts[own])) >> np.uint64(32) == np.uint64(0):
+                    rows[first + own] = row
         offsets[item + 1] = found
     return -1
