@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from packer.codecs.configs import NAMED
 from packer.format import sizes
 from packer.format.layout import CHUNK_BYTES
-from packer.format.schema import Field, FrameRule
+from packer.format.schema import MAX_SHARED_FRAME, Field, FrameRule
 from packer.format.shard_writer import ShardWriter
 from packer.format.sizes import column_sizes, map_size, shard_bytes
 
@@ -24,12 +25,17 @@ DTYPES = ("uint8", "int16", "float32", "complex128")
 def make_field(draw: st.DrawFn, number: int, encoded: bool) -> Field:
     shape = tuple(draw(st.lists(st.one_of(st.none(), st.sampled_from([0, 1, 3, 12])), max_size=3)))
     rule = "rows" if shape and draw(st.booleans()) else "samples"
+    dtype = draw(st.sampled_from(DTYPES))
+    count = draw(st.sampled_from([1, 2, 7, 1000]))
+    if encoded and rule == "samples" and None not in shape:
+        nbytes = math.prod(n or 1 for n in shape) * np.dtype(dtype).itemsize
+        count = min(count, MAX_SHARED_FRAME // nbytes)
     return Field(
         name=f"f{number}",
-        dtype=draw(st.sampled_from(DTYPES)),
+        dtype=dtype,
         shape=shape,
         codec=draw(st.sampled_from([NAMED["lz4"], NAMED["zstd"], NAMED["bitshuffle"]])) if encoded else (),
-        frame=FrameRule(**{rule: draw(st.sampled_from([1, 2, 7, 1000]))}),
+        frame=FrameRule(**{rule: count}),
     )
 
 
