@@ -10,6 +10,7 @@ import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -304,7 +305,8 @@ class WholeReader(StoredReader):
         if self._per_frame > 1:
             # A frame more for the end of the memory; half as much again where frames may be larger than the mean.
             spare = 1.5 if self.is_ragged else 1
-            with self._cache.lock:  # another thread may be filling it, or reading from it
+            with self._cache.lock, suppress(RuntimeError):  # another thread may be filling it, or reading from it
+                # Without so much memory it stays as small as it was, and frames are decoded more than once.
                 self._cache.grow(int(spare * self.sample_bytes * (samples + self._per_frame)))
 
     def read(
