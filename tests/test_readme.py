@@ -31,9 +31,9 @@ WORDS = "trainner"
 
 
 def _page(page: Path) -> object:
-    """Return the page as a parameter; packages that it imports next to ours may warn of what they do themselves."""
-    others = re.search(r"^(?:import|from) (?:accelerate|lightning|webdataset)", page.read_text(), re.MULTILINE)
-    marks = [pytest.mark.filterwarnings("ignore")] if others else []
+    """Return the page as a parameter; packages that it imports next to ours may warn, or hold on to datasets."""
+    others = re.search(r"^(?:import|from) (?:accelerate|grain|lightning|webdataset)", page.read_text(), re.MULTILINE)
+    marks = [pytest.mark.filterwarnings("ignore"), pytest.mark.keeps_open] if others else []
     return pytest.param(page, marks=marks, id=str(page.relative_to(ROOT)))
 
 

@@ -385,13 +385,40 @@ def test_the_trainer_of_transformers_takes_a_dataset(path: Path, tmp_path: Path)
     assert run.predict(dataset).predictions[-1].tolist() == list(range(SAMPLES))
 
 
-def test_a_dataset_is_a_random_access_source(path: Path) -> None:
-    """What Grain asks of a source: a length, and by number a nest of numpy arrays; it pickles."""
-    source = PackedDataset(path, ["x", "n"], transform=lambda sample: {k: v.numpy() for k, v in sample.items()})
-    assert len(source) == SAMPLES
-    sample = source[np.int64(5)]
-    assert isinstance(sample["x"], np.ndarray)
-    assert sample["x"].tolist() == [5, 5, 5]
+def arrays(sample: dict[str, torch.Tensor]) -> dict[str, np.ndarray[Any, Any]]:
+    return {name: value.numpy() for name, value in sample.items()}
+
+
+def test_a_dataset_is_a_random_access_source_of_grain(path: Path) -> None:
+    """Grain takes it as it is: shuffles, batches, repeats and shares out its samples, and goes on at a state."""
+    import grain
+
+    source = PackedDataset(path, ["x", "n"], transform=arrays)
+    shuffled = grain.MapDataset.source(source).shuffle(seed=3)
+    order = [int(shuffled[i]["n"]) for i in range(SAMPLES)]
+    assert sorted(order) == list(range(SAMPLES)) != order
+    batches = shuffled.batch(5).to_iter_dataset(grain.ReadOptions(num_threads=2))
+    begun = iter(batches)
+    first = [next(begun) for _ in range(3)]
+    state = begun.get_state()
+    rest = list(begun)
+    assert all((batch["x"] == batch["n"][:, None]).all() for batch in first + rest)
+    assert flat(numbers(first + rest)) == order
+    resumed = iter(batches)
+    resumed.set_state(state)
+    assert numbers(resumed) == numbers(rest)
+
+
+def test_workers_of_grain_read_a_dataset(path: Path) -> None:
+    """The dataset goes to its processes by pickle, and each reads its share."""
+    import grain
+
+    source = PackedDataset(path, ["n"], transform=arrays)
+    sampler = grain.samplers.IndexSampler(SAMPLES, grain.sharding.NoSharding(), shuffle=False, num_epochs=1)
+    loader = grain.DataLoader(
+        data_source=source, sampler=sampler, operations=[grain.transforms.Batch(4)], worker_count=2
+    )
+    assert sorted(flat(numbers(loader))) == list(range(SAMPLES))
 
 
 # ---------------------------------------------------------------- what the loader has for them
