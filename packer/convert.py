@@ -247,8 +247,8 @@ def pack(sources: Any, path: Path, options: ConvertOptions) -> tuple[Report, Sta
             named=source.names is not None,
             rejected=rejected,
             planned_bytes=plan.file_bytes,
-            splits=splits or msgspec.UNSET,
-            constants=write_constants(folder.work, source.constants) if source.constants else msgspec.UNSET,
+            splits=splits,
+            constants=write_constants(folder.work, source.constants) if source.constants else None,
         )
     return reported(manifest, rejected, len(kept))
 

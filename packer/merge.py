@@ -18,7 +18,7 @@ import packer
 from packer.convert import check_apart
 from packer.errors import UsageError, WriteError
 from packer.format import manifest as manifests
-from packer.format.constants import kept_constants, kept_digest, write_constants
+from packer.format.constants import Constants, kept_digest, write_constants
 from packer.format.manifest import (
     CONSTANTS_FILE,
     NAMES_FILE,
@@ -39,9 +39,6 @@ from packer.packing.tasks import shard_path
 from packer.sources.base import Progress, no_progress
 from packer.sources.derived import described
 from packer.sources.packed import read_names
-
-#: What a manifest says of its classes.
-Classes = tuple[str, ...] | msgspec.UnsetType
 
 
 def merge(
@@ -94,7 +91,7 @@ def merge(
         for folder, manifest in zip(folders, held, strict=True):
             rejected += [bad.moved(len(entries)) for bad in rejected_of(folder, manifest)]
             entries += take_shards(folder, manifest.shards, output.work, len(entries), progress or no_progress)
-        if constants := kept_constants(folders[0], first):
+        if constants := Constants(folders[0], first.constants):
             write_constants(output.work, constants)
         made = write_joined(output.work, held, entries, names, NAMES_FILE, RejectedList(rejected))
         output.publish()
@@ -207,7 +204,7 @@ def check_alike(first: Sequence[Field], other: Sequence[Field], where: str) -> N
             )
 
 
-def check_classes(first: Classes, other: Classes, where: str) -> None:
+def check_classes(first: Sequence[str], other: Sequence[str], where: str) -> None:
     """Raise UsageError if the numbers of the field `label` do not stand for the same in both."""
     if first != other:
         texts = [", ".join(names) if names else "none that are known" for names in (other, first)]

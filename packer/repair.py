@@ -32,7 +32,7 @@ from packer.packing.finish import write_manifest
 from packer.packing.origin import given_by, origin_of, packed_names
 from packer.packing.output import dataset_lock, next_to
 from packer.packing.plan import field_sizes, look, plan_shards
-from packer.packing.rejected import ListEntry, RejectedList
+from packer.packing.rejected import RejectedList
 from packer.packing.tasks import ShardTask, report_of, write_shard
 from packer.packing.workers import run_processes
 from packer.sources.apart import Limits
@@ -118,7 +118,7 @@ def _repair(
     report = verify(folder, checked, workers)
     wrong = {damage.file for damage in report.damages}
     bad = [entry for entry in manifest.shards if entry.file in report.damaged_shards]
-    lost_constants = isinstance(manifest.constants, FileEntry) and manifest.constants.file in wrong
+    lost_constants = manifest.constants is not None and manifest.constants.file in wrong
     if source is None and (bad or lost_constants):
         file = bad[0].file if bad else CONSTANTS_FILE
         raise DatasetError(f"{folder}: {file} is damaged; name the sources it was made from")
@@ -139,13 +139,13 @@ def _repair(
                     changed.append(entry.file)
                 entries[entry.file] = new
         left_out = None
-        if isinstance(manifest.left_out, FileEntry) and manifest.left_out.file in wrong:
+        if manifest.left_out is not None and manifest.left_out.file in wrong:
             listed, left_out = _list_anew(folder, manifest)
             manifest = msgspec.structs.replace(manifest, left_out=listed)
         if source is not None and lost_constants:
             _constants_anew(folder, work, manifest, source)
     # They may be lost together with the manifest, which was made again without them.
-    lacks_constants = not isinstance(manifest.constants, FileEntry) and source is not None and bool(source.constants)
+    lacks_constants = manifest.constants is None and source is not None and bool(source.constants)
     if source is not None and lacks_constants and origin_of(source) == manifest.origin:
         manifest = msgspec.structs.replace(manifest, constants=write_constants(folder, source.constants))
         lost_constants = True
@@ -177,7 +177,7 @@ def _constants_anew(folder: Path, work: Path, manifest: Manifest, source: Source
     (work / CONSTANTS_FILE).replace(folder / CONSTANTS_FILE)
 
 
-def _list_anew(folder: Path, manifest: Manifest) -> tuple[ListEntry, int]:
+def _list_anew(folder: Path, manifest: Manifest) -> tuple[FileEntry | None, int]:
     """Cut the list of what was left out back to what the manifest speaks of; one that is damaged goes.
 
     Returns:
@@ -320,5 +320,5 @@ def _publish(folder: Path, manifest: Manifest, entries: Sequence[ShardEntry], ke
         left_out=manifest.left_out,
         splits=manifest.splits,
         constants=manifest.constants,
-        stats=manifest.stats if keeps_stats else msgspec.UNSET,
+        stats=manifest.stats if keeps_stats else {},
     )

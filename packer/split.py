@@ -14,7 +14,7 @@ import msgspec
 
 from packer.errors import UsageError
 from packer.format import manifest as manifests
-from packer.format.manifest import Manifest, kept_splits
+from packer.format.manifest import Manifest
 from packer.packing.output import dataset_lock
 from packer.packing.splits import Rule, Samples, parsed, share_out
 from packer.remote.store import refuse_url
@@ -48,11 +48,11 @@ def split(
     with dataset_lock(folder):
         manifest = manifests.read(folder)
         samples = Samples(manifest.samples, read_names(folder, manifest), manifest.origin)
-        there = kept_splits(manifest)
+        there = manifest.splits
         if missing := [name for name, rule in rules.items() if rule is None and name not in there]:
             raise UsageError(f"there is no split {missing[0]!r} to drop; splits are {', '.join(there) or 'none'}")
         held = {name: ranges for name, ranges in there.items() if name not in rules}
         made = share_out(asked, samples, by=by, seed=seed, held=held)
-        new = msgspec.structs.replace(manifest, splits=made or msgspec.UNSET)
+        new = msgspec.structs.replace(manifest, splits=made)
         manifests.write(folder, new)
     return new

@@ -69,15 +69,10 @@ def save(dataset: str | os.PathLike[str], stats: dict[str, FieldStats]) -> None:
         manifest = manifests.read(folder)
         try:
             # By the constructor, which compares them with the sizes of the columns.
-            kept = Manifest(**{**{n: getattr(manifest, n) for n in manifest.__struct_fields__}, "stats": stats})
+            kept = Manifest(**{**msgspec.structs.asdict(manifest), "stats": stats})
         except ValueError as error:
             raise UsageError(f"{folder}: the dataset has changed since its statistics were taken: {error}") from None
         manifests.write(folder, kept)
-
-
-def kept_statistics(manifest: Manifest) -> dict[str, FieldStats] | None:
-    """Return the statistics that a manifest keeps; None if it keeps none."""
-    return None if isinstance(manifest.stats, msgspec.UnsetType) else manifest.stats
 
 
 def is_measured(field: FieldSpec) -> bool:

@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-import msgspec
 import xxhash
 
 from packer.checking.against import SHOWN_NAMES, Damage
@@ -85,9 +84,7 @@ def verify(dataset: str | os.PathLike[str], progress: Progress | None = None, wo
     names = _checked_file(folder, manifest.names, _table, damages)
     _checked_file(folder, manifest.left_out, partial(_rejected_list, folder, manifest), damages)
     _checked_file(folder, manifest.constants, _whole, damages)
-    tables = [
-        entry for entry in (manifest.names, manifest.left_out, manifest.constants) if isinstance(entry, FileEntry)
-    ]
+    tables = [entry for entry in (manifest.names, manifest.left_out, manifest.constants) if entry]
     good = [entry for entry in tables if entry.file not in {damage.file for damage in damages}]
     shards = _checked_shards(folder, manifest, progress or no_progress, workers)
     first = 0
@@ -111,7 +108,7 @@ def verify(dataset: str | os.PathLike[str], progress: Progress | None = None, wo
 
 def _checked_file(
     folder: Path,
-    entry: FileEntry | msgspec.UnsetType | None,
+    entry: FileEntry | None,
     read: Callable[[Path, FileEntry], Found],
     damages: list[Damage],
 ) -> Found | None:
@@ -120,7 +117,7 @@ def _checked_file(
     Raises:
         DatasetError: it cannot be opened, for want of permission or of room for open files, which says nothing of it.
     """
-    if not isinstance(entry, FileEntry):
+    if entry is None:
         return None
     path = folder / entry.file
     try:

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from packer.errors import MissingNameError, UsageError
 from packer.format import manifest as manifests
 from packer.format.column import SHAPE, Numbers
-from packer.format.constants import kept_constants
+from packer.format.constants import Constants
 from packer.format.names import Names
 from packer.format.schema import Field
 from packer.remote.store import is_url
@@ -206,7 +206,7 @@ class PackedDataset(Dataset[Any]):
         """
         if self._mirror is not None:
             self._mirror.fetch_tables(self.manifest)
-        arrays = kept_constants(self.path, self.manifest)
+        arrays = Constants(self.path, self.manifest.constants)
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     @property

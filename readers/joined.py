@@ -182,8 +182,6 @@ class ByShard:
             lease = self._mirror.fetch_shards(self._manifest, [self._entries[i] for i in missing]) if missing else None
             for shard in missing:
                 entry = self._entries[shard]
-                alone = msgspec.structs.replace(
-                    self._manifest, shards=(entry,), samples=entry.samples, splits=msgspec.UNSET
-                )
+                alone = msgspec.structs.replace(self._manifest, shards=(entry,), samples=entry.samples, splits={})
                 self._opened[shard] = Opened(self._mirror.folder, alone, self._fields, lease, self._extras)
             return [self._opened[shard] for shard in wanted]

@@ -66,9 +66,7 @@ def rebuild_manifest(folder: Path) -> Manifest:
     if constants is None and any(_kept_once(shard.header.origin) for shard in held):
         _log.warning("%s is lost, which held what --once kept; repair with the sources makes it again", CONSTANTS_FILE)
     listed = RejectedList(left_out).write(folder)
-    return write_manifest(
-        folder, counted, first.fields, origin, table, left_out=listed, constants=constants or msgspec.UNSET
-    )
+    return write_manifest(folder, counted, first.fields, origin, table, left_out=listed, constants=constants)
 
 
 def _kept_once(origin: Origin) -> bool:

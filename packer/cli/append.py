@@ -21,7 +21,6 @@ from packer.cli.progress import progress
 from packer.cli.summary import split_lines
 from packer.cli.text import counted
 from packer.convert import ConvertOptions
-from packer.format.manifest import kept_splits
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +51,7 @@ def append(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> 
     more, all_of_them = counted(report.added, "sample"), counted(report.manifest.samples, "sample")
     out = f", {report.rejected[0].file} and others left out" if report.rejected else ""
     say(f"{dataset}: {more} more, {all_of_them} in all{out}", *split_lines(report.manifest))
-    held = kept_splits(report.manifest)
+    held = report.manifest.splits
     ends = [ranges[-1][1] for ranges in held.values() if ranges]
     if held and max(ends, default=0) <= report.manifest.samples - report.added:
         _log.warning("the new samples are in no split; `packer split %s NAME=...` makes splits of all samples", dataset)

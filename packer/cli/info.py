@@ -18,8 +18,8 @@ from packer.cli.text import counted, indented, listing, size_text, terminal_widt
 from packer.codecs.configs import codec_name
 from packer.errors import DamagedError, first_few
 from packer.format import manifest as manifests
-from packer.format.constants import kept_constants
-from packer.format.manifest import MANIFEST, REJECTED_FILE, FileEntry, Manifest, kept_splits
+from packer.format.constants import Constants
+from packer.format.manifest import MANIFEST, REJECTED_FILE, FileEntry, Manifest
 from packer.format.names import Names
 from packer.packing.rejected import RejectedList
 from packer.packing.splits import split_text
@@ -103,7 +103,7 @@ def describe(place: str | Path) -> Description:
             if not is_url(place):
                 rejected = RejectedList.of_dataset(folder, manifest).lines.count(b"\n")
         with _warned():
-            constants = tuple(kept_constants(folder, manifest))
+            constants = tuple(Constants(folder, manifest.constants))
         with _warned():
             names = _first_names(folder, manifest)
     return Description(place, manifest, names, disk_bytes, rejected, constants)
@@ -140,7 +140,7 @@ def facts(found: Description) -> list[tuple[str, str]]:
         pairs.append(("left out", f"{counted(found.rejected, 'sample')}, listed in {REJECTED_FILE}"))
     if found.constants:
         pairs.append(("constants", ", ".join(found.constants)))
-    if splits := kept_splits(manifest):
+    if splits := manifest.splits:
         pairs.append(("splits", split_text(splits, manifest.samples)))
     return pairs + _origin(manifest.origin)
 
@@ -156,7 +156,7 @@ def _json_text(found: Description) -> str:
         "file_bytes": manifest.file_bytes,
         "disk_bytes": found.disk_bytes,
         "rejected": found.rejected,
-        "split_samples": {name: len(manifest.split(name)) for name in kept_splits(manifest)},
+        "split_samples": {name: len(manifest.split(name)) for name in manifest.splits},
     }
     return indented(document)
 

@@ -35,7 +35,7 @@ from packer.cli.show_views import (
 )
 from packer.cli.summary import field_texts, sizes_texts
 from packer.cli.text import counted, size_text
-from packer.format.manifest import Manifest, kept_splits
+from packer.format.manifest import Manifest
 from packer.format.schema import Field, FieldSpec
 
 _TEMPLATE = Path(__file__).with_name("show.html")
@@ -77,8 +77,8 @@ def write_page(
     """
     manifest = found.manifest
     shown = views(manifest.fields, measured)
-    splits = {name: set(np.intersect1d(manifest.split(name), numbers).tolist()) for name in kept_splits(manifest)}
-    classes = manifest.classes or ()
+    splits = {name: set(np.intersect1d(manifest.split(name), numbers).tolist()) for name in manifest.splits}
+    classes = manifest.classes
     items: dict[int, str] = {}
     room = limit
     for place in _spread_out(len(numbers)):

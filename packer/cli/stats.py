@@ -12,8 +12,8 @@ from packer.cli.progress import progress
 from packer.cli.text import indented, table, terminal_width
 from packer.format import manifest as manifests
 from packer.format.manifest import FieldStats, Manifest, ValueStats
-from packer.stats import kept_statistics, statistics
 from packer.stats import save as keep
+from packer.stats import statistics
 
 #: Channels shown of one field.
 _MOST_CHANNELS = 64
@@ -37,8 +37,8 @@ def stats(dataset: Path, save: bool, as_json: bool) -> None:
     $ packer stats rows.packed --save --json
     """
     manifest = manifests.read(dataset)
-    found = kept_statistics(manifest)
-    if found is None:
+    found = manifest.stats
+    if not found:
         with progress("reading") as shown:
             shown.start(manifest.samples)
             found = statistics(dataset, shown.advance)

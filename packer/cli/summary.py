@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from packer.cli.text import counted, printable, size_text, table, terminal_width, time_text
 from packer.codecs.configs import codec_name
 from packer.convert import Report
-from packer.format.manifest import ColumnTotals, Manifest, kept_splits
+from packer.format.manifest import ColumnTotals, Manifest
 from packer.format.schema import Field, FieldSpec
 from packer.packing.splits import split_text
 
@@ -34,7 +34,7 @@ def summary(report: Report) -> list[str]:
 
 def split_lines(manifest: Manifest) -> list[str]:
     """Return a line that says how many samples each split holds; none if there are no splits."""
-    splits = kept_splits(manifest)
+    splits = manifest.splits
     return [f"splits: {printable(split_text(splits, manifest.samples))}"] if splits else []
 
 

@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
@@ -38,7 +37,7 @@ def constants_digest(arrays: Mapping[str, NDArray[Any]]) -> str:
 
 def kept_digest(manifest: Manifest) -> str | None:
     """Return the digest of the constants of a dataset; None if it has none."""
-    return None if isinstance(manifest.constants, msgspec.UnsetType) else manifest.constants.digest
+    return manifest.constants.digest if manifest.constants else None
 
 
 def _entry(data: bytes) -> FileEntry:
@@ -72,11 +71,6 @@ def constants_entry(folder: Path) -> FileEntry | None:
     entry = _entry(path.read_bytes())
     len(Constants(folder, entry))  # reads all of them
     return entry
-
-
-def kept_constants(folder: Path, manifest: Manifest) -> Constants:
-    """Return the constants of a dataset; an empty mapping if it has none."""
-    return Constants(folder, None if isinstance(manifest.constants, msgspec.UnsetType) else manifest.constants)
 
 
 class Constants(Mapping[str, NDArray[Any]]):

@@ -71,6 +71,8 @@ REJECTED_FILE = "rejected.jsonl"
 CONSTANTS_FILE = "constants.npz"
 UNFINISHED = "unfinished.json"
 
+#: Members that are absent from the file if they say nothing; they are never null in it.
+_OPTIONAL = ("left_out", "constants", "stats", "splits", "classes")
 #: A manifest of a million shards has about 150 MB; a larger file is not one.
 MAX_MANIFEST_BYTES = 2**28
 MAX_FIELDS = 1000
@@ -126,17 +128,17 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     columns: dict[str, ColumnTotals]
     origin: dict[str, Any]
     planned_bytes: Count | None = None
-    #: The list of samples that were left out; absent if there are none. The file may be longer: what an append has
+    #: The list of samples that were left out; None if there are none. The file may be longer: what an append has
     #: listed that was killed is no part of the dataset.
-    left_out: FileEntry | msgspec.UnsetType = msgspec.UNSET
-    #: Arrays that are the same for every sample; absent if there are none.
-    constants: FileEntry | msgspec.UnsetType = msgspec.UNSET
-    #: Absent from the file if nobody asked for it.
-    stats: dict[str, FieldStats] | msgspec.UnsetType = msgspec.UNSET
-    #: The samples of each split, by its name; absent if there are none. A sample may be in several, or in none.
-    splits: Splits | msgspec.UnsetType = msgspec.UNSET
-    #: What the numbers of the field `label` stand for, in their order; absent if nobody knows.
-    classes: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] | msgspec.UnsetType = msgspec.UNSET
+    left_out: FileEntry | None = None
+    #: Arrays that are the same for every sample; None if there are none.
+    constants: FileEntry | None = None
+    #: Empty if nobody asked for them.
+    stats: dict[str, FieldStats] = {}
+    #: The samples of each split, by its name. A sample may be in several, or in none.
+    splits: Splits = {}
+    #: What the numbers of the field `label` stand for, in their order; empty if nobody knows.
+    classes: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = ()
 
     def __post_init__(self) -> None:
         names = [field.name for field in self.fields]
@@ -152,12 +154,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 raise ValueError(f"{shard.file} cannot hold {shard.samples} samples in {shard.bytes} bytes")
         if set(self.columns) != set(names):
             raise ValueError("columns and fields have different names")
-        for name, stats in ({} if isinstance(self.stats, msgspec.UnsetType) else self.stats).items():
+        for name, stats in self.stats.items():
             field = next((field for field in self.fields if field.name == name), None)
             held = None if field is None else self.columns[name].raw // field.itemsize
             if held != stats.all.values:
                 raise ValueError(f"stats of {name!r}: {stats.all.values} values, {held} are stored")
-        for name, ranges in kept_splits(self).items():
+        for name, ranges in self.splits.items():
             edges = np.array(ranges, np.int64).reshape(-1)
             is_flat = (np.diff(edges) < 0).any() or (edges[::2] == edges[1::2]).any()
             if is_flat or edges.max(initial=0) > self.samples:
@@ -169,27 +171,20 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Raises:
             UsageError: there is no such split; the message says which there are.
         """
-        held = kept_splits(self)
-        if name not in held:
-            there = f"it has {', '.join(held)}" if held else "it has none; `packer split` makes some"
+        if name not in self.splits:
+            there = f"it has {', '.join(self.splits)}" if self.splits else "it has none; `packer split` makes some"
             raise UsageError(f"the dataset has no split {name!r}; {there}")
-        return range_numbers(held[name])
+        return range_numbers(self.splits[name])
 
     @property
     def tables(self) -> tuple[FileEntry, ...]:
         """Return the files that readers may need next to the shards: the table of names and the constants."""
-        constants = () if isinstance(self.constants, msgspec.UnsetType) else (self.constants,)
-        return (*((self.names,) if self.names else ()), *constants)
+        return tuple(entry for entry in (self.names, self.constants) if entry)
 
     @property
     def file_bytes(self) -> int:
         """Return the bytes of the shards and the table of names."""
         return sum(shard.bytes for shard in self.shards) + (self.names.bytes if self.names else 0)
-
-
-def kept_splits(manifest: Manifest) -> Splits:
-    """Return the splits of a dataset, by name; an empty mapping if it has none."""
-    return {} if isinstance(manifest.splits, msgspec.UnsetType) else manifest.splits
 
 
 def range_numbers(ranges: Ranges) -> NDArray[np.int64]:
@@ -226,7 +221,9 @@ def check_count(fields: int) -> None:
 
 def encode(manifest: Manifest) -> bytes:
     """Return the bytes of manifest.json: JSON in a fixed order, with the digest of all the rest as its last member."""
-    body = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+    members = msgspec.structs.asdict(manifest)
+    said = {name: value for name, value in members.items() if value or name not in _OPTIONAL}
+    body = msgspec.json.format(msgspec.json.encode(said), indent=1)
     return body[:-2] + _tail(body[:-2])
 
 
@@ -246,6 +243,8 @@ def decode(data: bytes, path: str) -> Manifest:
                 "use the version of packer that wrote it or a newer one"
             )
         document.pop("digest", None)
+        if null := [name for name in _OPTIONAL if document.get(name, "") is None]:
+            raise ValueError(f"Expected an object or nothing, got `null` - at `$.{null[0]}`")
         manifest = msgspec.convert(document, type=Manifest)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ManifestError(f"{path}: {error}; run `packer repair`, which makes it again from the shards") from None

@@ -57,8 +57,8 @@ def leaves(origin: Origin, samples: int) -> list[Leaf]:
     return list(_leaves(origin, np.arange(samples), 0))
 
 
-def classes_of(origin: Origin, samples: int) -> tuple[str, ...] | msgspec.UnsetType:
-    """Return what the numbers of the field `label` stand for; UNSET if the origin does not say. Its parts agree."""
+def classes_of(origin: Origin, samples: int) -> tuple[str, ...]:
+    """Return what the numbers of the field `label` stand for; empty if the origin does not say. Its parts agree."""
     for _ in range(_DEEPEST):
         match origin:
             case {"classes": [str(), *_] as classes}:
@@ -69,7 +69,7 @@ def classes_of(origin: Origin, samples: int) -> tuple[str, ...] | msgspec.UnsetT
                 samples, origin = found[0]
             case _:
                 break
-    return msgspec.UNSET
+    return ()
 
 
 def is_in_order(origin: Origin, samples: int) -> bool:

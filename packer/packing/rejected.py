@@ -17,9 +17,6 @@ from packer.errors import DamagedError, DatasetError, SourceError
 from packer.format.manifest import REJECTED_FILE, FileEntry, Manifest
 from packer.format.sync import write_synced
 
-#: What the manifest says of the list; UNSET if nothing was left out.
-ListEntry = FileEntry | msgspec.UnsetType
-
 _MEND = "run `packer repair`, after which the manifest knows no list"
 
 
@@ -66,7 +63,7 @@ class RejectedList:
             DatasetError: it may not be read.
         """
         entry = manifest.left_out
-        if isinstance(entry, msgspec.UnsetType):
+        if entry is None:
             return cls()
         found = cls.read(folder / entry.file, entry.bytes)
         if xxhash.xxh3_128_hexdigest(found.lines) != entry.digest:
@@ -105,11 +102,11 @@ class RejectedList:
         except msgspec.DecodeError as error:
             raise _damaged(path, f"it lists no samples: {error}") from None
 
-    def write(self, folder: Path) -> ListEntry:
+    def write(self, folder: Path) -> FileEntry | None:
         """Make this the list of the dataset in `folder`, under a temporary name first; an empty one goes.
 
         Returns:
-            what the manifest is to say of it.
+            what the manifest is to say of it; None if nothing was left out.
 
         Raises:
             OSError: it cannot be written.
@@ -117,7 +114,7 @@ class RejectedList:
         path = folder / REJECTED_FILE
         if not self.lines:
             path.unlink(missing_ok=True)  # of an append that was killed
-            return msgspec.UNSET
+            return None
         write_synced(path, self.lines)
         return FileEntry(file=REJECTED_FILE, bytes=len(self.lines), digest=xxhash.xxh3_128_hexdigest(self.lines))
 

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from types import TracebackType
 
 import filelock
-import msgspec
 
 from packer.errors import RemoteError, UsageError, WriteError
 from packer.format import manifest as manifests
@@ -107,7 +106,7 @@ class RemoteOutput:
     def _upload(self, moved: Moved | None) -> None:
         manifest = manifests.read(self.folder)
         digests = {entry.file: entry.digest for entry in (*manifest.shards, *manifest.tables)}
-        if not isinstance(manifest.left_out, msgspec.UnsetType):
+        if manifest.left_out:
             digests[manifest.left_out.file] = manifest.left_out.digest
         there = self._remote.files()
         if MANIFEST in there and not self._is_uploaded():

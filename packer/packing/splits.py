@@ -16,13 +16,12 @@ from pathlib import Path
 from posixpath import splitext
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from packer.errors import UsageError, first_few
-from packer.format.manifest import Manifest, Splits, kept_splits, number_ranges, range_numbers
+from packer.format.manifest import Manifest, Splits, number_ranges, range_numbers
 from packer.packing.origin import leaves
 
 #: Names of samples, or their numbers.
@@ -155,15 +154,15 @@ def splits_of(
     return share_out(parsed(rules), samples, lenient=lenient)
 
 
-def joined_splits(manifests: Sequence[Manifest]) -> Splits | msgspec.UnsetType:
+def joined_splits(manifests: Sequence[Manifest]) -> Splits:
     """Return the splits of the samples of several datasets, one after another: those of one name are one."""
     joined: dict[str, list[tuple[int, int]]] = {}
     first = 0
     for manifest in manifests:
-        for name, ranges in kept_splits(manifest).items():
+        for name, ranges in manifest.splits.items():
             joined.setdefault(name, []).extend((start + first, stop + first) for start, stop in ranges)
         first += manifest.samples
-    return {name: tuple(ranges) for name, ranges in joined.items()} or msgspec.UNSET
+    return {name: tuple(ranges) for name, ranges in joined.items()}
 
 
 def split_text(splits: Splits, samples: int) -> str:

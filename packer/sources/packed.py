@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from packer.errors import DamagedError, UsageError
 from packer.format import manifest as manifests
 from packer.format.column import SHAPE, START, Column, Frames
-from packer.format.constants import kept_constants
-from packer.format.manifest import Manifest, ShardEntry, kept_splits
+from packer.format.constants import Constants
+from packer.format.manifest import Manifest, ShardEntry
 from packer.format.schema import Field, FieldSpec
 from packer.format.shard import Shard
 from packer.sources.base import Block, Source, runs
@@ -51,7 +51,7 @@ def open_packed(
     names = read_names(folder, manifest)
     numbers: NDArray[np.int64] = np.arange(manifest.samples)
     origin = manifest.origin
-    splits = {name: manifest.split(name) for name in kept_splits(manifest)}
+    splits = {name: manifest.split(name) for name in manifest.splits}
     if seed is not None:
         numbers = shuffled_order(manifest.samples, seed)
         place = np.argsort(numbers)
@@ -65,7 +65,7 @@ def open_packed(
     columns = [held[name] for name in (held if fields is None else fields)]
     source = PackedSource(str(folder), manifest.shards, columns, numbers, names, origin)
     source.splits = splits
-    source.constants = kept_constants(folder, manifest)
+    source.constants = Constants(folder, manifest.constants)
     return source
 
 

@@ -17,7 +17,7 @@ from packer.cli import repair as repair_command
 from packer.cli import verify as verify_command
 from packer.cli.main import main
 from packer.format import manifest as manifests
-from packer.format.constants import kept_constants
+from packer.format.constants import Constants
 from packer.sources.packed import PackedSource, open_packed
 from packer.verify import verify
 from tests.helpers.picture_files import picture, save
@@ -227,7 +227,7 @@ def content(path: Path) -> dict[str, Any]:
         "fields": source.fields,
         "classes": manifest.classes,
         "names": list(source.names) if source.names is not None else None,
-        "constants": {name: (a.dtype, a.tolist()) for name, a in kept_constants(path, manifest).items()},
+        "constants": {name: (a.dtype, a.tolist()) for name, a in Constants(path, manifest.constants).items()},
         "values": values(source),
     }
 

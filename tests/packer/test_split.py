@@ -13,7 +13,6 @@ from packer.append import append
 from packer.convert import convert
 from packer.errors import UsageError, WriteError
 from packer.format import manifest as manifests
-from packer.format.manifest import kept_splits
 from packer.merge import merge
 from packer.packing.output import dataset_lock
 from packer.packing.splits import Samples, parsed, share_out
@@ -37,7 +36,7 @@ def pack(folder, names, first=0):
 def held(folder):
     """Numbers of the samples of each split."""
     manifest = manifests.read(folder)
-    return {name: manifest.split(name).tolist() for name in kept_splits(manifest)}
+    return {name: manifest.split(name).tolist() for name in manifest.splits}
 
 
 def named(folder):

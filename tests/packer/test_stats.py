@@ -81,10 +81,10 @@ def test_kept_in_the_manifest(rows, tmp_path):
     found = stats.statistics(folder)
     assert (folder / "manifest.json").read_bytes() == before
     assert b"stats" not in before
-    assert stats.kept_statistics(manifests.read(folder)) is None
+    assert manifests.read(folder).stats == {}
     stats.save(folder, found)
     kept = manifests.read(folder)
-    assert stats.kept_statistics(kept) == found
+    assert kept.stats == found
     assert manifests.read(folder).shards == manifests.decode(before, "").shards
 
 
