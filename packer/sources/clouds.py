@@ -30,7 +30,7 @@ from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, not_look
 from packer.sources.files import CLOUDS, find, refuse_pointer, suffix_of
 from packer.sources.ply.fields import Rule, rules_of
 from packer.sources.ply.header import SIZES, TYPES, Element, Property
-from packer.sources.ply.table import DoesNotFitError, Table, convert, least_bytes, read_binary
+from packer.sources.ply.table import DoesNotFitError, Table, convert, least_row, read_binary
 from packer.sources.ply.text import BadNumberError, count_rows, parse_rows
 
 #: Files without a type take it in text alone: what the bytes of others are, nobody can tell.
@@ -215,7 +215,7 @@ def _count_binary(path: str, element: Element) -> int:
         raise SourceError(f"cannot be read: {error.strerror}", path) from error
     if size < _POINTER_BYTES:
         _load(path)
-    row = _row_bytes(element)
+    row = least_row(element)
     if size % row:
         columns = ", ".join(f"{p.name} {p.dtype}" for p in element.properties)
         reason = f"has {size} bytes, no multiple of the {row} bytes of a row of {columns}"
@@ -223,13 +223,9 @@ def _count_binary(path: str, element: Element) -> int:
     return size // row
 
 
-def _row_bytes(element: Element) -> int:
-    return least_bytes(msgspec.structs.replace(element, count=1))
-
-
 def _read_binary(path: str, element: Element, rules: dict[str, Rule]) -> dict[str, NDArray[Any]]:
     data = _load(path)
-    counted = msgspec.structs.replace(element, count=len(data) // _row_bytes(element))
+    counted = msgspec.structs.replace(element, count=len(data) // least_row(element))
     (table,) = read_binary([counted], data, "<", path)
     return {name: convert(table.columns(rule.properties), rule.dtype) for name, rule in rules.items()}
 

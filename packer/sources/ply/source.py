@@ -26,7 +26,7 @@ from packer.sources.ply.table import (
     DoesNotFitError,
     Table,
     convert,
-    least_bytes,
+    least_row,
     read_binary,
     row_error,
     triangulated,
@@ -193,7 +193,7 @@ def _check_size(header: Header, size: int, path: str) -> None:
         # A value takes at least a digit and the blank after it, which the last one may lack.
         least = sum(2 * e.count * len(e.properties) for e in header.elements) - 1
     else:
-        least = sum(least_bytes(e) for e in header.elements)
+        least = sum(e.count * least_row(e) for e in header.elements)
     if body < least:
         raise SourceError(f"{declared} need at least {least} bytes after the header, {body} are there", path)
     if header.format != "ascii" and not header.has_lists and body > least:
