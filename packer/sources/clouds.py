@@ -15,21 +15,18 @@ Columns become fields as the properties of PLY vertices do (`packer.sources.ply.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
-from packer.format.schema import FieldSpec
-from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, not_looking, stop, watched
+from packer.sources.base import Looking, OnBad, not_looking, stop
 from packer.sources.files import CLOUDS, find, refuse_pointer, suffix_of
-from packer.sources.ply.fields import Rule, rules_of
-from packer.sources.ply.header import SIZES, TYPES, Element, Property
+from packer.sources.ply.fields import Lengths, Member, rules_of
+from packer.sources.ply.header import SIZES, TYPES, Element, Header, Property
+from packer.sources.ply.source import Contents, PointSource, members_of
 from packer.sources.ply.table import DoesNotFitError, Table, convert, least_row, read_binary
 from packer.sources.ply.text import BadNumberError, count_rows, parse_rows
 
@@ -44,7 +41,7 @@ _COMMENT = re.compile(rb"(#|//)[^\n]*")
 _NO_VALUE = re.compile(rb"(^|,)[ \t]*,", re.MULTILINE)
 
 
-def open_clouds(path: str, columns: str, *, on_bad: OnBad = stop, looking: Looking = not_looking) -> CloudSource:
+def open_clouds(path: str, columns: str, *, on_bad: OnBad = stop, looking: Looking = not_looking) -> PointSource:
     """Open the clouds of a folder (and all below it), one file, or a glob, in natural order of their names.
 
     The plan comes from the sizes of binary files; of text the lines are counted, and the numbers in each.
@@ -72,31 +69,19 @@ def open_clouds(path: str, columns: str, *, on_bad: OnBad = stop, looking: Looki
         rules = rules_of((element,))
     except SourceError as error:
         raise UsageError(f"--columns {columns}: {error.reason}") from None
-    rows: dict[str, int] = {}
-    paths: dict[str, str] = {}
-    for file in watched(files, HEADERS, looking, len(files)):
-        name = file[: -len(suffixes[0])]
-        try:
-            if name in paths:
-                raise SourceError(f"has the same sample name, {name}, as {paths[name]}; rename one", found.path(file))
-            rows[name] = (_count_text if is_text else _count_binary)(found.path(file), element)
-            paths[name] = found.path(file)
-        except SourceError as error:
-            on_bad(error)
-    if not rows:
-        raise SourceError("none of its files can be packed", path)
-    remarks = [f"{found.hidden} hidden files and folders left out"] if found.hidden else []
+    header = Header("ascii" if is_text else "binary_little_endian", (element,))
+    rows = _text_rows if is_text else _binary_rows
+
+    def member(path: str, name: str) -> Member:
+        return Member(path, name, header, rules, dict.fromkeys(rules, Lengths(rows(path, element))))
+
+    members = members_of(path, found, files, member, on_bad, looking)
+    source = PointSource.of("clouds", members, rules, partial(_read, header=header), {"columns": columns})
+    source.remarks = found.remarks()
     if untyped:
-        remarks.append(f"{', '.join(untyped)}: {_TEXT_TYPE}, as --columns says no type; {untyped[-1]}:float32 is half")
-    return CloudSource(
-        paths=list(paths.values()),
-        names=list(paths),
-        element=element,
-        rules=rules,
-        rows=np.array(list(rows.values()), np.int64),
-        columns=columns,
-        remarks=remarks,
-    )
+        typed = f"{untyped[-1]}:float32 is half"
+        source.remarks.append(f"{', '.join(untyped)}: {_TEXT_TYPE}, as --columns says no type; {typed}")
+    return source
 
 
 def element_of(columns: str, is_text: bool) -> tuple[Element, list[str]]:
@@ -130,65 +115,11 @@ def element_of(columns: str, is_text: bool) -> tuple[Element, list[str]]:
     return Element("vertex", tuple(properties)), waiting
 
 
-@dataclass
-class CloudSource(Source):
-    """Clouds of one set of columns; made by `open_clouds`.
-
-    Attributes:
-        element: the columns, as properties of PLY vertices.
-        rules: which of them become which field, by its name.
-        rows: points of every sample, int64 (samples,).
-        columns: as on the command line.
-    """
-
-    paths: list[str]
-    names: list[str]
-    element: Element
-    rules: dict[str, Rule]
-    rows: NDArray[np.int64]
-    columns: str
-    remarks: list[str] = field(default_factory=list)
-
-    fields: tuple[FieldSpec, ...] = field(init=False)
-    kind = "clouds"
-
-    def __post_init__(self) -> None:
-        self.fields = tuple(
-            FieldSpec(name=name, dtype=rule.dtype, shape=(None, *_width(rule))) for name, rule in self.rules.items()
-        )
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def shapes(self, field: str) -> NDArray[np.int64]:
-        return np.stack([self.rows, *(np.full_like(self.rows, n) for n in _width(self.rules[field]))], axis=1)
-
-    def part(self, start: int, stop: int) -> CloudSource:
-        within = slice(start, stop)
-        return replace(self, paths=self.paths[within], names=self.names[within], rows=self.rows[within], remarks=[])
-
-    def files(self) -> list[str]:
-        return list(self.paths)
-
-    def provenance(self) -> dict[str, Any]:
-        return {"columns": self.columns}
-
-    def read(self) -> Iterator[Block]:
-        """Yield one block a file; see `Source.read`."""
-        for number, (path, rows) in enumerate(zip(self.paths, self.rows.tolist(), strict=True)):
-            try:
-                read = _read_binary if suffix_of(path) == _BINARY else _read_text
-                sample = read(path, self.element, self.rules)
-                if any(len(values) != rows for values in sample.values()):
-                    raise SourceError("the file has changed since the plan was made; convert again", path)
-            except SourceError as error:
-                raise SourceError(error.reason, error.path, number) from error
-            yield {name: [values] for name, values in sample.items()}
-
-
-def _width(rule: Rule) -> tuple[int, ...]:
-    """Return the second axis of a field, if it has one."""
-    return (len(rule.properties),) if len(rule.properties) > 1 else ()
+def _read(path: str, header: Header) -> Contents:
+    """Return what a file holds that has rows of the properties of a header."""
+    (element,) = header.elements
+    table = _text_table(path, element) if header.format == "ascii" else _binary_table(path, element)
+    return Contents(header, rules_of(header.elements), {element.name: table})
 
 
 def _load(path: str) -> bytes:
@@ -203,7 +134,7 @@ def _load(path: str) -> bytes:
 # ---------------------------------------------------------------- binary
 
 
-def _count_binary(path: str, element: Element) -> int:
+def _binary_rows(path: str, element: Element) -> int:
     """Return the rows of a file, by its size alone.
 
     Raises:
@@ -223,11 +154,11 @@ def _count_binary(path: str, element: Element) -> int:
     return size // row
 
 
-def _read_binary(path: str, element: Element, rules: dict[str, Rule]) -> dict[str, NDArray[Any]]:
+def _binary_table(path: str, element: Element) -> Table:
     data = _load(path)
     counted = msgspec.structs.replace(element, count=len(data) // least_row(element))
     (table,) = read_binary([counted], data, "<", path)
-    return {name: convert(table.columns(rule.properties), rule.dtype) for name, rule in rules.items()}
+    return table
 
 
 # ---------------------------------------------------------------- text
@@ -264,7 +195,7 @@ def _without_count(text: bytes, path: str) -> bytes:
     return text[:start] + b" " * len(first[0]) + text[start + len(first[0]) :]
 
 
-def _count_text(path: str, element: Element) -> int:
+def _text_rows(path: str, element: Element) -> int:
     """Return the rows of a file; raises SourceError if it cannot be read, or a row does not hold a number a column."""
     return _rows_of(_lines(path, element), path, element)
 
@@ -284,21 +215,22 @@ def _line(text: bytes, row: int) -> int:
     return [number for number, line in enumerate(text.split(b"\n"), 1) if line.strip()][row]
 
 
-def _read_text(path: str, element: Element, rules: dict[str, Rule]) -> dict[str, NDArray[Any]]:
-    text, names = _lines(path, element), [p.name for p in element.properties]
+def _text_table(path: str, element: Element) -> Table:
+    text = _lines(path, element)
     rows = _rows_of(text, path, element)
+
+    def bad(row: int, column: int, reason: str) -> SourceError:
+        return SourceError(f"line {_line(text, row)}, column {element.properties[column].name}: {reason}", path)
+
     try:
-        values = parse_rows(text).values.reshape(rows, len(names))
+        values = parse_rows(text).values.reshape(rows, len(element.properties))
     except BadNumberError as error:
-        reason = f"{error.token!r} is not a number that can be stored"
-        raise SourceError(f"line {_line(text, error.row)}, column {names[len(error.before)]}: {reason}", path) from None
-    table = Table(element, dict(enumerate(values.T)))
-    sample = {}
-    for name, rule in rules.items():
+        raise bad(error.row, len(error.before), f"{error.token!r} is not a number that can be stored") from None
+    table = Table(msgspec.structs.replace(element, count=rows))
+    for i, p in enumerate(element.properties):
         try:
-            sample[name] = convert(table.columns(rule.properties), rule.dtype)
+            table.numbers[i] = convert(values[:, i], p.dtype)
         except DoesNotFitError as error:
-            column = names[rule.properties[error.index[-1] if _width(rule) else 0]]
-            reason = f"line {_line(text, error.index[0])}, column {column}: {error.value:g} does not fit {rule.dtype}"
-            raise SourceError(f"{reason}; give another type with --columns", path) from None
-    return sample
+            reason = f"{error.value:g} does not fit {p.dtype}; give another type with --columns"
+            raise bad(error.index[0], i, reason) from None
+    return table

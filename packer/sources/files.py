@@ -77,6 +77,10 @@ class Found(NamedTuple):
         """Return the path of one of `files`."""
         return join(self.folder, file)
 
+    def remarks(self) -> list[str]:
+        """Return a sentence for the plan if something is hidden."""
+        return [f"{self.hidden} hidden files and folders left out"] if self.hidden else []
+
     def pick(self, fits: Callable[[str], bool], on_bad: OnBad = stop) -> list[str]:
         """Return the files that fit, in natural order (`b2` before `b10`), without those that cannot be read.
 

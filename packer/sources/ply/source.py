@@ -3,14 +3,17 @@
 Every field is ragged in its first axis, as the number of points is, even if all files of a set agree.
 `packer.sources.ply.fields` says which properties become which field. The plan comes from headers; files with lists
 (faces) are read whole for it, since no header tells how long lists are.
+
+Files of other kinds that hold points, whose columns somebody names, are read as the same `PointSource`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,7 +22,7 @@ from numpy.typing import NDArray
 from packer.errors import SourceError, UsageError
 from packer.format.schema import DTYPES, FieldSpec
 from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, not_looking, stop, watched
-from packer.sources.files import find
+from packer.sources.files import Found, find, suffix_of
 from packer.sources.ply.fields import Choice, Column, Lengths, Member, Rule, agreeing, columns_of, corners_of, rules_of
 from packer.sources.ply.header import Element, Header, opened
 from packer.sources.ply.table import (
@@ -29,6 +32,7 @@ from packer.sources.ply.table import (
     least_row,
     read_binary,
     row_error,
+    row_of,
     triangulated,
 )
 from packer.sources.ply.text import read_text
@@ -64,7 +68,7 @@ def open_ply(
     triangulate: bool = False,
     group: str = "numbered",
     looking: Looking = not_looking,
-) -> PlySource:
+) -> PointSource:
     """Open the PLY files of a folder (and all below it), one file, or a glob, in natural order of their names.
 
     Args:
@@ -93,70 +97,80 @@ def open_ply(
     if group not in ("numbered", "none"):
         raise UsageError(f"--group {group}: numbered or none is expected")
     found = find(path, looking)
-    files = found.pick(lambda file: file.lower().endswith(_SUFFIX), on_bad)
+    files = found.pick(lambda file: suffix_of(file) == _SUFFIX, on_bad)
     if not files:
         raise SourceError(f"no {_SUFFIX} file is there", path)
-    good: dict[str, Member] = {}
-    for file in watched(files, HEADERS, looking, len(files)):
-        try:
-            member = _member(found.path(file), file[: -len(_SUFFIX)], options, good)
-            good[member.name] = member
-        except SourceError as error:
-            on_bad(error)
-    members, rules = agreeing(list(good.values()), fields, on_bad) if good else ([], {})
-    if not members:
-        raise SourceError("none of its files can be packed", path)
+    good = members_of(path, found, files, partial(_member, options=options), on_bad, looking)
+    members, rules = agreeing(good, fields, on_bad)
     if unknown := [name for name, _ in options.cast if name not in rules]:
         raise UsageError(f"cast: there is no field {', '.join(unknown)}; there are {', '.join(rules)}")
     if triangulate and corners_of(rules) is None:
         raise UsageError(f"--triangulate: there is no field face; there are {', '.join(rules)}; leave it out")
-    columns = list(columns_of(members, rules))
-    remarks = [f"{found.hidden} hidden files and folders left out"] if found.hidden else []
+    source = PointSource.of(
+        "ply", members, rules, partial(_read, options=options), _origin_of(members, fields, options)
+    )
+    source.remarks = found.remarks()
     if stray := [m for m in members if m.header.stray]:
         such = f"such as {stray[0].header.stray[0][:60]!r} in {stray[0].name}"
-        remarks.append(f"header lines that mean nothing are ignored in {len(stray)} files, {such}")
-    return PlySource(
-        paths=[m.path for m in members],
-        names=[m.name for m in members],
-        columns=tuple(column for column, _ in columns),
-        lengths={column.spec.name: lengths for column, lengths in columns},
-        options=options,
-        origin=_origin_of(members, fields, options),
-        remarks=remarks,
-    )
+        source.remarks.append(f"header lines that mean nothing are ignored in {len(stray)} files, {such}")
+    return source
 
 
-def _member(path: str, name: str, options: PlyOptions, others: Mapping[str, Member]) -> Member:
-    """Return what the header of a file says, and its body if it holds lists.
+def members_of(
+    path: str, found: Found, files: Sequence[str], member: Callable[[str, str], Member], on_bad: OnBad, looking: Looking
+) -> list[Member]:
+    """Return what each of some files holds, by its path without suffix.
+
+    Args:
+        path: what was asked for, for the error.
+        files: those of `found` to look at.
+        member: tells what the file at a path holds, whose sample has a name; a file that is bad is a SourceError.
 
     Raises:
-        SourceError: the file is wrong, or cannot have this name.
+        SourceError: what `on_bad` raises, which is told of every file that is bad; or no file is good.
     """
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise SourceError(
-            "has a name that is not valid text (UTF-8), which a sample must have; rename it", path
-        ) from None
-    if name in others:
-        raise SourceError(f"has the same sample name, {name}, as {others[name].path}; rename one of them", path)
+    good: dict[str, Member] = {}
+    for file in watched(files, HEADERS, looking, len(files)):
+        place, name = found.path(file), file.rpartition(".")[0]
+        try:
+            name.encode()
+            if name in good:
+                raise SourceError(f"has the same sample name, {name}, as {good[name].path}; rename one of them", place)
+            good[name] = member(place, name)
+        except UnicodeEncodeError:
+            reason = "has a name that is not valid text (UTF-8), which a sample must have; rename it"
+            on_bad(SourceError(reason, place))
+        except SourceError as error:
+            on_bad(error)
+    if not good:
+        raise SourceError("none of its files can be packed", path)
+    return list(good.values())
+
+
+def _member(path: str, name: str, options: PlyOptions) -> Member:
+    """Return what the header of a file says, and its body if it holds lists; raises SourceError as `_read` does."""
     header, rules, tables = _read(path, options, with_numbers=False)
     counts = {element.name: element.count for element in header.elements}
     lengths = {}
     for rule in rules.values():
-        rows, sizes = counts[rule.element], np.empty(0, np.int64)
-        if rule.element in tables:
-            rows = len(tables[rule.element])
-            sizes = tables[rule.element].lists[rule.properties[0]].sizes if rule.is_list else sizes
+        table = tables.get(rule.element)
+        rows = counts[rule.element] if table is None else len(table)
+        sizes = np.empty(0, np.int64) if table is None or not rule.is_list else table.lists[rule.properties[0]].sizes
         width = -1 if not len(sizes) else int(sizes[0]) if (sizes == sizes[0]).all() else None
         lengths[rule.field] = Lengths(rows, int(sizes.sum()), width)
     return Member(path, name, header, rules, lengths)
 
 
-def _read(
-    path: str, options: PlyOptions, with_numbers: bool = True
-) -> tuple[Header, dict[str, Rule], dict[str, Table]]:
-    """Return the header of a file, its rules by field, and its tables by element.
+class Contents(NamedTuple):
+    """What a file holds: its header, its rules by field, and its tables by element."""
+
+    header: Header
+    rules: Mapping[str, Rule]
+    tables: Mapping[str, Table]
+
+
+def _read(path: str, options: PlyOptions, with_numbers: bool = True) -> Contents:
+    """Return what a file holds.
 
     Args:
         with_numbers: whether the body is read if it holds no lists; else there are no tables.
@@ -171,7 +185,7 @@ def _read(
         except SourceError as error:
             raise SourceError(error.reason, path) from None
         if not (with_numbers or header.has_lists):
-            return header, rules, {}
+            return Contents(header, rules, {})
         # Read on its own the body lies aligned in memory, and a cloud of one field needs no copy.
         file.seek(header.body)
         body = file.readall()
@@ -182,7 +196,7 @@ def _read(
     tables = {table.element.name: table for table in read}
     if options.triangulate and (corners := corners_of(rules)):
         tables[corners.element] = triangulated(tables[corners.element], corners.properties[0], path)
-    return header, rules, tables
+    return Contents(header, rules, tables)
 
 
 def _check_size(header: Header, size: int, path: str) -> None:
@@ -194,10 +208,10 @@ def _check_size(header: Header, size: int, path: str) -> None:
         least = sum(2 * e.count * len(e.properties) for e in header.elements) - 1
     else:
         least = sum(e.count * least_row(e) for e in header.elements)
-    if body < least:
-        raise SourceError(f"{declared} need at least {least} bytes after the header, {body} are there", path)
-    if header.format != "ascii" and not header.has_lists and body > least:
-        raise SourceError(f"{declared} need {least} bytes after the header, {body} are there", path)
+    is_exact = header.format != "ascii" and not header.has_lists
+    if body < least or (is_exact and body > least):
+        need = f"{least} bytes" if is_exact else f"at least {least} bytes"
+        raise SourceError(f"{declared} need {need} after the header, {body} are there", path)
 
 
 def _origin_of(members: Sequence[Member], fields: Choice, options: PlyOptions) -> dict[str, Any]:
@@ -237,27 +251,46 @@ def _with_fields(header: Header, rules: Mapping[str, Rule]) -> Header:
     return msgspec.structs.replace(header, elements=tuple(elements), stray=())
 
 
+# ---------------------------------------------------------------- the source
+
+
 @dataclass
-class PlySource(Source):
-    """PLY files of one set of fields; made by `open_ply`.
+class PointSource(Source):
+    """Files of points, of one set of fields.
 
     Attributes:
         lengths: by field, length of every sample's first axis, int64 (samples,).
+        contents: reads the file at a path; what it cannot read is a SourceError.
     """
 
+    kind: str
     paths: list[str]
     names: list[str]
     columns: tuple[Column, ...]
     lengths: dict[str, NDArray[np.int64]]
-    options: PlyOptions
-    origin: dict[str, Any] = field(default_factory=dict)
+    contents: Callable[[str], Contents]
+    origin: dict[str, Any]
     remarks: list[str] = field(default_factory=list)
 
     fields: tuple[FieldSpec, ...] = field(init=False)
-    kind = "ply"
 
     def __post_init__(self) -> None:
         self.fields = tuple(c.spec for c in self.columns)
+
+    @classmethod
+    def of(
+        cls,
+        kind: str,
+        members: Sequence[Member],
+        rules: Mapping[str, Rule],
+        contents: Callable[[str], Contents],
+        origin: dict[str, Any],
+    ) -> PointSource:
+        """Return the samples that the members are, with the fields of `rules`; `origin` goes into the manifest."""
+        columns = list(columns_of(members, rules))
+        lengths = {column.spec.name: lengths for column, lengths in columns}
+        paths, names = [m.path for m in members], [m.name for m in members]
+        return cls(kind, paths, names, tuple(column for column, _ in columns), lengths, contents, origin)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -267,7 +300,7 @@ class PlySource(Source):
         first = self.lengths[field]
         return np.stack([first, *(np.full_like(first, n) for n in spec.shape[1:])], axis=1)
 
-    def part(self, start: int, stop: int) -> PlySource:
+    def part(self, start: int, stop: int) -> PointSource:
         within = slice(start, stop)
         lengths = {name: some[within] for name, some in self.lengths.items()}
         return replace(self, paths=self.paths[within], names=self.names[within], lengths=lengths, origin={}, remarks=[])
@@ -282,41 +315,42 @@ class PlySource(Source):
         """Yield one block a file; see `Source.read`."""
         for number, path in enumerate(self.paths):
             try:
-                _, rules, tables = _read(path, self.options)
-                block: Block = {c.spec.name: [_array(c, rules.get(c.rule.field), tables, path)] for c in self.columns}
+                held = self.contents(path)
+                block: Block = {c.spec.name: [_array(c, held, path)] for c in self.columns}
                 if any(len(block[name][0]) != self.lengths[name][number] for name in block):
-                    raise SourceError("the file has changed since the plan was made; convert again", path)
+                    raise _changed(path)
             except SourceError as error:
                 raise SourceError(error.reason, error.path, number) from error
             yield block
 
 
-def _array(column: Column, rule: Rule | None, tables: Mapping[str, Table], path: str) -> NDArray[Any]:
+def _array(column: Column, held: Contents, path: str) -> NDArray[Any]:
     """Return the array of one field of one file; no rows if the file lacks the field."""
+    rule = held.rules.get(column.rule.field)
     if rule is None:
         return np.empty([n or 0 for n in column.spec.shape], column.spec.dtype)
     if rule.layout != column.rule.layout:
-        raise SourceError(f"{rule.field} is {rule}, it was {column.rule}: the file has changed since the plan", path)
-    table, prop = tables[rule.element], rule.properties[0]
-    if column.part == "sizes":
-        return convert(table.lists[prop].sizes, "int32")
-    if column.part == "numbers":
-        values, sizes = table.columns(rule.properties), None
+        raise _changed(path)
+    table, prop = held.tables[rule.element], rule.properties[0]
+    if not rule.is_list:
+        values, sizes = table.columns(rule.properties), np.ones(len(table), np.int64)
     else:
         values, sizes = table.lists[prop]
+    if column.part == "sizes":
+        return convert(sizes, "int32")
     width = column.spec.shape[1] if column.part == "table" else None
-    if sizes is not None and width is not None and (sizes != width).any():
-        row = int(np.argmax(sizes != width))
-        reason = f"the list has {sizes[row]} entries, {width} when the plan was made: the file has changed"
-        raise row_error(path, table.element, row, reason, prop)
+    if width is not None and (sizes != width).any():
+        raise _changed(path)
     try:
         array = convert(values, rule.dtype)
     except DoesNotFitError as error:
-        row = error.index[0]
-        if sizes is not None:
-            row = int(np.searchsorted(np.cumsum(sizes), row, side="right"))
+        row = row_of(error.index[0], sizes)
         if table.made_from is not None:
             row = int(table.made_from[row])
         prop = rule.properties[error.index[1] if len(error.index) > 1 else 0]
         raise row_error(path, table.element, row, f"{error.value:g} does not fit {rule.dtype}", prop) from None
-    return array if sizes is None or width is None else array.reshape(len(sizes), width)
+    return array if width is None else array.reshape(len(sizes), width)
+
+
+def _changed(path: str) -> SourceError:
+    return SourceError("the file has changed since the plan was made; convert again", path)

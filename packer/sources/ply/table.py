@@ -95,6 +95,11 @@ def row_error(path: str, element: Element, row: int, reason: str, prop: int | No
     return SourceError(f"element {element.name}, row {row}{name}: {reason}", path)
 
 
+def row_of(entry: int, sizes: NDArray[np.int64]) -> int:
+    """Return the row whose list holds an entry of lists that are one after another."""
+    return int(np.searchsorted(np.cumsum(sizes), entry, side="right"))
+
+
 def gather(values: NDArray[Any], starts: NDArray[np.int64], sizes: NDArray[np.int64], step: int = 1) -> NDArray[Any]:
     """Return runs of `values`, one after another: `sizes[i]` values from `starts[i]` on, `step` apart."""
     ends = np.cumsum(sizes)
@@ -201,6 +206,7 @@ class _Body:
             reason = "the file ends within it: a list length is wrong, or the file is cut short"
             raise row_error(self.path, self.element, int(np.argmax(ends > len(self.data))) - 1, reason)
         return sizes, ends
+
     def _lengths(self, start: int, rows: int) -> list[int]:
         """Return the length of every list of the first rows, row by row; 0 of those after the end of the data."""
         data, at, found = self.data, start, list[int]()

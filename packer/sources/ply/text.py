@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.sources.ply.header import Element
-from packer.sources.ply.table import DoesNotFitError, ListColumn, Table, convert, gather, row_error
+from packer.sources.ply.table import DoesNotFitError, ListColumn, Table, convert, gather, row_error, row_of
 
 #: Text is parsed in pieces of this size, so that the Python floats in flight stay few and in cache.
 PIECE_BYTES = 2**18
@@ -123,9 +123,8 @@ def _python_numbers(piece: bytes, sizes: Ints, lines: int) -> Floats:
     for index, word in enumerate(piece.split()):
         number = _number(word)
         if number is None:
-            ends = np.cumsum(sizes)
-            row = int(np.searchsorted(ends, index, side="right"))
-            raise BadNumberError(word[:40].decode("latin-1"), lines + row, values[int(ends[row] - sizes[row]) :])
+            row = row_of(index, sizes)
+            raise BadNumberError(word[:40].decode("latin-1"), lines + row, values[int(sizes[:row].sum()) :])
         values.append(number)
     return np.array(values, np.float64)
 
@@ -176,7 +175,7 @@ def _read_element(element: Element, values: Floats, starts: Ints, ends: Ints, pa
         try:
             return convert(chosen, dtype)
         except DoesNotFitError as error:
-            row = error.index[0] if sizes is None else int(np.searchsorted(np.cumsum(sizes), error.index[0], "right"))
+            row = error.index[0] if sizes is None else row_of(error.index[0], sizes)
             p = element.properties[i]
             kind = p.dtype if p.count_dtype is None else f"list of {p.dtype} counted by {p.count_dtype}"
             raise row_error(path, element, row, f"{error.value:g} does not fit its type, {kind}", i) from None

@@ -11,7 +11,7 @@ import pytest
 
 from packer import codec_report
 from packer.codecs.configs import NAMED
-from packer.sources.ply.source import PlySource
+from packer.sources.ply.source import PointSource
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,7 @@ def test_a_source_that_crashes(packer, clouds, monkeypatch):
         faulthandler.disable()  # pytest's own, which would fill the screen
         os.kill(os.getpid(), signal.SIGSEGV)
 
-    monkeypatch.setattr(PlySource, "read", crash)
+    monkeypatch.setattr(PointSource, "read", crash)
     result = packer("codecs", *clouds.sources)
     assert result.exit_code == 1
     assert "none of the samples looked at can be read; `packer convert` says why" in result.stderr

@@ -218,7 +218,10 @@ def test_binary_files_hold_exactly_what_is_declared(read_bytes) -> None:
         (binary_faces([1]).replace(b"\1\0\0\0\1", b"\xff\xff\xff\xff\1"), "row 0, property vertex_indices: .* -1"),
         (binary_faces([1]).replace(b"\1\0\0\0\1", b"\xff\xff\xff\x7f\1"), "element face, row 0"),
         (binary_faces([1], count=2**40), "need at least"),
-        (BINARY.replace(b" 3", b" 200000000000000") + b"end_header\n" + bytes(12), "need at least"),
+        (
+            BINARY.replace(b" 3", b" 200000000000000") + b"end_header\n" + bytes(12),
+            "rows of vertex need 800000000000000 bytes",
+        ),
     ],
 )
 def test_lying_counts_are_found(read_bytes, data: bytes, reason: str) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from plyfile import PlyData, PlyElement
 
 from packer.errors import PackerError, SourceError, UsageError
-from packer.sources.ply.source import PlySource, open_ply
+from packer.sources.ply.source import PointSource, open_ply
 
 SHARED = Path(__file__).parents[5] / "shared" / "data"
 FILES = sorted(SHARED.glob("ply_*/**/*.ply"))
@@ -43,7 +43,7 @@ def write(path: Path, *elements: PlyElement, text: bool = False, order: str = "<
     return {e.name: e.data for e in elements}
 
 
-def samples(source: PlySource) -> list[dict]:
+def samples(source: PointSource) -> list[dict]:
     """All samples, after a check that they are what `fields` and `shapes` announce."""
     found = []
     for i, block in enumerate(source.read()):
@@ -63,7 +63,7 @@ def samples(source: PlySource) -> list[dict]:
     return found
 
 
-def specs(source: PlySource) -> dict[str, tuple[str, tuple[int | None, ...]]]:
+def specs(source: PointSource) -> dict[str, tuple[str, tuple[int | None, ...]]]:
     return {f.name: (f.dtype, f.shape) for f in source.fields}
 
 
