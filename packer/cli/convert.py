@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import glob
 import importlib
 import logging
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,7 +18,6 @@ from packer import convert as conversion
 from packer.cli.failures import Interrupted
 from packer.cli.logs import log_options, say
 from packer.cli.options import (
-    check_out,
     conversion_options,
     go_on_option,
     overwrite_option,
@@ -39,6 +40,7 @@ _log = logging.getLogger(__name__)
 
 @click.command()
 @sources_before_out
+@click.argument("out", type=click.Path())
 @conversion_options
 @workers_option
 @click.option("--scheduler", metavar="ADDRESS", help="Pack on a Dask cluster, as in tcp://host:8786.")
@@ -61,7 +63,7 @@ def convert(sources: tuple[str, ...], out: str, options: ConvertOptions, schedul
     $ packer convert velodyne/ kitti.packed --columns x,y,z,intensity:float32
     $ packer convert train.h5 train.packed --field x=/data --field y=/label
     """
-    check_out(sources, out)
+    _check_out(sources, out)
     if dry_run:
         from packer.cli.plan import show_plan
         from packer.convert import check_place
@@ -79,6 +81,23 @@ def convert(sources: tuple[str, ...], out: str, options: ConvertOptions, schedul
                 report = _convert(sources, out, replace(options, executor=executor))
     _say_rejected(report)
     say(*summary(report))
+
+
+def _check_out(sources: Sequence[str], out: str) -> None:
+    """Refuse a source in the place of OUT: the last one stands there if OUT was forgotten.
+
+    Raises:
+        click.UsageError: there is nothing else, or it is `FIELD=PATH`, and something is at the path.
+    """
+    if not sources:
+        raise click.UsageError(f"{out} is the only path; give the sources first, and then OUT, the folder to pack into")
+    name, equals, path = out.partition("=")
+    if not (name and equals and path) or os.sep in name:
+        return
+    if is_url(path) or Path(path).exists() or glob.glob(path):
+        raise click.UsageError(
+            f"OUT is missing: {out} is a source; name the folder to pack into after it (./{out} for one of that name)"
+        )
 
 
 def _place(out: str) -> Path:

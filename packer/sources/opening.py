@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,23 @@ from packer.sources.units import UNITS_OF, unit_of
 
 #: Files looked at before the kind of a folder is settled: those without a known suffix are opened.
 LOOK_AT = 10_000
+#: Kinds of sources that hold pictures, and all kinds.
+_PICTURES, _ALL = "images basicsr", " ".join(UNITS_OF)
 
 
-def _of(kinds: str, usual: Any = None, flag: str = "") -> Any:
+def _of(
+    kinds: str, usual: Any = None, flag: str = "", *, choices: str = "", form: str | None = None, least: int = 0
+) -> Any:
     """Return an option that sources of these kinds listen to.
 
     Args:
-        usual: the value if nothing else is asked for.
+        usual: the value if nothing else is asked for; empty for what may be given several times.
         flag: what it is called on the command line, if that is not its name.
+        choices: all values that the command line takes, with `|` between them.
+        form: of a value, as the command line shows it.
+        least: the least number that the command line takes.
     """
-    about = {"kinds": kinds.split(), "flag": flag}
+    about = {"kinds": kinds.split(), "flag": flag, "choices": choices, "form": form, "least": least}
     if isinstance(usual, dict):
         return field(default_factory=dict, metadata=about)
     return field(default=usual, metadata=about)
@@ -36,58 +43,67 @@ def _of(kinds: str, usual: Any = None, flag: str = "") -> Any:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What the sources can be told; each takes what concerns it.
+    """What the sources can be told; each takes what concerns it. None leaves it to the source.
+
+    The command line is made from this class: its options are the attributes, its help the lines below.
 
     Attributes:
-        pick: HDF5: field name to path of the dataset.
-        skip: HDF5: fields to leave out.
-        axis: HDF5: number of the axis that counts the samples, from the end if negative.
-        samples: what one sample is made from, `rows`, `files`, `folders`, `datasets`, `groups` or `groups:PATTERN`;
-            None for what `UNITS_OF` has first.
-        encoding: HDF5: of text that the file does not say to be UTF-8, such as `latin-1`.
-        attrs: HDF5: attributes of the files, datasets or groups that are samples, which become fields.
-        once: HDF5: datasets that are the same for all samples, and kept once.
-        sparse: HDF5: groups of `data`, `indices` and `indptr`, whose rows are two fields each.
-        mode: images: `gray`, `rgb` or `rgba`; None keeps what the files hold.
-        palette: images: `colour` or `index`.
-        max_pixels: images: larger ones are refused; None for the source's own limit.
-        patch: images: cuts squares of so many pixels of the largest field; None packs pictures whole.
-        stride: images: pixels from one square to the next; None for `patch`.
-        downscale: images: makes a field `lr` so many times as small as the one field.
-        kernel: images: how `downscale` does it, `pillow` or `matlab`: bicubic of either.
-        listed: images: a file that lists the samples to take, in their order, such as BasicSR's meta_info.txt.
-        fields: PLY: `same`, `common`, `all`, or names with commas.
-        cast: PLY: field name to dtype.
-        triangulate: PLY: makes polygons into triangles.
-        group: PLY: `numbered` makes one field of numbered properties, `none` one of each.
-        columns: clouds without a header: names and types of their columns, such as `x,y,z,intensity:float32`.
-        images: HDF5 and npy: fields that are pictures, (H, W) or (H, W, C); they become fields of kind `image`.
-        label: `folder`: makes a field `label` of the first folder in the name of each sample.
+        mode: Images: convert all to this.
+        palette: Images with a palette: pack their colours, or the indices.
+        max_pixels: Images: refuse larger ones.
+        patch: Images: cut squares of this many pixels from the largest field.
+        stride: Images: pixels from one square to the next.  [default: --patch]
+        downscale: Images: make a field lr, this many times smaller, by bicubic.
+        kernel: --downscale: which bicubic; papers on super-resolution use MATLAB's.
+        listed: Images: pack the samples that FILE names, in its order: the first word of each line, as in BasicSR's
+            meta_info.txt.
+        fields: PLY: which fields to take if the files differ in them.
+        cast: PLY: convert a field, as in xyz=float32.
+        triangulate: PLY: make polygons into triangles, a fan from the first corner of each face.
+        group: PLY: make one field of numbered properties (rot of rot_0 to rot_3), or a field of each.
+        columns: Clouds without a header (.bin, .txt, .xyz, .pts): names and types of their columns, such as
+            x,y,z,intensity:float32 or x,y,z:float32,r,g,b:uint8.
+        label: Make a field label, the number of the first folder that a file lies in, as in cat/1.png.
+        pick: HDF5: take this dataset, under this name.
+        skip: HDF5: leave out a field, dataset or group.
+        axis: HDF5: number of the axis that counts samples.
+        samples: What one sample is made from; PATTERN as in /data/*.  [default: rows of HDF5 and npy, files of images
+            and PLY]
+        attrs: HDF5: make a field of this attribute of each file, dataset or group that is a sample.
+        once: HDF5: keep this dataset once, as ds.constants: it is the same for all samples, as a grid is.
+        sparse: HDF5: pack rows of this sparse matrix (data, indices, indptr), as X.indices and X.data.
+        images: HDF5 and npy: take the arrays of this field for pictures, (H, W) or (H, W, C).
+        encoding: HDF5: encoding of text that the file does not mark as UTF-8, such as latin-1.
     """
 
-    pick: Mapping[str, str] = _of("hdf5", {}, "--field")
-    skip: tuple[str, ...] = _of("hdf5", ())
-    axis: int = _of("hdf5", 0)
-    samples: str | None = _of(" ".join(UNITS_OF))
-    encoding: str = _of("hdf5", "utf-8")
-    attrs: tuple[str, ...] = _of("hdf5", (), "--attr")
-    once: tuple[str, ...] = _of("hdf5", ())
-    sparse: tuple[str, ...] = _of("hdf5", ())
-    mode: str | None = _of("images basicsr")
-    palette: str = _of("images basicsr", "colour")
-    max_pixels: int | None = _of("images basicsr")
-    patch: int | None = _of("images basicsr")
-    stride: int | None = _of("images basicsr")
-    downscale: int | None = _of("images basicsr")
-    kernel: str = _of("images basicsr", "pillow")
-    listed: str | None = _of("images basicsr", None, "--list")
-    fields: str = _of("ply", "same")
-    cast: Mapping[str, str] = _of("ply", {})
+    mode: str | None = _of(_PICTURES, choices="gray|rgb|rgba")
+    palette: str = _of(_PICTURES, "colour", choices="colour|index")
+    max_pixels: int | None = _of(_PICTURES, least=1)
+    patch: int | None = _of(_PICTURES, least=1)
+    stride: int | None = _of(_PICTURES, least=1)
+    downscale: int | None = _of(_PICTURES, least=2)
+    kernel: str = _of(_PICTURES, "pillow", choices="pillow|matlab")
+    listed: str | None = _of(_PICTURES, None, "--list", form="FILE")
+    fields: str = _of("ply", "same", form="same|common|all|A,B")
+    cast: Mapping[str, str] = _of("ply", {}, form="FIELD=DTYPE")
     triangulate: bool = _of("ply", False)
-    group: str = _of("ply", "numbered")
-    columns: str | None = _of("clouds")
-    images: tuple[str, ...] = _of("hdf5 npy", (), "--image")
-    label: str | None = _of(" ".join(UNITS_OF))
+    group: str = _of("ply", "numbered", choices="numbered|none")
+    columns: str | None = _of("clouds", form="NAMES[:TYPE]")
+    label: str | None = _of(_ALL, choices="folder")
+    pick: Mapping[str, str] = _of("hdf5", {}, "--field", form="NAME=/PATH")
+    skip: tuple[str, ...] = _of("hdf5", (), form="FIELD")
+    axis: int = _of("hdf5", 0)
+    samples: str | None = _of(_ALL, form="rows|files|folders|datasets|groups[:PATTERN]")
+    attrs: tuple[str, ...] = _of("hdf5", (), "--attr", form="NAME")
+    once: tuple[str, ...] = _of("hdf5", (), form="PATH")
+    sparse: tuple[str, ...] = _of("hdf5", (), form="PATH")
+    images: tuple[str, ...] = _of("hdf5 npy", (), "--image", form="FIELD")
+    encoding: str = _of("hdf5", "utf-8", form="NAME")
+
+
+def flag_of(option: Field[Any]) -> str:
+    """Return what a field of SourceOptions is called on the command line."""
+    return option.metadata["flag"] or f"--{option.name.replace('_', '-')}"
 
 
 def open_sources(
@@ -228,7 +244,7 @@ def _check_concern(options: SourceOptions, kind: str) -> None:
     for option in fields(options):
         kinds = option.metadata["kinds"]
         if kind not in kinds and getattr(options, option.name) != getattr(usual, option.name):
-            flag = option.metadata["flag"] or f"--{option.name.replace('_', '-')}"
+            flag = flag_of(option)
             raise UsageError(f"{flag} is for sources of {' and '.join(kinds)}, and this one holds {kind}; leave it out")
 
 
