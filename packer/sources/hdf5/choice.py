@@ -7,13 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import h5py
+import msgspec
 
 from packer.errors import SourceError, UsageError
 from packer.format.manifest import check_count
 from packer.format.schema import check_field_name
 from packer.sources.hdf5.file import FAULTS
-from packer.sources.hdf5.listing import Listed, link_class, text_attribute
-from packer.sources.hdf5.types import Column
+from packer.sources.hdf5.listing import link_class, text_attribute
+from packer.sources.hdf5.types import Column, Listed
 
 _MAX_LINES = 10
 
@@ -40,10 +41,9 @@ class Request:
     once: tuple[str, ...] = ()
     sparse: tuple[str, ...] = ()
 
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """Return the paths of what is no field by itself."""
-        return (*self.skip, *self.once, *self.sparse)
+    def takes(self, entry: Listed) -> bool:
+        """Return whether an entry becomes a field if it can; none does by itself if some are picked by name."""
+        return not self.fields and not naming(entry.name, (*self.skip, *self.once, *self.sparse))
 
     def told(self) -> dict[str, Any]:
         """Return what the manifest keeps of it; what is as usual is not told."""
@@ -85,7 +85,7 @@ def chosen(entries: Sequence[Listed], request: Request, kind: str | None, path: 
         for name, where in request.fields.items():
             wanted.update(_picked(entries, name, where, path))
     else:
-        wanted = _all(entries, request.left_out, kind, path)
+        wanted = _all([e for e in entries if not e.aside and request.takes(e)], kind, path)
     for group in request.sparse:
         wanted.update(_sparse(entries, group.strip("/"), path))
     check_count(len(wanted))
@@ -104,13 +104,17 @@ def columns_of(wanted: Mapping[str, Listed], encoding: str) -> tuple[Column, ...
     Args:
         encoding: of text; what the file says to be UTF-8 is read so first.
     """
-    found = []
-    for name, entry in wanted.items():
-        if entry.leaf is not None:
-            encodings = tuple(dict.fromkeys(["utf-8", encoding] if entry.leaf.charset == "utf-8" else [encoding]))
-            column = Column(entry.leaf.spec(name), entry.dataset, entry.members, encodings, starts=entry.starts)
-            found.append(column)
-    return tuple(found)
+    return tuple(
+        Column(
+            msgspec.structs.replace(entry.spec, name=name),
+            entry.dataset,
+            entry.members,
+            tuple(dict.fromkeys(["utf-8", encoding] if entry.is_utf8 else [encoding])),
+            starts=entry.starts,
+        )
+        for name, entry in wanted.items()
+        if entry.spec is not None
+    )
 
 
 def conversions(wanted: Iterable[Listed]) -> list[str]:
@@ -118,15 +122,14 @@ def conversions(wanted: Iterable[Listed]) -> list[str]:
     return [f"dataset {name} {note}" for name, note in {e.dataset: e.note for e in wanted}.items() if note]
 
 
-def is_wanted(entry: Listed, request: Request) -> bool:
-    """Return whether an entry becomes a field if it can, and if it is not picked by name."""
-    return not request.fields and not is_skipped(entry, request.left_out)
+def naming(name: str, asked: Iterable[str]) -> list[str]:
+    """Return those of `asked`, paths or field names, that name a path or field, or a group above it."""
+    dotted = _dotted(name)
+    return [one for one in asked if f"{dotted}.".startswith(f"{_dotted(one)}.")]
 
 
-def is_skipped(entry: Listed, skip: Collection[str]) -> bool:
-    """Return whether the entry, or a group above it, is named in `skip` by path or field name."""
-    dotted = f".{entry.name}."
-    return any(dotted.startswith(f".{name.strip('/').replace('/', '.')}.") for name in skip)
+def _dotted(path: str) -> str:
+    return path.strip("/").replace("/", ".")
 
 
 def _picked(entries: Sequence[Listed], name: str, where: str, path: str) -> dict[str, Listed]:
@@ -136,7 +139,7 @@ def _picked(entries: Sequence[Listed], name: str, where: str, path: str) -> dict
     if not hits:
         raise SourceError(f"has no dataset {asked} for field {name}; {_listing(entries)}", path)
     for entry in hits:
-        if entry.leaf is None:
+        if entry.spec is None:
             raise SourceError(f"field {name}: {entry.path} {entry.problem or entry.aside}", path)
     if len(hits) == 1 and hits[0].path == steps:
         return {name: hits[0]}
@@ -153,10 +156,10 @@ def _first_name(entries: Sequence[Listed], path: str) -> str:
     return found
 
 
-def _all(entries: Sequence[Listed], skip: Collection[str], kind: str | None, path: str) -> dict[str, Listed]:
+def _all(left: Sequence[Listed], kind: str | None, path: str) -> dict[str, Listed]:
+    """Return all that is left to be a field. Raises SourceError if one cannot be, or if two would have one name."""
     if kind == "keras":
         raise SourceError(KERAS_REFUSAL, path)
-    left = [e for e in entries if not e.aside and not is_skipped(e, skip)]
     wanted: dict[str, Listed] = {}
     for entry in left:
         twin = wanted.setdefault(entry.name, entry)
@@ -184,7 +187,7 @@ def _sparse(entries: Sequence[Listed], group: str, path: str) -> dict[str, Liste
     Raises:
         SourceError: the group holds no such matrix.
     """
-    held = {e.path: e for e in entries if e.leaf is not None and not e.leaf.shape and e.leaf.kind == "array"}
+    held = {e.path: e for e in entries if e.spec is not None and e.spec.kind == "array" and not e.spec.shape}
     parts = {name: held.get(f"/{group}/{name}") for name in ("indices", "data", "indptr")}
     starts = parts.pop("indptr")
     if starts is None or None in parts.values():
@@ -193,12 +196,13 @@ def _sparse(entries: Sequence[Listed], group: str, path: str) -> dict[str, Liste
             f"{_listing(entries)}",
             path,
         )
+    rows = (starts.samples or 1) - 1
     return {
         f"{group.replace('/', '.')}.{name}": replace(
-            entry, leaf=replace(entry.leaf, shape=(None,)), samples=(starts.samples or 1) - 1, starts=starts.dataset
+            entry, spec=msgspec.structs.replace(entry.spec, shape=(None,)), samples=rows, starts=starts.dataset
         )
         for name, entry in parts.items()
-        if entry is not None and entry.leaf is not None
+        if entry is not None and entry.spec is not None
     }
 
 
@@ -220,7 +224,7 @@ def _check_axis(entries: Sequence[Listed], wanted: Mapping[str, Listed], kind: s
 
 
 def _listing(entries: Sequence[Listed]) -> str:
-    lines = [f"  {e.path}  {e.looks}" + (f"  ({e.problem or e.aside})" if e.leaf is None else "") for e in entries]
+    lines = [f"  {e.path}  {e.looks}" + (f"  ({e.problem or e.aside})" if e.spec is None else "") for e in entries]
     more = [f"  and {len(lines) - _MAX_LINES:,} more"] if len(lines) > _MAX_LINES else []
     return "it holds:\n" + "\n".join(lines[:_MAX_LINES] + more)
 
@@ -250,7 +254,7 @@ def _looks(column: Column) -> str:
 # ---------------------------------------------------------------- what wrote the file
 
 
-def family(file: h5py.File) -> str | None:
+def family_of(file: h5py.File) -> str | None:
     """Return `keras`, `anndata`, `10x`, `matlab`, or None."""
     names = set(file)
     if "keras_version" in file.attrs or "layer_names" in file.attrs or {"layers", "vars"} <= names:

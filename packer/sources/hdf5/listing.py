@@ -15,7 +15,7 @@ from packer.errors import SourceError, UsageError
 from packer.format.manifest import MAX_FIELDS
 from packer.format.schema import MAX_AXES, MAX_AXIS
 from packer.sources.hdf5.file import FAULTS, plain
-from packer.sources.hdf5.types import Leaf, leaves, misread, references_within, remark
+from packer.sources.hdf5.types import Listed, leaves, misread, references_within, remark
 
 #: More links than any dataset in use has; hostile files can name billions in a few bytes.
 MAX_LINKS = 200_000
@@ -158,44 +158,6 @@ _NETCDF_PLACEHOLDER = "This is a netCDF dimension but not a netCDF variable"
 SINGLE = "is a single value, not one for each sample"
 
 
-@dataclass(frozen=True)
-class Listed:
-    """A dataset, or a member of a compound one, and what it can become.
-
-    Attributes:
-        dataset: path of the dataset, with a leading slash.
-        members: compound members that lead to the values.
-        looks: shape and dtype for people, such as `(10, 3) float32`.
-        leaf: what the field is; None if `problem` or `aside` is set.
-        samples: length along the sample axis; None if the whole dataset is one sample's value.
-        problem: why it cannot be a field, as a phrase that follows the path.
-        aside: why it is left out without harm, as a phrase that follows the path.
-        note: what is not stored as it is in the file, as a phrase that follows the path.
-        same: path of the dataset or group that this is another name of.
-        starts: path of the dataset that tells where in this one each sample starts, if rows of it are no samples.
-    """
-
-    dataset: str
-    members: tuple[str, ...] = ()
-    looks: str = ""
-    leaf: Leaf | None = None
-    samples: int | None = None
-    problem: str | None = None
-    aside: str | None = None
-    note: str | None = None
-    same: str | None = None
-    starts: str = ""
-
-    @property
-    def path(self) -> str:
-        return "/".join((self.dataset, *self.members))
-
-    @property
-    def name(self) -> str:
-        """Return the field name it gets by itself: the path with dots for slashes; `values` for a unit that is one."""
-        return self.path[1:].replace("/", ".") or "values"
-
-
 @dataclass
 class Inventory:
     """All that a file holds.
@@ -203,12 +165,10 @@ class Inventory:
     Attributes:
         entries: datasets, their members, further names of datasets and groups, and dead links.
         described: paths of the groups and datasets that have attributes.
-        homes: file of each dataset that lies in another one, by path.
     """
 
     entries: list[Listed] = field(default_factory=list)
     described: list[str] = field(default_factory=list)
-    homes: dict[str, str] = field(default_factory=dict)
 
 
 def inventory(
@@ -233,12 +193,8 @@ def inventory(
                 "pack several datasets"
             )
         held.entries += entries
-        if found.thing is not None:
-            if has_attributes(found.thing):
-                held.described.append(found.path)
-            home = str(found.thing.file.filename)
-            if home != path:
-                held.homes[found.path] = home
+        if found.thing is not None and has_attributes(found.thing):
+            held.described.append(found.path)
     return held
 
 
@@ -290,11 +246,7 @@ def _fields(path: str, dataset: h5py.Dataset, axis: int | None) -> list[Listed]:
     if problem:
         return [replace(entry, problem=problem)]
     samples, rest = (None, shape) if number is None else (shape[number], shape[:number] + shape[number + 1 :])
-    found = [
-        replace(entry, members=leaf.members, leaf=None if leaf.problem else leaf, samples=samples, problem=leaf.problem)
-        for leaf in leaves(dtype, rest)
-    ]
-    return found or [replace(entry, problem="is a compound without members")]
+    return list(leaves(replace(entry, samples=samples), dtype, rest))
 
 
 def _type_name(dtype: np.dtype[Any]) -> str:

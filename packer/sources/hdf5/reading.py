@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
-from packer.sources.base import LARGE_BYTES, Block, LargeArray
+from packer.sources.base import LARGE_BYTES, Block, LargeArray, fits, runs
 from packer.sources.hdf5.file import faults_named
 from packer.sources.hdf5.listing import text_attribute
 from packer.sources.hdf5.storage import CACHE_BYTES, dataset_at
-from packer.sources.hdf5.types import Column, Shape, swaps_are_forgotten
+from packer.sources.hdf5.types import Column, swaps_are_forgotten
 
 BLOCK_BYTES = 8 * 2**20
 #: What a str costs besides its characters.
@@ -51,7 +51,7 @@ class RowBlocks:
             self._sparse = {c.spec.name: SparseRows(file, path, c) for c in columns if c.starts}
             names = dict.fromkeys(c.dataset for c in columns if not c.starts)
             share = CACHE_BYTES // max(1, len(names))
-            self._datasets = {name: dataset_at(file, path, name, stop, axis, share)[0] for name in names}
+            self._datasets = {name: dataset_at(file, path, name, stop, axis, share) for name in names}
             for name, dataset in self._datasets.items():
                 have = dataset.shape[axis]
                 if have < stop:
@@ -86,7 +86,8 @@ class RowBlocks:
                 yield block
             else:
                 sizes = _sample_bytes(block, last - first)
-                yield from _cut(block, sizes)
+                for start, stop in runs(sizes, BLOCK_BYTES):
+                    yield {name: values[start:stop] for name, values in block.items()}
                 fitting = BLOCK_BYTES // max(1, int(sizes.mean()))
                 run = max(1, min(run * 4, fitting, self._run, _LONGEST_RUN))
             first = last
@@ -132,16 +133,6 @@ def _sample_bytes(block: Block, count: int) -> NDArray[np.int64]:
     return sizes
 
 
-def _cut(block: Block, sizes: NDArray[np.int64]) -> Iterator[Block]:
-    """Yield the block in pieces of at most BLOCK_BYTES, or of one sample."""
-    ends = np.cumsum(sizes)
-    first, before = 0, 0
-    while first < len(ends):
-        last = max(first + 1, int(np.searchsorted(ends, before + BLOCK_BYTES, "right")))
-        yield {name: values[first:last] for name, values in block.items()}
-        first, before = last, int(ends[last - 1])
-
-
 class SparseRows:
     """Rows of a sparse matrix (CSR): of each, the numbers of its columns or its values.
 
@@ -155,9 +146,8 @@ class SparseRows:
             raise SourceError(
                 f"{group} is a sparse matrix by columns (CSC), of which no row lies together; make it CSR", path
             )
-        self._values = dataset_at(file, path, column.dataset, 1)[0]
-        starts = dataset_at(file, path, column.starts, 1)[0]
-        self._starts = np.asarray(starts[()])
+        self._values = dataset_at(file, path, column.dataset, 1)
+        self._starts = np.asarray(dataset_at(file, path, column.starts, 1)[()])
         is_good = self._starts.ndim == 1 and self._starts.dtype.kind in "iu" and len(self._starts) > 0
         ends = (int(self._starts[0]), int(self._starts[-1])) if is_good else ()
         if ends != (0, len(self._values)) or (self._starts[1:] < self._starts[:-1]).any():
@@ -187,7 +177,7 @@ def unit_sample(file: h5py.File, path: str, root: str, columns: Sequence[Column]
     """
     with faults_named(path, "reading"):
         names = dict.fromkeys(c.dataset for c in columns if not c.attribute)
-        datasets = {name: dataset_at(file, path, root + name, 1)[0] for name in names}
+        datasets = {name: dataset_at(file, path, root + name, 1) for name in names}
         large = [name for name, dataset in datasets.items() if _is_large(dataset)]
         values = {name: boxed(dataset) for name, dataset in datasets.items() if name not in large}
         sample: dict[str, Any] = {}
@@ -277,13 +267,11 @@ def field_values(values: NDArray[Any], column: Column, path: str) -> NDArray[Any
 
 def _check(dtype: np.dtype[Any], shape: tuple[int, ...], column: Column, path: str) -> None:
     """Raise SourceError if the dtype or shape of one sample is not what was planned."""
-    planned = column.spec.shape
-    fits = len(shape) == len(planned) and all(p in (None, n) for n, p in zip(shape, planned, strict=True))
-    if not fits or dtype.newbyteorder("=").name != column.spec.dtype:
+    if not fits(shape, column.spec.shape) or dtype.newbyteorder("=").name != column.spec.dtype:
         raise SourceError(f"field {column.spec.name} is {dtype} {shape} now: the file has changed", path)
 
 
-def shaped(column: Column, shape: Shape) -> Column:
+def shaped(column: Column, shape: tuple[int | None, ...]) -> Column:
     """Return a column whose samples have this shape."""
     return replace(column, spec=msgspec.structs.replace(column.spec, shape=shape))
 

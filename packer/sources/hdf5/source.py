@@ -22,8 +22,7 @@ from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, joined, 
 from packer.sources.files import find, kind_of
 from packer.sources.hdf5.choice import Request, check_request, difference
 from packer.sources.hdf5.file import opened
-from packer.sources.hdf5.once import Kept, check_once, common
-from packer.sources.hdf5.origin import kept_of_units
+from packer.sources.hdf5.origin import Kept, check_once, common, kept_of_units
 from packer.sources.hdf5.reading import BLOCK_BYTES, RowBlocks, shaped, unit_sample
 from packer.sources.hdf5.types import Column, paths
 from packer.sources.hdf5.units import FileUnits, Unit, units_of
@@ -84,7 +83,7 @@ def open_hdf5(
     looked = each(partial(units_of, asked=unit, request=request), files, limits)
     found = watched(zip(files, looked, strict=True), HEADERS, looking, len(files))
     held, kept = _fitting(found, unit, path, on_bad)
-    if useless := set(request.skip).intersection(*(some.useless for some in held.values())):
+    if useless := set.intersection(*(some.useless for some in held.values())):
         raise UsageError(f"--skip {min(useless)}: {path} has no such dataset or group")
     constants = common((Path(file).name, some.once) for file, some in held.items())
     constants |= common((str(one), one.once) for one in kept)
@@ -119,8 +118,6 @@ def _fitting(
                 on_bad(unit if unit.path else SourceError(unit.reason, file))
             elif kept and (how := _misfit(kept[0], unit)):
                 on_bad(SourceError(how, file))
-                if unit.kind == "row":
-                    del held[file]
             else:
                 kept.append(unit)
                 if unit.bad:

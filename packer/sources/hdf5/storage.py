@@ -12,7 +12,7 @@ import importlib
 import math
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ class Storage:
     """Where the values of a dataset lie.
 
     Attributes:
-        files: paths of further files that are read for it.
+        files: paths of further files that are read for it, if it lies in another one or shows values of others.
         note: a sentence on values that were never written; None if all were, as far as is cheap to tell.
     """
 
@@ -47,24 +47,42 @@ class Storage:
 
 def dataset_at(
     file: h5py.File, path: str, name: str, samples: int, axis: int = 0, cache: int = CACHE_BYTES
-) -> tuple[h5py.Dataset, Storage]:
-    """Return the dataset `name` of the open file `path`, which has `samples` samples, and where its values lie.
+) -> h5py.Dataset:
+    """Return the dataset `name` of the open file `path`, checked as by `storage_of`, to be read in order along `axis`.
 
-    Called by the process that plans and by each that reads: files and plug-ins may be missing in any. If rows along
-    `axis` are read in order, each chunk is decoded once, as long as those of a row fit into `cache` bytes.
+    Called by each process that reads: files and plug-ins may be missing in any. Each chunk is decoded once, as long as
+    those of a row fit into `cache` bytes.
 
     Raises:
         SourceError: its values are not all there, or cannot be decoded.
     """
     dataset = file[name]
+    storage_of(dataset, path, samples)
+    return _reopened(dataset, axis, cache)
+
+
+def storage_of(dataset: h5py.Dataset, path: str, samples: int) -> Storage:
+    """Return where the values of a dataset of `samples` samples lie, which was opened from the file `path`.
+
+    Raises:
+        SourceError: they are not all there, or cannot be decoded.
+    """
+    home = str(dataset.file.filename)
     try:
-        storage = _checked(dataset, samples)
+        if dataset.is_virtual:
+            files, note = list(_virtual_files(dataset, 0)), None
+            _believe(dataset, samples, [home, *files])
+        elif files := _external_files(dataset):
+            note = None
+            _believe(dataset, samples, files)
+        else:
+            note = _unwritten(dataset, home)
+            _believe(dataset, samples, [home])
     except SourceError as error:
         raise SourceError(error.reason, path) from error
-    lacking = _missing_filter(dataset)
-    if lacking:
-        raise SourceError(f"dataset {name} cannot be read: {lacking}", path)
-    return _reopened(dataset, axis, cache), storage
+    if lacking := _missing_filter(dataset):
+        raise SourceError(f"dataset {dataset.name} cannot be read: {lacking}", path)
+    return Storage(tuple(other for other in dict.fromkeys([home, *files]) if other != path), note)
 
 
 def _reopened(dataset: h5py.Dataset, axis: int, cache: int) -> h5py.Dataset:
@@ -103,36 +121,15 @@ def _folder(dataset: h5py.Dataset) -> Path:
 # ---------------------------------------------------------------- is it all there?
 
 
-def _checked(dataset: h5py.Dataset, samples: int) -> Storage:
-    """Return where the values of a dataset of `samples` samples lie, after checking all sizes and files.
-
-    Raises:
-        SourceError: without `path`; the reason names the dataset.
-    """
-    name = dataset.name
-    if dataset.is_virtual:
-        files = tuple(dict.fromkeys(_virtual_files(dataset, 0)))
-        _believe(dataset, samples, _bytes_of(files) + _bytes_of([dataset.file.filename]))
-        return Storage(tuple(f for f in files if f != dataset.file.filename))
-    external = _external_files(dataset)
-    if external:
-        _believe(dataset, samples, _bytes_of(external))
-        return Storage(tuple(external))
-    stored = dataset.id.get_storage_size()
-    file_bytes = _bytes_of([dataset.file.filename])
-    if stored > file_bytes:
-        raise SourceError(f"dataset {name} declares {stored:,} bytes of values, its whole file has {file_bytes:,}")
-    _believe(dataset, samples, file_bytes)
-    return Storage(note=_unwritten(dataset, stored))
-
-
 def _logical_bytes(dataset: h5py.Dataset) -> int:
     return int(math.prod(dataset.shape)) * int(dataset.dtype.itemsize)
 
 
-def _believe(dataset: h5py.Dataset, samples: int, file_bytes: int) -> None:
+def _believe(dataset: h5py.Dataset, samples: int, files: Sequence[str]) -> None:
+    """Raise SourceError if a dataset of `samples` samples declares sizes out of all proportion to its files."""
     # Samples count too: an axis of length 0 makes any number of them cost no bytes.
     declared = max(_logical_bytes(dataset), samples)
+    file_bytes = sum(Path(file).stat().st_size for file in dict.fromkeys(files))
     if declared > _BELIEVED_BYTES and declared > _MAX_RATIO * file_bytes:
         raise SourceError(
             f"dataset {dataset.name} of shape {dataset.shape} declares {declared:,} bytes, its file has only "
@@ -140,25 +137,29 @@ def _believe(dataset: h5py.Dataset, samples: int, file_bytes: int) -> None:
         )
 
 
-def _unwritten(dataset: h5py.Dataset, stored: int) -> str | None:
-    logical = _logical_bytes(dataset)
-    if logical and not stored:
+def _unwritten(dataset: h5py.Dataset, home: str) -> str | None:
+    """Return a sentence on values that were never written; None if all were, as far as is cheap to tell.
+
+    Raises:
+        SourceError: the file `home` is smaller than the values that it is to hold.
+    """
+    stored, file_bytes = dataset.id.get_storage_size(), Path(home).stat().st_size
+    if stored > file_bytes:
+        raise SourceError(
+            f"dataset {dataset.name} declares {stored:,} bytes of values, its whole file has {file_bytes:,}"
+        )
+    if not stored and _logical_bytes(dataset):
         return f"dataset {dataset.name} was never written: all its values are the fill value {dataset.fillvalue}"
     if dataset.chunks and not dataset.id.get_create_plist().get_nfilters():
         # The file's own size of a value: numpy's is larger for bfloat16.
         chunk = math.prod(dataset.chunks) * dataset.id.get_type().get_size()
         count = math.prod(-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True))
         if stored < chunk * count:
-            lacking = count - stored // chunk
             return (
-                f"dataset {dataset.name}: {lacking:,} of {count:,} chunks were never written and are the fill "
-                f"value {dataset.fillvalue}"
+                f"dataset {dataset.name}: {count - stored // chunk:,} of {count:,} chunks were never written and are "
+                f"the fill value {dataset.fillvalue}"
             )
     return None
-
-
-def _bytes_of(paths: Iterator[str] | list[str] | tuple[str, ...]) -> int:
-    return sum(Path(p).stat().st_size for p in paths)
 
 
 def _external_files(dataset: h5py.Dataset) -> list[str]:

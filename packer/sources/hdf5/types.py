@@ -1,4 +1,4 @@
-"""Which fields an HDF5 datatype becomes: one, one for each member of a compound, or none and why.
+"""Says which fields an HDF5 datatype becomes: one, one for each member of a compound, or none and why.
 
 Floats that numpy does not have, bfloat16 above all, are widened by the library when it reads.
 """
@@ -6,7 +6,7 @@ Floats that numpy does not have, bfloat16 above all, are widened by the library 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -14,10 +14,10 @@ import h5py
 import numpy as np
 from numpy.lib.recfunctions import repack_fields
 
-from packer.format.schema import DTYPES, FieldSpec, Kind
+from packer.format.schema import DTYPES, FieldSpec
 
-#: Shape of one sample of a field; None for a ragged axis.
-Shape = tuple[int | None, ...]
+#: The name of a field until it is chosen.
+_UNNAMED = "values"
 
 
 @dataclass(frozen=True)
@@ -54,79 +54,91 @@ def paths(columns: Sequence[Column]) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Leaf:
-    """One field that a datatype holds, or the reason why it cannot be one.
+class Listed:
+    """A dataset, or a member of a compound one, and what it can become.
 
     Attributes:
-        members: names of compound members that lead to it.
-        problem: why it cannot be stored, as a phrase that follows the path; None if it can.
-        dtype: name of its dtype.
-        kind: `array` or `text`.
-        shape: shape of one sample.
-        charset: `ascii` or `utf-8`, what the file says of text.
+        dataset: path of the dataset, with a leading slash.
+        members: names of compound members that lead to the values.
+        looks: shape and dtype for people, such as `(10, 3) float32`.
+        spec: what the field is, but for its name; None if `problem` or `aside` is set.
+        is_utf8: whether the file says of text that it is UTF-8.
+        samples: length along the sample axis; None if the whole dataset is one sample's value.
+        problem: why it cannot be a field, as a phrase that follows the path.
+        aside: why it is left out without harm, as a phrase that follows the path.
+        note: what is not stored as it is in the file, as a phrase that follows the path.
+        same: path of the dataset or group that this is another name of.
+        starts: as in `Column`.
     """
 
-    members: tuple[str, ...]
+    dataset: str
+    members: tuple[str, ...] = ()
+    looks: str = ""
+    spec: FieldSpec | None = None
+    is_utf8: bool = False
+    samples: int | None = None
     problem: str | None = None
-    dtype: str = ""
-    kind: Kind = "array"
-    shape: Shape = ()
-    charset: str = "ascii"
+    aside: str | None = None
+    note: str | None = None
+    same: str | None = None
+    starts: str = ""
 
-    def spec(self, name: str) -> FieldSpec:
-        """Return what a field of this name is."""
-        return FieldSpec(name=name, dtype=self.dtype, kind=self.kind, shape=self.shape)
+    @property
+    def path(self) -> str:
+        return "/".join((self.dataset, *self.members))
+
+    @property
+    def name(self) -> str:
+        """Return the field name it gets by itself: the path with dots for slashes; `values` for a unit that is one."""
+        return self.path[1:].replace("/", ".") or "values"
 
 
-def leaves(dtype: np.dtype[Any], shape: tuple[int, ...], members: tuple[str, ...] = ()) -> Iterator[Leaf]:
-    """Yield all fields of samples of `dtype` and `shape`, compounds taken apart."""
+def leaves(entry: Listed, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Iterator[Listed]:
+    """Yield what samples of `dtype` and `shape` become: the entry, or one for each member of a compound.
+
+    Each has its `spec`, or the `problem` why there is none.
+    """
     if dtype.subdtype is not None:
         base, axes = dtype.subdtype
-        yield from leaves(base, shape + axes, members)
+        yield from leaves(entry, base, shape + axes)
     elif dtype.names:
         for name in dtype.names:
-            yield from leaves(dtype[name], shape, (*members, name))
+            yield from leaves(replace(entry, members=(*entry.members, name)), dtype[name], shape)
+    elif problem := _problem(dtype, shape):
+        yield replace(entry, problem=problem)
+    elif (text := h5py.check_string_dtype(dtype)) is not None:
+        spec = FieldSpec(name=_UNNAMED, dtype="uint8", kind="text", shape=(None,))
+        yield replace(entry, spec=spec, is_utf8=text.encoding == "utf-8")
     else:
-        yield _leaf(dtype, shape, members)
+        base = h5py.check_vlen_dtype(dtype)
+        axes = shape if base is None else (None,)
+        native = np.dtype(base or dtype).newbyteorder("=").name
+        yield replace(entry, spec=FieldSpec(name=_UNNAMED, dtype=native, shape=axes))
 
 
-def _leaf(dtype: np.dtype[Any], shape: tuple[int, ...], members: tuple[str, ...]) -> Leaf:
-    text = h5py.check_string_dtype(dtype)
-    if text is not None:
-        if shape:
-            return Leaf(members, _several_strings(dtype, shape))
-        return Leaf(members, dtype="uint8", kind="text", shape=(None,), charset=text.encoding)
-    if h5py.check_ref_dtype(dtype) is not None:
-        return Leaf(members, "holds references to other objects")
-    base = h5py.check_vlen_dtype(dtype)
-    if base is not None:
-        return _vlen_leaf(np.dtype(base), shape, members)
-    if dtype.newbyteorder("=").name in DTYPES:
-        return Leaf(members, dtype=dtype.newbyteorder("=").name, shape=shape)
-    return Leaf(members, _refusal(dtype))
-
-
-def _several_strings(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
-    problem = f"holds strings of shape {shape} a sample, where one string can be stored"
-    if dtype.itemsize == 1 and not dtype.hasobject:
+def _problem(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str | None:
+    """Return why samples of a dtype without members cannot be a field, as a phrase; None if they can."""
+    if h5py.check_string_dtype(dtype) is not None:
+        problem = f"holds strings of shape {shape} a sample, where one string can be stored"
+        if not shape:
+            return None
+        if dtype.itemsize > 1 or dtype.hasobject:
+            return f"{problem}: make a dataset of each of them"
         return (
             f"{problem}: it is text as a matrix of characters, as NetCDF has it. Make strings of its rows, in h5py by "
             f"file['NEW'] = numpy.ascontiguousarray(file['OLD']).view('S{shape[-1]}')[..., 0]"
         )
-    return f"{problem}: make a dataset of each of them"
-
-
-def _vlen_leaf(base: np.dtype[Any], shape: tuple[int, ...], members: tuple[str, ...]) -> Leaf:
-    inner = base.newbyteorder("=").name
-    if base.hasobject or base.names or inner not in DTYPES:
-        return Leaf(members, f"holds variable-length arrays of {base}, which cannot be stored")
-    if shape:
-        return Leaf(members, f"holds variable-length arrays of shape {shape} a sample, where one can be stored")
-    return Leaf(members, dtype=inner, shape=(None,))
-
-
-def _refusal(dtype: np.dtype[Any]) -> str:
-    if dtype.kind == "M" or dtype.kind == "m":
+    if h5py.check_ref_dtype(dtype) is not None:
+        return "holds references to other objects"
+    lists = h5py.check_vlen_dtype(dtype)
+    if lists is not None:
+        base = np.dtype(lists)
+        if base.hasobject or base.names or base.newbyteorder("=").name not in DTYPES:
+            return f"holds variable-length arrays of {base}, which cannot be stored"
+        return f"holds variable-length arrays of shape {shape} a sample, where one can be stored" if shape else None
+    if dtype.newbyteorder("=").name in DTYPES:
+        return None
+    if dtype.kind in "Mm":
         return f"holds times as opaque values ({dtype}): write them as int64 instead"
     if dtype.kind == "V":
         return "holds opaque values or an empty compound"

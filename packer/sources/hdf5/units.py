@@ -6,34 +6,22 @@ What the units of a file are is decided in `roots.py`; all else takes a unit as 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import h5py
+import msgspec
 
 from packer.errors import SourceError, first_few
-from packer.format.schema import check_field_name
-from packer.sources.hdf5.choice import (
-    Request,
-    advice,
-    chosen,
-    columns_of,
-    conversions,
-    family,
-    is_skipped,
-    is_wanted,
-)
+from packer.sources.hdf5.choice import Request, advice, chosen, columns_of, conversions, family_of, naming
 from packer.sources.hdf5.file import faults_named, opened
-from packer.sources.hdf5.listing import Inventory, Listed, inventory
-from packer.sources.hdf5.once import Constant, constants_at
-from packer.sources.hdf5.origin import asides, attributes, kept_of_rows, stored_types, unkept
+from packer.sources.hdf5.listing import Inventory, inventory
+from packer.sources.hdf5.origin import Constant, asides, attributes, constants_at, kept_of_rows, stored_types, unkept
 from packer.sources.hdf5.reading import RowBlocks, SparseRows, boxed, field_values, row_bytes
 from packer.sources.hdf5.roots import find_roots, numbered
-from packer.sources.hdf5.storage import Storage, dataset_at
-from packer.sources.hdf5.types import Column, leaves
+from packer.sources.hdf5.storage import storage_of
+from packer.sources.hdf5.types import Column, Listed, leaves
 from packer.sources.units import Unit as Asked
 
 #: Text of fixed length that is decoded while a file is looked at: a bad one is found before hours of packing.
@@ -52,8 +40,8 @@ class Unit:
         samples: how many there are.
         files: further files that are read for it.
         notes: sentences for the plan.
-        kept: what the manifest keeps of it, as `packer.sources.hdf5.origin` has it.
         once: what it holds that is to be the same in all units, by name.
+        kept: what the manifest keeps of it, as `packer.sources.hdf5.origin` has it.
         lost: what of it is not kept, in the words that a sentence begins with.
         bad: the error of the first row found that cannot be read.
     """
@@ -65,8 +53,8 @@ class Unit:
     samples: int
     files: tuple[str, ...]
     notes: tuple[str, ...]
-    kept: dict[str, Any]
     once: dict[str, Constant]
+    kept: dict[str, Any] = field(default_factory=dict)
     lost: tuple[str, ...] = ()
     bad: SourceError | None = None
 
@@ -88,7 +76,7 @@ class FileUnits:
     """
 
     units: list[Unit | SourceError]
-    useless: tuple[str, ...]
+    useless: set[str]
     splits: dict[str, list[str]] = field(default_factory=dict)
     note: str | None = None
     once: dict[str, Constant] = field(default_factory=dict)
@@ -115,80 +103,70 @@ def units_of(path: str, asked: Asked, request: Request) -> FileUnits:
         return _units(file, path, asked, request)
 
 
-class _Fields(NamedTuple):
-    """What of a root was chosen, the fields that it becomes, and where each dataset is stored."""
-
-    wanted: Mapping[str, Listed]
-    columns: tuple[Column, ...]
-    storages: dict[str, Storage]
-    files: tuple[str, ...]
-
-
-def _fields(
-    file: h5py.File, path: str, root: str, held: Inventory, request: Request, where: str = "", kind: str | None = None
-) -> _Fields:
-    """Return the fields of a file's rows, or of a unit.
+def _unit(
+    file: h5py.File, path: str, root: str, kind: str, held: Inventory, request: Request, family: str | None = None
+) -> Unit:
+    """Return a file's rows, or one of its units, without what the manifest keeps of it.
 
     Args:
         held: all that lies there.
-        where: the unit, for errors.
-        kind: the family of a file of rows.
+        family: of a file of rows.
     """
-    try:
-        wanted = chosen(held.entries, request, kind, path)
-        columns = columns_of(wanted, request.encoding)
-        columns += tuple(_attribute_column(file[root or "/"], name, set(wanted)) for name in request.attrs)
-    except SourceError as error:
-        raise SourceError(f"{where} {error.reason}".lstrip(), path) from error
-    samples = next(iter(wanted.values())).samples or 1
+    wanted = chosen(held.entries, request, family, path)
+    columns = columns_of(wanted, request.encoding)
+    columns += tuple(_attribute_column(file[root or "/"], name, set(wanted)) for name in request.attrs)
+    samples = next(iter(wanted.values())).samples
     names = dict.fromkeys(column.dataset for column in columns if not column.attribute)
-    storages = {name: dataset_at(file, path, root + name, samples)[1] for name in names}
-    homes = [held.homes[name] for name in names if name in held.homes]
-    files = dict.fromkeys([*homes, *(name for storage in storages.values() for name in storage.files)])
-    return _Fields(wanted, columns, storages, tuple(files))
+    storages = [storage_of(file[root + name], path, 1 if samples is None else samples) for name in names]
+    return Unit(
+        path,
+        root,
+        kind,
+        columns,
+        1 if samples is None else samples,
+        files=tuple(dict.fromkeys(name for storage in storages for name in storage.files)),
+        notes=(*(s.note for s in storages if s.note and kind == "row"), *conversions(wanted.values())),
+        once=constants_at(file, path, root, request.once),
+    )
 
 
 # ---------------------------------------------------------------- rows
 
 
 def _rows(file: h5py.File, path: str, request: Request) -> FileUnits:
-    kind = family(file)
-    held = inventory(file, path, request.axis, partial(is_wanted, request=request))
-    found = _fields(file, path, "", held, request, kind=kind)
-    names = list(found.storages)
-    samples = next(iter(found.wanted.values())).samples or 0
+    family = family_of(file)
+    held = inventory(file, path, request.axis, request.takes)
+    rows = _unit(file, path, "", "row", held, request, family)
+    names = list(dict.fromkeys(column.dataset for column in rows.columns))
 
     def is_kept(thing: str) -> bool:
         if request.fields:
             return any(f"{name}/".startswith(f"{thing.rstrip('/')}/") for name in names)
-        return not is_skipped(Listed(thing), request.skip)
+        return not naming(thing, request.skip)
 
-    kept, lost = kept_of_rows(file, held, found.columns, is_kept)
-    of_file = [storage.note for storage in found.storages.values() if storage.note]
-    of_file += conversions(found.wanted.values()) + unkept(kept.get("attributes", {})) + lost
-    notes = [f"{Path(path).name}: {note}" for note in of_file]
+    kept, lost = kept_of_rows(file, held, rows.columns, is_kept)
+    notes = [f"{rows}: {note}" for note in (*rows.notes, *unkept(kept.get("attributes", {})), *lost)]
     notes += [] if request.fields else asides(held.entries, request.skip, kept.get("values", {}))
-    notes += [f"{Path(path).name}:{advice(kind)}"] if kind == "matlab" else []
-    bad = _bad_text(file, path, found.columns, request.axis, samples)
-    for column in found.columns:
+    notes += [f"{rows}:{advice(family)}"] if family == "matlab" else []
+    for column in rows.columns:
         if column.starts:
             SparseRows(file, path, column)  # checks where its rows start
-    once = constants_at(file, path, "", request.once)
-    rows = Unit(path, "", "row", found.columns, samples, found.files, tuple(notes), kept, {}, bad=bad)
-    useless = tuple(name for name in request.skip if not any(is_skipped(entry, [name]) for entry in held.entries))
-    return FileUnits([rows], useless, once=once, groups=None if request.fields else numbered(names))
+    rows = replace(rows, notes=tuple(notes), kept=kept, bad=_bad_text(file, rows, request.axis))
+    used = {name for entry in held.entries for name in naming(entry.name, request.skip)}
+    return FileUnits([rows], set(request.skip) - used, groups=None if request.fields else numbered(names))
 
 
-def _bad_text(file: h5py.File, path: str, fields: Sequence[Column], axis: int, samples: int) -> SourceError | None:
+def _bad_text(file: h5py.File, rows: Unit, axis: int) -> SourceError | None:
     """Return the error of the first text of fixed length that cannot be decoded, among rows that are quick to read."""
-    texts = [c for c in fields if c.spec.kind == "text" and not file[c.dataset].dtype.hasobject]
+    texts = [c for c in rows.columns if c.spec.kind == "text" and not file[c.dataset].dtype.hasobject]
     nbytes = sum(row_bytes(file[name], axis) for name in {c.dataset for c in texts})
     if nbytes:
         try:
-            for _ in RowBlocks(file, path, texts, axis, 0, min(samples, max(1, _LOOKED_AT_BYTES // nbytes))):
+            most = max(1, _LOOKED_AT_BYTES // nbytes)
+            for _ in RowBlocks(file, rows.path, texts, axis, 0, min(rows.samples, most)):
                 pass
         except SourceError as error:
-            return SourceError(f"row {error.sample or 0:,}: {error.reason}", path, error.sample)
+            return SourceError(f"row {error.sample or 0:,}: {error.reason}", rows.path, error.sample)
     return None
 
 
@@ -197,37 +175,32 @@ def _bad_text(file: h5py.File, path: str, fields: Sequence[Column], axis: int, s
 
 def _units(file: h5py.File, path: str, asked: Asked, request: Request) -> FileUnits:
     skips, used = request.skip, set[str]()
+
+    def is_left_out(place: str) -> bool:
+        found = naming(place, (*skips, *request.once))
+        used.update(found)
+        return bool(found)
+
     once: dict[str, Constant] = {}
     with faults_named(path, "listing the file"):
-        roots = find_roots(file, asked, partial(_is_left_out, request=request, used=used))
+        roots = find_roots(file, asked, is_left_out)
         _refuse_others(roots.others, asked, path)
-        if asked.name != "files":
-            outside = [name for name in request.once if file.get(name) is not None]
-            once = constants_at(file, path, "", outside)
-            request = replace(request, once=tuple(name for name in request.once if name not in outside))
+        outside = [name for name in request.once if asked.name != "files" and file.get(name) is not None]
+        once = constants_at(file, path, "", outside)
         # What names something next to the units from the root of the file is no field of that name.
-        request = replace(request, skip=[skip for skip in skips if skip not in used or skip[0] != "/"])
+        within = [skip for skip in skips if skip not in used or skip[0] != "/"]
+        inner = replace(request, skip=within, once=tuple(name for name in request.once if name not in outside))
         places = dict.fromkeys(place for root in roots.roots for place in _groups_above(root))
         above = {place: found for place in places if (found := attributes(file[place]))}
     units: list[Unit | SourceError] = []
     for root in roots.roots:
+        kind = asked.name[:-1]
         try:
-            with faults_named(path, f"listing {asked.name[:-1]} {root}".rstrip()):
-                units.append(_unit(file, path, root, asked.name[:-1], request, used))
+            with faults_named(path, "listing it"):
+                units.append(_one_sample(file, path, root, kind, inner, used))
         except SourceError as error:
-            units.append(error)
-    useless = tuple(skip for skip in skips if skip not in used)
-    return FileUnits(units, useless, roots.splits, roots.note, once, above)
-
-
-def _is_left_out(path: str, request: Request, used: set[str]) -> bool:
-    """Return whether a path from the root of the file, or a group above it, is named in `skip` or `once`.
-
-    What names it is put into `used`.
-    """
-    naming = [skip for skip in (*request.skip, *request.once) if f"{path}/".startswith(f"/{skip.strip('/')}/")]
-    used.update(naming)
-    return bool(naming)
+            units.append(SourceError(f"{kind} {root}: {error.reason}" if root else error.reason, path))
+    return FileUnits(units, set(skips) - used, roots.splits, roots.note, once, above)
 
 
 def _refuse_others(others: list[str], asked: Asked, path: str) -> None:
@@ -248,36 +221,27 @@ def _groups_above(root: str) -> list[str]:
     return ["/".join(parts[:number]) or "/" for number in range(1, len(parts))]
 
 
-def _unit(file: h5py.File, path: str, root: str, kind: str, request: Request, used: set[str]) -> Unit:
-    thing, where = file[root or "/"], f"{kind} {root}" if root else ""
-    held = inventory(thing, path, None, partial(is_wanted, request=request))
-    used.update(skip for skip in request.skip if any(is_skipped(entry, [skip]) for entry in held.entries))
-    found = _fields(file, path, root, held, request, where)
-    try:
-        for column in found.columns:
-            is_text = column.spec.kind == "text" and not column.attribute
-            if is_text and not file[root + column.dataset].dtype.hasobject:
-                # Text that cannot be decoded is found before hours of packing.
-                field_values(boxed(file[root + column.dataset]), column, path)
-    except SourceError as error:
-        raise SourceError(f"{where}: {error.reason}".removeprefix(": "), path) from error
+def _one_sample(file: h5py.File, path: str, root: str, kind: str, request: Request, used: set[str]) -> Unit:
+    """Return a unit; what names something in it is put into `used`."""
+    thing = file[root or "/"]
+    held = inventory(thing, path, None, request.takes)
+    used.update(skip for entry in held.entries for skip in naming(entry.name, request.skip))
+    unit = _unit(file, path, root, kind, held, request)
+    for column in unit.columns:
+        is_text = column.spec.kind == "text" and not column.attribute
+        if is_text and not file[root + column.dataset].dtype.hasobject:
+            # Text that cannot be decoded is found before hours of packing.
+            field_values(boxed(file[root + column.dataset]), column, path)
     own = attributes(thing)
-    kept = {"attributes": own, "types": stored_types(thing, found.columns)}
     lost = {
         "attributes of datasets and groups": any(held.described),
         "further names of datasets and groups": any(entry.same is not None for entry in held.entries),
     }
-    return Unit(
-        path,
-        root,
-        kind,
-        found.columns,
-        1,
-        found.files,
-        (*conversions(found.wanted.values()), *unkept({"samples": own})),
-        kept,
-        constants_at(file, path, root, request.once),
-        tuple(what for what, is_lost in lost.items() if is_lost),
+    return replace(
+        unit,
+        notes=(*unit.notes, *unkept({"samples": own})),
+        kept={"attributes": own, "types": stored_types(thing, unit.columns)},
+        lost=tuple(what for what, is_lost in lost.items() if is_lost),
     )
 
 
@@ -290,14 +254,13 @@ def _attribute_column(thing: h5py.HLObject, name: str, taken: set[str]) -> Colum
     if name not in thing.attrs:
         raise SourceError(f"has no attribute {name} for --attr; it has {', '.join(thing.attrs) or 'none'}")
     header = thing.attrs.get_id(name)
-    found = list(leaves(header.dtype, header.shape or ()))
+    found = list(leaves(Listed(""), header.dtype, header.shape or ()))
     problem = "is empty" if header.shape is None else found[0].problem if len(found) == 1 else "is a compound"
-    if problem:
+    if problem or found[0].spec is None:
         raise SourceError(f"has the attribute {name}, which {problem}; leave --attr {name} out")
     if name in taken:
         raise SourceError(f"has a dataset of the name {name} too; leave it out with --skip {name}, or --attr {name}")
     try:
-        check_field_name(name)
+        return Column(msgspec.structs.replace(found[0].spec, name=name), "", attribute=name)
     except ValueError as error:
         raise SourceError(f"has an attribute that cannot be a field: {error}") from None
-    return Column(found[0].spec(name), "", attribute=name)
