@@ -38,7 +38,7 @@ class Roots(NamedTuple):
 
     roots: list[str]
     others: list[str]
-    splits: dict[str, list[str]]
+    splits: dict[str, set[str]]
     note: str | None
 
 
@@ -193,17 +193,17 @@ def _topmost(paths: Sequence[str], roots: Sequence[str]) -> list[str]:
     return sorted(natsorted(tops), key=lambda path: path.count("/"))
 
 
-def _mask(file: h5py.File, roots: Sequence[str]) -> dict[str, list[str]]:
+def _mask(file: h5py.File, roots: Sequence[str]) -> dict[str, set[str]]:
     """Return the splits that `mask` lists: for each of its datasets the units that it names, by their last names.
 
     Empty if it is anything else.
     """
     by_name = {root.rpartition("/")[2]: root for root in roots}
-    found: dict[str, list[str]] = {}
+    found: dict[str, set[str]] = {}
     for split, listed in file[_MASK].items() if isinstance(file[_MASK], h5py.Group) else ():
         is_list = isinstance(listed, h5py.Dataset) and listed.ndim == 1 and listed.nbytes <= _MAX_LIST_BYTES
         if not is_list or h5py.check_string_dtype(listed.dtype) is None:
             return {}
         names = [name.decode("utf-8", "replace") for name in listed[()].tolist()]
-        found[split] = [by_name[name] for name in names if name in by_name]  # others were skipped
+        found[split] = {by_name[name] for name in names if name in by_name}  # others were skipped
     return {split: some for split, some in found.items() if some}

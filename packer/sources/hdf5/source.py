@@ -115,7 +115,7 @@ def _fitting(
         held[file] = some
         for unit in some.units:
             if isinstance(unit, SourceError):
-                on_bad(unit if unit.path else SourceError(unit.reason, file))
+                on_bad(unit)
             elif kept and (how := _misfit(kept[0], unit)):
                 on_bad(SourceError(how, file))
             else:
@@ -189,12 +189,16 @@ def hdf5_paths(path: str) -> list[str]:
 
 
 class _Run(NamedTuple):
-    """The rows start..stop of a file; or a unit, a dataset or group by its root, which is one sample."""
+    """The rows start..stop of a file; or a unit, a dataset or group by its root, which is one sample.
+
+    `files` are further files that are read for it.
+    """
 
     path: str
     root: str
     start: int
     stop: int
+    files: tuple[str, ...]
 
 
 class HDF5Source(Source):
@@ -203,21 +207,28 @@ class HDF5Source(Source):
     Args:
         columns: the fields.
         found: what they are read from.
-        origin: what the manifest keeps.
-        notes: sentences for the plan.
+        options: what the manifest keeps of what was asked.
+        origin: what else it keeps.
+        remarks: sentences for the plan, besides those of the units.
     """
 
     kind = "hdf5"
 
     def __init__(
-        self, columns: Sequence[Column], found: Sequence[Unit], origin: dict[str, Any], notes: Sequence[str]
+        self,
+        columns: Sequence[Column],
+        found: Sequence[Unit],
+        options: dict[str, Any],
+        origin: dict[str, Any],
+        remarks: Sequence[str],
     ) -> None:
         self._columns = tuple(columns)
         self.fields = tuple(column.spec for column in columns)
-        self._runs = [_Run(unit.path, unit.root, 0, unit.samples) for unit in found]
-        self._files = list(dict.fromkeys(name for unit in found for name in (unit.path, *unit.files)))
-        self._origin = origin
-        self._notes = [shortened(note) for note in dict.fromkeys([*notes, *(n for unit in found for n in unit.notes)])]
+        self._runs = [_Run(unit.path, unit.root, 0, unit.samples, unit.files) for unit in found]
+        self._origin = {"options": options, "paths": paths(columns), **origin}
+        self.remarks = [
+            shortened(note) for note in dict.fromkeys([*(n for unit in found for n in unit.notes), *remarks])
+        ]
 
     def __len__(self) -> int:
         return sum(run.stop - run.start for run in self._runs)
@@ -226,18 +237,14 @@ class HDF5Source(Source):
         """Return a copy that reads these alone, for a part."""
         part = copy(self)
         part._runs = list(runs)
-        part._files = list(dict.fromkeys(run.path for run in part._runs))
-        part._origin, part._notes, part.constants, part.splits = {}, [], {}, {}
+        part._origin, part.remarks, part.constants, part.splits = {}, [], {}, {}
         return part
 
     def files(self) -> list[str]:
-        return list(self._files)
+        return list(dict.fromkeys(name for run in self._runs for name in (run.path, *run.files)))
 
     def provenance(self) -> dict[str, Any]:
         return self._origin
-
-    def notes(self) -> list[str]:
-        return list(self._notes)
 
 
 class RowSource(HDF5Source):
@@ -245,10 +252,8 @@ class RowSource(HDF5Source):
 
     names = None
 
-    def __init__(self, found: Sequence[Unit], options: dict[str, Any], notes: Sequence[str]) -> None:
-        columns = found[0].columns
-        origin = {"options": options, "paths": paths(columns), "files": _origins(found)}
-        super().__init__(columns, found, origin, notes)
+    def __init__(self, found: Sequence[Unit], options: dict[str, Any], remarks: Sequence[str]) -> None:
+        super().__init__(found[0].columns, found, options, {"files": _origins(found)}, remarks)
         self._axis: int = options["axis"]
 
     def shapes(self, field: str) -> NDArray[np.int64] | None:
@@ -301,26 +306,32 @@ class UnitSource(HDF5Source):
         homes = _homes(found)
         self.names = [f"{homes[unit.path]}{unit.root}".lstrip("/") for unit in found]
         self.splits = _splits(found, self.names, held)
+        self._kind = found[0].kind
+        # Shapes of ragged fields; of one that reading alone tells the length of there are none.
+        self._shapes: dict[str, NDArray[np.int64]] = {}
+        shapes_of = [{column.spec.name: column.spec.shape for column in unit.columns} for unit in found]
+        columns = []
+        for column in found[0].columns:
+            sizes = [[-1 if n is None else n for n in shapes[column.spec.name]] for shapes in shapes_of]
+            shapes = np.array(sizes, np.int64).reshape(len(found), -1)
+            same = (shapes == shapes[0]).all(axis=0).tolist()
+            columns.append(
+                shaped(column, tuple(n if s else None for n, s in zip(column.spec.shape, same, strict=True)))
+            )
+            if columns[-1].spec.is_ragged and shapes.min() >= 0:
+                self._shapes[column.spec.name] = shapes
         above = {home: held[path].above for path, home in homes.items() if held[path].above}
-        kept, lost = kept_of_units(self.names, [unit.kept for unit in found], above)
+        origin, lost = kept_of_units(self.names, [unit.kept for unit in found], above)
         within = Counter(what for unit in found for what in unit.lost)
         lost += [f"{what} within samples are not kept: {count:,} samples have some" for what, count in within.items()]
-        shapes = {column.spec.name: _shapes_of(found, column.spec.name) for column in found[0].columns}
-        columns = [shaped(column, _common_axes(column, shapes[column.spec.name])) for column in found[0].columns]
-        origin = {"options": options, "paths": paths(columns), **kept}
         if found[0].root:  # of files that are samples these are the names
             origin["homes"] = list(homes.values())
         if attrs := [column.attribute for column in columns if column.attribute]:
             origin["attrs"] = attrs
-        notes = [some.note for some in held.values() if some.note]
-        super().__init__(columns, found, origin, notes)
-        self._notes += [shortened(note) for note in lost]
-        self._kind = found[0].kind
-        self._shapes = {spec.name: shapes[spec.name] for spec in self.fields if spec.is_ragged}
+        super().__init__(columns, found, options, origin, [*(some.note for some in held.values() if some.note), *lost])
 
     def shapes(self, field: str) -> NDArray[np.int64] | None:
-        shapes = self._shapes.get(field)
-        return None if shapes is None or (shapes < 0).any() else shapes
+        return self._shapes.get(field)
 
     def part(self, start: int, stop: int) -> UnitSource:
         part = self._cut(self._runs[start:stop])
@@ -345,18 +356,6 @@ class UnitSource(HDF5Source):
                 raise SourceError(reason, path, number) from error
 
 
-def _shapes_of(found: Sequence[Unit], field: str) -> NDArray[np.int64]:
-    """Return the shape of a field in every unit, (n, axes); -1 if only reading tells."""
-    shapes = [next(c.spec.shape for c in unit.columns if c.spec.name == field) for unit in found]
-    return np.array([[-1 if n is None else n for n in shape] for shape in shapes], np.int64).reshape(len(found), -1)
-
-
-def _common_axes(column: Column, shapes: NDArray[np.int64]) -> tuple[int | None, ...]:
-    """Return the axes of a field of all units; None for those that differ."""
-    fixed = (shapes == shapes[0]).all(axis=0) if column.spec.kind == "array" else np.zeros(1, bool)
-    return tuple(n if same else None for n, same in zip(column.spec.shape, fixed.tolist(), strict=True))
-
-
 def _homes(found: Sequence[Unit]) -> dict[str, str]:
     """Return what the names of a file's units begin with, by file: its path without suffix, if there are several files.
 
@@ -375,9 +374,8 @@ def _homes(found: Sequence[Unit]) -> dict[str, str]:
 def _splits(found: Sequence[Unit], names: Sequence[str], held: Mapping[str, FileUnits]) -> dict[str, list[str]]:
     """Return the names of the samples of each split that files list, without units that were left out."""
     splits: dict[str, list[str]] = {split: [] for some in held.values() for split in some.splits}
-    listed = {file: {split: set(roots) for split, roots in some.splits.items()} for file, some in held.items()}
     for unit, name in zip(found, names, strict=True):
-        for split, roots in listed[unit.path].items():
+        for split, roots in held[unit.path].splits.items():
             if unit.root in roots:
                 splits[split].append(name)
     return splits

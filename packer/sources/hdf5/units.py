@@ -77,7 +77,7 @@ class FileUnits:
 
     units: list[Unit | SourceError]
     useless: set[str]
-    splits: dict[str, list[str]] = field(default_factory=dict)
+    splits: dict[str, set[str]] = field(default_factory=dict)
     note: str | None = None
     once: dict[str, Constant] = field(default_factory=dict)
     above: dict[str, dict[str, Any]] = field(default_factory=dict)
