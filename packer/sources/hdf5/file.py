@@ -55,26 +55,20 @@ def opened(path: str) -> Iterator[h5py.File]:
     Raises:
         SourceError: it is missing, no HDF5 file, cut short, or being written by somebody.
     """
-    file = _open(path)
-    try:
-        yield file
-    finally:
-        file.close()
-
-
-def _open(path: str) -> h5py.File:
     try:
         if Path(path).is_dir():
             raise SourceError("is a folder, an HDF5 file was expected", path)
         if not h5py.is_hdf5(path):
             raise SourceError(_what_it_is(path), path)
-        return _open_locked(path)
+        file = _open_locked(path)
     except FileNotFoundError:
         raise SourceError("does not exist", path) from None
     except PermissionError:
         raise SourceError("may not be read: permission denied", path) from None
     except FAULTS as error:
         raise SourceError(_why_not(error), path) from error
+    with file:
+        yield file
 
 
 def _open_locked(path: str) -> h5py.File:

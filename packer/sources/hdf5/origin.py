@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import h5py
@@ -55,7 +54,7 @@ def kept_of_rows(
     parts = {
         "attributes": {path: attributes(file[path]) for path in described[:MAX_KEPT]},
         "groups": [path for path in described[:MAX_KEPT] if isinstance(file[path], h5py.Group)],
-        "values": {path: _single(file[path]) for path in singles[:MAX_KEPT]},
+        "values": {path: _kept(file[path]) for path in singles[:MAX_KEPT]},
         "types": types,
     }
     lost = [
@@ -141,18 +140,10 @@ def attributes(thing: h5py.HLObject) -> dict[str, Any]:
         names = list(thing.attrs)
     except (OSError, RuntimeError, ValueError, LookupError):
         return {"": {"summary": "attributes cannot be read"}}
-    found = {
-        _printable(name): _value(partial(thing.attrs.get_id, name), partial(thing.attrs.__getitem__, name))
-        for name in names[:_MAX_ATTRIBUTES]
-    }
+    found = {_printable(name): _kept(thing, name) for name in names[:_MAX_ATTRIBUTES]}
     if len(names) > _MAX_ATTRIBUTES:
         found[""] = {"summary": f"{len(names) - _MAX_ATTRIBUTES:,} more attributes left out"}
     return found
-
-
-def _single(dataset: h5py.Dataset) -> Any:
-    """Return the one value of a dataset without axes; never raises for what it is."""
-    return _value(lambda: dataset.id, lambda: dataset[()])
 
 
 def _summary(held: Any) -> str | None:
@@ -160,16 +151,17 @@ def _summary(held: Any) -> str | None:
     return held.get("summary") if isinstance(held, dict) else None
 
 
-def _value(header: Callable[[], Any], read: Callable[[], Any]) -> Any:
+def _kept(thing: h5py.HLObject, attribute: str | None = None) -> Any:
+    """Return an attribute, or else the one value of a dataset, as a JSON value; never raises for what it is."""
     # Whatever a damaged or exotic value raises must not cost the data: it is noted in its place.
     try:
-        found = header()
-        if references_within(found.get_type()):
+        header = thing.id if attribute is None else thing.attrs.get_id(attribute)
+        if references_within(header.get_type()):
             return {"summary": "references to other objects within lists or compounds"}
-        dtype, shape = found.dtype, found.shape
+        dtype, shape = header.dtype, header.shape
         if shape is not None and math.prod(shape) * dtype.itemsize > _MAX_BYTES:
             return {"summary": f"{dtype} of shape {tuple(shape)}"}
-        return _json(read(), dtype)
+        return _json(thing[()] if attribute is None else thing.attrs[attribute], dtype)
     except Exception as error:
         return {"summary": f"cannot be read: {type(error).__name__}"}
 
@@ -186,7 +178,7 @@ def _json(value: Any, dtype: np.dtype[Any]) -> Any:
     if text is not None:
         return _strings(value, text.length)
     array = np.asarray(value)
-    if array.nbytes <= _MAX_BYTES and dtype.kind in "biufc" and dtype.newbyteorder("=").name in DTYPES:
+    if dtype.kind in "biufc" and dtype.newbyteorder("=").name in DTYPES:
         is_plain = dtype.name in ("bool", "int64", "float64") and dtype.isnative and not array.ndim
         if is_plain and np.isfinite(array):
             return array.item()

@@ -5,6 +5,7 @@ A unit is known by its root: the path of its group or dataset with a leading sla
 
 from __future__ import annotations
 
+import glob
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -16,7 +17,7 @@ from natsort import natsorted
 
 from packer.errors import SourceError, first_few
 from packer.sources.hdf5.listing import walk
-from packer.sources.units import Unit
+from packer.sources.units import Unit, folder_of
 
 #: A file of units may have ten times the links of one of rows: what lies within them is counted for each by itself.
 _MAX_LINKS = 2_000_000
@@ -111,9 +112,9 @@ def alike(datasets: Sequence[str]) -> list[str]:
     lowest are replaced by those above them, until they do. Groups look alike if each holds a dataset, by its path from
     the group, that most hold.
     """
-    tops = {_parent(path) for path in datasets} - {""}
+    tops = {folder_of(path) for path in datasets} - {""}
     while tops:
-        tops = {top for top in tops if not _lies_in(_parent(top), tops)}
+        tops = {top for top in tops if not _lies_in(folder_of(top), tops)}
         held: dict[str, set[str]] = defaultdict(set)
         for path in datasets:
             if root := _lies_in(path, tops):
@@ -123,7 +124,7 @@ def alike(datasets: Sequence[str]) -> list[str]:
         if 2 * len(like) > len(held):
             return like
         lowest = max(top.count("/") for top in tops)
-        tops = {_parent(top) if top.count("/") == lowest else top for top in tops} - {""}
+        tops = {folder_of(top) if top.count("/") == lowest else top for top in tops} - {""}
     return []
 
 
@@ -138,7 +139,7 @@ def numbered(datasets: Sequence[str]) -> str | None:
 
 def _no_units(file: h5py.File, unit: Unit, tree: _Tree) -> SourceError:
     group = f"/{unit.pattern.strip('/')}"
-    if unit.pattern and not _is_wild(unit) and group != "/" and group not in tree.groups:
+    if unit.pattern and not glob.has_magic(unit.pattern) and group != "/" and group not in tree.groups:
         return SourceError(f"has no group {group} for --samples", file.filename)
     what = f"groups that fit {unit.pattern}" if unit.pattern else f"{unit.name} that could be samples"
     held = tree.groups or tree.datasets
@@ -149,13 +150,9 @@ def _no_units(file: h5py.File, unit: Unit, tree: _Tree) -> SourceError:
 def _pattern(unit: Unit) -> list[str]:
     """Return the parts of a pattern; without a wildcard it names the group whose groups are meant."""
     text = unit.pattern.strip("/")
-    if unit.pattern and not _is_wild(unit):
+    if unit.pattern and not glob.has_magic(unit.pattern):
         text = f"{text}/*".strip("/")
     return text.split("/") if text else []
-
-
-def _is_wild(unit: Unit) -> bool:
-    return any(sign in unit.pattern for sign in "*?[")
 
 
 def _fits(path: str, pattern: Sequence[str]) -> bool:
@@ -170,15 +167,11 @@ def _pattern_of(roots: Sequence[str]) -> str:
     return "/".join(some[0] if len(set(some)) == 1 else "*" for some in parts)
 
 
-def _parent(path: str) -> str:
-    return path.rpartition("/")[0]
-
-
 def _above(path: str) -> Iterator[str]:
     """Yield a path, and those of the groups that hold it, up to the root."""
     while path:
         yield path
-        path = _parent(path)
+        path = folder_of(path)
 
 
 def _lies_in(path: str, roots: Collection[str]) -> str:

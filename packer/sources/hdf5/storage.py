@@ -7,11 +7,11 @@ rules and stay so, but sizes out of all proportion to the file are refused.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import importlib
 import math
 import re
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -183,19 +183,27 @@ def _virtual_files(dataset: h5py.Dataset, depth: int) -> Iterator[str]:
     """Yield the paths of all files that a virtual dataset shows, each checked to exist and to be long enough."""
     if depth > _MAX_DEPTH:
         raise SourceError(f"virtual dataset {dataset.name} leads to virtual datasets more than {_MAX_DEPTH} deep")
-    here = dataset.file.filename
     for source in dataset.virtual_sources():
         for path in _source_paths(dataset, source.file_name):
             yield path
-            if path == here:
-                yield from _source_files(dataset, dataset.file, source, depth)
-                continue
             try:
-                file = h5py.File(path, "r")
+                is_here = path == dataset.file.filename
+                opening = contextlib.nullcontext(dataset.file) if is_here else h5py.File(path, "r")
             except OSError as error:
                 raise SourceError(f"virtual dataset {dataset.name}: its source {path} cannot be opened") from error
-            with file:
-                yield from _source_files(dataset, file, source, depth)
+            with opening as file:
+                if "%b" in source.dset_name:
+                    continue
+                where = (
+                    f"virtual dataset {dataset.name}: its source dataset {source.dset_name} of file {source.file_name}"
+                )
+                target = file.get(source.dset_name)
+                if not isinstance(target, h5py.Dataset):
+                    raise SourceError(f"{where} does not exist")
+                if _falls_short(dataset, source, target):
+                    raise SourceError(f"{where} has shape {target.shape}, too small")
+                if target.is_virtual:
+                    yield from _virtual_files(target, depth + 1)
 
 
 def _source_paths(dataset: h5py.Dataset, name: str) -> list[str]:
@@ -214,19 +222,6 @@ def _source_paths(dataset: h5py.Dataset, name: str) -> list[str]:
     if not paths:
         raise SourceError(f"virtual dataset {dataset.name}: its source file {name} does not exist")
     return paths
-
-
-def _source_files(dataset: h5py.Dataset, file: h5py.File, source: Any, depth: int) -> Iterator[str]:
-    where = f"dataset {source.dset_name} of file {source.file_name}"
-    if "%b" in source.dset_name:
-        return
-    target = file.get(source.dset_name)
-    if not isinstance(target, h5py.Dataset):
-        raise SourceError(f"virtual dataset {dataset.name}: its source {where} does not exist")
-    if _falls_short(dataset, source, target):
-        raise SourceError(f"virtual dataset {dataset.name}: its source {where} has shape {target.shape}, too small")
-    if target.is_virtual:
-        yield from _virtual_files(target, depth + 1)
 
 
 def _falls_short(dataset: h5py.Dataset, source: Any, target: h5py.Dataset) -> bool:
@@ -265,10 +260,14 @@ def _missing_filter(dataset: h5py.Dataset) -> str | None:
 
     Imports hdf5plugin, if it is installed, when a filter is met that libhdf5 does not have.
     """
+    if not _lacking(dataset):
+        return None
+    try:
+        importlib.import_module("hdf5plugin")
+        has_plugins = True
+    except ImportError:
+        has_plugins = False
     lacking = _lacking(dataset)
-    has_plugins = bool(lacking) and _plugins_loaded()
-    if has_plugins:
-        lacking = _lacking(dataset)
     if not lacking:
         return None
     number, written = lacking[0]
@@ -292,13 +291,3 @@ def _lacking(dataset: h5py.Dataset) -> list[tuple[int, str]]:
         if not h5py.h5z.filter_avail(number):
             found.append((number, name.decode("utf-8", "replace").strip()))
     return found
-
-
-def _plugins_loaded() -> bool:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            importlib.import_module("hdf5plugin")
-        except ImportError:
-            return False
-    return True
