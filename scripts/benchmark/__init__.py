@@ -1,17 +1,17 @@
 """Measures reading and converting side by side with what they are compared with. Run by scripts/bench.
 
-command.py       options, the table, the results as JSON
-measuring.py     a row and its target; sides measured in turn, checksums, what is in memory
-rows/            the rows, a module for each kind of input
-loops.py         epochs in RAM, through Loader and DataLoader, of the datasets in file_datasets.py too
-interpreter.py   work in processes of their own
-inputs.py        what is read and converted: arrays and files, and how many
-store.py         makes inputs once, packs them, and keeps them between runs
+command.py     options, the table, the results as JSON
+measuring.py   rows and their targets; sides measured in turn, checksums, what is in memory
+rows/          the rows, a module for each kind of input
+loops.py       epochs in RAM, through Loader and DataLoader, of the datasets in file_datasets.py too
+apart.py       work in a process of its own, which holds as little as the command `packer`
+inputs.py      what is read and converted: arrays and files, and how many
+store.py       makes inputs once, packs them, and keeps them between runs
 
-A new row is a function of a bench that returns `bench.race(ours, theirs)`, under a line that names it and its target:
+A new row is a function of a bench that returns sides, ours first, under a line that names it and its target:
 
-    @row("pairs 16/64, lz4, batch 8, Loader", "in-RAM x[idx]", at_least=1.2, batch=8)
-    @row("pairs 16/64, lz4, batch 128, Loader", "in-RAM x[idx]", at_least=1.2, batch=128)
+    @Row("pairs 16/64, lz4, batch 8, Loader", "in-RAM x[idx]", at_least=1.2, batch=8)
+    @Row("pairs 16/64, lz4, batch 128, Loader", "in-RAM x[idx]", at_least=1.2, batch=128)
     def lz4_against_indexing(bench, batch): ...
 
 A side is `epochs(name, batches, samples, checksum)`: whatever gives batches, other systems too.

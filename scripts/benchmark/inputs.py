@@ -7,10 +7,10 @@ Functions that return arrays go through `bench.arrays` or `bench.packed`, those 
 from __future__ import annotations
 
 import io
-import multiprocessing
 import os
 import pickle
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,12 @@ from inputs.pictures import SCALE, photographs
 from numpy.typing import NDArray
 from PIL import Image
 
-from benchmark.store import Arrays, Store
+from benchmark.store import Arrays, Bench
 
 SMALL, LARGE = 64, 192
 #: How many pairs there are by their size, and how many of them are PNG files too.
 PAIRS, PNG_FILES = {SMALL: 10_000, LARGE: 1_500}, {SMALL: 500, LARGE: 200}
 ROWS, TINY_ROWS, LMDB_PAIRS, COLD_SAMPLES = 1_000_000, 10_000_000, 4_000, 8_000
-COLD_BYTES = 48_000
 #: What super-resolution training cuts pictures into so as not to decode whole ones: size and stride in pixels.
 SUB_SIZE, SUB_STRIDE = 480, 240
 #: Metres. Points of a scanner lie on no grid; with this, bitshuffle makes them 1.3 times smaller, without it 2.5.
@@ -38,7 +37,7 @@ _NOISE = np.float32(0.05)
 _GRAIN = 1.5
 
 
-def rows(bench: Store) -> Arrays:
+def rows(bench: Bench) -> Arrays:
     """Return `x` (n, 33) float32, a random walk a column; `y` (n,) int64, their numbers."""
     n = bench.some(ROWS)
     x = np.random.default_rng(0).standard_normal((n, 33), dtype=np.float32)
@@ -46,12 +45,12 @@ def rows(bench: Store) -> Arrays:
     return {"x": np.cumsum(x, axis=0, out=x), "y": np.arange(n, dtype=np.int64)}
 
 
-def tiny_rows(bench: Store) -> Arrays:
+def tiny_rows(bench: Bench) -> Arrays:
     """Return `x` (n,) float32: rows so small that only what a reader needs for each sample counts."""
     return {"x": np.arange(min(TINY_ROWS, bench.some(TINY_ROWS)), dtype=np.float32)}
 
 
-def pairs(bench: Store, size: int) -> Arrays:
+def pairs(bench: Bench, size: int) -> Arrays:
     """Return `lr` (n, size / 4, size / 4, 3) and `hr` (n, size, size, 3) uint8, cut from photographs."""
     n, rng = bench.some(PAIRS[size]), np.random.default_rng(1)
     whole = [np.asarray(picture) for _, picture in photographs()]
@@ -66,7 +65,7 @@ def pairs(bench: Store, size: int) -> Arrays:
     return {"lr": lr, "hr": hr}
 
 
-def clouds(bench: Store) -> Arrays:
+def clouds(bench: Bench) -> Arrays:
     """Return `xyz` float32 in metres and `rgb` uint8, both (m, 3), of clouds of 500 to 20,000 points."""
     rng = np.random.default_rng(2)
     offsets = np.concatenate([[0], np.cumsum(rng.integers(500, 20_001, bench.some(1_000)))])
@@ -74,14 +73,14 @@ def clouds(bench: Store) -> Arrays:
     return {"xyz": xyz + rng.standard_normal(xyz.shape, dtype=np.float32) * _NOISE, "rgb": rgb, "offsets": offsets}
 
 
-def small_clouds(bench: Store) -> Arrays:
+def small_clouds(bench: Bench) -> Arrays:
     """Return `xyz` float32 and `rgb` uint8 of clouds of 20 to 80 points, dozens of which share a frame."""
     offsets = np.concatenate([[0], np.cumsum(np.random.default_rng(3).integers(20, 81, bench.some(20_000)))])
     xyz, rgb = _terrain(0, offsets[-1])
     return {"xyz": np.round(xyz), "rgb": rgb, "offsets": offsets}
 
 
-def splats(bench: Store, grouped: bool) -> Arrays:
+def splats(bench: Bench, grouped: bool) -> Arrays:
     """Return 3D Gaussians, 62 float32 each, 500 to 5,000 a scene: seven fields, or a field a numbered property."""
     rng = np.random.default_rng(5)
     offsets = np.concatenate([[0], np.cumsum(rng.integers(500, 5_001, bench.some(200)))])
@@ -96,13 +95,12 @@ def splats(bench: Store, grouped: bool) -> Arrays:
     return held
 
 
-def cold(bench: Store) -> Arrays:
+def cold(bench: Bench) -> Arrays:
     """Return `x` (n, 48,000) uint8."""
-    shape = (bench.some(COLD_SAMPLES), COLD_BYTES)
-    return {"x": np.random.default_rng(3).integers(0, 256, shape, dtype=np.uint8)}
+    return {"x": np.random.default_rng(3).integers(0, 256, (bench.some(COLD_SAMPLES), 48_000), dtype=np.uint8)}
 
 
-def pictures(bench: Store) -> Arrays:
+def pictures(bench: Bench) -> Arrays:
     """Return `hr` (n, 1356, 2040, 3) uint8; smaller ones in the tests of the benchmark."""
     height, width = (1356, 2040) if bench.scale >= 1 else (800, 500)
     rng = np.random.default_rng(4)
@@ -114,14 +112,14 @@ def pictures(bench: Store) -> Arrays:
     return {"hr": hr}
 
 
-def png_pictures(path: Path, bench: Store) -> None:
+def png_pictures(path: Path, bench: Bench) -> None:
     """Write a folder of PNG files, one a picture."""
     path.mkdir()
     for number, picture in enumerate(bench.arrays(pictures)["hr"]):
         Image.fromarray(picture).save(path / f"{number:04d}.png")
 
 
-def sub_images(path: Path, bench: Store) -> None:
+def sub_images(path: Path, bench: Bench) -> None:
     """Write PNG sub-images of 480 px into LMDB, every 240 px and at the far edges, as BasicSR's script cuts them."""
 
     def starts(length: int) -> list[int]:
@@ -140,7 +138,7 @@ def sub_images(path: Path, bench: Store) -> None:
     write_lmdb(path, cut())
 
 
-def episodes(bench: Store) -> Arrays:
+def episodes(bench: Bench) -> Arrays:
     """Return `image` (m, 84, 84, 3) uint8 and `actions` (m, 7) float32 of episodes of 100 steps.
 
     Boxes move over plain tiles, as simple simulators draw them: LZ4 makes them a fortieth. Of grainy pictures it
@@ -158,7 +156,7 @@ def episodes(bench: Store) -> Arrays:
     return {"image": image, "actions": actions, "offsets": np.arange(0, n * steps + 1, steps)}
 
 
-def png_clips(path: Path, bench: Store) -> None:
+def png_clips(path: Path, bench: Bench) -> None:
     """Write folders of 12 PNG files, frames of 720 x 1280 that move over a photograph."""
     rng = np.random.default_rng(7)
     height, width = (720, 1280) if bench.scale >= 1 else (300, 400)
@@ -173,7 +171,7 @@ def png_clips(path: Path, bench: Store) -> None:
             picture.save(path / f"{number:03d}/{frame:08d}.png", compress_level=3)
 
 
-def png_pairs(path: Path, bench: Store, size: int, copies: int = 1, count: int = 0) -> None:
+def png_pairs(path: Path, bench: Bench, size: int, copies: int = 1, count: int = 0) -> None:
     """Write `lr`/*.png and `hr`/*.png; `copies` times over as hard links: many files to open, few bytes of disk.
 
     Args:
@@ -187,16 +185,21 @@ def png_pairs(path: Path, bench: Store, size: int, copies: int = 1, count: int =
                 os.link(file, path / file.parent.name / f"{file.stem}_{copy:04d}.png")
         return
     samples = bench.arrays(pairs, size)
-    jobs = [
-        (samples[field][i], path / field / f"{i:06d}.png")
-        for i in range(bench.some(count or PNG_FILES[size]))
-        for field in ("lr", "hr")
-    ]
-    with multiprocessing.get_context("fork").Pool(2) as pool:
-        pool.starmap(_save_picture, jobs, chunksize=32)
+
+    def save(number: int) -> None:
+        for field in ("lr", "hr"):
+            Image.fromarray(samples[field][number]).save(path / field / f"{number:06d}.png")
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(save, range(bench.some(count or PNG_FILES[size]))))
 
 
-def ply(path: Path, bench: Store, format: Any, files: int, points: int) -> None:
+def pair_sources(folder: Path) -> list[str]:
+    """Return how `packer convert` is told of such a folder."""
+    return [f"{field}={folder / field}" for field in ("lr", "hr")]
+
+
+def ply(path: Path, bench: Bench, format: Any, files: int, points: int) -> None:
     """Write a folder of PLY files: float x y z, uchar red green blue."""
     from inputs.clouds import joined, write_ply  # here, because matplotlib takes a second to import
 
@@ -205,14 +208,14 @@ def ply(path: Path, bench: Store, format: Any, files: int, points: int) -> None:
         write_ply(path / f"{i:05d}.ply", joined(*_terrain(i * points, points)), format)
 
 
-def hdf5_rows(path: Path, bench: Store, most: int | None = None) -> None:
+def hdf5_rows(path: Path, bench: Bench, most: int | None = None) -> None:
     """Write an uncompressed, contiguous HDF5 file of all rows, or of the first ones."""
     with h5py.File(path, "w") as file:
         for name, values in bench.arrays(rows).items():
             file[name] = values[:most]
 
 
-def lmdb_pairs(path: Path, bench: Store) -> None:
+def lmdb_pairs(path: Path, bench: Bench) -> None:
     """Write an LMDB file with one key a pair of 16/64 px: LZ4 of a pickled dict of arrays."""
     samples = bench.arrays(pairs, SMALL)
     dicts = ({field: values[i] for field, values in samples.items()} for i in range(bench.some(LMDB_PAIRS)))
@@ -243,7 +246,3 @@ def _map() -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
     xyz = np.concatenate([grid.reshape(-1, 3) for grid in elevation_grids()])
     height = (xyz[:, 2] - xyz[:, 2].min()) / np.ptp(xyz[:, 2]) * 255
     return xyz, np.stack([height, 255 - height, height // 2], axis=1).astype(np.uint8)
-
-
-def _save_picture(picture: NDArray[np.uint8], path: Path) -> None:
-    Image.fromarray(picture).save(path)

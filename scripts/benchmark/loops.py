@@ -62,10 +62,7 @@ def limits(fields: Sequence[Values], batch_size: int) -> tuple[Side, Side]:
 def data_loaders(
     dataset: Dataset[Any], numbers: Sequence[int], batch_size: int, expected: int | None, files: Sequence[Path] = ()
 ) -> list[Side]:
-    """Read the samples `numbers` through a DataLoader that makes batches of single samples, by 0 and by 2 workers.
-
-    Workers stay between epochs; starting them is not counted.
-    """
+    """Read the samples `numbers` through a DataLoader that makes batches of single samples, by 0 and by 2 workers."""
     options: dict[str, Any] = {"sampler": numbers, "expected": expected, "files": files}
     return [data_loader(dataset, batch_size, workers, **options) for workers in (0, 2)]
 
@@ -73,19 +70,20 @@ def data_loaders(
 def data_loader(
     dataset: Dataset[Any],
     batch_size: int,
-    workers: int,
+    workers: int = 0,
     *,
     name: str = "",
-    sampler: Sequence[int] | None = None,
     expected: int | None = None,
     files: Sequence[Path] = (),
     **options: Any,
 ) -> Side:
-    """Read epochs through torch's DataLoader: over `sampler`, or over all samples, shuffled."""
-    options |= {"num_workers": workers, "persistent_workers": workers > 0}
-    loader: DataLoader[Any] = DataLoader(dataset, batch_size, shuffle=sampler is None, sampler=sampler, **options)
-    samples = len(dataset) if sampler is None else len(sampler)  # type: ignore[arg-type]  # all of ours have a length
-    return epochs(name or f"DataLoader, {workers} workers", lambda: loader, samples, expected, files)
+    """Read epochs through torch's DataLoader: over the `sampler` among `options`, or over all samples, shuffled.
+
+    Workers stay between epochs; starting them is not counted.
+    """
+    options = {"shuffle": "sampler" not in options, "persistent_workers": workers > 0, **options}
+    loader: Any = DataLoader(dataset, batch_size, num_workers=workers, **options)
+    return epochs(name or f"DataLoader, {workers} workers", lambda: loader, len(loader.sampler), expected, files)
 
 
 def shuffled(n: int, batch_size: int) -> tuple[torch.Tensor, ...]:

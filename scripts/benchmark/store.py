@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import packer
-from packer.convert import convert
+from benchmark.measuring import Rounds
+from packer.convert import ConvertOptions, convert
 from packer.errors import UsageError, WriteError
 from packer.format.schema import FieldSpec
-from packer.sources.samples import SampleSource
+from packer.sources.opening import SourceOptions
 from packer.warm import warm
 
 #: Fields by name, (n, ...); of ragged samples one after another (m, ...), with `offsets` (n + 1,) where each begins.
@@ -30,19 +31,16 @@ Arrays = dict[str, NDArray[Any]]
 _SLOW = 0.5
 
 
-class Store:
-    """Keeps inputs in `folder`.
+class Bench:
+    """Passed to every row: makes inputs and keeps them in `folder`.
 
     Args:
+        rounds: how often is measured.
         scale: how many times as many samples as in a quick run there are.
     """
 
-    def __init__(self, folder: Path, scale: float = 1.0) -> None:
-        self.folder, self.scale = folder, scale
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise WriteError(f"{folder}: cannot be made: {error.strerror}; name another folder with --data") from None
+    def __init__(self, folder: Path, rounds: Rounds, scale: float = 1.0) -> None:
+        self.folder, self.rounds, self.scale = folder, rounds, scale
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -52,17 +50,18 @@ class Store:
 
         Raises:
             UsageError: another run is at work in it.
-            WriteError: it cannot be written.
+            WriteError: it cannot be made or written.
         """
         lock = filelock.FileLock(self.folder / "lock")
         try:
+            self.folder.mkdir(parents=True, exist_ok=True)
             lock.acquire(timeout=0)
         except filelock.Timeout:
-            raise UsageError(
-                f"{self.folder} is in use by another run; wait for it, or name another with --data"
-            ) from None
+            message = f"{self.folder} is in use by another run; wait for it, or name another with --data"
+            raise UsageError(message) from None
         except OSError as error:
-            raise WriteError(f"{self.folder}: cannot be written: {error.strerror}; name another with --data") from None
+            message = f"{self.folder}: cannot be written: {error.strerror}; name another folder with --data"
+            raise WriteError(message) from None
         try:
             _remove(self.folder / "scratch")
             yield
@@ -92,14 +91,11 @@ class Store:
         """Return the file or folder that `make(path, self, *arguments)` writes."""
         return self._made(_name(make, *arguments) + suffix, lambda path: make(path, self, *arguments))
 
-    def packed(
-        self, make: Callable[..., Arrays], *arguments: object, codec: str = "none", shards: int = 1, most: int = 0
-    ) -> Path:
+    def packed(self, make: Callable[..., Arrays], *arguments: object, codec: str = "none", shards: int = 1) -> Path:
         """Return a packed dataset of the arrays that `make` returns, in memory as `packer warm` leaves it.
 
         Args:
             shards: how many, about.
-            most: leave out all samples from this number on; 0 for none.
         """
 
         def write(path: Path) -> None:
@@ -107,14 +103,17 @@ class Store:
             fields = {file.stem: np.load(file, mmap_mode="r") for file in sorted(folder.iterdir())}
             total = sum(values.nbytes for values in fields.values())
             size = max(-(-total // shards), 4096) if shards > 1 else None
-            if "offsets" in fields or most or any(values.ndim > 3 for values in fields.values()):
-                source: Any = _source(fields, most)
-            else:  # many small rows
-                source = [f"{name}={folder / name}.npy" for name in fields]
-            convert(source, path, codec=codec, shard_size=size, workers=0, overwrite=True)
+            options = ConvertOptions(codec=codec, shard_size=size, workers=0)
+            if "offsets" in fields:
+                samples = _Ragged(fields)
+                convert(samples, path, options, fields=samples.specs)
+            else:
+                pictures = tuple(name for name, values in fields.items() if values.ndim == 4)
+                sources = [f"{name}={folder / name}.npy" for name in fields]
+                convert(sources, path, options, source=SourceOptions(images=pictures))
             warm(path)
 
-        return self._made(_name(make, *arguments, codec, shards, most) + ".packed", write, packed=True)
+        return self._made(_name(make, *arguments, codec, shards) + ".packed", write, packed=True)
 
     def _made(self, name: str, make: Callable[[Path], object], packed: bool = False) -> Path:
         """Return the path of the input `name`, made by `make(path)` if it is not there.
@@ -154,40 +153,26 @@ def _loaded(folder: Path) -> Arrays:
     return {file.stem: np.load(file) for file in sorted(folder.glob("*.npy"))}
 
 
-class _Samples:
-    """Samples by number."""
+class _Ragged:
+    """Samples by number, cut out of fields whose samples lie one after another."""
 
-    def __init__(self, fields: Arrays, most: int) -> None:
-        self.fields = {name: values for name, values in fields.items() if name != "offsets"}
-        self.offsets = fields.get("offsets")
-        held = len(next(iter(fields.values()))) if self.offsets is None else len(self.offsets) - 1
-        self.count = min(held, most or held)
+    def __init__(self, fields: Arrays) -> None:
+        self.offsets = fields.pop("offsets")
+        self.fields = fields
+        self.specs = [FieldSpec(name=k, dtype=v.dtype.name, shape=(None, *v.shape[1:])) for k, v in fields.items()]
 
     def __len__(self) -> int:
-        return self.count
+        return len(self.offsets) - 1
 
     def __getitem__(self, n: int) -> Arrays:
-        at = n if self.offsets is None else slice(self.offsets[n], self.offsets[n + 1])
-        return {name: values[at] for name, values in self.fields.items()}
-
-
-def _source(fields: Arrays, most: int) -> SampleSource:
-    """Return a source of pictures, or of samples of other sizes."""
-    samples = _Samples(fields, most)
-    specs = []
-    for name, values in samples.fields.items():
-        shape = values.shape[1:] if samples.offsets is None else (None, *values.shape[1:])
-        specs.append(
-            FieldSpec(name=name, dtype=values.dtype.name, kind="image" if len(shape) == 3 else "array", shape=shape)
-        )
-    return SampleSource(samples, specs)
+        return {name: values[self.offsets[n] : self.offsets[n + 1]] for name, values in self.fields.items()}
 
 
 @lru_cache(maxsize=2)
 def _digest(packed: bool) -> str:
     code = [Path(__file__).with_name("inputs.py"), *sorted(Path(__file__).parents[1].glob("inputs/*.py"))]
     if packed:
-        code += sorted(Path(packer.__file__).parent.rglob("*.py"))
+        code += [Path(__file__), *sorted(Path(packer.__file__).parent.rglob("*.py"))]
     return hashlib.sha256(b"".join(file.read_bytes() for file in code)).hexdigest()[:8]
 
 

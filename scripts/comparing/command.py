@@ -24,7 +24,8 @@ from typing import Any
 
 import torch
 from benchmark.command import frames_by
-from benchmark.measuring import Bench, Rounds, epochs, files_of, warm
+from benchmark.measuring import Rounds, epochs, files_of, measured, warm
+from benchmark.store import Bench
 
 from comparing.inputs import WORKLOADS, Loose, Workload, loose
 from comparing.systems import SYSTEMS, Ours, System
@@ -132,7 +133,7 @@ def read_all(bench: Bench, source: Loose, systems: Sequence[System], batch: int)
             sides.append(replace(side, run=_capped(begin, batch, len(source)), prepare=_use_all_threads))
             owners.append((system.name, way))
     found: Results = {}
-    for (name, way), one in zip(owners, bench.measured(sides), strict=True):
+    for (name, way), one in zip(owners, measured(bench.rounds, sides), strict=True):
         if name not in found or one.median > found[name]["samples_a_second"]:
             found[name] = {"samples_a_second": one.median, "way": way, "rounds": one.rates}
     print(f"compare: {source.workload.name}, batch {batch}: {len(sides)} sides read", file=sys.stderr)

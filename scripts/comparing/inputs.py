@@ -11,9 +11,9 @@ from typing import Any
 
 import h5py
 import numpy as np
-from benchmark.inputs import LARGE, PAIRS, SMALL, clouds, hdf5_rows, pairs, png_pairs, rows
+from benchmark.inputs import LARGE, PAIRS, SMALL, clouds, hdf5_rows, pair_sources, pairs, png_pairs, rows
 from benchmark.measuring import checksum
-from benchmark.store import Store
+from benchmark.store import Bench
 from file_datasets import Rows, cloud_files, pair_files
 from inputs.clouds import joined, write_ply
 from numpy.typing import NDArray
@@ -107,13 +107,13 @@ class Loose:
                 yield place, {name: np.stack([sample[name] for sample in samples]) for name in self.first}
 
 
-def loose(bench: Store, workload: Workload) -> Loose:
+def loose(bench: Bench, workload: Workload) -> Loose:
     """Return the loose files of a workload, made if they are not there."""
     if workload.size:
         arrays = bench.arrays(pairs, workload.size)
         path = bench.files(png_pairs, workload.size, 1, PAIRS[workload.size])
         dataset: Dataset[Any] = pair_files(path)
-        sources = [f"{field}={path / field}" for field in ("lr", "hr")]
+        sources = pair_sources(path)
     elif workload.is_ragged:
         arrays = bench.arrays(clouds)
         path = bench.files(ply_clouds)
@@ -128,7 +128,7 @@ def loose(bench: Store, workload: Workload) -> Loose:
     return Loose(workload, dataset, sources, path, total, checksum(values))
 
 
-def ply_clouds(path: Path, bench: Store) -> None:
+def ply_clouds(path: Path, bench: Bench) -> None:
     """Write a folder of binary PLY files."""
     path.mkdir()
     made = bench.arrays(clouds)

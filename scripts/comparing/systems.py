@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 import lz4.frame
 import numpy as np
 import torch
+from benchmark.apart import apart, pack
 from benchmark.inputs import write_lmdb
-from benchmark.interpreter import converting, pack
 from benchmark.loops import shuffled
 from file_datasets import lmdb_samples
 from numpy.typing import NDArray
@@ -281,7 +281,7 @@ class Ours(System):
         self.codec, self.name = codec, f"packer, {codec}"
 
     def write(self, loose: Loose, path: Path) -> None:
-        converting(pack, loose.sources, str(path), codec=self.codec, workers=WORKERS)
+        apart(pack, loose.sources, path, codec=self.codec, workers=WORKERS)
 
     def epochs(self, loose: Loose, path: Path, batch: int) -> Epochs:
         return {"Loader": Loader(PackedDataset(path), batch, shuffle=True).__iter__}

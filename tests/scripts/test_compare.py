@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmark.measuring import Bench, Rounds, WrongContentError
+from benchmark.measuring import Rounds, WrongContentError
+from benchmark.store import Bench
 from comparing import command
 from comparing.inputs import WORKLOADS, Loose
 from comparing.systems import SYSTEMS, Ours

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from benchmark.inputs import clouds, small_clouds, splats
 from benchmark.loops import Batches, loader_side
-from benchmark.measuring import Bench, Figures, checksum, epochs, files_of, row
-from benchmark.store import Arrays, Store
+from benchmark.measuring import Row, Side, checksum, epochs, files_of
+from benchmark.store import Arrays, Bench
 from readers import Loader, PackedDataset, VoxelSample
 
 BATCH = 16
@@ -23,10 +23,10 @@ VOXEL = 200
 LIMIT = "the limit: slices in RAM, joined"
 
 
-@row("clouds, none, batch 16, Loader", LIMIT, at_least=0.65, codec="none")
-@row("clouds, bitshuffle, batch 16, Loader", LIMIT, at_least=0.35, codec="bitshuffle")
-@row("clouds of 20 to 80 points, zstd, batch 16, Loader", LIMIT, at_least=0.3, codec="zstd", made=small_clouds)
-def against_limit(bench: Bench, codec: str, made: Callable[[Store], Arrays] = clouds) -> Figures:
+@Row("clouds, none, batch 16, Loader", LIMIT, at_least=0.65, codec="none")
+@Row("clouds, bitshuffle, batch 16, Loader", LIMIT, at_least=0.35, codec="bitshuffle")
+@Row("clouds of 20 to 80 points, zstd, batch 16, Loader", LIMIT, at_least=0.3, codec="zstd", made=small_clouds)
+def against_limit(bench: Bench, codec: str, made: Callable[[Bench], Arrays] = clouds) -> list[Side]:
     """Compare with slices of two arrays in RAM, joined into one a field."""
     fields = bench.arrays(made)
     xyz, rgb, edges = fields["xyz"], fields["rgb"], fields["offsets"].tolist()
@@ -39,21 +39,21 @@ def against_limit(bench: Bench, codec: str, made: Callable[[Store], Arrays] = cl
             yield [np.concatenate([values[a:b] for a, b in places]) for values in (xyz, rgb)]
 
     ours = loader_side(bench.packed(made, codec=codec), BATCH, [xyz, rgb])
-    return bench.race(ours, epochs("slices", batches, samples, checksum([xyz, rgb])))
+    return [ours, epochs("slices", batches, samples, checksum([xyz, rgb]))]
 
 
-@row("3D Gaussians, none, batch 4, numbered properties as one field", "a field each", at_least=2.5)
-def gaussians(bench: Bench) -> Figures:
+@Row("3D Gaussians, none, batch 4, numbered properties as one field", "a field each", at_least=2.5)
+def gaussians(bench: Bench) -> list[Side]:
     """Compare what a scene is read with: seven fields of its points, or 58."""
     sides = []
     for grouped, name in ((True, "seven fields"), (False, "58 fields")):
         fields = [values for name, values in bench.arrays(splats, grouped).items() if name != "offsets"]
         sides.append(loader_side(bench.packed(splats, grouped), 4, fields, name))
-    return bench.race(*sides)
+    return sides
 
 
-@row("one point a voxel of each cloud, batch 16, Loader", "slices in RAM, hashed and sorted", at_least=3)
-def voxels(bench: Bench) -> Figures:
+@Row("one point a voxel of each cloud, batch 16, Loader", "slices in RAM, hashed and sorted", at_least=3)
+def voxels(bench: Bench) -> list[Side]:
     """Read one point of every voxel, against what Pointcept's GridSample does, of slices in RAM."""
     path = bench.packed(clouds, codec="none")
     loader = Loader(PackedDataset(path, sample_points=VoxelSample(VOXEL)), BATCH, shuffle=True)
@@ -68,7 +68,7 @@ def voxels(bench: Bench) -> Figures:
             yield [np.concatenate([values[chosen] for chosen in rows]) for values in (xyz, rgb)]
 
     ours = epochs("VoxelSample", lambda: loader, samples, files=files_of(path))
-    return bench.race(ours, epochs("hash and sort", batches, samples))
+    return [ours, epochs("hash and sort", batches, samples)]
 
 
 def _one_a_cell(points: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.int64]:

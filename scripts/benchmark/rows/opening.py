@@ -6,10 +6,7 @@ hundred shards, and what a worker process owns after an epoch.
 
 from __future__ import annotations
 
-import multiprocessing
 import time
-from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,9 +15,12 @@ import numpy as np
 import torch
 from file_datasets import InMemory
 from numpy.typing import NDArray
+from soaking import in_child
 
-from benchmark.inputs import COLD_BYTES, COLD_SAMPLES, TINY_ROWS, cold, tiny_rows
-from benchmark.measuring import Bench, Figures, Side, drop, files_of, row, warm
+from benchmark.inputs import COLD_SAMPLES, TINY_ROWS, cold, tiny_rows
+from benchmark.measuring import Figures, Row, Side, files_of, repeated, warm
+from benchmark.store import Bench
+from packer.warm import drop_files
 from readers import Loader, PackedDataset
 from readers.order import BlockShuffled
 
@@ -31,12 +31,11 @@ BLOCK = 124
 BATCH = 1_000
 
 
-@row("cold, random samples of 48 kB, none, Loader", "np.memmap fancy indexing, cold", at_least=4)
-def cold_against_memmap(bench: Bench) -> Figures:
+@Row("cold, random samples of 48 kB, none, Loader", "np.memmap fancy indexing, cold", at_least=4)
+def cold_against_memmap(bench: Bench) -> list[Side]:
     """Open the files anew each time, since pages that are mapped cannot be dropped; opening is counted."""
     path, array = bench.packed(cold), bench.folder_of(cold) / "x.npy"
     numbers = np.random.default_rng(0).permutation(bench.some(COLD_SAMPLES))[: bench.some(500)]
-    wanted = len(numbers) * COLD_BYTES
 
     def packed() -> int:
         for _ in Loader(PackedDataset(path), COLD_BATCH, sampler=numbers):
@@ -49,25 +48,21 @@ def cold_against_memmap(bench: Bench) -> Figures:
             values[numbers[at : at + COLD_BATCH]]
         return len(numbers)
 
-    ours, theirs = (
-        Side(name, run, prepare=partial(drop, files), may_read=True)
-        for name, run, files in (("Loader", packed, files_of(path)), ("np.memmap", mapped, [array]))
-    )
-    figures = bench.race(ours, theirs)
-    return replace(figures, notes=(f"{wanted / 2**20:.0f} MB wanted", *figures.notes))
+    ours = Side("Loader", packed, prepare=partial(drop_files, files_of(path)))
+    return [ours, Side("np.memmap", mapped, prepare=partial(drop_files, [array]))]
 
 
-@row("block shuffle, an epoch's order", against="rng.permutation", at_least=2)
-def order(bench: Bench) -> Figures:
+@Row("block shuffle, an epoch's order", against="rng.permutation", at_least=2)
+def order(bench: Bench) -> list[Side]:
     """Do arithmetic alone, without files."""
     n = min(TINY_ROWS, bench.some(TINY_ROWS))
     shuffled, epoch = BlockShuffled(np.append(np.arange(0, n, BLOCK), n)), iter(range(2**31))
     rng = np.random.default_rng(0)
     ours = Side("BlockShuffled", lambda: len(shuffled.epoch(next(epoch))))
-    return bench.race(ours, Side("permutation", lambda: len(rng.permutation(n))))
+    return [ours, Side("permutation", lambda: len(rng.permutation(n)))]
 
 
-@row("opening 10,000,000 rows in 100 shards, to the first batch", at_most=100, unit="ms")
+@Row("opening 10,000,000 rows in 100 shards, to the first batch", at_most=100, unit="ms")
 def opening(bench: Bench) -> Figures:
     """Time opening, the first batch in order, and one of rows from all over the shards."""
     path = bench.packed(tiny_rows, shards=SHARDS)
@@ -83,41 +78,26 @@ def opening(bench: Bench) -> Figures:
         return 1000 * (time.perf_counter() - start)
 
     shuffled = f"with a full shuffle, whose order comes first: {milliseconds(True):.0f} ms"
-    return bench.repeated(milliseconds, shuffled)
+    return repeated(bench.rounds, milliseconds, shuffled)
 
 
-@row("memory a worker owns after an epoch of those", against="one that reads in-RAM tensors", at_most=20, unit="MB")
+@Row("memory a worker owns after an epoch of those", against="one that reads in-RAM tensors", at_most=20, unit="MB")
 def owned(bench: Bench) -> Figures:
     """Return private dirty memory of a forked process, above that of one over tensors."""
     dataset = PackedDataset(bench.packed(tiny_rows, shards=SHARDS))
     tensors = InMemory(**{k: torch.from_numpy(v) for k, v in bench.arrays(tiny_rows).items()})
     numbers = np.random.default_rng(0).permutation(len(dataset))
-    ours, theirs = (_owned_megabytes(one, numbers) for one in (dataset, tensors))
+
+    def megabytes(read: Any) -> float:
+        return float(in_child(lambda: _private_after_epoch(read, numbers), seconds=600))
+
+    ours, theirs = megabytes(dataset), megabytes(tensors)
     return Figures(ours - theirs, notes=(f"{ours:.0f} MB and {theirs:.0f} MB",))
 
 
-def _owned_megabytes(dataset: Any, order: NDArray[np.int64]) -> float:
-    """Return private dirty memory of a forked process that asks for an epoch's batches as a DataLoader worker does."""
-    context = multiprocessing.get_context("fork")
-    receive, send = context.Pipe(duplex=False)
-    process = context.Process(target=_read_epoch, args=(dataset, order, send.send))
-    process.start()
-    send.close()
-    megabytes: float = receive.recv()
-    process.join()
-    return megabytes
-
-
-def _read_epoch(dataset: Any, order: NDArray[np.int64], report: Callable[[float], None]) -> None:
-    torch.set_num_threads(1)  # as DataLoader does in its workers; torch's threads do not survive a fork
+def _private_after_epoch(dataset: Any, order: NDArray[np.int64]) -> str:
+    """Ask for an epoch's batches as a DataLoader worker does; return the megabytes that this process has written to."""
     for at in range(0, len(order), BATCH):
         dataset.__getitems__(order[at : at + BATCH].tolist())
-    report(_private_dirty() / 1e6)
-
-
-def _private_dirty() -> int:
-    """Return bytes that this process alone has written to."""
-    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
-        if line.startswith("Private_Dirty:"):
-            return 1024 * int(line.split()[1])
-    raise OSError("/proc/self/smaps_rollup says nothing of private memory")
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return str(next(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty:")) * 1024 / 1e6)

@@ -6,7 +6,6 @@ sixteen actions of an episode, or seven frames of a clip with one crop for all.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,8 +16,8 @@ from PIL import Image
 
 from benchmark.inputs import episodes, pictures, png_clips, png_pictures, sub_images
 from benchmark.loops import Batches, data_loaders
-from benchmark.measuring import Bench, Figures, Side, WrongContentError, checksum, epochs, files_of, row
-from benchmark.store import Store
+from benchmark.measuring import Figures, Row, Side, checksum, epochs, files_of
+from benchmark.store import Bench
 from packer.convert import convert
 from packer.format.manifest import read as read_manifest
 from packer.sources.opening import SourceOptions
@@ -34,55 +33,36 @@ WINDOWS, REPEAT = 64, 4
 OFFSETS = {"image": np.arange(-1, 1), "actions": np.arange(16)}
 #: Two windows a batch: more of them would share frames, which are few here.
 FRAMES, SIDE, CLIPS = 7, 256, 2
+CLIPS_PNG = "the PNG files, Pillow, and cropping"
 TAKE = "np.take of the same rows in RAM"
 
 
-def _ours(bench: Bench, codec: str) -> Side:
-    """Read epochs of random crops; crops at given places are compared with the source."""
-    path, pixels = bench.packed(pictures, codec=codec), bench.arrays(pictures)["hr"]
-    loader = Loader(PackedDataset(path, crop=Crop(size=CROP, of="hr")), BATCH, sampler=np.arange(CROPS) % len(pixels))
-
-    def check() -> None:
-        room = np.array(pixels.shape[1:3]) - CROP
-        places = np.random.default_rng(0).integers(0, room + 1, (len(pixels), 2))
-        found = PackedDataset(path, crop=Crop(size=CROP, of="hr", at=places))[:]
-        wanted = [p[y : y + CROP, x : x + CROP].copy() for p, (y, x) in zip(pixels, places.tolist(), strict=True)]
-        if checksum(found) != checksum(wanted):
-            raise WrongContentError("crops are not the pixels of the source")
-
-    return replace(epochs("Loader", lambda: loader, CROPS, files=files_of(path)), check=check)
-
-
-@row("crops of 64 px, none, Loader", PNG, at_least=500, codec="none", is_sub=False)
-@row("crops of 64 px, photo+lz4, Loader", PNG, at_least=60, codec="photo+lz4", is_sub=False)
-@row("crops of 64 px, none, Loader", SUB, at_least=1, codec="none", is_sub=True)
-@row("crops of 64 px, photo+lz4, Loader", SUB, at_least=1, codec="photo+lz4", is_sub=True)
-def crops(bench: Bench, codec: str, is_sub: bool) -> Figures:
+@Row("crops of 64 px, none, Loader", PNG, at_least=500, codec="none", is_sub=False)
+@Row("crops of 64 px, photo+lz4, Loader", PNG, at_least=60, codec="photo+lz4", is_sub=False)
+@Row("crops of 64 px, none, Loader", SUB, at_least=1, codec="none", is_sub=True)
+@Row("crops of 64 px, photo+lz4, Loader", SUB, at_least=1, codec="photo+lz4", is_sub=True)
+def crops(bench: Bench, codec: str, is_sub: bool) -> list[Side]:
     """Decode the bands that a crop touches alone; people cut sub-images so as not to decode whole pictures."""
-    path = bench.files(sub_images if is_sub else png_pictures)
-    dataset = lmdb_crops(path) if is_sub else png_crops(path)
-    count = EACH * len(bench.arrays(pictures)["hr"])
-    numbers = np.random.default_rng(0).permutation(count) % len(dataset)
+    path, count = bench.packed(pictures, codec=codec), len(bench.arrays(pictures)["hr"])
+    loader = Loader(PackedDataset(path, crop=Crop(CROP, of="hr")), BATCH, sampler=np.arange(CROPS) % count)
+    ours = epochs("Loader", lambda: loader, CROPS, files=files_of(path))
+    others = bench.files(sub_images if is_sub else png_pictures)
+    dataset = lmdb_crops(others) if is_sub else png_crops(others)
+    numbers = np.random.default_rng(0).permutation(EACH * count) % len(dataset)
     # Two batches, so that two workers have one each: of the same size as ours they would leave one of them idle.
-    theirs = data_loaders(dataset, numbers.tolist(), count // 2, None, files_of(path))
-    return bench.race(_ours(bench, codec), *theirs)
+    return [ours, *data_loaders(dataset, numbers.tolist(), EACH * count // 2, None, files_of(others))]
 
 
-@row("large pictures, photo+lz4, stored bytes", "the sub-images' bytes", at_most=1)
+@Row("large pictures, photo+lz4, stored bytes", "the sub-images' bytes", at_most=1)
 def bytes_against_sub_images(bench: Bench) -> Figures:
     """Compare bytes: sub-images overlap, so that most pixels are stored four times."""
-    sizes: dict[str, int] = {}
-    for codec in ("none", "photo+lz4"):
-        sizes[codec] = read_manifest(bench.packed(pictures, codec=codec)).columns["hr"].stored
-    for make in (png_pictures, sub_images):
-        sizes[make.__name__] = sum(file.stat().st_size for file in files_of(bench.files(make)))
-    note = ", ".join(f"{name} {size / 1e6:,.1f} MB" for name, size in sizes.items())
-    return Figures(sizes["photo+lz4"] / sizes["sub_images"], notes=(note,))
+    stored = read_manifest(bench.packed(pictures, codec="photo+lz4")).columns["hr"].stored
+    return Figures(stored / bench.files(sub_images).stat().st_size)
 
 
-@row("windows of episodes, 2 pictures and 16 actions, none, batch 64, Loader", TAKE, at_least=0.6, codec="none")
-@row("windows of episodes, 2 pictures and 16 actions, lz4, batch 64, Loader", TAKE, at_least=0.3, codec="lz4")
-def of_episodes(bench: Bench, codec: str) -> Figures:
+@Row("windows of episodes, 2 pictures and 16 actions, none, batch 64, Loader", TAKE, at_least=0.6, codec="none")
+@Row("windows of episodes, 2 pictures and 16 actions, lz4, batch 64, Loader", TAKE, at_least=0.3, codec="lz4")
+def of_episodes(bench: Bench, codec: str) -> list[Side]:
     """Read whole windows at random anchors, of pictures of 84 x 84."""
     fields, path = bench.arrays(episodes), bench.packed(episodes, codec=codec)
     dataset = PackedDataset(path, windows=Windows({name: own.tolist() for name, own in OFFSETS.items()}))
@@ -98,18 +78,16 @@ def of_episodes(bench: Bench, codec: str) -> Figures:
 
     expected = sum(map(checksum, taken()))
     ours = epochs("Loader", lambda: loader, len(anchors), expected, files_of(path))
-    return bench.race(ours, epochs("np.take", taken, len(anchors), expected))
+    return [ours, epochs("np.take", taken, len(anchors), expected)]
 
 
-def clips_packed(path: Path, bench: Store) -> None:
+def clips_packed(path: Path, bench: Bench) -> None:
     """Write a packed dataset of the clips."""
     convert([f"frames={bench.files(png_clips)}"], path, workers=0, source=SourceOptions(samples="folders"))
 
 
-@row(
-    "windows of 7 frames of 720p, one crop of 256 px, auto, Loader", "the PNG files, Pillow, and cropping", at_least=40
-)
-def of_clips(bench: Bench) -> Figures:
+@Row("windows of 7 frames of 720p, one crop of 256 px, auto, Loader", CLIPS_PNG, at_least=40)
+def of_clips(bench: Bench) -> list[Side]:
     """Read what video super-resolution reads."""
     folder, path = bench.files(png_clips), bench.files(clips_packed)
     dataset = PackedDataset(path, windows=Windows({"frames": range(FRAMES)}), crop=Crop(SIDE, of="frames"))
@@ -121,7 +99,7 @@ def of_clips(bench: Bench) -> Figures:
             yield np.stack([_cropped(file) for file in clips[number][:FRAMES]])
 
     ours = epochs("Loader", lambda: loader, len(loader.order), files=files_of(path))
-    return bench.race(ours, epochs("Pillow", pillow, len(clips), files=files_of(folder)))
+    return [ours, epochs("Pillow", pillow, len(clips), files=files_of(folder))]
 
 
 def _cropped(file: Path) -> NDArray[np.uint8]:

@@ -8,7 +8,8 @@ from torch.utils.data import TensorDataset
 
 from benchmark.inputs import rows
 from benchmark.loops import Batches, Values, data_loaders, indexing, limits, loader_side, shuffled
-from benchmark.measuring import Bench, Figures, Side, checksum, epochs, files_of, row
+from benchmark.measuring import Row, Side, checksum, epochs, files_of
+from benchmark.store import Bench
 from readers import PackedDataset
 
 BATCH = 100
@@ -25,32 +26,32 @@ def _loader(bench: Bench, codec: str = "none", shards: int = 1, shuffle: bool | 
     return loader_side(path, BATCH, _fields(bench), shuffle=shuffle)
 
 
-@row("rows, none, batch 100, shuffled, Loader", INDEXING, at_least=1.2, codec="none", shuffle=True)
-@row("rows, bitshuffle, shuffle=block, Loader", INDEXING, at_least=0.5, codec="bitshuffle", shuffle="block")
-def against_indexing(bench: Bench, codec: str, shuffle: bool | str) -> Figures:
+@Row("rows, none, batch 100, shuffled, Loader", INDEXING, at_least=1.2, codec="none", shuffle=True)
+@Row("rows, bitshuffle, shuffle=block, Loader", INDEXING, at_least=0.5, codec="bitshuffle", shuffle="block")
+def against_indexing(bench: Bench, codec: str, shuffle: bool | str) -> list[Side]:
     """Compare with torch's fancy indexing. Compressed frames hold many rows, each decoded about once an epoch."""
-    return bench.race(_loader(bench, codec, shuffle=shuffle), indexing(_fields(bench), BATCH))
+    return [_loader(bench, codec, shuffle=shuffle), indexing(_fields(bench), BATCH)]
 
 
-@row("rows, none, batch 100, shuffled, Loader", LIMIT, at_least=0.6, shards=1)
-@row("rows, none, 8 shards, batch 100, Loader", LIMIT, at_least=0.4, shards=8)
-def against_limit(bench: Bench, shards: int) -> Figures:
+@Row("rows, none, batch 100, shuffled, Loader", LIMIT, at_least=0.6, shards=1)
+@Row("rows, none, 8 shards, batch 100, Loader", LIMIT, at_least=0.4, shards=8)
+def against_limit(bench: Bench, shards: int) -> list[Side]:
     """Compare with the fastest gather in RAM."""
-    return bench.race(_loader(bench, shards=shards), *limits(_fields(bench), BATCH))
+    return [_loader(bench, shards=shards), *limits(_fields(bench), BATCH)]
 
 
-@row("rows, none, batch 100, shuffled, Loader", "DataLoader over in-RAM tensors", at_least=15)
-def against_data_loader(bench: Bench) -> Figures:
+@Row("rows, none, batch 100, shuffled, Loader", "DataLoader over in-RAM tensors", at_least=15)
+def against_data_loader(bench: Bench) -> list[Side]:
     """Compare with torch's default over tensors."""
     fields = _fields(bench)
     numbers = np.random.default_rng(0).permutation(len(fields[0]))[: bench.some(10_000)]
     tensors = TensorDataset(*(torch.from_numpy(values) for values in fields))
     expected = checksum([values[numbers] for values in fields])
-    return bench.race(_loader(bench), *data_loaders(tensors, numbers.tolist(), BATCH, expected))
+    return [_loader(bench), *data_loaders(tensors, numbers.tolist(), BATCH, expected)]
 
 
-@row("rows, none, ds[indices], batch 100", INDEXING, at_least=1.0)
-def indexed_against_indexing(bench: Bench) -> Figures:
+@Row("rows, none, ds[indices], batch 100", INDEXING, at_least=1.0)
+def indexed_against_indexing(bench: Bench) -> list[Side]:
     """Index the dataset plainly, without a Loader."""
     path, fields = bench.packed(rows), _fields(bench)
     dataset = PackedDataset(path)
@@ -60,4 +61,4 @@ def indexed_against_indexing(bench: Bench) -> Figures:
             yield dataset[index]
 
     ours = epochs("ds[indices]", batches, len(dataset), checksum(fields), files_of(path))
-    return bench.race(ours, indexing(fields, BATCH))
+    return [ours, indexing(fields, BATCH)]

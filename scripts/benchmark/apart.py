@@ -1,0 +1,79 @@
+"""Does work in a process of its own, as the command `packer` does it: without torch and all that a benchmark holds.
+
+Its worker processes are forks of it, which start and end sooner than forks of the benchmark, and checking is faster
+next to little than next to all that the benchmark holds. So this module imports nothing large.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from kornia_rs.io import read_image_png_u8
+from PIL import Image
+from plyfile import PlyData
+
+from packer.codecs import compiled
+from packer.convert import convert
+from packer.format.manifest import file_digest
+from packer.verify import verify
+
+
+def apart(work: Callable[..., int], *arguments: Any, **options: Any) -> int:
+    """Return what `work` gives in that process, which is kept for the next call."""
+    return _process().submit(work, *arguments, **options).result()
+
+
+@lru_cache
+def _process() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+
+
+def pack(sources: list[str], out: Path, **options: Any) -> int:
+    """Convert files; return the number of samples."""
+    return convert(sources, out, **options).samples
+
+
+def check(dataset: Path) -> int:
+    """Check a dataset that is good, by loops in machine code as after half a second of it; return the bytes checked."""
+    compiled.loading.load()
+    report = verify(dataset, workers=0)
+    if report.damages:
+        raise RuntimeError(str(report.damages[0]))
+    return report.bytes
+
+
+def decode(pictures: list[Path], processes: int) -> int:
+    """Decode pictures by Pillow and throw the pixels away; return how many."""
+    with multiprocessing.get_context("fork").Pool(processes) as pool:
+        return len(pool.map(_decode_one, pictures, chunksize=32))
+
+
+def _decode_one(path: Path) -> None:
+    with Image.open(path) as picture:
+        picture.load()
+
+
+def decode_by_kornia(pictures: list[Path]) -> int:
+    """Read and decode pictures by kornia-rs, one after another; return how many."""
+    for path in pictures:
+        read_image_png_u8(str(path), "rgb")
+    return len(pictures)
+
+
+def read_ply(files: list[Path]) -> int:
+    """Read PLY files by plyfile; return how many."""
+    for path in files:
+        PlyData.read(str(path))
+    return len(files)
+
+
+def read(files: list[Path]) -> int:
+    """Read files and hash them; return their bytes."""
+    for path in files:
+        file_digest(path)
+    return sum(path.stat().st_size for path in files)
