@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -82,7 +82,7 @@ class Page(NamedTuple):
     number: int
     data: bytes
     start: int
-    slots: tuple[int, ...]
+    slots: Sequence[int]
 
 
 class Tree:
@@ -207,7 +207,8 @@ class Tree:
             raise self._damaged_page(number, "has a header that belongs elsewhere")
         if not _HEADER.size < end <= start <= size or end & 1:
             raise self._damaged_page(number, "has no room for its entries")
-        return Page(number, data, start, struct.unpack_from(f"<{(end - _HEADER.size) // 2}H", data, _HEADER.size))
+        # A view, not a tuple: a search looks at few of them.
+        return Page(number, data, start, memoryview(data)[_HEADER.size : end].cast("H"))
 
     def _branch(self, number: int) -> tuple[list[bytes], list[int]]:
         """Return the keys and the numbers of the children of a branch page."""
