@@ -9,8 +9,8 @@ A batch passes these modules from top to bottom:
     opened      the mapped shards of a dataset, and what reads each field
     gather      the shards as one stretch of memory, copies of records out of it, and memory for batches
     fields      reads whole samples of one field: by `gather`, or decoded, with frames that are kept for the next batch
-    rows        reads some rows of samples: for `crop`, `windows`, `points`, regions; `draws` makes the random numbers
-    voxels      chooses one point a voxel, and gives it of all fields of the cloud
+    parts       which parts of samples are read, if not whole ones: those of `crop`, `windows`, `points` and `voxels`
+    rows        reads some rows of samples, for all but `voxels`, and for regions; `draws` makes the random numbers
     checking    compares frames with their checksums before any of these is read, with `verify=True`
     batch       what is handed out, also to torch's DataLoader; `device` moves it there, `monitor` times the wait
 

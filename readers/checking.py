@@ -20,7 +20,6 @@ import xxhash
 from packer.codecs.frames import frame_hashes
 from packer.errors import DamagedError
 from packer.format.column import FRAMES, Frames, Numbers
-from packer.format.manifest import Manifest
 from packer.format.shard import Shard
 from readers.draws import Visits
 from readers.fields import FieldReader
@@ -31,35 +30,27 @@ from readers.opened import Opened
 SHOWN = 5
 
 
-class Digests:
-    """Checks the digest of each shard of a dataset, once, when it is first asked for."""
+def check_digests(opened: Opened, shards: Numbers) -> None:
+    """Check the digests of the shards of some samples (n,), each when it is first asked for.
 
-    def __init__(self, opened: Opened, manifest: Manifest) -> None:
-        self._opened = opened
-        self._fields = manifest.fields
-        self._entries = [entry for entry in manifest.shards if entry.samples]
-        self._checked: set[int] = set()
+    Raises:
+        DamagedError: something other than frames was changed in one. Wrong frames are found when they are read.
+    """
+    for number in set(shards.tolist()) - opened.checked:
+        shard, entry = opened.shards[number], opened.entries[number]
+        if xxhash.xxh3_128_hexdigest(shard.bytes) != entry.digest and not _has_wrong_frames(opened, number):
+            raise DamagedError(
+                f"{shard.path}: its digest is wrong, though all frames are right: an index, a page or the padding "
+                "changed; `packer repair` packs the shard again"
+            )
+        opened.checked.add(number)
 
-    def check(self, shards: Numbers) -> None:
-        """Check the shards of some samples, (n,).
 
-        Raises:
-            DamagedError: something other than frames was changed in one. Wrong frames are found when they are read.
-        """
-        for shard in set(shards.tolist()) - self._checked:
-            mapped, entry = self._opened.shards[shard], self._entries[shard]
-            if xxhash.xxh3_128_hexdigest(mapped.bytes) != entry.digest and not self._has_wrong_frames(shard):
-                raise DamagedError(
-                    f"{mapped.path}: its digest is wrong, though all frames are right: an index, a page or the padding "
-                    "changed; `packer repair` packs the shard again"
-                )
-            self._checked.add(shard)
-
-    def _has_wrong_frames(self, shard: int) -> bool:
-        entry = self._entries[shard]
-        with Shard(Path(self._opened.shards[shard].path), entry.bytes) as opened:
-            columns = [opened.column(number, field, entry.samples) for number, field in enumerate(self._fields)]
-            return any(wrong for column in columns for _, wrong in column.check_frames())
+def _has_wrong_frames(opened: Opened, number: int) -> bool:
+    entry = opened.entries[number]
+    with Shard(Path(opened.shards[number].path), entry.bytes) as shard:
+        columns = [shard.column(number, field, entry.samples) for number, field in enumerate(opened.fields)]
+        return any(wrong for column in columns for _, wrong in column.check_frames())
 
 
 class CheckedReader(FieldReader):
@@ -69,20 +60,18 @@ class CheckedReader(FieldReader):
         reader: of whole samples, of parts of them, or of chosen points: the first columns of its places are those of
             the whole samples.
         opened: where these lie.
-        digests: of the shards.
         in_words: gives a sample in words, by its number.
     """
 
-    def __init__(self, reader: FieldReader, opened: Opened, digests: Digests, in_words: Callable[[int], str]) -> None:
+    def __init__(self, reader: FieldReader, opened: Opened, in_words: Callable[[int], str]) -> None:
         super().__init__(reader.field)
         self._reader = reader
         self._places = opened.places[self.field.name]
-        self._shards = opened.shards
+        self._opened = opened
         self._in_words = in_words
         self._frames = sum(index.frames for index in self._places.indexes)
         whole = self._places.field
-        shapes_may_be_wrong = len(whole.ragged_axes) > 1 or (whole.is_ragged and not whole.fixed_bytes)
-        self._digests = digests if shapes_may_be_wrong else None
+        self._shapes_may_be_wrong = len(whole.ragged_axes) > 1 or (whole.is_ragged and not whole.fixed_bytes)
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
         """Return the places as the reader has them, and the numbers of their samples, (n, m + 1).
@@ -90,8 +79,8 @@ class CheckedReader(FieldReader):
         Raises:
             DamagedError: frames say nothing of the shapes of samples, and an index may be wrong.
         """
-        if self._digests is not None:
-            self._digests.check(self._places.shard_of(numbers))
+        if self._shapes_may_be_wrong:
+            check_digests(self._opened, self._places.shard_of(numbers))
         return np.column_stack([self._reader.locate(numbers, visits, anchors), numbers])
 
     def spans(self, located: Numbers) -> Numbers:
@@ -125,7 +114,7 @@ class CheckedReader(FieldReader):
     def _error(self, numbers: Numbers) -> DamagedError:
         """Return the error for samples with wrong frames; it names the first one's shard."""
         shards = self._places.shard_of(numbers)
-        numbers, path = numbers[shards == shards[0]], self._shards[int(shards[0])].path
+        numbers, path = numbers[shards == shards[0]], self._opened.shards[int(shards[0])].path
         named = ", ".join(self._in_words(number) for number in numbers[:SHOWN].tolist())
         more = f" and {len(numbers) - SHOWN} more of this batch" if len(numbers) > SHOWN else ""
         return DamagedError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,18 +21,19 @@ from packer.format.names import Names
 from packer.format.schema import Field
 from packer.remote.store import is_url
 from readers.batch import Batch, item_of
-from readers.checking import CheckedReader, Digests
-from readers.crop import Crop, CropReader, Placing, is_random
+from readers.checking import CheckedReader
+from readers.crop import Crop
 from readers.draws import new_visits
 from readers.fields import NAME, FieldReader, FixedRaw, KnownReader, WholeReader, as_images, gathered
 from readers.gather import Allocate
-from readers.indexing import Items, is_single, sample_number, sample_numbers
+from readers.indexing import Items, SampleNames, is_single, sample_number, sample_numbers
 from readers.joined import ByShard
 from readers.opened import Opened, describe, in_words, open_names
-from readers.points import PointSample, PointsReader, Subset
+from readers.parts import Parts
+from readers.points import PointSample
 from readers.rows import RegionReader
-from readers.voxels import VoxelReader, Voxels, VoxelSample
-from readers.windows import IS_PAD, WindowReader, Windows, pad_reader
+from readers.voxels import VoxelSample
+from readers.windows import Windows
 
 if TYPE_CHECKING:
     from packer.remote.mirror import Mirror
@@ -41,19 +43,23 @@ Transform = Callable[[Any], Any]
 #: What `extras` may ask for, besides names.
 NUMBER, STEP = "number", "step"
 
-#: Attributes that follow from the path and are not pickled.
-_FOUND_BY_PATH = (
-    "manifest",
-    "fields",
-    "_samples",
-    "_items",
-    "_opened",
-    "_by_shard",
-    "_names",
-    "_readers",
-    "_digests",
-    "_process",
-)
+
+@dataclass
+class _Session:
+    """What one process has open of a dataset: each thing from when it is first needed.
+
+    It ends with a fork and is not pickled: threads of a forked child's parent may hold locks of what is open, and not
+    be there to let go of them.
+
+    Attributes:
+        by_shard: fetches and reads shards one by one, as long as not all of a dataset behind a URL are needed.
+    """
+
+    by_shard: ByShard | None
+    process: int = field(default_factory=os.getpid)
+    opened: Opened | None = None
+    readers: Mapping[str, FieldReader] | None = None
+    names: Names | None = None
 
 
 class PackedDataset(Dataset[Any]):
@@ -136,34 +142,40 @@ class PackedDataset(Dataset[Any]):
         self.split = split
         self.extras = (extras,) if isinstance(extras, str) else tuple(extras)
         self.verify = verify
+        self._parts = Parts(self.crop, self.sample_points, self.windows)
         self._read_manifest()
-        self._check_parts()
+        self._parts.check(self.fields, self._samples.samples)
+        self._draws = self._parts.draws
         self._check_extras()
 
     def _read_manifest(self) -> None:
         self.manifest = manifests.read(self.path) if self._mirror is None else self._mirror.manifest()
         self.fields: dict[str, Field] = _choose(self.manifest.fields, self._chosen, self.path)
-        self._names: Names | None = None
         # The samples that are read, of which there may be many windows.
         self._samples = Items(self.manifest.samples, None if self.split is None else self.manifest.split(self.split))
         self._items = self._samples if self.windows is None else None
-        self._forget_opened()
+        self._last_session: _Session | None = None
 
-    def _forget_opened(self) -> None:
-        """Let go of the shards, to open them when they are needed next.
+    def _check_extras(self) -> None:
+        """Raise UsageError if there are no such extras."""
+        for extra in self.extras:
+            if extra not in (NAME, NUMBER, STEP):
+                raise UsageError(f"extras: {extra!r} is none of {NAME!r}, {NUMBER!r} and {STEP!r}")
+            if extra == NAME and self.manifest.names is None:
+                raise UsageError("extras: the samples have no names; ask for their numbers")
+            if extra == STEP and self.windows is None:
+                raise UsageError("extras: 'step' is the anchor step of a window; give windows=Windows(...)")
+            if extra in self.fields:
+                raise UsageError(f"extras: a field is called {extra!r} too; choose the others by `fields`")
 
-        A forked child opens its own: threads of its parent may hold locks of what is open here, and not be there to
-        let go of them.
-        """
-        self._process = os.getpid()
-        self._opened: Opened | None = None
-        self._readers: Mapping[str, FieldReader] | None = None
-        self._digests: Digests | None = None
-        self._by_shard: ByShard | None = None
-        # A crop's places are given by the number in the whole dataset, and errors name it.
-        in_whole = self._has_parts or self.verify
-        if self._mirror is not None and not in_whole and not self._mirror.is_fetched(self.manifest):
-            self._by_shard = ByShard(self._mirror, self.manifest, list(self.fields), self.extras)
+    def __getstate__(self) -> dict[str, Any]:
+        # The manifest is read again on the other side: it may be large, and the path says it all.
+        found = ("manifest", "fields", "_samples", "_items", "_last_session")
+        return {name: value for name, value in vars(self).items() if name not in found}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._read_manifest()
 
     def __len__(self) -> int:
         return len(self.items)
@@ -187,7 +199,9 @@ class PackedDataset(Dataset[Any]):
     @property
     def names(self) -> SampleNames | None:
         """Return the names of all samples, a sequence that looks each up when asked for it; None if there are none."""
-        return SampleNames(self, self._samples) if self.manifest.names else None
+        if self.manifest.names is None:
+            return None
+        return SampleNames(self._samples, self._name_of, self.sample_numbers)
 
     @property
     def classes(self) -> list[str] | None:
@@ -204,103 +218,15 @@ class PackedDataset(Dataset[Any]):
         Raises:
             DamagedError: the file is not what it was when it was written.
         """
-        if self._mirror is not None:
-            self._mirror.fetch_tables(self.manifest)
-        arrays = Constants(self.path, self.manifest.constants)
-        return {name: torch.from_numpy(array) for name, array in arrays.items()}
-
-    @property
-    def opened(self) -> Opened:
-        """Return the mapped shards; the first call in each process that needs them opens them."""
-        if self._process != os.getpid():
-            self._forget_opened()
-        if self._opened is None:
-            lease = None if self._mirror is None else self._mirror.fetch_shards(self.manifest)
-            self._opened = Opened(self.path, self.manifest, list(self.fields), lease, self.extras)
-            self._by_shard = None
-        return self._opened
-
-    @property
-    def readers(self) -> Mapping[str, FieldReader]:
-        """Return what reads each field: whole samples, or crops and subsets of points."""
-        if self._process != os.getpid():
-            self._forget_opened()
-        if self._readers is None:
-            readers = self._part_readers() if self._has_parts else self.opened.readers
-            found = {name: self._checked(reader) for name, reader in readers.items()}
-            self._readers = {**found, **self._number_readers()}
-        return self._readers
-
-    def _number_readers(self) -> dict[str, FieldReader]:
-        """Return what reads the extras that follow from the numbers of samples."""
-        samples = self._samples
-        values: dict[str, Callable[[Numbers, Numbers | None], Any]] = {
-            NUMBER: lambda numbers, anchors: samples.in_split(numbers),
-            STEP: lambda numbers, anchors: anchors,
-        }
-        chosen = {extra: values[extra] for extra in self.extras if extra != NAME}
-        return {extra: KnownReader(Field(name=extra, dtype="int64"), given) for extra, given in chosen.items()}
-
-    def _part_readers(self) -> dict[str, FieldReader]:
-        """Return what reads each field: crops, windows and subsets of points of some, and whole samples of the others.
-
-        Raises:
-            UsageError: a field would have to be cropped and sampled by points.
-        """
-        opened, places, crop, points = self.opened, self.opened.places, self.crop, self.sample_points
-        # Not a method: its readers would hold the dataset, which holds them, and files would stay open for a while.
-        describes = partial(describe, self.path, self.manifest)
-        readers = dict(opened.readers)
-        steps = self.windows.steps_of(self.fields) if self.windows else {}
-        scales = crop.scales if crop else {}
-        if crop:
-            axes = {name: crop.row_axis(self.fields[name], name in steps) for name in scales}
-            placing = Placing(crop, places[crop.of], axes[crop.of], describes, self._samples)
-            for name, scale in scales.items():
-                readers[name] = CropReader(places[name], axes[name], placing, scale, steps.get(name))
-        if points:
-            tied = points.candidates(self.fields)
-            if isinstance(points, VoxelSample) or points.fields is None:
-                tied = [name for name in tied if places[name].has_shapes_of(places[tied[0]])]
-            if set(tied) & set(scales):
-                raise UsageError(
-                    "crop and sample_points do not go together for one field; name others in PointSample's fields"
-                )
-            if isinstance(points, VoxelSample):
-                voxels = Voxels(points, WholeReader(places[tied[0]]), describes)
-                readers |= {name: VoxelReader(WholeReader(places[name]), voxels) for name in tied}
-            else:
-                subset = Subset(points)
-                readers |= {name: PointsReader(places[name], places[tied[0]], subset, describes) for name in tied}
-        for name, own in steps.items():
-            if name not in scales:
-                readers[name] = WindowReader(places[name], own)
-            if own.pad:
-                readers[name + IS_PAD] = pad_reader(places[name], own)
-        return readers
-
-    @property
-    def _has_parts(self) -> bool:
-        """Return whether crops, points or windows are read instead of whole samples."""
-        return self.crop is not None or self.sample_points is not None or self.windows is not None
+        lease = self._fetch_tables()
+        found = {name: torch.from_numpy(array) for name, array in Constants(self.path, self.manifest.constants).items()}
+        del lease
+        return found
 
     @property
     def draws(self) -> bool:
         """Return whether random parts of samples are read, so that two visits of one may differ."""
-        points = self.sample_points
-        chosen_anew = points.choose == "random" if isinstance(points, VoxelSample) else points is not None
-        return chosen_anew or (self.crop is not None and is_random(self.crop))
-
-    def _checked(self, reader: FieldReader) -> FieldReader:
-        """Return a reader that compares frames with their checksums first, if `verify` says so."""
-        name = reader.field.name
-        if not self.verify or name not in self.fields:
-            return reader
-        if self._digests is None:
-            self._digests = Digests(self.opened, self.manifest)
-        if isinstance(reader, FixedRaw):  # which knows addresses alone
-            reader = WholeReader(self.opened.places[name])
-        return CheckedReader(reader, self.opened, self._digests, partial(in_words, self.path, self.manifest))
+        return self._draws
 
     def set_epoch(self, epoch: int) -> None:
         """Accept the number of an epoch, from 0, for code that tells every dataset.
@@ -309,19 +235,6 @@ class PackedDataset(Dataset[Any]):
         """
         if epoch < 0:
             raise UsageError(f"epoch {epoch}: a number from 0 on is expected")
-
-    @property
-    def name_table(self) -> Names:
-        """Return the table of names; opened when it is first needed.
-
-        Raises:
-            DatasetError: the samples have no names.
-        """
-        if self._names is None:
-            lease = None if self._mirror is None else self._mirror.fetch_tables(self.manifest)
-            self._names = open_names(self.path, self.manifest)
-            del lease  # only now: a table that is mapped stays, whatever becomes of its file
-        return self._names
 
     def __getitem__(self, index: Any) -> Any:
         """Return one sample or one batch; see the class.
@@ -355,6 +268,31 @@ class PackedDataset(Dataset[Any]):
         """Return the numbers of the items that an index of many asks for, (n,) int64."""
         return sample_numbers(index, len(self), self._numbers_of)
 
+    def _transformed(self, value: Any) -> Any:
+        return value if self.transform is None else self.transform(value)
+
+    def sample_numbers(self, names: Sequence[str]) -> Numbers:
+        """Return the numbers of the samples of some names, (n,), in the split if one is read.
+
+        Raises:
+            MissingNameError: no sample has one of the names.
+        """
+        found = self._samples.in_split(self.name_table.numbers(names))
+        if len(found) and found.min() < 0:
+            raise MissingNameError(f"{self.path}: {names[int(found.argmin())]!r} is not in the split {self.split!r}")
+        return found
+
+    def _name_of(self, number: int) -> str:
+        return self.name_table.name(number)
+
+    def _numbers_of(self, names: Sequence[str]) -> Numbers:
+        if self.windows is not None:
+            raise UsageError(
+                f"{self.path}: a name is that of a sample, and a sample has many windows: ask for these by number, or "
+                "for some steps of a sample by ds.read(name, field, rows=slice(start, stop))"
+            )
+        return self.sample_numbers(names)
+
     def gather(self, numbers: Numbers, allocate: Allocate | None = None) -> dict[str, Any]:
         """Return the batch of the items `numbers` (n,), untransformed: field name to values.
 
@@ -362,14 +300,10 @@ class PackedDataset(Dataset[Any]):
             numbers: within 0 to len(self) - 1.
             allocate: gives the memory that each field is read into; torch's allocator by default.
         """
-        if self._process != os.getpid():
-            self._forget_opened()
         samples, anchors = self.items.of(numbers)
-        by_shard = self._by_shard
-        if by_shard is not None:
-            if not by_shard.is_whole:
-                return {**by_shard.gather(samples), **gathered(self._number_readers(), samples, allocate)}
-            self._by_shard = None
+        by_shard = self._session.by_shard
+        if by_shard is not None and not by_shard.is_whole:
+            return {**by_shard.gather(samples), **gathered(self._number_readers(), samples, allocate)}
         visits = new_visits(len(numbers)) if self.draws else None
         return gathered(self.readers, samples, allocate, visits, anchors)
 
@@ -394,13 +328,12 @@ class PackedDataset(Dataset[Any]):
             raise UsageError(f"{self.path}: no field {field!r} is read; there are {', '.join(self.fields)}")
         own = sample_number(index, self._samples.samples, self.sample_numbers)
         number = int(self._samples.in_whole(np.array([own]))[0])
-        if self._process != os.getpid():
-            self._forget_opened()
-        opened, number = (self.opened, number) if self._by_shard is None else self._by_shard.holding(number)
+        by_shard = self._session.by_shard
+        opened, number = (self.opened, number) if by_shard is None else by_shard.holding(number)
         reader: FieldReader = opened.readers[field]
         if rows is not None or columns is not None:
             reader = RegionReader(opened.places[field], rows, columns)
-        reader = self._checked(reader)
+        reader = self._checked(reader, opened)
         values = as_images(reader.field, reader.read(reader.locate(np.array([number]))))
         return item_of({field: values}, 0, 1)[field]
 
@@ -419,69 +352,80 @@ class PackedDataset(Dataset[Any]):
         samples = self._samples.in_whole(np.arange(self._samples.samples))
         return self.opened.places[field].locate(samples)[:, SHAPE:].copy()
 
-    def __getstate__(self) -> dict[str, Any]:
-        # The manifest is read again on the other side: it may be large, and the path says it all.
-        return {name: value for name, value in vars(self).items() if name not in _FOUND_BY_PATH}
+    # ------------------------------------------------------------ what is open
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._read_manifest()
+    @property
+    def _session(self) -> _Session:
+        """Return what this process has open."""
+        session = self._last_session
+        if session is None or session.process != os.getpid():
+            by_shard = None
+            # A crop's places are given by the number in the whole dataset, and errors name it.
+            in_whole = self._parts or self.verify
+            if self._mirror is not None and not in_whole and not self._mirror.is_fetched(self.manifest):
+                by_shard = ByShard(self._mirror, self.manifest, list(self.fields), self.extras)
+            session = self._last_session = _Session(by_shard)
+        return session
 
-    def sample_numbers(self, names: Sequence[str]) -> Numbers:
-        """Return the numbers of the samples of some names, (n,), in the split if one is read.
+    @property
+    def opened(self) -> Opened:
+        """Return the mapped shards; the first call in each process that needs them opens them."""
+        session = self._session
+        if session.opened is None:
+            lease = None if self._mirror is None else self._mirror.fetch_shards(self.manifest)
+            session.opened = Opened(self.path, self.manifest, list(self.fields), lease, self.extras)
+            session.by_shard = None
+        return session.opened
+
+    @property
+    def readers(self) -> Mapping[str, FieldReader]:
+        """Return what reads each field: whole samples, or parts of them."""
+        session = self._session
+        if session.readers is None:
+            opened = self.opened
+            # Not a method: its readers would hold the dataset, which holds them, and files would stay open for a while.
+            describes = partial(describe, self.path, self.manifest)
+            parts = self._parts.readers(self.fields, opened.places, self._samples, describes)
+            found = {name: self._checked(reader, opened) for name, reader in {**opened.readers, **parts}.items()}
+            session.readers = {**found, **self._number_readers()}
+        return session.readers
+
+    def _number_readers(self) -> dict[str, FieldReader]:
+        """Return what reads the extras that follow from the numbers of samples."""
+        samples = self._samples
+        values: dict[str, Callable[[Numbers, Numbers | None], Any]] = {
+            NUMBER: lambda numbers, anchors: samples.in_split(numbers),
+            STEP: lambda numbers, anchors: anchors,
+        }
+        chosen = {extra: values[extra] for extra in self.extras if extra != NAME}
+        return {extra: KnownReader(Field(name=extra, dtype="int64"), given) for extra, given in chosen.items()}
+
+    def _checked(self, reader: FieldReader, opened: Opened) -> FieldReader:
+        """Return a reader that compares frames with their checksums first, if `verify` says so."""
+        name = reader.field.name
+        if not self.verify or name not in self.fields:
+            return reader
+        if isinstance(reader, FixedRaw):  # which knows addresses alone
+            reader = WholeReader(opened.places[name])
+        return CheckedReader(reader, opened, partial(in_words, self.path, self.manifest))
+
+    @property
+    def name_table(self) -> Names:
+        """Return the table of names; opened when it is first needed.
 
         Raises:
-            MissingNameError: no sample has one of the names.
+            DatasetError: the samples have no names.
         """
-        found = self._samples.in_split(self.name_table.numbers(names))
-        if len(found) and found.min() < 0:
-            raise MissingNameError(f"{self.path}: {names[int(found.argmin())]!r} is not in the split {self.split!r}")
-        return found
+        session = self._session
+        if session.names is None:
+            lease = self._fetch_tables()
+            session.names = open_names(self.path, self.manifest)
+            del lease  # only now: a table that is mapped stays, whatever becomes of its file
+        return session.names
 
-    def _numbers_of(self, names: Sequence[str]) -> Numbers:
-        if self.windows is not None:
-            raise UsageError(
-                f"{self.path}: a name is that of a sample, and a sample has many windows: ask for these by number, or "
-                "for some steps of a sample by ds.read(name, field, rows=slice(start, stop))"
-            )
-        return self.sample_numbers(names)
-
-    def _check_parts(self) -> None:
-        """Raise UsageError if a dataset cannot be read like this, as far as its schema tells."""
-        crop, windows, points = self.crop, self.windows, self.sample_points
-        if crop is not None and not isinstance(crop, Crop):
-            raise UsageError(f'crop {crop!r}: a readers.Crop is expected, such as Crop(size=64, of="hr")')
-        if windows is not None:
-            if not isinstance(windows, Windows):
-                raise UsageError(f"windows {windows!r}: a readers.Windows is expected, such as Windows(16, stride=4)")
-            if points is not None:
-                raise UsageError(
-                    "windows and sample_points do not go together: steps are read in order, points are not"
-                )
-            windows.check(self.fields, crop.scales if crop else ())
-        if crop is not None:
-            crop.check(self.fields, self._samples.samples, windows.offsets(self.fields) if windows else ())
-        if points is not None:
-            if not isinstance(points, PointSample | VoxelSample):
-                raise UsageError(
-                    f"sample_points {points!r}: a number of points or a readers.PointSample or VoxelSample is expected"
-                )
-            points.candidates(self.fields)
-
-    def _check_extras(self) -> None:
-        """Raise UsageError if there are no such extras."""
-        for extra in self.extras:
-            if extra not in (NAME, NUMBER, STEP):
-                raise UsageError(f"extras: {extra!r} is none of {NAME!r}, {NUMBER!r} and {STEP!r}")
-            if extra == NAME and self.manifest.names is None:
-                raise UsageError("extras: the samples have no names; ask for their numbers")
-            if extra == STEP and self.windows is None:
-                raise UsageError("extras: 'step' is the anchor step of a window; give windows=Windows(...)")
-            if extra in self.fields:
-                raise UsageError(f"extras: a field is called {extra!r} too; choose the others by `fields`")
-
-    def _transformed(self, value: Any) -> Any:
-        return value if self.transform is None else self.transform(value)
+    def _fetch_tables(self) -> object:
+        """Fetch the files next to the shards if they are behind a URL; what is returned keeps them in the cache."""
+        return None if self._mirror is None else self._mirror.fetch_tables(self.manifest)
 
 
 def _mirror(
@@ -507,48 +451,3 @@ def _choose(fields: Sequence[Field], chosen: Sequence[str] | None, path: Path) -
         if name not in by_name:
             raise UsageError(f"{path} has no field {name!r}; it has {', '.join(by_name)}")
     return {name: by_name[name] for name in chosen}
-
-
-class SampleNames(Sequence[str]):
-    """Names of the samples of a dataset, or of its split, by number."""
-
-    def __init__(self, dataset: PackedDataset, samples: Items) -> None:
-        self._dataset = dataset
-        self._samples = samples
-
-    def __len__(self) -> int:
-        return self._samples.samples
-
-    def __getitem__(self, index: Any) -> Any:
-        if is_single(index):
-            return self._names([sample_number(index, len(self), self._dataset.sample_numbers)])[0]
-        return self._names(sample_numbers(index, len(self), self._dataset.sample_numbers))
-
-    def __contains__(self, name: object) -> bool:
-        table = self._dataset.name_table
-        return (
-            isinstance(name, str)
-            and table.contains(name)
-            and int(self._samples.in_split(table.numbers([name]))[0]) >= 0
-        )
-
-    def _names(self, numbers: Sequence[int] | Numbers) -> list[str]:
-        return list(map(self._dataset.name_table.name, self._samples.in_whole(np.asarray(numbers)).tolist()))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and list(self) == list(other)
-
-    def __hash__(self) -> int:
-        return id(self)
-
-    def __repr__(self) -> str:
-        shown = ", ".join(repr(name) for name in self[:3])
-        return f"<{len(self):,} names: {shown}{', ...' if len(self) > 3 else ''}>"
-
-    def index(self, value: str, start: int = 0, stop: int | None = None) -> int:
-        """Return the number of the sample of a name; ValueError if none has it."""
-        if value in self:
-            number = int(self._dataset.sample_numbers([value])[0])
-            if start <= number < (len(self) if stop is None else stop):
-                return number
-        raise ValueError(f"no sample is named {value!r}")

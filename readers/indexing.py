@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packer.errors import SampleIndexError
+from packer.errors import MissingNameError, SampleIndexError
 from packer.format.column import Finder, Numbers
 
 LookUp = Callable[[Sequence[str]], Numbers]
@@ -189,3 +189,53 @@ class Items:
         """Return how many items are of samples with numbers in the whole dataset less than each of (n,)."""
         place = samples if self._chosen is None else self._chosen.searchsorted(samples)
         return place if self._anchors is None else np.append(0, self._ends)[place]
+
+
+class SampleNames(Sequence[str]):
+    """Names of the samples of a dataset, or of its split, by number; each is looked up when it is asked for.
+
+    Args:
+        samples: which these are.
+        name_of: gives the name of a sample of the whole dataset by its number.
+        look_up: gives the numbers of samples by their names; raises MissingNameError if one has none.
+    """
+
+    def __init__(self, samples: Items, name_of: Callable[[int], str], look_up: LookUp) -> None:
+        self._samples = samples
+        self._name_of = name_of
+        self._look_up = look_up
+
+    def __len__(self) -> int:
+        return self._samples.samples
+
+    def __getitem__(self, index: Any) -> Any:
+        if is_single(index):
+            return self._names(np.array([sample_number(index, len(self), self._look_up)]))[0]
+        return self._names(sample_numbers(index, len(self), self._look_up))
+
+    def _names(self, numbers: Numbers) -> list[str]:
+        return list(map(self._name_of, self._samples.in_whole(numbers).tolist()))
+
+    def __contains__(self, name: object) -> bool:
+        try:
+            return isinstance(name, str) and len(self._look_up([name])) == 1
+        except MissingNameError:
+            return False
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(repr(name) for name in self[:3])
+        return f"<{len(self):,} names: {shown}{', ...' if len(self) > 3 else ''}>"
+
+    def index(self, value: str, start: int = 0, stop: int | None = None) -> int:
+        """Return the number of the sample of a name; ValueError if none has it."""
+        if value in self:
+            number = int(self._look_up([value])[0])
+            if start <= number < (len(self) if stop is None else stop):
+                return number
+        raise ValueError(f"no sample is named {value!r}")

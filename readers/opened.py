@@ -22,6 +22,7 @@ class Opened:
     Attributes:
         places: by field, where its samples lie.
         is_warm: whether what a loader read last came from memory, not from the disk.
+        checked: numbers of the shards whose digests were found right, see `checking.py`.
 
     Args:
         folder: the packed dataset.
@@ -39,9 +40,11 @@ class Opened:
         self, folder: Path, manifest: Manifest, fields: Sequence[str], lease: object = None, extras: Sequence[str] = ()
     ) -> None:
         self._lease = lease
-        entries = [entry for entry in manifest.shards if entry.samples]
+        self.fields = manifest.fields
+        self.entries = [entry for entry in manifest.shards if entry.samples]
         self.shards: list[Shard] = []
-        for entry in entries:
+        self.checked: set[int] = set()
+        for entry in self.entries:
             shard = Shard(folder / entry.file, entry.bytes)
             # Descriptors are mere numbers and would stay open; maps go with the last array that looks into them.
             weakref.finalize(self, shard.close)
@@ -56,7 +59,8 @@ class Opened:
         for number, field in enumerate(manifest.fields):
             if field.name in fields:
                 indexes = [
-                    shard.index(number, field, entry.samples) for shard, entry in zip(self.shards, entries, strict=True)
+                    shard.index(number, field, entry.samples)
+                    for shard, entry in zip(self.shards, self.entries, strict=True)
                 ]
                 if lease is None:
                     _check_bytes(folder, manifest, field.name, indexes)
@@ -66,7 +70,7 @@ class Opened:
             field, places = self.places[name].field, self.places[name]
             self.readers[name] = WholeReader(places) if field.codec or field.is_ragged else FixedRaw(places)
         if NAME in extras:
-            self.readers[NAME] = NameReader([(s, e.samples) for s, e in zip(self.shards, entries, strict=True)])
+            self.readers[NAME] = NameReader([(s, e.samples) for s, e in zip(self.shards, self.entries, strict=True)])
         for shard in self.shards:
             shard.read_around(True)
             shard.forget()

@@ -318,8 +318,8 @@ def test_no_more_frames_are_looked_at_than_there_are(monkeypatch):
     held = Memory([])
     held.starts, held.array, held.bytes = np.zeros(1, np.int64), memory.view(np.uint8), memory.view(np.uint8).data
     places = Places(field, [index], held)
-    opened = SimpleNamespace(places={"x": places}, shards=[SimpleNamespace(path="a.lmdb")])
-    reader = CheckedReader(WholeReader(places), opened, SimpleNamespace(check=lambda _: None), str)
+    opened = SimpleNamespace(places={"x": places}, shards=[SimpleNamespace(path="a.lmdb")], checked={0})
+    reader = CheckedReader(WholeReader(places), opened, str)
     reader.read(reader.locate(np.array([0])))
     monkeypatch.setattr(Places, "frames", lambda *_: pytest.fail("frames were looked at"))
     with pytest.raises(DamagedError, match="field 'x': an index of its column is damaged"):

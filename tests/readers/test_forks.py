@@ -109,13 +109,13 @@ def test_a_lock_on_shards_is_free_in_a_child(shared: Path) -> None:
 
     ds: Any = PackedDataset(shared, ["x"])
     ds._mirror = Here()
-    ds._forget_opened()
+    ds._last_session = None
 
     def read() -> None:
         assert ds[[3, 300]]["x"][:, 0].tolist() == [3, 300]
 
-    assert isinstance(ds._by_shard, ByShard)
-    assert forked_while_held(ds._by_shard._lock, read) == 0
+    assert isinstance(ds._session.by_shard, ByShard)
+    assert forked_while_held(ds._session.by_shard._lock, read) == 0
     read()
 
 

@@ -1,0 +1,103 @@
+"""Which parts of samples are read: crops, windows of steps, and points of clouds, or several of these together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from packer.errors import UsageError
+from packer.format.schema import Field
+from readers.crop import Crop, CropReader, Describe, Placing, is_random
+from readers.fields import FieldReader, Places, WholeReader
+from readers.indexing import Items
+from readers.points import PointSample, PointsReader, Subset
+from readers.voxels import VoxelReader, Voxels, VoxelSample
+from readers.windows import IS_PAD, WindowReader, Windows, pad_reader
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a dataset was asked to read of each sample; whole samples if none of these is given."""
+
+    crop: Crop | None
+    points: PointSample | VoxelSample | None
+    windows: Windows | None
+
+    def __bool__(self) -> bool:
+        return self.crop is not None or self.points is not None or self.windows is not None
+
+    @property
+    def draws(self) -> bool:
+        """Return whether parts are random, so that two visits of one sample may differ."""
+        points = self.points
+        chosen_anew = points.choose == "random" if isinstance(points, VoxelSample) else points is not None
+        return chosen_anew or (self.crop is not None and is_random(self.crop))
+
+    def check(self, fields: Mapping[str, Field], samples: int) -> None:
+        """Raise UsageError if a dataset of these fields cannot be read like this, as far as its schema tells.
+
+        Args:
+            samples: of the dataset that is read, or of its split.
+        """
+        crop, windows, points = self.crop, self.windows, self.points
+        if crop is not None and not isinstance(crop, Crop):
+            raise UsageError(f'crop {crop!r}: a readers.Crop is expected, such as Crop(size=64, of="hr")')
+        if windows is not None:
+            if not isinstance(windows, Windows):
+                raise UsageError(f"windows {windows!r}: a readers.Windows is expected, such as Windows(16, stride=4)")
+            if points is not None:
+                raise UsageError(
+                    "windows and sample_points do not go together: steps are read in order, points are not"
+                )
+            windows.check(fields, crop.scales if crop else ())
+        if crop is not None:
+            crop.check(fields, samples, windows.offsets(fields) if windows else ())
+        if points is not None:
+            if not isinstance(points, PointSample | VoxelSample):
+                raise UsageError(
+                    f"sample_points {points!r}: a number of points or a readers.PointSample or VoxelSample is expected"
+                )
+            points.candidates(fields)
+
+    def readers(
+        self, fields: Mapping[str, Field], places: Mapping[str, Places], samples: Items, describe: Describe
+    ) -> dict[str, FieldReader]:
+        """Return what reads each field of which parts are read, by name; the others are read whole.
+
+        Args:
+            fields: those that are read.
+            places: by field, where its samples lie.
+            samples: those of the whole dataset, or of a split.
+            describe: gives a sample in words, by its number.
+
+        Raises:
+            UsageError: a field would have to be cropped and sampled by points.
+        """
+        readers: dict[str, FieldReader] = {}
+        crop, points = self.crop, self.points
+        steps = self.windows.steps_of(fields) if self.windows else {}
+        if crop:
+            axes = {name: crop.row_axis(fields[name], name in steps) for name in crop.scales}
+            placing = Placing(crop, places[crop.of], axes[crop.of], describe, samples)
+            for name, scale in crop.scales.items():
+                readers[name] = CropReader(places[name], axes[name], placing, scale, steps.get(name))
+        if points:
+            tied = points.candidates(fields)
+            if isinstance(points, VoxelSample) or points.fields is None:
+                tied = [name for name in tied if places[name].has_shapes_of(places[tied[0]])]
+            if set(tied) & set(readers):
+                raise UsageError(
+                    "crop and sample_points do not go together for one field; name others in PointSample's fields"
+                )
+            if isinstance(points, VoxelSample):
+                voxels = Voxels(points, WholeReader(places[tied[0]]), describe)
+                readers |= {name: VoxelReader(WholeReader(places[name]), voxels) for name in tied}
+            else:
+                subset = Subset(points)
+                readers |= {name: PointsReader(places[name], places[tied[0]], subset, describe) for name in tied}
+        for name, own in steps.items():
+            if name not in readers:
+                readers[name] = WindowReader(places[name], own)
+            if own.pad:
+                readers[name + IS_PAD] = pad_reader(places[name], own)
+        return readers
