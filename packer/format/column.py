@@ -328,15 +328,15 @@ class Column:
         """
         raw = self._raw(start, stop) if self.field.codec else self._file
         located = self.locate(np.arange(start, stop, dtype=np.int64)).tolist()
-        at = located[0][BEFORE] if located else 0
+        at, dtype = located[0][BEFORE] if located else 0, self.field.np_dtype
         out = []
         for row in located:
             shape = row[SHAPE:]
             begin = at if self.field.codec else row[START] * (row[BYTES] > 0)  # no bytes lie nowhere
-            array = np.frombuffer(raw, self.field.np_dtype, math.prod(shape), begin).reshape(shape)
+            array = np.frombuffer(raw, dtype, math.prod(shape), begin).reshape(shape).copy()
             at += array.nbytes
-            array = array.copy()
-            self._codec.undo_filter(array[None], self.field.frame.rows)
+            if self._codec.filter:
+                self._codec.undo_filter(array[None], self.field.frame.rows)
             out.append(array)
         return out
 

@@ -56,6 +56,7 @@ class ColumnWriter:
         self.samples = 0
         self.raw_bytes = 0
         self._dtype = field.np_dtype
+        self._ragged_axes = field.ragged_axes
         self._codec = FrameCodec(field.codec, self._dtype, field.channels)
         self._waiting: list[NDArray[Any]] = []  # runs of samples of the frame that is not yet full
         self._n_waiting = 0
@@ -151,7 +152,7 @@ class ColumnWriter:
     def _note(self, shape: tuple[int, ...], nbytes: int) -> None:
         self.samples += 1
         self.raw_bytes += nbytes
-        self._shapes.extend(shape[axis] for axis in self.field.ragged_axes)
+        self._shapes.extend(shape[axis] for axis in self._ragged_axes)
         self._sizes.append(nbytes)
 
     def _add_bands(self, sample: Bands) -> None:

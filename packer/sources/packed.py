@@ -258,12 +258,12 @@ class _CheckedColumn:
         ascending = local[order]
         frame = ascending // (field.frame.samples or 1)
         out: list[NDArray[Any]] = [np.empty(0)] * len(local)
+        native = field.np_dtype.newbyteorder("=")
         for places in np.split(order, np.flatnonzero((np.diff(ascending) > 1) & (np.diff(frame) > 0)) + 1):
             start = int(local[places[0]])
             found = self.column.read(start, int(local[places[-1]]) + 1)
             for place in places.tolist():
-                value = found[int(local[place]) - start]
-                out[place] = value.astype(value.dtype.newbyteorder("="), copy=False)
+                out[place] = found[int(local[place]) - start].astype(native, copy=False)
         return out
 
     def _check(self, local: NDArray[np.int64]) -> None:
