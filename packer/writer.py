@@ -238,7 +238,8 @@ class DatasetWriter:
         except BaseException:
             shard.abort()
             raise
-        self._reports.append(publish(shard_path(self._folder.work, len(self._reports)), shard))
+        path = shard_path(self._folder.work, len(self._reports))
+        self._reports.append(publish(shard.path, path, self._fields))
 
 
 def _flat(value: NDArray[Any] | str) -> NDArray[Any]:

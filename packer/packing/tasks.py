@@ -109,7 +109,8 @@ def write_shard(task: ShardTask, progress: Progress = no_progress, step: Step = 
                 writer.add(block, count(block), names)
                 progress(count(block), writer.raw_bytes - before)
         _check_claim(task)
-        return publish(task.path, writer, [msgspec.structs.replace(bad, shard=task.number) for bad in rejected])
+        left_out = [msgspec.structs.replace(bad, shard=task.number) for bad in rejected]
+        return publish(partial, task.path, task.fields, left_out)
     except BaseException:  # Ctrl-C too, which may come before the writer looks after its file
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
@@ -191,7 +192,7 @@ def _read_run(
             at += 1
 
 
-def publish(path: Path, writer: ShardWriter, rejected: Sequence[Rejected] = ()) -> ShardReport:
+def publish(partial: Path, path: Path, fields: Sequence[Field], rejected: Sequence[Rejected] = ()) -> ShardReport:
     """Give a finished shard the name `path`; what was left out of it goes to a file next to it first.
 
     Raises:
@@ -203,17 +204,15 @@ def publish(path: Path, writer: ShardWriter, rejected: Sequence[Rejected] = ()) 
             write_synced(noted, RejectedList(rejected).lines)
         else:
             noted.unlink(missing_ok=True)  # of a run that was killed at this very point
-        writer.path.replace(path)
-        entry = _entry(path, writer.samples, len(rejected))
+        partial.replace(path)
+        sync_folder(path.parent)
+        return report_of(path, fields)
     except OSError as error:
         raise WriteError(f"{path}: {error.strerror}") from None
-    sync_folder(path.parent)
-    columns = {c.field.name: ColumnTotals(raw=c.raw_bytes, stored=c.stored_bytes) for c in writer.columns}
-    return ShardReport(entry, columns, tuple(rejected))
 
 
 def report_of(path: Path, fields: Sequence[Field]) -> ShardReport:
-    """Return the report of a shard that was finished before, from its file.
+    """Return the report of a finished shard, from its file.
 
     Raises:
         DamagedError: the shard cannot be read.
@@ -223,18 +222,14 @@ def report_of(path: Path, fields: Sequence[Field]) -> ShardReport:
         columns = {each.name: column_totals(shard.index(number, each, samples)) for number, each in enumerate(fields)}
     noted = _rejected_path(path)
     rejected = RejectedList.read(noted).samples(noted) if noted.exists() else []
-    entry = _entry(path, samples, len(rejected))
-    return ShardReport(entry, columns, tuple(rejected))
-
-
-def _entry(path: Path, samples: int, rejected: int) -> ShardEntry:
-    return ShardEntry(
+    entry = ShardEntry(
         file=f"{SHARD_FOLDER}/{path.name}",
         bytes=path.stat().st_size,
         digest=file_digest(path),
         samples=samples,
-        rejected=rejected,
+        rejected=len(rejected),
     )
+    return ShardReport(entry, columns, tuple(rejected))
 
 
 def _rejected_path(path: Path) -> Path:
