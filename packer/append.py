@@ -89,7 +89,7 @@ def append(
             left_out.write(folder)
         is_done = _is_taken_in(held, work)  # by a call that was killed while it tidied up; maybe the same one
         if not is_done:
-            _joined_names(folder, held, source.names)  # before anything is packed
+            _check_names(folder, held, source.names)  # before anything is packed
         # What another call left that was killed is begun anew: overwrite.
         report, state = pack(source, work, replace(options, overwrite=True))
         state.keep(work)
@@ -133,8 +133,8 @@ def _is_taken_in(held: Manifest, work: Path) -> bool:
     return [entry.digest for entry in held.shards[-len(more) :]] == [entry.digest for entry in more]
 
 
-def _joined_names(folder: Path, held: Manifest, names: Sequence[str] | None) -> list[str] | None:
-    return check_names([(str(folder), read_names(folder, held)), ("the source", names)])
+def _check_names(folder: Path, held: Manifest, names: Sequence[str] | None) -> None:
+    check_names([(str(folder), read_names(folder, held)), ("the source", names)])
 
 
 def _take_in(folder: Path, held: Manifest, work: Path, more: Manifest, left_out: RejectedList) -> Manifest:
@@ -144,13 +144,13 @@ def _take_in(folder: Path, held: Manifest, work: Path, more: Manifest, left_out:
         UsageError: the dataset was replaced in the meantime.
         WriteError: the folder cannot be written.
     """
-    names = _joined_names(folder, held, read_names(work, more))
+    _check_names(folder, held, read_names(work, more))
     if manifests.read(folder) != held:  # some network file systems know no locks
         raise UsageError(f"{folder} was changed while samples were packed for it; append again")
     number = _next_number(held)
     _remove(path for path in (folder / SHARD_FOLDER).glob("*.lmdb") if _number(path) >= number)
     entries = [*held.shards, *take_shards(work, more.shards, folder, number, no_progress)]
-    joined = write_joined(folder, [held, more], entries, names, f"names-{number:05d}.lmdb", left_out)
+    joined = write_joined(folder, [held, more], entries, f"names-{number:05d}.lmdb", left_out)
     in_use = {entry.file for entry in (held.names, joined.names) if entry}
     _remove(path for path in folder.glob("names*.lmdb") if path.name not in in_use)
     return joined

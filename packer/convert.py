@@ -29,7 +29,8 @@ from packer.format import manifest as manifests
 from packer.format.constants import write_constants
 from packer.format.manifest import Manifest, Splits
 from packer.format.schema import Field, FieldSpec
-from packer.packing.finish import ShardNames, finish
+from packer.format.shard import ShardNames
+from packer.packing.finish import finish
 from packer.packing.framing import codec_texts
 from packer.packing.output import (
     MAP_SIZE,
@@ -241,7 +242,8 @@ def pack(sources: Any, path: Path, options: ConvertOptions) -> tuple[Report, Sta
             splits = splits_of(left, options.splits, source.splits, lenient=True)
         manifest = finish(
             folder,
-            reports,
+            [report.entry for report in reports],
+            [report.columns for report in reports],
             plan.fields,
             prepared.origin,
             named=source.names is not None,

@@ -16,9 +16,10 @@ import msgspec
 
 import packer
 from packer.convert import check_apart
-from packer.errors import UsageError, WriteError
+from packer.errors import UsageError
 from packer.format import manifest as manifests
 from packer.format.constants import Constants, kept_digest, write_constants
+from packer.format.lmdb_appender import clear_errors
 from packer.format.manifest import (
     CONSTANTS_FILE,
     NAMES_FILE,
@@ -26,11 +27,10 @@ from packer.format.manifest import (
     Manifest,
     ShardEntry,
     check_file,
-    total_of,
 )
 from packer.format.schema import Field
 from packer.format.sync import sync_folder
-from packer.packing.finish import write_table
+from packer.packing.finish import write_manifest
 from packer.packing.origin import joined
 from packer.packing.output import OutputFolder, State
 from packer.packing.rejected import Rejected, RejectedList, rejected_of
@@ -78,7 +78,7 @@ def merge(
         check_alike(first.fields, manifest.fields, where)
         check_classes(first.classes, manifest.classes, where)
         check_constants(kept_digest(first), kept_digest(manifest), where)
-    names = check_names([(str(f), read_names(f, m)) for f, m in zip(folders, held, strict=True)])
+    check_names([(str(f), read_names(f, m)) for f, m in zip(folders, held, strict=True)])
     digests = [[shard.digest for shard in manifest.shards] for manifest in held]
     settings = {"the version of packer": packer.__version__, "the shards to merge": digests}
     state = State(shards=sum(map(len, digests)), settings=settings, files=[])
@@ -93,7 +93,7 @@ def merge(
             entries += take_shards(folder, manifest.shards, output.work, len(entries), progress or no_progress)
         if constants := Constants(folders[0], first.constants):
             write_constants(output.work, constants)
-        made = write_joined(output.work, held, entries, names, NAMES_FILE, RejectedList(rejected))
+        made = write_joined(output.work, held, entries, NAMES_FILE, RejectedList(rejected))
         output.publish()
     return made
 
@@ -119,15 +119,14 @@ def take_shards(
         source, target = folder / entry.file, shard_path(into, number + len(taken))
         check_file(source, entry)
         partial = target.with_suffix(".lmdb.partial")
-        try:
+        with clear_errors(target):
             partial.unlink(missing_ok=True)
             _link_or_copy(source, partial)
             partial.replace(target)
             partial.unlink(missing_ok=True)  # of two links to one file, left by an earlier call, a rename removes none
-        except OSError as error:
-            raise WriteError(f"{target}: {error.strerror}; free some space or choose another folder") from None
         taken.append(msgspec.structs.replace(entry, file=f"{SHARD_FOLDER}/{target.name}"))
         progress(entry.samples, entry.bytes)
+    sync_folder(into / SHARD_FOLDER)
     return taken
 
 
@@ -142,46 +141,31 @@ def _link_or_copy(source: Path, target: Path) -> None:
 
 
 def write_joined(
-    folder: Path,
-    held: Sequence[Manifest],
-    shards: Sequence[ShardEntry],
-    names: Sequence[str] | None,
-    table: str,
-    left_out: RejectedList,
+    folder: Path, held: Sequence[Manifest], shards: Sequence[ShardEntry], table: str, left_out: RejectedList
 ) -> Manifest:
     """Write the table of names, the list of what was left out and the manifest of datasets that become one.
 
     Args:
         held: their manifests, in the order of their samples.
         shards: of all of them; in place already.
-        names: of all samples; None if they have none.
-        table: file of the table of names.
+        table: file of the table of names, if samples have some.
 
     Raises:
         WriteError: the folder cannot be written.
     """
-    first = held[0]
-    planned = [manifest.planned_bytes for manifest in held]
-    try:
-        sync_folder(folder / SHARD_FOLDER)
-        manifest = Manifest(
-            tool=f"packer {packer.__version__}",
-            samples=sum(manifest.samples for manifest in held),
-            fields=first.fields,
-            shards=tuple(shards),
-            names=None if names is None else write_table(folder, table, [name.encode() for name in names]),
-            columns={field.name: total_of(manifest.columns[field.name] for manifest in held) for field in first.fields},
-            origin=joined([(manifest.samples, manifest.origin) for manifest in held]),
-            planned_bytes=None if None in planned else sum(filter(None, planned)),
-            left_out=left_out.write(folder),
-            classes=first.classes,
-            splits=joined_splits(held),
-            constants=first.constants,
-        )
-        manifests.write(folder, manifest)
-    except OSError as error:
-        raise WriteError(f"{folder}: {error}") from None
-    return manifest
+    first, planned = held[0], [manifest.planned_bytes for manifest in held]
+    return write_manifest(
+        folder,
+        shards,
+        [manifest.columns for manifest in held],
+        first.fields,
+        joined([(manifest.samples, manifest.origin) for manifest in held]),
+        table if first.names else None,
+        left_out=left_out.write(folder),
+        planned_bytes=None if None in planned else sum(filter(None, planned)),
+        splits=joined_splits(held),
+        constants=first.constants,
+    )
 
 
 def check_alike(first: Sequence[Field], other: Sequence[Field], where: str) -> None:
@@ -223,11 +207,11 @@ def check_constants(first: str | None, other: str | None, where: str) -> None:
         )
 
 
-def check_names(sets: Sequence[tuple[str, Sequence[str] | None]]) -> list[str] | None:
-    """Return the names of all samples, from those of each dataset; None if none has names.
+def check_names(sets: Sequence[tuple[str, Sequence[str] | None]]) -> None:
+    """Raise UsageError if some datasets have names and others none, or two samples have one name.
 
-    Raises:
-        UsageError: some have names and others none, or two samples have one name.
+    Args:
+        sets: where each dataset is, and the names of its samples.
     """
     first, held = sets[0]
     seen = set(held or ())
@@ -239,4 +223,3 @@ def check_names(sets: Sequence[tuple[str, Sequence[str] | None]]) -> list[str] |
         if twice:
             raise UsageError(f"{where} has a sample named {min(twice)!r}, which is there already; names must differ")
         seen.update(names or ())
-    return None if held is None else [name for _, names in sets for name in names or ()]

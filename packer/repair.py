@@ -14,14 +14,13 @@ import msgspec
 
 from packer.checking.against import check_same_schema, differing_samples
 from packer.checking.rebuild import rebuild_manifest
-from packer.errors import DamagedError, DatasetError, SourceError, UnfinishedError, WriteError
+from packer.errors import DamagedError, DatasetError, SourceError, UnfinishedError
 from packer.format import manifest as manifests
 from packer.format.column import Column
 from packer.format.constants import kept_digest, write_constants
 from packer.format.manifest import (
     CONSTANTS_FILE,
     MANIFEST,
-    REJECTED_FILE,
     SHARD_FOLDER,
     FileEntry,
     Manifest,
@@ -187,10 +186,7 @@ def _list_anew(folder: Path, manifest: Manifest) -> tuple[FileEntry | None, int]
         kept = RejectedList.of_dataset(folder, manifest)
     except DamagedError:
         kept = RejectedList()
-    try:
-        return kept.write(folder), kept.lines.count(b"\n")
-    except OSError as error:
-        raise WriteError(f"{folder / REJECTED_FILE}: {error.strerror}") from None
+    return kept.write(folder), kept.lines.count(b"\n")
 
 
 def _tasks(
@@ -307,12 +303,10 @@ def _publish(folder: Path, manifest: Manifest, entries: Sequence[ShardEntry], ke
     Args:
         keeps_stats: whether the statistics are those of the samples, which are the same.
     """
-    reports = [
-        msgspec.structs.replace(report_of(folder / entry.file, manifest.fields), entry=entry) for entry in entries
-    ]
     write_manifest(
         folder,
-        reports,
+        entries,
+        [report_of(folder / entry.file, manifest.fields).columns for entry in entries],
         manifest.fields,
         manifest.origin,
         manifest.names.file if manifest.names else None,

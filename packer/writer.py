@@ -154,7 +154,9 @@ class DatasetWriter:
                         self._settle(self._held)
                     self._close_shard()
                     self._names = _Seen()  # their memory is wanted for the table
-                    finish(self._folder, self._reports, self._fields, _ORIGIN, named=bool(self._named))
+                    shards = [report.entry for report in self._reports]
+                    columns = [report.columns for report in self._reports]
+                    finish(self._folder, shards, columns, self._fields, _ORIGIN, named=bool(self._named))
             finally:
                 if self._shard is not None:
                     self._shard.abort()

@@ -57,16 +57,14 @@ def rebuild_manifest(folder: Path) -> Manifest:
     left_out = _left_out(folder, len(held))
     rejected = Counter(bad.shard for bad in left_out)
     reports = [report_of(path, first.fields) for path, _ in held]
-    counted = [
-        msgspec.structs.replace(report, entry=msgspec.structs.replace(report.entry, rejected=rejected[number]))
-        for number, report in enumerate(reports)
-    ]
+    counted = [msgspec.structs.replace(one.entry, rejected=rejected[number]) for number, one in enumerate(reports)]
+    columns = [report.columns for report in reports]
     table = _table(folder, sum(shard.header.samples for shard in held)) if first.named else None
     constants = constants_entry(folder)
     if constants is None and any(_kept_once(shard.header.origin) for shard in held):
         _log.warning("%s is lost, which held what --once kept; repair with the sources makes it again", CONSTANTS_FILE)
     listed = RejectedList(left_out).write(folder)
-    return write_manifest(folder, counted, first.fields, origin, table, left_out=listed, constants=constants)
+    return write_manifest(folder, counted, columns, first.fields, origin, table, left_out=listed, constants=constants)
 
 
 def _kept_once(origin: Origin) -> bool:

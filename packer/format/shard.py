@@ -36,7 +36,7 @@ from packer.format.layout import (
     column_key,
     index_arrays,
 )
-from packer.format.manifest import ColumnTotals
+from packer.format.manifest import ColumnTotals, ShardEntry
 from packer.format.schema import Field
 
 #: Names of samples that are cut apart at a time.
@@ -199,6 +199,23 @@ class Shard:
 
     def _missing(self, key: bytes) -> DamagedError:
         return DamagedError(f"{self.path}: {key.decode()} is missing; run `packer repair`")
+
+
+class ShardNames:
+    """The names of all samples of some shards, in their order; read from these each time they are gone through.
+
+    Raises:
+        DamagedError: a shard cannot be read.
+    """
+
+    def __init__(self, folder: Path, shards: Sequence[ShardEntry]) -> None:
+        self._folder = folder
+        self._shards = shards
+
+    def __iter__(self) -> Iterator[bytes]:
+        for entry in self._shards:
+            with Shard(self._folder / entry.file, entry.bytes) as shard:
+                yield from shard.names(entry.samples)
 
 
 def column_totals(index: ColumnIndex) -> ColumnTotals:

@@ -14,6 +14,7 @@ import msgspec
 import xxhash
 
 from packer.errors import DamagedError, DatasetError, SourceError
+from packer.format.lmdb_appender import clear_errors
 from packer.format.manifest import REJECTED_FILE, FileEntry, Manifest
 from packer.format.sync import write_synced
 
@@ -109,13 +110,14 @@ class RejectedList:
             what the manifest is to say of it; None if nothing was left out.
 
         Raises:
-            OSError: it cannot be written.
+            WriteError: it cannot be written.
         """
         path = folder / REJECTED_FILE
-        if not self.lines:
-            path.unlink(missing_ok=True)  # of an append that was killed
-            return None
-        write_synced(path, self.lines)
+        with clear_errors(path):
+            if not self.lines:
+                path.unlink(missing_ok=True)  # of an append that was killed
+                return None
+            write_synced(path, self.lines)
         return FileEntry(file=REJECTED_FILE, bytes=len(self.lines), digest=xxhash.xxh3_128_hexdigest(self.lines))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from packer.errors import SourceError, WriteError
+from packer.format.lmdb_appender import clear_errors
 from packer.format.manifest import SHARD_FOLDER, ColumnTotals, ShardEntry, file_digest
 from packer.format.schema import Field
 from packer.format.shard import Shard, column_totals
@@ -199,7 +200,7 @@ def publish(partial: Path, path: Path, fields: Sequence[Field], rejected: Sequen
         WriteError: that cannot be done.
     """
     noted = _rejected_path(path)
-    try:
+    with clear_errors(path):
         if rejected:
             write_synced(noted, RejectedList(rejected).lines)
         else:
@@ -207,8 +208,6 @@ def publish(partial: Path, path: Path, fields: Sequence[Field], rejected: Sequen
         partial.replace(path)
         sync_folder(path.parent)
         return report_of(path, fields)
-    except OSError as error:
-        raise WriteError(f"{path}: {error.strerror}") from None
 
 
 def report_of(path: Path, fields: Sequence[Field]) -> ShardReport:

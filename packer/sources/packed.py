@@ -24,7 +24,7 @@ from packer.format.column import SHAPE, START, Column, Frames
 from packer.format.constants import Constants
 from packer.format.manifest import Manifest, ShardEntry
 from packer.format.schema import Field, FieldSpec
-from packer.format.shard import Shard
+from packer.format.shard import Shard, ShardNames
 from packer.sources.base import Block, Source, runs
 
 #: Raw bytes that a block holds at most, unless one sample is larger.
@@ -83,13 +83,7 @@ def read_names(folder: Path, manifest: Manifest) -> list[str] | None:
     Raises:
         DamagedError: a shard cannot be read.
     """
-    if manifest.names is None:
-        return None
-    names: list[str] = []
-    for entry in manifest.shards:
-        with Shard(folder / entry.file, entry.bytes) as shard:
-            names += [name.decode() for name in shard.names(entry.samples)]
-    return names
+    return None if manifest.names is None else [name.decode() for name in ShardNames(folder, manifest.shards)]
 
 
 class PackedSource(Source):

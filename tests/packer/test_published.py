@@ -14,7 +14,7 @@ from packer.errors import WriteError
 from packer.format import manifest as manifests
 from packer.format.lmdb_appender import LmdbAppender
 from packer.merge import merge
-from packer.packing.finish import write_table
+from packer.packing.finish import write_manifest
 from packer.writer import DatasetWriter
 
 
@@ -116,13 +116,14 @@ def test_a_manifest_is_replaced_when_it_is_whole(tmp_path, monkeypatch):
 
 def test_a_table_of_names_is_replaced_when_it_is_whole(tmp_path, monkeypatch):
     """Where the disk fails while names are written, the old table has its bytes."""
-    write_table(tmp_path, "names.lmdb", [b"a", b"b"])
-    before = (tmp_path / "names.lmdb").read_bytes()
+    packed = write(tmp_path / "d", "a", 2)
+    manifest = manifests.read(packed)
+    before = (packed / "names.lmdb").read_bytes()
 
     def fail(*_):
         raise OSError("disk")
 
     monkeypatch.setattr(LmdbAppender, "finish", fail)
     with pytest.raises(WriteError, match="disk"):
-        write_table(tmp_path, "names.lmdb", [b"c", b"d"])
-    assert (tmp_path / "names.lmdb").read_bytes() == before
+        write_manifest(packed, manifest.shards, [manifest.columns], manifest.fields, {}, "names.lmdb")
+    assert (packed / "names.lmdb").read_bytes() == before

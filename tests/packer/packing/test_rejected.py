@@ -13,7 +13,7 @@ import pytest
 
 from packer.append import append
 from packer.convert import convert
-from packer.errors import DamagedError, DatasetError
+from packer.errors import DamagedError, DatasetError, WriteError
 from packer.format import manifest as manifests
 from packer.merge import merge
 from packer.packing.rejected import Rejected, RejectedList, rejected_of
@@ -166,7 +166,7 @@ def test_the_list_is_replaced_when_it_is_whole(tmp_path: Path, monkeypatch: pyte
         raise OSError("disk")
 
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match="disk"):
+    with pytest.raises(WriteError, match="disk"):
         RejectedList([Rejected("b.png", "worse", 1)]).write(tmp_path)
     assert (tmp_path / LIST).read_bytes() == before
 
