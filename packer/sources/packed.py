@@ -7,11 +7,13 @@ Every frame's checksum is compared before its samples are handed out, so that da
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -86,10 +88,11 @@ def read_names(folder: Path, manifest: Manifest) -> list[str] | None:
     return None if manifest.names is None else [name.decode() for name in ShardNames(folder, manifest.shards)]
 
 
+@dataclass(eq=False)
 class PackedSource(Source):
     """Some samples of a packed dataset; made by `open_packed`.
 
-    Args:
+    Attributes:
         folder: the dataset.
         shards: all its shards.
         columns: position in the dataset's schema, and the field, of every field to read.
@@ -98,36 +101,30 @@ class PackedSource(Source):
         origin: where the dataset came from.
     """
 
+    folder: str
+    shards: Sequence[ShardEntry]
+    columns: Sequence[tuple[int, Field]]
+    numbers: NDArray[np.int64]
+    names: Sequence[str] | None
+    origin: dict[str, Any]
+
+    fields: tuple[FieldSpec, ...] = dataclasses.field(init=False)
     kind = "packed"
 
-    def __init__(
-        self,
-        folder: str,
-        shards: Sequence[ShardEntry],
-        columns: Sequence[tuple[int, Field]],
-        numbers: NDArray[np.int64],
-        names: Sequence[str] | None,
-        origin: dict[str, Any],
-    ) -> None:
-        self.folder = folder
-        self.shards = tuple(shards)
-        self.columns = tuple(columns)
-        self.fields: tuple[FieldSpec, ...] = tuple(field.spec for _, field in columns)
-        self.numbers = numbers
-        self.names = names
-        self.origin = origin
+    def __post_init__(self) -> None:
+        self.fields = tuple(field.spec for _, field in self.columns)
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def shapes(self, field: str) -> NDArray[np.int64]:
         position, stored = next((p, f) for p, f in self.columns if f.name == field)
-        with _Shards(self.folder, self.shards) as shards:
+        with closing(_Shards(Path(self.folder), self.shards)) as shards:
             return shards.shapes(position, stored, self.numbers)
 
     def part(self, start: int, stop: int) -> PackedSource:
         names = None if self.names is None else self.names[start:stop]
-        return PackedSource(self.folder, self.shards, self.columns, self.numbers[start:stop], names, {})
+        return replace(self, numbers=self.numbers[start:stop], names=names, origin={})
 
     def read(self) -> Iterator[Block]:
         """See `Source.read`.
@@ -135,7 +132,7 @@ class PackedSource(Source):
         Raises:
             DamagedError: a frame is not what it was when it was written.
         """
-        with _Shards(self.folder, self.shards) as shards:
+        with closing(_Shards(Path(self.folder), self.shards)) as shards:
             sizes = np.zeros(len(self), np.int64)
             for position, field in self.columns:
                 shapes = shards.shapes(position, field, self.numbers)
@@ -151,12 +148,11 @@ class PackedSource(Source):
 
 
 class _Shards:
-    """Shards while samples are taken out of them: opened when they are asked for, closed by the context manager."""
+    """Shards while samples are taken out of them: opened when they are asked for."""
 
-    def __init__(self, folder: str, shards: Sequence[ShardEntry]) -> None:
-        self._folder = Path(folder)
-        self._entries = shards
-        self._ends = np.cumsum([entry.samples for entry in shards], dtype=np.int64)
+    def __init__(self, folder: Path, entries: Sequence[ShardEntry]) -> None:
+        self._folder, self._entries = folder, entries
+        self._ends = np.cumsum([entry.samples for entry in entries], dtype=np.int64)
         self._open: OrderedDict[int, tuple[Shard, dict[int, _CheckedColumn]]] = OrderedDict()
 
     def take(self, position: int, field: Field, numbers: NDArray[np.int64]) -> Any:
@@ -205,24 +201,22 @@ class _Shards:
         if number not in self._open:
             self._open[number] = Shard(self._folder / entry.file, entry.bytes), {}
             if len(self._open) > MOST_OPEN:
-                _close(*self._open.popitem(last=False)[1])
+                self._close_first()
         self._open.move_to_end(number)
         shard, columns = self._open[number]
         if position not in columns:
             columns[position] = _CheckedColumn(shard, shard.column(position, field, entry.samples))
         return columns[position]
 
-    def __enter__(self) -> _Shards:
-        return self
+    def _close_first(self) -> None:
+        """Close the shard that was not used for longest."""
+        _, (shard, columns) = self._open.popitem(last=False)
+        columns.clear()  # they hold views of the shard's memory
+        shard.close()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        for shard, columns in self._open.values():
-            _close(shard, columns)
-
-
-def _close(shard: Shard, columns: dict[int, _CheckedColumn]) -> None:
-    columns.clear()  # they hold views of the shard's memory
-    shard.close()
+    def close(self) -> None:
+        while self._open:
+            self._close_first()
 
 
 class _CheckedColumn:
