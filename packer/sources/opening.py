@@ -31,9 +31,9 @@ def _of(
     Args:
         usual: the value if nothing else is asked for; empty for what may be given several times.
         flag: what it is called on the command line, if that is not its name.
-        choices: all values that the command line takes, with `|` between them.
+        choices: all values that it takes, with `|` between them.
         form: of a value, as the command line shows it.
-        least: the least number that the command line takes.
+        least: the least number that it takes.
     """
     about = {"kinds": kinds.split(), "flag": flag, "choices": choices, "form": form, "least": least}
     if isinstance(usual, dict):
@@ -132,7 +132,7 @@ def open_sources(
     if len(set(kinds.values())) > 1:
         said = ", ".join(f"{named[name]} holds {kind}" for name, kind in kinds.items())
         raise UsageError(f"sources of several kinds cannot be packed together: {said}; pack each alone")
-    _check_concern(options, kind)
+    _check_options(options, kind)
     unit = unit_of(kind, options.samples).name
     told: dict[str, Any] = {"on_bad": on_bad, "looking": looking}
     # Each kind is imported only when it is met: `packer --help` needs none.
@@ -147,8 +147,6 @@ def open_sources(
     if options.images:
         source = PicturedSource(source, options.images)
     if options.label is not None:
-        if options.label != "folder":
-            raise UsageError(f"--label {options.label}: folder is expected")
         source = LabelledSource(source, list(named.values()))
     return source
 
@@ -165,15 +163,12 @@ def _open_single(
     if kind == "ply":
         from packer.sources.ply.source import open_ply
 
-        chosen: str | tuple[str, ...] = options.fields
-        if chosen not in ("same", "common", "all"):
-            chosen = tuple(part.strip() for part in options.fields.split(","))
         return open_ply(
             path,
-            fields=chosen,
+            fields=options.fields,
             cast=options.cast,
             triangulate=options.triangulate,
-            group=options.group,
+            numbered=options.group == "numbered",
             **told,
         )
     if kind == "clouds":
@@ -230,22 +225,23 @@ def _open_pictures(
     if options.patch is None and options.stride is not None:
         raise UsageError("--stride says how far apart squares lie; give their size with --patch")
     source = opened if options.downscale is None else DownscaledSource(opened, options.downscale, options.kernel)
-    if options.patch is None:
-        return source
-    stride = options.patch if options.stride is None else options.stride
-    if min(options.patch, stride) < 1:
-        raise UsageError(f"--patch {options.patch} --stride {stride}: 1 or more is expected")
-    return PatchSource(source, options.patch, stride)
+    return source if options.patch is None else PatchSource(source, options.patch, options.stride or options.patch)
 
 
-def _check_concern(options: SourceOptions, kind: str) -> None:
-    """Raise UsageError if an option is given that the source would not listen to."""
-    usual = SourceOptions()
+def _check_options(options: SourceOptions, kind: str) -> None:
+    """Raise UsageError if an option has a value that it cannot have, or one that the source would not listen to."""
     for option in fields(options):
-        kinds = option.metadata["kinds"]
-        if kind not in kinds and getattr(options, option.name) != getattr(usual, option.name):
-            flag = flag_of(option)
-            raise UsageError(f"{flag} is for sources of {' and '.join(kinds)}, and this one holds {kind}; leave it out")
+        about, value, flag = option.metadata, getattr(options, option.name), flag_of(option)
+        if value == getattr(SourceOptions(), option.name):
+            continue
+        if kind not in about["kinds"]:
+            kinds = " and ".join(about["kinds"])
+            raise UsageError(f"{flag} is for sources of {kinds}, and this one holds {kind}; leave it out")
+        choices = about["choices"].split("|")
+        if about["choices"] and value not in choices:
+            raise UsageError(f"{flag} {value}: {' or '.join(choices)} is expected")
+        if about["least"] and value < about["least"]:
+            raise UsageError(f"{flag} {value}: {about['least']} or more is expected")
 
 
 def _named(inputs: Sequence[str]) -> dict[str, str]:

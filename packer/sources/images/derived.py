@@ -35,7 +35,7 @@ class DownscaledSource(DerivedSource):
         kernel: one of `KERNELS`.
 
     Raises:
-        UsageError: several fields, one that is called `lr`, or a factor or kernel that is none.
+        UsageError: several fields, or one that is called `lr`.
         SourceError: pictures of another kind, or with sides that are no multiples of `factor`.
     """
 
@@ -43,10 +43,6 @@ class DownscaledSource(DerivedSource):
     _source: ImageSource
 
     def __init__(self, source: ImageSource, factor: int, kernel: str = "pillow") -> None:
-        if factor < 2:
-            raise UsageError(f"--downscale {factor}: 2 or more is expected")
-        if kernel not in KERNELS:
-            raise UsageError(f"--kernel {kernel}: {' or '.join(KERNELS)} is expected")
         if len(source.fields) > 1 or source.fields[0].name == FIELD:
             held = ", ".join(spec.name for spec in source.fields)
             raise UsageError(

@@ -101,14 +101,8 @@ class ImageOptions:
     max_pixels: int = MAX_PIXELS
 
     def __post_init__(self) -> None:
-        if self.mode is not None and self.mode not in CHANNELS:
-            raise UsageError(f"mode {self.mode!r} is unknown; one of {', '.join(CHANNELS)} is expected")
-        if self.palette not in ("colour", "index"):
-            raise UsageError(f"palette {self.palette!r} is unknown; colour or index is expected")
         if self.palette == "index" and self.mode:
             raise UsageError("palette indices have no colours to convert; leave out either mode or palette")
-        if self.max_pixels < 1:
-            raise UsageError(f"max_pixels is {self.max_pixels}; a number above 0 is expected")
 
     def check_size(self, width: int, height: int) -> None:
         """Raise SourceError if a picture has more than `max_pixels` pixels."""

@@ -63,10 +63,10 @@ def open_ply(
     path: str,
     *,
     on_bad: OnBad = stop,
-    fields: Choice = "same",
+    fields: str = "same",
     cast: Mapping[str, str] | None = None,
     triangulate: bool = False,
-    group: str = "numbered",
+    numbered: bool = True,
     looking: Looking = not_looking,
 ) -> PointSource:
     """Open the PLY files of a folder (and all below it), one file, or a glob, in natural order of their names.
@@ -75,39 +75,35 @@ def open_ply(
         path: folder, file or glob; a sample's name is the relative path without suffix.
         on_bad: told of each file whose header is wrong or that does not fit the others.
         fields: `same`: all files must have the same fields; `common`: those that all have; `all`: those that
-            any has, with no rows if a file has none; or names, which every file must have.
+            any has, with no rows if a file has none; or names with commas, which every file must have.
         cast: dtypes to convert fields to, as `{"xyz": "float32"}`. A float may be rounded; a value outside
             the range of its new dtype is an error.
         triangulate: makes polygons into triangles, so that `face` is (m, 3): a fan from the first corner of each
             face, in order; what else a face has is repeated for each triangle. See `table`.
-        group: `numbered`: properties such as `rot_0` to `rot_3` become one field, `rot`; `none`: a field each.
+        numbered: makes properties such as `rot_0` to `rot_3` one field, `rot`; else they are a field each.
         looking: told how far finding files and reading headers is.
 
     Raises:
-        UsageError: nothing is at `path`, or `fields`, `cast` or `triangulate` asks for what is not there, or `group`
-            is another word.
+        UsageError: nothing is at `path`, or `fields`, `cast` or `triangulate` asks for what is not there.
         SourceError: no file is good; or whatever `on_bad` raises.
     """
-    options = PlyOptions(tuple((cast or {}).items()), group == "numbered", triangulate)
+    options = PlyOptions(tuple((cast or {}).items()), numbered, triangulate)
+    choice: Choice = fields if fields in ("same", "common", "all") else tuple(map(str.strip, fields.split(",")))
     for name, dtype in options.cast:
         if dtype not in DTYPES or dtype == "bool" or dtype.startswith("complex"):
             raise UsageError(f"cast of {name}: {dtype!r} is not a numeric dtype such as float32 or int64")
-    if isinstance(fields, str) and fields not in ("same", "common", "all"):
-        raise UsageError(f"fields={fields!r} is not known; same, common, all or a list of names are")
-    if group not in ("numbered", "none"):
-        raise UsageError(f"--group {group}: numbered or none is expected")
     found = find(path, looking)
     files = found.pick(lambda file: suffix_of(file) == _SUFFIX, on_bad)
     if not files:
         raise SourceError(f"no {_SUFFIX} file is there", path)
     good = members_of(path, found, files, partial(_member, options=options), on_bad, looking)
-    members, rules = agreeing(good, fields, on_bad)
+    members, rules = agreeing(good, choice, on_bad)
     if unknown := [name for name, _ in options.cast if name not in rules]:
         raise UsageError(f"cast: there is no field {', '.join(unknown)}; there are {', '.join(rules)}")
     if triangulate and corners_of(rules) is None:
         raise UsageError(f"--triangulate: there is no field face; there are {', '.join(rules)}; leave it out")
     source = PointSource.of(
-        "ply", members, rules, partial(_read, options=options), _origin_of(members, fields, options)
+        "ply", members, rules, partial(_read, options=options), _origin_of(members, choice, options)
     )
     source.remarks = found.remarks()
     if stray := [m for m in members if m.header.stray]:
@@ -214,7 +210,7 @@ def _check_size(header: Header, size: int, path: str) -> None:
         raise SourceError(f"{declared} need {need} after the header, {body} are there", path)
 
 
-def _origin_of(members: Sequence[Member], fields: Choice, options: PlyOptions) -> dict[str, Any]:
+def _origin_of(members: Sequence[Member], choice: Choice, options: PlyOptions) -> dict[str, Any]:
     """Return what the manifest keeps of the files, as JSON values, so that they can be written again as they were.
 
     `headers` holds each different header once (the first is that of the first sample), with the field that each
@@ -231,7 +227,7 @@ def _origin_of(members: Sequence[Member], fields: Choice, options: PlyOptions) -
             headers.append(_with_fields(key, member.rules))
         if numbers.get(key):
             header_of[member.name] = numbers[key]
-    asked: dict[str, Any] = {"fields": fields if isinstance(fields, str) else list(fields), "cast": dict(options.cast)}
+    asked: dict[str, Any] = {"fields": choice if isinstance(choice, str) else list(choice), "cast": dict(options.cast)}
     if options.triangulate:
         asked["triangulate"] = True
     return {"options": asked, "headers": msgspec.json.decode(msgspec.json.encode(headers)), "header_of": header_of}

@@ -13,7 +13,7 @@ from PIL import Image
 
 from packer.errors import PackerError, SourceError, UsageError
 from packer.sources.images.opening import open_images
-from packer.sources.opening import open_sources
+from packer.sources.opening import SourceOptions, open_sources
 
 
 def collect():
@@ -223,15 +223,16 @@ def test_nothing_to_pack_is_said(tmp_path):
 def test_wrong_options_are_refused(tmp_path):
     """Unknown modes, impossible limits and bad field names are errors of use."""
     save(tmp_path / "a.png")
-    for inputs, options in (
-        ({"x": str(tmp_path)}, {"mode": "cmyk"}),
-        ({"x": str(tmp_path)}, {"palette": "colors"}),
-        ({"x": str(tmp_path)}, {"palette": "index", "mode": "rgb"}),
-        ({"x": str(tmp_path)}, {"max_pixels": 0}),
-        ({"a/b": str(tmp_path)}, {}),
+    for options, reason in (
+        ({"mode": "cmyk"}, "--mode cmyk: gray or rgb or rgba is expected"),
+        ({"palette": "colors"}, "--palette colors: colour or index is expected"),
+        ({"palette": "index", "mode": "rgb"}, "no colours to convert"),
+        ({"max_pixels": 0}, "--max-pixels 0: 1 or more is expected"),
     ):
-        with pytest.raises(UsageError):
-            open_images(inputs, **options)
+        with pytest.raises(UsageError, match=reason):
+            open_sources([f"x={tmp_path}"], SourceOptions(**options))
+    with pytest.raises(UsageError, match="'a/b'"):
+        open_images({"a/b": str(tmp_path)})
 
 
 def test_reading_stops_at_damage_with_the_number_of_the_sample(pairs):
