@@ -42,10 +42,6 @@ class Folder:
     places: Mapping[str, Place]
     listed: Mapping[str, tuple[int, int]]
 
-    def array(self, files: Sequence[str]) -> NDArray[np.int64]:
-        """Return offset and size of the values of some files, (n, 2)."""
-        return np.array([self.places[file][1:] for file in files], np.int64).reshape(-1, 2)
-
     def notes(self, files: Sequence[str], sizes: NDArray[np.int32]) -> list[str]:
         """Return what the list and the pictures do not agree in; `sizes`: height and width of some files, (n, 2)."""
         folder, sentences = self.found.folder, []

@@ -48,9 +48,9 @@ from packer.sources.pairing import (
 )
 from packer.sources.units import folder_of, unit_name
 
-#: Threads that read headers if a file takes longer than this many seconds, and files that each is given at a time: a
-#: disk takes many requests at once, but threads that never wait for it only hinder each other.
-THREADS, SLOW_SECONDS, FILES_AT_ONCE = 16, 1e-4, 64
+#: Threads that read headers if a sample takes longer than this many seconds, and samples that each is given at a time:
+#: a disk takes many requests at once, but threads that never wait for it only hinder each other.
+THREADS, SLOW_SECONDS, SAMPLES_AT_ONCE = 16, 2e-4, 64
 
 #: Suffixes of files that lie next to images and are clearly none; any other suffix is an error, not a guess.
 BESIDE = {
@@ -59,6 +59,9 @@ BESIDE = {
 }
 
 SUFFIX_LIST = ", ".join(IMAGES)
+
+#: The files of a sample: the path of each, and its place if it is no file of its own.
+_Row = Sequence[tuple[str, Place | None]]
 
 _KINDS = {1: "gray", 2: "gray with alpha", 3: "RGB", 4: "RGBA"}
 
@@ -130,7 +133,7 @@ def open_images(
         sizes={name: np.array([header[:2] for header in some], np.int32) for name, some in headers.items()},
         options=options,
         origin={"mode": options.mode, "palette": options.palette, "markers": marker_values(paired)},
-        places={name: folder.array(paths[name]) for name, folder in stored.items()},
+        places={name: [folder.places[file] for file in paths[name]] for name, folder in stored.items()},
     )
     for name, folder in stored.items():
         remarks += folder.notes(paths[name], source.sizes[name])
@@ -139,7 +142,7 @@ def open_images(
         return clips(source, broken, on_bad)
     source.remarks += compared(source)
     for name, some in headers.items():
-        source.remarks += _copies(source, name, [header.mark for header in some], stored.get(name))
+        source.remarks += _copies(source, name, [header.mark for header in some])
     return source
 
 
@@ -201,38 +204,34 @@ def _read_headers(
     Raises:
         SourceError: what `on_bad` raises, or no sample is left.
     """
-    places = {name: folder.places for name, folder in stored.items()}
-    jobs = [
-        (found[name].path(file), places[name][file] if name in places else None)
-        for row in zip(*paired.files.values(), strict=True)
-        for name, file in zip(paired.files, row, strict=True)
+    pictures = [
+        [(found[name].path(file), stored[name].places[file] if name in stored else None) for file in some]
+        for name, some in paired.files.items()
     ]
+    rows = list(zip(*pictures, strict=True))
     good: list[int] = []
-    headers: dict[str, list[ImageHeader]] = {name: [] for name in paired.files}
-    with quiet(), contextlib.closing(_each_header(jobs, options)) as read:
-        for number in watched(range(len(paired.names)), HEADERS, looking, len(paired.names)):
-            row = {name: next(read) for name in headers}
-            for header in row.values():
+    kept: list[list[ImageHeader]] = []
+    with quiet(), contextlib.closing(_each_header(rows, options)) as read:
+        for number, row in enumerate(watched(read, HEADERS, looking, len(rows))):
+            headers = [header for header in row if isinstance(header, ImageHeader)]
+            if len(headers) == len(row):
+                good.append(number)
+                kept.append(headers)
+                continue
+            for header in row:
                 if isinstance(header, SourceError):
                     on_bad(header)
-            kept = {name: header for name, header in row.items() if isinstance(header, ImageHeader)}
-            if len(kept) == len(row):
-                good.append(number)
-                for name, header in kept.items():
-                    headers[name].append(header)
     if not good:
         raise SourceError("no sample is left: every one has a bad file or a partner missing; mend the files first")
-    return good, headers
+    return good, {name: list(some) for name, some in zip(paired.files, zip(*kept, strict=True), strict=True)}
 
 
-def _each_header(
-    jobs: Sequence[tuple[str, Place | None]], options: ImageOptions
-) -> Generator[ImageHeader | SourceError, None, None]:
-    """Yield the header of each file, or why it has none, in order.
+def _each_header(rows: Sequence[_Row], options: ImageOptions) -> Generator[list[ImageHeader | SourceError], None, None]:
+    """Yield the headers of the files of each sample, in order; of a bad file the error.
 
     One thread reads what lies in memory; from the first files that take long, several do.
     """
-    parts = iter([jobs[at : at + FILES_AT_ONCE] for at in range(0, len(jobs), FILES_AT_ONCE)])
+    parts = iter([rows[at : at + SAMPLES_AT_ONCE] for at in range(0, len(rows), SAMPLES_AT_ONCE)])
     for part in parts:
         began = time.perf_counter()
         headers = _headers(part, options)
@@ -248,15 +247,15 @@ def _each_header(
         pool.shutdown(cancel_futures=True)
 
 
-def _headers(jobs: Sequence[tuple[str, Place | None]], options: ImageOptions) -> list[ImageHeader | SourceError]:
-    """Return the header of each file, or why it has none."""
-    read: list[ImageHeader | SourceError] = []
-    for path, place in jobs:
-        try:
-            read.append(read_header(path, options, place))
-        except SourceError as error:
-            read.append(error)
-    return read
+def _headers(rows: Sequence[_Row], options: ImageOptions) -> list[list[ImageHeader | SourceError]]:
+    return [[_header(path, options, place) for path, place in row] for row in rows]
+
+
+def _header(path: str, options: ImageOptions, place: Place | None) -> ImageHeader | SourceError:
+    try:
+        return read_header(path, options, place)
+    except SourceError as error:
+        return error
 
 
 def _changes(headers: Mapping[str, Sequence[ImageHeader]]) -> list[str]:
@@ -268,7 +267,7 @@ def _changes(headers: Mapping[str, Sequence[ImageHeader]]) -> list[str]:
     return sentences
 
 
-def _copies(source: ImageSource, field: str, marks: Sequence[int], stored: basicsr.Folder | None) -> list[str]:
+def _copies(source: ImageSource, field: str, marks: Sequence[int]) -> list[str]:
     """Return a sentence on the samples whose pictures of `field` have the same bytes; none if all differ.
 
     Pictures are read only if they share their mark with another one.
@@ -276,11 +275,9 @@ def _copies(source: ImageSource, field: str, marks: Sequence[int], stored: basic
     Raises:
         SourceError: one of them cannot be read.
     """
-    paths = source.paths[field]
 
     def digest(number: int) -> bytes:
-        path = files.join(source.folders[field], paths[number])
-        data, _ = read_bytes(path, stored.places[paths[number]] if stored else None)
+        data, _ = read_bytes(*source.where(field, number))
         return xxhash.xxh3_128_digest(data)
 
     groups = [group for alike in _alike(range(len(marks)), marks.__getitem__) for group in _alike(alike, digest)]

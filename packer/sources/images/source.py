@@ -16,8 +16,8 @@ from packer.sources.base import Block, Source, joined
 from packer.sources.files import LMDB_DATA, join
 from packer.sources.images.formats import ImageOptions, Place, read_image
 
-#: Decoded bytes that a block holds at most, unless one sample is larger.
-BLOCK_BYTES = 8 * 2**20
+#: Decoded bytes that a block holds at most, unless one sample is larger: they are copied while processors cache them.
+BLOCK_BYTES = 2**19
 #: Samples that a sentence names; the rest is counted.
 NAMED = 3
 
@@ -30,7 +30,7 @@ class ImageSource(Source):
         folders: by field, the folder that `paths` count from.
         paths: by field, the file of every sample, relative; of an LMDB folder its key, with a suffix.
         sizes: by field, (n, 2) int32: height and width of every sample.
-        places: by field, (n, 2) int64: offset and size of every value in the file of an LMDB folder; empty for files.
+        places: by field, where every value lies in the file of an LMDB folder; empty for files.
     """
 
     fields: tuple[FieldSpec, ...]
@@ -41,7 +41,7 @@ class ImageSource(Source):
     options: ImageOptions
     origin: dict[str, Any]
     remarks: list[str] = field(default_factory=list)
-    places: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    places: dict[str, list[Place]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.kind = "basicsr" if self.places else "images"
@@ -63,7 +63,7 @@ class ImageSource(Source):
             names=[self.names[i] for i in numbers],
             paths={name: [some[i] for i in numbers] for name, some in self.paths.items()},
             sizes={name: some[numbers] for name, some in self.sizes.items()},
-            places={name: some[numbers] for name, some in self.places.items()},
+            places={name: [some[i] for i in numbers] for name, some in self.places.items()},
             remarks=[],
         )
 
@@ -80,10 +80,7 @@ class ImageSource(Source):
             yield sample
 
     def _picture(self, spec: FieldSpec, number: int, shape: list[int]) -> NDArray[Any]:
-        path, place = join(self.folders[spec.name], self.paths[spec.name][number]), None
-        if self.places:
-            offset, size = self.places[spec.name][number].tolist()
-            place = Place(join(self.folders[spec.name], LMDB_DATA), offset, size)
+        path, place = self.where(spec.name, number)
         picture = read_image(path, self.options, place)
         if picture.dtype != spec.dtype or list(picture.shape) != shape:
             was, now = (" x ".join(map(str, some)) for some in (shape, picture.shape))
@@ -91,11 +88,15 @@ class ImageSource(Source):
             raise SourceError(reason, path)
         return picture
 
+    def where(self, field: str, number: int) -> tuple[str, Place | None]:
+        """Return the path of a picture, and where its bytes lie if it is no file of its own."""
+        place = self.places[field][number] if self.places else None
+        return join(self.folders[field], self.paths[field][number]), place
+
     def files(self) -> list[str]:
         if self.places:
             return [join(self.folders[spec.name], LMDB_DATA) for spec in self.fields]
-        names = [spec.name for spec in self.fields]
-        return [join(self.folders[name], self.paths[name][number]) for number in range(len(self)) for name in names]
+        return [self.where(spec.name, number)[0] for number in range(len(self)) for spec in self.fields]
 
     def provenance(self) -> dict[str, Any]:
         return self.origin
