@@ -3,7 +3,7 @@
 A batch passes these modules from top to bottom:
 
     dataset     names and numbers in, batches out; `indexing` says which samples are meant; `joined` is for URLs
-    loader      the epochs: `order` says what is read when, and which of it is this rank's share
+    loader      the epochs: `order` says what is read when, and which of it is this rank's share; `arguments` chooses it
     mix         several datasets as one, by weight, which the loader reads like a dataset, also by `joined`
     stream      the batches of one epoch, by threads or inline; it tells the kernel what comes next
     opened      the mapped shards of a dataset, and what reads each field

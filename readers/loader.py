@@ -9,9 +9,7 @@ if there is time to hide (see `threads`).
 
 from __future__ import annotations
 
-import itertools
-import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -23,44 +21,28 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import BatchSampler, DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
-from packer.codecs.configs import LZ4
 from packer.errors import UsageError
 from packer.format.column import Numbers
+from readers.arguments import keep_frames, order_of, threads_of
 from readers.dataset import PackedDataset
 from readers.device import ahead, device_of
 from readers.draws import visits_of
-from readers.fields import WholeReader
 from readers.gather import Pool
-from readers.joined import starts_of
 from readers.mix import Mix
 from readers.order import (
-    WINDOW,
     BatchOrder,
     BlockShuffled,
     Given,
     Mixed,
     Order,
-    Repeated,
     SamplerOrder,
-    Sequential,
     Share,
-    Shuffled,
     base,
     check_state,
     describe,
     resumed,
 )
-from readers.stream import CODED_RUN_BYTES, Stream, machine_decodes, run_bytes
-
-#: Frames of at least this many raw bytes are worth a thread if their codec is a heavy one; short calls only fight for
-#: the interpreter.
-THREAD_BYTES = 32 * 2**10
-#: Runs of an epoch that machine code decodes, from which two threads are started for it, whatever the frames.
-LONG_RUNS = 8
-#: Bytes of decoded frames that a block shuffle may hold; the window is smaller if it would hold more.
-WINDOW_BYTES = 64 * 2**20
-#: A block is so many times as long as a frame that crosses its edge and so may be decoded twice: a tenth of them.
-BLOCK_FRAMES = 10
+from readers.stream import Stream
 
 
 class Loader(DataLoader[Any]):
@@ -137,8 +119,20 @@ class Loader(DataLoader[Any]):
             raise UsageError("rank and world_size go together; give both or none")
         if not isinstance(prefetch, int) or prefetch < 1:
             raise UsageError(f"prefetch {prefetch!r}: a whole number from 1 on is expected")
+        # How batches are read, and into what memory.
+        self.seed = seed
+        self.as_numpy = as_numpy
+        self.device = None if device is None else device_of(device)
+        self.threads = threads_of(threads, dataset)
+        self.prefetch = prefetch
+        # The caller holds up to two batches: the next one is made before its name lets go of the last.
+        held = 2 + (max(prefetch, self.threads) if self.threads else 0)
+        on_gpu = self.device is not None and self.device.type == "cuda"
+        self._pool = Pool(torch.cuda.is_available() and (pin_memory or on_gpu), held * max(len(dataset.fields), 1))
+        # What comes when. As a torch DataLoader it is told so, too.
         self._place = Place()
         self._rank = None if rank is None or world_size is None else (rank, world_size)
+        self.order: Order
         if batch_sampler is not None:
             others = (batch_size != 1, shuffle, drop_last, sampler is not None, window, repeat != 1, rank is not None)
             if any(others):
@@ -146,27 +140,17 @@ class Loader(DataLoader[Any]):
                     "batch_sampler says what comes when: leave out batch_size, shuffle, drop_last, sampler, window, "
                     "repeat and rank"
                 )
-            self.share = Share(1, 0, 1)
-            self.order: Order = BatchOrder(batch_sampler, len(dataset), seed)
+            self.share = Share(1)
+            self.order = BatchOrder(batch_sampler, len(dataset), seed)
             super().__init__(dataset, batch_sampler=cast(Any, batch_sampler), pin_memory=pin_memory)
-        else:
-            self._make_order = partial(_order_of, dataset, shuffle, seed, sampler, window, repeat)
-            self.share = Share(batch_size, *self._present_rank(), drop_last)
-            self.order = self._make_order(self.share.step_size)
-            mine, of_all = (EpochSampler(self.order, self._place, share) for share in (self.share, Share(batch_size)))
-            super().__init__(dataset, batch_size, sampler=mine, drop_last=drop_last, pin_memory=pin_memory)
-            # torch would make it of `mine`; who takes batches from it shares them out among the ranks by himself.
-            vars(self)["batch_sampler"] = BatchSampler(of_all, batch_size, drop_last)
-        self.device = None if device is None else device_of(device)
-        self.seed = seed
-        self.as_numpy = as_numpy
-        self.threads = _threads(threads, dataset)
-        self.prefetch = prefetch
-        on_gpu = self.device is not None and self.device.type == "cuda"
-        # The caller holds up to two batches: the next one is made before its name lets go of the last.
-        held = 2 + (max(prefetch, self.threads) if self.threads else 0)
-        self._pool = Pool(torch.cuda.is_available() and (pin_memory or on_gpu), held * max(len(dataset.fields), 1))
-        self._finish: Callable[[Any], Any] | None = _to_numpy if as_numpy else None
+            return
+        self._make_order = partial(order_of, dataset, shuffle, seed, sampler, window, repeat)
+        self.share = Share(batch_size, *self._present_rank(), drop_last)
+        self.order = self._make_order(self.share.step_size)
+        mine, of_all = (EpochSampler(self.order, self._place, share) for share in (self.share, Share(batch_size)))
+        super().__init__(dataset, batch_size, sampler=mine, drop_last=drop_last, pin_memory=pin_memory)
+        # torch would make it of `mine`; who takes batches from it shares them out among the ranks by himself.
+        vars(self)["batch_sampler"] = BatchSampler(of_all, batch_size, drop_last)
 
     @property
     def epoch(self) -> int:
@@ -264,7 +248,8 @@ class Loader(DataLoader[Any]):
         if not steps:
             place.begin(epoch + 1)
             return
-        self._keep_window()
+        if isinstance(base(self.order), BlockShuffled) and isinstance(self.dataset, PackedDataset):
+            keep_frames(self.dataset, cast(BlockShuffled, base(self.order)).window, self.share.batch_size, self.threads)
         read = self._batches(order, epoch, done)
         moved = read if self.device is None else cast(Generator[Any, None, None], ahead(read, self.device))
         with closing(read), closing(moved):
@@ -288,7 +273,8 @@ class Loader(DataLoader[Any]):
 
     def _batches(self, order: Numbers, epoch: int, done: int) -> Generator[Any, None, None]:
         """Yield what this rank still has of an epoch; closing it stops the threads."""
-        stream = Stream(self.dataset, self._pool, self.threads, self.prefetch, self._finish)
+        finish = _to_numpy if self.as_numpy else None
+        stream = Stream(self.dataset, self._pool, self.threads, self.prefetch, finish)
         if isinstance(self.order, BatchOrder):
             pieces: Iterable[tuple[Numbers, Numbers, int]] = self.order.pieces(order, done)
         else:
@@ -298,29 +284,6 @@ class Loader(DataLoader[Any]):
             visits = visits_of(self.seed, epoch, positions) if self.dataset.draws else None
             with closing(stream.batches(numbers, batch_size, visits)) as batches:
                 yield from batches
-
-    def _keep_window(self) -> None:
-        """Make room for the decoded frames of a window, so that a block shuffle decodes each frame about once.
-
-        There are those of a window, those of what is read at once while one window ends and the next begins, those that
-        cross the edges of its blocks, and those at the end of a shard, which may hold less.
-        """
-        order = base(self.order)
-        if not isinstance(order, BlockShuffled) or not isinstance(self.dataset, PackedDataset) or not len(self.dataset):
-            return
-        block, shards, total = _block_samples(self.dataset), len(self.dataset.manifest.shards), self.dataset.items.total
-        # Of a split the items of a window lie among more samples than they are, and windows of samples among fewer.
-        window = min(order.window * total // len(self.dataset) + block, total)
-        limit = run_bytes(self.dataset.readers.values())
-        for reader in self.dataset.opened.readers.values():
-            if isinstance(reader, WholeReader):
-                frame = reader.field.frame.samples or 1
-                frames = -(-window // frame) + 1 + window * shards // total
-                frames += -(-window // block) if block % frame else 0
-                at_once = max(self.share.batch_size, limit // max(int(reader.sample_bytes), 1))
-                touched = min(at_once, frames * (at_once // window + 2))  # a run may hold several windows
-                # The cache itself asks for twice what one call touches.
-                reader.keep(frame * max(frames + (1 + self.threads) * touched, 2 * touched + 2))
 
 
 @dataclass
@@ -369,105 +332,6 @@ class EpochSampler(DistributedSampler[int]):
     def set_epoch(self, epoch: int) -> None:
         """See `Loader.set_epoch`."""
         self._place.set_epoch(epoch)
-
-
-def _order_of(
-    dataset: PackedDataset | Mix,
-    shuffle: bool | str,
-    seed: int,
-    sampler: Iterable[int] | None,
-    window: int | None,
-    repeat: int,
-    step_size: int,
-) -> Order:
-    """Return the order that a loader's arguments ask for.
-
-    Args:
-        step_size: samples that all ranks together take at a step.
-
-    Raises:
-        UsageError: they cannot be, or do not go together.
-    """
-    if window is not None and shuffle != "block":
-        raise UsageError("window is for shuffle='block'; nothing else has one")
-    order: Order
-    if isinstance(dataset, Mix):
-        if sampler is not None or shuffle not in (True, False):
-            raise UsageError("a Mix has an order of its own, by weights: shuffle=True or False, and no sampler")
-        order = dataset.order(bool(shuffle), seed, step_size)
-    elif sampler is not None:
-        if shuffle:
-            raise UsageError("shuffle and sampler do not go together: the sampler gives the order")
-        is_array = isinstance(sampler, (list, tuple, np.ndarray, range, torch.Tensor))
-        order = Given(np.asarray(sampler)) if is_array else SamplerOrder(sampler, seed)
-    elif shuffle == "block":
-        order = BlockShuffled(_block_edges(dataset), _window(dataset) if window is None else window, seed)
-    elif shuffle in (True, False):
-        order = Shuffled(len(dataset), seed) if shuffle else Sequential(len(dataset))
-    else:
-        raise UsageError(f"shuffle {shuffle!r}: True, False or 'block' is expected")
-    return order if repeat == 1 else Repeated(order, repeat)
-
-
-def _block_samples(dataset: PackedDataset) -> int:
-    """Return the samples of a block: some of the longest frames, so many that few other frames cross its edges."""
-    fields = dataset.fields.values()
-    # An uncompressed frame is not read as a whole: only if there is no other does it say what lies together.
-    frames = [f.frame.samples or 1 for f in fields if f.codec] or [f.frame.samples or 1 for f in fields]
-    longest = block = max(frames, default=1)
-    while any(block % frame and block < BLOCK_FRAMES * frame for frame in frames):
-        block += longest
-    return block
-
-
-def _block_edges(dataset: PackedDataset) -> Numbers:
-    """Return the first item of every block, and the number of items; a block lies in one shard."""
-    block = _block_samples(dataset)
-    firsts = starts_of([shard.samples for shard in dataset.manifest.shards])
-    edges = [np.arange(first, stop, block, dtype=np.int64) for first, stop in itertools.pairwise(firsts.tolist())]
-    return dataset.items.before(np.concatenate([*edges, firsts[-1:]]))
-
-
-def _window(dataset: PackedDataset) -> int:
-    """Return the samples of the window of a block shuffle, as memory allows."""
-    coded = sum(f.fixed_bytes for f in dataset.fields.values() if f.codec and not f.is_ragged and f.frame.samples != 1)
-    items_held = WINDOW_BYTES // max(coded, 1) * len(dataset) // max(dataset.manifest.samples, 1)
-    return max(1, min(WINDOW, items_held))
-
-
-def _threads(threads: int | str, dataset: PackedDataset | Mix) -> int:
-    if isinstance(dataset, Mix):
-        return max(_threads(threads, each) for each in dataset.datasets)
-    if threads == "auto":
-        heavy = any(_is_heavy(dataset, name) for name in dataset.fields) or _is_long(dataset)
-        # Of two threads either may be first to draw a transform's random numbers.
-        if heavy and dataset.transform is None:
-            return min(2, os.cpu_count() or 1)
-        return 1 if heavy or dataset.transform is not None else 0
-    if not isinstance(threads, int) or threads < 0:
-        raise UsageError(f"threads {threads!r}: 0 or more, or 'auto', is expected")
-    return threads
-
-
-def _is_heavy(dataset: PackedDataset, name: str) -> bool:
-    """Whether decoding a field leaves time to hide: a codec heavier than lz4, and large frames."""
-    field = dataset.fields[name]
-    if all(config["id"] in LZ4 for config in field.codec) or not len(dataset):
-        return False
-    mean = dataset.manifest.columns[name].raw / dataset.manifest.samples
-    return mean * (field.frame.samples or 1) >= THREAD_BYTES
-
-
-def _is_long(dataset: PackedDataset) -> bool:
-    """Whether machine code decodes an epoch, for so long that threads are worth starting."""
-    if dataset.windows is not None:
-        read = [reader.field for reader in dataset.readers.values()]
-        raw = [(field, field.fixed_bytes * len(dataset)) for field in read if field.fixed_bytes >= THREAD_BYTES]
-    elif dataset.crop is not None or dataset.sample_points is not None:
-        return False
-    else:
-        raw = [(field, dataset.manifest.columns[field.name].raw) for field in dataset.fields.values()]
-    return sum(nbytes for _, nbytes in raw) >= LONG_RUNS * CODED_RUN_BYTES and machine_decodes(raw)
 
 
 def _to_numpy(batch: Any) -> Any:

@@ -126,8 +126,8 @@ OWN, BANDS, SHARED = FrameRule(samples=1), FrameRule(rows=3), FrameRule(samples=
 def test_threads_for_long_epochs_of_machine_code(coded, monkeypatch, by_machine, codec, rule, options, threads):
     """Whole frames, however small, of samples that have their own, are decoded by two threads from some runs on."""
     monkeypatch.setattr("os.cpu_count", lambda: 8)
-    monkeypatch.setattr("readers.loader.LONG_RUNS", 3)
-    monkeypatch.setattr("readers.loader.CODED_RUN_BYTES", 40 * 192 // 3)
+    monkeypatch.setattr("readers.arguments.LONG_RUNS", 3)
+    monkeypatch.setattr("readers.arguments.CODED_RUN_BYTES", 40 * 192 // 3)
     dataset = PackedDataset(coded(codec, rule), **{"fields": ["x"]} | options)
     assert Loader(dataset).threads == threads
     assert Loader(dataset, threads=0).threads == 0
@@ -136,20 +136,20 @@ def test_threads_for_long_epochs_of_machine_code(coded, monkeypatch, by_machine,
 def test_no_threads_for_short_epochs_of_machine_code(coded, monkeypatch, by_machine):
     """A little less than so many runs is not worth it."""
     monkeypatch.setattr("os.cpu_count", lambda: 8)
-    monkeypatch.setattr("readers.loader.LONG_RUNS", 2)
+    monkeypatch.setattr("readers.arguments.LONG_RUNS", 2)
     for nbytes, threads in ((20 * 192, 2), (20 * 192 + 1, 0)):
-        monkeypatch.setattr("readers.loader.CODED_RUN_BYTES", nbytes)
+        monkeypatch.setattr("readers.arguments.CODED_RUN_BYTES", nbytes)
         assert Loader(PackedDataset(coded("lz4", OWN), ["x"])).threads == threads
 
 
 def test_no_threads_where_machine_code_cannot_be_had(coded, monkeypatch, one_by_one):
     """Short calls of Python would only fight for the interpreter."""
-    monkeypatch.setattr("readers.loader.CODED_RUN_BYTES", 1)
+    monkeypatch.setattr("readers.arguments.CODED_RUN_BYTES", 1)
     assert Loader(PackedDataset(coded("lz4", OWN), ["x"])).threads == 0
 
 
 def test_one_processor_has_one_thread(coded, monkeypatch, by_machine):
     """Two would take turns on it."""
     monkeypatch.setattr("os.cpu_count", lambda: 1)
-    monkeypatch.setattr("readers.loader.CODED_RUN_BYTES", 1)
+    monkeypatch.setattr("readers.arguments.CODED_RUN_BYTES", 1)
     assert Loader(PackedDataset(coded("lz4", OWN), ["x"])).threads == 1

@@ -1,0 +1,172 @@
+"""What the arguments of a loader come to for one dataset: the order of its epochs, room for frames, threads."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+
+from packer.codecs.configs import LZ4
+from packer.errors import UsageError
+from readers.dataset import PackedDataset
+from readers.fields import WholeReader
+from readers.joined import starts_of
+from readers.mix import Mix
+from readers.order import (
+    WINDOW,
+    BlockShuffled,
+    Given,
+    Order,
+    Repeated,
+    SamplerOrder,
+    Sequential,
+    Shuffled,
+)
+from readers.stream import CODED_RUN_BYTES, machine_decodes, run_bytes
+
+#: Frames of at least this many raw bytes are worth a thread if their codec is a heavy one; short calls only fight for
+#: the interpreter.
+THREAD_BYTES = 32 * 2**10
+#: Runs of an epoch that machine code decodes, from which two threads are started for it, whatever the frames.
+LONG_RUNS = 8
+#: Bytes of decoded frames that a block shuffle may hold; the window is smaller if it would hold more.
+WINDOW_BYTES = 64 * 2**20
+#: A block is so many times as long as a frame that crosses its edge and so may be decoded twice: a tenth of them.
+BLOCK_FRAMES = 10
+
+
+def order_of(
+    dataset: PackedDataset | Mix,
+    shuffle: bool | str,
+    seed: int,
+    sampler: Iterable[int] | None,
+    window: int | None,
+    repeat: int,
+    step_size: int,
+) -> Order:
+    """Return the order that a loader's arguments ask for.
+
+    Args:
+        step_size: samples that all ranks together take at a step.
+
+    Raises:
+        UsageError: they cannot be, or do not go together.
+    """
+    if window is not None and shuffle != "block":
+        raise UsageError("window is for shuffle='block'; nothing else has one")
+    order: Order
+    if isinstance(dataset, Mix):
+        if sampler is not None or shuffle not in (True, False):
+            raise UsageError("a Mix has an order of its own, by weights: shuffle=True or False, and no sampler")
+        order = dataset.order(bool(shuffle), seed, step_size)
+    elif sampler is not None:
+        if shuffle:
+            raise UsageError("shuffle and sampler do not go together: the sampler gives the order")
+        is_array = isinstance(sampler, (list, tuple, np.ndarray, range, torch.Tensor))
+        order = Given(np.asarray(sampler)) if is_array else SamplerOrder(sampler, seed)
+    elif shuffle == "block":
+        order = _block_shuffled(dataset, window, seed)
+    elif shuffle in (True, False):
+        order = Shuffled(len(dataset), seed) if shuffle else Sequential(len(dataset))
+    else:
+        raise UsageError(f"shuffle {shuffle!r}: True, False or 'block' is expected")
+    return order if repeat == 1 else Repeated(order, repeat)
+
+
+# ---------------------------------------------------------------- block shuffle
+
+
+def _block_shuffled(dataset: PackedDataset, window: int | None, seed: int) -> BlockShuffled:
+    """Return the order of a block shuffle: a block lies in one shard; by default memory bounds the window."""
+    block = _block_samples(dataset)
+    firsts = starts_of([shard.samples for shard in dataset.manifest.shards])
+    edges = [np.arange(first, stop, block, dtype=np.int64) for first, stop in itertools.pairwise(firsts.tolist())]
+    items = dataset.items.before(np.concatenate([*edges, firsts[-1:]]))
+    if window is None:
+        fields = dataset.fields.values()
+        coded = sum(f.fixed_bytes for f in fields if f.codec and not f.is_ragged and f.frame.samples != 1)
+        held = WINDOW_BYTES // max(coded, 1) * len(dataset) // max(dataset.manifest.samples, 1)
+        window = max(1, min(WINDOW, held))
+    return BlockShuffled(items, window, seed)
+
+
+def _block_samples(dataset: PackedDataset) -> int:
+    """Return the samples of a block: some of the longest frames, so many that few other frames cross its edges."""
+    fields = dataset.fields.values()
+    # An uncompressed frame is not read as a whole: only if there is no other does it say what lies together.
+    frames = [f.frame.samples or 1 for f in fields if f.codec] or [f.frame.samples or 1 for f in fields]
+    longest = block = max(frames, default=1)
+    while any(block % frame and block < BLOCK_FRAMES * frame for frame in frames):
+        block += longest
+    return block
+
+
+def keep_frames(dataset: PackedDataset, window: int, batch_size: int, threads: int) -> None:
+    """Make room for the decoded frames of a window, so that a block shuffle decodes each frame about once.
+
+    There are those of a window, those of what is read at once while one window ends and the next begins, those that
+    cross the edges of its blocks, and those at the end of a shard, which may hold less.
+
+    Args:
+        window: items that are shuffled among each other.
+        batch_size: that of this rank.
+    """
+    if not len(dataset):
+        return
+    block, shards, total = _block_samples(dataset), len(dataset.manifest.shards), dataset.items.total
+    # Of a split the items of a window lie among more samples than they are, and windows of samples among fewer.
+    window = min(window * total // len(dataset) + block, total)
+    limit = run_bytes(dataset.readers.values())
+    for reader in dataset.opened.readers.values():
+        if isinstance(reader, WholeReader):
+            frame = reader.field.frame.samples or 1
+            frames = -(-window // frame) + 1 + window * shards // total
+            frames += -(-window // block) if block % frame else 0
+            at_once = max(batch_size, limit // max(int(reader.sample_bytes), 1))
+            touched = min(at_once, frames * (at_once // window + 2))  # a run may hold several windows
+            # The cache itself asks for twice what one call touches.
+            reader.keep(frame * max(frames + (1 + threads) * touched, 2 * touched + 2))
+
+
+# ---------------------------------------------------------------- threads
+
+
+def threads_of(threads: int | str, dataset: PackedDataset | Mix) -> int:
+    """Return how many threads read ahead; of `"auto"` so many as have time to hide.
+
+    Raises:
+        UsageError: neither a number of threads nor "auto".
+    """
+    if threads != "auto":
+        if not isinstance(threads, int) or threads < 0:
+            raise UsageError(f"threads {threads!r}: 0 or more, or 'auto', is expected")
+        return threads
+    if isinstance(dataset, Mix):
+        return max(threads_of(threads, each) for each in dataset.datasets)
+    if dataset.transform is not None:
+        return 1  # of two threads either may be first to draw a transform's random numbers
+    return min(2, os.cpu_count() or 1) if _has_heavy_frames(dataset) or _is_decoded_for_long(dataset) else 0
+
+
+def _has_heavy_frames(dataset: PackedDataset) -> bool:
+    """Return whether a field has a codec heavier than lz4, and large frames."""
+    return len(dataset) > 0 and any(
+        dataset.manifest.columns[name].raw * (field.frame.samples or 1) >= THREAD_BYTES * dataset.manifest.samples
+        for name, field in dataset.fields.items()
+        if any(config["id"] not in LZ4 for config in field.codec)
+    )
+
+
+def _is_decoded_for_long(dataset: PackedDataset) -> bool:
+    """Return whether machine code decodes an epoch, for so long that threads are worth starting."""
+    if dataset.windows is not None:
+        read = [reader.field for reader in dataset.readers.values()]
+        raw = [(field, field.fixed_bytes * len(dataset)) for field in read if field.fixed_bytes >= THREAD_BYTES]
+    elif dataset.crop is not None or dataset.sample_points is not None:
+        return False
+    else:
+        raw = [(field, dataset.manifest.columns[name].raw) for name, field in dataset.fields.items()]
+    return sum(nbytes for _, nbytes in raw) >= LONG_RUNS * CODED_RUN_BYTES and machine_decodes(raw)
