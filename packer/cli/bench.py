@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ import msgspec
 
 from packer.cli.logs import log_options
 from packer.cli.progress import progress
-from packer.cli.text import counted, indented, printable, size_text, table, terminal_width
+from packer.cli.text import counted, indented, size_text, table, wrapped
 from packer.errors import UsageError
 from packer.format import manifest as manifests
 
@@ -112,7 +111,7 @@ def _report_lines(report: Report, advice: Advice | None) -> list[str]:
         ]
         for speed in report.speeds
     ]
-    lines = [*_wrapped(intro), "", *table(_HEADS, rows, terminal_width(), [head for head in _HEADS if head != _WAY])]
+    lines = [*wrapped(intro), "", *table(_HEADS, rows, [head for head in _HEADS if head != _WAY])]
     cold, warm = (
         sum(rate.disk_bytes for rate in rates if rate)
         for rates in zip(*((speed.cold, speed.warm) for speed in report.speeds), strict=True)
@@ -122,29 +121,23 @@ def _report_lines(report: Report, advice: Advice | None) -> list[str]:
     else:
         disk = f"cold: the files had been dropped from memory; {size_text(cold)} were read from the disk"
         disk += f"; while measuring warm, {size_text(warm)}" if warm > _NOTABLE else ""
-    lines += _wrapped(disk)
+    lines += wrapped(disk)
     failures: dict[str, list[str]] = {}
     for speed in report.speeds:
         if speed.failure:
             failures.setdefault(speed.failure, []).append(f"{speed.setting.text}, batch {speed.setting.batch_size}")
     for reason, which in failures.items():
-        lines += _wrapped(f"! {'; '.join(which)}: {reason}")
+        lines += wrapped(f"! {'; '.join(which)}: {reason}")
     if advice is None:
         return [*lines, "", "No setting was measured: nothing can be recommended."]
     lines += ["", f"Start from  {advice.code}"]
     for reason in advice.reasons:
-        lines += _wrapped(reason, "  ")
+        lines += wrapped(reason, "  ")
     return lines
 
 
 def _rate(rate: Rate | None) -> list[str]:
     return ["-", "-"] if rate is None else [f"{rate.samples:,.0f}", f"{rate.bytes / 1e6:,.4g}"]
-
-
-def _wrapped(text: str, indent: str = "") -> list[str]:
-    return textwrap.wrap(
-        printable(text), max(terminal_width(), 40), initial_indent=indent, subsequent_indent=indent or "  "
-    )
 
 
 def _check_plot(path: Path) -> None:

@@ -44,7 +44,6 @@ def codecs(sources: tuple[str, ...], options: ConvertOptions, as_json: bool) -> 
 def _lines(found: Sequence[FieldReport]) -> list[str]:
     """Return a heading and a table for each field."""
     lines: list[str] = []
-    width = terminal_width()
     for field in found:
         seen = f"{counted(field.samples, 'sample')}, {size_text(field.raw_bytes)}"
         what = f"{field.spec.name}: {field.spec.dtype}, {shape_text(field.spec)}; {seen} looked at"
@@ -57,7 +56,7 @@ def _lines(found: Sequence[FieldReport]) -> list[str]:
             ]
             for trial in field.trials
         ]
-        lines += ["", shortened(what, width), *table(_HEADS, rows, width, _HEADS[1:]), *_remark(field)]
+        lines += ["", shortened(what, terminal_width()), *table(_HEADS, rows, _HEADS[1:]), *_remark(field)]
     return [*lines[1:], "", "* what `auto` takes"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ import click
 
 from packer.cli.logs import log_options
 from packer.cli.machine import Machine, machine_of
-from packer.cli.text import counted, indented, printable, size_text, terminal_width
+from packer.cli.text import counted, indented, listing, size_text
 from packer.codecs.compiled import number_of
 from packer.format import manifest as manifests
 from packer.format.manifest import Manifest
@@ -44,12 +43,9 @@ def doctor(dataset: Path, as_json: bool) -> None:
     manifest = manifests.read(dataset)
     machine = machine_of(dataset)
     found = findings(manifest, machine)
-    if as_json:
-        network = machine.file_system.is_network if machine.file_system else None
-        document = {"path": str(dataset), "machine": machine, "network": network, "findings": found}
-        click.echo(indented(document))
-    else:
-        click.echo("\n".join(_lines(found)))
+    network = machine.file_system.is_network if machine.file_system else None
+    document = {"path": str(dataset), "machine": machine, "network": network, "findings": found}
+    click.echo(indented(document) if as_json else "\n".join(_lines(found)))
 
 
 @dataclass(frozen=True)
@@ -164,14 +160,10 @@ def _of_processes(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
 
 
 def _lines(found: Sequence[Finding]) -> list[str]:
-    """Return what was found, and below it what to do; wrapped to the terminal."""
-    indent = 4 + max(len(finding.topic) for finding in found)
-    lines = []
+    """Return what was found, and below it what to do."""
+    pairs = []
     for finding in found:
-        head = f"{'!' if finding.hurts else ' '} {finding.topic}".ljust(indent)
-        for text in (finding.found, finding.advice):
-            if text:
-                width = max(terminal_width(), indent + 20)
-                lines += textwrap.wrap(printable(text), width, initial_indent=head, subsequent_indent=" " * indent)
-                head = " " * indent
-    return lines
+        pairs.append((f"{'!' if finding.hurts else ' '} {finding.topic}", finding.found))
+        if finding.advice:
+            pairs.append(("", finding.advice))
+    return listing(pairs)

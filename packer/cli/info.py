@@ -14,7 +14,7 @@ import msgspec
 
 from packer.cli.logs import log_options
 from packer.cli.summary import field_table, sizes_texts
-from packer.cli.text import counted, indented, listing, size_text, terminal_width
+from packer.cli.text import counted, indented, listing, size_text
 from packer.codecs.configs import codec_name
 from packer.errors import DamagedError, first_few
 from packer.format import manifest as manifests
@@ -54,7 +54,7 @@ def info(dataset: str, as_json: bool) -> None:
         click.echo(_json_text(found))
     else:
         table = field_table(found.manifest.fields, sizes_texts(found.manifest.columns))
-        click.echo("\n".join([*table, "", *listing(facts(found), terminal_width())]))
+        click.echo("\n".join([*table, "", *listing(facts(found))]))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from packer.cli.logs import log_options
 from packer.cli.options import conversion_options, sources_argument
 from packer.cli.progress import progress
 from packer.cli.summary import field_table
-from packer.cli.text import counted, indented, listing, size_text, terminal_width, time_text
+from packer.cli.text import counted, indented, listing, size_text, time_text
 from packer.codecs.configs import codec_name
 from packer.convert import ConvertOptions, guard, open_source, planned_splits, processors
 from packer.format.manifest import Splits
@@ -124,7 +124,7 @@ def _lines(found: Forecast) -> list[str]:
     # A reason of several lines is wrapped as any other.
     pairs += [("left out", " ".join(f"{bad.file}: {bad.reason}".split("\n"))) for bad in found.rejected]
     table = field_table(plan.fields, {name: _size_texts(one) for name, one in size.fields.items()})
-    return [*table, "", *listing(pairs, terminal_width())]
+    return [*table, "", *listing(pairs)]
 
 
 def _size_texts(size: FieldEstimate) -> list[str]:

@@ -9,7 +9,7 @@ import click
 
 from packer.cli.logs import log_options
 from packer.cli.progress import progress
-from packer.cli.text import indented, table, terminal_width
+from packer.cli.text import indented, table
 from packer.format import manifest as manifests
 from packer.format.manifest import FieldStats, Manifest, ValueStats
 from packer.stats import save as keep
@@ -62,7 +62,7 @@ def _lines(manifest: Manifest, found: Mapping[str, FieldStats]) -> list[str]:
             rows += [["", str(n), *_cells(channel)] for n, channel in enumerate(stats.channels[:_MOST_CHANNELS])]
         if len(stats.channels) > _MOST_CHANNELS:
             rows.append(["", "...", *[""] * len(_NUMBERS)])
-    lines = table(heads, [row[: len(heads)] for row in rows], terminal_width(), heads[2:]) if rows else []
+    lines = table(heads, [row[: len(heads)] for row in rows], heads[2:]) if rows else []
     without = [field.name for field in manifest.fields if field.name not in found]
     if without:
         lines.append(f"no statistics of text and complex numbers: {', '.join(without)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from packer.cli.text import counted, printable, size_text, table, terminal_width, time_text
+from packer.cli.text import counted, printable, size_text, table, time_text
 from packer.codecs.configs import codec_name
 from packer.convert import Report
 from packer.format.manifest import ColumnTotals, Manifest
@@ -45,7 +45,7 @@ def field_table(fields: Iterable[Field], sizes: Mapping[str, Sequence[str]]) -> 
         sizes: bytes as arrays, stored bytes and ratio of each field, as texts.
     """
     rows = [[*field_texts(field), *sizes[field.name]] for field in fields]
-    return table(("field", "kind", "dtype", "shape", "codec", *_RIGHT), rows, terminal_width(), _RIGHT)
+    return table(("field", "kind", "dtype", "shape", "codec", *_RIGHT), rows, _RIGHT)
 
 
 def field_texts(field: Field) -> list[str]:

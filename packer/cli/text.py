@@ -28,12 +28,13 @@ def terminal_width() -> int:
     return shutil.get_terminal_size((80, 24)).columns
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int, right: Sequence[str] = ()) -> list[str]:
-    """Return the lines of a table at most `width` wide; if that is too little, the widest columns are cut.
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> list[str]:
+    """Return the lines of a table as wide as the terminal at most; if that is too little, the widest columns are cut.
 
     Args:
         right: heads of the columns that are set to the right, as numbers are.
     """
+    width = terminal_width()
     sizes = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     while sum(sizes) + len(_GAP) * (len(sizes) - 1) > width and max(sizes) > _NARROWEST:
         sizes[sizes.index(max(sizes))] -= 1
@@ -47,17 +48,17 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int, right
     return lines
 
 
-def listing(pairs: Sequence[tuple[str, str]], width: int) -> list[str]:
+def listing(pairs: Sequence[tuple[str, str]]) -> list[str]:
     """Return one line for each name and value; values too long go on in the next line."""
-    indent = max(len(name) for name, _ in pairs) + len(_GAP)
-    wide = max(width, indent + _NARROWEST)
-    lines = []
-    for name, value in pairs:
-        head = name.ljust(indent)
-        lines += textwrap.wrap(printable(value), wide, initial_indent=head, subsequent_indent=" " * indent) or [
-            head.rstrip()
-        ]
-    return lines
+    indent = " " * (max(len(name) for name, _ in pairs) + len(_GAP))
+    return [line for name, value in pairs for line in wrapped(value, name.ljust(len(indent)), indent)]
+
+
+def wrapped(text: str, head: str = "", indent: str = _GAP) -> list[str]:
+    """Return `text`, printable, in lines as wide as the terminal: `head` before the first, `indent` before others."""
+    width = max(terminal_width(), len(indent) + _NARROWEST)
+    lines = textwrap.wrap(printable(text), width, initial_indent=head, subsequent_indent=indent)
+    return lines or [head.rstrip()]
 
 
 def shortened(text: str, width: int) -> str:
