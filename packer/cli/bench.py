@@ -82,12 +82,12 @@ def bench(
     most = max(manifests.read(dataset).samples, 1)
     if plot is not None:
         _check_plot(plot)
-    from packer.cli.bench_measuring import advice, measure
+    from packer.cli.bench_measuring import Bench, advice
 
     chosen = tuple(fields.split(",")) if fields else None
     sizes = sorted({min(size, most) for size in batch_sizes})
     with progress("measuring") as shown:
-        report = measure(dataset, chosen, sizes, sorted(set(workers)), seconds, shown.look)
+        report = Bench(dataset, chosen, seconds, shown.look).measure(sizes, sorted(set(workers)))
     best = advice(report)
     document = {**msgspec.to_builtins(report), "advice": best}
     click.echo(indented(document) if as_json else "\n".join(_report_lines(report, best)))

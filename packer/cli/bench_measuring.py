@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -110,6 +110,23 @@ class Setting:
         return begin_blocks
 
 
+class Pass(NamedTuple):
+    """So many samples, read in so many seconds, and bytes read from the disk meanwhile."""
+
+    samples: int
+    seconds: float
+    disk_bytes: int
+
+
+def _read_all(batches: Iterable[Any], samples: int = 0) -> Pass:
+    """Read batches of so many samples, and note how long that takes."""
+    before, began = disk_bytes(), time.perf_counter()
+    for batch in batches:
+        del batch  # the loader may use its memory again
+    seconds = time.perf_counter() - began
+    return Pass(samples, seconds, max(0, disk_bytes() - before))
+
+
 @dataclass(frozen=True)
 class Rate:
     """How fast a setting is; the median of some passes.
@@ -132,6 +149,24 @@ class Rate:
     batches: int
     disk_bytes: int
     disk_bytes_per_sample: float
+
+    @classmethod
+    def of(cls, passes: Sequence[Pass], batch_size: int, sample_bytes: float) -> Rate | None:
+        """Return the rate of some passes; None if there is none."""
+        if not passes:
+            return None
+        rates = [one.samples / one.seconds for one in passes]
+        disk = sum(one.disk_bytes for one in passes)
+        return cls(
+            samples=median(rates),
+            slowest=min(rates),
+            fastest=max(rates),
+            bytes=median(rates) * sample_bytes,
+            passes=len(passes),
+            batches=-(-passes[-1].samples // batch_size),
+            disk_bytes=disk,
+            disk_bytes_per_sample=disk / sum(one.samples for one in passes),
+        )
 
 
 @dataclass(frozen=True)
@@ -165,20 +200,19 @@ class Report:
 
 
 @dataclass
-class Passes:
-    """The passes of one setting over a dataset of `total` samples.
+class Trial:
+    """What is known of a setting while it is measured.
 
     Attributes:
         batches: of the next pass.
-        failure: why it cannot be measured; empty if it can.
+        warm, cold: the passes so far.
+        failure: why there are no more; empty if there may be.
     """
 
     setting: Setting
-    total: int
-    batches: int
-    rates: list[float] = field(default_factory=list)
-    samples: int = 0
-    disk: int = 0
+    batches: int = 1
+    warm: list[Pass] = field(default_factory=list)
+    cold: list[Pass] = field(default_factory=list)
     failure: str = ""
     _chance: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
 
@@ -187,37 +221,13 @@ class Passes:
         """Batches of the shortest pass."""
         return _LEAST_BATCHES * max(self.setting.workers, 1)
 
-    def draw(self) -> Numbers:
-        """Draw the samples of the next pass by chance; each comes once before any comes again."""
-        return np.resize(self._chance.permutation(self.total), self.batches * self.setting.batch_size)
-
-    def run(self, batches: Iterable[Any], count: int) -> None:
-        """Read batches of `count` samples, and take down how long that took."""
-        before = disk_bytes()
-        seconds = _timed(batches)
-        self.disk += max(0, disk_bytes() - before)
-        self.samples += count
-        self.rates.append(count / seconds)
-
-    def rate(self, sample_bytes: float) -> Rate | None:
-        """Return the median of the passes; None if there was none."""
-        if not self.rates:
-            return None
-        samples = median(self.rates)
-        return Rate(
-            samples=samples,
-            slowest=min(self.rates),
-            fastest=max(self.rates),
-            bytes=samples * sample_bytes,
-            passes=len(self.rates),
-            batches=self.batches,
-            disk_bytes=self.disk,
-            disk_bytes_per_sample=self.disk / self.samples,
-        )
+    def draw(self, total: int) -> Numbers:
+        """Draw the samples of the next pass by chance; each of the `total` comes once before any comes again."""
+        return np.resize(self._chance.permutation(total), self.batches * self.setting.batch_size)
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """Take down why worker processes fail: too little shared memory is no fault of the dataset."""
+        """Note why worker processes fail: too little shared memory is no fault of the dataset."""
         try:
             yield
         except (RuntimeError, PackerError) as error:
@@ -230,19 +240,17 @@ class Passes:
             self.failure = lines[0]
 
 
-def _timed(batches: Iterable[Any]) -> float:
-    """Return the seconds that reading takes."""
-    began = time.perf_counter()
-    for batch in batches:
-        del batch  # the loader may use its memory again
-    return time.perf_counter() - began
+class Bench:
+    """The dataset that is measured, and the time that is left.
 
-
-class _Bench:
-    """The dataset that is measured, the time that is left, and the two ways to measure.
+    Args:
+        fields: those to read; None for all.
+        seconds: about how long to measure, in all.
+        looking: told now and then how many of the seconds have gone by.
 
     Raises:
         DatasetError: it cannot be read, or has no samples.
+        UsageError: it has no field of one of the names.
     """
 
     def __init__(self, path: Path, fields: Sequence[str] | None, seconds: float, looking: Looking) -> None:
@@ -259,58 +267,104 @@ class _Bench:
         self.fits_memory = self._machine.free is None or self.manifest.file_bytes < self._machine.free
         self._began = time.monotonic()
 
-    def warm(self, settings: Sequence[Setting], seconds: float) -> list[Passes]:
-        """Measure settings of one batch size over samples that are in memory."""
-        end = self._gone + seconds
-        share = seconds / _WARM_ROUNDS / len(settings)
-        found = [Passes(setting, self.samples, 1) for setting in settings]
-        # Each has a dataset of its own, since they keep decoded frames.
-        readers = [setting.reader(self._open()) for setting in settings]
-        for number in range(_MOST_ROUNDS):
-            for one, read in zip(found, readers, strict=True):
-                if self._skips(one, number, end - share):
-                    continue
-                one.batches = max(one.batches, one.least)
-                with one.guarded():
-                    # Read before it is timed, so that it is in memory; more and more until that takes long enough.
-                    while _timed(read(numbers := one.draw())) < share / 4 and one.batches < _MOST_BATCHES:
-                        one.batches *= 2
-                    one.run(read(numbers), len(numbers))
-                self._tell()
-        return found
+    def measure(self, batch_sizes: Sequence[int], workers: Sequence[int]) -> Report:
+        """Measure every setting of these batch sizes and numbers of workers."""
+        shares_frames = any(field.codec and (field.frame.samples or 1) > 1 for field in self.fields.values())
+        shuffles = ["full", "block"] if shares_frames or not self.fits_memory else ["full"]
+        cold_failure = "" if can_drop() else _CANNOT_DROP
+        trials: list[Trial] = []
+        with warnings.catch_warnings():
+            # That there are more workers than processors is what is to be found out.
+            warnings.filterwarnings("ignore", "This DataLoader will create")
+            for size in batch_sizes:
+                settings = [
+                    Setting(INDEXING, size),
+                    *(Setting(LOADER, size, n, shuffle) for shuffle in shuffles for n in workers),
+                    *(Setting(DATALOADER, size, n) for n in workers),
+                ]
+                some = [Trial(setting) for setting in settings]
+                self._warm(some, (1.0 if cold_failure else _WARM) * self.seconds / len(batch_sizes))
+                trials += some
+            if not cold_failure:
+                self._cold(trials, _COLD * self.seconds)
+        cold = [one for trial in trials for one in trial.cold]
+        from_disk = sum(one.disk_bytes for one in cold)
+        if cold and from_disk <= _COLD_SHARE * self.stored_bytes * sum(one.samples for one in cold):
+            cold_failure = _STAYED
+        speeds = []
+        for trial in trials:
+            size = trial.setting.batch_size
+            warm_rate = Rate.of(trial.warm, size, self.sample_bytes)
+            cold_rate = None if cold_failure else Rate.of(trial.cold, size, self.sample_bytes)
+            speeds.append(Speed(trial.setting, warm_rate, cold_rate, trial.failure))
+        return Report(
+            path=str(self.path),
+            samples=self.samples,
+            sample_bytes=self.sample_bytes,
+            file_bytes=self.manifest.file_bytes,
+            fields=tuple(self.fields),
+            speeds=speeds,
+            cold_failure=cold_failure,
+            fits_memory=self.fits_memory,
+        )
 
-    def cold(self, settings: Sequence[Setting]) -> list[Passes]:
+    def _warm(self, trials: Sequence[Trial], seconds: float) -> None:
+        """Measure settings of one batch size over samples that are in memory."""
+        share = seconds / _WARM_ROUNDS / len(trials)
+        # Each has a dataset of its own, since they keep decoded frames.
+        readers = {trial.setting: trial.setting.reader(self._open()) for trial in trials}
+
+        def one_pass(trial: Trial) -> None:
+            read = readers[trial.setting]
+            trial.batches = max(trial.batches, trial.least)
+            # Read before it is timed, so that it is in memory; more and more until that takes long enough.
+            while _read_all(read(numbers := trial.draw(self.samples))).seconds < share / 4:
+                if trial.batches >= _MOST_BATCHES:
+                    break
+                trial.batches *= 2
+            trial.warm.append(_read_all(read(numbers), len(numbers)))
+
+        self._rounds(trials, seconds - share, one_pass)
+
+    def _cold(self, trials: Sequence[Trial], seconds: float) -> None:
         """Measure settings over samples that lie on the disk; each pass by a dataset of its own.
 
         Pages that any process has mapped stay in memory, so every other dataset on these files has to be gone.
         """
-        seconds = _COLD * self.seconds
-        share = seconds / _COLD_ROUNDS / len(settings)
-        end = self._gone + seconds
-        # Half the time goes into starting workers.
-        guess = share / 2 * _DISK_SPEED / max(self.stored_bytes, 1)
-        found = [Passes(setting, self.samples, round(guess / setting.batch_size)) for setting in settings]
-        for number in range(_MOST_ROUNDS):
-            for one in found:
-                if not self._skips(one, number, end - share):
-                    self._cold_pass(one, share / 2)
-                    self._tell()
-        return found
+        share = seconds / _COLD_ROUNDS / len(trials)
 
-    def _cold_pass(self, one: Passes, seconds: float) -> None:
-        size = one.setting.batch_size
-        if one.rates:
-            one.batches = round(seconds * one.rates[-1] / size)
-        # Each sample is read once: read again it would be warm.
-        one.batches = min(max(one.batches, one.least), max(self.samples // size, 1))
-        numbers = one.draw()[: self.samples]
-        with one.guarded():
-            read = one.setting.reader(self._open())
-            if one.setting.way == DATALOADER:
+        def one_pass(trial: Trial) -> None:
+            size = trial.setting.batch_size
+            # Half the time goes into starting workers.
+            rate = _DISK_SPEED / max(self.stored_bytes, 1)
+            if trial.cold:
+                rate = trial.cold[-1].samples / trial.cold[-1].seconds
+            # Each sample is read once: read again it would be warm.
+            trial.batches = min(max(round(share / 2 * rate / size), trial.least), max(self.samples // size, 1))
+            numbers = trial.draw(self.samples)[: self.samples]
+            read = trial.setting.reader(self._open())
+            if trial.setting.way == DATALOADER:
                 # The first sample, over and over, starts the workers: what will be measured stays unread.
-                _timed(read(np.zeros(max(one.setting.workers, 1) * size, np.int64)))
+                _read_all(read(np.zeros(max(trial.setting.workers, 1) * size, np.int64)))
             drop_files([self.path / shard.file for shard in self.manifest.shards])
-            one.run(read(numbers), len(numbers))
+            trial.cold.append(_read_all(read(numbers), len(numbers)))
+
+        self._rounds(trials, seconds - share, one_pass)
+
+    def _rounds(self, trials: Sequence[Trial], seconds: float, one_pass: Callable[[Trial], None]) -> None:
+        """Let one setting after another have a pass, round after round, until the time is over."""
+        end = self._gone + seconds
+        for number in range(_MOST_ROUNDS):
+            for trial in trials:
+                if number == 0:
+                    trial.failure = trial.failure or self._obstacle(trial.setting)
+                elif self._gone >= end:
+                    return
+                if not trial.failure:
+                    with trial.guarded():
+                        one_pass(trial)
+                    gone, seconds_in_all = round(self._gone), round(self.seconds)
+                    self._looking("measuring, in seconds", min(gone, seconds_in_all), seconds_in_all)
 
     def _open(self) -> PackedDataset:
         return PackedDataset(self.path, tuple(self.fields))
@@ -318,15 +372,6 @@ class _Bench:
     @property
     def _gone(self) -> float:
         return time.monotonic() - self._began
-
-    def _tell(self) -> None:
-        self._looking("measuring, in seconds", min(round(self._gone), round(self.seconds)), round(self.seconds))
-
-    def _skips(self, one: Passes, number: int, until: float) -> bool:
-        """Return whether a setting has no pass in this round: something speaks against it, or the time is over."""
-        if not one.rates and not one.failure:
-            one.failure = self._obstacle(one.setting)
-        return bool(one.failure) or (number > 0 and self._gone >= until)
 
     def _obstacle(self, setting: Setting) -> str:
         """Return why a setting is better not measured; empty if nothing speaks against it."""
@@ -343,61 +388,6 @@ class _Bench:
                 "(docker: --shm-size)"
             )
         return _NO_TIME if self._gone > 1.5 * self.seconds + 5 else ""
-
-
-def measure(
-    path: Path,
-    fields: Sequence[str] | None,
-    batch_sizes: Sequence[int],
-    workers: Sequence[int],
-    seconds: float,
-    looking: Looking,
-) -> Report:
-    """Measure a dataset in every setting of these batch sizes and numbers of workers, in about so many seconds.
-
-    Args:
-        fields: those to read; None for all.
-        looking: told now and then how many of the seconds have gone by.
-
-    Raises:
-        DatasetError: it cannot be read, or has no samples.
-        UsageError: it has no field of one of the names.
-    """
-    bench = _Bench(path, fields, seconds, looking)
-    shares_frames = any(field.codec and (field.frame.samples or 1) > 1 for field in bench.fields.values())
-    shuffles = ["full", "block"] if shares_frames or not bench.fits_memory else ["full"]
-    settings = {
-        size: [
-            Setting(INDEXING, size),
-            *(Setting(LOADER, size, n, shuffle) for shuffle in shuffles for n in workers),
-            *(Setting(DATALOADER, size, n) for n in workers),
-        ]
-        for size in batch_sizes
-    }
-    cold_failure = "" if can_drop() else _CANNOT_DROP
-    share = (1.0 if cold_failure else _WARM) * seconds / len(settings)
-    with warnings.catch_warnings():
-        # That there are more workers than processors is what is to be found out.
-        warnings.filterwarnings("ignore", "This DataLoader will create")
-        warm = [one for some in settings.values() for one in bench.warm(some, share)]
-        cold = [] if cold_failure else bench.cold([one.setting for one in warm])
-    if cold and sum(one.disk for one in cold) <= _COLD_SHARE * bench.stored_bytes * sum(one.samples for one in cold):
-        cold_failure, cold = _STAYED, []
-    speeds = []
-    for one, other in itertools.zip_longest(warm, cold):
-        cold_rate = other.rate(bench.sample_bytes) if other else None
-        failure = one.failure or (other.failure if other else "")
-        speeds.append(Speed(one.setting, one.rate(bench.sample_bytes), cold_rate, failure))
-    return Report(
-        path=str(path),
-        samples=bench.samples,
-        sample_bytes=bench.sample_bytes,
-        file_bytes=bench.manifest.file_bytes,
-        fields=tuple(bench.fields),
-        speeds=speeds,
-        cold_failure=cold_failure,
-        fits_memory=bench.fits_memory,
-    )
 
 
 @dataclass(frozen=True)

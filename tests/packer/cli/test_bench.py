@@ -16,7 +16,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from packer.cli import bench_measuring
-from packer.cli.bench_measuring import DATALOADER, INDEXING, LOADER, Passes, Rate, Report, Setting, Speed, advice
+from packer.cli.bench_measuring import DATALOADER, INDEXING, LOADER, Rate, Report, Setting, Speed, Trial, advice
 from packer.cli.machine import machine_of
 from packer.convert import convert
 from packer.errors import DatasetError
@@ -191,8 +191,8 @@ def test_a_dataset_without_samples(refused, packed, tmp_path):
 
 def test_each_sample_comes_once_before_any_comes_again():
     """Within a pass; later passes draw others."""
-    one = Passes(Setting(INDEXING, 3), 10, batches=8)
-    first, second = one.draw().tolist(), one.draw().tolist()
+    one = Trial(Setting(INDEXING, 3), batches=8)
+    first, second = one.draw(10).tolist(), one.draw(10).tolist()
     assert (sorted(first[:10]), sorted(first[10:20]), len(first)) == (list(range(10)), list(range(10)), 24)
     assert first != second
 
@@ -231,18 +231,17 @@ def test_the_same_numbers_read_the_same_samples(frames):
 
 def test_failing_workers_are_told():
     """A worker that dies is a remark on its setting; other failures are not swallowed."""
-    one = Passes(Setting(DATALOADER, 8, 2), 8, 1)
+    one = Trial(Setting(DATALOADER, 8, 2))
     with one.guarded():
         raise RuntimeError("DataLoader worker is killed by signal: Bus error.\nmore")
     assert one.failure == "DataLoader worker is killed by signal: Bus error."
-    assert one.rate(1.0) is None
-    with pytest.raises(RuntimeError, match="ours"), Passes(Setting(LOADER, 8, 2), 8, 1).guarded():
+    with pytest.raises(RuntimeError, match="ours"), Trial(Setting(LOADER, 8, 2)).guarded():
         raise RuntimeError("ours")
 
 
 def test_damage_found_by_a_worker_is_one_sentence(frames):
     """The error that a worker meets comes out as it was raised there, without the worker's traceback."""
-    with pytest.raises(DatasetError) as caught, Passes(Setting(DATALOADER, 8, 1), 300, 1).guarded():
+    with pytest.raises(DatasetError) as caught, Trial(Setting(DATALOADER, 8, 1)).guarded():
         list(DataLoader(PackedDataset(frames), 8, sampler=[0, 999], num_workers=1))
     with pytest.raises(DatasetError) as plain:
         PackedDataset(frames)[[0, 999]]
