@@ -19,8 +19,7 @@ from packer.cli.show_views import (
     SampleReader,
     View,
     chosen_numbers,
-    cloud_colours,
-    drawn_points,
+    drawn_cloud,
     first_matrix,
     pixels,
     real,
@@ -199,7 +198,7 @@ def _draw(axes: Any, view: View, sample: Sample, side: int) -> None:
 
 def _draw_cloud(axes: Any, view: View, sample: Sample, side: int) -> None:
     """Draw a cloud as it is seen from `side` and a little from above, at one scale."""
-    kept, points = drawn_points(view, sample)
+    points, colours, _ = drawn_cloud(view, sample)
     turn, rise = np.radians((side, _RAISED))
     right = np.array([-np.sin(turn), np.cos(turn), 0.0])
     up = np.array([-np.sin(rise) * np.cos(turn), -np.sin(rise) * np.sin(turn), np.cos(rise)])
@@ -207,5 +206,4 @@ def _draw_cloud(axes: Any, view: View, sample: Sample, side: int) -> None:
     axes.set_aspect("equal", adjustable="datalim")
     if len(points):
         size = np.clip(4000 / len(points), 0.5, 12)
-        colours = cloud_colours(view, sample, kept, points)[order]
-        axes.scatter((points @ right)[order], (points @ up)[order], s=size, c=colours, linewidths=0)
+        axes.scatter((points @ right)[order], (points @ up)[order], s=size, c=colours[order], linewidths=0)

@@ -23,13 +23,12 @@ from packer.cli.info import Description, facts
 from packer.cli.show_views import (
     Sample,
     View,
-    cloud_colours,
-    colour_field,
-    drawn_points,
+    drawn_cloud,
     first_matrix,
     pixels,
     real,
     size_of,
+    stretched,
     value_text,
     views,
 )
@@ -229,36 +228,33 @@ def _clip(values: NDArray[Any]) -> dict[str, Any]:
 
 
 def _cloud(view: View, sample: Sample) -> dict[str, Any]:
-    kept, points = drawn_points(view, sample)
+    points, colours, colour = drawn_cloud(view, sample)
     if not len(points):
         return {}
     middle = (points.min(axis=0) + points.max(axis=0)) / 2
     reach = float(np.linalg.norm(points - middle, axis=1).max()) or 1.0
     places = ((points - middle) / reach * 32767).round().astype("<i2")
-    colours = (cloud_colours(view, sample, kept, points) * 255).round().astype(np.uint8)
-    by = f"coloured by {colour_field(view, sample) or 'height'}"
-    all_of_them = len(kept) == len(sample.values[view.field])
-    note = by if all_of_them else f"{len(kept):,} of them shown, {by}"
-    return {"points": _base64(places.tobytes()), "colours": _base64(colours.tobytes()), "note": note}
+    tones = (colours * 255).round().astype(np.uint8)
+    by = f"coloured by {colour or 'height'}"
+    all_of_them = len(points) == len(sample.values[view.field])
+    note = by if all_of_them else f"{len(points):,} of them shown, {by}"
+    return {"points": _base64(places.tobytes()), "colours": _base64(tones.tobytes()), "note": note}
 
 
 def _curves(values: NDArray[Any]) -> dict[str, Any]:
     """Return shares from 0 to 1 between the least and the largest finite value, one curve for each column."""
     if not values.size:
         return {}
-    columns = real(values).reshape(len(values), -1).astype(np.float64)
-    finite = np.isfinite(columns)
-    if not finite.any():
+    columns = real(values).reshape(len(values), -1)
+    finite = columns[np.isfinite(columns)]
+    if not finite.size:
         return {}
     at = np.unique(np.linspace(0, len(columns) - 1, min(len(columns), _MOST_STEPS)).astype(np.int64))
-    low, high = columns[finite].min(), columns[finite].max()
-    # Halved: the distance of two numbers of float64 need not be one.
-    shares = (np.where(finite, columns, np.nan)[at] / 2 - low / 2) / ((high / 2 - low / 2) or 1.0)
     return {
-        "values": _base64(shares.astype("<f4").tobytes()),
+        "values": _base64(stretched(columns)[at].astype("<f4").tobytes()),
         "columns": columns.shape[1],
-        "low": f"{low:.6g}",
-        "high": f"{high:.6g}",
+        "low": f"{float(finite.min()):.6g}",
+        "high": f"{float(finite.max()):.6g}",
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,32 +87,22 @@ class SampleReader:
         Raises:
             DamagedError: a shard or the table of names cannot be read.
         """
-        dataset = self._dataset
+        dataset, fields = self._dataset, self._dataset.fields
         shapes = {name: tuple(shape[number].tolist()) for name, shape in self._shapes.items()}
-        steps = self._steps(shapes)
-        if steps:
-            every = {name: slice(None, None, steps[shape[0]]) for name, shape in shapes.items() if shape[0] in steps}
-            found = {name: dataset.read(number, name, rows=every.get(name)) for name in dataset.fields}
-        else:
-            shapes, found = {}, dataset[number]
-        values = {name: _array(value, dataset.fields[name].kind) for name, value in found.items()}
-        return Sample(number, None if dataset.names is None else dataset.names[number], values, shapes)
-
-    def _steps(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[int, int]:
-        """Return which of its rows to read, one in so many, by their number: what belongs to a row stays together."""
-        steps: dict[int, int] = {}
+        steps: dict[int, int] = {}  # by number of rows, so that what belongs to a row stays together
         for name, shape in shapes.items():
-            step = -(-self._dataset.fields[name].itemsize * math.prod(shape) // _WHOLE)
+            step = -(-fields[name].itemsize * math.prod(shape) // _WHOLE)
             if step > 1:
                 steps[shape[0]] = max(step, steps.get(shape[0], 1))
-        return steps
-
-
-def _array(value: Any, kind: str) -> Any:
-    """Return the numpy array of a value, images as (H, W, C); text as it is."""
-    if kind == "text":
-        return value
-    return value.permute(1, 2, 0).numpy() if kind == "image" else value.numpy()
+        if steps:
+            every = {name: slice(None, None, steps[shape[0]]) for name, shape in shapes.items() if shape[0] in steps}
+            found = {name: dataset.read(number, name, rows=every.get(name)) for name in fields}
+        else:
+            shapes, found = {}, dataset[number]
+        for name, value in found.items():
+            if fields[name].kind != "text":
+                found[name] = (value.permute(1, 2, 0) if fields[name].kind == "image" else value).numpy()
+        return Sample(number, None if dataset.names is None else dataset.names[number], found, shapes)
 
 
 @dataclass(frozen=True)
@@ -132,14 +122,19 @@ class View:
 
 
 def views(fields: Sequence[FieldSpec], samples: Sequence[Sample]) -> list[View]:
-    """Return the views of all fields, those of single values last."""
-    cloud = next((field for field in fields if _is_cloud(field)), None)
+    """Return the views of all fields, a cloud first and single values last."""
+    left = list(fields)
     found: list[View] = []
-    members: list[FieldSpec] = []
+    cloud = next((field for field in fields if _is_cloud(field)), None)
     if cloud is not None:
-        members = [field for field in fields if field is not cloud and _belongs(field, cloud, samples)]
-        found.append(_cloud(cloud, members))
-    found += [View(_kind(field), field.name) for field in fields if field is not cloud and field not in members]
+        left.remove(cloud)
+        members = [field for field in left if _belongs(field, cloud, samples)]
+        left = [field for field in left if field not in members]
+        colours = [f.name for f in members if f.name in _COLOURS and len(f.shape) == 2 and f.shape[1] in (3, 4)]
+        scalars = [f.name for f in members if len(f.shape) == 1]
+        colour = next(iter([*colours, *scalars]), None)
+        found.append(View("cloud", cloud.name, colour, tuple(f.name for f in members if f.name != colour)))
+    found += [View(_kind(field), field.name) for field in left]
     return sorted(found, key=lambda view: view.kind == "value")
 
 
@@ -172,13 +167,6 @@ def _belongs(field: FieldSpec, cloud: FieldSpec, samples: Sequence[Sample]) -> b
     return all(len(sample.values[field.name]) == len(sample.values[cloud.name]) for sample in samples)
 
 
-def _cloud(cloud: FieldSpec, members: Sequence[FieldSpec]) -> View:
-    colours = [f.name for f in members if f.name in _COLOURS and len(f.shape) == 2 and f.shape[1] in (3, 4)]
-    scalars = [f.name for f in members if len(f.shape) == 1]
-    colour = next(iter([*colours, *scalars]), None)
-    return View("cloud", cloud.name, colour, tuple(f.name for f in members if f.name != colour))
-
-
 def pixels(image: NDArray[Any]) -> NDArray[np.uint8]:
     """Return (H, W, C) of any dtype as (H, W, 3) or (H, W, 4) uint8: one channel is gray, of many three are taken.
 
@@ -191,7 +179,7 @@ def pixels(image: NDArray[Any]) -> NDArray[np.uint8]:
         return np.ascontiguousarray(image)
     if image.dtype == np.bool_:
         return image.astype(np.uint8) * np.uint8(255)
-    return _stretched(image)
+    return (np.nan_to_num(stretched(image)) * 255).round().astype(np.uint8)
 
 
 def real(values: NDArray[Any]) -> NDArray[Any]:
@@ -199,46 +187,48 @@ def real(values: NDArray[Any]) -> NDArray[Any]:
     return np.abs(values) if values.dtype.kind == "c" else values
 
 
-def _stretched(values: NDArray[Any]) -> NDArray[np.uint8]:
+def stretched(values: NDArray[Any]) -> NDArray[np.float64]:
+    """Return shares from 0 to 1 between the least and the largest finite value; NaN for what is not finite."""
     wide = real(values).astype(np.float64)
-    finite = np.isfinite(wide)
-    if not finite.any():
-        return np.zeros(values.shape, np.uint8)
-    low, high = float(wide[finite].min()), float(wide[finite].max())
+    wide[~np.isfinite(wide)] = np.nan
+    if np.isnan(wide).all():
+        return wide
+    low, high = np.nanmin(wide), np.nanmax(wide)
     # Halved: the distance of two numbers of float64 need not be one.
-    scale = (high / 2 - low / 2) or 1.0
-    share = (np.where(finite, wide, low) / 2 - low / 2) / scale
-    return (share.clip(0, 1) * 255).round().astype(np.uint8)
+    shares: NDArray[np.float64] = (wide / 2 - low / 2) / ((high / 2 - low / 2) or 1.0)
+    return shares
 
 
-def drawn_points(view: View, sample: Sample) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return numbers (n,) and places (n, 3) of the points that are drawn; those that are not finite are left out."""
+class Cloud(NamedTuple):
+    """The points that are drawn of a cloud.
+
+    Attributes:
+        points: places, (n, 3).
+        colours: of each, (n, 3) within 0 to 1: its own, or that of its value, or that of its height.
+        colour: the field that they come from; None for the height.
+    """
+
+    points: NDArray[np.float64]
+    colours: NDArray[np.float64]
+    colour: str | None
+
+
+def drawn_cloud(view: View, sample: Sample) -> Cloud:
+    """Return evenly spread points of a cloud, the same whenever it is drawn; those that are not finite are left out."""
     points = real(sample.values[view.field])[:, :3].astype(np.float64)
     kept = np.flatnonzero(np.isfinite(points).all(axis=1))
     if len(kept):
-        # Evenly spread numbers: the same points whenever it is drawn.
         kept = kept[np.linspace(0, len(kept) - 1, min(len(kept), _MOST_POINTS)).astype(np.int64)]
-    return kept, points[kept]
-
-
-def colour_field(view: View, sample: Sample) -> str | None:
-    """Return the field that colours this cloud; None if it has no value for each of its points."""
-    if view.colour is None or len(sample.values[view.colour]) != len(sample.values[view.field]):
-        return None
-    return view.colour
-
-
-def cloud_colours(view: View, sample: Sample, kept: NDArray[Any], points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return colour of each point, (n, 3) within 0 to 1: its own, or that of its value, or that of its height."""
-    colour = colour_field(view, sample)
+    points, colour = points[kept], view.colour
+    if colour is not None and len(sample.values[colour]) != len(sample.values[view.field]):
+        colour = None  # not a value for each point of this one
     values = points[:, 2] if colour is None else real(sample.values[colour])[kept]
-    wide = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
-    if wide.ndim == 2:
+    if values.ndim == 2:
+        wide = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)[:, :3]
         top = np.iinfo(values.dtype).max if values.dtype.kind in "ui" else max(1.0, float(wide.max(initial=0)))
-        return np.asarray((wide[:, :3] / top).clip(0, 1))
-    share = (wide - wide.min(initial=np.inf)) / ((np.ptp(wide) if len(wide) else 0.0) or 1.0)
-    steps = np.linspace(0, 1, len(_LOW_TO_HIGH))
-    return np.stack([np.interp(share, steps, channel) for channel in _LOW_TO_HIGH.T], axis=1)
+        return Cloud(points, np.asarray((wide / top).clip(0, 1)), colour)
+    shares, steps = np.nan_to_num(stretched(values)), np.linspace(0, 1, len(_LOW_TO_HIGH))
+    return Cloud(points, np.stack([np.interp(shares, steps, tone) for tone in _LOW_TO_HIGH.T], axis=1), colour)
 
 
 def size_of(view: View, sample: Sample) -> str:
