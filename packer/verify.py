@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import xxhash
 
@@ -36,7 +36,7 @@ from packer.format.manifest import (
 )
 from packer.format.names import Names
 from packer.format.schema import Field
-from packer.format.shard import Shard, column_totals
+from packer.format.shard import Shard
 from packer.packing.output import next_to
 from packer.packing.rejected import RejectedList
 from packer.sources.apart import Here, Limits, Lost, run
@@ -176,14 +176,6 @@ def _of_file(text: str, path: Path, folder: Path) -> str:
 # ---------------------------------------------------------------- shards
 
 
-class _ShardCheck(NamedTuple):
-    """What is to be checked; pickles small."""
-
-    folder: Path
-    entry: ShardEntry
-    fields: tuple[Field, ...]
-
-
 @dataclass
 class _Checked:
     """What was checked of a shard, and what is wrong with it; its samples are counted from the shard's first one."""
@@ -203,72 +195,68 @@ def _checked_shards(folder: Path, manifest: Manifest, progress: Progress, worker
     A disk that cannot read a page of a map ends the process that asked for it: by that the shard is found damaged, and
     the others are checked all the same.
     """
-    checks = [_ShardCheck(folder, entry, manifest.fields) for entry in manifest.shards]
+    entries = manifest.shards
     if not workers:
-        return [_check_shard(check, progress) for check in checks]
+        return [_check_shard(folder, manifest.fields, entry, progress) for entry in entries]
     found: dict[int, _Checked] = {}
-    for number, result in run(_check_apart, checks, workers, Limits(None, None)):
+    for number, result in run(partial(_check_apart, folder, manifest.fields), entries, workers, Limits(None, None)):
         if isinstance(result, Lost):
             what = f"reading it crashed the process ({result.ending}): check the disk"
-            result = _Checked([Damage(checks[number].entry.file, what)])
+            result = _Checked([Damage(entries[number].file, what)])
         found[number] = result
-        progress(0, checks[number].entry.bytes)
-    return [found[number] for number in range(len(checks))]
+        progress(0, entries[number].bytes)
+    return [found[number] for number in range(len(entries))]
 
 
-def _check_apart(check: _ShardCheck, here: Here) -> _Checked:
-    return _check_shard(check, no_progress)
+def _check_apart(folder: Path, fields: tuple[Field, ...], entry: ShardEntry, here: Here) -> _Checked:
+    return _check_shard(folder, fields, entry, no_progress)
 
 
-def _check_shard(check: _ShardCheck, progress: Progress) -> _Checked:
+def _check_shard(folder: Path, fields: tuple[Field, ...], entry: ShardEntry, progress: Progress) -> _Checked:
     """Check every byte of a shard: header, index, frames, names, and the digest of the file.
 
     Raises:
         DatasetError: it cannot be opened, for want of permission or of room for open files, which says nothing of it.
     """
-    checked, path = _Checked(), check.folder / check.entry.file
-    samples = check.entry.samples
+    checked, path = _Checked(), folder / entry.file
     try:
-        with Shard(path, check.entry.bytes) as shard:
-            header = shard.check_header(check.fields, samples)
-            columns = []
-            for position, each in enumerate(check.fields):
-                column = shard.column(position, each, samples)
-                column.index.check_samples()
-                columns.append(column)
-                checked.totals[each.name] = column_totals(column.index)
-            _check_bytes(shard, check.entry, columns, checked, progress)
+        with Shard(path, entry.bytes) as shard:
+            header = shard.check_header(fields, entry.samples)
+            columns = [shard.column(position, each, entry.samples) for position, each in enumerate(fields)]
+            for column in columns:
+                column.check_samples()
+                checked.totals[column.field.name] = column.index.totals
+            _check_bytes(shard, entry, columns, checked, progress)
             if checked.damages:
                 return checked
             for column in columns:
                 for what, at in column.check_values():
-                    checked.damages.append(Damage(check.entry.file, what, column.field.name, at))
+                    checked.damages.append(Damage(entry.file, what, column.field.name, at))
             if header.named:
-                checked.names = list(itertools.islice(shard.names(samples), _COMPARED))
+                checked.names = list(itertools.islice(shard.names(entry.samples), _COMPARED))
     except DamagedError as error:
-        checked.damages.append(Damage(check.entry.file, _of_file(str(error), path, check.folder)))
+        checked.damages.append(Damage(entry.file, _of_file(str(error), path, folder)))
     return checked
 
 
 def _check_bytes(shard: Shard, entry: ShardEntry, columns: list[Column], checked: _Checked, progress: Progress) -> None:
     """Hash the file, and its frames one by one."""
-    wrong, done = [], 0
+    done = 0
     with ThreadPoolExecutor(1) as pool:
         # By another thread: hashing does not hold the interpreter's lock.
         digest = pool.submit(xxhash.xxh3_128_hexdigest, shard.bytes)
         for column in columns:
             checked.frames += column.index.frames
-            for nbytes, found in column.check_frames():
-                wrong += [(begin, frame, column) for begin, frame in found]
+            for nbytes, wrong in column.check_frames():
+                for frame, samples in zip(wrong.tolist(), column.index.samples_of(wrong).tolist(), strict=True):
+                    what = f"the checksum of frame {frame} is wrong"
+                    checked.damages.append(Damage(entry.file, what, column.field.name, tuple(samples)))
                 done += nbytes
                 progress(0, nbytes)
         good = digest.result() == entry.digest
     progress(0, entry.bytes - done)
     checked.nbytes += entry.bytes
-    for _, frame, column in sorted(wrong, key=lambda one: one[:2]):
-        what = f"the checksum of frame {frame} is wrong"
-        checked.damages.append(Damage(entry.file, what, column.field.name, column.index.sample_range(frame)))
-    if not good and not wrong:
+    if not good and not checked.damages:
         what = "its digest is wrong, though all frames are right: an index, a page or the padding changed"
         checked.damages.append(Damage(entry.file, what))
 

@@ -50,7 +50,7 @@ def _has_wrong_frames(opened: Opened, number: int) -> bool:
     entry = opened.entries[number]
     with Shard(Path(opened.shards[number].path), entry.bytes) as shard:
         columns = [shard.column(number, field, entry.samples) for number, field in enumerate(opened.fields)]
-        return any(wrong for column in columns for _, wrong in column.check_frames())
+        return any(len(wrong) for column in columns for _, wrong in column.check_frames())
 
 
 class CheckedReader(FieldReader):

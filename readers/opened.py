@@ -11,7 +11,7 @@ from packer.format import manifest as manifests
 from packer.format.column_index import ColumnIndex
 from packer.format.manifest import Manifest, total_of
 from packer.format.names import Names
-from packer.format.shard import Shard, column_totals
+from packer.format.shard import Shard
 from readers.fields import NAME, FieldReader, FixedRaw, NameReader, Places, WholeReader
 from readers.gather import Memory
 
@@ -91,7 +91,7 @@ def _check_bytes(folder: Path, manifest: Manifest, field: str, indexes: Sequence
 
     Memory is taken by the raw ones before a sample is looked at.
     """
-    held, said = total_of(map(column_totals, indexes)), manifest.columns[field]
+    held, said = total_of(index.totals for index in indexes), manifest.columns[field]
     if held != said:
         raise DamagedError(
             f"{folder}: field {field!r}: the shards hold {held.raw:,} bytes, stored in {held.stored:,}; the "

@@ -218,7 +218,7 @@ def differing_samples(column: Column, at: int, values: Sequence[Any] | NDArray[A
     if len(values) == 1 and isinstance(values[0], LargeArray) and column.field.frame.rows is not None:
         return np.flatnonzero([_differs(column, at, values[0], column.field.frame.rows)])
     if not column.field.is_ragged:
-        ours = column.array(at, at + len(values))
+        ours = column.read(at, at + len(values))
         theirs = np.ascontiguousarray(values, ours.dtype).reshape(ours.shape)
         shape = (len(ours), column.field.fixed_bytes)
         as_bytes = [array.reshape(-1).view(np.uint8).reshape(shape) for array in (ours, theirs)]

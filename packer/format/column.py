@@ -128,12 +128,12 @@ class Locator:
         own = None
         if self._axes:
             own = self._words("sample_offsets", shard, local, 2)
-            self._put_shapes(shard, local, own, out)
-        frame = self._put_bands(shard, local, out) if rule.samples is None else local // rule.samples
+            self._put_shapes(numbers, local, own, out)
+        frame = self._put_bands(numbers, local, out) if rule.samples is None else local // rule.samples
         out[:, FRAME] = frame
         if self._coded:
             if rule.samples is not None and rule.samples > 1:
-                self._put_shared(shard, local, own, out)
+                self._put_shared(numbers, local, own, out)
             ends = [self._words("frame_offsets", shard, at) for at in (frame, frame + out[:, FRAMES])]
             offsets = np.concatenate(ends, axis=1)
         else:
@@ -189,55 +189,59 @@ class Locator:
         return self._words("checksums", located[frames.item, SHARD], frames.number)[:, 0].view(np.uint64)
 
     def _addresses(self, numbers: Numbers, offsets: Numbers) -> Numbers:
-        """Return the addresses of ascending offsets (n, k) in the stored bytes of the columns of samples (n,).
+        """Return the addresses of the offsets (n, 2) at which samples (n,) start and end in the stored bytes.
 
         Raises:
             DamagedError: they lie outside the chunk that holds the sample; reading there could crash.
         """
         if not len(self.span_at):
-            if len(offsets) and (offsets != 0).any():
-                raise self.damaged()
+            self._check((offsets[:, 0] == 0) & (offsets[:, 1] == 0), numbers)
             return offsets
         chunk = self.chunk_of(numbers)
         addresses: Numbers = offsets + self.span_at.take(chunk)[:, None]
-        ascending = (addresses[:, 1:] >= addresses[:, :-1]).all()
-        inside = (addresses[:, 0] >= self._low.take(chunk)) & (addresses[:, -1] <= self._high.take(chunk))
+        start, end = addresses.T
+        inside = (start >= self._low.take(chunk)) & (end <= self._high.take(chunk))
         # Samples of no bytes lie nowhere.
-        if not ascending or not (inside | (offsets[:, 0] == offsets[:, -1])).all():
-            raise self.damaged()
+        self._check((start == end) | (start < end) & inside, numbers)
         return addresses
 
-    def damaged(self) -> DamagedError:
-        where = f"{self._path}: " if self._path else ""
+    def _check(self, sound: NDArray[np.bool_], numbers: Numbers) -> None:
+        """Raise DamagedError, which names the first, if what indexes say of some of the samples (n,) is not sound."""
+        if not sound.all():
+            raise self.damaged(int(numbers[sound.argmin()]))
+
+    def damaged(self, number: int | None = None) -> DamagedError:
+        """Return the error of a damaged index; it names the sample `number`, if that is known."""
+        where, of = (f"{self._path}: ", " of the shard") if self._path else ("", "")
+        sample = "" if number is None else f", sample {number}{of}"
         return DamagedError(
-            f"{where}field {self.field.name!r}: an index of its column is damaged; `packer verify` tells where, "
-            "`packer repair` packs its shard again"
+            f"{where}field {self.field.name!r}{sample}: an index of its column is damaged; "
+            "run `packer verify`, then `packer repair`"
         )
 
-    def _put_shapes(self, shard: Numbers, local: Numbers, own: Numbers, out: Numbers) -> None:
+    def _put_shapes(self, numbers: Numbers, local: Numbers, own: Numbers, out: Numbers) -> None:
         """Fill in sizes and shapes, and check that they agree before anything is allocated by them."""
-        axes = self._words("shapes", shard, local * len(self._axes), len(self._axes))
+        axes = self._words("shapes", out[:, SHARD], local * len(self._axes), len(self._axes))
         out[:, BYTES] = out[:, DECODED] = own[:, 1] - own[:, 0]
         out[:, [SHAPE + axis for axis in self._axes]] = axes
         size = self._size * axes.astype(np.float64).prod(axis=1)
-        sound = (axes >= 0).all() and (axes <= MAX_AXIS).all()
-        if not (sound and (size == out[:, BYTES]).all() and (size <= MAX_CHUNK_BYTES).all()):
-            raise self.damaged()
+        sound = ((axes >= 0) & (axes <= MAX_AXIS)).all(axis=1)
+        self._check(sound & (size == out[:, BYTES]) & (size <= MAX_CHUNK_BYTES), numbers)
 
-    def _put_bands(self, shard: Numbers, local: Numbers, out: Numbers) -> Numbers:
+    def _put_bands(self, numbers: Numbers, local: Numbers, out: Numbers) -> Numbers:
         """Fill in how many frames samples have, if frames hold rows; return the number of the first, (n,)."""
         if not self._axes:
             first: Numbers = local * self._band_count
             return first
+        shard = out[:, SHARD]
         first, last = self._words("sample_frames", shard, local, 2).T
         out[:, FRAMES] = -(-out[:, SHAPE] // (self.field.frame.rows or 1))
-        if not ((first >= 0) & (last - first == out[:, FRAMES]) & (last <= self._total[shard])).all():
-            raise self.damaged()
+        self._check((first >= 0) & (last - first == out[:, FRAMES]) & (last <= self._total[shard]), numbers)
         return first
 
-    def _put_shared(self, shard: Numbers, local: Numbers, own: Numbers | None, out: Numbers) -> None:
+    def _put_shared(self, numbers: Numbers, local: Numbers, own: Numbers | None, out: Numbers) -> None:
         """Fill in where samples begin in what their frames decode to, and its size."""
-        together = self.field.frame.samples or 1
+        shard, together = out[:, SHARD], self.field.frame.samples or 1
         first = out[:, FRAME] * together
         stop = np.minimum(first + together, self.first[shard + 1] - self.first[shard])
         if own is None:
@@ -247,8 +251,7 @@ class Locator:
         begin, end = (self._words("sample_offsets", shard, at)[:, 0] for at in (first, stop))
         out[:, BEFORE] = own[:, 0] - begin
         out[:, DECODED] = end - begin
-        if not ((begin <= own[:, 0]) & (own[:, 1] <= end) & (end - begin <= MAX_CHUNK_BYTES)).all():
-            raise self.damaged()
+        self._check((begin <= own[:, 0]) & (own[:, 1] <= end) & (end - begin <= MAX_CHUNK_BYTES), numbers)
 
     def _words(self, array: str, shard: Numbers, at: Numbers, count: int = 1) -> Numbers:
         """Return `count` numbers of an index array from number `at` (n,) on, (n, count); 2**63 and more wrap."""
@@ -270,6 +273,7 @@ class Column:
     def __init__(self, index: ColumnIndex, file: memoryview, path: str) -> None:
         self.index = index
         self.field = index.field
+        self._together = self.field.frame.samples or 1
         self._file = file
         self._path = path
         self._codec = FrameCodec(self.field.codec, self.field.np_dtype, self.field.channels)
@@ -283,19 +287,13 @@ class Column:
         """
         return self._locator.locate(numbers)
 
-    def frames(self, start: int, stop: int) -> Frames:
-        """Return the frames that hold the samples start..stop, each once.
+    def frames(self, numbers: Numbers) -> Frames:
+        """Return the frames that hold some samples (n,), each once.
 
         Raises:
             DamagedError: an index array is damaged.
         """
-        step = self.field.frame.samples or 1
-        return self._locator.frames(self.locate(np.arange(start // step * step, stop, step, dtype=np.int64)))
-
-    def frames_of(self, numbers: Numbers) -> Frames:
-        """Return the frames that hold some samples (n,), each once, as `frames` does."""
-        step = self.field.frame.samples or 1
-        return self._locator.frames(self.locate(np.unique(numbers // step) * step))
+        return self._locator.frames(self.locate(np.unique(numbers // self._together) * self._together))
 
     def is_wrong(self, frames: Frames) -> NDArray[np.bool_]:
         """Return whether the bytes of each frame do not have their checksum, (m,)."""
@@ -304,39 +302,55 @@ class Column:
         )
         return wrong
 
-    def check_frames(self) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+    def check_samples(self) -> None:
+        """Check that shape, size and frames of every sample agree, if samples differ in them.
+
+        Raises:
+            DamagedError: they do not; the message names the first sample of the shard that is wrong.
+        """
+        if self.field.is_ragged:
+            for start in range(0, self.index.samples, _CHECKED):
+                self.locate(np.arange(start, min(start + _CHECKED, self.index.samples)))
+
+    def check_frames(self) -> Iterator[tuple[int, Numbers]]:
         """Check all frames, some at a time.
 
         Yields:
-            how many bytes were checked, and the wrong frames: where each lies in the file, and its number.
+            how many bytes were checked, and the numbers of the frames that are wrong, (m,).
 
         Raises:
             DamagedError: an index array is damaged.
         """
-        step = _CHECKED * (self.field.frame.samples or 1)
-        for start in range(0, self.index.samples, step):
-            frames = self.frames(start, min(start + step, self.index.samples))
-            wrong = self.is_wrong(frames)
-            places = zip(frames.spans[wrong, 0].tolist(), frames.number[wrong].tolist(), strict=True)
-            yield int(np.diff(frames.spans).sum()), list(places)
+        for start in range(0, self.index.samples, _CHECKED * self._together):
+            stop = min(start + _CHECKED * self._together, self.index.samples)
+            frames = self.frames(np.arange(start, stop, self._together))
+            yield int(np.diff(frames.spans).sum()), frames.number[self.is_wrong(frames)]
 
-    def read(self, start: int, stop: int) -> list[NDArray[Any]]:
-        """Return the samples start..stop, each of its own shape, as arrays that own their memory.
+    def read(self, start: int, stop: int) -> Any:
+        """Return the samples start..stop: one array (m, *shape), not to be written to; of a ragged field a list.
+
+        The arrays of a list own their memory, each as much as it holds.
 
         Raises:
             DamagedError: a frame cannot be decoded; the message names the samples it holds.
         """
-        raw = self._raw(start, stop) if self.field.codec else self._file
-        located = self.locate(np.arange(start, stop, dtype=np.int64)).tolist()
-        at, dtype = located[0][BEFORE] if located else 0, self.field.np_dtype
-        out = []
-        for row in located:
-            shape = row[SHAPE:]
-            begin = at if self.field.codec else row[START] * (row[BYTES] > 0)  # no bytes lie nowhere
-            array = np.frombuffer(raw, dtype, math.prod(shape), begin).reshape(shape).copy()
-            at += array.nbytes
+        raw, dtype, band = self._raw(start, stop), self.field.np_dtype, self.field.frame.rows
+        before = start % self._together  # samples that the first frame holds before these
+        if not self.field.is_ragged:
+            shape = tuple(n or 0 for n in self.field.shape)
+            first, last = before * math.prod(shape), (before + stop - start) * math.prod(shape)
+            samples = np.frombuffer(raw, dtype)[first:last].reshape(stop - start, *shape)
             if self._codec.filter:
-                self._codec.undo_filter(array[None], self.field.frame.rows)
+                samples = samples.copy()
+                self._codec.undo_filter(samples, band)
+            return samples
+        located = self.locate(np.arange(start - before, stop))
+        begins = located[:, BYTES].cumsum() - located[:, BYTES]
+        out = []
+        for begin, shape in zip(begins[before:].tolist(), located[before:, SHAPE:].tolist(), strict=True):
+            array = np.frombuffer(raw, dtype, math.prod(shape), begin).reshape(shape).copy()
+            if self._codec.filter:
+                self._codec.undo_filter(array[None], band)
             out.append(array)
         return out
 
@@ -347,27 +361,11 @@ class Column:
             DamagedError: as `read`.
         """
         rest = self.locate(np.array([number], np.int64))[0, SHAPE + 1 :].tolist()
-        frames = self.frames(number, number + 1)
+        frames = self.frames(np.array([number]))
         for frame, span, size in zip(*(part.tolist() for part in frames[1:]), strict=True):
             band = np.frombuffer(self._decode(frame, span, size), self.field.np_dtype).reshape(-1, *rest).copy()
             self._codec.undo_filter(band[None])
             yield band
-
-    def array(self, start: int, stop: int) -> NDArray[Any]:
-        """Return the samples start..stop of a field of fixed shape as one array (m, *shape), not to be written to.
-
-        Raises:
-            DamagedError: as `read`.
-        """
-        shape = tuple(n or 0 for n in self.field.shape)
-        before = start % (self.field.frame.samples or 1) * self.field.fixed_bytes
-        raw = self._raw(start, stop)
-        values = np.frombuffer(raw, self.field.np_dtype, (stop - start) * math.prod(shape), before)
-        samples = values.reshape(stop - start, *shape)
-        if self._codec.filter:
-            samples = samples.copy()
-            self._codec.undo_filter(samples, self.field.frame.rows)
-        return samples
 
     def check_values(self) -> Iterator[tuple[str, tuple[int, int]]]:
         """Check that every text is UTF-8 and every bool 0 or 1: a checksum does not say so.
@@ -383,8 +381,7 @@ class Column:
         if self.field.kind != "text" and self.field.dtype != "bool":
             self._raw(0, min(self.index.samples, 1))
             return
-        together = self.field.frame.samples or 1
-        step = max(_CHECKED // together, 1) * together
+        step = max(_CHECKED // self._together, 1) * self._together
         for start in range(0, self.index.samples, step):
             stop = min(start + step, self.index.samples)
             raw = self._raw(start, stop)
@@ -399,16 +396,16 @@ class Column:
 
     def _raw(self, start: int, stop: int) -> bytes:
         """Return what the frames that hold the samples start..stop decode to, one after another."""
-        frames = self.frames(start, stop)
+        frames = self.frames(np.arange(start - start % self._together, stop, self._together))
         return b"".join(map(self._decode, frames.number.tolist(), frames.spans.tolist(), frames.sizes.tolist()))
 
     def _decode(self, frame: int, span: tuple[int, int], size: int) -> bytes | bytearray | memoryview:
         try:
             return self._codec.decode(self._file[span[0] : span[1]], size)
         except _DAMAGE as error:
-            first, last = self.index.sample_range(frame)
+            first, stop = self.index.samples_of(np.array([frame]))[0].tolist()
             raise DamagedError(
-                f"{self._path}: field {self.field.name!r}, samples {first} to {last - 1} of the shard: {error}; "
+                f"{self._path}: field {self.field.name!r}, samples {first} to {stop - 1} of the shard: {error}; "
                 "run `packer verify`, then `packer repair`"
             ) from None
 
@@ -478,18 +475,8 @@ def _chunk_table(first: int, start: int, index: ColumnIndex) -> Numbers:
     table = index.arrays["chunks"].astype(np.int64)
     before = np.concatenate([[0], table[:-1, 2]])[: len(table)]
     low = start + index.chunk_at
-    ends = first + _samples_up_to(index, table[:, 1])
+    ends = first + index.samples_of(table[:, 1] - 1)[:, 1]
     return np.stack([low - before, low, low + table[:, 2] - before, ends], axis=1)
-
-
-def _samples_up_to(index: ColumnIndex, frames: Numbers) -> Numbers:
-    """Return how many samples of a shard lie before each of some frames (n,) that begin a sample."""
-    rule = index.field.frame
-    if rule.samples is not None:
-        return np.minimum(frames * rule.samples, index.samples)
-    if index.field.is_ragged:
-        return np.searchsorted(index.arrays["sample_frames"], frames.astype(np.uint64), side="left")
-    return frames // index.field.bands
 
 
 def _position(array: NDArray[Any]) -> int:

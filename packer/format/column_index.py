@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from packer.errors import DamagedError
 from packer.format.layout import index_lengths
+from packer.format.manifest import ColumnTotals
 from packer.format.schema import Field
 
 Index = NDArray[np.uint64]
@@ -32,6 +33,7 @@ class ColumnIndex:
         chunk_at: file offset of each chunk's first byte, (chunks,) int64.
         samples: number of samples in the shard.
         frames: number of frames of the column.
+        totals: bytes of the column, as arrays and as frames.
 
     Raises:
         DamagedError: an array has the wrong length, or places lie outside their chunk.
@@ -57,36 +59,16 @@ class ColumnIndex:
         self._check_lengths()
         self.chunk_at = self._check_chunks(find_chunks)
 
-    def sample_range(self, frame: int) -> tuple[int, int]:
-        """Return the numbers of the samples that a frame holds or is a part of: start and stop."""
-        rule = self.field.frame
-        if rule.samples is not None:
-            return frame * rule.samples, min((frame + 1) * rule.samples, self.samples)
-        if self.field.is_ragged:
-            sample = int(np.searchsorted(self.arrays["sample_frames"], frame, side="right")) - 1
+    def samples_of(self, frames: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the samples that each frame (m,) holds, or is a part of: start and stop, (m, 2)."""
+        together = self.field.frame.samples or 1
+        if self.field.frame.samples is not None:
+            first = frames * together
+        elif self.field.is_ragged:
+            first = np.searchsorted(self.arrays["sample_frames"], frames.astype(np.uint64), side="right") - 1
         else:
-            sample = frame // self.field.bands
-        return sample, sample + 1
-
-    def check_samples(self) -> None:
-        """Check for every sample that its shape, its bytes and its frames agree.
-
-        Raises:
-            DamagedError: they do not; the message names the first sample of the shard that is wrong.
-        """
-        wrong = np.zeros(self.samples, bool)
-        if self.field.is_ragged:
-            sizes = np.diff(self.arrays["sample_offsets"].astype(np.int64))
-            shapes = self.arrays["shapes"].astype(np.float64)
-            wrong |= (sizes < 0) | (shapes.prod(axis=1) * self.field.fixed_bytes != sizes)
-        if "sample_frames" in self.arrays and self.field.frame.rows is not None:
-            rows = self.arrays["shapes"][:, 0] if self.field.shape[0] is None else np.uint64(self.field.shape[0])
-            bands = -(-np.broadcast_to(rows, self.samples).astype(np.int64) // self.field.frame.rows)
-            wrong |= np.diff(self.arrays["sample_frames"].astype(np.int64)) != bands
-        if wrong.any():
-            raise self._damaged(f"shape and size of sample {int(wrong.argmax())} of the shard do not agree")
-        if "frame_offsets" in self.arrays and (np.diff(self.arrays["frame_offsets"].astype(np.int64)) < 0).any():
-            raise self._damaged("its frames do not ascend")
+            first = frames // self.field.bands
+        return np.stack([first, np.minimum(first + together, self.samples)], axis=1)
 
     def _check_lengths(self) -> None:
         """Check the lengths of the arrays against each other, and give tables their two axes."""
@@ -120,21 +102,15 @@ class ColumnIndex:
         frames, nbytes = table[-1, 1:].tolist() if len(table) else (0, 0)
         if frames != self.frames:
             raise self._damaged(f"the chunks hold {frames} frames of {self.frames}")
-        if field.codec:
-            raw_bytes = int(self.arrays["frame_offsets"][-1])
-        elif field.is_ragged:
-            raw_bytes = int(self.arrays["sample_offsets"][-1])
-        else:
-            raw_bytes = self.samples * field.fixed_bytes
-            # Addresses of raw samples of one shape rely on it that each chunk has the bytes of its samples.
-            if field.frame.samples is None:
-                ends = table[:, 1] * field.fixed_bytes // max(field.bands, 1)
-            else:
-                ends = np.minimum(table[:, 1] * field.frame.samples, self.samples) * field.fixed_bytes
-            if (ends != table[:, 2]).any():
-                raise self._damaged("a chunk has not the size of its samples")
-        if raw_bytes != nbytes:
-            raise self._damaged(f"the chunks hold {nbytes} bytes, {raw_bytes} expected")
+        # Addresses of raw samples of one shape rely on it that each chunk has the bytes of its samples.
+        held = self.samples_of(table[:, 1] - 1)[:, 1] * field.fixed_bytes
+        if not field.codec and not field.is_ragged and (held != table[:, 2]).any():
+            raise self._damaged("a chunk has not the size of its samples")
+        raw = int(self.arrays["sample_offsets"][-1]) if field.is_ragged else self.samples * field.fixed_bytes
+        stored = int(self.arrays["frame_offsets"][-1]) if field.codec else raw
+        if stored != nbytes:
+            raise self._damaged(f"the chunks hold {nbytes} bytes, {stored} expected")
+        self.totals = ColumnTotals(raw=raw, stored=stored)
         return np.ascontiguousarray(at)
 
     def _damaged(self, what: str) -> DamagedError:

@@ -36,7 +36,7 @@ from packer.format.layout import (
     column_key,
     index_arrays,
 )
-from packer.format.manifest import ColumnTotals, ShardEntry
+from packer.format.manifest import ShardEntry
 from packer.format.schema import Field
 
 #: Names of samples that are cut apart at a time.
@@ -216,13 +216,6 @@ class ShardNames:
         for entry in self._shards:
             with Shard(self._folder / entry.file, entry.bytes) as shard:
                 yield from shard.names(entry.samples)
-
-
-def column_totals(index: ColumnIndex) -> ColumnTotals:
-    """Return the bytes of one column of one shard: as arrays, and as frames on disk."""
-    field, chunks = index.field, index.arrays["chunks"]
-    raw = int(index.arrays["sample_offsets"][-1]) if field.is_ragged else index.samples * field.fixed_bytes
-    return ColumnTotals(raw=raw, stored=int(chunks[-1, 2]) if len(chunks) else 0)
 
 
 def open_file(path: Path) -> int:

@@ -15,7 +15,7 @@ from packer.errors import SourceError, WriteError
 from packer.format.lmdb_appender import clear_errors
 from packer.format.manifest import SHARD_FOLDER, ColumnTotals, ShardEntry, file_digest
 from packer.format.schema import Field
-from packer.format.shard import Shard, column_totals
+from packer.format.shard import Shard
 from packer.format.shard_writer import ShardWriter
 from packer.format.sync import sync_folder, write_synced
 from packer.packing.output import claim_of
@@ -218,7 +218,7 @@ def report_of(path: Path, fields: Sequence[Field]) -> ShardReport:
     """
     with Shard(path) as shard:
         samples = shard.header().samples
-        columns = {each.name: column_totals(shard.index(number, each, samples)) for number, each in enumerate(fields)}
+        columns = {each.name: shard.index(number, each, samples).totals for number, each in enumerate(fields)}
     noted = _rejected_path(path)
     rejected = RejectedList.read(noted).samples(noted) if noted.exists() else []
     entry = ShardEntry(

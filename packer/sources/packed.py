@@ -223,7 +223,6 @@ class _CheckedColumn:
     """A column that compares the checksum of every frame before it is used, once."""
 
     def __init__(self, shard: Shard, column: Column) -> None:
-        column.index.check_samples()
         self.column = column
         self._shard = shard
         self._good = np.zeros(column.index.frames, bool)
@@ -255,11 +254,11 @@ class _CheckedColumn:
         return out
 
     def _check(self, local: NDArray[np.int64]) -> None:
-        frames = self.column.frames_of(local)
+        frames = self.column.frames(local)
         todo = Frames(*(part[~self._good[frames.number]] for part in frames))
         wrong = todo.number[self.column.is_wrong(todo)]
         if len(wrong):
-            a, b = self.column.index.sample_range(int(wrong[0]))
+            a, b = self.column.index.samples_of(wrong)[0].tolist()
             raise DamagedError(
                 f"{self._shard.path}: field {self.column.field.name!r}, samples {a} to {b - 1} of the shard: "
                 "the checksum is wrong; run `packer verify`, then `packer repair`"

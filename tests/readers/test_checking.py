@@ -42,9 +42,9 @@ def flip(folder: Path, field: str, sample: int) -> list[int]:
         first += entry.samples
     with Shard(folder / entry.file) as shard:
         column = shard.column(number, manifest.fields[number], entry.samples)
-        frames = column.frames(sample - first, sample - first + 1)
+        frames = column.frames(np.array([sample - first]))
         start, end = frames.spans[0].tolist()
-        held = [first + n for n in range(*column.index.sample_range(int(frames.number[0])))]
+        held = [first + n for n in range(*column.index.samples_of(frames.number)[0].tolist())]
         del column, frames
     with (folder / entry.file).open("r+b") as file:
         file.seek((start + end) // 2)
@@ -322,5 +322,5 @@ def test_no_more_frames_are_looked_at_than_there_are(monkeypatch):
     reader = CheckedReader(WholeReader(places), opened, str)
     reader.read(reader.locate(np.array([0])))
     monkeypatch.setattr(Places, "frames", lambda *_: pytest.fail("frames were looked at"))
-    with pytest.raises(DamagedError, match="field 'x': an index of its column is damaged"):
+    with pytest.raises(DamagedError, match=r"field 'x'.*: an index of its column is damaged"):
         reader.read(reader.locate(np.array([0, 2])))

@@ -78,10 +78,10 @@ KINDS = {"coded": coded, "ragged": ragged, "banded": banded}
 def test_what_is_damaged_below_is_sound(kind: str) -> None:
     """Frames lie one behind another within each chunk, and samples are what their shapes say."""
     column = KINDS[kind]()
-    frames = column.frames(0, column.index.samples)
+    frames = column.frames(np.arange(column.index.samples))
     assert frames.spans.tolist() == [[100, 110], [110, 120], [500, 510], [510, 520]]
     assert frames.number.tolist() == [0, 1, 2, 3]
-    column.index.check_samples()
+    column.check_samples()
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,8 @@ def test_a_place_that_cannot_be_is_an_error(kind: str, changed: dict[str, Any], 
     column = KINDS[kind](**changed)
     words = "an index of its column is damaged"
     for start, stop in ((sample, sample + 1), (0, column.index.samples)):
-        with pytest.raises(DamagedError, match=rf"^a\.lmdb: field 'x': {words}.*packer repair"):
-            column.frames(start, stop)
+        with pytest.raises(DamagedError, match=rf"^a\.lmdb: field 'x', sample \d of the shard: {words}.*packer repair"):
+            column.frames(np.arange(start, stop))
         with pytest.raises(DamagedError, match=words):
             column.read(start, stop)
 
@@ -135,20 +135,26 @@ def test_bytes_without_chunks_are_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "changed", "words"),
+    ("kind", "changed", "sample"),
     [
-        ("ragged", {"sample_offsets": [0, 10, 21, 31, 41]}, "shape and size of sample 1 of the shard do not agree"),
-        ("ragged", {"sample_offsets": [0, 10, 20, 40, 30]}, "shape and size of sample 2 of the shard do not agree"),
-        ("ragged", {"shapes": [[2], [2], [2], [3]]}, "shape and size of sample 3 of the shard do not agree"),
-        ("banded", {"sample_frames": [0, 1, 4]}, "shape and size of sample 0 of the shard do not agree"),
-        ("banded", {"sample_frames": [0, 2, 3]}, "shape and size of sample 1 of the shard do not agree"),
-        ("coded", {"frame_offsets": [0, 20, 10, 30, 40]}, "its frames do not ascend"),
+        ("ragged", {"sample_offsets": [0, 10, 21, 31, 41]}, 1),
+        ("ragged", {"sample_offsets": [0, 10, 20, 40, 30]}, 2),
+        ("ragged", {"shapes": [[2], [2], [2], [3]]}, 3),
+        ("banded", {"sample_frames": [0, 1, 4]}, 0),
+        ("banded", {"sample_frames": [0, 2, 3]}, 1),
     ],
 )
-def test_each_damage_of_samples_is_named(kind: str, changed: dict[str, Any], words: str) -> None:
+def test_each_damage_of_samples_is_named(kind: str, changed: dict[str, Any], sample: int) -> None:
     """Bytes, shapes and frames of every sample agree; the message names the first where they do not."""
-    with pytest.raises(DamagedError, match=rf"^a\.lmdb: field 'x': {words}; run `packer verify`, then `packer repair`"):
-        KINDS[kind](**changed).index.check_samples()
+    words = f"field 'x', sample {sample} of the shard: an index of its column is damaged"
+    with pytest.raises(DamagedError, match=rf"^a\.lmdb: {words}; run `packer verify`, then `packer repair`"):
+        KINDS[kind](**changed).check_samples()
+
+
+def test_frames_that_descend_are_found() -> None:
+    """Frames of samples of one shape are looked at when they are checked."""
+    with pytest.raises(DamagedError, match="field 'x', sample 1 of the shard: an index of its column is damaged"):
+        list(coded(frame_offsets=[0, 20, 10, 30, 40]).check_frames())
 
 
 #: By name: a field, its number of samples, and its index arrays as they should be. Chunks are (number, frames and

@@ -147,7 +147,7 @@ def test_a_reader_made_from_the_specification_reads_every_sample(name: str) -> N
         ours: list[np.ndarray[Any, Any]] = []
         for entry in manifest.shards:
             with Shard(folder / entry.file, entry.bytes) as shard:
-                ours += shard.column(number, field, entry.samples).read(0, entry.samples)
+                ours += list(shard.column(number, field, entry.samples).read(0, entry.samples))
         theirs = list(spec_samples(folder, number))
         assert len(theirs) == manifest.samples
         for a, b in zip(theirs, ours, strict=True):
