@@ -91,8 +91,7 @@ def append(
         if not is_done:
             _check_names(folder, held, source.names)  # before anything is packed
         # What another call left that was killed is begun anew: overwrite.
-        report, state = pack(source, work, replace(options, overwrite=True))
-        state.keep(work)
+        report = pack(source, work, replace(options, overwrite=True), keeps_note=True)
         joined = held
         if not (is_done and _is_taken_in(held, work)):
             rejected += [bad.moved(_next_number(held)) for bad in report.rejected]

@@ -189,20 +189,20 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
     """
     options = replace(options or ConvertOptions(), **changes)
     if not is_url(out):
-        return pack(sources, Path(out), options)[0]
+        return pack(sources, Path(out), options)
     began = time.perf_counter()
     with RemoteOutput(out, options.overwrite) as staged:
         # What another conversion left in the cache is no dataset that anybody would miss.
-        report, state = pack(sources, staged.folder, replace(options, overwrite=True))
-        staged.upload(state, partial(options.looking or not_looking, UPLOADING))
+        report = pack(sources, staged.folder, replace(options, overwrite=True), keeps_note=True)
+        staged.upload(partial(options.looking or not_looking, UPLOADING))
     return replace(report, path=staged.url, seconds=time.perf_counter() - began)
 
 
-def pack(sources: Any, path: Path, options: ConvertOptions) -> tuple[Report, State]:
+def pack(sources: Any, path: Path, options: ConvertOptions, keeps_note: bool = False) -> Report:
     """Pack `sources` into the folder `path`, as `convert` does.
 
-    Returns:
-        the report, and the state of the conversion, which `State.keep` notes for a call that goes on with the dataset.
+    Args:
+        keeps_note: whether the same call may come again once the dataset is there, and is to find it done.
     """
     began = time.perf_counter()
     rejected: list[Rejected] = []
@@ -214,45 +214,44 @@ def pack(sources: Any, path: Path, options: ConvertOptions) -> tuple[Report, Sta
     prepared = prepare(source, options.codec, options.shard_size, limits, options.looking or not_looking)
     if options.planned:
         options.planned(prepared)
-    warn_of_room(path, prepared.plan.file_bytes)
+    plan = prepared.plan
+    warn_of_room(path, plan.file_bytes)
     files = source_files(source.files())
     splits = planned_splits(prepared, options, lenient=bool(rejected))
     state = _state_of(prepared, options, splits, files)
-
-    def reported(manifest: Manifest, rejected: Sequence[Rejected], kept_shards: int) -> tuple[Report, State]:
-        source_bytes, seconds = sum(size for _, size, _ in files), time.perf_counter() - began
-        return Report(path, manifest, tuple(rejected), source_bytes, kept_shards, seconds), state
-
-    with OutputFolder(path, state, options.overwrite, options.go_on) as folder:
-        if folder.is_published:
-            folder.publish()  # an earlier run was killed before it could report
+    with OutputFolder(path, state, options.overwrite, options.go_on, keeps_note) as folder:
+        if folder.is_published:  # by an earlier run, which was killed before it could report
+            folder.publish()
             manifest = manifests.read(path)
-            return reported(manifest, rejected_of(path, manifest), len(manifest.shards))
-        tasks = _tasks(prepared, options, folder.work)
-        kept = _finished(tasks, None if state.tells_all else path, options.overwrite)
-        if kept and options.resumed:
-            options.resumed(sum(report.entry.samples for report in kept), sum(report.raw_bytes for report in kept))
-        todo = [task for task in tasks if not task.path.exists()]
-        done = list(_run(todo, options, limits))
-        reports = sorted([*kept, *done], key=lambda report: report.entry.file)
-        rejected += [r for report in reports for r in report.rejected]
-        plan = prepared.plan
-        if splits and any(report.rejected for report in reports):
-            left = _packed_samples(folder.work, prepared, reports)
-            splits = splits_of(left, options.splits, source.splits, lenient=True)
-        manifest = finish(
-            folder,
-            [report.entry for report in reports],
-            [report.columns for report in reports],
-            plan.fields,
-            prepared.origin,
-            named=source.names is not None,
-            rejected=rejected,
-            planned_bytes=plan.file_bytes,
-            splits=splits,
-            constants=write_constants(folder.work, source.constants) if source.constants else None,
-        )
-    return reported(manifest, rejected, len(kept))
+            kept, rejected = len(manifest.shards), rejected_of(path, manifest)
+        else:
+            tasks = _tasks(prepared, options, folder.work)
+            reports = _finished(tasks, None if state.tells_all else path, options.overwrite)
+            kept = len(reports)
+            if reports and options.resumed:
+                options.resumed(sum(each.entry.samples for each in reports), sum(each.raw_bytes for each in reports))
+            reports += _run([task for task in tasks if not task.path.exists()], options, limits)
+            reports.sort(key=lambda report: report.entry.file)
+            rejected += [bad for report in reports for bad in report.rejected]
+            shards = [report.entry for report in reports]
+            if splits and any(shard.rejected for shard in shards):
+                names = None if source.names is None else [name.decode() for name in ShardNames(folder.work, shards)]
+                left = Samples(sum(shard.samples for shard in shards), names, prepared.origin)
+                splits = splits_of(left, options.splits, source.splits, lenient=True)
+            manifest = finish(
+                folder,
+                shards,
+                [report.columns for report in reports],
+                plan.fields,
+                prepared.origin,
+                named=source.names is not None,
+                rejected=rejected,
+                planned_bytes=plan.file_bytes,
+                splits=splits,
+                constants=write_constants(folder.work, source.constants) if source.constants else None,
+            )
+    source_bytes = sum(size for _, size, _ in files)
+    return Report(path, manifest, tuple(rejected), source_bytes, kept, time.perf_counter() - began)
 
 
 def planned_splits(prepared: Prepared, options: ConvertOptions, lenient: bool) -> Splits:
@@ -267,14 +266,6 @@ def planned_splits(prepared: Prepared, options: ConvertOptions, lenient: bool) -
     source = prepared.source
     samples = Samples(len(source), source.names, prepared.origin, shifting=options.on_error == "skip")
     return splits_of(samples, options.splits, source.splits, lenient=lenient)
-
-
-def _packed_samples(folder: Path, prepared: Prepared, reports: Sequence[ShardReport]) -> Samples:
-    """Return the samples that are in some shards."""
-    names = None
-    if prepared.source.names is not None:
-        names = [name.decode() for name in ShardNames(folder, [report.entry for report in reports])]
-    return Samples(sum(report.entry.samples for report in reports), names, prepared.origin)
 
 
 def open_source(sources: Any, options: ConvertOptions, rejected: list[Rejected] | None) -> Source:

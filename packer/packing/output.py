@@ -53,17 +53,22 @@ class OutputFolder:
         state: what is to be made.
         overwrite: whether a dataset that is there may be replaced.
         go_on: whether settings may have changed that leave the finished shards as they are.
+        keeps_note: whether the note stays, so that the same call finds the dataset done instead of refusing it. Of
+            samples in memory none stays: it would not say which they were.
 
     Raises:
         UsageError: it is a URL; the folder is in use, holds something else, or an unfinished conversion that differs.
         WriteError: the folder cannot be written.
     """
 
-    def __init__(self, path: Path, state: State, overwrite: bool = False, go_on: bool = False) -> None:
+    def __init__(
+        self, path: Path, state: State, overwrite: bool = False, go_on: bool = False, keeps_note: bool = False
+    ) -> None:
         refuse_url(path)
         # A link stays: what it leads to is made, and replaced.
         self.path = self.work = path = path.resolve() if path.is_symlink() else path
         self.is_published = False
+        self._keeps_note = keeps_note and state.tells_all
         self._beside = next_to(path, "replacing")
         self._old = next_to(path, "replaced")
         self._locks: dict[Path, filelock.BaseFileLock] = {}
@@ -150,7 +155,8 @@ class OutputFolder:
         """Remove what a finished dataset needs no more; the note last, for it says that there is something to do."""
         for left_out in self.shards.glob("*.rejected.jsonl"):
             left_out.unlink()
-        (self.work / UNFINISHED).unlink(missing_ok=True)
+        if not self._keeps_note:
+            (self.work / UNFINISHED).unlink(missing_ok=True)
 
     def _finish_swap(self) -> None:
         """Put right what a kill between the two renames of a replacement left."""
@@ -287,14 +293,6 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     files: list[tuple[str, int, int]]
     shown: dict[str, str] = {}
     tells_all: bool = True
-
-    def keep(self, folder: Path) -> None:
-        """Note in the folder of a finished dataset what was made, for a call that goes on with it.
-
-        Of samples in memory no note is kept: it would not say which they were.
-        """
-        if self.tells_all:
-            write_synced(folder / UNFINISHED, msgspec.json.encode(self))
 
     def difference(self, other: State, passing: Collection[str] = ()) -> str | None:
         """Return what differs from another conversion, in words; None if the other can go on with this one.

@@ -19,7 +19,6 @@ import filelock
 from packer.errors import RemoteError, UsageError, WriteError
 from packer.format import manifest as manifests
 from packer.format.manifest import CONSTANTS_FILE, MANIFEST, MAX_MANIFEST_BYTES, REJECTED_FILE, SHARD_FOLDER
-from packer.packing.output import State
 from packer.remote.cache import default_cache
 from packer.remote.store import Found, Moved, RemoteFolder, Transfer, label, note, noted
 
@@ -74,8 +73,8 @@ class RemoteOutput:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._lock.release()
 
-    def upload(self, state: State, moved: Moved | None = None) -> None:
-        """Put the packed dataset at the URL, and remove it here; `state` is that of its conversion.
+    def upload(self, moved: Moved | None = None) -> None:
+        """Put the packed dataset at the URL, and remove it here.
 
         Args:
             moved: told how many bytes are there so far, and of how many.
@@ -83,7 +82,6 @@ class RemoteOutput:
         Raises:
             WriteError: a file cannot be uploaded; the message names it.
         """
-        state.keep(self.folder)
         try:
             self._upload(moved)
         except RemoteError as error:
