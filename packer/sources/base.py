@@ -296,6 +296,12 @@ def _nbytes(values: Any) -> int:
     return sum(map(_nbytes, values)) if isinstance(values, list) else values.nbytes
 
 
+def common_shape(shapes: Iterable[Sequence[int]]) -> tuple[int | None, ...]:
+    """Return the shape that arrays of as many axes share, with None for each axis whose length differs."""
+    axes = [set(lengths) for lengths in zip(*shapes, strict=True)]
+    return tuple(lengths.pop() if len(lengths) == 1 else None for lengths in axes)
+
+
 def fits(shape: Sequence[int | None], wanted: Sequence[int | None]) -> bool:
     """Return whether arrays of a shape fit a field of shape `wanted`, whose None stands for any length."""
     return len(shape) == len(wanted) and all(w in (None, n) for n, w in zip(shape, wanted, strict=True))

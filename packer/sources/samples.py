@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec, no_text, spec_of
-from packer.sources.base import Block, Source, fits
+from packer.sources.base import Block, Source, common_shape, fits
 
 #: Samples looked at to tell which axes are ragged.
 LOOK_AT = 64
@@ -142,8 +142,7 @@ def _infer(name: str, values: Sequence[NDArray[Any] | str]) -> FieldSpec:
         spec = spec_of(name, arrays[0])
     except (UsageError, ValueError) as error:
         raise SourceError(str(error)) from None
-    lengths = [set(axis) for axis in zip(*(array.shape for array in arrays), strict=True)]
-    return msgspec.structs.replace(spec, shape=tuple(n.pop() if len(n) == 1 else None for n in lengths))
+    return msgspec.structs.replace(spec, shape=common_shape(array.shape for array in arrays))
 
 
 def one_block(sample: Sample, fields: Sequence[FieldSpec], what: str) -> Block:

@@ -19,8 +19,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import SourceError, UsageError
-from packer.format.schema import DTYPES, FieldSpec
+from packer.errors import SourceError
+from packer.format.schema import DTYPES
 from packer.sources.files import refuse_pointer
 
 _READERS: dict[tuple[int, int], Any] = {
@@ -75,28 +75,6 @@ class Array:
     @property
     def row_bytes(self) -> int:
         return math.prod(self.shape[1:]) * self.dtype.itemsize
-
-    def spec(self, name: str) -> FieldSpec:
-        """Return the field whose samples are the rows of this array.
-
-        Raises:
-            UsageError: `name` cannot be a field name.
-        """
-        try:
-            return FieldSpec(name=name, dtype=self.native.name, shape=self.shape[1:])
-        except ValueError as error:
-            raise UsageError(str(error)) from None
-
-    def check_rows(self) -> None:
-        """Raise SourceError if the array has no rows that could be samples."""
-        if not self.shape:
-            raise SourceError(
-                "is 0-d, a single value: it has no first axis that would count samples; save the other arrays without "
-                "it, or say `--samples files` if each file is a sample",
-                self.shown,
-            )
-        if not self.shape[0]:
-            raise SourceError(f"has shape {self.shape}: there is no row to pack", self.shown)
 
     def as_row(self) -> Array:
         """Return the array as the one row of another: with one more axis, of length 1, before its own."""
@@ -180,38 +158,35 @@ def _errors(path: str) -> Iterator[None]:
 # ---------------------------------------------------------------- opening
 
 
-def open_npy_file(path: str) -> Array:
-    """Return the array of a `.npy` file; raises SourceError as `_read_header` does."""
-    with _errors(path), Path(path).open("rb") as file:
-        refuse_pointer(file.read(64), path)
-        file.seek(0)
-        return _read_header(file, Path(path).stat().st_size, path)
-
-
-def open_npz_file(path: str) -> tuple[list[Array], list[str]]:
-    """Return the arrays of a `.npz` file, and the names of members that are none.
+def open_arrays(path: str) -> tuple[list[Array], list[str]]:
+    """Return the arrays of a `.npy` or `.npz` file, and what messages call its members that are none.
 
     Raises:
-        SourceError: a damaged file, or an array that cannot be packed.
+        SourceError: the file cannot be read or is damaged, or holds an array that cannot be packed.
     """
-    arrays, others = [], []
-    with _errors(path), zipfile.ZipFile(path) as archive, Path(path).open("rb") as whole:
-        members = {member.filename: member for member in archive.infolist()}
-        if len(members) < len(archive.infolist()):
-            raise SourceError("has two members of one name; save it again with np.savez", path)
-        for name, member in members.items():
-            if not name.endswith(".npy"):
-                others.append(name)
-                continue
-            with archive.open(member) as file:
-                array = _read_header(file, member.file_size, path, name)
-            if member.compress_type != zipfile.ZIP_STORED:
-                arrays.append(replace(array, is_deflated=True))
-                continue
-            whole.seek(member.header_offset)
-            lengths = _LOCAL_HEADER.unpack(whole.read(_LOCAL_HEADER.size))
-            before = member.header_offset + _LOCAL_HEADER.size + sum(lengths)
-            arrays.append(replace(array, start=before + array.start))
+    with _errors(path), Path(path).open("rb") as whole:
+        refuse_pointer(whole.read(64), path)
+        whole.seek(0)
+        if not path.lower().endswith(".npz"):
+            return [_read_header(whole, Path(path).stat().st_size, path)], []
+        arrays, others = [], []
+        with zipfile.ZipFile(whole) as archive:
+            members = {member.filename: member for member in archive.infolist()}
+            if len(members) < len(archive.infolist()):
+                raise SourceError("has two members of one name; save it again with np.savez", path)
+            for name, member in members.items():
+                if not name.endswith(".npy"):
+                    others.append(_shown(path, name))
+                    continue
+                with archive.open(member) as file:
+                    array = _read_header(file, member.file_size, path, name)
+                if member.compress_type != zipfile.ZIP_STORED:
+                    arrays.append(replace(array, is_deflated=True))
+                    continue
+                whole.seek(member.header_offset)
+                lengths = _LOCAL_HEADER.unpack(whole.read(_LOCAL_HEADER.size))
+                before = member.header_offset + _LOCAL_HEADER.size + sum(lengths)
+                arrays.append(replace(array, start=before + array.start))
     return arrays, others
 
 

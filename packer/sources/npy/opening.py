@@ -16,13 +16,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from natsort import natsorted
 
-from packer.errors import SourceError, UsageError
-from packer.sources.base import HEADERS, Looking, OnBad, not_looking, stop, watched
+from packer.errors import SourceError, UsageError, first_few
+from packer.format.schema import FieldSpec
+from packer.sources.base import HEADERS, Looking, OnBad, common_shape, not_looking, stop, watched
 from packer.sources.files import KIND_OF, Found, find, join, suffix_of
-from packer.sources.npy.array import Array, open_npy_file, open_npz_file
+from packer.sources.npy.array import Array, open_arrays
 from packer.sources.npy.source import NpySource
 from packer.sources.pairing import markers, pair, report_partners, share_out, stem
 from packer.sources.units import by_folder, folder_of, pattern_of, refuse_strays, unit_name
@@ -71,14 +71,6 @@ def _find(path: str, on_bad: OnBad) -> Found:
     return found._replace(files=picked)
 
 
-def _arrays(path: str) -> tuple[list[Array], list[str]]:
-    """Return the arrays of a file, and what is to be said of it."""
-    if not path.lower().endswith(".npz"):
-        return [open_npy_file(path)], []
-    arrays, others = open_npz_file(path)
-    return arrays, [f"{path}: {name} is no array and is left out" for name in others]
-
-
 def _own_name(array: Array) -> str:
     return array.member.removesuffix(".npy").replace("/", ".") if array.member else Path(array.path).stem
 
@@ -89,22 +81,27 @@ def _row_kind(array: Array) -> str:
 
 
 def _source(
-    fields: Mapping[str, Sequence[Array]], unit: str, names: Sequence[str] | None, notes: Sequence[str]
+    fields: Mapping[str, Sequence[Array]], unit: str, names: Sequence[str] | None, notes: list[str], others: list[str]
 ) -> NpySource:
-    """Return the source of rows that lie one after another: None for each axis in which the arrays differ."""
+    """Return the source of rows that lie one after another, and say what becomes of them.
+
+    Args:
+        others: members of files that are no arrays.
+    """
     specs = []
     for name, arrays in fields.items():
-        lengths = [set(axis) for axis in zip(*(array.shape[1:] for array in arrays), strict=True)]
-        shape = tuple(n.pop() if len(n) == 1 else None for n in lengths)
-        specs.append(msgspec.structs.replace(arrays[0].spec(name), shape=shape))
-    turned = [
-        f"field {name}: big-endian in the file, stored little-endian; the values are the same"
-        for name, arrays in fields.items()
-        if any(array.dtype.byteorder == ">" for array in arrays)
-    ]
+        shape = common_shape(array.shape[1:] for array in arrays)
+        try:
+            specs.append(FieldSpec(name=name, dtype=arrays[0].native.name, shape=shape))
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        if any(array.dtype.byteorder == ">" for array in arrays):
+            notes.append(f"field {name}: big-endian in the file, stored little-endian; the values are the same")
+    if others:
+        notes.append(f"left out, since they are no arrays: {first_few(others)}")
     held = {name: tuple(arrays) for name, arrays in fields.items()}
     rows = sum(map(len, next(iter(held.values()))))
-    return NpySource(tuple(specs), held, unit, names, 0, rows, [*notes, *turned])
+    return NpySource(tuple(specs), held, unit, names, 0, rows, notes)
 
 
 # ---------------------------------------------------------------- rows
@@ -113,17 +110,16 @@ def _source(
 def _open_rows(found: Mapping[str, Found]) -> NpySource:
     """Return the rows of the arrays; the files of a named field are its parts, in natural order."""
     fields: dict[str, list[Array]] = {}
-    notes: list[str] = []
+    left_out: list[str] = []
     for name, some in found.items():
         arrays = []
         for file in some.files:
-            own, said = _arrays(some.path(file))
+            own, others = open_arrays(some.path(file))
             arrays += own
-            notes += said
+            left_out += others
         if not arrays:
             raise SourceError("holds no array", some.path(some.files[0]))
-        for array in arrays:
-            array.check_rows()
+        _check_rows(arrays)
         if name:
             fields[name] = _parts(name, arrays)
             continue
@@ -155,7 +151,20 @@ def _open_rows(found: Mapping[str, Found]) -> NpySource:
             f"each of the {len(files):,} files is a field, and a row of them all a sample; `--samples files` makes "
             "each file a sample, `--samples folders` each folder"
         )
-    return _source(fields, "rows", None, [*notes, *parted])
+    return _source(fields, "rows", None, parted, left_out)
+
+
+def _check_rows(arrays: Sequence[Array]) -> None:
+    """Raise SourceError if one of the arrays has no rows that could be samples."""
+    for array in arrays:
+        if not array.shape:
+            raise SourceError(
+                "is 0-d, a single value: it has no first axis that would count samples; save the other arrays without "
+                "it, or say `--samples files` if each file is a sample",
+                array.shown,
+            )
+        if not array.shape[0]:
+            raise SourceError(f"has shape {array.shape}: there is no row to pack", array.shown)
 
 
 def _parts(name: str, arrays: Sequence[Array]) -> list[Array]:
@@ -238,8 +247,7 @@ def _open_units(found: dict[str, Found], unit: str, on_bad: OnBad, looking: Look
             on_bad(error)
     units = _alike(units, unit, on_bad)
     fields = {name: [own[name] for own in units.values()] for name in next(iter(units.values()))}
-    more = [f"{len(left_out) - 1:,} more members that are no arrays are left out"] if left_out[1:] else []
-    return _source(fields, unit, list(units), [*notes, *left_out[:1], *more])
+    return _source(fields, unit, list(units), notes, left_out)
 
 
 def _files_of(found: dict[str, Found], unit: str, on_bad: OnBad) -> tuple[dict[str, _Files], list[str]]:
@@ -270,12 +278,12 @@ def _files_of(found: dict[str, Found], unit: str, on_bad: OnBad) -> tuple[dict[s
 
 
 def _fields_of(files: _Files, unit: str) -> tuple[dict[str, Array], list[str]]:
-    """Return the arrays of a sample by field, and what is to be said of its files."""
+    """Return the arrays of a sample by field, and the members of its files that are no arrays."""
     fields: dict[str, Array] = {}
-    notes = []
+    left_out = []
     for given, path in files:
-        arrays, said = _arrays(path)
-        notes += said
+        arrays, others = open_arrays(path)
+        left_out += others
         if not arrays:
             raise SourceError("holds no array", path)
         for array in arrays:
@@ -290,7 +298,7 @@ def _fields_of(files: _Files, unit: str) -> tuple[dict[str, Array], list[str]]:
                     f"and {fields[name].shown} are both the field {name!r} of one sample{advice}", array.shown
                 )
             fields[name] = array.as_row()
-    return fields, notes
+    return fields, left_out
 
 
 def _alike(units: Mapping[str, dict[str, Array]], unit: str, on_bad: OnBad) -> dict[str, dict[str, Array]]:
