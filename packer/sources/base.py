@@ -11,6 +11,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from typing import Any, NoReturn, Self, TypeVar
 
@@ -54,6 +55,16 @@ Item = TypeVar("Item")
 def stop(error: SourceError) -> NoReturn:
     """Raise the error: the `OnBad` that stops at the first bad file."""
     raise error
+
+
+@contextmanager
+def faults_of(path: str | None = None, sample: int | None = None) -> Iterator[None]:
+    """Give every SourceError of the block the path of its file, or the number of its sample."""
+    try:
+        yield
+    except SourceError as error:
+        number = error.sample if sample is None else sample
+        raise SourceError(error.reason, path or error.path, number) from error
 
 
 def not_looking(what: str, done: int, total: int | None) -> None:

@@ -23,7 +23,7 @@ import numpy as np
 
 from packer.errors import SourceError, UsageError
 from packer.sources.base import Looking, OnBad, not_looking, stop
-from packer.sources.files import CLOUDS, find, refuse_pointer, suffix_of
+from packer.sources.files import CLOUDS, find, refuse_pointer, suffix_of, unreadable
 from packer.sources.ply.fields import Lengths, Member, rules_of
 from packer.sources.ply.header import SIZES, TYPES, Element, Header, Property
 from packer.sources.ply.source import Contents, PointSource, members_of
@@ -126,7 +126,7 @@ def _load(path: str) -> bytes:
     try:
         data = Path(path).read_bytes()
     except OSError as error:
-        raise SourceError(f"cannot be read: {error.strerror}", path) from error
+        raise unreadable(error, path) from error
     refuse_pointer(data[:_POINTER_BYTES], path)
     return data
 
@@ -143,7 +143,7 @@ def _binary_rows(path: str, element: Element) -> int:
     try:
         size = Path(path).stat().st_size
     except OSError as error:
-        raise SourceError(f"cannot be read: {error.strerror}", path) from error
+        raise unreadable(error, path) from error
     if size < _POINTER_BYTES:
         _load(path)
     row = least_row(element)

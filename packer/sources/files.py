@@ -219,6 +219,11 @@ def open_raw(path: str) -> FileIO:
     return open(path, "rb", buffering=0)  # noqa: PTH123
 
 
+def unreadable(error: OSError, path: str) -> SourceError:
+    """Return the error of a file that the operating system does not give."""
+    return SourceError(f"cannot be read: {error.strerror or error}; check that it is there and may be read", path)
+
+
 def refuse_pointer(head: bytes, path: str | None = None) -> None:
     """Raise SourceError if a file that begins with `head` stands for one that git-LFS has not fetched."""
     if head.startswith(_LFS_POINTER):

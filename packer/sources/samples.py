@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec, no_text, spec_of
-from packer.sources.base import Block, Source, common_shape, fits
+from packer.sources.base import Block, Source, common_shape, faults_of, fits
 
 #: Samples looked at to tell which axes are ragged.
 LOOK_AT = 64
@@ -69,11 +69,9 @@ class SampleSource(Source):
 
     def read(self) -> Iterator[Block]:
         for number in range(self._start, self._stop):
-            try:
-                sample = as_arrays(self._items[number], number)
-                yield one_block(sample, self.fields, f"sample {number}")
-            except SourceError as error:
-                raise SourceError(error.reason, error.path, number - self._start) from None
+            with faults_of(sample=number - self._start):
+                block = one_block(as_arrays(self._items[number], number), self.fields, f"sample {number}")
+            yield block
 
     def _look(self) -> list[Sample]:
         """Return some samples, from evenly spread places."""

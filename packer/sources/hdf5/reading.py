@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
-from packer.sources.base import LARGE_BYTES, Block, LargeArray, fits, runs
+from packer.sources.base import LARGE_BYTES, Block, LargeArray, faults_of, fits, runs
 from packer.sources.hdf5.file import faults_named
 from packer.sources.hdf5.listing import text_attribute
 from packer.sources.hdf5.storage import CACHE_BYTES, dataset_at
@@ -227,11 +227,8 @@ class _LargeField(LargeArray):
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         start, stop, _ = rows.indices(len(self))
-        try:
-            with faults_named(self._path, "reading"):
-                return np.asarray(field_values(self._dataset[start:stop], self._column, self._path))
-        except SourceError as error:
-            raise SourceError(error.reason, self._path, self._number) from error
+        with faults_of(self._path, self._number), faults_named(self._path, "reading"):
+            return np.asarray(field_values(self._dataset[start:stop], self._column, self._path))
 
 
 # ---------------------------------------------------------------- values of fields

@@ -21,6 +21,7 @@ import h5py
 from natsort import natsorted
 
 from packer.errors import SourceError
+from packer.sources.base import faults_of
 
 #: Declared sizes below this are believed: they are read in pieces, which does no harm.
 _BELIEVED_BYTES = 2**34
@@ -68,7 +69,7 @@ def storage_of(dataset: h5py.Dataset, path: str, samples: int) -> Storage:
         SourceError: they are not all there, or cannot be decoded.
     """
     home = str(dataset.file.filename)
-    try:
+    with faults_of(path):
         if dataset.is_virtual:
             files, note = list(_virtual_files(dataset, 0)), None
             _believe(dataset, samples, [home, *files])
@@ -78,8 +79,6 @@ def storage_of(dataset: h5py.Dataset, path: str, samples: int) -> Storage:
         else:
             note = _unwritten(dataset, home)
             _believe(dataset, samples, [home])
-    except SourceError as error:
-        raise SourceError(error.reason, path) from error
     if lacking := _missing_filter(dataset):
         raise SourceError(f"dataset {dataset.name} cannot be read: {lacking}", path)
     return Storage(tuple(other for other in dict.fromkeys([home, *files]) if other != path), note)

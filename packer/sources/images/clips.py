@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError, first_few
 from packer.format.schema import FieldSpec
-from packer.sources.base import LARGE_BYTES, Block, LargeArray, OnBad, Source, joined
+from packer.sources.base import LARGE_BYTES, Block, LargeArray, OnBad, Source, faults_of, joined
 from packer.sources.files import Found, join
 from packer.sources.images.source import BLOCK_BYTES, NAMED, ImageSource, compared
 from packer.sources.pairing import stem
@@ -225,11 +225,9 @@ class _Frames(LargeArray):
         start, stop, _ = rows.indices(len(self))
         out = np.empty((stop - start, *self.shape[1:]), self.dtype)
         at = 0
-        try:
+        with faults_of(sample=self._number):
             for block in self._frames.part(start, stop).read():
                 for picture in block[self._field]:
                     out[at] = picture
                     at += 1
-        except SourceError as error:
-            raise SourceError(error.reason, error.path, self._number) from error
         return out

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from PIL import BmpImagePlugin, GifImagePlugin, Image, JpegImagePlugin, TiffImagePlugin, WebPImagePlugin
 
 from packer.errors import PackerError, SourceError, UsageError
-from packer.sources.files import IMAGES, READ_ONLY, refuse_pointer, suffix_of
+from packer.sources.files import IMAGES, READ_ONLY, refuse_pointer, suffix_of, unreadable
 from packer.sources.images import png
 
 #: Channels of an image after conversion to a mode.
@@ -205,11 +205,6 @@ def read_bytes(path: str, place: Place | None = None, most: int | None = None) -
     if place is not None and len(data) < wanted:
         raise SourceError("was cut short while it was read; start again when nothing writes to it", path)
     return data, nbytes
-
-
-def unreadable(error: OSError, path: str) -> SourceError:
-    """Return the error of a file that the operating system does not give."""
-    return SourceError(f"cannot be read: {error.strerror or error}; check that it is there and may be read", path)
 
 
 def _check_content(head: bytes, expected: str) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.format.schema import FieldSpec
-from packer.sources.base import Block, Source, joined
+from packer.sources.base import Block, Source, faults_of, joined
 from packer.sources.files import LMDB_DATA, join
 from packer.sources.images.formats import ImageOptions, Place, read_image
 
@@ -73,10 +73,8 @@ class ImageSource(Source):
     def _samples(self) -> Iterator[dict[str, NDArray[Any]]]:
         shapes = {spec.name: self.shapes(spec.name).tolist() for spec in self.fields}
         for number in range(len(self)):
-            try:
+            with faults_of(sample=number):
                 sample = {spec.name: self._picture(spec, number, shapes[spec.name][number]) for spec in self.fields}
-            except SourceError as error:
-                raise SourceError(error.reason, error.path, number) from error
             yield sample
 
     def _picture(self, spec: FieldSpec, number: int, shape: list[int]) -> NDArray[Any]:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.format.schema import DTYPES
-from packer.sources.files import refuse_pointer
+from packer.sources.files import refuse_pointer, unreadable
 
 _READERS: dict[tuple[int, int], Any] = {
     (1, 0): np.lib.format.read_array_header_1_0,
@@ -148,8 +148,7 @@ def _errors(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = f"cannot be read: {error.strerror or error}; check that it is there and may be read"
-        raise SourceError(reason, path) from error
+        raise unreadable(error, path) from error
     except _ZIP_ERRORS as error:
         reason = f"is damaged, or no .npz that can be read ({error}); save it again with np.savez"
         raise SourceError(reason, path) from error

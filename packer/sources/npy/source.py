@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import SourceError
 from packer.format.schema import FieldSpec
-from packer.sources.base import LARGE_BYTES, Block, LargeArray, Source, joined
+from packer.sources.base import LARGE_BYTES, Block, LargeArray, Source, faults_of, joined
 from packer.sources.npy.array import Array
 
 #: Bytes that a block holds at most, unless one row is larger.
@@ -70,10 +69,8 @@ class NpySource(Source):
                 yield dict(zip(self.arrays, values, strict=True))
 
     def _sample(self, number: int) -> dict[str, Any]:
-        try:
+        with faults_of(sample=number):
             return {name: _whole(some[number], number) for name, some in self.arrays.items()}
-        except SourceError as error:
-            raise SourceError(error.reason, error.path, number) from error
 
     def files(self) -> list[str]:
         return list(dict.fromkeys(array.path for arrays in self.arrays.values() for array in arrays))
@@ -125,7 +122,5 @@ class _LargeRow(LargeArray):
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         start, stop, _ = rows.indices(len(self))
-        try:
+        with faults_of(sample=self._number):
             return next(self._rows.runs(start, stop, stop - start)).copy()
-        except SourceError as error:
-            raise SourceError(error.reason, error.path, self._number) from error

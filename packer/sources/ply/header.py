@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from packer.errors import SourceError
-from packer.sources.files import open_raw, refuse_pointer
+from packer.sources.files import open_raw, refuse_pointer, unreadable
 
 Format = Literal["ascii", "binary_little_endian", "binary_big_endian"]
 Type = Literal["int8", "uint8", "int16", "uint16", "int32", "uint32", "float32", "float64"]
@@ -110,7 +110,7 @@ def opened(path: str) -> Iterator[tuple[Header, FileIO]]:
         with open_raw(path) as file:
             yield parse_header(_read_head(file), path), file
     except OSError as error:
-        raise SourceError(f"cannot be read: {error.strerror}", path) from error
+        raise unreadable(error, path) from error
 
 
 def _read_head(file: FileIO) -> bytes:

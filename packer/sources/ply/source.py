@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
 from packer.format.schema import DTYPES, FieldSpec
-from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, not_looking, stop, watched
+from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, faults_of, not_looking, stop, watched
 from packer.sources.files import Found, find, suffix_of
 from packer.sources.ply.fields import Choice, Column, Lengths, Member, Rule, agreeing, columns_of, corners_of, rules_of
 from packer.sources.ply.header import Element, Header, opened
@@ -176,10 +176,8 @@ def _read(path: str, options: PlyOptions, with_numbers: bool = True) -> Contents
     """
     with opened(path) as (header, file):
         _check_size(header, os.fstat(file.fileno()).st_size, path)
-        try:
+        with faults_of(path):
             rules = rules_of(header.without_counts().elements, options.cast, options.numbered)
-        except SourceError as error:
-            raise SourceError(error.reason, path) from None
         if not (with_numbers or header.has_lists):
             return Contents(header, rules, {})
         # Read on its own the body lies aligned in memory, and a cloud of one field needs no copy.
@@ -310,13 +308,11 @@ class PointSource(Source):
     def read(self) -> Iterator[Block]:
         """Yield one block a file; see `Source.read`."""
         for number, path in enumerate(self.paths):
-            try:
+            with faults_of(sample=number):
                 held = self.contents(path)
                 block: Block = {c.spec.name: [_array(c, held, path)] for c in self.columns}
                 if any(len(block[name][0]) != self.lengths[name][number] for name in block):
                     raise _changed(path)
-            except SourceError as error:
-                raise SourceError(error.reason, error.path, number) from error
             yield block
 
 
