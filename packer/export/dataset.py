@@ -118,8 +118,8 @@ def export(
         raise
     seconds = time.perf_counter() - began
     kept = ", ".join(source.constants)
-    notes = (*_made(source), *([f"constants are not written: {kept}"] if kept else []), *writer.notes)
-    return ExportReport(path, to, len(source), files.count, files.bytes, notes, seconds)
+    notes = [*_made(source), *([f"constants are not written: {kept}"] if kept else []), *writer.notes]
+    return ExportReport(path, to, len(source), files.count, files.bytes, tuple(dict.fromkeys(notes)), seconds)
 
 
 def _made(source: PackedSource) -> Iterator[str]:

@@ -17,7 +17,7 @@ class Writer:
     """Writes the samples of a dataset to files of one kind; checks first whether that can be.
 
     Attributes:
-        notes: sentences on what could not be written as it was in the source.
+        notes: sentences on what could not be written as it was in the source; each may come several times.
     """
 
     notes: list[str]

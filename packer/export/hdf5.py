@@ -26,10 +26,10 @@ from packer.export.hdf5_content import (
     Sink,
     Stored,
     place_of,
-    usual,
+    usual_place,
     write_attributes,
     write_group,
-    write_single,
+    write_kept,
 )
 from packer.packing.origin import Leaf, leaves
 from packer.sources.base import Block
@@ -98,26 +98,39 @@ class _Segment:
 
 
 class Hdf5Writer(Writer):
-    """Writes a file for each source file, or one."""
+    """Writes a file for each source file, or one, under a temporary name while it is written."""
+
+    _segment: _Segment
+    _places: Sequence[Place]
+    _rows: Sequence[Rows | RaggedRows]
+    _path: Path
+    _sink: Sink
+    _file: h5py.File
 
     def __init__(self, source: PackedSource, files: Files) -> None:
         self.notes: list[str] = []
-        self._source = source
-        self._files = files
+        self._source, self._files = source, files
         self._specs = {spec.name: spec for spec in source.fields}
         stem = Path(source.folder).resolve().stem or "data"
         segments = _named_apart(_segments(source, f"{stem}{_SUFFIX}", self.notes), self.notes)
-        self._todo = [(segment, self._places(segment)) for segment in segments]
-        self._open: _OpenFile | None = None
+        self._todo = [(segment, self._places_of(segment)) for segment in segments]
+        self._is_open = False
 
     def write(self, block: Block, start: int, stop: int) -> None:
         at = start
         while at < stop:
-            while self._open is None or at >= self._open.segment.stop:
+            while not self._is_open or at >= self._segment.stop:
                 self._begin_next()
-            end = min(stop, self._open.segment.stop)
+            segment, end = self._segment, min(stop, self._segment.stop)
             some: dict[str, Any] = {name: values[at - start : end - start] for name, values in block.items()}
-            self._open.write(some, at - self._open.segment.start, end - self._open.segment.start)
+            first, last = at - segment.start, end - segment.start
+            try:
+                for rows in self._rows:
+                    rows.write(some, first, last)
+                for i, root in enumerate(segment.roots[first:last] if segment.roots is not None else ()):
+                    self._write_unit(root, {field: values[i] for field, values in some.items()}, first + i)
+            finally:
+                self._sink.check()
             at = end
 
     def close(self) -> None:
@@ -126,24 +139,76 @@ class Hdf5Writer(Writer):
         self._end()
 
     def abort(self) -> None:
-        if self._open is not None:
-            self._open.abort()
+        if self._is_open:
+            with suppress(Exception):  # what failed was said already
+                self._file.close()
+            with suppress(OSError):
+                self._sink.close()
+            partial_path(self._path).unlink(missing_ok=True)
 
     def _begin_next(self) -> None:
+        """End the file that is open, and begin the next one with all but its samples."""
         self._end()
-        segment, places = self._todo.pop(0)
-        path = self._files.path(segment.file, "")
-        self._open = _OpenFile(path, self._source, segment)
-        self._open.begin(places)
+        self._segment, self._places = segment, places = self._todo.pop(0)
+        self._path = self._files.path(segment.file, "")
+        self._sink = Sink(partial_path(self._path))
+        self._file = h5py.File(self._sink, "w")
+        self._is_open = True
+        self._rows = [self._rows_of(place) for place in places] if segment.roots is None else []
+        if segment.roots is None and self._source.names is not None:
+            names = self._source.names[segment.start : segment.stop]
+            path = "names" if "names" not in self._specs else "sample_names"
+            self._file.create_dataset(path, len(names), h5py.string_dtype())[:] = list(names)
+        self._sink.check()
+
+    def _rows_of(self, place: Place) -> Rows | RaggedRows:
+        segment = self._segment
+        if None not in place.axes:
+            return Rows(self._file, place, segment.stop - segment.start, segment.origin.options.axis)
+        (name,) = place.fields
+        shapes = self._source.part(segment.start, segment.stop).shapes(name)
+        return RaggedRows(self._file.create_group(place.path), self._specs[name], shapes)
+
+    def _write_unit(self, root: str, values: Mapping[str, Any], number: int) -> None:
+        """Write one sample, the `number`-th of its file, as a group or dataset."""
+        origin = self._segment.origin
+        if origin.options.samples == "datasets":
+            write_group(self._file, [replace(place, path=root) for place in self._places], values, number)
+        else:
+            write_group(self._file.require_group(root or "/"), self._places, values, number)
+        unit = self._file[root or "/"]
+        for attribute in origin.attrs:
+            unit.attrs[attribute] = values[attribute]
+        if self._source.names is not None:
+            name = self._source.names[self._segment.start + number]
+            write_attributes(unit, origin.attributes.get(name, {}), self.notes)
 
     def _end(self) -> None:
-        if self._open is None:
+        """Write what the open file holds besides its samples, if one is open, and publish it."""
+        if not self._is_open:
             return
-        self._note(*self._open.end())
-        self._files.publish(partial_path(self._open.path), self._open.path)
-        self._open = None
+        described, lost = self._segment.described, []
+        try:
+            for path, held in described.values.items():
+                write_kept(self._file.create_dataset, path, held, path, self.notes)
+            for path, attributes in described.attributes.items():
+                if path not in self._file and path in described.groups:
+                    with suppress(ValueError, OSError, RuntimeError):  # a dataset is in its way
+                        self._file.create_group(path)
+                if path in self._file:
+                    write_attributes(self._file[path], attributes, self.notes)
+                else:
+                    lost.append(path)
+            self._file.close()
+        finally:
+            self._sink.check()
+        self._sink.close()
+        if lost:
+            self.notes.append(f"attributes of {first_few(lost)} are not written: the file does not hold them")
+        self._files.publish(partial_path(self._path), self._path)
+        self._is_open = False
 
-    def _places(self, segment: _Segment) -> list[Place]:
+    def _places_of(self, segment: _Segment) -> list[Place]:
         """Return the datasets of a file, or of the group of a sample.
 
         Raises:
@@ -162,16 +227,17 @@ class Hdf5Writer(Writer):
                 # The path of a unit that is a dataset itself is empty, and takes its place when it is written.
                 place = place_of(path or "/values", held, specs)
             except ValueError as error:
-                self._note(f"{path} is not written as it was in its source: {error}")
+                self.notes.append(f"{path} is not written as it was in its source: {error}")
                 continue
             if not (of_rows and None in place.axes):  # else ragged now: values and offsets
                 places.append(place)
-        left = specs.keys() - {name for place in places for name in place.fields}
-        paths = {name: origin.paths.get(name) or "/" + name.replace(".", "/") for name in specs if name in left}
-        places += [self._usual_place(name, path, of_rows) for name, path in paths.items()]
+        placed = {name for place in places for name in place.fields}
+        for name, spec in specs.items():
+            if name not in placed:
+                places.append(usual_place(spec, origin.paths.get(name) or "/" + name.replace(".", "/"), of_rows))
         if _lie_within_one_another(places):
-            self._note("fields that were one dataset are written by their own names, below the root")
-            places = [self._usual_place(name, f"/{name}", of_rows) for name in specs]
+            self.notes.append("fields that were one dataset are written by their own names, below the root")
+            places = [usual_place(spec, f"/{name}", of_rows) for name, spec in specs.items()]
         for place in places:
             if "\0" in place.path or any(part in ("", ".", "..") for part in place.path.strip("/").split("/")):
                 raise UsageError(
@@ -179,110 +245,11 @@ class Hdf5Writer(Writer):
                 )
         return places
 
-    def _usual_place(self, name: str, path: str, of_rows: bool) -> Place:
-        spec = self._specs[name]
-        return place_of(path, {name: usual(spec, path, of_rows)}, self._specs)
-
-    def _note(self, *sentences: str) -> None:
-        self.notes.extend(sentence for sentence in dict.fromkeys(sentences) if sentence not in self.notes)
-
 
 def _lie_within_one_another(places: Sequence[Place]) -> bool:
     """Return whether a dataset would have to be one with another, or to hold it."""
     paths = {PurePosixPath(place.path) for place in places}
     return len(paths) < len(places) or any(parent in paths for path in paths for parent in path.parents)
-
-
-class _OpenFile:
-    """A file that is being written, under a temporary name.
-
-    Raises:
-        OSError: it cannot be made.
-    """
-
-    def __init__(self, path: Path, source: PackedSource, segment: _Segment) -> None:
-        self.path, self.segment = path, segment
-        self._source = source
-        self._names = list(source.names[segment.start : segment.stop]) if source.names is not None else None
-        self._sink = Sink(partial_path(path))
-        self._file = h5py.File(self._sink, "w")
-        self._rows: list[Rows | RaggedRows] = []
-        self._places: Sequence[Place] = ()
-        self._notes: list[str] = []
-
-    def begin(self, places: Sequence[Place]) -> None:
-        self._places = places
-        segment, specs = self.segment, {spec.name: spec for spec in self._source.fields}
-        if segment.roots is not None:
-            return
-        for place in places:
-            if None in place.axes:
-                (name,) = place.fields
-                shapes = self._source.part(segment.start, segment.stop).shapes(name)
-                assert shapes is not None  # packed datasets know all shapes
-                self._rows.append(RaggedRows(self._file.create_group(place.path), specs[name], shapes))
-            else:
-                self._rows.append(Rows(self._file, place, segment.stop - segment.start, segment.origin.options.axis))
-        if self._names is not None:
-            path = "names" if "names" not in specs else "sample_names"
-            self._file.create_dataset(path, len(self._names), h5py.string_dtype())[:] = self._names
-        self._sink.check()
-
-    def write(self, some: Mapping[str, Any], start: int, stop: int) -> None:
-        """Write the samples start..stop of the file."""
-        try:
-            for rows in self._rows:
-                rows.write(some, start, stop)
-            for number, root in enumerate(self.segment.roots[start:stop] if self.segment.roots is not None else ()):
-                self._write_unit(root, {field: values[number] for field, values in some.items()}, start + number)
-        finally:
-            self._sink.check()
-
-    def _write_unit(self, root: str, values: Mapping[str, Any], number: int) -> None:
-        origin = self.segment.origin
-        if origin.options.samples == "datasets":
-            write_group(self._file, [replace(place, path=root) for place in self._places], values, number)
-        else:
-            write_group(self._file.require_group(root or "/"), self._places, values, number)
-        unit = self._file[root or "/"]
-        for attribute in origin.attrs:
-            unit.attrs[attribute] = values[attribute]
-        if self._names is not None:
-            write_attributes(unit, origin.attributes.get(self._names[number], {}), self._notes)
-
-    def end(self) -> list[str]:
-        """Write all but the samples, and close the file; return sentences on what could not be written.
-
-        Raises:
-            OSError: something could not be written.
-        """
-        described = self.segment.described
-        try:
-            for path, held in described.values.items():
-                write_single(self._file, path, held, self._notes)
-            lost = []
-            for path, attributes in described.attributes.items():
-                if path not in self._file and path in described.groups:
-                    with suppress(ValueError, OSError, RuntimeError):  # a dataset is in its way
-                        self._file.create_group(path)
-                if path in self._file:
-                    write_attributes(self._file[path], attributes, self._notes)
-                else:
-                    lost.append(path)
-            self._file.close()
-        finally:
-            self._sink.check()
-        self._sink.close()
-        if lost:
-            self._notes.append(f"attributes of {first_few(lost)} are not written: the file does not hold them")
-        return self._notes
-
-    def abort(self) -> None:
-        with suppress(Exception):  # what failed was said already
-            self._file.close()
-        with suppress(OSError):
-            self._sink.close()
-        partial_path(self.path).unlink(missing_ok=True)
 
 
 # ---------------------------------------------------------------- which samples go to which file

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,10 +80,10 @@ class Place:
         return out
 
 
-def usual(spec: FieldSpec, path: str, of_rows: bool) -> Stored:
-    """Return how a field is stored of which nothing else is known: text and lists in rows as values of any length."""
+def usual_place(spec: FieldSpec, path: str, of_rows: bool) -> Place:
+    """Return the dataset of a field of which nothing else is known: text and lists in rows as values of any length."""
     is_list = spec.kind == "text" or (of_rows and spec.shape == (None,))
-    return Stored(path, "|O" if is_list else spec.dtype)
+    return place_of(path, {spec.name: Stored(path, "|O" if is_list else spec.dtype)}, {spec.name: spec})
 
 
 def place_of(path: str, held: Mapping[str, Stored], specs: Mapping[str, FieldSpec]) -> Place:
@@ -236,29 +236,25 @@ def write_group(group: h5py.Group, places: Sequence[Place], values: Mapping[str,
 
 
 def write_attributes(thing: h5py.HLObject, attributes: Mapping[str, Any], notes: list[str]) -> None:
-    """Set the attributes of an object, JSON values as `_value` takes them; those that cannot be written are noted."""
+    """Set the attributes of an object; those that cannot be written are noted."""
     for name, held in attributes.items():
-        try:
-            if not _is_summary(held):
-                value, dtype = _value(held)
-                thing.attrs.create(name, value, dtype=dtype)
-        except _REFUSED as error:
-            notes.append(f"{thing.name}: the attribute {name!r} is not written: {error}")
+        write_kept(thing.attrs.create, name, held, f"{thing.name}: the attribute {name!r}", notes)
 
 
-def write_single(file: h5py.File, path: str, held: Any, notes: list[str]) -> None:
-    """Write a dataset of one value; noted if it cannot be."""
+def write_kept(create: Callable[..., Any], name: str, held: Any, what: str, notes: list[str]) -> None:
+    """Write an attribute or a dataset of one value, a JSON value as `_value` takes it; noted if it cannot be.
+
+    Args:
+        create: makes it from its name, `data` and `dtype`.
+        what: what it is, for the note.
+    """
+    if isinstance(held, dict) and "summary" in held:
+        return  # it was not kept, which was said when it was packed
     try:
-        if not _is_summary(held):
-            value, dtype = _value(held)
-            file.create_dataset(path, data=value, dtype=dtype)
+        value, dtype = _value(held)
+        create(name, data=value, dtype=dtype)
     except _REFUSED as error:
-        notes.append(f"{path} is not written: {error}")
-
-
-def _is_summary(held: Any) -> bool:
-    """Return whether a value was not kept, which was said when it was packed."""
-    return isinstance(held, dict) and "summary" in held
+        notes.append(f"{what} is not written: {error}")
 
 
 def _value(held: Any) -> tuple[Any, np.dtype[Any] | None]:

@@ -109,7 +109,7 @@ class PlyWriter(Writer):
     def _writable(self, header: Header) -> Header:
         """Return a header as plyfile can write it; what differs is noted."""
         if not all(element.properties for element in header.elements):
-            self._note("elements without properties are not written")
+            self.notes.append("elements without properties are not written")
         elements: list[Element] = []
         for element in header.elements:
             properties: list[Property] = []
@@ -120,7 +120,7 @@ class PlyWriter(Writer):
                 elements.append(Element(self._name(element.name, [e.name for e in elements]), tuple(properties)))
         if header.format == "binary_big_endian" and any(_is_mixed(element) for element in elements):
             # plyfile 1.1 forgets the byte order of numbers that stand next to lists.
-            self._note("big-endian files whose elements hold numbers and lists are written little-endian")
+            self.notes.append("big-endian files whose elements hold numbers and lists are written little-endian")
             header = msgspec.structs.replace(header, format="binary_little_endian")
         lines = {part: tuple(self._ascii(text) for text in getattr(header, part)) for part in ("comments", "obj_info")}
         return msgspec.structs.replace(header, elements=tuple(elements), **lines)
@@ -130,17 +130,13 @@ class PlyWriter(Writer):
         while found in taken:
             number += 1
             found = f"{self._ascii(name)}_{number}"
-            self._note("properties of one name in one element are told apart by numbers")
+            self.notes.append("properties of one name in one element are told apart by numbers")
         return found
 
     def _ascii(self, text: str) -> str:
         if not text.isascii():
-            self._note("headers are ASCII: other characters in names and comments are written as escapes")
+            self.notes.append("headers are ASCII: other characters in names and comments are written as escapes")
         return " ".join(text.encode("ascii", "backslashreplace").decode().splitlines())
-
-    def _note(self, sentence: str) -> None:
-        if sentence not in self.notes:
-            self.notes.append(sentence)
 
 
 def _is_mixed(element: Element) -> bool:
