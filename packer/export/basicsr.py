@@ -39,16 +39,16 @@ class BasicsrWriter(Writer):
     def __init__(self, source: PackedSource, files: Files, values: str = "png") -> None:
         for spec in source.fields:
             (check_png if values == "png" else _check_bmp)(spec)
-        self.notes: list[str] = []
+        super().__init__(source, files)
         self._names = sample_names(source.names, len(source))
         for name in self._names:
             _check_key(name)
-        self._files, self._values = files, values
+        self._values = values
         self._folders = _folders(files.folder, [spec.name for spec in source.fields])
         # Room for every value as it is: LMDB's file grows to what is written, not to this.
-        self._room = {
-            spec.name: sum(_raw_bytes(source, spec)) * 9 // 8 + (len(source) + 1) * _SLACK for spec in source.fields
-        }
+        self._room = {spec.name: (len(source) + 1) * _SLACK for spec in source.fields}
+        for spec in source.fields:
+            self._room[spec.name] += int(source.shapes(spec.name).prod(axis=1).sum()) * spec.itemsize * 9 // 8
         self._open: dict[str, lmdb.Environment] = {}
         self._lines: dict[str, list[str]] = {spec.name: [] for spec in source.fields}
 
@@ -69,7 +69,7 @@ class BasicsrWriter(Writer):
             environment.sync(True)
             environment.close()
             data = self._data(folder)
-            self._files.publish(partial_path(data), data)
+            self._files.publish(data)
             with self._files.new(f"{folder}meta_info", ".txt") as file:
                 file.writelines(line.encode() for line in self._lines[field])
 
@@ -118,15 +118,6 @@ def _folders(out: Path, fields: list[str]) -> dict[str, str]:
             f"or a folder without {_SUFFIX} for all"
         )
     return {fields[0]: ""}
-
-
-def _raw_bytes(source: PackedSource, spec: FieldSpec) -> list[int]:
-    """Return the bytes of every sample of a field; packed datasets know all shapes."""
-    itemsize = np.dtype(spec.dtype).itemsize
-    shapes = source.shapes(spec.name)
-    if shapes is None:
-        return [itemsize * int(np.prod([n or 0 for n in spec.shape]))] * len(source)
-    return [int(n) * itemsize for n in shapes.prod(axis=1)]
 
 
 def _check_key(name: str) -> None:

@@ -107,7 +107,7 @@ def export(
     make = getattr(importlib.import_module(module), name)
     writer: Writer = make(source, files) if options.values is None else make(source, files, options.values)
     try:
-        files.begin()
+        path.mkdir(parents=True, exist_ok=True)
         _write(source, writer, options.progress)
         writer.close()
     except OSError as error:

@@ -23,7 +23,8 @@ class Writer:
     notes: list[str]
 
     def __init__(self, source: PackedSource, files: Files) -> None:
-        raise NotImplementedError
+        self.notes = []
+        self._source, self._files = source, files
 
     def write(self, block: Block, start: int, stop: int) -> None:
         """Write the samples start..stop."""
@@ -56,10 +57,6 @@ class Files:
         self.count = 0
         self.bytes = 0
 
-    def begin(self) -> None:
-        """Make the folder."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-
     def path(self, name: str, suffix: str) -> Path:
         """Return where the file of this name lies; folders in the name are made.
 
@@ -78,14 +75,14 @@ class Files:
         try:
             with partial.open("wb") as file:
                 yield file
-            self.publish(partial, path)
+            self.publish(path)
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
 
-    def publish(self, partial: Path, path: Path) -> None:
-        """Give a file that is whole its name."""
-        partial.replace(path)
+    def publish(self, path: Path) -> None:
+        """Give a file that is whole its name, in place of its temporary one."""
+        partial_path(path).replace(path)
         self.count += 1
         self.bytes += path.stat().st_size
 

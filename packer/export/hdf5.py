@@ -108,8 +108,7 @@ class Hdf5Writer(Writer):
     _file: h5py.File
 
     def __init__(self, source: PackedSource, files: Files) -> None:
-        self.notes: list[str] = []
-        self._source, self._files = source, files
+        super().__init__(source, files)
         self._specs = {spec.name: spec for spec in source.fields}
         stem = Path(source.folder).resolve().stem or "data"
         segments = _named_apart(_segments(source, f"{stem}{_SUFFIX}", self.notes), self.notes)
@@ -205,7 +204,7 @@ class Hdf5Writer(Writer):
         self._sink.close()
         if lost:
             self.notes.append(f"attributes of {first_few(lost)} are not written: the file does not hold them")
-        self._files.publish(partial_path(self._path), self._path)
+        self._files.publish(self._path)
         self._is_open = False
 
     def _places_of(self, segment: _Segment) -> list[Place]:

@@ -266,12 +266,8 @@ def _value(held: Any) -> tuple[Any, np.dtype[Any] | None]:
         ValueError: it is no value that is kept.
     """
     match held:
-        case bool():
-            return np.bool_(held), None
-        case int() | float():
-            return (np.int64(held) if isinstance(held, int) else np.float64(held)), None
-        case str():
-            return held, h5py.string_dtype()
+        case bool() | int() | float() | str():
+            return held, None
         case {"dtype": str(name), "value": inner}:
             dtype = h5py.string_dtype() if name == "str" else np.dtype(name)
             if dtype.kind not in "biufcSO" or dtype.itemsize > _LARGEST:

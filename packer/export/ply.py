@@ -43,9 +43,8 @@ class PlyWriter(Writer):
     def __init__(self, source: PackedSource, files: Files) -> None:
         if find_spec("plyfile") is None:
             raise UsageError("PLY files are written by plyfile: pip install '.[ply]' in a clone of packer")
-        self.notes: list[str] = []
+        super().__init__(source, files)
         self._names = sample_names(source.names, len(source))
-        self._files = files
         self._fields = {spec.name: spec for spec in source.fields}
         self._made_up: Header | None = None
         self._headers: list[Header] = [Header("ascii", ())] * len(source)
@@ -86,15 +85,14 @@ class PlyWriter(Writer):
         """Return a source's header with the properties that the dataset holds, and the types they were cast to."""
         elements = []
         for element in header.elements:
-            kept = tuple(self._property(p, cast) for p in element.properties if p.field in self._fields)
+            kept = [prop for prop in element.properties if prop.field in self._fields]
+            for place, prop in enumerate(kept):
+                dtype = self._fields[prop.field].dtype
+                if prop.field in cast and dtype in SIZES:
+                    kept[place] = msgspec.structs.replace(prop, dtype=dtype)
             if kept or not element.properties:
-                elements.append(Element(element.name, kept))
+                elements.append(Element(element.name, tuple(kept)))
         return msgspec.structs.replace(header, elements=tuple(elements))
-
-    def _property(self, prop: Property, cast: Mapping[str, str]) -> Property:
-        spec = self._fields[prop.field]
-        dtype = str(spec.dtype) if prop.field in cast and spec.dtype in SIZES else prop.dtype
-        return msgspec.structs.replace(prop, dtype=dtype)
 
     def _suits(self, prop: Property) -> bool:
         """Return whether the dataset's field is as this property needs it."""
@@ -250,10 +248,9 @@ def _column(prop: Property, arrays: Mapping[str, Any]) -> NDArray[Any]:
         if int(sizes.sum()) != len(values) or (sizes < 0).any():
             raise UsageError(f"the lengths in {prop.field}_size do not add up to {prop.field!r}")
     _check_length(prop, int(sizes.max(initial=0)))
-    ends = np.cumsum(sizes)
     lists: NDArray[Any] = np.empty(len(sizes), np.dtype(object))
-    for row, (start, end) in enumerate(zip((ends - sizes).tolist(), ends.tolist(), strict=True)):
-        lists[row] = values[start:end]
+    for row, found in enumerate(np.split(values, np.cumsum(sizes)[:-1]) if len(sizes) else ()):
+        lists[row] = found
     return lists
 
 

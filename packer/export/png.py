@@ -32,10 +32,9 @@ class PngWriter(Writer):
     def __init__(self, source: PackedSource, files: Files) -> None:
         for spec in source.fields:
             check_png(spec)
-        self.notes: list[str] = []
+        super().__init__(source, files)
         self._fields = [spec.name for spec in source.fields]
         self._names = sample_names(source.names, len(source))
-        self._files = files
 
     def write(self, block: Block, start: int, stop: int) -> None:
         for field in self._fields:
