@@ -58,13 +58,9 @@ class RowBlocks:
                     raise SourceError(f"dataset {name} has {have:,} rows now: the file has changed", path)
         datasets = self._datasets.values()
         self._is_variable = bool(self._sparse) or any(d.dtype.hasobject for d in datasets)
-        # Rows a block, a multiple of the longest chunk that fits.
         nbytes = sum(row_bytes(d, axis) for d in datasets) + sum(rows.row_bytes for rows in self._sparse.values())
         nbytes += sum(_STR_BYTES for c in columns if c.spec.kind == "text")
-        run = max(1, BLOCK_BYTES // max(1, nbytes))
-        chunks = [d.chunks[axis] for d in datasets if d.chunks and not d.dtype.hasobject]
-        longest = max((length for length in chunks if length <= run), default=1)
-        self._run = run // longest * longest
+        self._run = max(1, BLOCK_BYTES // max(1, nbytes))
 
     def __iter__(self) -> Iterator[Block]:
         """
@@ -179,7 +175,7 @@ def unit_sample(file: h5py.File, path: str, root: str, columns: Sequence[Column]
         names = dict.fromkeys(c.dataset for c in columns if not c.attribute)
         datasets = {name: dataset_at(file, path, root + name, 1) for name in names}
         large = [name for name, dataset in datasets.items() if _is_large(dataset)]
-        values = {name: boxed(dataset) for name, dataset in datasets.items() if name not in large}
+        values = {name: _boxed(dataset) for name, dataset in datasets.items() if name not in large}
         sample: dict[str, Any] = {}
         for c in columns:
             if c.attribute:
@@ -198,7 +194,7 @@ def _is_large(dataset: h5py.Dataset) -> bool:
     return bool(dataset.shape) and not dataset.dtype.hasobject and dataset.nbytes > LARGE_BYTES
 
 
-def boxed(dataset: h5py.Dataset) -> NDArray[Any]:
+def _boxed(dataset: h5py.Dataset) -> NDArray[Any]:
     """Return the whole dataset as the one sample of a batch: (1, ...)."""
     if dataset.dtype.hasobject and not dataset.dtype.names:
         box = np.empty(1, dataset.dtype)

@@ -18,7 +18,7 @@ from packer.sources.hdf5.choice import Request, advice, chosen, columns_of, conv
 from packer.sources.hdf5.file import faults_named, opened
 from packer.sources.hdf5.listing import Inventory, inventory
 from packer.sources.hdf5.origin import Constant, asides, attributes, constants_at, kept_of_rows, stored_types, unkept
-from packer.sources.hdf5.reading import RowBlocks, SparseRows, boxed, field_values, row_bytes
+from packer.sources.hdf5.reading import RowBlocks, SparseRows, row_bytes, unit_sample
 from packer.sources.hdf5.roots import find_roots, numbered
 from packer.sources.hdf5.storage import storage_of
 from packer.sources.hdf5.types import Column, Listed, leaves
@@ -158,7 +158,7 @@ def _rows(file: h5py.File, path: str, request: Request) -> FileUnits:
 
 def _bad_text(file: h5py.File, rows: Unit, axis: int) -> SourceError | None:
     """Return the error of the first text of fixed length that cannot be decoded, among rows that are quick to read."""
-    texts = [c for c in rows.columns if c.spec.kind == "text" and not file[c.dataset].dtype.hasobject]
+    texts = _fixed_texts(file, rows)
     nbytes = sum(row_bytes(file[name], axis) for name in {c.dataset for c in texts})
     if nbytes:
         try:
@@ -168,6 +168,12 @@ def _bad_text(file: h5py.File, rows: Unit, axis: int) -> SourceError | None:
         except SourceError as error:
             return SourceError(f"row {error.sample or 0:,}: {error.reason}", rows.path, error.sample)
     return None
+
+
+def _fixed_texts(file: h5py.File, unit: Unit) -> list[Column]:
+    """Return the columns of text of fixed length; one that cannot be decoded is to be found before hours of packing."""
+    texts = [c for c in unit.columns if c.spec.kind == "text" and not c.attribute]
+    return [c for c in texts if not file[unit.root + c.dataset].dtype.hasobject]
 
 
 # ---------------------------------------------------------------- units that are one sample each
@@ -227,11 +233,7 @@ def _one_sample(file: h5py.File, path: str, root: str, kind: str, request: Reque
     held = inventory(thing, path, None, request.takes)
     used.update(skip for entry in held.entries for skip in naming(entry.name, request.skip))
     unit = _unit(file, path, root, kind, held, request)
-    for column in unit.columns:
-        is_text = column.spec.kind == "text" and not column.attribute
-        if is_text and not file[root + column.dataset].dtype.hasobject:
-            # Text that cannot be decoded is found before hours of packing.
-            field_values(boxed(file[root + column.dataset]), column, path)
+    unit_sample(file, path, root, _fixed_texts(file, unit), 0)  # text that cannot be decoded is found early
     own = attributes(thing)
     lost = {
         "attributes of datasets and groups": any(held.described),
