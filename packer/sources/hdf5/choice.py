@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import msgspec
@@ -31,6 +31,9 @@ class Request:
         attrs: names of attributes of a unit that become fields.
         sparse: paths of groups whose `data`, `indices` and `indptr` are a sparse matrix, of which rows are samples.
         once: paths, in a unit or from the root of the file, of what is the same for all samples and kept once.
+
+    Raises:
+        UsageError: a wanted field name cannot be one, or there is no such encoding.
     """
 
     fields: Mapping[str, str] = field(default_factory=dict)
@@ -40,6 +43,21 @@ class Request:
     attrs: tuple[str, ...] = ()
     once: tuple[str, ...] = ()
     sparse: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        try:
+            "".encode(self.encoding)
+        except LookupError:
+            raise UsageError(
+                f"--encoding {self.encoding}: there is no such encoding; utf-8, latin-1 or cp1252 are"
+            ) from None
+        for name, path in self.fields.items():
+            try:
+                check_field_name(name)
+            except ValueError as error:
+                raise UsageError(str(error)) from None
+            if not path.strip("/"):
+                raise UsageError(f"field {name!r}: the path of a dataset is expected, not {path!r}")
 
     def takes(self, entry: Listed) -> bool:
         """Return whether an entry becomes a field if it can; none does by itself if some are picked by name."""
@@ -53,73 +71,53 @@ class Request:
         return told | ({"sparse": list(self.sparse)} if self.sparse else {})
 
 
-def check_request(fields: Mapping[str, str] | None, encoding: str) -> None:
-    """Raise UsageError if a wanted field name cannot be one, or there is no such encoding."""
-    try:
-        "".encode(encoding)
-    except LookupError:
-        raise UsageError(f"--encoding {encoding}: there is no such encoding; utf-8, latin-1 or cp1252 are") from None
-    for name, path in (fields or {}).items():
-        try:
-            check_field_name(name)
-        except ValueError as error:
-            raise UsageError(str(error)) from None
-        if not path.strip("/"):
-            raise UsageError(f"field {name!r}: the path of a dataset is expected, not {path!r}")
+class Chosen(NamedTuple):
+    """What is packed of a file or unit.
+
+    Attributes:
+        columns: the fields.
+        samples: how many there are; None if all is one sample.
+        notes: what is not stored as it is in the file, for each dataset.
+    """
+
+    columns: tuple[Column, ...]
+    samples: int | None
+    notes: tuple[str, ...]
 
 
-def chosen(entries: Sequence[Listed], request: Request, kind: str | None, path: str) -> dict[str, Listed]:
-    """Return the datasets to pack, by field name: those in `fields`, or else all that are not skipped.
+def chosen(entries: Sequence[Listed], request: Request, family: str | None, path: str) -> Chosen:
+    """Return the datasets to pack: those in `fields`, or else all that are not skipped.
 
     Args:
         entries: everything the file holds.
-        kind: the family of the file.
+        family: of the file.
         path: the file, for messages.
 
     Raises:
         UsageError: there are more than a dataset may have.
         SourceError: a wanted one is missing or cannot be stored, or the sample axes differ.
     """
+    wanted: dict[str, Listed] = {}
     if request.fields:
-        wanted = {}
         for name, where in request.fields.items():
             wanted.update(_picked(entries, name, where, path))
     else:
-        wanted = _all([e for e in entries if not e.aside and request.takes(e)], kind, path)
+        wanted = _all([e for e in entries if not e.aside and request.takes(e)], family, path)
     for group in request.sparse:
         wanted.update(_sparse(entries, group.strip("/"), path))
     check_count(len(wanted))
+    columns = []
     for name, entry in wanted.items():
+        assert entry.spec is not None  # what cannot be a field was refused above
+        encodings = ("utf-8", request.encoding) if entry.is_utf8 else (request.encoding,)
         try:
-            check_field_name(name)
+            spec = msgspec.structs.replace(entry.spec, name=name)
         except ValueError as error:
             raise SourceError(f"{entry.path}: {error}; name it with --field NAME=/path", path) from None
-    _check_axis(entries, wanted, kind, path)
-    return wanted
-
-
-def columns_of(wanted: Mapping[str, Listed], encoding: str) -> tuple[Column, ...]:
-    """Return the columns of chosen datasets, in order.
-
-    Args:
-        encoding: of text; what the file says to be UTF-8 is read so first.
-    """
-    return tuple(
-        Column(
-            msgspec.structs.replace(entry.spec, name=name),
-            entry.dataset,
-            entry.members,
-            tuple(dict.fromkeys(["utf-8", encoding] if entry.is_utf8 else [encoding])),
-            starts=entry.starts,
-        )
-        for name, entry in wanted.items()
-        if entry.spec is not None
-    )
-
-
-def conversions(wanted: Iterable[Listed]) -> list[str]:
-    """Return what is not stored as it is in the file, for each dataset."""
-    return [f"dataset {name} {note}" for name, note in {e.dataset: e.note for e in wanted}.items() if note]
+        columns.append(Column(spec, entry.dataset, entry.members, tuple(dict.fromkeys(encodings)), starts=entry.starts))
+    samples = _samples(entries, wanted.values(), family, path)
+    notes = [f"dataset {name} {note}" for name, note in {e.dataset: e.note for e in wanted.values()}.items() if note]
+    return Chosen(tuple(columns), samples, tuple(notes))
 
 
 def naming(name: str, asked: Iterable[str]) -> list[str]:
@@ -156,9 +154,9 @@ def _first_name(entries: Sequence[Listed], path: str) -> str:
     return found
 
 
-def _all(left: Sequence[Listed], kind: str | None, path: str) -> dict[str, Listed]:
+def _all(left: Sequence[Listed], family: str | None, path: str) -> dict[str, Listed]:
     """Return all that is left to be a field. Raises SourceError if one cannot be, or if two would have one name."""
-    if kind == "keras":
+    if family == "keras":
         raise SourceError(KERAS_REFUSAL, path)
     wanted: dict[str, Listed] = {}
     for entry in left:
@@ -177,7 +175,7 @@ def _all(left: Sequence[Listed], kind: str | None, path: str) -> dict[str, Liste
     more = f"; and {len(bad) - 5:,} more" if len(bad) > 5 else ""
     skips = " ".join(f"--skip {e.name}" for e in bad[:5])
     raise SourceError(
-        f"{what}{more}. Leave out with {skips}, or pick fields with --field NAME=/path.{advice(kind)}", path
+        f"{what}{more}. Leave out with {skips}, or pick fields with --field NAME=/path.{advice(family)}", path
     )
 
 
@@ -206,21 +204,23 @@ def _sparse(entries: Sequence[Listed], group: str, path: str) -> dict[str, Liste
     }
 
 
-def _check_axis(entries: Sequence[Listed], wanted: Mapping[str, Listed], kind: str | None, path: str) -> None:
+def _samples(entries: Sequence[Listed], wanted: Collection[Listed], family: str | None, path: str) -> int | None:
+    """Return the length that all have along the sample axis. Raises SourceError if they differ, or there are none."""
     if not wanted:
         reason = "holds no dataset with a sample axis" if entries else "holds no datasets"
         raise SourceError(f"{reason}{'; ' + _listing(entries) if entries else ''}", path)
-    lengths = sorted({e.samples or 0 for e in wanted.values()})
+    lengths = {e.samples for e in wanted}
     if len(lengths) > 1:
-        numbers = ", ".join(f"{n:,}" for n in lengths)
+        numbers = ", ".join(f"{n:,}" for n in sorted(n or 0 for n in lengths))
         raise SourceError(
             f"the datasets have no common sample axis (lengths {numbers}): "
             "pick those that belong together with --field NAME=/path, or leave some out with --skip FIELD; if rows are "
             f"not the samples, --samples files, --samples groups or --samples datasets may be."
-            f"{advice(kind)} "
+            f"{advice(family)} "
             f"{_listing(entries)}",
             path,
         )
+    return lengths.pop()
 
 
 def _listing(entries: Sequence[Listed]) -> str:
@@ -284,9 +284,9 @@ _ADVICE = {
 }
 
 
-def advice(kind: str | None) -> str:
+def advice(family: str | None) -> str:
     """Return a sentence on what to pick from a file of this family; empty if there is none."""
-    return _ADVICE.get(kind or "", "")
+    return _ADVICE.get(family or "", "")
 
 
 KERAS_REFUSAL = (

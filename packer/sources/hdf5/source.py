@@ -20,7 +20,7 @@ from packer.errors import SourceError, UsageError, shortened
 from packer.sources.apart import Limits, each
 from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, joined, not_looking, stop, watched
 from packer.sources.files import find, kind_of
-from packer.sources.hdf5.choice import Request, check_request, difference
+from packer.sources.hdf5.choice import Request, difference
 from packer.sources.hdf5.file import opened
 from packer.sources.hdf5.origin import Kept, check_once, common, kept_of_units
 from packer.sources.hdf5.reading import BLOCK_BYTES, RowBlocks, shaped, unit_sample
@@ -68,7 +68,7 @@ def open_hdf5(
             no such encoding.
         SourceError: no usable file, no common sample axis, or data that cannot be stored.
     """
-    check_request(fields, encoding)
+    request = Request(dict(fields or {}), tuple(skip), axis, encoding, tuple(attrs), tuple(once), tuple(sparse))
     unit = unit_of("hdf5", samples)
     if unit.name != "rows" and axis:
         raise UsageError(f"--axis {axis} has no meaning with --samples {unit}, where each of these is one sample")
@@ -78,7 +78,6 @@ def open_hdf5(
         raise UsageError(f"--sparse {sparse[0]}: its rows are the samples; leave --samples {unit} out")
     if unit.name == "datasets" and fields:
         raise UsageError("--field: a dataset that is a sample has one field, values; leave --field out")
-    request = Request(dict(fields or {}), tuple(skip), axis, encoding, tuple(attrs), tuple(once), tuple(sparse))
     files = hdf5_paths(path)
     looked = each(partial(units_of, asked=unit, request=request), files, limits)
     found = watched(zip(files, looked, strict=True), HEADERS, looking, len(files))

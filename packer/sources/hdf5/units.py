@@ -14,7 +14,7 @@ import h5py
 import msgspec
 
 from packer.errors import SourceError, first_few
-from packer.sources.hdf5.choice import Request, advice, chosen, columns_of, conversions, family_of, naming
+from packer.sources.hdf5.choice import Request, advice, chosen, family_of, naming
 from packer.sources.hdf5.file import faults_named, opened
 from packer.sources.hdf5.listing import Inventory, inventory
 from packer.sources.hdf5.origin import Constant, asides, attributes, constants_at, kept_of_rows, stored_types, unkept
@@ -112,22 +112,16 @@ def _unit(
         held: all that lies there.
         family: of a file of rows.
     """
-    wanted = chosen(held.entries, request, family, path)
-    columns = columns_of(wanted, request.encoding)
-    columns += tuple(_attribute_column(file[root or "/"], name, set(wanted)) for name in request.attrs)
-    samples = next(iter(wanted.values())).samples
+    columns, samples, notes = chosen(held.entries, request, family, path)
+    taken = {column.spec.name for column in columns}
+    columns += tuple(_attribute_column(file[root or "/"], name, taken) for name in request.attrs)
+    count = 1 if samples is None else samples
     names = dict.fromkeys(column.dataset for column in columns if not column.attribute)
-    storages = [storage_of(file[root + name], path, 1 if samples is None else samples) for name in names]
-    return Unit(
-        path,
-        root,
-        kind,
-        columns,
-        1 if samples is None else samples,
-        files=tuple(dict.fromkeys(name for storage in storages for name in storage.files)),
-        notes=(*(s.note for s in storages if s.note and kind == "row"), *conversions(wanted.values())),
-        once=constants_at(file, path, root, request.once),
-    )
+    storages = [storage_of(file[root + name], path, count) for name in names]
+    files = dict.fromkeys(name for storage in storages for name in storage.files)
+    unwritten = [storage.note for storage in storages if storage.note and kind == "row"]
+    once = constants_at(file, path, root, request.once)
+    return Unit(path, root, kind, columns, count, tuple(files), (*unwritten, *notes), once)
 
 
 # ---------------------------------------------------------------- rows
