@@ -54,27 +54,31 @@ def walk(root: h5py.Group, limit: int, is_entered: Callable[[str], bool] = lambd
     places: dict[int, Any] = {}
     seen = {_identity(root, places): "/"}
     groups: deque[tuple[str, h5py.Group]] = deque([("", root)])
-    links: deque[tuple[str, h5py.Group, str | bytes]] = deque()
+    # Paths of groups, these, and names of links in them: those that are followed next, and those that wait.
+    todo: list[tuple[str, h5py.Group, str | bytes]] = []
+    waiting: deque[tuple[str, h5py.Group, str | bytes]] = deque()
     count = 0
-    while groups or links:
+    while groups or waiting:
         if groups:
             prefix, group = groups.popleft()
-            hard, soft, problem = _links(group, limit)
-            if problem:
-                yield Found(prefix or "/", None, problem)
-            links.extend((prefix, group, name) for name in soft)
-            todo = [(prefix, group, name) for name in hard]
+            todo = []
+            try:
+                for name in group:
+                    is_hard = link_class(group, name) == h5py.h5l.TYPE_HARD
+                    (todo if is_hard else waiting).append((prefix, group, name))
+                    count += 1
+                    if count > limit:
+                        raise SourceError(f"holds more than {limit:,} links", root.file.filename)
+            except FAULTS as error:
+                yield Found(prefix or "/", None, f"cannot be listed: {plain(error)}")
         else:
-            todo = [links.popleft()]
-        count += len(todo)
-        if count + len(links) > limit:
-            raise SourceError(f"holds more than {limit:,} links", root.file.filename)
+            todo = [waiting.popleft()]
         deeper = []
         for prefix, group, name in todo:
-            found = _follow(group, name, f"{prefix}/{text(name)}")
+            found = _follow(group, name, f"{prefix}/{_text(name)}")
+            if isinstance(found.thing, h5py.Datatype):
+                continue
             if found.thing is not None:
-                if isinstance(found.thing, h5py.Datatype):
-                    continue
                 first = seen.setdefault(_identity(found.thing, places), found.path)
                 if first != found.path:
                     found = Found(found.path, None, same=first)
@@ -82,20 +86,6 @@ def walk(root: h5py.Group, limit: int, is_entered: Callable[[str], bool] = lambd
                     deeper.append((found.path, found.thing))
             yield found
         groups.extendleft(reversed(deeper))
-
-
-def _links(group: h5py.Group, limit: int) -> tuple[list[str | bytes], list[str | bytes], str | None]:
-    """Return the names of a group's hard links, those of its other links, and why there may be more."""
-    hard: list[str | bytes] = []
-    other: list[str | bytes] = []
-    try:
-        for name in group:
-            (hard if link_class(group, name) == h5py.h5l.TYPE_HARD else other).append(name)
-            if len(hard) + len(other) > limit:
-                break
-    except FAULTS as error:
-        return hard, other, f"cannot be listed: {plain(error)}"
-    return hard, other, None
 
 
 def link_class(group: h5py.Group, name: str | bytes) -> int:
@@ -126,7 +116,7 @@ def _follow(group: h5py.Group, name: str | bytes, path: str) -> Found:
     return Found(path, None, problem)
 
 
-def text(name: str | bytes) -> str:
+def _text(name: str | bytes) -> str:
     """Return a name as text, with escapes for bytes that are not UTF-8."""
     # h5py leaves names that are not UTF-8 as bytes.
     return name if isinstance(name, str) else name.decode("utf-8", "backslashreplace")
