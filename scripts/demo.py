@@ -7,22 +7,22 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from benchmark.loops import data_loader
+from benchmark.measuring import Rounds, race
 from file_datasets import Rows, cloud_files, pair_files
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from readers import PackedDataset
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "data"
 
-#: An epoch is read again until this many seconds have gone by, and at least twice.
-SECONDS = 0.5
+ROUNDS = Rounds(least=3, most=15, seconds=1.0)
 
 
 @dataclass(frozen=True)
@@ -74,25 +74,6 @@ def packer(*arguments: str) -> None:
     subprocess.run([Path(sys.executable).with_name("packer"), *arguments], cwd=ROOT, check=True)
 
 
-def epoch_rate(
-    dataset: Dataset[Any], batch_size: int, workers: int = 0, collate: Callable[[list[Any]], Any] | None = None
-) -> float:
-    """Return the samples a second of the fastest of several shuffled epochs.
-
-    The first epoch starts the workers and fills the page cache, so it is seldom the fastest.
-    """
-    options: dict[str, Any] = {"num_workers": workers, "persistent_workers": workers > 0, "collate_fn": collate}
-    loader: DataLoader[Any] = DataLoader(dataset, batch_size, shuffle=True, **options)
-    fastest, spent, epochs = float("inf"), 0.0, 0
-    while epochs < 2 or spent < SECONDS:
-        start = time.perf_counter()
-        for _ in loader:
-            pass
-        seconds = time.perf_counter() - start
-        fastest, spent, epochs = min(fastest, seconds), spent + seconds, epochs + 1
-    return len(dataset) / fastest  # type: ignore[arg-type]  # Dataset promises no __len__; all of ours have one
-
-
 def print_epochs() -> None:
     """Print a line for each set of inputs: samples a second, packed and from the files."""
     print("\nAn epoch through torch.utils.data.DataLoader, shuffled, samples/s (files: the better of 0 and 2 workers)")
@@ -101,9 +82,9 @@ def print_epochs() -> None:
         if job.files is None:
             continue
         packed, files = PackedDataset(ROOT / job.packed), job.files()
-        fast = epoch_rate(packed, job.batch_size)
-        slow = max(epoch_rate(files, job.batch_size, workers, job.collate) for workers in (0, 2))
-        numbers = f"{len(packed):>9,}{job.batch_size:>7}{fast:>12,.0f}{slow:>12,.0f}{fast / slow:>8.1f}"
+        sides = [data_loader(files, job.batch_size, workers, collate_fn=job.collate) for workers in (0, 2)]
+        found = race(ROUNDS, data_loader(packed, job.batch_size), *sides)
+        numbers = f"{len(packed):>9,}{job.batch_size:>7}{found.ours:>12,.0f}{found.theirs:>12,.0f}{found.value:>8.1f}"
         print(f"{job.name:11}{numbers}", flush=True)
 
 

@@ -2,7 +2,7 @@
 
 $ python scripts/make_data.py --out data
 
-The same files each time. Where they are there already, nothing is done.
+The same files each time. If they are there already, nothing is done.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import sys
 from pathlib import Path
 
 from inputs.clouds import make_clouds
-from inputs.demos import make_demos
-from inputs.digits import make_digits
 from inputs.pictures import make_clips, make_pairs, make_pictures
+from inputs.tables import make_demos, make_digits
 
 ROOT = Path(__file__).resolve().parent.parent
 MAKERS = {
@@ -36,33 +35,24 @@ def make_data(out: Path) -> bool:
     Raises:
         FileExistsError: `out` holds a file or folder of one of the names in MAKERS that was not made here.
     """
-    stamp, recipe = out / _STAMP, _recipe()
-    made_here = stamp.is_file()
-    if made_here and stamp.read_text() == recipe:
-        return False
-    for name in MAKERS:
-        _clear(out / name, made_here)
+    # They are made anew when the code that makes them changes.
+    code = sorted((Path(__file__).parent / "inputs").glob("*.py"))
+    recipe = hashlib.sha256(b"".join(file.read_bytes() for file in code)).hexdigest()
+    stamp, paths = out / _STAMP, {name: out / name for name in MAKERS}
+    if stamp.is_file():
+        if stamp.read_text() == recipe:
+            return False
+        for path in paths.values():
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    for path in paths.values():
+        if path.exists():
+            raise FileExistsError(f"{path} is there and was not made by this script; name another folder with --out")
     out.mkdir(parents=True, exist_ok=True)
     stamp.write_text("unfinished")
-    for name, make in MAKERS.items():
-        make(out / name)
+    for name, path in paths.items():
+        MAKERS[name](path)
     stamp.write_text(recipe)
     return True
-
-
-def _recipe() -> str:
-    """Return a digest of the code that makes the inputs: they are made anew when it changes."""
-    code = sorted((Path(__file__).parent / "inputs").glob("*.py"))
-    return hashlib.sha256(b"".join(file.read_bytes() for file in code)).hexdigest()
-
-
-def _clear(path: Path, made_here: bool) -> None:
-    if path.exists() and not made_here:
-        raise FileExistsError(f"{path} is there and was not made by this script; name another folder with --out")
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def main() -> int:

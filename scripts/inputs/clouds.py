@@ -23,7 +23,7 @@ _NAMES = {"f4": "float", "u1": "uchar"}
 
 
 def elevation_grids() -> list[NDArray[np.float32]]:
-    """The grids as (rows, columns, 3) float32: x, y, z in metres from the grid's first corner."""
+    """Return the grids as (rows, columns, 3) float32: x, y, z in metres from the first corner of the grid."""
     fault = np.load(get_sample_data("jacksboro_fault_dem.npz", asfileobj=False))
     sea = np.load(get_sample_data("topobathy.npz", asfileobj=False))
     rows, columns = fault["elevation"].shape
@@ -33,8 +33,8 @@ def elevation_grids() -> list[NDArray[np.float32]]:
     ]
 
 
-def make_clouds(out: Path) -> int:
-    """Write `out`/*.ply: float32 x y z, uint8 red green blue; no two of one size. Returns how many."""
+def make_clouds(out: Path) -> None:
+    """Write `out`/*.ply: float32 x y z, uint8 red green blue; no two of one size."""
     out.mkdir(parents=True)
     grids = [(grid, _colours(grid[..., 2])) for grid in elevation_grids()]
     rng = np.random.default_rng(2)
@@ -47,7 +47,6 @@ def make_clouds(out: Path) -> int:
         window = np.s_[top : top + height, left : left + width]
         points = joined(grid[window], colours[window])
         write_ply(out / f"terrain_{i:02d}.ply", points, FORMATS[i % len(FORMATS)])
-    return CLOUDS
 
 
 def write_ply(path: Path, points: NDArray[Any], format: Format) -> None:

@@ -29,26 +29,25 @@ CLIPS = 18
 
 
 def photographs() -> Iterator[tuple[str, Image.Image]]:
-    """Name and RGB picture of each photograph."""
+    """Yield the name and RGB picture of each photograph."""
     for file in PHOTOGRAPHS:
         with files("skimage").joinpath("data", file).open("rb") as stream:
             yield Path(file).stem, Image.open(stream).convert("RGB")
 
 
-def make_pairs(out: Path) -> int:
-    """Write `out`/lr and `out`/hr: pairs of 16 and 64 px, the two files of a pair of one name. Returns how many."""
-    lr, hr = _folders(out)
+def make_pairs(out: Path) -> None:
+    """Write `out`/lr and `out`/hr: pairs of 16 and 64 px, the two files of a pair of one name."""
+    lr, hr = out / "lr", out / "hr"
     rng = np.random.default_rng(0)
     for name, picture in photographs():
         for i in range(PATCHES_PER_PHOTOGRAPH):
             patch = _cut(picture, PATCH, PATCH, rng)
             _save_pair(patch, lr / f"{name}_{i:03d}.png", hr / f"{name}_{i:03d}.png")
-    return len(PHOTOGRAPHS) * PATCHES_PER_PHOTOGRAPH
 
 
-def make_pictures(out: Path) -> int:
-    """Write `out`/lr and `out`/hr: pairs of many sizes, named 0001x4.png and 0001.png. Returns how many."""
-    lr, hr = _folders(out)
+def make_pictures(out: Path) -> None:
+    """Write `out`/lr and `out`/hr: pairs of many sizes, named 0001x4.png and 0001.png."""
+    lr, hr = out / "lr", out / "hr"
     rng = np.random.default_rng(1)
     whole = [picture for _, picture in photographs()]
     for i in range(PICTURES):
@@ -57,11 +56,10 @@ def make_pictures(out: Path) -> int:
         height = 120 + SCALE * i
         width = SCALE * int(rng.integers(30, min(picture.width, 480) // SCALE + 1))
         _save_pair(_cut(picture, height, width, rng), lr / f"{i + 1:04d}x{SCALE}.png", hr / f"{i + 1:04d}.png")
-    return PICTURES
 
 
-def make_clips(out: Path) -> int:
-    """Write `out`/lr and `out`/hr: pairs of clips, such as lr/003/00000000.png. Returns how many.
+def make_clips(out: Path) -> None:
+    """Write `out`/lr and `out`/hr: pairs of clips, such as lr/003/00000000.png.
 
     A camera of 96 x 128 pixels moves over a photograph; clips have 8 to 12 frames.
     """
@@ -69,8 +67,6 @@ def make_clips(out: Path) -> int:
     whole = [picture for _, picture in photographs()]
     for i in range(CLIPS):
         lr, hr = (out / name / f"{i:03d}" for name in ("lr", "hr"))
-        lr.mkdir(parents=True)
-        hr.mkdir(parents=True)
         picture, frames = whole[i % len(whole)], 8 + i % 5
         speed = rng.integers(-3, 4, 2)
         room = (frames - 1) * np.abs(speed)
@@ -79,13 +75,6 @@ def make_clips(out: Path) -> int:
             left, top = (start + frame * speed).tolist()
             name = f"{frame:08d}.png"
             _save_pair(picture.crop((left, top, left + 128, top + 96)), lr / name, hr / name)
-    return CLIPS
-
-
-def _folders(out: Path) -> tuple[Path, Path]:
-    for name in ("lr", "hr"):
-        (out / name).mkdir(parents=True)
-    return out / "lr", out / "hr"
 
 
 def _cut(picture: Image.Image, height: int, width: int, rng: np.random.Generator) -> Image.Image:
@@ -95,6 +84,8 @@ def _cut(picture: Image.Image, height: int, width: int, rng: np.random.Generator
 
 
 def _save_pair(patch: Image.Image, lr: Path, hr: Path) -> None:
+    for path in (lr, hr):
+        path.parent.mkdir(parents=True, exist_ok=True)
     patch.save(hr)
     small = (patch.width // SCALE, patch.height // SCALE)
     patch.resize(small, Image.Resampling.BICUBIC).save(lr)

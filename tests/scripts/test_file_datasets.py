@@ -7,10 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from demo import epoch_rate
 from file_datasets import Rows, cloud_files, pair_files
 from PIL import Image
-from torch.utils.data import TensorDataset
 
 
 def test_pair_files_give_partners_as_planes(demo_data: Path) -> None:
@@ -38,12 +36,3 @@ def test_digit_rows_give_image_and_label(demo_data: Path) -> None:
     rows.file.close()
     assert sample["images"].shape == (8, 8)
     assert sample["labels"].shape == ()
-
-
-def test_epoch_rate_reads_whole_epochs_at_least_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rate counts every sample of an epoch, and the first epoch is never the only one."""
-    read: list[int] = []
-    monkeypatch.setattr("demo.SECONDS", 0.0)
-    rate = epoch_rate(TensorDataset(torch.arange(10)), batch_size=4, collate=lambda batch: read.append(len(batch)))
-    assert read == [4, 4, 2] * 2
-    assert rate > 0

@@ -76,10 +76,9 @@ def quick_makers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Makers that write one small file each; the list grows by the name of each that runs."""
     ran: list[str] = []
 
-    def make(path: Path) -> int:
+    def make(path: Path) -> None:
         ran.append(path.name)
         path.write_text("made")
-        return 1
 
     for name in MAKERS:
         monkeypatch.setitem(MAKERS, name, make)
@@ -94,7 +93,7 @@ def test_a_second_run_makes_nothing(tmp_path: Path, quick_makers: list[str]) -> 
 
 
 def test_an_interrupted_run_is_taken_up_again(tmp_path: Path, quick_makers: list[str]) -> None:
-    """Where the stamp says unfinished, all inputs are made anew."""
+    """If the stamp says unfinished, all inputs are made anew."""
     make_data(tmp_path)
     (tmp_path / ".made").write_text("unfinished")
     assert make_data(tmp_path)

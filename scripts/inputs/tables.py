@@ -1,4 +1,4 @@
-"""Demonstrations of a hand that goes to a box, in the layout of robomimic's HDF5 files."""
+"""HDF5 files: the hand-written digits that scikit-learn ships, and demonstrations laid out as robomimic's."""
 
 from __future__ import annotations
 
@@ -7,15 +7,26 @@ from pathlib import Path
 import h5py
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.datasets import load_digits
 
 DEMOS, PIXELS, SPEED = 60, 32, 2.0
 
 
-def make_demos(path: Path) -> int:
-    """Write `path`: of each `data/demo_i` `actions` (T, 2) float32, `obs/agentview_image` (T, 32, 32, 3) uint8 and
-    `obs/robot0_eef_pos` (T, 2) float32, and in `mask` the names of the demos that are for training and for validation.
+def make_digits(path: Path) -> None:
+    """Write `path`: `images` (n, 8, 8) uint8, 0 to 16, and `labels` (n,) int64."""
+    digits = load_digits()
+    with h5py.File(path, "w") as file:
+        file.attrs["description"] = "hand-written digits, 0 (white) to 16 (black)"
+        # Times in the file would make every run's bytes different; h5py leaves them out by default.
+        file["images"] = digits.images.astype(np.uint8)
+        file["labels"] = digits.target.astype(np.int64)
 
-    Returns how many demos there are.
+
+def make_demos(path: Path) -> None:
+    """Write `path`: demonstrations of a hand that goes to a box, a group `data/demo_i` each.
+
+    A group has `actions` (T, 2) float32, `obs/agentview_image` (T, 32, 32, 3) uint8 and `obs/robot0_eef_pos` (T, 2)
+    float32; in `mask` stand the names of the demos that are for training and for validation.
     """
     rng = np.random.default_rng(0)
     with h5py.File(path, "w") as file:
@@ -35,11 +46,10 @@ def make_demos(path: Path) -> int:
             demo.attrs["num_samples"] = len(places) - 1
         for name, numbers in (("train", range(DEMOS - 10)), ("valid", range(DEMOS - 10, DEMOS))):
             file[f"mask/{name}"] = np.array([f"demo_{number}".encode() for number in numbers])
-    return DEMOS
 
 
 def _drawn(hand: NDArray[np.float32], box: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """A picture of the table: a green box and a red hand over it."""
+    """Return a picture of the table: a green box and a red hand over it."""
     image = np.full((PIXELS, PIXELS, 3), 60, np.uint8)
     for place, colour in ((box, (40, 200, 40)), (hand, (220, 40, 40))):
         row, column = np.clip(np.round(place).astype(int), 2, PIXELS - 3)
