@@ -15,11 +15,27 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+
+
+def start(action: Callable[[], object]) -> int:
+    """Run `action` in a forked process, the leader of a session of its own; return its number."""
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.setsid()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        action()
+        os._exit(0)
+    except BaseException:
+        os._exit(1)
 
 
 def in_child(trial: Callable[[], str], seconds: float = 60, more_bytes: int | None = None) -> str:
@@ -36,9 +52,8 @@ def in_child(trial: Callable[[], str], seconds: float = 60, more_bytes: int | No
         AssertionError: it raised, was killed by a signal, hung or took too much memory.
     """
     end, begin = os.pipe()
-    pid = os.fork()
-    if not pid:
-        os.close(end)
+
+    def told() -> None:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, seconds)
         torch.set_num_threads(1)  # torch's threads do not survive a fork: those who wait for them wait for ever
@@ -48,10 +63,11 @@ def in_child(trial: Callable[[], str], seconds: float = 60, more_bytes: int | No
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         try:
             os.write(begin, trial().encode())
-            os._exit(0)
         except BaseException:
             os.write(begin, traceback.format_exc().encode())
-            os._exit(1)
+            raise
+
+    pid = start(told)
     os.close(begin)
     with os.fdopen(end, encoding="utf-8") as pipe:
         said = pipe.read()

@@ -26,6 +26,7 @@ from packer.merge import merge
 from packer.repack import repack
 from packer.repair import repair
 from packer.verify import verify
+from soaking import start
 
 JOBS = ("convert", "replace", "append", "merge", "repack", "repair")
 WHOM = ("converter", "worker", "all")
@@ -135,21 +136,6 @@ def reset(job: Job) -> None:
         path = job.out / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-
-
-def start(action: Callable[[], object]) -> int:
-    """Run `action` in a forked process, leader of its own session; returns its number."""
-    sys.stdout.flush()
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        os.setsid()
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        action()
-        os._exit(0)
-    except BaseException:
-        os._exit(1)
 
 
 def kill_after(job: Job, seconds: float, whom: str, rng: random.Random) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from copy import copy
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from packer.format.manifest import NAMES_FILE
 from packer.format.schema import FieldSpec
 from packer.packing.estimate import estimate
 from packer.packing.plan import Prepared
-from packer.sources.base import Block, Source
+from packer.sources.base import Block, Source, joined
 
 _DTYPES = ("uint8", "int16", "float32", "float64")
 _BLOCK_BYTES = 2**20
@@ -28,6 +28,7 @@ class RandomSource(Source):
     """
 
     kind = "random"
+    names: Sequence[str] | None = None
 
     def __init__(self, seed: int, most_bytes: int) -> None:
         rng = np.random.default_rng(seed)
@@ -35,42 +36,32 @@ class RandomSource(Source):
         count = int(2 ** rng.uniform(0, 15))
         numbers = max(1, int(2 ** rng.uniform(0, np.log2(most_bytes / 8 / count))))
         self.fields = tuple(_field(rng, n, numbers) for n in range(int(rng.integers(1, 5))))
-        self._shapes = {spec.name: _shapes(rng, spec, count, numbers) for spec in self.fields if spec.is_ragged}
-        self.names = _names(rng, count) if rng.integers(0, 2) else None
-        self._start, self._stop = 0, count
+        self._shapes = {spec.name: _shapes(rng, spec, count, numbers) for spec in self.fields}
+        if rng.integers(0, 2):
+            self.names = [f"{'x' * int(extra)}{number}" for number, extra in enumerate(rng.integers(0, 60, count))]
 
     def __len__(self) -> int:
-        return self._stop - self._start
+        return len(self._shapes["f0"])
 
     def shapes(self, field: str) -> NDArray[np.int64] | None:
-        found = self._shapes.get(field)
-        return None if found is None else found[self._start : self._stop]
+        return self._shapes[field]
 
     def part(self, start: int, stop: int) -> Source:
-        part = object.__new__(RandomSource)
-        part.fields, part._shapes = self.fields, self._shapes
-        part.names = None if self.names is None else self.names[start:stop]
-        part._start, part._stop = self._start + start, self._start + stop
+        part = copy(self)
+        part._shapes = {name: shapes[start:stop] for name, shapes in self._shapes.items()}
+        part.names = self.names and self.names[start:stop]
         return part
 
     def files(self) -> list[str]:
         return []
 
     def read(self) -> Iterator[Block]:
-        each = sum(spec.fixed_bytes for spec in self.fields if not spec.is_ragged) + 1
-        step = max(1, _BLOCK_BYTES // each)
-        for start in range(self._start, self._stop, step):
-            stop = min(start + step, self._stop)
-            yield {spec.name: self._values(spec, start, stop) for spec in self.fields}
-
-    def _values(self, spec: FieldSpec, start: int, stop: int) -> Any:
-        if not spec.is_ragged:
-            return np.full((stop - start, *_fixed(spec)), start % 100, spec.dtype)
-        return [np.full(shape, start % 100, spec.dtype) for shape in self._shapes[spec.name][start:stop].tolist()]
-
-
-def _fixed(spec: FieldSpec) -> tuple[int, ...]:
-    return tuple(n or 0 for n in spec.shape)
+        shapes = [self._shapes[spec.name].tolist() for spec in self.fields]
+        samples = (
+            {spec.name: np.ones(shape, spec.dtype) for spec, shape in zip(self.fields, sample, strict=True)}
+            for sample in zip(*shapes, strict=True)
+        )
+        return joined(samples, self.fields, _BLOCK_BYTES)
 
 
 def _field(rng: np.random.Generator, number: int, numbers: int) -> FieldSpec:
@@ -86,12 +77,10 @@ def _field(rng: np.random.Generator, number: int, numbers: int) -> FieldSpec:
 
 
 def _shapes(rng: np.random.Generator, spec: FieldSpec, count: int, numbers: int) -> NDArray[np.int64]:
+    """Return the shape of every sample, (count, axes)."""
     most = max(2, 2 * numbers // max(1, int(np.prod([n for n in spec.shape if n is not None]))))
-    return np.stack([rng.integers(0, most, count) if n is None else np.full(count, n) for n in spec.shape], axis=1)
-
-
-def _names(rng: np.random.Generator, count: int) -> list[str]:
-    return [f"{'x' * int(extra)}{number}" for number, extra in enumerate(rng.integers(0, 60, count))]
+    axes = [rng.integers(0, most, count) if n is None else np.full(count, n) for n in spec.shape]
+    return np.stack(axes, axis=1) if axes else np.empty((count, 0), np.int64)
 
 
 def trial(folder: Path, seed: int, most_bytes: int = 150 * 10**6) -> str:
@@ -109,7 +98,7 @@ def trial(folder: Path, seed: int, most_bytes: int = 150 * 10**6) -> str:
     made = [shard.bytes for shard in report.manifest.shards]
     assert prepared.plan.exact, "the plan does not claim to be exact"
     assert planned == made, f"planned {planned}, made {made}"
-    on_disk = {p.name: p.stat().st_size for p in out.rglob("*.lmdb")}
+    on_disk = {path.name: path.stat().st_size for path in out.rglob("*.lmdb")}
     assert sum(on_disk.values()) == estimate(prepared).file_bytes, f"{on_disk}"
     assert (NAMES_FILE in on_disk) == (source.names is not None)
     shutil.rmtree(out)

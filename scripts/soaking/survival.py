@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from packer.codecs import compiled
 from packer.errors import PackerError, UsageError
-from packer.format.schema import Field
 from packer.verify import verify
 from readers import Crop, Loader, PackedDataset, PointSample, Ragged, VoxelSample, Windows
 from soaking import in_child
@@ -67,7 +66,7 @@ def read_all_ways(folder: Path, parts: bool = True) -> str:
         lambda: _names(dataset),
     ]
     if parts:
-        ways += [lambda: _parts(folder), lambda: _windows(folder), lambda: _regions(checked)]
+        ways += [lambda: _each(lambda part: _cut(folder, part), _parts(folder)), lambda: _regions(checked)]
     refused = 0
     for way in ways:
         try:
@@ -115,40 +114,25 @@ def _loaded(dataset: PackedDataset, threads: int, shuffle: bool | str) -> None:
         left -= 4
 
 
-def _parts(folder: Path) -> None:
-    """Read crops, subsets of points and voxels of every field that can be read like this."""
-
-    def read(item: tuple[int, Field]) -> None:
-        number, field = item
-        parts: list[dict[str, Any]] = []
+def _parts(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield how every field is read in parts: in crops, some points or voxels of a cloud, windows of steps."""
+    for number, field in enumerate(PackedDataset(folder).fields.values()):
+        chosen: dict[str, Any] = {"fields": field.name, "verify": number % 3 == 0}
         if field.kind == "image" and None not in field.shape[2:]:
-            parts = [{"crop": Crop(1, of=field.name)}]
-        elif field.shape[:1] == (None,) and field.kind == "array":
-            parts = [{"sample_points": PointSample(7, fields=[field.name])}]
+            yield chosen | {"crop": Crop(1, of=field.name)}
+        if field.kind == "array" and field.shape[:1] == (None,):
+            yield chosen | {"sample_points": PointSample(7, fields=[field.name])}
             if field.shape[1:] == (3,):
-                parts.append({"sample_points": VoxelSample(0.5, of=field.name)})
-        for part in parts:
-            _cut(PackedDataset(folder, field.name, verify=number % 2 == 1, **part))
-
-    _each(read, enumerate(PackedDataset(folder).fields.values()))
-
-
-def _windows(folder: Path) -> None:
-    """Read windows of every array, with and without steps beyond the ends of its samples."""
-
-    def read(item: tuple[int, Field]) -> None:
-        number, field = item
+                yield chosen | {"sample_points": VoxelSample(0.5, of=field.name)}
         if field.kind == "array" and field.shape and None not in field.shape[1:]:
-            pad: Literal["zero"] | None = "zero" if number % 2 else None
-            windows = Windows({field.name: [-1, 0, 3]}, stride=2, pad=pad)
-            _cut(PackedDataset(folder, field.name, windows=windows, verify=number % 3 == 0, extras=["step"]))
-
-    _each(read, enumerate(PackedDataset(folder).fields.values()))
+            # With and without steps beyond the ends of a sample.
+            windows = Windows({field.name: [-1, 0, 3]}, stride=2, pad="zero" if number % 2 else None)
+            yield chosen | {"windows": windows, "extras": ["step"]}
 
 
-def _cut(dataset: PackedDataset) -> None:
+def _cut(folder: Path, part: dict[str, Any]) -> None:
     """Read some samples one by one, and those that could be read as a batch."""
-    sound = []
+    dataset, sound = PackedDataset(folder, **part), []
 
     def read(number: int) -> None:
         with suppress(UsageError):  # no points, or pixels, to choose from
@@ -165,7 +149,7 @@ def _cut(dataset: PackedDataset) -> None:
 def _regions(dataset: PackedDataset) -> None:
     """Read some rows and columns of every second sample."""
 
-    def read(item: tuple[Field, int]) -> None:
+    def read(item: tuple[Any, int]) -> None:
         field, number = item
         columns = slice(0, 5) if len(field.shape) > 1 else None
         dataset.read(number, field.name, rows=slice(1, 30, 2), columns=columns)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from soaking import kills
+from soaking import start
 
 from packer.convert import ConvertOptions, convert
 from packer.errors import UsageError
@@ -96,7 +96,7 @@ def is_running(pid):
 def test_a_worker_ends_with_its_parent(tmp_path):
     """A worker that hangs while it reads outlives no converter that was killed: it never comes to see that."""
     told = tmp_path / "told"
-    parent = kills.start(lambda: convert(Hangs(told), tmp_path / "d", codec="none", workers=1))
+    parent = start(lambda: convert(Hangs(told), tmp_path / "d", codec="none", workers=1))
     deadline = time.monotonic() + 20
     while not told.exists():
         assert time.monotonic() < deadline, "nothing was read"
