@@ -27,6 +27,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from click.testing import CliRunner
 
@@ -74,18 +75,15 @@ def _inside(folder: Path, data: Path) -> Iterator[None]:
     for name, start in (("packer", f'"{sys.executable}" -m packer.cli'), ("python", f'"{sys.executable}"')):
         (commands / name).write_text(f'#!/bin/sh\nexec {start} "$@"\n')
         (commands / name).chmod(0o755)
-    set_before = {name: os.environ.get(name) for name in ("PATH", "PYTHONPATH", "COLUMNS", "HOME")}
-    os.environ["PATH"] = f"{commands}:{os.environ['PATH']}"
-    os.environ["PYTHONPATH"] = f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"
-    os.environ["COLUMNS"] = "100"
+    path, modules = os.environ["PATH"], os.environ.get("PYTHONPATH", "")
+    set_here = {"PATH": f"{commands}:{path}", "PYTHONPATH": f"{ROOT}:{modules}", "COLUMNS": "100"}
     before = Path.cwd()
     os.chdir(folder)
     try:
-        yield
+        with patch.dict(os.environ, set_here):
+            yield
     finally:
         os.chdir(before)
-        for name, value in set_before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 def _rerun(block: re.Match[str], names: dict[str, Any], keep: bool) -> str:

@@ -11,7 +11,7 @@ import os
 import pickle
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ PAIRS, PNG_FILES = {SMALL: 10_000, LARGE: 1_500}, {SMALL: 500, LARGE: 200}
 ROWS, TINY_ROWS, LMDB_PAIRS, COLD_SAMPLES = 1_000_000, 10_000_000, 4_000, 8_000
 #: What super-resolution training cuts pictures into so as not to decode whole ones: size and stride in pixels.
 SUB_SIZE, SUB_STRIDE = 480, 240
-#: Metres. Points of a scanner lie on no grid; with this, bitshuffle makes them 1.3 times smaller, without it 2.5.
+#: Metres. Points of a scanner lie on no grid, which would make them far smaller than they are.
 _NOISE = np.float32(0.05)
 #: In steps of 8 bits, as a camera has it: made larger, photographs are smoother than those taken at that size.
 _GRAIN = 1.5
@@ -41,12 +41,12 @@ def rows(bench: Bench) -> Arrays:
     """Return `x` (n, 33) float32, a random walk a column; `y` (n,) int64, their numbers."""
     n = bench.some(ROWS)
     x = np.random.default_rng(0).standard_normal((n, 33), dtype=np.float32)
-    x *= 0.01  # like a slowly changing measurement: bitshuffle gains a few percent on it
+    x *= 0.01  # like a slowly changing measurement, which bitshuffle makes a little smaller
     return {"x": np.cumsum(x, axis=0, out=x), "y": np.arange(n, dtype=np.int64)}
 
 
 def tiny_rows(bench: Bench) -> Arrays:
-    """Return `x` (n,) float32: rows so small that only what a reader needs for each sample counts."""
+    """Return `x` (n,) float32: rows so small that nothing counts but what a reader needs for each sample."""
     return {"x": np.arange(min(TINY_ROWS, bench.some(TINY_ROWS)), dtype=np.float32)}
 
 
@@ -69,14 +69,14 @@ def clouds(bench: Bench) -> Arrays:
     """Return `xyz` float32 in metres and `rgb` uint8, both (m, 3), of clouds of 500 to 20,000 points."""
     rng = np.random.default_rng(2)
     offsets = np.concatenate([[0], np.cumsum(rng.integers(500, 20_001, bench.some(1_000)))])
-    xyz, rgb = _terrain(0, offsets[-1])
+    xyz, rgb = _terrain(offsets[-1])
     return {"xyz": xyz + rng.standard_normal(xyz.shape, dtype=np.float32) * _NOISE, "rgb": rgb, "offsets": offsets}
 
 
 def small_clouds(bench: Bench) -> Arrays:
     """Return `xyz` float32 and `rgb` uint8 of clouds of 20 to 80 points, dozens of which share a frame."""
     offsets = np.concatenate([[0], np.cumsum(np.random.default_rng(3).integers(20, 81, bench.some(20_000)))])
-    xyz, rgb = _terrain(0, offsets[-1])
+    xyz, rgb = _terrain(offsets[-1])
     return {"xyz": np.round(xyz), "rgb": rgb, "offsets": offsets}
 
 
@@ -141,8 +141,8 @@ def sub_images(path: Path, bench: Bench) -> None:
 def episodes(bench: Bench) -> Arrays:
     """Return `image` (m, 84, 84, 3) uint8 and `actions` (m, 7) float32 of episodes of 100 steps.
 
-    Boxes move over plain tiles, as simple simulators draw them: LZ4 makes them a fortieth. Of grainy pictures it
-    decodes less than half as many a second.
+    Boxes move over plain tiles, as simple simulators draw them. LZ4 makes such pictures small, and decodes them sooner
+    than grainy ones.
     """
     n, steps, rng = bench.some(40), 100, np.random.default_rng(6)
     row, column = np.mgrid[:84, :84]
@@ -199,13 +199,14 @@ def pair_sources(folder: Path) -> list[str]:
     return [f"{field}={folder / field}" for field in ("lr", "hr")]
 
 
-def ply(path: Path, bench: Bench, format: Any, files: int, points: int) -> None:
-    """Write a folder of PLY files: float x y z, uchar red green blue."""
+def ply_clouds(path: Path, bench: Bench, format: Any, most: int | None = None) -> None:
+    """Write a folder of PLY files, one for each cloud or for the first ones: float x y z, uchar red green blue."""
     from inputs.clouds import joined, write_ply  # here, because matplotlib takes a second to import
 
     path.mkdir()
-    for i in range(bench.some(files)):
-        write_ply(path / f"{i:05d}.ply", joined(*_terrain(i * points, points)), format)
+    made = bench.arrays(clouds)
+    for i, (start, stop) in enumerate(pairwise(made["offsets"][: most and most + 1])):
+        write_ply(path / f"{i:05d}.ply", joined(made["xyz"][start:stop], made["rgb"][start:stop]), format)
 
 
 def hdf5_rows(path: Path, bench: Bench, most: int | None = None) -> None:
@@ -232,17 +233,11 @@ def write_lmdb(path: Path, values: Iterable[bytes]) -> None:
             transaction.put(b"%08d" % number, value, append=True)
 
 
-def _terrain(start: int, count: int) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+def _terrain(count: int) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
     """Return measured elevations, (count, 3) float32 in metres, and their colours by height, (count, 3) uint8."""
-    xyz, rgb = _map()
-    at = np.arange(start, start + count) % len(xyz)
-    return xyz[at], rgb[at]
-
-
-@lru_cache
-def _map() -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
     from inputs.clouds import elevation_grids  # here, because matplotlib takes a second to import
 
     xyz = np.concatenate([grid.reshape(-1, 3) for grid in elevation_grids()])
     height = (xyz[:, 2] - xyz[:, 2].min()) / np.ptp(xyz[:, 2]) * 255
-    return xyz, np.stack([height, 255 - height, height // 2], axis=1).astype(np.uint8)
+    rgb = np.stack([height, 255 - height, height // 2], axis=1).astype(np.uint8)
+    return np.resize(xyz, (count, 3)), np.resize(rgb, (count, 3))

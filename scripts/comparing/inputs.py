@@ -5,23 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
-from benchmark.inputs import LARGE, PAIRS, SMALL, clouds, hdf5_rows, pair_sources, pairs, png_pairs, rows
+from benchmark.inputs import LARGE, PAIRS, SMALL, clouds, hdf5_rows, pair_sources, pairs, ply_clouds, png_pairs, rows
 from benchmark.measuring import checksum
 from benchmark.store import Bench
 from file_datasets import Rows, cloud_files, pair_files
-from inputs.clouds import joined, write_ply
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 Sample = dict[str, NDArray[Any]]
 
-#: A tenth of the benchmark's: systems that read sample by sample take half a minute for these.
+#: A tenth of the benchmark's: some systems read sample by sample.
 ROWS = 100_000
 
 
@@ -116,7 +114,7 @@ def loose(bench: Bench, workload: Workload) -> Loose:
         sources = pair_sources(path)
     elif workload.is_ragged:
         arrays = bench.arrays(clouds)
-        path = bench.files(ply_clouds)
+        path = bench.files(ply_clouds, "binary_little_endian")
         dataset, sources = cloud_files(path), [str(path)]
     else:
         count = bench.some(ROWS)
@@ -126,12 +124,3 @@ def loose(bench: Bench, workload: Workload) -> Loose:
     total = len(arrays["offsets"]) - 1 if workload.is_ragged else len(next(iter(arrays.values())))
     values = [values for name, values in arrays.items() if name != "offsets"]
     return Loose(workload, dataset, sources, path, total, checksum(values))
-
-
-def ply_clouds(path: Path, bench: Bench) -> None:
-    """Write a folder of binary PLY files."""
-    path.mkdir()
-    made = bench.arrays(clouds)
-    for i, (start, stop) in enumerate(pairwise(made["offsets"])):
-        points = joined(made["xyz"][start:stop], made["rgb"][start:stop])
-        write_ply(path / f"{i:05d}.ply", points, "binary_little_endian")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.apart import apart, check, decode, decode_by_kornia, pack, read, read_ply
-from benchmark.inputs import LARGE, PNG_FILES, SMALL, hdf5_rows, pair_sources, pairs, ply, png_pairs, rows
+from benchmark.inputs import LARGE, PNG_FILES, SMALL, hdf5_rows, pair_sources, pairs, ply_clouds, png_pairs, rows
 from benchmark.measuring import Figures, Row, Side, files_of, repeated
 from benchmark.store import Bench
 
@@ -89,7 +89,7 @@ def small_against_kornia(bench: Bench) -> list[Side]:
 @Row("text PLY -> packed, in one process", "plyfile reading alone", at_least=8)
 def text_ply(bench: Bench) -> list[Side]:
     """Make numbers out of text."""
-    folder = bench.files(ply, "ascii", 24, 5_000)
+    folder = bench.files(ply_clouds, "ascii", bench.some(12))
     paths = files_of(folder)
     return [_packing(bench, folder, 0), Side("plyfile", lambda: apart(read_ply, paths), paths)]
 
@@ -98,7 +98,7 @@ def text_ply(bench: Bench) -> list[Side]:
 @Row("uncompressed HDF5 -> packed, none, 2 workers", "cp and sync", at_least=0.5, is_hdf5=True)
 def against_copying(bench: Bench, is_hdf5: bool) -> list[Side]:
     """Do little work a byte: as fast as the disk, or nearly. HDF5: rows of 132 bytes and a label."""
-    path = bench.files(hdf5_rows, suffix=".h5") if is_hdf5 else bench.files(ply, "binary_little_endian", 500, 10_000)
+    path = bench.files(hdf5_rows, suffix=".h5") if is_hdf5 else bench.files(ply_clouds, "binary_little_endian")
     ours = _packing(bench, path, 2, "none", SHARD * (1 + is_hdf5))
     samples = ours.run()
 
