@@ -12,8 +12,7 @@ import torch
 from packer.codecs.configs import LZ4
 from packer.errors import UsageError
 from readers.dataset import PackedDataset
-from readers.fields import WholeReader
-from readers.joined import starts_of
+from readers.fields import WholeReader, starts_of
 from readers.mix import Mix
 from readers.order import (
     WINDOW,

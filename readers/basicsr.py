@@ -26,7 +26,7 @@ from torch.utils.data import Dataset
 from packer.errors import UsageError
 from packer.format.column import Numbers
 from readers.batch import Batch, item_of
-from readers.crop import Crop
+from readers.crop import Crop, by
 from readers.dataset import PackedDataset
 from readers.indexing import sample_numbers
 
@@ -151,7 +151,7 @@ class PackedPairedImageDataset(Dataset[dict[str, Any]]):
             at = int(wrong.argmax())
             name = at if self._gt.names is None else repr(self._gt.names[at])
             raise UsageError(
-                f"sample {name}: gt is {_by(large[at])} pixels and lq {_by(small[at])}, which is not {self._scale} "
+                f"sample {name}: gt is {by(large[at])} pixels and lq {by(small[at])}, which is not {self._scale} "
                 "times smaller; see the option scale"
             )
 
@@ -164,10 +164,6 @@ def _same_samples(one: PackedDataset, other: PackedDataset) -> bool:
 
 def _sizes(pictures: Tensor | list[Tensor]) -> list[tuple[int, int]]:
     return [(picture.shape[-2], picture.shape[-1]) for picture in pictures]
-
-
-def _by(size: Numbers) -> str:
-    return f"{size[0]} x {size[1]}"
 
 
 def _of_channels(values: Sequence[float] | None) -> Tensor | None:

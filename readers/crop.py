@@ -21,8 +21,8 @@ from packer.format.column import SHAPE, Numbers
 from packer.format.schema import Field
 from readers.draws import CROPS, Draws, Visits, below
 from readers.fields import Places
-from readers.indexing import Items
-from readers.order import check_seed
+from readers.indexing import Items, check_read
+from readers.order import check_count, check_seed
 from readers.rows import PartReader, Wanted, part_of
 from readers.windows import Steps
 
@@ -76,12 +76,10 @@ class Crop:
             raise UsageError(f"crop: size {self.size!r}: pixels, or (height, width), from 1 on are expected")
         height, width = self.shape
         for name, scale in self.aligned.items():
-            if not isinstance(scale, int) or scale < 1:
-                raise UsageError(f"crop: the scale of {name!r} is {scale!r}; a whole number from 1 on is expected")
+            check_count(f"crop: scale of {name!r}", scale)
             if height % scale or width % scale:
                 raise UsageError(f"crop: {height} x {width} pixels cannot be divided by {scale}, the scale of {name!r}")
-        if not isinstance(self.multiple, int) or self.multiple < 1:
-            raise UsageError(f"crop: multiple {self.multiple!r}: a whole number from 1 on is expected")
+        check_count("crop: multiple", self.multiple)
         if self.turns and height != width:
             raise UsageError(f"crop: turns need squares, not {height} x {width} pixels")
         if self.of in self.aligned:
@@ -128,9 +126,8 @@ class Crop:
         Args:
             windowed: names of the fields of which windows are read.
         """
+        check_read("crop", self.scales, fields)
         for name in self.scales:
-            if name not in fields:
-                raise UsageError(f"crop: no field {name!r} is read; there are {', '.join(fields)}")
             self._check_axes(fields[name], name in windowed)
         places = self.given()
         if places is not None and places.ndim == 2 and len(places) != samples:
@@ -186,8 +183,8 @@ class Placing:
         if small.any():
             at = int(small.argmax())
             raise UsageError(
-                f"{self.describe(int(numbers[at]))}: field {crop.of!r} has {_by(sizes[at])} pixels, less than a "
-                f"crop of {_by(crop.shape)}; take smaller crops or leave the sample out"
+                f"{self.describe(int(numbers[at]))}: field {crop.of!r} has {by(sizes[at])} pixels, less than a "
+                f"crop of {by(crop.shape)}; take smaller crops or leave the sample out"
             )
         out = np.zeros((len(numbers), 3), np.int64)
         if is_random(crop):
@@ -250,8 +247,8 @@ class CropReader(PartReader):
         if wrong.any():
             at = int(wrong.argmax())
             raise UsageError(
-                f"{self._placing.describe(int(numbers[at]))}: field {self.field.name!r} has {_by(own[at])} pixels and "
-                f"{self._placing.crop.of!r} {_by(sizes[at])}; exactly {self._scale} times as many are expected on both "
+                f"{self._placing.describe(int(numbers[at]))}: field {self.field.name!r} has {by(own[at])} pixels and "
+                f"{self._placing.crop.of!r} {by(sizes[at])}; exactly {self._scale} times as many are expected on both "
                 "axes"
             )
         places[:, :2] //= self._scale
@@ -285,5 +282,6 @@ def orient(crops: NDArray[np.generic], orientations: Numbers) -> None:
             crops[chosen] = turned[:, :, :, ::-1] if orientation > 3 else turned
 
 
-def _by(size: NDArray[np.int64] | tuple[int, int]) -> str:
+def by(size: NDArray[np.int64] | tuple[int, int]) -> str:
+    """Return a height and width in words, for messages."""
     return f"{size[0]} x {size[1]}"

@@ -26,9 +26,10 @@ from readers.crop import Crop
 from readers.draws import new_visits
 from readers.fields import NAME, FieldReader, FixedRaw, KnownReader, WholeReader, as_images, gathered
 from readers.gather import Allocate
-from readers.indexing import Items, SampleNames, is_single, sample_number, sample_numbers
+from readers.indexing import Items, SampleNames, check_read, is_single, sample_number, sample_numbers
 from readers.joined import ByShard
 from readers.opened import Opened, describe, in_words, open_names
+from readers.order import check_epoch
 from readers.parts import Parts
 from readers.points import PointSample
 from readers.rows import RegionReader
@@ -233,8 +234,7 @@ class PackedDataset(Dataset[Any]):
 
         It changes nothing: random crops and points differ from visit to visit anyway, see the class.
         """
-        if epoch < 0:
-            raise UsageError(f"epoch {epoch}: a number from 0 on is expected")
+        check_epoch(epoch)
 
     def __getitem__(self, index: Any) -> Any:
         """Return one sample or one batch; see the class.
@@ -324,8 +324,7 @@ class PackedDataset(Dataset[Any]):
             UsageError: no such field, or it has no such axes.
             SampleIndexError, MissingNameError, DamagedError: as when the whole sample is read.
         """
-        if field not in self.fields:
-            raise UsageError(f"{self.path}: no field {field!r} is read; there are {', '.join(self.fields)}")
+        check_read(str(self.path), [field], self.fields)
         own = sample_number(index, self._samples.samples, self.sample_numbers)
         number = int(self._samples.in_whole(np.array([own]))[0])
         by_shard = self._session.by_shard

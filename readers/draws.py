@@ -20,10 +20,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packer.errors import UsageError
 from packer.format.column import Numbers
 from readers.gather import CPU
-from readers.order import check_seed
+from readers.order import check_epoch, check_seed
 
 Words = NDArray[np.uint64]
 #: One random word a visit, (n,).
@@ -43,8 +42,7 @@ def visits_of(seed: int, epoch: int, positions: Numbers) -> Visits:
     Raises:
         UsageError: the seed or the epoch is negative.
     """
-    if epoch < 0:
-        raise UsageError(f"epoch {epoch}: a number from 0 on is expected")
+    check_epoch(epoch)
     return _stream(_start(seed, epoch, VISITS), positions.astype(np.uint64))
 
 

@@ -131,7 +131,7 @@ class NameReader(FieldReader):
     def __init__(self, shards: Sequence[tuple[Shard, int]]) -> None:
         super().__init__(Field(name=NAME, dtype="uint8", kind="text", shape=(None,)))
         self._tables = [shard.name_table(samples) for shard, samples in shards]
-        self._first: Numbers = np.cumsum([0, *(samples for _, samples in shards)])
+        self._first = starts_of([samples for _, samples in shards])
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
         """Return shard and number within it, (n, 2)."""
@@ -320,7 +320,7 @@ class WholeReader(StoredReader):
         Raises:
             DamagedError: a frame cannot be decoded.
         """
-        ends = _sums(located[:, BYTES])
+        ends = starts_of(located[:, BYTES])
         flat = (allocate or fresh)(int(ends[-1]))
         try:
             if len(flat):
@@ -333,7 +333,7 @@ class WholeReader(StoredReader):
             return self._shaped(flat, len(located))
         if self._is_list:
             return self._list(located, flat, ends)
-        offsets = _sums(located[:, SHAPE])
+        offsets = starts_of(located[:, SHAPE])
         values = flat.view(self._dtype).view(int(offsets[-1]), *self._shape[1:])
         return Ragged(values, torch.from_numpy(offsets))
 
@@ -446,11 +446,11 @@ def join(memory: NDArray[np.uint8], starts: Numbers, sizes: Numbers, out: NDArra
         np.concatenate(parts, out=out)
 
 
-def _sums(lengths: Numbers) -> Numbers:
-    """Return 0 and the sums of the first 1, 2, ... lengths, (n + 1,)."""
-    sums = np.zeros(len(lengths) + 1, np.int64)
-    lengths.cumsum(out=sums[1:])
-    return sums
+def starts_of(sizes: Sequence[int] | Numbers) -> Numbers:
+    """Return where each of some parts (n,) starts if they lie one after another, and where the last stops, (n + 1,)."""
+    starts = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=starts[1:])
+    return starts
 
 
 def _texts(flat: torch.Tensor, ends: Numbers) -> list[str]:

@@ -19,17 +19,12 @@ from packer.format.column import Numbers
 from packer.format.manifest import Manifest
 from readers.batch import Ragged
 from readers.draws import Visits
-from readers.fields import FieldReader, gathered
+from readers.fields import FieldReader, gathered, starts_of
 from readers.gather import Allocate, fresh
 from readers.opened import Opened
 
 if TYPE_CHECKING:
     from packer.remote.mirror import Mirror
-
-
-def starts_of(sizes: Sequence[int]) -> Numbers:
-    """Return the first number of each part, and the number after the last, (parts + 1,)."""
-    return np.cumsum([0, *sizes], dtype=np.int64)
 
 
 def by_part(numbers: Numbers, starts: Numbers) -> list[tuple[int, Numbers]]:

@@ -38,6 +38,7 @@ from readers.order import (
     SamplerOrder,
     Share,
     base,
+    check_count,
     check_state,
     describe,
     resumed,
@@ -117,8 +118,7 @@ class Loader(DataLoader[Any]):
             raise UsageError("as_numpy and device do not go together: numpy arrays lie in the computer's memory")
         if (rank is None) != (world_size is None):
             raise UsageError("rank and world_size go together; give both or none")
-        if not isinstance(prefetch, int) or prefetch < 1:
-            raise UsageError(f"prefetch {prefetch!r}: a whole number from 1 on is expected")
+        check_count("prefetch", prefetch)
         # How batches are read, and into what memory.
         self.seed = seed
         self.as_numpy = as_numpy
@@ -248,8 +248,9 @@ class Loader(DataLoader[Any]):
         if not steps:
             place.begin(epoch + 1)
             return
-        if isinstance(base(self.order), BlockShuffled) and isinstance(self.dataset, PackedDataset):
-            keep_frames(self.dataset, cast(BlockShuffled, base(self.order)).window, self.share.batch_size, self.threads)
+        shuffled = base(self.order)
+        if isinstance(shuffled, BlockShuffled) and isinstance(self.dataset, PackedDataset):
+            keep_frames(self.dataset, shuffled.window, self.share.batch_size, self.threads)
         read = self._batches(order, epoch, done)
         moved = read if self.device is None else cast(Generator[Any, None, None], ahead(read, self.device))
         with closing(read), closing(moved):

@@ -25,10 +25,10 @@ from packer.format.schema import Field
 from readers.batch import Batch
 from readers.dataset import PackedDataset
 from readers.draws import new_visits
-from readers.fields import FieldReader, FixedRaw, KnownReader, Places, gathered
+from readers.fields import FieldReader, FixedRaw, KnownReader, Places, gathered, starts_of
 from readers.gather import Memory
 from readers.indexing import sample_numbers
-from readers.joined import JoinedReader, by_part, starts_of
+from readers.joined import JoinedReader, by_part
 from readers.order import Mixed
 
 #: Field that says which dataset a sample is of.

@@ -19,6 +19,7 @@ promises no such thing for `Generator.permutation`.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -166,8 +167,7 @@ class Repeated:
     times: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.times, int | np.integer) or isinstance(self.times, bool) or self.times < 1:
-            raise UsageError(f"repeat {self.times!r}: a whole number from 1 on is expected")
+        check_count("repeat", self.times)
 
     def __len__(self) -> int:
         return len(self.order) * self.times
@@ -361,10 +361,21 @@ def check_seed(seed: int) -> None:
         raise UsageError(f"seed {seed!r}: a whole number from 0 on is expected")
 
 
-def random_bits(seed: int, epoch: int) -> np.random.PCG64:
-    """Return the source of the random words of one epoch; raises UsageError if the epoch is negative."""
+def check_epoch(epoch: int) -> None:
+    """Raise UsageError if there is no epoch of this number."""
     if epoch < 0:
         raise UsageError(f"epoch {epoch}: a number from 0 on is expected")
+
+
+def check_count(what: str, count: object, most: float = math.inf) -> None:
+    """Raise UsageError if `count` is no whole number from 1 to `most`."""
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or not 1 <= count <= most:
+        raise UsageError(f"{what} {count!r}: a whole number from 1 on is expected")
+
+
+def random_bits(seed: int, epoch: int) -> np.random.PCG64:
+    """Return the source of the random words of one epoch; raises UsageError if the epoch is negative."""
+    check_epoch(epoch)
     return np.random.PCG64(np.random.SeedSequence([seed, epoch]))
 
 
@@ -404,8 +415,7 @@ class Share:
     drop_last: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.batch_size, int | np.integer) or self.batch_size < 1:
-            raise UsageError(f"batch_size {self.batch_size!r}: a whole number from 1 on is expected")
+        check_count("batch_size", self.batch_size)
         whole = isinstance(self.rank, int | np.integer) and isinstance(self.world_size, int | np.integer)
         if not whole or not 0 <= self.rank < self.world_size:
             raise UsageError(f"rank {self.rank!r} of {self.world_size!r}: a rank from 0 to world_size - 1 is expected")

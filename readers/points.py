@@ -17,7 +17,8 @@ from packer.format.column import SHAPE, Numbers
 from packer.format.schema import Field
 from readers.draws import POINTS, ROUNDS, Draws, Visits, permuted
 from readers.fields import Places
-from readers.order import check_seed
+from readers.indexing import check_read
+from readers.order import check_count, check_seed
 from readers.rows import PartReader, Wanted, part_of
 
 #: Words that a subset takes.
@@ -48,8 +49,7 @@ class PointSample:
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
-        if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
-            raise UsageError(f"sample_points: {self.count!r} points; a whole number from 1 on is expected")
+        check_count("sample_points: count", self.count)
 
     def candidates(self, fields: Mapping[str, Field]) -> list[str]:
         """Return the names of the fields that may hold one row a point, first the one that tells how many there are.
@@ -58,9 +58,8 @@ class PointSample:
             UsageError: there is none, or a named one cannot.
         """
         if self.fields is not None:
+            check_read("sample_points", self.fields, fields)
             for name in self.fields:
-                if name not in fields:
-                    raise UsageError(f"sample_points: no field {name!r} is read; there are {', '.join(fields)}")
                 if fields[name].kind != "array" or not fields[name].shape or None in fields[name].shape[1:]:
                     raise UsageError(f"sample_points: field {name!r} does not hold one row of fixed shape a point")
             found = list(self.fields)

@@ -134,10 +134,7 @@ class Stream:
     ) -> Generator[Any, None, None]:
         """Yield batches read by the caller's thread; each is finished when it is asked for."""
         for run in due:
-            batches = read(run)
-            batches.reverse()
-            while batches:
-                yield self._finished(batches.pop())
+            yield from map(self._finished, _handed_over(read(run)))
         if failures:
             raise failures.pop()
 

@@ -29,6 +29,7 @@ from readers.batch import Ragged
 from readers.draws import MIX, MIX_AGAIN, STEP, VOXELS, Draws, Visits, Words
 from readers.fields import FieldReader, WholeReader
 from readers.gather import Allocate, fresh, take_rows
+from readers.indexing import check_read
 
 #: Cells further than this from the origin have no number that fits the loop.
 _FURTHEST = 2.0**62
@@ -70,8 +71,7 @@ class VoxelSample:
         Raises:
             UsageError: that one is not read, or holds no coordinates.
         """
-        if self.of not in fields:
-            raise UsageError(f"VoxelSample: no field {self.of!r} is read; there are {', '.join(fields)}")
+        check_read("VoxelSample", [self.of], fields)
         coordinates = fields[self.of]
         is_ragged = coordinates.kind == "array" and coordinates.ragged_axes == (0,)
         is_real = np.dtype(coordinates.np_dtype).kind in "iuf"

@@ -22,7 +22,8 @@ from packer.format.column import SHAPE, Numbers
 from packer.format.schema import MAX_AXIS, Field
 from readers.draws import Visits
 from readers.fields import KnownReader, Places
-from readers.indexing import Anchors
+from readers.indexing import Anchors, check_read
+from readers.order import check_count
 from readers.rows import PartReader, Wanted, part_of
 
 #: What follows the name of a field in that of its mask.
@@ -60,11 +61,11 @@ class Windows:
 
     def __post_init__(self) -> None:
         for name in ("stride", "step"):
-            _check_count(name, getattr(self, name))
+            check_count(f"windows: {name}", getattr(self, name), MAX_AXIS)
         if self.pad not in (None, "edge", "zero"):
             raise UsageError(f"windows: pad {self.pad!r}: None, 'edge' or 'zero' is expected")
         if not isinstance(self.steps, Mapping):
-            _check_count("steps", self.steps)
+            check_count("windows: steps", self.steps, MAX_AXIS)
             if index(self.steps) * index(self.step) > MAX_AXIS:
                 raise UsageError(f"windows: {self.steps} steps, {self.step} apart, reach further than any sample does")
         elif not self.steps:
@@ -81,9 +82,8 @@ class Windows:
         """
         if not isinstance(self.steps, Mapping):
             return dict.fromkeys(_with_steps(fields, self.steps), np.arange(self.steps) * self.step)
+        check_read("windows", self.steps, fields)
         for name in self.steps:
-            if name not in fields:
-                raise UsageError(f"windows: no field {name!r} is read; there are {', '.join(fields)}")
             if fields[name].kind != "array" or not fields[name].shape:
                 raise UsageError(f"windows: field {name!r} has no steps; arrays of one axis or more do")
         return {name: np.array([*offsets], np.int64) * self.step for name, offsets in self.steps.items()}
@@ -138,11 +138,6 @@ def _with_steps(fields: Mapping[str, Field], steps: int) -> list[str]:
         f"windows: no field that is read is ragged in its first axis, and {held} tell nothing of steps; name those "
         f'that have some: Windows({{"{next((field.name for field in arrays), "actions")}": range({steps})}})'
     )
-
-
-def _check_count(name: str, count: object) -> None:
-    if isinstance(count, bool) or not isinstance(count, int | np.integer) or not 1 <= count <= MAX_AXIS:
-        raise UsageError(f"windows: {name} {count!r}: a whole number from 1 on is expected")
 
 
 def _check_offsets(name: str, offsets: Sequence[int] | NDArray[np.integer], step: int) -> None:
