@@ -11,7 +11,7 @@ import sys
 import threading
 import traceback
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -22,10 +22,6 @@ from packer.errors import PackerError
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
-
-_DATA_BAD = 1
-_WRONG_USAGE = 2
-_CTRL_C = 130
 
 #: A listing of so many lines stands in the line of its message.
 _IN_LINE = 3
@@ -38,29 +34,23 @@ def report(error: BaseException) -> int | str | None:
     """Say on stderr why a command failed; return the exit status."""
     if isinstance(error, SystemExit):
         return error.code
-    if isinstance(error, Interrupted):
-        _say(f"packer: stopped; {error.advice}" if error.advice else "packer: stopped")
-        return error.exit_status
-    if isinstance(error, (click.Abort, KeyboardInterrupt)):
-        _say("packer: stopped")
-        return _CTRL_C
+    if isinstance(error, (Interrupted, click.Abort, KeyboardInterrupt)):
+        stopped = error if isinstance(error, Interrupted) else Interrupted(signal.SIGINT)
+        _say(f"packer: stopped; {stopped.advice}" if stopped.advice else "packer: stopped")
+        return stopped.exit_status
+    text, status = str(error), 1
     if isinstance(error, click.ClickException):
-        return _of_click(error)
-    if isinstance(error, PackerError):
-        _say_error(str(error))
-        return error.exit_status
-    if logging.getLogger("packer").isEnabledFor(logging.DEBUG):
-        _say("".join(traceback.format_exception(error)).rstrip())
-    _say_error(_sentence(error))
-    return _DATA_BAD
-
-
-def _of_click(error: click.ClickException) -> int:
-    advice = ""
-    if isinstance(error, click.UsageError) and error.ctx is not None:
-        advice = f" (see `{error.ctx.command_path} --help`)"
-    _say_error(error.format_message().rstrip(".") + advice)
-    return error.exit_code
+        text, status = error.format_message().rstrip("."), error.exit_code
+        if isinstance(error, click.UsageError) and error.ctx is not None:
+            text += f" (see `{error.ctx.command_path} --help`)"
+    elif isinstance(error, PackerError):
+        status = error.exit_status
+    else:
+        if logging.getLogger("packer").isEnabledFor(logging.DEBUG):
+            _say("".join(traceback.format_exception(error)).rstrip())
+        text = _sentence(error)
+    _say(f"packer: error: {_in_one_line(text)}")
+    return status
 
 
 def _sentence(error: BaseException) -> str:
@@ -72,13 +62,12 @@ def _sentence(error: BaseException) -> str:
     return f"{what} (this should not happen; please report it with what --verbose shows)"
 
 
-def _say_error(text: str) -> None:
-    """Write a message as one line, since a log takes several apart; a long listing at its end has lines of its own."""
+def _in_one_line(text: str) -> str:
+    """Return a message as one line, since a log takes several apart; a long listing at its end has its own lines."""
     lines = [printable(line) for line in text.rstrip().split("\n")]
     listed = len(list(itertools.takewhile(lambda line: line.startswith("  "), reversed(lines[1:]))))
     end = len(lines) - listed if listed > _IN_LINE else len(lines)
-    head = " ".join(line.strip() for line in lines[:end])
-    _say("\n".join([f"packer: error: {head}", *lines[end:]]))
+    return "\n".join([" ".join(line.strip() for line in lines[:end]), *lines[end:]])
 
 
 def _say(text: str) -> None:
@@ -103,45 +92,42 @@ class Interrupted(BaseException):
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Raise Interrupted within the block if a signal asks to stop; a signal that was ignored stays ignored."""
+    """Raise Interrupted within the block if a signal asks to stop; a signal that was ignored stays ignored.
+
+    While it is on its way out, workers are stopped and files removed, and a second signal must not cut that short.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    raised: weakref.ref[Interrupted] | None = None
     hook = sys.unraisablehook
-    signals = _Signals(hook)
+
+    def stop(number: int, _: FrameType | None) -> None:
+        nonlocal raised
+        if raised is None or raised() is None:
+            error = Interrupted(number)
+            raised = weakref.ref(error)
+            raise error
+
+    def lost(what: UnraisableHookArgs) -> None:
+        """Send a signal again whose error Python dropped, since an object was taken apart or a process forked."""
+        nonlocal raised
+        if not isinstance(what.exc_value, Interrupted):
+            hook(what)
+            return
+        raised = None
+        again = threading.Timer(_AGAIN, os.kill, (os.getpid(), what.exc_value.number))
+        again.daemon = True
+        again.start()
+
     before = {number: signal.getsignal(number) for number in _STOPS}
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:
-            signal.signal(number, signals.stop)
-    sys.unraisablehook = signals.lost
+            signal.signal(number, stop)
+    sys.unraisablehook = lost
     try:
         yield
     finally:
         sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-class _Signals:
-    """Raises for the first signal; while that is on its way out, workers are stopped and files removed, and a second
-    Ctrl-C must not cut it short."""
-
-    def __init__(self, hook: Callable[[UnraisableHookArgs], object]) -> None:
-        self._hook = hook
-        self._raised: weakref.ref[Interrupted] | None = None
-
-    def stop(self, number: int, frame: FrameType | None) -> None:
-        if self._raised is None or self._raised() is None:
-            error = Interrupted(number)
-            self._raised = weakref.ref(error)
-            raise error
-
-    def lost(self, what: UnraisableHookArgs) -> None:
-        """Send a signal again whose error Python dropped, since an object was taken apart or a process forked."""
-        if isinstance(what.exc_value, Interrupted):
-            self._raised = None
-            again = threading.Timer(_AGAIN, os.kill, (os.getpid(), what.exc_value.number))
-            again.daemon = True
-            again.start()
-        else:
-            self._hook(what)

@@ -13,13 +13,13 @@ import click
 import msgspec
 
 from packer.cli.logs import log_options
-from packer.cli.summary import field_table, sizes_texts
+from packer.cli.summary import field_table, shards_text, sizes_texts
 from packer.cli.text import counted, indented, listing, size_text
 from packer.codecs.configs import codec_name
 from packer.errors import DamagedError, first_few
 from packer.format import manifest as manifests
 from packer.format.constants import Constants
-from packer.format.manifest import MANIFEST, REJECTED_FILE, FileEntry, Manifest
+from packer.format.manifest import MANIFEST, REJECTED_FILE, Manifest
 from packer.format.names import Names
 from packer.packing.rejected import RejectedList
 from packer.packing.splits import split_text
@@ -50,11 +50,8 @@ def info(dataset: str, as_json: bool) -> None:
     $ packer info s3://bucket/div2k.packed
     """
     found = describe(dataset)
-    if as_json:
-        click.echo(_json_text(found))
-    else:
-        table = field_table(found.manifest.fields, sizes_texts(found.manifest.columns))
-        click.echo("\n".join([*table, "", *listing(facts(found))]))
+    table = field_table(found.manifest.fields, sizes_texts(found.manifest.columns))
+    click.echo(indented(_document(found)) if as_json else "\n".join([*table, "", *listing(facts(found))]))
 
 
 @dataclass(frozen=True)
@@ -94,8 +91,8 @@ def describe(place: str | Path) -> Description:
         else:
             folder = place = Path(place)
             manifest = manifests.read(folder)
-            files = [*manifest.shards, *manifest.tables]
-            disk_bytes = sum(_disk_bytes(folder / file.file, file) for file in files) + _blocks(folder / MANIFEST)
+            sizes = {file.file: file.bytes for file in (*manifest.shards, *manifest.tables)}
+            disk_bytes = sum(_disk_bytes(folder / file, sizes.get(file)) for file in (*sizes, MANIFEST))
         rejected = sum(shard.rejected for shard in manifest.shards)
         names: tuple[str, ...] = ()
         constants: tuple[str, ...] = ()
@@ -105,7 +102,9 @@ def describe(place: str | Path) -> Description:
         with _warned():
             constants = tuple(Constants(folder, manifest.constants))
         with _warned():
-            names = _first_names(folder, manifest)
+            if manifest.names is not None:
+                with contextlib.closing(Names(folder / manifest.names.file, manifest.names)) as table:
+                    names = tuple(table.name(number) for number in range(min(_FIRST, manifest.samples)))
     return Description(place, manifest, names, disk_bytes, rejected, constants)
 
 
@@ -122,14 +121,12 @@ def facts(found: Description) -> list[tuple[str, str]]:
     """Return what is known of the dataset as a whole, a name and a text each."""
     manifest = found.manifest
     raw = sum(column.raw for column in manifest.columns.values())
+    held = f"{size_text(manifest.file_bytes)} ({size_text(found.disk_bytes)} on disk)"
     pairs = [
         ("dataset", str(found.path)),
         ("samples", f"{manifest.samples:,}"),
-        ("shards", _shards(manifest)),
-        (
-            "size",
-            f"{size_text(manifest.file_bytes)} ({size_text(found.disk_bytes)} on disk), {size_text(raw)} as arrays",
-        ),
+        ("shards", shards_text([shard.bytes for shard in manifest.shards])),
+        ("size", f"{held}, {size_text(raw)} as arrays"),
         ("planned", _planned(manifest)),
         ("names", _listed(found.names, manifest.samples) if manifest.names else "none; samples have numbers alone"),
         ("made by", manifest.tool),
@@ -145,10 +142,10 @@ def facts(found: Description) -> list[tuple[str, str]]:
     return pairs + _origin(manifest.origin)
 
 
-def _json_text(found: Description) -> str:
-    """Return one JSON object with all that the manifest says."""
+def _document(found: Description) -> dict[str, Any]:
+    """Return all that the manifest says, and what was found next to it, for machines."""
     manifest = found.manifest
-    document: dict[str, Any] = {
+    return {
         "path": str(found.path),
         **msgspec.to_builtins(manifest),
         "codec_names": {field.name: codec_name(field.codec) for field in manifest.fields},
@@ -158,20 +155,12 @@ def _json_text(found: Description) -> str:
         "rejected": found.rejected,
         "split_samples": {name: len(manifest.split(name)) for name in manifest.splits},
     }
-    return indented(document)
 
 
 def _listed(names: Sequence[str], count: int | None = None) -> str:
     """Return the first of `count` names."""
     more = ["..."] if min(len(names), _FIRST) < (count or len(names)) else []
     return ", ".join([*names[:_FIRST], *more])
-
-
-def _shards(manifest: Manifest) -> str:
-    sizes = [shard.bytes for shard in manifest.shards]
-    if len(sizes) == 1:
-        return f"1, of {size_text(sizes[0])}"
-    return f"{len(sizes):,}, of {size_text(min(sizes))} to {size_text(max(sizes))}"
 
 
 def _planned(manifest: Manifest) -> str:
@@ -198,24 +187,13 @@ def _origin(origin: dict[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
-def _first_names(folder: Path, manifest: Manifest) -> tuple[str, ...]:
-    if manifest.names is None:
-        return ()
-    with contextlib.closing(Names(folder / manifest.names.file, manifest.names)) as names:
-        return tuple(names.name(number) for number in range(min(_FIRST, manifest.samples)))
-
-
-def _disk_bytes(path: Path, entry: FileEntry) -> int:
+def _disk_bytes(path: Path, expected: int | None) -> int:
+    """Return what a file takes on the disk; warn if it is not there, or has another length than expected."""
     try:
-        held = path.stat().st_size
+        found = path.stat()
     except OSError as error:
         _log.warning("%s: %s; run `packer verify`", path, error.strerror)
         return 0
-    if held != entry.bytes:
-        _log.warning("%s: %s bytes, %s expected; run `packer verify`", path, f"{held:,}", f"{entry.bytes:,}")
-    return _blocks(path)
-
-
-def _blocks(path: Path) -> int:
-    found = path.stat()
+    if expected not in (None, found.st_size):
+        _log.warning("%s: %s bytes, %s expected; run `packer verify`", path, f"{found.st_size:,}", f"{expected:,}")
     return getattr(found, "st_blocks", -(-found.st_size // _BLOCK)) * _BLOCK

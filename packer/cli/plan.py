@@ -14,7 +14,7 @@ import msgspec
 from packer.cli.logs import log_options
 from packer.cli.options import conversion_options, sources_argument
 from packer.cli.progress import progress
-from packer.cli.summary import field_table
+from packer.cli.summary import field_table, shards_text
 from packer.cli.text import counted, indented, listing, size_text, time_text
 from packer.codecs.configs import codec_name
 from packer.convert import ConvertOptions, guard, open_source, planned_splits, processors
@@ -102,15 +102,13 @@ def forecast(sources: Sequence[str], options: ConvertOptions, out: Path) -> Fore
 def _lines(found: Forecast) -> list[str]:
     """Return the plan for people."""
     plan, size = found.prepared.plan, found.size
-    sizes = [shard.raw_bytes for shard in plan.shards]
-    shards = f"{len(sizes):,}, of {size_text(min(sizes))} to {size_text(max(sizes))} as arrays"
     most = plan.file_bytes + size.names
     bounds = f"({size_text(size.low)} to {size_text(size.high)}), if nothing shrinks {size_text(most)}"
     exactly = f"{size_text(size.file_bytes)}, exactly {size.file_bytes:,} bytes and the manifest"
     pairs = [
         ("source", found.prepared.source.kind),
         ("samples", f"{plan.samples:,}"),
-        ("shards", shards if len(sizes) > 1 else f"1, of {size_text(sizes[0])} as arrays"),
+        ("shards", f"{shards_text([shard.raw_bytes for shard in plan.shards])} as arrays"),
         ("maps", f"of {size_text(max(shard.map_size for shard in plan.shards))} at most"),
         ("size", exactly if size.exact else f"about {size_text(size.file_bytes)} {bounds}"),
         ("disk", f"{size_text(size.high)} {'needed' if size.exact else 'enough'}, {size_text(found.disk_free)} free"),

@@ -61,6 +61,12 @@ def sizes_texts(columns: Mapping[str, ColumnTotals]) -> dict[str, list[str]]:
     }
 
 
+def shards_text(sizes: Sequence[int]) -> str:
+    """Return how many shards there are, and of what sizes: `1, of 12.3 MB`, `3, of 1.20 MB to 12.3 MB`."""
+    smallest = f"{len(sizes):,}, of {size_text(min(sizes))}"
+    return smallest if len(sizes) == 1 else f"{smallest} to {size_text(max(sizes))}"
+
+
 def shape_text(field: FieldSpec) -> str:
     """Return `any x 3`: the axes of one sample, `any` if they differ between samples."""
     return " x ".join("any" if n is None else str(n) for n in field.shape) or "one value"

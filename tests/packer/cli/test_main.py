@@ -11,7 +11,7 @@ import pytest
 from click import shell_completion
 
 import packer as package
-from packer.cli.failures import Interrupted, interruptible, report
+from packer.cli.failures import interruptible, report
 from packer.cli.logs import set_up
 from packer.cli.main import COMMANDS, main
 from packer.errors import SourceError
@@ -74,27 +74,6 @@ def test_wrong_usage(refused):
     refused(2, ["info"], "DATASET", "packer info --help")
     refused(2, ["info", "x", "--jsn"], "--jsn")
     refused(2, ["info", "x", "-v", "-q"], "exclude each other")
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signals_become_an_exception_once(number):
-    """A signal raises within the block; a second one while things are tidied up does nothing."""
-    before = signal.getsignal(number)
-    tidied = []
-
-    def stopped():
-        with interruptible():
-            try:
-                signal.raise_signal(number)
-            finally:
-                signal.raise_signal(number)
-                tidied.append(True)
-
-    with pytest.raises(Interrupted) as caught:
-        stopped()
-    assert tidied
-    assert caught.value.exit_status == 128 + number
-    assert signal.getsignal(number) is before
 
 
 def test_an_ignored_signal_stays_ignored():
