@@ -6,7 +6,7 @@ import textwrap
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import numpy as np
@@ -31,9 +31,6 @@ from packer.cli.text import counted, printable, shortened
 from packer.errors import UsageError
 from packer.format import manifest as manifests
 from packer.format.schema import FieldSpec
-
-if TYPE_CHECKING:
-    from readers import PackedDataset
 
 #: Samples shown if nobody says how many, and the most that a sheet is drawn of.
 _ON_A_PAGE, _ON_A_SHEET = 2000, 12
@@ -101,7 +98,11 @@ def show(
     opened = PackedDataset(dataset)
     if output.suffix.lower() in (".html", ".htm"):
         numbers = chosen_numbers(opened, samples or _ON_A_PAGE, names, seed)
-        shown = _write_page(output, opened, numbers, page_size)
+        from packer.cli.show_page import write_page
+
+        with progress("drawing") as bar:
+            bar.start(len(numbers))
+            shown = write_page(output, opened, numbers, page_size, bar.advance)
     else:
         wanted = samples or _ON_A_SHEET
         if max(wanted, len(names)) > _MOST_ON_A_SHEET:
@@ -111,17 +112,6 @@ def show(
         shown = len(numbers)
     left_out = f" of {len(numbers):,}; --page-size makes room for more" if shown < len(numbers) else ""
     say(f"{output}: {counted(shown, 'sample')}{left_out}")
-
-
-def _write_page(output: Path, dataset: PackedDataset, numbers: Sequence[int], limit: int) -> int:
-    from packer.cli.info import describe
-    from packer.cli.show_page import samples_measured, write_page
-
-    read = SampleReader(dataset)
-    with progress("drawing") as shown:
-        shown.start(len(numbers))
-        measured = [read(number) for number in chosen_numbers(dataset, samples_measured(dataset.manifest))]
-        return write_page(output, describe(dataset.path), measured, numbers, read, limit, shown.advance)
 
 
 def _write_sheet(path: Path, fields: Sequence[FieldSpec], samples: Sequence[Sample]) -> None:

@@ -12,17 +12,18 @@ import io
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.cli.info import Description, facts
+from packer.cli.info import describe, facts
 from packer.cli.show_views import (
     Sample,
+    SampleReader,
     View,
+    chosen_numbers,
     drawn_cloud,
     first_matrix,
     pixels,
@@ -36,6 +37,9 @@ from packer.cli.summary import field_texts, sizes_texts
 from packer.cli.text import counted, size_text
 from packer.format.manifest import Manifest
 from packer.format.schema import Field, FieldSpec
+
+if TYPE_CHECKING:
+    from readers import PackedDataset
 
 _TEMPLATE = Path(__file__).with_name("show.html")
 #: What stands in the template where the data belong.
@@ -58,26 +62,21 @@ _SAMPLES, _BYTES = 1000, 32 * 2**20
 
 
 def write_page(
-    path: Path,
-    found: Description,
-    measured: Sequence[Sample],
-    numbers: Sequence[int],
-    read: Callable[[int], Sample],
-    limit: int,
-    advance: Callable[[int, int], None],
+    path: Path, dataset: PackedDataset, numbers: Sequence[int], limit: int, advance: Callable[[int, int], None]
 ) -> int:
     """Write the page: one file, which asks for no other. Return how many samples it holds.
 
     Args:
-        measured: samples that spreads are of.
         numbers: of the samples to show, in their order.
         limit: bytes that the samples may take in the page; if they take more, some are left out, evenly.
         advance: called with 1 and the bytes of each sample that is done.
     """
-    manifest = found.manifest
+    manifest, read = dataset.manifest, SampleReader(dataset)
+    mean = max(sum(column.raw for column in manifest.columns.values()) / max(manifest.samples, 1), 1)
+    measured = [read(number) for number in chosen_numbers(dataset, min(_SAMPLES, max(1, int(_BYTES / mean))))]
     shown = views(manifest.fields, measured)
     splits = {name: set(np.intersect1d(manifest.split(name), numbers).tolist()) for name in manifest.splits}
-    classes = manifest.classes
+    classes = manifest.classes or ()
     items: dict[int, str] = {}
     room = limit
     for place in _spread_out(len(numbers)):
@@ -92,14 +91,14 @@ def write_page(
     heads = _HEADS if any(one.odd for one in spreads) else _HEADS[:-1]
     rows = [_field(manifest, field, one)[: len(heads)] for field, one in zip(manifest.fields, spreads, strict=True)]
     head = {
-        "title": Path(found.path).resolve().name,
+        "title": dataset.path.resolve().name,
         "about": _about(manifest, len(items)),
         "heads": heads,
         "measured": "all samples"
         if len(measured) == manifest.samples
         else f"{counted(len(measured), 'sample')}, evenly chosen",
         "fields": [{"cells": row, "counts": one.counts} for row, one in zip(rows, spreads, strict=True)],
-        "facts": facts(found),
+        "facts": facts(describe(dataset.path)),
         "shards": _shards(manifest),
         "splits": list(splits),
         "classes": classes,
@@ -268,29 +267,21 @@ def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-@dataclass(frozen=True)
-class Spread:
+class Spread(NamedTuple):
     """Of the finite values of some samples; extremes and mean are None if there is none.
 
     Attributes:
-        counts: for each channel, values in equal steps from `low` to `high`; a field without channels has one.
-        odd: NaN and infinities.
         sizes: the least and the largest length of each ragged axis.
+        odd: NaN and infinities.
+        counts: for each channel, values in equal steps from `low` to `high`; a field without channels has one.
     """
 
-    counts: tuple[tuple[int, ...], ...]
-    low: float | None
-    high: float | None
-    mean: float | None
-    odd: int
     sizes: tuple[tuple[int, int], ...]
-
-
-def samples_measured(manifest: Manifest) -> int:
-    """Return how many samples the spreads of a dataset are of."""
-    raw = sum(column.raw for column in manifest.columns.values())
-    mean = max(raw / max(manifest.samples, 1), 1)
-    return min(manifest.samples, _SAMPLES, max(1, int(_BYTES / mean)))
+    odd: int = 0
+    low: float | None = None
+    high: float | None = None
+    mean: float | None = None
+    counts: tuple[tuple[int, ...], ...] = ()
 
 
 def spread(field: FieldSpec, samples: Sequence[Sample]) -> Spread:
@@ -298,7 +289,7 @@ def spread(field: FieldSpec, samples: Sequence[Sample]) -> Spread:
     values = [sample.values[field.name] for sample in samples]
     if field.kind == "text":
         lengths = [len(text.encode()) for text in values]
-        return Spread((), None, None, None, 0, ((min(lengths), max(lengths)),))
+        return Spread(((min(lengths), max(lengths)),))
     shapes = [np.shape(value) for value in values]
     sizes = tuple((min(s[a] for s in shapes), max(s[a] for s in shapes)) for a in field.ragged_axes)
     last = field.shape[-1] if len(field.shape) > 1 else None
@@ -307,13 +298,13 @@ def spread(field: FieldSpec, samples: Sequence[Sample]) -> Spread:
     finite = np.isfinite(flat)
     odd = int(flat.size - finite.sum())
     if not finite.any():
-        return Spread((), None, None, None, odd, sizes)
+        return Spread(sizes, odd)
     low, high = float(flat[finite].min()), float(flat[finite].max())
     mean = float(np.mean(flat[finite] / 2)) * 2
     if low == high or not math.isfinite(high - low):
-        return Spread((), low, high, mean, odd, sizes)
+        return Spread(sizes, odd, low, high, mean)
     # A bar for each of a few whole numbers.
     few = np.dtype(str(field.dtype)).kind in "uib" and high - low < _BINS
     bins, edges = (int(high - low) + 1, (low - 0.5, high + 0.5)) if few else (_BINS, (low, high))
     counts = (np.histogram(flat[finite[:, n], n], bins, edges)[0] for n in range(channels))
-    return Spread(tuple(tuple(c.tolist()) for c in counts), low, high, mean, odd, sizes)
+    return Spread(sizes, odd, low, high, mean, tuple(tuple(c.tolist()) for c in counts))
