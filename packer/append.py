@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from packer.convert import ConvertOptions, check_apart, open_source, pack
-from packer.errors import PackerError, UsageError, WriteError
+from packer.errors import PackerError, UsageError
 from packer.format import manifest as manifests
 from packer.format.constants import constants_digest, kept_digest
+from packer.format.lmdb_appender import clear_errors
 from packer.format.manifest import MANIFEST, REJECTED_FILE, SHARD_FOLDER, UNFINISHED, Manifest
 from packer.merge import check_classes, check_constants, check_names, take_shards, write_joined
 from packer.packing.origin import classes_of, origin_of
@@ -172,10 +173,8 @@ def _remove(paths: Iterable[Path]) -> None:
         WriteError: a file cannot be removed.
     """
     for path in paths:
-        try:
+        with clear_errors(path):
             path.unlink()
-        except OSError as error:
-            raise WriteError(f"{path}: cannot be removed: {error.strerror}") from None
 
 
 def _tidy(work: Path) -> None:

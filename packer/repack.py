@@ -45,14 +45,9 @@ def repack(
         raise UsageError(f"the seed is {seed}; 0 or more is expected")
     if not is_url(out) and Path(out).resolve() != Path(dataset).resolve():
         check_apart([os.fspath(dataset)], Path(out))
-    codecs = _codecs(Path(dataset), codec)
-    return convert(open_packed(dataset, seed=seed), out, options, codec=codecs, **changes)
-
-
-def _codecs(dataset: Path, codec: str | Mapping[str, str] | None) -> dict[str, str]:
-    """Return the text of the codec of every field: the one asked for, or else the one it has."""
     asked = codec_texts(codec) if codec else {}
-    held = {field.name: json.dumps(field.codec) if field.codec else "none" for field in manifests.read(dataset).fields}
+    fields = manifests.read(Path(dataset)).fields
+    held = {field.name: json.dumps(field.codec) if field.codec else "none" for field in fields}
     if OTHERS in asked:
         held = dict.fromkeys(held, asked.pop(OTHERS))
-    return held | asked
+    return convert(open_packed(dataset, seed=seed), out, options, codec=held | asked, **changes)

@@ -68,8 +68,7 @@ def save(dataset: str | os.PathLike[str], stats: dict[str, FieldStats]) -> None:
     with dataset_lock(folder):
         manifest = manifests.read(folder)
         try:
-            # By the constructor, which compares them with the sizes of the columns.
-            kept = Manifest(**{**msgspec.structs.asdict(manifest), "stats": stats})
+            kept = msgspec.structs.replace(manifest, stats=stats)  # which compares them with the sizes of the columns
         except ValueError as error:
             raise UsageError(f"{folder}: the dataset has changed since its statistics were taken: {error}") from None
         manifests.write(folder, kept)

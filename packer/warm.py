@@ -175,7 +175,6 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-_BUFFER_BYTES = 2**20
 #: What ru_inblock counts in.
 _BLOCK = 512
 
@@ -200,15 +199,6 @@ def drop_files(files: Iterable[Path]) -> None:
             drop(descriptor)
         finally:
             os.close(descriptor)
-
-
-def read_files(files: Iterable[Path]) -> None:
-    """Read files through, so that they are in memory."""
-    buffer = bytearray(_BUFFER_BYTES)
-    for path in files:
-        with path.open("rb", buffering=0) as file:
-            while file.readinto(buffer):
-                pass
 
 
 def disk_bytes() -> int:

@@ -23,7 +23,7 @@ from packer.format.schema import Field
 from packer.format.sizes import PAGE_SIZE, slack_pages
 from packer.packing.plan import Plan, Prepared, spread_runs
 from packer.sources.apart import Limits, each
-from packer.sources.base import Source, count, of_middles
+from packer.sources.base import Source, arrays_of, count
 
 #: Samples are packed from up to so many places, spread evenly: a run of about so many raw bytes from each, since a run
 #: has costs of its own, such as opening an HDF5 file. No further place is tried after this many raw bytes.
@@ -102,7 +102,14 @@ def estimate(prepared: Prepared, limits: Limits | None = None) -> Estimate:
         limits: what reading a run of samples may take, in a process of its own; None: in this one, unguarded.
     """
     plan, source = prepared.plan, prepared.source
-    runs = _packed_runs(prepared, limits)
+    length = max(1, round(RUN_BYTES * plan.samples / max(sum(plan.raw_bytes.values()), 1)))
+    parts = [source.part(start, stop) for start, stop in spread_runs(plan.samples, PLACES, length)]
+    runs: list[_Run] = []
+    for packed in each(partial(_packed, plan.fields), parts, limits):
+        if not isinstance(packed, SourceError):
+            runs.append(packed)
+        if sum(raw for run in runs for raw, _ in run.sizes) > MOST_BYTES:
+            break
     sizes = np.array([run.sizes for run in runs], np.float64).reshape(len(runs), len(plan.fields), 2)
     tried = Trial(sum(run.samples for run in runs), int(sizes[:, :, 0].sum()), sum(run.seconds for run in runs))
     names = names_bytes([name.encode() for name in source.names]) if source.names is not None else 0
@@ -117,21 +124,6 @@ def estimate(prepared: Prepared, limits: Limits | None = None) -> Estimate:
     )
 
 
-def _packed_runs(prepared: Prepared, limits: Limits | None) -> list[_Run]:
-    """Return what came of packing runs of samples from all over the source."""
-    plan = prepared.plan
-    run = max(1, round(RUN_BYTES * plan.samples / max(sum(plan.raw_bytes.values()), 1)))
-    parts = [prepared.source.part(start, stop) for start, stop in spread_runs(plan.samples, PLACES, run)]
-    runs, nbytes = [], 0
-    for packed in each(partial(_packed, plan.fields), parts, limits):
-        if not isinstance(packed, SourceError):
-            runs.append(packed)
-            nbytes += sum(raw for raw, _ in packed.sizes)
-        if nbytes > MOST_BYTES:
-            break
-    return runs
-
-
 def _packed(fields: Sequence[Field], source: Source) -> _Run:
     """Pack a source to nowhere."""
     began = time.perf_counter()
@@ -139,13 +131,9 @@ def _packed(fields: Sequence[Field], source: Source) -> _Run:
     samples = 0
     for block in source.read():
         samples += count(block)
-        some = of_middles(block)
+        arrays = arrays_of(block)
         for field, column in zip(fields, columns, strict=True):
-            values: Any = some[field.name]
-            if field.kind == "text":
-                # Text that cannot be stored is told of when it is packed.
-                values = [np.frombuffer(text.encode(errors="surrogatepass"), np.uint8) for text in values]
-            column.add(values)
+            column.add(arrays[field.name])
     for column in columns:
         column.finish()
     sizes = [(column.raw_bytes, column.stored_bytes) for column in columns]

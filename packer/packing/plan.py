@@ -24,7 +24,7 @@ from packer.format.schema import Field, FieldSpec
 from packer.format.sizes import map_size, shard_bytes
 from packer.packing.framing import Extent, choose_codec, codec_by_field, stored_field
 from packer.sources.apart import Limits, each
-from packer.sources.base import Block, Looking, Source, not_looking, of_middles, watched
+from packer.sources.base import Looking, Source, arrays_of, not_looking, watched
 
 GIB = 2**30
 #: Without --shard-size there are up to 16 shards, so that workers have something to share out; a shard has
@@ -210,18 +210,16 @@ def look(
         if isinstance(blocks, SourceError):
             continue  # whether it stops the conversion is decided when it is packed
         for block in blocks:
-            for name, values in block.items():
-                # Text that cannot be stored is told of when it is packed.
-                arrays = [v.encode(errors="surrogatepass") if isinstance(v, str) else v for v in values]
-                found[name] += [np.frombuffer(a, np.uint8) if isinstance(a, bytes) else a for a in arrays]
-                seen += sum(array.nbytes for array in found[name][-len(arrays) :])
+            for name, arrays in block.items():
+                found[name] += list(arrays)
+                seen += sum(array.nbytes for array in arrays)
         if seen > LOOK_BYTES:
             break
     return found
 
 
-def _blocks(source: Source) -> list[Block]:
-    return [of_middles(block) for block in source.read()]
+def _blocks(source: Source) -> list[dict[str, Any]]:
+    return [arrays_of(block) for block in source.read()]
 
 
 def spread_runs(count: int, places: int, run: int) -> list[tuple[int, int]]:

@@ -155,42 +155,30 @@ def read_blocks(
         step: within it every block is read.
         finish: called with every block within its step: reads the large arrays in it, and gives what is yielded.
     """
-    start = 0
-    for number, noted in sorted((crashing or {}).items()):
-        yield from _read_run(source, start, number, rejected, step, finish)
-        if rejected is not None:
+    at = 0
+    for stop, noted in [*sorted((crashing or {}).items()), (len(source), None)]:
+        while at < stop:
+            part = source if (at, stop) == (0, len(source)) else source.part(at, stop)
+            try:
+                blocks = part.read()
+                while True:
+                    with step(at):
+                        read = next(blocks, None)
+                        block = None if read is None else finish(read)
+                    if block is None:
+                        break
+                    end = at + count(block)
+                    yield block, None if source.names is None else source.names[at:end]
+                    at = end
+                at = stop
+            except SourceError as error:
+                if rejected is None or error.sample is None:
+                    raise
+                rejected.append(Rejected.of(error, source.kind))
+                at += 1
+        if noted and rejected is not None:
             rejected.append(noted)
-        start = number + 1
-    yield from _read_run(source, start, len(source), rejected, step, finish)
-
-
-def _read_run(
-    source: Source,
-    start: int,
-    stop: int,
-    rejected: list[Rejected] | None,
-    step: Step,
-    finish: Callable[[Block], Block],
-) -> Iterator[tuple[Block, Sequence[str] | None]]:
-    at = start
-    while at < stop:
-        part = source if (at, stop) == (0, len(source)) else source.part(at, stop)
-        try:
-            blocks = part.read()
-            while True:
-                with step(at):
-                    read = next(blocks, None)
-                    block = None if read is None else finish(read)
-                if block is None:
-                    return
-                end = at + count(block)
-                yield block, None if source.names is None else source.names[at:end]
-                at = end
-        except SourceError as error:
-            if rejected is None or error.sample is None:
-                raise
-            rejected.append(Rejected.of(error, source.kind))
-            at += 1
+        at = stop + 1
 
 
 def publish(partial: Path, path: Path, fields: Sequence[Field], rejected: Sequence[Rejected] = ()) -> ShardReport:

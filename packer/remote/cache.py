@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -48,22 +48,6 @@ class Lease:
         self.close = weakref.finalize(self, os.close, descriptor)
         if fcntl is not None:
             fcntl.flock(descriptor, fcntl.LOCK_SH)
-
-
-@contextlib.contextmanager
-def _without_lease(folder: Path) -> Iterator[bool]:
-    """Hold the right to remove files of a folder within the block; False if a lease is held on it."""
-    descriptor = os.open(folder / _IN_USE, os.O_RDWR | os.O_CREAT, 0o666)
-    is_free = True
-    try:
-        if fcntl is not None:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                is_free = False
-        yield is_free
-    finally:
-        os.close(descriptor)
 
 
 @dataclass(frozen=True)
@@ -119,14 +103,19 @@ class Cache:
                     file.truncate(size)
 
     def _removed(self, path: Path) -> int:
-        """Remove a file, unless its dataset is in use; return the bytes that are free now."""
-        with _without_lease(self.datasets / path.relative_to(self.datasets).parts[0]) as is_free:
-            if is_free:
-                with contextlib.suppress(OSError):
-                    size = path.stat().st_size
-                    path.unlink()
-                    return size
-        return 0
+        """Remove a file, unless a lease is held on its dataset; return the bytes that are free now."""
+        folder = self.datasets / path.relative_to(self.datasets).parts[0]
+        descriptor = os.open(folder / _IN_USE, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            if fcntl is not None:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            size = path.stat().st_size
+            path.unlink()
+        except OSError:  # it is in use, or was removed meanwhile
+            return 0
+        finally:
+            os.close(descriptor)
+        return size
 
 
 def is_whole(folder: Path, entry: FileEntry) -> bool:

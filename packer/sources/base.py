@@ -278,9 +278,22 @@ def count(block: Block) -> int:
     return len(next(iter(block.values())))
 
 
-def of_middles(block: Block) -> Block:
-    """Return a block with a piece in the place of every large array: what is looked at, or tried, is a part of it."""
-    return {name: [array.middle() for array in _large(values)] or values for name, values in block.items()}
+def arrays_of(block: Block) -> dict[str, Any]:
+    """Return the arrays of a block, to be looked at or tried: of a large array a piece, of a text its bytes.
+
+    Text that cannot be stored is told of when it is packed.
+    """
+    return {
+        name: [_array_of(value) for value in values] if isinstance(values, list) else values
+        for name, values in block.items()
+    }
+
+
+def _array_of(value: Any) -> NDArray[Any]:
+    if isinstance(value, str):
+        return np.frombuffer(value.encode(errors="surrogatepass"), np.uint8)
+    array: NDArray[Any] = value.middle() if isinstance(value, LargeArray) else value
+    return array
 
 
 def read_through(block: Block) -> Block:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from packer.warm import disk_bytes, read_files, warm_file
+from packer.warm import disk_bytes, warm_file
 from readers import Ragged
 
 #: Words are summed as integers of their own size: floats have no sum that is free of their order.
@@ -247,8 +247,11 @@ def files_of(path: Path) -> list[Path]:
 
 def warm(files: Sequence[Path]) -> None:
     """Read files through, so that they are in memory; shards that were not, as `packer warm` does."""
+    buffer = bytearray(2**20)
     for path in files:
         before = disk_bytes()
-        read_files([path])
+        with path.open("rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass
         if path.suffix == ".lmdb" and disk_bytes() > before:
             warm_file(path)
