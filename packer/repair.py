@@ -95,67 +95,46 @@ def repair(
         # If there is no dataset, no lock is made.
         if isinstance(error, UnfinishedError) or not (folder / SHARD_FOLDER).is_dir():
             raise
-    with dataset_lock(folder):
-        return _repair(folder, source, progress, checked, damaged, workers)
-
-
-def _repair(
-    folder: Path,
-    source: Source | None,
-    progress: Progress | None,
-    checked: Progress | None,
-    damaged: Callable[[Sequence[ShardEntry]], None] | None,
-    workers: int,
-) -> RepairReport:
-    """Do what `repair` does, for whoever holds the lock."""
-    rebuilt = False
-    try:
-        manifest = manifests.read(folder)
-    except DatasetError:
-        manifest, rebuilt = rebuild_manifest(folder), True
-    for half in (folder / SHARD_FOLDER).glob("*.partial"):
-        half.unlink()
-    report = verify(folder, checked, workers)
-    wrong = {damage.file for damage in report.damages}
-    bad = [entry for entry in manifest.shards if entry.file in report.damaged_shards]
-    lost_constants = manifest.constants is not None and manifest.constants.file in wrong
-    if source is None and (bad or lost_constants):
-        file = bad[0].file if bad else CONSTANTS_FILE
-        raise DatasetError(f"{folder}: {file} is damaged; name the sources it was made from")
-    entries, changed = {entry.file: entry for entry in manifest.shards}, []
-    with _work_folder(folder) as work:
+    with dataset_lock(folder), _work_folder(folder) as work:
+        rebuilt = False
+        try:
+            manifest = manifests.read(folder)
+        except DatasetError:
+            manifest, rebuilt = rebuild_manifest(folder), True
+        for half in (folder / SHARD_FOLDER).glob("*.partial"):
+            half.unlink()
+        report = verify(folder, checked, workers)
+        wrong = {damage.file for damage in report.damages}
+        bad = [entry for entry in manifest.shards if entry.file in wrong]
+        lost_constants = manifest.constants is not None and manifest.constants.file in wrong
+        if source is None and (bad or lost_constants):
+            file = bad[0].file if bad else CONSTANTS_FILE
+            raise DatasetError(f"{folder}: {file} is damaged; name the sources it was made from")
+        again: dict[ShardEntry, ShardEntry] = {}
         if source is not None and bad:
             check_same_schema(manifest, source)
             if damaged:
                 damaged(bad)
-            tasks = _tasks(folder, work, manifest, source, Limits() if workers else None)
-            if lacking := [entry for entry in bad if entry not in tasks]:
-                raise DatasetError(
-                    f"{folder}: {lacking[0].file} is damaged too; give the sources it was made from as well"
-                )
-            for entry in bad:
-                new = _pack_again(folder, manifest, entry, *tasks[entry], progress or no_progress, workers > 0)
-                if new.digest != entry.digest:
-                    changed.append(entry.file)
-                entries[entry.file] = new
+            again = _pack_again(folder, work, manifest, source, bad, progress or no_progress, workers > 0)
         left_out = None
         if manifest.left_out is not None and manifest.left_out.file in wrong:
             listed, left_out = _list_anew(folder, manifest)
             manifest = msgspec.structs.replace(manifest, left_out=listed)
         if source is not None and lost_constants:
             _constants_anew(folder, work, manifest, source)
-    # They may be lost together with the manifest, which was made again without them.
-    lacks_constants = manifest.constants is None and source is not None and bool(source.constants)
-    if source is not None and lacks_constants and origin_of(source) == manifest.origin:
-        manifest = msgspec.structs.replace(manifest, constants=write_constants(folder, source.constants))
-        lost_constants = True
-    names = manifest.names is not None and manifest.names.file in wrong
-    totals = MANIFEST in wrong
-    if changed or names or totals or lost_constants or left_out is not None:
-        _publish(folder, manifest, list(entries.values()), keeps_stats=not totals)
-    return RepairReport(
-        rebuilt or totals, names, tuple(entry.file for entry in bad), tuple(changed), left_out, lost_constants
-    )
+        # They may be lost together with the manifest, which was made again without them.
+        lacks_constants = manifest.constants is None and source is not None and bool(source.constants)
+        if source is not None and lacks_constants and origin_of(source) == manifest.origin:
+            manifest = msgspec.structs.replace(manifest, constants=write_constants(folder, source.constants))
+            lost_constants = True
+        changed = tuple(entry.file for entry, new in again.items() if new.digest != entry.digest)
+        names = manifest.names is not None and manifest.names.file in wrong
+        totals = MANIFEST in wrong
+        if changed or names or totals or lost_constants or left_out is not None:
+            entries = [again.get(entry, entry) for entry in manifest.shards]
+            _publish(folder, manifest, entries, keeps_stats=not totals)
+    shards = tuple(entry.file for entry in bad)
+    return RepairReport(rebuilt or totals, names, shards, changed, left_out, lost_constants)
 
 
 @contextlib.contextmanager
@@ -217,18 +196,38 @@ def _tasks(
 
 
 def _pack_again(
-    folder: Path, manifest: Manifest, entry: ShardEntry, task: ShardTask, first: int, progress: Progress, guarded: bool
-) -> ShardEntry:
-    """Pack one shard next to the dataset, check it against what is left of the old one, and put it in its place."""
-    (task.folder / SHARD_FOLDER).mkdir(parents=True, exist_ok=True)
-    (report,) = run_processes([task], 1, progress) if guarded else [write_shard(task, progress)]
-    new = msgspec.structs.replace(report.entry, file=entry.file)
-    if new.samples != entry.samples:
-        raise SourceError(f"the source has {new.samples} samples for {entry.file}, {entry.samples} were packed")
-    if new.digest != entry.digest:
-        _check_same(folder, task.path, manifest, entry, first)
-    task.path.replace(folder / entry.file)
-    return new
+    folder: Path,
+    work: Path,
+    manifest: Manifest,
+    source: Source,
+    bad: Sequence[ShardEntry],
+    progress: Progress,
+    guarded: bool,
+) -> dict[ShardEntry, ShardEntry]:
+    """Pack shards next to the dataset, check each against what is left of the old one, and put it in its place.
+
+    Args:
+        guarded: whether they are packed in another process.
+
+    Returns:
+        the entry of each as it is now, by the one it had.
+    """
+    tasks = _tasks(folder, work, manifest, source, Limits() if guarded else None)
+    if lacking := [entry for entry in bad if entry not in tasks]:
+        raise DatasetError(f"{folder}: {lacking[0].file} is damaged too; give the sources it was made from as well")
+    (work / SHARD_FOLDER).mkdir(parents=True)
+    again = {}
+    for entry in bad:
+        task, first = tasks[entry]
+        (report,) = run_processes([task], 1, progress) if guarded else [write_shard(task, progress)]
+        new = msgspec.structs.replace(report.entry, file=entry.file)
+        if new.samples != entry.samples:
+            raise SourceError(f"the source has {new.samples} samples for {entry.file}, {entry.samples} were packed")
+        if new.digest != entry.digest:
+            _check_same(folder, task.path, manifest, entry, first)
+        task.path.replace(folder / entry.file)
+        again[entry] = new
+    return again
 
 
 def _check_same(folder: Path, new: Path, manifest: Manifest, entry: ShardEntry, first: int) -> None:
@@ -266,7 +265,14 @@ def _check_same(folder: Path, new: Path, manifest: Manifest, entry: ShardEntry, 
 def _check_column(before: Column, after: Column, entry: ShardEntry) -> None:
     """Compare the samples of a field whose frames are as they were written; raise SourceError if there is none left."""
     field, compared = before.field, 0
-    for start, stop in _sound(before, entry.samples):
+    together = field.frame.samples or 1
+    for start in range(0, entry.samples, together):
+        stop = min(start + together, entry.samples)
+        try:
+            if before.is_wrong(before.frames(np.array([start]))).any():
+                continue
+        except DamagedError:
+            continue
         if len(differing_samples(before, start, after.read(start, stop))):
             raise SourceError(
                 f"the source has changed: samples {start} to {stop - 1} of {entry.file} "
@@ -275,18 +281,6 @@ def _check_column(before: Column, after: Column, entry: ShardEntry) -> None:
         compared += stop - start
     if not compared:
         raise _unsure(entry, f"field {field.name!r}")
-
-
-def _sound(column: Column, samples: int) -> Iterator[tuple[int, int]]:
-    """Yield the runs of samples, start and stop, all of whose frames are as they were written."""
-    together = column.field.frame.samples or 1
-    for start in range(0, samples, together):
-        stop = min(start + together, samples)
-        try:
-            if not column.is_wrong(column.frames(np.array([start]))).any():
-                yield start, stop
-        except DamagedError:
-            continue
 
 
 def _unsure(entry: ShardEntry, what: str) -> SourceError:

@@ -83,7 +83,7 @@ def verify(dataset: str | os.PathLike[str], progress: Progress | None = None, wo
     damages: list[Damage] = []
     names = _checked_file(folder, manifest.names, _table, damages)
     _checked_file(folder, manifest.left_out, partial(_rejected_list, folder, manifest), damages)
-    _checked_file(folder, manifest.constants, _whole, damages)
+    _checked_file(folder, manifest.constants, partial(check_file, whole=True), damages)
     tables = [entry for entry in (manifest.names, manifest.left_out, manifest.constants) if entry]
     good = [entry for entry in tables if entry.file not in {damage.file for damage in damages}]
     shards = _checked_shards(folder, manifest, progress or no_progress, workers)
@@ -132,16 +132,9 @@ def _checked_file(
     return None
 
 
-def _whole(path: Path, entry: FileEntry) -> None:
-    """Raise DamagedError if a file is not as it was written."""
-    check_file(path, entry)
-    if manifests.file_digest(path) != entry.digest:
-        raise DamagedError("its digest is wrong: it was changed after it was written")
-
-
 def _table(path: Path, entry: FileEntry) -> Names:
     """Return the table of names."""
-    _whole(path, entry)
+    check_file(path, entry, whole=True)
     return Names(path, entry)
 
 

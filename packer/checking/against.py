@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,16 +71,6 @@ class Damage:
         return f"{where}: {self.what}"
 
 
-class _Comparison(NamedTuple):
-    """A shard and the samples it was made from; `first` is the number of its first one in the dataset."""
-
-    folder: Path
-    fields: Sequence[Field]
-    entry: ShardEntry
-    part: Source
-    first: int
-
-
 def compare(
     dataset: str | os.PathLike[str], source: Source, progress: Progress | None = None, guarded: bool = False
 ) -> list[Damage]:
@@ -99,38 +89,37 @@ def compare(
     folder = Path(dataset)
     manifest = manifests.read(folder)
     check_same_schema(manifest, source)
-    shards = [
-        _Comparison(folder, manifest.fields, entry, part, first)
-        for conversion, samples in given_by(folder, manifest, source)
-        for entry, part, first in conversion.parts(samples)
-    ]
+    conversions = given_by(folder, manifest, source)
+    shards = [shard for conversion, samples in conversions for shard in conversion.parts(samples)]
     damages: list[Damage] = []
-    compared = each(
-        partial(_differences, None if guarded else progress), shards, Limits(None, None) if guarded else None
-    )
-    for shard, found in zip(shards, compared, strict=True):
+    differences = partial(_differences, folder, manifest.fields, None if guarded else progress)
+    compared = each(differences, shards, Limits(None, None) if guarded else None)
+    for (entry, _, _), found in zip(shards, compared, strict=True):
         if isinstance(found, SourceError):
             raise found
         damages += found
         if guarded and progress:
-            progress(shard.entry.samples, 0)
+            progress(entry.samples, 0)
     given = constants_digest(source.constants) if source.constants else None
     if kept_digest(manifest) != given:
         damages.append(Damage(CONSTANTS_FILE, "differs from the source", repairable=False))
-    compared_samples = sum(shard.entry.samples for shard in shards)
+    compared_samples = sum(entry.samples for entry, _, _ in shards)
     if compared_samples < manifest.samples:
-        start = shards[0].first
+        start = shards[0][2]
         _log.warning(
             "only samples %d to %d were compared: the sources hold no others", start, start + compared_samples - 1
         )
     return damages
 
 
-def _differences(progress: Progress | None, shard: _Comparison) -> list[Damage]:
+def _differences(
+    folder: Path, fields: Sequence[Field], progress: Progress | None, shard: tuple[ShardEntry, Source, int]
+) -> list[Damage]:
+    """Return what differs in a shard, given with the samples it was made from and the number of its first one."""
     try:
-        return compare_shard(*shard, progress)
+        return compare_shard(folder, fields, *shard, progress)
     except DamagedError as error:
-        return [Damage(shard.entry.file, str(error).replace(f"{shard.folder}{os.sep}", ""))]
+        return [Damage(shard[0].file, str(error).replace(f"{folder}{os.sep}", ""))]
 
 
 def check_same_schema(manifest: Manifest, source: Source) -> None:

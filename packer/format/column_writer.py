@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import xxhash
@@ -18,20 +18,6 @@ from packer.format.schema import Field
 
 #: Stores a chunk, which never changes after that, and returns the number under which it is found.
 PutChunk = Callable[[memoryview], int]
-
-
-@runtime_checkable
-class Large(Protocol):
-    """An array that is too large to be read at once; its slices along the first axis are arrays."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def nbytes(self) -> int: ...
-    def __len__(self) -> int: ...
-    def pieces(self, rows: int, /) -> Iterator[NDArray[Any]]: ...
 
 
 class Bands(NamedTuple):
@@ -76,8 +62,11 @@ class ColumnWriter:
     def stored_bytes(self) -> int:
         return self._offsets[-1]
 
-    def encoded(self, sample: Large) -> Bands | NDArray[Any]:
+    def encoded(self, sample: Any) -> Bands | NDArray[Any]:
         """Return what `add` takes for a large sample: its bands, encoded piece by piece, if frames hold rows.
+
+        Args:
+            sample: an array that is too large to be read at once; `pieces(rows)` yields its rows, some at a time.
 
         Raises:
             UsageError: it has another dtype or shape than the field.

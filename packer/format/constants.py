@@ -14,7 +14,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from packer.errors import DamagedError, UsageError
-from packer.format.manifest import CONSTANTS_FILE, FileEntry, Manifest
+from packer.format.manifest import CONSTANTS_FILE, FileEntry, Manifest, check_file
 from packer.format.schema import check_field_name, spec_of
 from packer.format.sync import write_synced
 
@@ -109,12 +109,8 @@ class Constants(Mapping[str, NDArray[Any]]):
         found = {}
         path = self._folder / self._entry.file
         try:
-            data = path.read_bytes()
-            if len(data) != self._entry.bytes:
-                raise ValueError(f"{len(data):,} bytes, {self._entry.bytes:,} expected")
-            if xxhash.xxh3_128_hexdigest(data) != self._entry.digest:
-                raise ValueError("its digest is wrong: it was changed after it was written")
-            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            check_file(path, self._entry, whole=True)
+            with zipfile.ZipFile(path) as archive:
                 for name in archive.namelist():
                     with archive.open(name) as file:
                         array = np.lib.format.read_array(file, allow_pickle=False)

@@ -1,4 +1,4 @@
-"""Writes a new LMDB file in ascending key order; clear errors, and files that are finished or removed."""
+"""Writes a new LMDB file in ascending key order; clear errors of writing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import ctypes
 import errno
 import os
 import shutil
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -20,7 +19,7 @@ from packer.codecs.stages import Buffer
 from packer.errors import UsageError, WriteError
 from packer.format import sizes
 
-File = TypeVar("File", bound="WrittenFile")
+File = TypeVar("File", bound="LmdbAppender")
 
 #: With less than this many bytes free, a write that went wrong did so for want of room.
 _HARDLY_ANY = 64 * 10**6
@@ -42,33 +41,10 @@ def clear_errors(path: Path) -> Iterator[None]:
         raise WriteError(f"{path}: {reason}; free some space or choose another folder, then run again") from None
 
 
-class WrittenFile(ABC):
-    """A file that is finished at the end of a `with` block, or removed after an error."""
-
-    @abstractmethod
-    def finish(self) -> None:
-        """Write what is missing, and wait until all is on the disk."""
-
-    @abstractmethod
-    def abort(self) -> None:
-        """Remove the file."""
-
-    def __enter__(self: File) -> File:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        try:
-            if kind is None:
-                self.finish()
-        except BaseException:
-            self.abort()
-            raise
-        if kind is not None:
-            self.abort()
-
-
-class LmdbAppender(WrittenFile):
+class LmdbAppender:
     """Appends values to a new LMDB file. A map that is too small grows, and the open batch is put again.
+
+    It is finished at the end of a `with` block, or removed after an error.
 
     Args:
         path: the file; replaced if it exists.
@@ -94,6 +70,19 @@ class LmdbAppender(WrittenFile):
         self._txn = self._env.begin(write=True)
         self._batch: list[tuple[bytes, Buffer]] = []
         self._batch_bytes = 0
+
+    def __enter__(self: File) -> File:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        try:
+            if kind is None:
+                self.finish()
+        except BaseException:
+            self.abort()
+            raise
+        if kind is not None:
+            self.abort()
 
     def put(self, key: bytes, value: Buffer) -> None:
         """Append a value; `key` must be greater than all before it. The value must not change until the commit."""

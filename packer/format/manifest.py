@@ -295,12 +295,20 @@ def write(folder: Path, manifest: Manifest) -> None:
     sync_folder(folder)
 
 
-def check_file(path: Path, entry: FileEntry) -> None:
-    """Raise DamagedError if a file of a dataset is missing, or has another size than the manifest says."""
+def check_file(path: Path, entry: FileEntry, whole: bool = False) -> None:
+    """Raise DamagedError if a file of a dataset is missing, or has another size than the manifest says.
+
+    Args:
+        whole: whether its digest is compared as well.
+    """
     held = path.stat().st_size if path.is_file() else None
     if held != entry.bytes:
         what = "it is missing" if held is None else f"{held:,} bytes, {entry.bytes:,} expected"
-        raise DamagedError(f"{path}: {what}; run `packer verify`, then `packer repair`")
+    elif whole and file_digest(path) != entry.digest:
+        what = "its digest is wrong: it was changed after it was written"
+    else:
+        return
+    raise DamagedError(f"{path}: {what}; run `packer verify`, then `packer repair`")
 
 
 def file_digest(path: Path) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from packer.errors import UsageError
 from packer.format import layout
-from packer.format.column_writer import ColumnWriter, Large
+from packer.format.column_writer import ColumnWriter
 from packer.format.layout import (
     HEADER,
     MAX_CHUNKS,
@@ -22,11 +22,11 @@ from packer.format.layout import (
     chunk_key,
     column_key,
 )
-from packer.format.lmdb_appender import LmdbAppender, WrittenFile, clear_errors
+from packer.format.lmdb_appender import LmdbAppender, clear_errors
 from packer.format.schema import Field, no_text
 
 
-class ShardWriter(WrittenFile):
+class ShardWriter(LmdbAppender):
     """One shard while it is written. Use as a context manager: if anything fails, the file is removed.
 
     Args:
@@ -52,7 +52,8 @@ class ShardWriter(WrittenFile):
         chunk_bytes: int | None = None,
         map_limit: int | None = None,
     ) -> None:
-        self.path = path
+        with clear_errors(path):
+            super().__init__(path, map_size, map_limit)
         self.samples = 0
         self._number = number
         self._fields = tuple(fields)
@@ -60,8 +61,6 @@ class ShardWriter(WrittenFile):
         self._texts = [field.name for field in self._fields if field.kind == "text"]
         self._origin = dict(origin or {})
         self._n_chunks = 0
-        with clear_errors(path):
-            self._file = LmdbAppender(path, map_size, map_limit)
         # All names one after another, and where each ends: a shard may hold ten million.
         self._names, self._name_ends = bytearray(), array("Q", [0])
         size = layout.chunk_bytes(len(self._fields)) if chunk_bytes is None else chunk_bytes
@@ -72,7 +71,7 @@ class ShardWriter(WrittenFile):
         return sum(column.raw_bytes for column in self.columns)
 
     def encoded(self, block: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what `add` takes for a block that may hold large arrays (`column_writer.Large`); nothing is added yet.
+        """Return what `add` takes for a block that may hold large arrays (see `ColumnWriter`); nothing is added yet.
 
         Raises:
             UsageError: an array does not fit its field.
@@ -81,7 +80,7 @@ class ShardWriter(WrittenFile):
         found = dict(block)
         for column in self.columns:
             values = block[column.field.name]
-            if isinstance(values, list) and len(values) == 1 and isinstance(values[0], Large):
+            if isinstance(values, list) and len(values) == 1 and hasattr(values[0], "pieces"):
                 found[column.field.name] = [column.encoded(values[0])]
         return found
 
@@ -117,16 +116,12 @@ class ShardWriter(WrittenFile):
         with clear_errors(self.path):
             for number, column in enumerate(self.columns):
                 for name, values in column.finish().items():
-                    self._file.put(column_key(number, name), values.tobytes())
-            self._file.put(HEADER, msgspec.json.encode(header, order="sorted"))
+                    self.put(column_key(number, name), values.tobytes())
+            self.put(HEADER, msgspec.json.encode(header, order="sorted"))
             if self._named:
-                self._file.put(NAME_BYTES, self._names)
-                self._file.put(NAME_OFFSETS, self._name_ends.tobytes())
-            self._file.finish()
-
-    def abort(self) -> None:
-        """Remove the file."""
-        self._file.abort()
+                self.put(NAME_BYTES, self._names)
+                self.put(NAME_OFFSETS, self._name_ends.tobytes())
+            super().finish()
 
     def _encoded(self, texts: Sequence[str], what: str) -> list[bytes]:
         try:
@@ -142,6 +137,6 @@ class ShardWriter(WrittenFile):
                 f"{self.path.name} would need more than {MAX_CHUNKS:,} chunks; take a smaller --shard-size"
             )
         with clear_errors(self.path):
-            self._file.put(chunk_key(number), chunk)
+            self.put(chunk_key(number), chunk)
         self._n_chunks += 1
         return number
