@@ -14,11 +14,12 @@ as `Image.convert` gives them; unlike Pillow, 16 bits stay 16.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
+import re
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -49,26 +50,28 @@ INVERTED = "0 is white in the TIFF: values are inverted by Pillow, so that 0 is 
 NOT_INVERTED = "0 is white in the TIFF, and stays so: of more than 8 bits Pillow gives the values as they are"
 
 #: Formats, named as in `packer.sources.files.IMAGES` if they are those of images, and how their files begin.
-_STARTS: dict[str, tuple[bytes, ...]] = {
-    "PNG": (png.SIGNATURE,),
-    "JPEG": (b"\xff\xd8\xff",),
-    "TIFF": (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"),
-    "BMP": (b"BM",),
-    "GIF": (b"GIF87a", b"GIF89a"),
-    "HDF5": (b"\x89HDF",),
-    "JNG": (b"\x8bJNG",),
-    "MNG": (b"\x8aMNG",),
-    "JPEG 2000": (b"\0\0\0\x0cjP  ",),
-    "Photoshop": (b"8BPS",),
-    "OpenEXR": (b"v/1\x01",),
-    "NumPy": (b"\x93NUMPY",),
-    "PLY": (b"ply",),
-    "zip": (b"PK\x03\x04",),
-    "gzip": (b"\x1f\x8b",),
-    "PDF": (b"%PDF",),
-    "XML": (b"<?xml",),
-    "SVG": (b"<svg",),
-    "HTML": (b"<",),
+_STARTS = {
+    "PNG": rb"\x89PNG\r\n\x1a\n",
+    "JPEG": rb"\xff\xd8\xff",
+    "TIFF": rb"II[*+]\x00|MM\x00[*+]",
+    "WebP": rb"RIFF.{4}WEBP",
+    "BMP": rb"BM",
+    "GIF": rb"GIF8[79]a",
+    "AVIF or HEIC": rb".{4}ftyp",
+    "HDF5": rb"\x89HDF",
+    "JNG": rb"\x8bJNG",
+    "MNG": rb"\x8aMNG",
+    "JPEG 2000": rb"\x00\x00\x00\x0cjP  ",
+    "Photoshop": rb"8BPS",
+    "OpenEXR": rb"v/1\x01",
+    "NumPy": rb"\x93NUMPY",
+    "PLY": rb"ply",
+    "zip": rb"PK\x03\x04",
+    "gzip": rb"\x1f\x8b",
+    "PDF": rb"%PDF",
+    "XML": rb"<\?xml",
+    "SVG": rb"<svg",
+    "HTML": rb"<",
 }
 
 _READERS: dict[str, Any] = {
@@ -81,6 +84,7 @@ _READERS: dict[str, Any] = {
 
 # Tags of TIFF, and values of them.
 _BITS, _PHOTOMETRIC, _ORIENTATION, _SAMPLES, _EXTRA, _SAMPLE_FORMAT = 258, 262, 274, 277, 338, 339
+_TURNS = range(2, 9)
 _WHITE_IS_ZERO = 0
 _MULTIPLIED_ALPHA = 1
 _UNSIGNED, _SIGNED = 1, 2
@@ -214,7 +218,7 @@ def _check_content(head: bytes, expected: str) -> None:
     if not head:
         raise SourceError("is empty (0 bytes); get the file again")
     refuse_pointer(head)
-    found = _content(head)
+    found = next((name for name, start in _STARTS.items() if re.match(start, head, re.DOTALL)), "")
     if not found and expected == "PNG" and head[1:4] == b"PNG":
         raise SourceError("damaged PNG: the signature it begins with was changed; get the file again")
     if not found:
@@ -222,15 +226,6 @@ def _check_content(head: bytes, expected: str) -> None:
         raise SourceError(f"is no {expected}: it begins with {what}; get the file again")
     if found != expected:
         raise SourceError(f"holds {found} data under the name of a {expected}; rename it or save it as {expected}")
-
-
-def _content(head: bytes) -> str:
-    """Return the format of a file that begins with `head` (at least 16 bytes, or the whole file); empty if unknown."""
-    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
-        return "WebP"
-    if head[4:8] == b"ftyp":
-        return "AVIF or HEIC"
-    return next((name for name, starts in _STARTS.items() if head.startswith(starts)), "")
 
 
 def _png_header(header: png.PngHeader, options: ImageOptions, mark: int) -> ImageHeader:
@@ -274,7 +269,7 @@ _LAYOUTS = {
 }
 
 
-@contextmanager
+@contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Silence warnings of metadata that Pillow cannot read and nobody takes over; to be called in one thread alone."""
     with warnings.catch_warnings():
@@ -296,7 +291,7 @@ def _pillow_image(data: bytes, kind: str, options: ImageOptions) -> NDArray[Any]
     return pixels[:, :, None] if pixels.ndim == 2 else pixels
 
 
-@contextmanager
+@contextlib.contextmanager
 def _opened(file: str | io.BytesIO, kind: str, options: ImageOptions) -> Iterator[tuple[Image.Image, _Layout]]:
     """Open a picture; yield it with the way it is taken in.
 
@@ -356,11 +351,15 @@ def _changes(image: Image.Image, *, with_alpha: bool) -> Iterator[str]:
     if not isinstance(image, TiffImagePlugin.TiffImageFile):
         if image.mode in ("L", "RGB") and "transparency" in image.info and not with_alpha:
             yield COLOUR_KEY
-        if _orientation(image) not in (None, 1):
+        turn = 1
+        if "exif" in image.info:
+            with contextlib.suppress(Exception):  # damaged EXIF makes Pillow raise anything, and harms no pixel
+                turn = image.getexif().get(_ORIENTATION, 1)
+        if turn in _TURNS:
             yield NOT_TURNED
         return
     tags = image.tag_v2
-    if tags.get(_ORIENTATION, 1) in range(2, 9):
+    if tags.get(_ORIENTATION, 1) in _TURNS:
         yield TURNED
     if image.mode == "RGBA" and _MULTIPLIED_ALPHA in tags.get(_EXTRA, ()):
         yield DIVIDED
@@ -371,16 +370,6 @@ def _changes(image: Image.Image, *, with_alpha: bool) -> Iterator[str]:
     samples, kept = tags.get(_SAMPLES, 1), len(image.getbands())
     if samples > kept:
         yield f"{samples - kept} of the {samples} samples of every pixel are not kept, as Pillow does not read them"
-
-
-def _orientation(image: Image.Image) -> int | None:
-    if "exif" not in image.info:
-        return None
-    try:
-        found = image.getexif().get(_ORIENTATION)
-    except Exception:  # Damaged EXIF makes Pillow raise anything, and harms no pixel.
-        return None
-    return found if isinstance(found, int) else None
 
 
 # ---------------------------------------------------------------- modes

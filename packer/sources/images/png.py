@@ -260,7 +260,10 @@ def decode(png: Png, *, as_index: bool = False) -> NDArray[Any]:
         SourceError: the pixel data is damaged or too short, or an index lies outside the palette.
     """
     header = png.header
-    _check_enough(png)
+    # Before memory is taken for what the header promises.
+    held, row = sum(map(len, png.pixels)), (header.width * header.depth * SAMPLES[header.colour] + 7) // 8
+    if header.height * row > _MOST_INFLATED * held:
+        raise _damaged(f"{held} bytes of data cannot hold {header.width} x {header.height} pixels")
     try:
         if header.colour in _KORNIA and header.depth in _KORNIA_DEPTHS:
             return _by_kornia(png)
@@ -273,8 +276,10 @@ def decode(png: Png, *, as_index: bool = False) -> NDArray[Any]:
         raise _undecodable(png, error) from error
     if header.colour != PALETTE:
         return image
-    _check_indices(image, png)
-    return image if as_index else _colours(png)[image[:, :, 0]]
+    colours, largest = _colours(png), int(image.max())
+    if largest >= len(colours):
+        raise _damaged(f"colour number {largest} is used, but the palette has {len(colours)}")
+    return image if as_index else colours[image[:, :, 0]]
 
 
 def see_through(png: Png) -> tuple[int, ...] | None:
@@ -286,15 +291,6 @@ def see_through(png: Png) -> tuple[int, ...] | None:
     largest = 2**header.depth - 1
     values = (int.from_bytes(png.alpha[i : i + 2], "big") & largest for i in range(0, 2 * SAMPLES[header.colour], 2))
     return tuple(value * (255 // largest) if header.depth < 8 else value for value in values)
-
-
-def _check_enough(png: Png) -> None:
-    """Refuse a header that promises more than its data can hold, before memory is taken for it."""
-    header = png.header
-    row = (header.width * header.depth * SAMPLES[header.colour] + 7) // 8
-    held = sum(map(len, png.pixels))
-    if header.height * row > _MOST_INFLATED * held:
-        raise _damaged(f"{held} bytes of data cannot hold {header.width} x {header.height} pixels")
 
 
 def _by_kornia(png: Png) -> NDArray[Any]:
@@ -362,13 +358,6 @@ def _by_pillow(header: PngHeader, lines: bytes) -> NDArray[Any]:
     if (header.colour, header.depth) == (GRAY_ALPHA, 16):
         return image.view(">u2").astype(np.uint16)
     return image[:, :, None] if image.ndim == 2 else image
-
-
-def _check_indices(image: NDArray[np.uint8], png: Png) -> None:
-    colours = len(png.palette) // 3
-    largest = int(image.max())
-    if largest >= colours:
-        raise _damaged(f"colour number {largest} is used, but the palette has {colours}")
 
 
 def _colours(png: Png) -> NDArray[np.uint8]:
