@@ -37,18 +37,18 @@ class Files(Dataset[Any]):
 
 
 def pair_files(folder: Path) -> Files:
-    """Return PNG pairs through Pillow: `lr` and `hr` (3, H, W) uint8, partners by the order of their names."""
+    """Read PNG pairs through Pillow: `lr` and `hr` (3, H, W) uint8, partners by the order of their names."""
     return Files(list(zip(*(sorted((folder / field).glob("*.png")) for field in ("lr", "hr")), strict=True)), _pair)
 
 
 def cloud_files(folder: Path) -> Files:
-    """Return PLY clouds through plyfile: `xyz` (n, 3) float32 and `rgb` (n, 3) uint8."""
+    """Read PLY clouds through plyfile: `xyz` (n, 3) float32 and `rgb` (n, 3) uint8."""
     return Files(sorted(folder.glob("*.ply")), _cloud)
 
 
 def png_crops(folder: Path) -> Files:
-    """Return a random crop of each PNG file, (3, 64, 64) uint8."""
-    return Files(sorted(folder.glob("*.png")), cropped)
+    """Read a random crop of each PNG file, (3, 64, 64) uint8."""
+    return Files(sorted(folder.glob("*.png")), _crop)
 
 
 def _pair(files: tuple[Path, Path]) -> Sample:
@@ -71,9 +71,9 @@ def _columns(vertex: Any, *names: str) -> Tensor:
     return torch.from_numpy(columns.astype(columns.dtype.newbyteorder("=")))
 
 
-def cropped(file: Path | io.BytesIO) -> Tensor:
-    """Return a random crop of a PNG file, (3, 64, 64) uint8."""
-    with Image.open(file) as picture:
+def _crop(file: Any) -> Tensor:
+    """Return a random crop of a PNG file, or of its bytes, (3, 64, 64) uint8."""
+    with Image.open(file if isinstance(file, Path) else io.BytesIO(file)) as picture:
         left, top = (int(torch.randint(length - CROP + 1, ())) for length in picture.size)
         # `crop` decodes the whole picture first: PNG has no other way.
         return torch.from_numpy(np.array(picture.crop((left, top, left + CROP, top + CROP)))).permute(2, 0, 1)
@@ -118,22 +118,18 @@ class LmdbValues(Dataset[Any]):
 
 
 def lmdb_samples(path: Path) -> LmdbValues:
-    """Return samples that are LZ4 of a pickled dict of arrays."""
+    """Read samples that are LZ4 of a pickled dict of arrays."""
     return LmdbValues(path, _unpickled)
 
 
 def lmdb_crops(path: Path) -> LmdbValues:
-    """Return a random crop of each PNG sub-image, (3, 64, 64) uint8."""
-    return LmdbValues(path, _cropped_value)
+    """Read a random crop of each PNG sub-image, (3, 64, 64) uint8."""
+    return LmdbValues(path, _crop)
 
 
 def _unpickled(value: Any) -> Sample:
     sample = pickle.loads(lz4.frame.decompress(value))
     return {field: torch.from_numpy(values) for field, values in sample.items()}
-
-
-def _cropped_value(value: Any) -> Tensor:
-    return cropped(io.BytesIO(value))
 
 
 class InMemory(Dataset[Any]):

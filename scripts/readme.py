@@ -1,4 +1,4 @@
-"""Run what README.md and the pages of docs/ show, from top to bottom, and put the output there; with --check, compare.
+"""Run what README.md and the pages of docs/ show, from top to bottom, and put the output there. Tests compare.
 
 Every page is run in an empty folder of its own; `data` in it is what scripts/make_data.py makes.
 
@@ -151,26 +151,18 @@ def _without_place(text: str) -> str:
 
 
 def main() -> int:
-    """Write the pages anew; with --check, return 1 if one shows other output than its blocks give."""
+    """Write the pages anew; return 1 if a block of one does not do what the page says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="compare, and write nothing")
     parser.add_argument("pages", nargs="*", type=Path, help="default: all")
     arguments = parser.parse_args()
-    stale = 0
+    failed = 0
     for page in [page.resolve() for page in arguments.pages] or PAGES:
-        before = page.read_text()
         try:
-            after = refreshed(before, ROOT / "data", keep=not arguments.pages)
+            page.write_text(refreshed(page.read_text(), ROOT / "data", keep=not arguments.pages))
         except PageError as error:
             print(f"{page.relative_to(ROOT)}: {error}", file=sys.stderr)
-            stale = 1
-            continue
-        if after != before and arguments.check:
-            print(f"{page.relative_to(ROOT)} shows other output than its blocks give", file=sys.stderr)
-            stale = 1
-        elif after != before:
-            page.write_text(after)
-    return stale
+            failed = 1
+    return failed
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ def test_every_command_has_its_line(command: str) -> None:
 
 @pytest.mark.parametrize("page", readme.PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    """Every relative link is to a file of the project, and where it names a heading, to one of that page."""
+    """Every relative link is to a file of the project, and if it names a heading, to one of that page."""
     for target, heading in re.findall(r"\]\(([^)#:]*)(#[^)]*)?\)", page.read_text()):
         file = page.parent / target if target else page
         assert file.exists(), target

@@ -24,7 +24,7 @@ from packer.format.schema import FieldSpec
 from packer.sources.opening import SourceOptions
 from packer.warm import warm
 
-#: Fields by name, (n, ...); of ragged samples one after another (m, ...), with `offsets` (n + 1,) where each begins.
+#: Fields by name, (n, ...); of ragged samples one after another (m, ...), and `offsets` (n + 1,) of each among them.
 Arrays = dict[str, NDArray[Any]]
 
 #: Seconds of making an input that are worth a word.
@@ -122,7 +122,7 @@ class Bench:
             packed: it is a packed dataset, so that it depends on the code of packer too.
         """
         name = f"x{self.scale:g}-{name}"
-        path = self.folder / f"{_digest(packed)}@{name}"  # in front: some sources are told by their suffix
+        path = self.folder / f"{_digest(packed)}@{name}"  # the digest first: some sources are told by their suffix
         if path.exists():
             return path
         for old in self.folder.glob(f"*@{name}"):

@@ -30,7 +30,7 @@ from benchmark.store import Bench
 from comparing.inputs import WORKLOADS, Loose, Workload, loose
 from comparing.systems import SYSTEMS, Ours, System
 
-#: Seconds of one measurement: who reads an epoch sooner is done sooner, who takes longer is counted until then.
+#: Seconds of one measurement: a system that reads an epoch sooner is done sooner, others are stopped.
 SECONDS = 0.5
 #: A conversion that has taken so many seconds is not repeated.
 LONG = 5.0
@@ -50,7 +50,22 @@ Results = dict[str, Any]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run as a command; return its exit status."""
-    options = _parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(
+        "scripts/compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", metavar="SYSTEM", action="append", default=[], help="systems whose name holds this")
+    parser.add_argument("--quick", action="store_true", help="a fifth of the samples, fewer rounds: a few minutes")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the results as JSON")
+    parser.add_argument("--read", metavar="FILE", type=Path, help="take results of an earlier run, and measure nothing")
+    parser.add_argument("--docs", action="store_true", help="write the pictures and tables of docs/")
+    parser.add_argument(
+        "--data",
+        metavar="DIR",
+        type=Path,
+        default=Path.home() / ".cache/lmdb-packer/compare-data",
+        help="where inputs are kept between runs (default: %(default)s)",
+    )
+    options = parser.parse_args(arguments)
     if options.read:
         results = json.loads(options.read.read_text())
     else:
@@ -119,12 +134,15 @@ def convert_all(bench: Bench, source: Loose, systems: Sequence[System], left_out
             os.sync()
             seconds.setdefault(system.name, []).append(time.perf_counter() - start)
             print(f"compare: {source.workload.name}: {system.name} {seconds[system.name][-1]:.1f} s", file=sys.stderr)
-    sizes = {system.name: _bytes(_path(bench, source, system)) for system in systems if system.name in seconds}
-    return {name: {"seconds": statistics.median(seconds[name]), "bytes": sizes[name]} for name in seconds}
+    files = {system.name: files_of(_path(bench, source, system)) for system in systems}
+    return {
+        name: {"seconds": statistics.median(found), "bytes": sum(file.stat().st_size for file in files[name])}
+        for name, found in seconds.items()
+    }
 
 
 def read_all(bench: Bench, source: Loose, systems: Sequence[System], batch: int) -> Results:
-    """Read epochs by all systems in turn; returns, of each, the median of its quickest way and what that was."""
+    """Read epochs by all systems in turn; return the median of the quickest way of each, and what that was."""
     sides, owners = [], []
     for system in systems:
         path = _path(bench, source, system)
@@ -249,7 +267,7 @@ def draw(results: dict[str, Any], path: Path, names: Sequence[str]) -> None:
 
 
 def _path(bench: Bench, source: Loose, system: System) -> Path:
-    """Return where a system keeps a workload; the loose files themselves are where they are."""
+    """Return the path at which a system keeps a workload; the loose files stay at their own."""
     if type(system).write is System.write:
         return source.path
     folder = bench.folder / "scratch" / source.workload.name.replace("/", "-").replace(" ", "-")
@@ -258,31 +276,8 @@ def _path(bench: Bench, source: Loose, system: System) -> Path:
     return folder / (system.name.replace(" ", "-").replace(",", "") + suffix)
 
 
-def _bytes(path: Path) -> int:
-    return sum(file.stat().st_size for file in files_of(path))
-
-
 def _version(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:
         return ""
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "scripts/compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--only", metavar="SYSTEM", action="append", default=[], help="systems whose name holds this")
-    parser.add_argument("--quick", action="store_true", help="a fifth of the samples, fewer rounds: a few minutes")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write the results as JSON")
-    parser.add_argument("--read", metavar="FILE", type=Path, help="take results of an earlier run, and measure nothing")
-    parser.add_argument("--docs", action="store_true", help="write the pictures and tables of docs/")
-    parser.add_argument(
-        "--data",
-        metavar="DIR",
-        type=Path,
-        default=Path.home() / ".cache/lmdb-packer/compare-data",
-        help="where inputs are kept between runs (default: %(default)s)",
-    )
-    return parser

@@ -78,7 +78,7 @@ class Loose:
 
     @cached_property
     def table(self) -> Sample:
-        """All rows: nobody converts a file of rows one by one."""
+        """Return all rows: nobody converts a file of rows one by one."""
         with h5py.File(self.path) as file:
             return {name: file[name][:] for name in ("x", "y")}
 
@@ -88,14 +88,14 @@ class Loose:
 
     @cached_property
     def nbytes(self) -> int:
-        """Bytes of the first sample."""
+        """Return the bytes of the first sample."""
         return sum(values.nbytes for values in self.first.values())
 
     def __iter__(self) -> Iterator[Sample]:
         return (self[number] for number in range(self.total))
 
     def blocks(self, size: int) -> Iterator[tuple[slice, Sample]]:
-        """Yield `size` samples at a time: where they belong, and each field of them as one array."""
+        """Yield `size` samples at a time: their place among all samples, and each field of them as one array."""
         for start in range(0, self.total, size):
             place = slice(start, min(start + size, self.total))
             if isinstance(self.dataset, Rows):

@@ -1,7 +1,7 @@
 """The systems: how each writes what it reads, and reads an epoch of it in random order.
 
-docs/compare.md says why each is set up as it is. Libraries are imported where they are used: one that is missing
-leaves out its own system alone.
+docs/compare.md says why each is set up as it is. Libraries are imported by the methods that use them: one that is
+missing leaves out its own system alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from benchmark.apart import apart, pack
 from benchmark.inputs import write_lmdb
 from benchmark.loops import shuffled
-from file_datasets import lmdb_samples
+from file_datasets import Files, lmdb_samples
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
@@ -55,7 +55,7 @@ class System:
         raise NotImplementedError
 
 
-class Files(System):
+class LooseFiles(System):
     """The loose files themselves."""
 
     name = "loose files"
@@ -87,7 +87,8 @@ class Ffcv(System):
         from ffcv.writer import DatasetWriter
 
         fields = {name: NDArrayField(values.dtype, values.shape or (1,)) for name, values in loose.first.items()}
-        DatasetWriter(str(path), fields, num_workers=WORKERS).from_indexed_dataset(_Tuples(loose))
+        tuples = Files(range(len(loose)), partial(_as_tuple, loose))
+        DatasetWriter(str(path), fields, num_workers=WORKERS).from_indexed_dataset(tuples)
 
     def epochs(self, loose: Loose, path: Path, batch: int) -> Epochs:
         import numba
@@ -134,7 +135,7 @@ class MemoryMap(System):
 
 
 class Arrow(System):
-    """Fields as bytes: columns of nested lists are read at a tenth of this speed."""
+    """Fields as bytes: columns of nested lists are read far more slowly."""
 
     name = "HF datasets, Arrow"
 
@@ -288,7 +289,7 @@ class Ours(System):
 
 
 SYSTEMS: tuple[System, ...] = (
-    Files(),
+    LooseFiles(),
     Lmdb(),
     WebDataset(),
     Zarr(),
@@ -300,19 +301,6 @@ SYSTEMS: tuple[System, ...] = (
     Ours("lz4"),
     Ours("none"),
 )
-
-
-class _Tuples:
-    """Samples as tuples, as FFCV's writer takes them."""
-
-    def __init__(self, loose: Loose) -> None:
-        self.loose = loose
-
-    def __len__(self) -> int:
-        return len(self.loose)
-
-    def __getitem__(self, number: int) -> tuple[NDArray[Any], ...]:
-        return tuple(self.loose[number].values())
 
 
 def _data_loaders(loose: Loose, dataset: Any, batch: int) -> Epochs:
@@ -327,6 +315,10 @@ def _data_loaders(loose: Loose, dataset: Any, batch: int) -> Epochs:
 
 def _same(batch: Any) -> Any:
     return batch
+
+
+def _as_tuple(loose: Loose, number: int) -> tuple[NDArray[Any], ...]:
+    return tuple(loose[number].values())
 
 
 def _as_bytes(loose: Loose, numbers: list[int]) -> Iterator[dict[str, bytes]]:

@@ -93,7 +93,7 @@ def _pages(data: bytearray, rng: random.Random) -> None:
     tree = [n for n in range(2, len(data) // PAGE_SIZE) if data[n * PAGE_SIZE + 10] in (1, 2)]
     page = rng.choice([0, 1, *(tree or [0]) * 3])
     size = rng.choice([1, 2, 4, 8])
-    # Headers, slots and meta data lie in front; nodes after them.
+    # Headers, slots and meta data come first, nodes after them.
     at = rng.randrange(0, 160, 2) if rng.random() < 0.5 else rng.randrange(0, PAGE_SIZE, 2)
     at += page * PAGE_SIZE
     number = rng.choice([*HOSTILE, rng.getrandbits(64), rng.randrange(2 * len(data) // PAGE_SIZE + 1)])

@@ -143,7 +143,7 @@ def test_targets_have_two_directions() -> None:
 
 
 def test_lines_show_target_and_shortfall() -> None:
-    """The target stands beside the result, and a row that falls short says so."""
+    """The target stands next to the result, and a row that falls short says so."""
     one = _row(at_least=2.0)
     assert re.search(r"1\.50 x +>= 2  FALLS SHORT  \(a note\)$", command.line(one, Figures(1.5, notes=("a note",))))
     assert "FALLS SHORT" not in command.line(one, Figures(2.5))
@@ -227,7 +227,7 @@ def test_the_way_of_handling_frames_is_said(way: str) -> None:
 
 
 def test_a_run_removes_what_rows_wrote(bench: Bench) -> None:
-    """That of a run that was killed too; what lies beside stays."""
+    """That of a run that was killed too; all else stays."""
     bench.scratch("killed").write_text("x")
     (bench.folder / "input").touch()
     with bench.alone():

@@ -29,7 +29,7 @@ def bench(tmp_path: Path) -> Bench:
 @pytest.mark.keeps_open
 @pytest.mark.parametrize("workload", [replace(WORKLOADS[0], batches=(8,)), WORKLOADS[3]], ids=["pairs", "clouds"])
 def test_systems_here_are_measured(bench: Bench, workload: Any) -> None:
-    """Each converts the loose files, gives their bytes back and is in the tables; ragged samples where it can."""
+    """Each converts the loose files, gives their bytes back and is in the tables; ragged samples if it can."""
     with bench.alone():
         results = command.compare(bench, HERE, [workload])
     names = {system.name for system in SYSTEMS if system.takes_ragged or not workload.is_ragged} - OTHERS

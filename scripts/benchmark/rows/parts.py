@@ -24,11 +24,11 @@ from packer.sources.opening import SourceOptions
 from readers import Crop, Loader, PackedDataset, Windows
 
 BATCH = 16
-#: Crops of an epoch, where a batch takes a fraction of a millisecond; the others read so many a picture.
+#: Crops of an epoch of ours; the others read so many a picture, since they take much longer.
 CROPS, EACH = 1600, 2
 PNG = "decoding the PNG file, Pillow, and cropping"
 SUB = "sub-images of 480 px in LMDB as PNG"
-#: An epoch of 3,400 windows is over in a few hundredths of a second: each comes several times.
+#: An epoch of windows is over soon: each comes several times.
 WINDOWS, REPEAT = 64, 4
 OFFSETS = {"image": np.arange(-1, 1), "actions": np.arange(16)}
 #: Two windows a batch: more of them would share frames, which are few here.
