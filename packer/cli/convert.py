@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from packer.cli.summary import summary
 from packer.cli.text import counted, size_text
 from packer.convert import ConvertOptions, Report
 from packer.errors import SourceError, UsageError
-from packer.format.manifest import SHARD_FOLDER, UNFINISHED
+from packer.format.manifest import REJECTED_FILE, SHARD_FOLDER, UNFINISHED
 from packer.packing.output import next_to
 from packer.packing.plan import Prepared
 from packer.remote.cache import default_cache
@@ -66,20 +66,27 @@ def convert(sources: tuple[str, ...], out: str, options: ConvertOptions, schedul
     _check_out(sources, out)
     if dry_run:
         from packer.cli.plan import show_plan
-        from packer.convert import check_place
 
-        check_place(list(sources), _place(out), options.overwrite)
+        conversion.check_place(list(sources), _place(out), options.overwrite)
         show_plan(sources, options, _place(out), as_json=False)
         return
-    with _advice_on_resuming(out, options):
-        if scheduler is None:
-            report = _convert(sources, out, options)
-        else:
-            if options.workers is not None:
-                raise click.UsageError("--workers and --scheduler exclude each other: the cluster has its own workers")
-            with dask_executor(scheduler) as executor:
-                report = _convert(sources, out, replace(options, executor=executor))
-    _say_rejected(report)
+    if scheduler is not None and options.workers is not None:
+        raise click.UsageError("--workers and --scheduler exclude each other: the cluster has its own workers")
+    try:
+        with nullcontext() if scheduler is None else _dask_executor(scheduler) as executor:
+            report = _convert(sources, out, replace(options, executor=executor))
+    except Interrupted as stop:
+        stop.advice = "finished shards are kept; run the same command again to go on"
+        raise
+    except SourceError as error:
+        if error.sample is not None and options.on_error == "stop":
+            kept = "finished shards are kept; " if _has_finished_shards(_place(out)) else ""
+            _log.warning("%sthe same command with --on-error skip --go-on leaves out bad samples", kept)
+        raise
+    if count := len(report.rejected):
+        what = f"{counted(count, 'sample')} {'was' if count == 1 else 'were'}"
+        first, path = report.rejected[0], f"{report.path}/{REJECTED_FILE}"
+        _log.warning("%s left out, listed in %s; the first: %s: %s", what, path, first.file, first.reason)
     say(*summary(report))
 
 
@@ -123,20 +130,6 @@ def _convert(sources: tuple[str, ...], out: str, options: ConvertOptions) -> Rep
         return conversion.convert(list(sources), out, options, **hooks)
 
 
-@contextmanager
-def _advice_on_resuming(out: str, options: ConvertOptions) -> Iterator[None]:
-    try:
-        yield
-    except Interrupted as stop:
-        stop.advice = "finished shards are kept; run the same command again to go on"
-        raise
-    except SourceError as error:
-        if error.sample is not None and options.on_error == "stop":
-            kept = "finished shards are kept; " if _has_finished_shards(_place(out)) else ""
-            _log.warning("%sthe same command with --on-error skip --go-on leaves out bad samples", kept)
-        raise
-
-
 def _has_finished_shards(folder: Path) -> bool:
     """Return whether shards of the unfinished dataset are there, in `folder` or in the one that is to replace it."""
     places = [place for place in (next_to(folder, "replacing"), folder) if (place / UNFINISHED).exists()]
@@ -144,7 +137,7 @@ def _has_finished_shards(folder: Path) -> bool:
 
 
 @contextmanager
-def dask_executor(address: str) -> Iterator[Executor]:
+def _dask_executor(address: str) -> Iterator[Executor]:
     """Return the executor of the Dask cluster whose scheduler is at `address`.
 
     Raises:
@@ -162,12 +155,3 @@ def dask_executor(address: str) -> Iterator[Executor]:
         raise UsageError(f"--scheduler {address}: {error}; give the address that the scheduler printed") from None
     with client:
         yield client.get_executor()
-
-
-def _say_rejected(report: Report) -> None:
-    count = len(report.rejected)
-    if count:
-        what = f"{counted(count, 'sample')} {'was' if count == 1 else 'were'}"
-        first = report.rejected[0]
-        path = f"{report.path}/rejected.jsonl"
-        _log.warning("%s left out, listed in %s; the first: %s: %s", what, path, first.file, first.reason)

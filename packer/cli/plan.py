@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import msgspec
@@ -19,7 +19,6 @@ from packer.cli.text import counted, indented, listing, size_text, time_text
 from packer.codecs.configs import codec_name
 from packer.convert import ConvertOptions, guard, open_source, planned_splits, processors
 from packer.format.manifest import Splits
-from packer.format.schema import Field
 from packer.packing.estimate import Estimate, FieldEstimate, estimate
 from packer.packing.plan import Prepared, prepare
 from packer.packing.rejected import Rejected
@@ -49,38 +48,28 @@ def plan(sources: tuple[str, ...], options: ConvertOptions, as_json: bool) -> No
     show_plan(sources, options, Path.cwd() / "out", as_json)
 
 
-def show_plan(sources: tuple[str, ...], options: ConvertOptions, out: Path, as_json: bool) -> None:
-    """Print the plan of a conversion into `out`, and write nothing."""
-    found = forecast(sources, options, out)
-    click.echo(indented(_document(found)) if as_json else "\n".join(_lines(found)))
-
-
-@dataclass(frozen=True)
-class Forecast:
+class Forecast(NamedTuple):
     """A plan, the size it comes to, and the room there is.
 
     Attributes:
+        workers: processes that would pack it.
+        seconds: how long packing takes them.
         rejected: files that --on-error skip leaves out.
         disk_free: bytes free where the dataset would lie.
         splits: the samples of each split.
-        workers: processes that would pack it.
     """
 
     prepared: Prepared
     size: Estimate
     workers: int
-    rejected: tuple[Rejected, ...]
+    seconds: float
+    rejected: Sequence[Rejected]
     disk_free: int
     splits: Splits
 
-    @property
-    def seconds(self) -> float:
-        """How long packing takes."""
-        return self.size.trial.of_all(self.prepared, self.workers)
 
-
-def forecast(sources: Sequence[str], options: ConvertOptions, out: Path) -> Forecast:
-    """Return what converting `sources` into `out` would make.
+def show_plan(sources: Sequence[str], options: ConvertOptions, out: Path, as_json: bool) -> None:
+    """Print the plan of a conversion into `out`, and write nothing.
 
     Raises:
         UsageError, SourceError: as `convert` does before it writes.
@@ -93,10 +82,11 @@ def forecast(sources: Sequence[str], options: ConvertOptions, out: Path) -> Fore
         splits = planned_splits(prepared, options, lenient=bool(rejected))
         shown.look("packing a few samples", 0, None)
         size = estimate(prepared, limits)
-    workers = options.workers if options.workers is not None else processors()
+    workers = max(processors() if options.workers is None else options.workers, 1)
     there = next(folder for folder in out.absolute().parents if folder.is_dir())
-    free = shutil.disk_usage(there).free
-    return Forecast(prepared, size, max(workers, 1), tuple(rejected), free, splits)
+    seconds, free = size.trial.of_all(prepared, workers), shutil.disk_usage(there).free
+    found = Forecast(prepared, size, workers, seconds, rejected, free, splits)
+    click.echo(indented(_document(found)) if as_json else "\n".join(_lines(found)))
 
 
 def _lines(found: Forecast) -> list[str]:
@@ -147,7 +137,18 @@ def _document(found: Forecast) -> dict[str, Any]:
     return {
         "kind": found.prepared.source.kind,
         "samples": plan.samples,
-        "fields": [_field_document(field, size.fields[field.name]) for field in plan.fields],
+        "fields": [
+            {
+                **msgspec.to_builtins(field),
+                "codec_name": codec_name(field.codec),
+                "raw_bytes": of.raw,
+                "stored_bytes": of.stored,
+                "stored_bytes_low": of.low,
+                "stored_bytes_high": of.high,
+                "ratio": of.ratio,
+            }
+            for field, of in zip(plan.fields, size.fields.values(), strict=True)
+        ],
         "shards": [
             {
                 "file": shard.file,
@@ -171,16 +172,4 @@ def _document(found: Forecast) -> dict[str, Any]:
         "splits": found.splits,
         "notes": found.prepared.source.notes(),
         "rejected": found.rejected,
-    }
-
-
-def _field_document(field: Field, size: FieldEstimate) -> dict[str, Any]:
-    return {
-        **msgspec.to_builtins(field),
-        "codec_name": codec_name(field.codec),
-        "raw_bytes": size.raw,
-        "stored_bytes": size.stored,
-        "stored_bytes_low": size.low,
-        "stored_bytes_high": size.high,
-        "ratio": size.ratio,
     }
