@@ -155,7 +155,7 @@ class Report:
 
     @property
     def raw_bytes(self) -> int:
-        return sum(column.raw for column in self.manifest.columns.values())
+        return self.manifest.raw_bytes
 
     @property
     def file_bytes(self) -> int:

@@ -263,8 +263,7 @@ class Bench:
         self.sample_bytes = sum(column.raw for column in totals) / self.samples
         self.stored_bytes = sum(column.stored for column in totals) / self.samples
         self._machine = machine_of(path)
-        #: True if it cannot be told.
-        self.fits_memory = self._machine.free is None or self.manifest.file_bytes < self._machine.free
+        self.fits_memory = self._machine.holds(self.manifest)
         self._began = time.monotonic()
 
     def measure(self, batch_sizes: Sequence[int], workers: Sequence[int]) -> Report:
@@ -310,11 +309,10 @@ class Bench:
 
     def _warm(self, trials: Sequence[Trial], seconds: float) -> None:
         """Measure settings of one batch size over samples that are in memory."""
-        share = seconds / _WARM_ROUNDS / len(trials)
         # Each has a dataset of its own, since they keep decoded frames.
         readers = {trial.setting: trial.setting.reader(self._open()) for trial in trials}
 
-        def one_pass(trial: Trial) -> None:
+        def one_pass(trial: Trial, share: float) -> None:
             read = readers[trial.setting]
             trial.batches = max(trial.batches, trial.least)
             # Read before it is timed, so that it is in memory; more and more until that takes long enough.
@@ -324,16 +322,15 @@ class Bench:
                 trial.batches *= 2
             trial.warm.append(_read_all(read(numbers), len(numbers)))
 
-        self._rounds(trials, seconds - share, one_pass)
+        self._rounds(trials, seconds, _WARM_ROUNDS, one_pass)
 
     def _cold(self, trials: Sequence[Trial], seconds: float) -> None:
         """Measure settings over samples that lie on the disk; each pass by a dataset of its own.
 
         Pages that any process has mapped stay in memory, so every other dataset on these files has to be gone.
         """
-        share = seconds / _COLD_ROUNDS / len(trials)
 
-        def one_pass(trial: Trial) -> None:
+        def one_pass(trial: Trial, share: float) -> None:
             size = trial.setting.batch_size
             # Half the time goes into starting workers.
             rate = _DISK_SPEED / max(self.stored_bytes, 1)
@@ -349,11 +346,18 @@ class Bench:
             drop_files([self.path / shard.file for shard in self.manifest.shards])
             trial.cold.append(_read_all(read(numbers), len(numbers)))
 
-        self._rounds(trials, seconds - share, one_pass)
+        self._rounds(trials, seconds, _COLD_ROUNDS, one_pass)
 
-    def _rounds(self, trials: Sequence[Trial], seconds: float, one_pass: Callable[[Trial], None]) -> None:
-        """Let one setting after another have a pass, round after round, until the time is over."""
-        end = self._gone + seconds
+    def _rounds(
+        self, trials: Sequence[Trial], seconds: float, rounds: int, one_pass: Callable[[Trial, float], None]
+    ) -> None:
+        """Let one setting after another have a pass, round after round, until the time is over.
+
+        Args:
+            rounds: that the time is shared out to; `one_pass` is told the seconds of its share.
+        """
+        share = seconds / rounds / len(trials)
+        end = self._gone + seconds - share
         for number in range(_MOST_ROUNDS):
             for trial in trials:
                 if number == 0:
@@ -362,9 +366,9 @@ class Bench:
                     return
                 if not trial.failure:
                     with trial.guarded():
-                        one_pass(trial)
-                    gone, seconds_in_all = round(self._gone), round(self.seconds)
-                    self._looking("measuring, in seconds", min(gone, seconds_in_all), seconds_in_all)
+                        one_pass(trial, share)
+                    done = min(self._gone, self.seconds)
+                    self._looking("measuring, in seconds", round(done), round(self.seconds))
 
     def _open(self) -> PackedDataset:
         return PackedDataset(self.path, tuple(self.fields))

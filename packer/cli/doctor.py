@@ -76,7 +76,7 @@ def findings(manifest: Manifest, machine: Machine) -> list[Finding]:
 
 def setting(manifest: Manifest, machine: Machine) -> str:
     """Return the line of Python to start from."""
-    shuffle = '"block"' if _shared_frames(manifest) or not _fits(manifest, machine) else "True"
+    shuffle = '"block"' if _shared_frames(manifest) or not machine.holds(manifest) else "True"
     device = ', device="cuda"' if machine.cuda else ""
     return f"Loader(dataset, batch_size={_batch(manifest)}, shuffle={shuffle}{device})"
 
@@ -84,10 +84,6 @@ def setting(manifest: Manifest, machine: Machine) -> str:
 def _batch(manifest: Manifest) -> int:
     """Return the samples of a batch: no more than there are."""
     return max(min(BATCH, manifest.samples), 1)
-
-
-def _fits(manifest: Manifest, machine: Machine) -> bool:
-    return machine.free is None or manifest.file_bytes < machine.free
 
 
 def _shared_frames(manifest: Manifest) -> dict[str, int]:
@@ -107,7 +103,7 @@ def _of_files(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
             advice = "the dataset lies in memory, and is lost when the machine restarts"
         yield Finding("disk", f"{place.kind}, mounted at {place.mount}", advice, hurts=place.is_network)
     if machine.free is not None:
-        fits = _fits(manifest, machine)
+        fits = machine.holds(manifest)
         advice = "from the second epoch on nothing is read from the disk"
         if not fits:
             advice = "it does not stay in memory: shuffle by blocks, so that the disk is read in long runs"
@@ -127,8 +123,8 @@ def _of_batches(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
         advice = "the package numba decodes whole batches at least twice as fast: repair its installation"
         yield Finding("codec", found, advice, hurts=True)
     if machine.shared_free is not None:
-        free, raw = machine.shared_free, sum(column.raw for column in manifest.columns.values())
-        batch = _batch(manifest) * raw // max(manifest.samples, 1)
+        free = machine.shared_free
+        batch = _batch(manifest) * manifest.raw_bytes // max(manifest.samples, 1)
         needed, advice = batch * _BATCHES * _WORKERS, ""
         if needed > free:
             workers = counted(free // (batch * _BATCHES), "worker")

@@ -120,13 +120,12 @@ def _warned() -> Iterator[None]:
 def facts(found: Description) -> list[tuple[str, str]]:
     """Return what is known of the dataset as a whole, a name and a text each."""
     manifest = found.manifest
-    raw = sum(column.raw for column in manifest.columns.values())
     held = f"{size_text(manifest.file_bytes)} ({size_text(found.disk_bytes)} on disk)"
     pairs = [
         ("dataset", str(found.path)),
         ("samples", f"{manifest.samples:,}"),
         ("shards", shards_text([shard.bytes for shard in manifest.shards])),
-        ("size", f"{held}, {size_text(raw)} as arrays"),
+        ("size", f"{held}, {size_text(manifest.raw_bytes)} as arrays"),
         ("planned", _planned(manifest)),
         ("names", _listed(found.names, manifest.samples) if manifest.names else "none; samples have numbers alone"),
         ("made by", manifest.tool),

@@ -8,6 +8,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from packer.format.manifest import Manifest
+
 #: File systems that are reached over a network, by the names Linux gives them.
 _NETWORK = re.compile(
     r"(nfs\d?|cifs|smb\d?|smbfs|9p|afs|ceph|lustre|gpfs|beegfs\w*|glusterfs|orangefs|wekafs|virtiofs|panfs"
@@ -65,6 +67,10 @@ class Machine:
     open_files: int | None
     cuda: str | None
     one_by_one: str | None = None
+
+    def holds(self, manifest: Manifest) -> bool:
+        """Return whether the files of a dataset stay in memory once they were read; True if it cannot be told."""
+        return self.free is None or manifest.file_bytes < self.free
 
 
 def machine_of(folder: Path) -> Machine:

@@ -72,7 +72,7 @@ def write_page(
         advance: called with 1 and the bytes of each sample that is done.
     """
     manifest, read = dataset.manifest, SampleReader(dataset)
-    mean = max(sum(column.raw for column in manifest.columns.values()) / max(manifest.samples, 1), 1)
+    mean = max(manifest.raw_bytes / max(manifest.samples, 1), 1)
     measured = [read(number) for number in chosen_numbers(dataset, min(_SAMPLES, max(1, int(_BYTES / mean))))]
     shown = views(manifest.fields, measured)
     splits = {name: set(np.intersect1d(manifest.split(name), numbers).tolist()) for name in manifest.splits}
@@ -125,10 +125,10 @@ def _spread_out(count: int) -> Iterable[int]:
 
 
 def _about(manifest: Manifest, shown: int) -> str:
-    raw = sum(column.raw for column in manifest.columns.values())
-    size = f"{counted(len(manifest.shards), 'shard')}, {size_text(manifest.file_bytes)} for {size_text(raw)} of arrays"
+    size = f"{size_text(manifest.file_bytes)} for {size_text(manifest.raw_bytes)} of arrays"
+    shards = counted(len(manifest.shards), "shard")
     all_of_them = "all are in this page" if shown == manifest.samples else f"{shown:,} of them are in this page"
-    return f"{counted(manifest.samples, 'sample')} in {size}; {all_of_them}"
+    return f"{counted(manifest.samples, 'sample')} in {shards}, {size}; {all_of_them}"
 
 
 def _shards(manifest: Manifest) -> list[list[str]]:

@@ -182,6 +182,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return tuple(entry for entry in (self.names, self.constants) if entry)
 
     @property
+    def raw_bytes(self) -> int:
+        """Return the bytes of all samples as arrays."""
+        return sum(column.raw for column in self.columns.values())
+
+    @property
     def file_bytes(self) -> int:
         """Return the bytes of the shards and the table of names."""
         return sum(shard.bytes for shard in self.shards) + (self.names.bytes if self.names else 0)
