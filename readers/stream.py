@@ -279,7 +279,7 @@ def machine_decodes(fields: Iterable[tuple[Field, float]]) -> bool:
     """
     coded = [(field, nbytes) for field, nbytes in fields if field.codec]
     mine = sum(nbytes for field, nbytes in coded if _by_machine(field))
-    return 2 * mine > sum(nbytes for _, nbytes in coded) and compiled.loading.is_possible()
+    return 2 * mine > sum(nbytes for _, nbytes in coded) and compiled.loading.failure is None
 
 
 def _by_machine(field: Field) -> bool:

@@ -14,7 +14,6 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -36,7 +35,7 @@ class Loading:
 
     Attributes:
         found: the module, once it is loaded.
-        failure: why it cannot be.
+        failure: why it cannot be, once that was tried.
         seconds: spent on frames one by one; whoever handles frames this way adds to it.
     """
 
@@ -59,10 +58,6 @@ class Loading:
             finally:
                 _lock.release()
         return self.found
-
-    def is_possible(self) -> bool:
-        """Return whether the loops are loaded, or nothing is known that would keep them from it."""
-        return self.found is not None or (self.failure is None and find_spec("numba") is not None)
 
 
 def _check_memory() -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError, first_few
 from packer.format.schema import FieldSpec
-from packer.sources.base import LARGE_BYTES, Block, LargeArray, OnBad, Source, faults_of, joined
+from packer.sources.base import LARGE_BYTES, Block, LargeArray, OnBad, Source, common_shape, faults_of, joined
 from packer.sources.files import Found, join
 from packer.sources.images.source import BLOCK_BYTES, NAMED, ImageSource, compared
 from packer.sources.pairing import stem
@@ -113,7 +113,12 @@ def clips(frames: ImageSource, broken: Collection[str], on_bad: OnBad) -> ClipSo
     chosen = replace(frames.take([i for places in kept.values() for i in places]), remarks=frames.remarks)
     edges = np.cumsum([0, *map(len, kept.values())])
     remarks = [*_notes(edges, gaps), *chosen.remarks, *compared(chosen)]
-    return ClipSource(_fields(chosen, edges), list(kept), chosen, edges, remarks)
+    source = ClipSource((), list(kept), chosen, edges, remarks)
+    source.fields = tuple(
+        FieldSpec(name=spec.name, dtype=spec.dtype, shape=common_shape(source.shapes(spec.name).tolist()))
+        for spec in chosen.fields
+    )
+    return source
 
 
 def _fault(frames: ImageSource, places: Sequence[int], numbers: Sequence[int] | None, broken: Collection[str]) -> str:
@@ -133,16 +138,6 @@ def _fault(frames: ImageSource, places: Sequence[int], numbers: Sequence[int] | 
             of_each = [f"{some[i].rpartition('/')[2]} is {sizes[i][0]} x {sizes[i][1]}" for i in (0, int(odd[0]))]
             return f"holds pictures of several sizes ({' and '.join(of_each)})"
     return ""
-
-
-def _fields(frames: ImageSource, edges: NDArray[np.int64]) -> tuple[FieldSpec, ...]:
-    """Return what the clips are: arrays (T, H, W, C), with None for what differs between clips."""
-    specs = []
-    for spec in frames.fields:
-        sides = np.column_stack([np.diff(edges), frames.sizes[spec.name][edges[:-1]]]).T
-        shape = (*(int(side[0]) if (side == side[0]).all() else None for side in sides), spec.shape[2])
-        specs.append(FieldSpec(name=spec.name, dtype=spec.dtype, shape=shape))
-    return tuple(specs)
 
 
 def _notes(edges: NDArray[np.int64], gaps: list[str]) -> Iterator[str]:
@@ -193,7 +188,7 @@ class ClipSource(Source):
     def _clips(self) -> Iterator[dict[str, Any]]:
         for number in range(len(self)):
             frames = self.frames.part(*self.edges[number : number + 2].tolist())
-            clip = {spec.name: _Frames(frames, spec.name, number) for spec in self.fields}
+            clip = {spec.name: _Frames(frames, spec, number) for spec in frames.fields}
             if sum(field.nbytes for field in clip.values()) > LARGE_BYTES:
                 yield clip
             else:
@@ -211,15 +206,15 @@ class _Frames(LargeArray):
 
     Args:
         frames: those of the clip.
+        spec: the field of the frames.
         number: of the clip, within its source.
     """
 
-    def __init__(self, frames: ImageSource, field: str, number: int) -> None:
-        spec = next(spec for spec in frames.fields if spec.name == field)
-        self.dtype = np.dtype(str(spec.dtype))
-        self.shape = (len(frames), *frames.shapes(field)[0].tolist())
+    def __init__(self, frames: ImageSource, spec: FieldSpec, number: int) -> None:
+        self.dtype = spec.np_dtype
+        self.shape = (len(frames), *frames.shapes(spec.name)[0].tolist())
         self._frames = replace(frames, fields=(spec,))
-        self._field, self._number = field, number
+        self._field, self._number = spec.name, number
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         start, stop, _ = rows.indices(len(self))

@@ -262,9 +262,9 @@ class PatchSource(DerivedSource):
         where = ["at the right and bottom edges"] if (spanned < sides).any() else []
         where += ["between squares"] if step > size and (self._grid > 1).any() else []
         # The largest stride under which nothing is lost, if one at least half as large as the square is.
-        left, scale = np.unique(sides - size), max(self._scales.values())
-        fitting = (n for n in range(min(step, size), size // 2 - 1, -1) if n and n % scale == 0)
-        found = next((n for n in fitting if not (left % n).any()), None)
+        left, scale = int(np.gcd.reduce(sides - size, axis=None)), max(self._scales.values())
+        strides = range(min(step, size), max(size // 2, 1) - 1, -1)
+        found = next((n for n in strides if n % scale == 0 and left % n == 0), None)
         advice = "a smaller --stride leaves fewer" if found is None else f"--stride {found} leaves none"
         return [f"{lost:,} of {total:,} pixels of field {field} lie in no square, {' and '.join(where)}; {advice}"]
 

@@ -21,7 +21,7 @@ import xxhash
 from packer.errors import SourceError, UsageError, first_few
 from packer.format.schema import FieldSpec
 from packer.sources import files
-from packer.sources.base import HEADERS, Looking, OnBad, not_looking, stop, watched
+from packer.sources.base import HEADERS, Looking, OnBad, common_shape, not_looking, stop, watched
 from packer.sources.files import IMAGES, Found, is_basicsr
 from packer.sources.images import basicsr
 from packer.sources.images.clips import ClipSource, clips, fields_in_folders
@@ -310,9 +310,8 @@ def _field_spec(field: str, headers: Sequence[ImageHeader], paths: Sequence[str]
     kinds = Counter((header.channels, header.dtype) for header in headers)
     if len(kinds) > 1:
         raise _mixed(field, kinds, headers, paths, folder)
-    ((channels, dtype),) = kinds
-    heights, widths = {header.height for header in headers}, {header.width for header in headers}
-    shape = (*(side.pop() if len(side) == 1 else None for side in (heights, widths)), channels)
+    ((_, dtype),) = kinds
+    shape = common_shape(header[:3] for header in headers)
     try:
         return FieldSpec(name=field, dtype=dtype, kind="image", shape=shape)
     except ValueError as error:

@@ -173,7 +173,6 @@ def test_a_compiler_that_is_switched_off(tmp_path: Path) -> None:
             assert [number for batch in batches for number in batch["x"][:, 7].tolist()] == [*range(50)]
         assert compiled.loading.found is None
         assert "NUMBA_DISABLE_JIT" in str(compiled.loading.failure)
-        assert not compiled.loading.is_possible()
     """
     environment = os.environ | {"NUMBA_DISABLE_JIT": "1"}
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=ROOT, env=environment, timeout=60, check=True)
@@ -193,19 +192,6 @@ def test_an_interruption_is_no_failure(loading: Loading, unimported: None, monke
     assert loading.failure is None
     monkeypatch.setattr(importlib.machinery.SourceFileLoader, "exec_module", lambda self, module: None)
     assert loading.load() is not None
-
-
-def test_they_are_possible_until_it_is_known_better(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the compiler, as long as loading has not failed."""
-    assert loading.is_possible()
-    monkeypatch.setattr(compiled, "find_spec", lambda name: None)
-    assert not loading.is_possible()
-    assert loading.load() is not None
-    assert loading.is_possible()
-    monkeypatch.undo()
-    failed = Loading()
-    failed.failure = ImportError("broken")
-    assert not failed.is_possible()
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux tells how much memory a process has")
