@@ -63,22 +63,25 @@ class ColumnWriter:
         return self._offsets[-1]
 
     def encoded(self, sample: Any) -> Bands | NDArray[Any]:
-        """Return what `add` takes for a large sample: its bands, encoded piece by piece, if frames hold rows.
+        """Return what is stored of one sample: if frames hold rows its bands, encoded, else an array without gaps.
 
         Args:
-            sample: an array that is too large to be read at once; `pieces(rows)` yields its rows, some at a time.
+            sample: an array, or one that is too large to be read at once: its `pieces(rows)` yields its rows, some at
+                a time, of all but the last piece a multiple of `rows`.
 
         Raises:
-            UsageError: it has another dtype or shape than the field.
+            UsageError: it has another dtype or shape than the field, or is too large.
         """
         self._check(sample.dtype, sample.shape)
-        if self.field.frame.rows is None:
+        rows = self.field.frame.rows
+        if rows is None:
             return np.ascontiguousarray(sample)
         frames: list[Buffer] = []
         stored = sample.nbytes if self._codec.is_raw else 0
-        for piece in sample.pieces(self.field.frame.rows):
+        for piece in sample.pieces(rows) if hasattr(sample, "pieces") else [np.ascontiguousarray(sample)]:
             _check_size(stored)
-            some = self._bands(piece)
+            bands = (piece[at : at + rows] for at in range(0, len(piece), rows))
+            some = [self._codec.encode(self._filtered(band[None])) for band in bands]
             stored += 0 if self._codec.is_raw else sum(map(len, some))
             frames += some
         return Bands(sample.shape, sample.nbytes, frames)
@@ -89,26 +92,25 @@ class ColumnWriter:
         A large one, of either, is a sequence of the one thing that `encoded` gives.
 
         Raises:
-            UsageError: an array has another dtype or shape than the field.
+            UsageError: an array has another dtype or shape than the field, or is too large.
         """
-        if not self.field.is_ragged and not (len(values) == 1 and isinstance(values[0], Bands)):
+        if not self.field.is_ragged and self.field.frame.samples is not None:
             values = np.ascontiguousarray(values)
             self._check(values.dtype, values.shape[1:])
-            if self.field.frame.samples is not None:
-                self.samples += len(values)
-                self.raw_bytes += values.nbytes
-                self._add_runs(values)
-                return
+            self.samples += len(values)
+            self.raw_bytes += values.nbytes
+            self._add_runs(values)
+            return
         for value in values:
-            if isinstance(value, Bands):
-                self._add_bands(value)
-                continue
-            self._check(value.dtype, value.shape)
-            sample = np.ascontiguousarray(value)
-            if self.field.frame.rows is not None:
-                self._add_bands(Bands(sample.shape, sample.nbytes, self._bands(sample)))
+            sample = value if isinstance(value, Bands) else self.encoded(value)
+            self.samples += 1
+            self.raw_bytes += sample.nbytes
+            self._shapes.extend(sample.shape[axis] for axis in self._ragged_axes)
+            self._sizes.append(sample.nbytes)
+            if isinstance(sample, Bands):
+                self._frames_of.append(len(sample.frames))
+                self._append(sample.frames)  # all in one chunk
             else:
-                self._note(sample.shape, sample.nbytes)
                 self._add_runs(sample[None])
 
     def finish(self) -> dict[str, NDArray[np.uint64]]:
@@ -137,24 +139,6 @@ class ColumnWriter:
             raise UsageError(
                 f"field {self.field.name!r}: {dtype} {list(shape)} does not fit {self.field.dtype} {list(wanted)}"
             )
-
-    def _note(self, shape: tuple[int, ...], nbytes: int) -> None:
-        self.samples += 1
-        self.raw_bytes += nbytes
-        self._shapes.extend(shape[axis] for axis in self._ragged_axes)
-        self._sizes.append(nbytes)
-
-    def _add_bands(self, sample: Bands) -> None:
-        """Add one sample as frames of some rows each, all in one chunk."""
-        self._note(sample.shape, sample.nbytes)
-        self._frames_of.append(len(sample.frames))
-        self._append(sample.frames)
-
-    def _bands(self, sample: NDArray[Any]) -> list[Buffer]:
-        """Return the frames of some rows each of a sample, or of a part of it that begins with a frame."""
-        rows = self.field.frame.rows or 1
-        bands = (sample[at : at + rows] for at in range(0, len(sample), rows))
-        return [self._codec.encode(self._filtered(band[None])) for band in bands]
 
     def _filtered(self, samples: NDArray[Any]) -> NDArray[Any]:
         return self._codec.filter.apply(samples) if self._codec.filter else samples
