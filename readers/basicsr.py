@@ -117,7 +117,8 @@ class PackedPairedImageDataset(Dataset[dict[str, Any]]):
             torch.set_rng_state(state)  # so that both sides of a pair are cropped, flipped and turned alike
         gt = self._gt[numbers][self._gt_field]
         if not self._train:
-            gt = [large[:, : n * self._scale, : m * self._scale] for large, (n, m) in zip(gt, _sizes(lq), strict=True)]
+            sizes = [[self._scale * n for n in small.shape[-2:]] for small in lq]
+            gt = [large[:, :height, :width] for large, (height, width) in zip(gt, sizes, strict=True)]
         names = [str(n) for n in numbers.tolist()] if self._gt.names is None else self._gt.names[numbers]
         return {"lq": self._float(lq), "gt": self._float(gt), "lq_path": names, "gt_path": list(names)}
 
@@ -160,10 +161,6 @@ def _same_samples(one: PackedDataset, other: PackedDataset) -> bool:
     """Whether two datasets, or their splits, have the same names in the same order, or as many samples without any."""
     same_table = one.manifest.names == other.manifest.names and one.split is None
     return len(one) == len(other) and (one.path == other.path or same_table or one.names == other.names)
-
-
-def _sizes(pictures: Tensor | list[Tensor]) -> list[tuple[int, int]]:
-    return [(picture.shape[-2], picture.shape[-1]) for picture in pictures]
 
 
 def _of_channels(values: Sequence[float] | None) -> Tensor | None:

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from packer.errors import UsageError
 from packer.format.column import SHAPE, Numbers
 from packer.format.schema import Field
-from readers.draws import CROPS, Draws, Visits, below
+from readers.draws import CROPS, Visits, below, drawn
 from readers.fields import Places
 from readers.indexing import Items, check_read
 from readers.order import check_count, check_seed
@@ -189,7 +189,7 @@ class Placing:
         out = np.zeros((len(numbers), 3), np.int64)
         if is_random(crop):
             assert visits is not None, "random crops are drawn by their visits"
-            words = Draws(crop.seed, CROPS, COUNT).words(visits)
+            words = drawn(visits, crop.seed, CROPS, COUNT)
         if given is not None:
             out[:, :2] = given if given.ndim == 1 else given[self.samples.in_split(numbers)]
         elif crop.at is None:

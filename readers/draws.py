@@ -14,8 +14,6 @@ numpy's SeedSequence makes, which are the same on every platform and in every ve
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -52,25 +50,17 @@ def new_visits(count: int) -> Visits:
     return _stream(np.uint64(drawn), np.arange(count, dtype=np.uint64))
 
 
-@dataclass(frozen=True)
-class Draws:
-    """The random words that one use draws for each visit.
+def drawn(visits: Visits, seed: int, purpose: int, count: int) -> Words:
+    """Return the random words that one use draws for visits (n,), (n, count).
 
     Args:
-        seed: of the user's own.
+        seed: the user's own.
         purpose: one of the numbers above.
         count: words a visit.
     """
-
-    seed: int
-    purpose: int
-    count: int
-
-    def words(self, visits: Visits) -> Words:
-        """Return the words of visits (n,), (n, count) uint64."""
-        # Mixed once more, so that one seed's words do not appear among another's.
-        own = _mixed(visits + _start(self.seed, 0, self.purpose))
-        return _stream(own[:, None], np.arange(self.count, dtype=np.uint64))
+    # Mixed once more, so that one seed's words do not appear among another's.
+    own = _mixed(visits + _start(seed, 0, purpose))
+    return _stream(own[:, None], np.arange(count, dtype=np.uint64))
 
 
 def _start(seed: int, epoch: int, purpose: int) -> np.uint64:

@@ -15,7 +15,7 @@ import numpy as np
 from packer.errors import UsageError
 from packer.format.column import SHAPE, Numbers
 from packer.format.schema import Field
-from readers.draws import POINTS, ROUNDS, Draws, Visits, permuted
+from readers.draws import POINTS, ROUNDS, Visits, drawn, permuted
 from readers.fields import Places
 from readers.indexing import check_read
 from readers.order import check_count, check_seed
@@ -78,7 +78,7 @@ class Subset:
 
     def __init__(self, points: PointSample) -> None:
         self.count = points.count
-        self._draws = Draws(points.seed, POINTS, COUNT)
+        self._seed = points.seed
         self._last: tuple[bytes, Numbers] = (b"", np.zeros((0, points.count), np.int64))
 
     def rows(self, located: Numbers) -> Numbers:
@@ -87,7 +87,8 @@ class Subset:
         key = located.tobytes()
         last = self._last
         if last[0] != key:
-            last = (key, permuted(self._draws.words(located[:, 0].view(np.uint64)), located[:, 1], self.count))
+            words = drawn(located[:, 0].view(np.uint64), self._seed, POINTS, COUNT)
+            last = (key, permuted(words, located[:, 1], self.count))
             self._last = last
         return last[1]
 

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -103,26 +104,24 @@ class Stream:
         limit = 0 if alone else run_bytes(readers.values())
         located = runs(readers.values(), self.dataset.items, numbers, batch_size, limit, visits)
         due = told(_up_to_failure(located, failures), readers.values(), self.dataset.opened)
-        read = self._reader(readers)
+        read = partial(self._read, readers)
         return self._ahead(read, due, failures) if self.threads else self._inline(read, due, failures)
 
-    def _reader(self, readers: Mapping[str, FieldReader]) -> Callable[[Run], list[Any]]:
-        """Return what reads the batches of a run."""
-        values_of = [(name, _values(reader, self.pool)) for name, reader in readers.items()]
-        is_ragged = any(reader.is_ragged for reader in readers.values())
-
-        def read(run: Run) -> list[Any]:
-            batch = {name: values(places) for (name, values), places in zip(values_of, run.places, strict=True)}
-            batches = [batch]
-            if len(run.sizes) > 1:
-                parts = [split(values, run.sizes) for values in batch.values()]
-                batches = [dict(zip(batch, values, strict=True)) for values in zip(*parts, strict=True)]
-            if is_ragged:
-                for each in batches:
-                    share_offsets(each)
-            return batches
-
-        return read
+    def _read(self, readers: Mapping[str, FieldReader], run: Run) -> list[Any]:
+        """Return the batches of a run, read into memory of the pool if it pays."""
+        batch: dict[str, Any] = {}
+        for (name, reader), places in zip(readers.items(), run.places, strict=True):
+            # Little memory comes from the system's allocator, which finds it again by itself.
+            pays = self.pool.pinned or reader.is_ragged or len(places) * reader.sample_bytes >= LARGE_BYTES
+            batch[name] = as_images(reader.field, reader.read(places, self.pool.allocate if pays else None))
+        batches = [batch]
+        if len(run.sizes) > 1:
+            parts = [split(values, run.sizes) for values in batch.values()]
+            batches = [dict(zip(batch, values, strict=True)) for values in zip(*parts, strict=True)]
+        if any(reader.is_ragged for reader in readers.values()):
+            for each in batches:
+                share_offsets(each)
+        return batches
 
     def _finished(self, batch: Any) -> Any:
         if self.dataset.transform is not None:
@@ -184,18 +183,6 @@ def _check_process(process: int) -> None:
             "a loop over a Loader with threads cannot go on in a forked process: its threads stayed in the other; "
             "begin a new loop, after load_state_dict() with the state of the old one"
         )
-
-
-def _values(reader: FieldReader, pool: Pool) -> Callable[[Numbers], Any]:
-    """Return what reads samples by their places; into memory of the pool if it pays."""
-    field, read = reader.field, reader.read
-    # Few samples go into memory that the system's allocator finds again by itself.
-    few = 0 if pool.pinned or reader.is_ragged else -(-LARGE_BYTES // max(int(reader.sample_bytes), 1))
-
-    def values(places: Numbers) -> Any:
-        return as_images(field, read(places, pool.allocate if len(places) >= few else None))
-
-    return values
 
 
 def _handed_over(batches: list[Any]) -> Iterator[Any]:

@@ -26,7 +26,7 @@ from packer.errors import UsageError
 from packer.format.column import SHAPE, Numbers
 from packer.format.schema import Field
 from readers.batch import Ragged
-from readers.draws import MIX, MIX_AGAIN, STEP, VOXELS, Draws, Visits, Words
+from readers.draws import MIX, MIX_AGAIN, STEP, VOXELS, Visits, Words, drawn
 from readers.fields import FieldReader, WholeReader
 from readers.gather import Allocate, fresh, take_rows
 from readers.indexing import check_read
@@ -114,7 +114,6 @@ class Voxels:
         self._describe = describe
         self._dtype = np.float32 if whole.field.np_dtype == np.float32 else np.float64
         self._loop = _loop(np.dtype(self._dtype).name)
-        self._draws = Draws(0, VOXELS, 1)
         self._last = threading.local()
 
     def chosen(self, visits: Visits, numbers: Numbers) -> Chosen:
@@ -136,7 +135,7 @@ class Voxels:
         whole = self._whole.read(self._whole.locate(numbers))
         assert isinstance(whole, Ragged), "the field of coordinates is ragged in its first axis"
         coordinates, before = whole.values.numpy(), whole.offsets.numpy()
-        words = np.ascontiguousarray(self._draws.words(visits)[:, 0])
+        words = drawn(visits, 0, VOXELS, 1).reshape(-1)
         rows, offsets = np.empty(len(coordinates), np.int64), np.zeros(len(before), np.int64)
         # Of more than twice as many slots as a sample has points, a power of two.
         table = np.full(2 << int(np.diff(before).max(initial=0)).bit_length(), -1)

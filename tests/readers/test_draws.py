@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from packer.errors import UsageError
 from readers import draws
-from readers.draws import ROUNDS, Draws, below, new_visits, permuted, visits_of
+from readers.draws import ROUNDS, below, drawn, new_visits, permuted, visits_of
 
 WORDS = 2 * ROUNDS + 1
 #: Six standard deviations: a fair source fails one run in a billion.
@@ -18,7 +18,7 @@ SURE = 6
 
 
 def _words(samples: int, seed: int = 0) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
-    return Draws(seed, 2, WORDS).words(visits_of(0, 0, np.arange(samples)))
+    return drawn(visits_of(0, 0, np.arange(samples)), seed, 2, WORDS)
 
 
 def test_the_words_are_those_of_splitmix64(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,7 +30,7 @@ def test_the_words_are_those_of_splitmix64(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_where_streams_begin_never_changes() -> None:
     """The same crops and points come with every version: these numbers are fixed."""
-    words = Draws(3, 1, 1).words(visits_of(3, 7, np.array([0, 5])))
+    words = drawn(visits_of(3, 7, np.array([0, 5])), 3, 1, 1)
     assert words.tolist() == [[18301677139538503876], [17328777677431619668]]
     assert permuted(_words(2), np.array([10, 3]), 5).tolist() == [[8, 3, 4, 7, 0], [0, 2, 1, 0, 2]]
 
@@ -39,7 +39,7 @@ def test_words_depend_on_seed_epoch_purpose_and_position() -> None:
     """A change of any one of them changes every word."""
     places = np.arange(100)
     ways = [((0, 0), (0, 1)), ((1, 0), (0, 1)), ((0, 1), (0, 1)), ((0, 0), (1, 1)), ((0, 0), (0, 2))]
-    found = [Draws(*own, 4).words(visits_of(*epoch, places)) for epoch, own in ways]
+    found = [drawn(visits_of(*epoch, places), *own, 4) for epoch, own in ways]
     assert len(np.unique(np.stack(found))) == 400 * len(ways)
 
 
@@ -56,7 +56,7 @@ def test_new_visits_follow_from_torchs_generator() -> None:
 @pytest.mark.parametrize("end", [1, 2, 3, 10, 1000])
 def test_numbers_below_an_end_are_equally_likely(end: int) -> None:
     """Each of them comes about as often as any other, and none at or behind the end."""
-    words = Draws(0, 1, 1).words(visits_of(0, 0, np.arange(100_000)))
+    words = drawn(visits_of(0, 0, np.arange(100_000)), 0, 1, 1)
     counts = np.bincount(below(words[:, 0], np.full(100_000, end)), minlength=end)
     assert len(counts) == end
     mean = 100_000 / end
