@@ -44,7 +44,7 @@ from packer.packing.output import (
     source_files,
     warn_of_room,
 )
-from packer.packing.plan import Prepared, prepare
+from packer.packing.plan import Plan, make_plan
 from packer.packing.rejected import Rejected, rejected_of
 from packer.packing.remote_output import RemoteOutput
 from packer.packing.splits import Rule, Samples, parsed, split_text, splits_of
@@ -110,7 +110,7 @@ class ConvertOptions:
     executor: Executor | None = None
     progress: Progress | None = None
     looking: Looking | None = None
-    planned: Callable[[Prepared], None] | None = None
+    planned: Callable[[Plan], None] | None = None
     resumed: Progress | None = None
 
     def __post_init__(self) -> None:
@@ -211,21 +211,20 @@ def pack(sources: Any, path: Path, options: ConvertOptions, keeps_note: bool = F
     limits = guard(options, isinstance(source, SampleSource))
     if limits is not None and options.executor is None:
         check_may_start()  # before the folder is claimed
-    prepared = prepare(source, options.codec, options.shard_size, limits, options.looking or not_looking)
+    plan = make_plan(source, options.codec, options.shard_size, limits, options.looking or not_looking)
     if options.planned:
-        options.planned(prepared)
-    plan = prepared.plan
+        options.planned(plan)
     warn_of_room(path, plan.file_bytes)
     files = source_files(source.files())
-    splits = planned_splits(prepared, options, lenient=bool(rejected))
-    state = _state_of(prepared, options, splits, files)
+    splits = planned_splits(plan, options, lenient=bool(rejected))
+    state = _state_of(plan, options, splits, files)
     with OutputFolder(path, state, options.overwrite, options.go_on, keeps_note) as folder:
         if folder.is_published:  # by an earlier run, which was killed before it could report
             folder.publish()
             manifest = manifests.read(path)
             kept, rejected = len(manifest.shards), rejected_of(path, manifest)
         else:
-            tasks = _tasks(prepared, options, folder.work)
+            tasks = _tasks(plan, options, folder.work)
             reports = _finished(tasks, None if state.tells_all else path, options.overwrite)
             kept = len(reports)
             if reports and options.resumed:
@@ -236,14 +235,14 @@ def pack(sources: Any, path: Path, options: ConvertOptions, keeps_note: bool = F
             shards = [report.entry for report in reports]
             if splits and any(shard.rejected for shard in shards):
                 names = None if source.names is None else [name.decode() for name in ShardNames(folder.work, shards)]
-                left = Samples(sum(shard.samples for shard in shards), names, prepared.origin)
+                left = Samples(sum(shard.samples for shard in shards), names, plan.origin)
                 splits = splits_of(left, options.splits, source.splits, lenient=True)
             manifest = finish(
                 folder,
                 shards,
                 [report.columns for report in reports],
                 plan.fields,
-                prepared.origin,
+                plan.origin,
                 named=source.names is not None,
                 rejected=rejected,
                 planned_bytes=plan.file_bytes,
@@ -254,7 +253,7 @@ def pack(sources: Any, path: Path, options: ConvertOptions, keeps_note: bool = F
     return Report(path, manifest, tuple(rejected), source_bytes, kept, time.perf_counter() - began)
 
 
-def planned_splits(prepared: Prepared, options: ConvertOptions, lenient: bool) -> Splits:
+def planned_splits(plan: Plan, options: ConvertOptions, lenient: bool) -> Splits:
     """Return the splits that the samples of a source will be in, if none of them is left out.
 
     Args:
@@ -263,8 +262,8 @@ def planned_splits(prepared: Prepared, options: ConvertOptions, lenient: bool) -
     Raises:
         UsageError: what was asked for cannot be.
     """
-    source = prepared.source
-    samples = Samples(len(source), source.names, prepared.origin, shifting=options.on_error == "skip")
+    source = plan.source
+    samples = Samples(len(source), source.names, plan.origin, shifting=options.on_error == "skip")
     return splits_of(samples, options.splits, source.splits, lenient=lenient)
 
 
@@ -328,7 +327,7 @@ def check_apart(sources: Any, out: Path) -> None:
                 raise UsageError(f"{out} lies within the source {place}; name a folder outside of it")
 
 
-def _state_of(prepared: Prepared, options: ConvertOptions, splits: Splits, files: list[tuple[str, int, int]]) -> State:
+def _state_of(plan: Plan, options: ConvertOptions, splits: Splits, files: list[tuple[str, int, int]]) -> State:
     """Return what tells a conversion from any other.
 
     What options say of sources stands in the origin, but for what leaves bad samples out.
@@ -336,7 +335,6 @@ def _state_of(prepared: Prepared, options: ConvertOptions, splits: Splits, files
     Args:
         files: path, size and time of change of every source file.
     """
-    plan = prepared.plan
     in_memory = {} if files else {"the number of bytes of all samples": sum(plan.raw_bytes.values())}
     settings = {
         "the version of packer": packer.__version__,
@@ -350,7 +348,7 @@ def _state_of(prepared: Prepared, options: ConvertOptions, splits: Splits, files
         **({"--split": xxhash.xxh3_128_hexdigest(msgspec.json.encode(splits))} if splits else {}),
         **_field_settings(plan.fields),
         "--shard-size": [shard.start for shard in plan.shards],
-        "the source": msgspec.to_builtins(prepared.origin),
+        "the source": msgspec.to_builtins(plan.origin),
     }
     return State(
         shards=len(plan.shards),
@@ -412,24 +410,24 @@ def _finished(tasks: Sequence[ShardTask], compared: Path | None, overwrite: bool
     return reports
 
 
-def _tasks(prepared: Prepared, options: ConvertOptions, work: Path) -> list[ShardTask]:
+def _tasks(plan: Plan, options: ConvertOptions, work: Path) -> list[ShardTask]:
     # Workers of an executor may have another working directory.
     folder = work if options.executor is None else work.absolute()
     claim = claim_of(work)
     return [
         ShardTask(
-            source=prepared.source.part(shard.start, shard.stop),
+            source=plan.source.part(shard.start, shard.stop),
             folder=folder,
             number=shard.number,
-            fields=prepared.plan.fields,
+            fields=plan.fields,
             map_size=shard.map_size,
-            origin=prepared.origin,
+            origin=plan.origin,
             skip=options.on_error == "skip",
             map_limit=options.map_limit,
             first=shard.start,
             claim=claim,
         )
-        for shard in prepared.plan.shards
+        for shard in plan.shards
     ]
 
 

@@ -31,7 +31,7 @@ from packer.convert import ConvertOptions, Report
 from packer.errors import SourceError, UsageError
 from packer.format.manifest import REJECTED_FILE, SHARD_FOLDER, UNFINISHED
 from packer.packing.output import next_to
-from packer.packing.plan import Prepared
+from packer.packing.plan import Plan
 from packer.remote.cache import default_cache
 from packer.remote.store import is_url
 
@@ -113,13 +113,13 @@ def _place(out: str) -> Path:
 
 
 def _convert(sources: tuple[str, ...], out: str, options: ConvertOptions) -> Report:
-    def planned(prepared: Prepared) -> None:
-        for note in prepared.source.notes():
+    def planned(plan: Plan) -> None:
+        for note in plan.source.notes():
             _log.info("%s", note)
-        for shard in prepared.plan.shards:
+        for shard in plan.shards:
             size, most = size_text(shard.raw_bytes), size_text(shard.map_size)
             _log.debug("%s: samples %d to %d, %s, map of %s", shard.file, shard.start, shard.stop - 1, size, most)
-        shown.begin(prepared)
+        shown.begin(plan)
 
     def resumed(samples: int, nbytes: int) -> None:
         _log.info("going on after an earlier run, which has packed %s samples", f"{samples:,}")

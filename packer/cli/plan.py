@@ -20,7 +20,7 @@ from packer.codecs.configs import codec_name
 from packer.convert import ConvertOptions, guard, open_source, planned_splits, processors
 from packer.format.manifest import Splits
 from packer.packing.estimate import Estimate, FieldEstimate, estimate
-from packer.packing.plan import Prepared, prepare
+from packer.packing.plan import Plan, make_plan
 from packer.packing.rejected import Rejected
 from packer.packing.splits import split_text
 
@@ -59,7 +59,7 @@ class Forecast(NamedTuple):
         splits: the samples of each split.
     """
 
-    prepared: Prepared
+    plan: Plan
     size: Estimate
     workers: int
     seconds: float
@@ -78,25 +78,25 @@ def show_plan(sources: Sequence[str], options: ConvertOptions, out: Path, as_jso
     limits = guard(options, in_memory=False)
     with progress("planning") as shown:
         source = open_source(list(sources), replace(options, looking=shown.look), rejected)
-        prepared = prepare(source, options.codec, options.shard_size, limits, shown.look)
-        splits = planned_splits(prepared, options, lenient=bool(rejected))
+        plan = make_plan(source, options.codec, options.shard_size, limits, shown.look)
+        splits = planned_splits(plan, options, lenient=bool(rejected))
         shown.look("packing a few samples", 0, None)
-        size = estimate(prepared, limits)
+        size = estimate(plan, limits)
     workers = max(processors() if options.workers is None else options.workers, 1)
     there = next(folder for folder in out.absolute().parents if folder.is_dir())
-    seconds, free = size.trial.of_all(prepared, workers), shutil.disk_usage(there).free
-    found = Forecast(prepared, size, workers, seconds, rejected, free, splits)
+    seconds, free = size.trial.of_all(plan, workers), shutil.disk_usage(there).free
+    found = Forecast(plan, size, workers, seconds, rejected, free, splits)
     click.echo(indented(_document(found)) if as_json else "\n".join(_lines(found)))
 
 
 def _lines(found: Forecast) -> list[str]:
     """Return the plan for people."""
-    plan, size = found.prepared.plan, found.size
+    plan, size = found.plan, found.size
     most = plan.file_bytes + size.names
     bounds = f"({size_text(size.low)} to {size_text(size.high)}), if nothing shrinks {size_text(most)}"
     exactly = f"{size_text(size.file_bytes)}, exactly {size.file_bytes:,} bytes and the manifest"
     pairs = [
-        ("source", found.prepared.source.kind),
+        ("source", plan.source.kind),
         ("samples", f"{plan.samples:,}"),
         ("shards", f"{shards_text([shard.raw_bytes for shard in plan.shards])} as arrays"),
         ("maps", f"of {size_text(max(shard.map_size for shard in plan.shards))} at most"),
@@ -108,7 +108,7 @@ def _lines(found: Forecast) -> list[str]:
         pairs.append(("splits", split_text(found.splits, plan.samples)))
     if size.high > found.disk_free:
         pairs.append(("warning", "the disk may be too small"))
-    pairs += [("note", note) for note in found.prepared.source.notes()]
+    pairs += [("note", note) for note in plan.source.notes()]
     # A reason of several lines is wrapped as any other.
     pairs += [("left out", " ".join(f"{bad.file}: {bad.reason}".split("\n"))) for bad in found.rejected]
     table = field_table(plan.fields, {name: _size_texts(one) for name, one in size.fields.items()})
@@ -126,16 +126,16 @@ def _size_texts(size: FieldEstimate) -> list[str]:
 def _time(found: Forecast) -> str:
     if not found.size.trial.samples:
         return "not known: no sample that was tried can be read"
-    processes = counted(min(found.workers, len(found.prepared.plan.shards)), "process")
+    processes = counted(min(found.workers, len(found.plan.shards)), "process")
     tried = counted(found.size.trial.samples, "sample")
     return f"about {time_text(max(found.seconds, 0.1))} in {processes}, and what writing takes; {tried} tried"
 
 
 def _document(found: Forecast) -> dict[str, Any]:
     """Return the plan for machines."""
-    plan, size = found.prepared.plan, found.size
+    plan, size = found.plan, found.size
     return {
-        "kind": found.prepared.source.kind,
+        "kind": plan.source.kind,
         "samples": plan.samples,
         "fields": [
             {
@@ -170,6 +170,6 @@ def _document(found: Forecast) -> dict[str, Any]:
         "seconds": found.seconds,
         "trial": size.trial,
         "splits": found.splits,
-        "notes": found.prepared.source.notes(),
+        "notes": plan.source.notes(),
         "rejected": found.rejected,
     }

@@ -24,7 +24,7 @@ from packer.sources.base import FETCHING, UPLOADING
 
 if TYPE_CHECKING:
     from packer.convert import ConvertOptions
-    from packer.packing.plan import Prepared
+    from packer.packing.plan import Plan
     from packer.sources.base import Source
 
 #: Seconds between two drawings of the bar, and between two lines of a log.
@@ -68,9 +68,9 @@ class Progress:
         self._works, self._done, self._total = False, done, total
         self._show()
 
-    def begin(self, prepared: Prepared) -> None:
+    def begin(self, plan: Plan) -> None:
         """Learn how much there is to pack."""
-        self.start(prepared.plan.samples)
+        self.start(plan.samples)
 
     def start(self, total: int) -> None:
         """Learn how much there is to do, in the unit."""

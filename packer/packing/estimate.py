@@ -21,7 +21,7 @@ from packer.format.layout import chunk_bytes
 from packer.format.names import names_bytes
 from packer.format.schema import Field
 from packer.format.sizes import PAGE_SIZE, slack_pages
-from packer.packing.plan import Plan, Prepared, spread_runs
+from packer.packing.plan import Plan, spread_runs
 from packer.sources.apart import Limits, each
 from packer.sources.base import Source, arrays_of, count
 
@@ -60,12 +60,12 @@ class Trial:
     nbytes: int
     seconds: float
 
-    def of_all(self, prepared: Prepared, workers: int) -> float:
+    def of_all(self, plan: Plan, workers: int) -> float:
         """Return the seconds that all samples may take `workers` processes, without writing."""
-        raw = sum(prepared.plan.raw_bytes.values())
-        known = all(prepared.source.shapes(field.name) is not None for field in prepared.plan.fields if field.is_ragged)
-        part = self.nbytes / raw if raw and known else self.samples / prepared.plan.samples
-        return self.seconds / part / max(1, min(workers, len(prepared.plan.shards))) if part else 0.0
+        raw = sum(plan.raw_bytes.values())
+        known = all(plan.source.shapes(field.name) is not None for field in plan.fields if field.is_ragged)
+        part = self.nbytes / raw if raw and known else self.samples / plan.samples
+        return self.seconds / part / max(1, min(workers, len(plan.shards))) if part else 0.0
 
 
 @dataclass(frozen=True)
@@ -95,15 +95,14 @@ class _Run:
     seconds: float
 
 
-def estimate(prepared: Prepared, limits: Limits | None = None) -> Estimate:
-    """Return the size of what packing `prepared` makes, from a trial on some samples; bad ones are passed over.
+def estimate(plan: Plan, limits: Limits | None = None) -> Estimate:
+    """Return the size of what packing `plan` makes, from a trial on some samples; bad ones are passed over.
 
     Args:
         limits: what reading a run of samples may take, in a process of its own; None: in this one, unguarded.
     """
-    plan, source = prepared.plan, prepared.source
     length = max(1, round(RUN_BYTES * plan.samples / max(sum(plan.raw_bytes.values()), 1)))
-    parts = [source.part(start, stop) for start, stop in spread_runs(plan.samples, PLACES, length)]
+    parts = [plan.source.part(start, stop) for start, stop in spread_runs(plan.samples, PLACES, length)]
     runs: list[_Run] = []
     for packed in each(partial(_packed, plan.fields), parts, limits):
         if not isinstance(packed, SourceError):
@@ -112,8 +111,8 @@ def estimate(prepared: Prepared, limits: Limits | None = None) -> Estimate:
             break
     sizes = np.array([run.sizes for run in runs], np.float64).reshape(len(runs), len(plan.fields), 2)
     tried = Trial(sum(run.samples for run in runs), int(sizes[:, :, 0].sum()), sum(run.seconds for run in runs))
-    names = names_bytes([name.encode() for name in source.names]) if source.names is not None else 0
-    fields = {field.name: _field(prepared, field, sizes[:, n], tried) for n, field in enumerate(plan.fields)}
+    names = names_bytes([name.encode() for name in plan.source.names]) if plan.source.names is not None else 0
+    fields = {field.name: _field(plan, field, sizes[:, n], tried) for n, field in enumerate(plan.fields)}
     low, stored, high = (sum(getattr(f, bound) for f in fields.values()) for bound in ("low", "stored", "high"))
     # The plan takes every frame to be raw; what is more in it than the data are indexes and ends of pages.
     rest = plan.file_bytes - _spare(plan) - sum(plan.raw_bytes.values()) + names
@@ -147,11 +146,10 @@ def _column(field: Field) -> ColumnWriter:
     return ColumnWriter(field, lambda chunk: 0)
 
 
-def _field(prepared: Prepared, field: Field, sizes: np.ndarray[Any, Any], tried: Trial) -> FieldEstimate:
+def _field(plan: Plan, field: Field, sizes: np.ndarray[Any, Any], tried: Trial) -> FieldEstimate:
     """Return the size of a field, from the raw and stored bytes of each run, float64 (runs, 2)."""
-    plan = prepared.plan
     total, (runs_raw, runs_stored) = plan.raw_bytes[field.name], sizes.T
-    if tried.samples and field.is_ragged and prepared.source.shapes(field.name) is None:
+    if tried.samples and field.is_ragged and plan.source.shapes(field.name) is None:
         total = round(float(runs_raw.sum()) / tried.samples * plan.samples)
     if not field.codec or not runs_raw.any():
         return FieldEstimate(total, total, total, total)

@@ -67,32 +67,30 @@ class ShardPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """What will be made.
+    """What will be made of a source.
 
     Attributes:
+        origin: what the manifest will say of where the samples came from.
+        fields: how every field is stored.
         raw_bytes: bytes of every field as arrays.
         exact: whether `file_bytes` of the shards are exact rather than upper bounds.
     """
 
+    source: Source
+    origin: dict[str, Any]
     fields: tuple[Field, ...]
     shards: tuple[ShardPlan, ...]
-    samples: int
     raw_bytes: dict[str, int]
     exact: bool
+
+    @property
+    def samples(self) -> int:
+        return len(self.source)
 
     @property
     def file_bytes(self) -> int:
         """Return the bytes of all shards: exact, or an upper bound."""
         return sum(shard.file_bytes for shard in self.shards)
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A source with its plan, and what the manifest will say of its origin."""
-
-    source: Source
-    plan: Plan
-    origin: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -120,13 +118,13 @@ class FieldSizes:
         return Extent(mean, largest, row)
 
 
-def prepare(
+def make_plan(
     source: Source,
     codec: str | Mapping[str, str],
     shard_size: int | None,
     limits: Limits | None = None,
     looking: Looking = not_looking,
-) -> Prepared:
+) -> Plan:
     """Return the plan of packing `source`.
 
     Args:
@@ -149,7 +147,7 @@ def prepare(
     shards = plan_shards(source, fields, sizes, cut(_total(sizes), shard_size), origin)
     exact = all(size.known for size in sizes.values()) and not any(field.codec for field in fields)
     raw = {name: int(size.bytes.sum()) for name, size in sizes.items()}
-    return Prepared(source, Plan(tuple(fields), tuple(shards), len(source), raw, exact), origin)
+    return Plan(source, origin, tuple(fields), tuple(shards), raw, exact)
 
 
 def stored_fields(
@@ -197,7 +195,7 @@ def look(
     By them codecs are chosen, and unknown sizes planned.
 
     Args:
-        limits, looking: as in `prepare`.
+        limits, looking: as in `make_plan`.
         places: how many, at most; None for a share of the samples.
     """
     places = places or min(LOOK_PLACES, max(4, len(source) // LOOK_SHARE))
@@ -276,10 +274,11 @@ def plan_shards(
 
 def _total(sizes: Mapping[str, FieldSizes]) -> NDArray[np.int64]:
     """Return the bytes of every sample, all fields together, (n,)."""
-    each = [s.bytes for s in sizes.values()]
-    fixed = sum(int(nbytes[0]) for nbytes in each if _is_same(nbytes))
-    ragged = [nbytes for nbytes in each if not _is_same(nbytes)]
-    return np.asarray(sum(ragged[1:], ragged[0] + fixed)) if ragged else _same(fixed, len(each[0]))
+    each = [size.bytes for size in sizes.values()]
+    total = _same(sum(int(nbytes[0]) for nbytes in each if _is_same(nbytes)), len(each[0]))
+    for nbytes in each:
+        total = total if _is_same(nbytes) else total + nbytes
+    return total
 
 
 def _same(value: int, count: int) -> NDArray[np.int64]:

@@ -14,7 +14,7 @@ from packer.convert import convert
 from packer.format.manifest import NAMES_FILE
 from packer.format.schema import FieldSpec
 from packer.packing.estimate import estimate
-from packer.packing.plan import Prepared
+from packer.packing.plan import Plan
 from packer.sources.base import Block, Source, joined
 
 _DTYPES = ("uint8", "int16", "float32", "float64")
@@ -89,17 +89,17 @@ def trial(folder: Path, seed: int, most_bytes: int = 150 * 10**6) -> str:
     Args:
         most_bytes: raw bytes of a field, about.
     """
-    told: list[Prepared] = []
+    told: list[Plan] = []
     shard_size = int(2 ** np.random.default_rng((seed, 1)).uniform(12, np.log2(most_bytes)))
     source, out = RandomSource(seed, most_bytes), folder / str(seed)
     report = convert(source, out, codec="none", shard_size=shard_size, workers=0, planned=told.append)
-    (prepared,) = told
-    planned = [shard.file_bytes for shard in prepared.plan.shards]
+    (plan,) = told
+    planned = [shard.file_bytes for shard in plan.shards]
     made = [shard.bytes for shard in report.manifest.shards]
-    assert prepared.plan.exact, "the plan does not claim to be exact"
+    assert plan.exact, "the plan does not claim to be exact"
     assert planned == made, f"planned {planned}, made {made}"
     on_disk = {path.name: path.stat().st_size for path in out.rglob("*.lmdb")}
-    assert sum(on_disk.values()) == estimate(prepared).file_bytes, f"{on_disk}"
+    assert sum(on_disk.values()) == estimate(plan).file_bytes, f"{on_disk}"
     assert (NAMES_FILE in on_disk) == (source.names is not None)
     shutil.rmtree(out)
     return f"of {'1 shard' if len(made) == 1 else '2 to 9 shards' if len(made) < 10 else '10 shards and more'}"

@@ -208,7 +208,7 @@ def test_a_dataset_that_changed_meanwhile_is_left_alone(two, contents):
     a, b = two
     other = msgspec.structs.replace(manifests.read(a), tool="another")
     with pytest.raises(UsageError, match="a was changed while samples were packed for it; append again"):
-        append(a, b, workers=0, planned=lambda prepared: manifests.write(a, other))
+        append(a, b, workers=0, planned=lambda plan: manifests.write(a, other))
     assert manifests.read(a) == other
     assert not verify(a).damages
     assert append(a, b, workers=0).manifest.samples == 14

@@ -99,9 +99,9 @@ def test_the_hooks_are_told(tmp_path):
     """The plan is told before anything is written, progress adds up to all samples and bytes."""
     told = []
 
-    def planned(prepared):
+    def planned(plan):
         assert not (tmp_path / "out").exists()
-        told.append(prepared.plan.samples)
+        told.append(plan.samples)
 
     done = []
     report = convert(
@@ -147,7 +147,7 @@ def test_looking_at_sources_is_told(source, count, tmp_path, request):
         request.getfixturevalue(source).sources,
         tmp_path / "out.packed",
         looking=lambda *step: told.append(step),
-        planned=lambda prepared: told.append("planned"),
+        planned=lambda plan: told.append("planned"),
         workers=0,
     )
     assert ("reading headers", count, count) in told[: told.index("planned")]

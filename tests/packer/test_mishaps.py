@@ -84,7 +84,7 @@ def test_a_source_that_goes(job, files_of, workers):
     path, away = job.folder / "hr" / "037.png", job.folder / "away"
     options = {"workers": workers, "progress": midway(job.out, lambda: path.rename(away))}
     if workers:
-        options["planned"] = lambda prepared: path.rename(away)
+        options["planned"] = lambda plan: path.rename(away)
         options["progress"] = None
     with pytest.raises(SourceError, match=r"037\.png: "):
         convert(job.sources, job.out, OPTIONS, **options)

@@ -49,14 +49,14 @@ def terminal(monkeypatch):
     return put
 
 
-def prepared(samples):
-    return SimpleNamespace(plan=SimpleNamespace(samples=samples))
+def plan(samples):
+    return SimpleNamespace(samples=samples)
 
 
 def test_lines_come_once_a_minute(clock, capsys):
     """Samples, share, rate and time left, counting neither time nor rate of an earlier run."""
     lines = LineProgress()
-    lines.begin(prepared(1000))
+    lines.begin(plan(1000))
     lines.resume(200, 10**9)
     for _ in range(10):
         clock.seconds += 12
@@ -74,7 +74,7 @@ def test_the_bar_is_drawn_without_a_thread(clock, terminal):
     threads = threading.active_count()
     with progress.progress() as bar:
         assert isinstance(bar, BarProgress)
-        bar.begin(prepared(1000))
+        bar.begin(plan(1000))
         bar.resume(200, 10**6)
         assert threading.active_count() == threads
         for _ in range(100):
@@ -92,7 +92,7 @@ def test_no_colour_where_none_is_wanted(clock, terminal, monkeypatch):
     screen = terminal()
     monkeypatch.setenv("NO_COLOR", "1")
     with progress.progress() as bar:
-        bar.begin(prepared(10))
+        bar.begin(plan(10))
         clock.seconds += 1
         bar.advance(5, 1)
     assert "50%" in screen.getvalue()
@@ -141,7 +141,7 @@ def test_planning_is_told_of_in_a_log(clock, capsys):
     for done in range(0, 9000, 1000):
         lines.look("reading headers", done, 50_000)
         clock.seconds += 12
-    lines.begin(prepared(50_000))
+    lines.begin(plan(50_000))
     assert capsys.readouterr().err.splitlines() == [
         "packer: finding files: 50,000 so far",
         "packer: reading headers: 5,000 of 50,000 (10%), 9:00 min left",
@@ -161,7 +161,7 @@ def test_planning_is_drawn_after_half_a_second(clock, terminal):
         assert "reading headers" in screen.getvalue()
         assert "25%" in screen.getvalue()
         clock.seconds += 1
-        bar.begin(prepared(1000))
+        bar.begin(plan(1000))
         clock.seconds += 1
         bar.advance(600, 10)
     assert "packing" in screen.getvalue()
@@ -172,7 +172,7 @@ def test_a_log_line_takes_the_bar_away_first(clock, terminal):
     """A warning in the middle of the work has a line of its own, and the bar is drawn again below it."""
     screen = terminal()
     with progress.progress() as bar:
-        bar.begin(prepared(10))
+        bar.begin(plan(10))
         clock.seconds += 1
         bar.advance(2, 10)
         logging.getLogger("packer.x").warning("careful")

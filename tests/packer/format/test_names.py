@@ -16,7 +16,7 @@ from packer.errors import DamagedError, MissingNameError, SourceError
 from packer.format import names as names_module
 from packer.format.manifest import FileEntry
 from packer.format.names import MAX_NAME, Names, check_names, name_bytes, names_bytes, write_names
-from packer.packing.plan import prepare
+from packer.packing.plan import make_plan
 from packer.sources.samples import SampleSource
 
 
@@ -209,4 +209,4 @@ class Named(SampleSource):
 def test_a_name_too_long_is_told_before_anything_is_read() -> None:
     """The names are known from the start, so nobody packs for hours to be told at the end."""
     with pytest.raises(SourceError, match="sample 1: its name"):
-        prepare(Named(["a", "n" * 600, "b"]), "auto", None)
+        make_plan(Named(["a", "n" * 600, "b"]), "auto", None)

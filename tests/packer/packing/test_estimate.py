@@ -10,7 +10,7 @@ import pytest
 
 from packer.convert import ConvertOptions, convert, open_source
 from packer.packing.estimate import PLACES, RUN_BYTES, Trial, estimate
-from packer.packing.plan import look, prepare
+from packer.packing.plan import look, make_plan
 from packer.sources.apart import Limits
 from packer.sources.samples import SampleSource
 from readers import PackedDataset
@@ -29,7 +29,7 @@ def test_the_interval_holds_the_truth(tmp_path, codec):
     The plan counts the commits of chunks that are not encoded: a few pages, whatever the size.
     """
     source = samples(2000, 1000)
-    found = estimate(prepare(SampleSource(source), codec, None))
+    found = estimate(make_plan(SampleSource(source), codec, None))
     made = convert(source, tmp_path / "out", codec=codec).file_bytes
     assert found.low <= made <= found.high
     assert found.file_bytes == pytest.approx(made, rel=0.02, abs=8 * 4096)
@@ -41,7 +41,7 @@ def test_pictures_in_memory_are_estimated_too(tmp_path, codec, height):
     """Ragged in two axes, small and large: the interval holds the truth though no size was known to the plan."""
     rng = np.random.default_rng(0)
     source = [{"a": rng.integers(0, 9, (height + i % 2, 2 + i % 3, 3), dtype=np.uint8)} for i in range(500)]
-    found = estimate(prepare(SampleSource(source), codec, None))
+    found = estimate(make_plan(SampleSource(source), codec, None))
     made = convert(source, tmp_path / "out", codec=codec)
     assert made.file_bytes == pytest.approx(found.file_bytes, rel=0.05, abs=16 * 4096)
     assert PackedDataset(tmp_path / "out")[499]["a"].numpy().tobytes() == source[499]["a"].tobytes()
@@ -50,7 +50,7 @@ def test_pictures_in_memory_are_estimated_too(tmp_path, codec, height):
 def test_fixed_raw_fields_are_exact(tmp_path):
     """Where nothing is encoded and all sizes are known there is no interval."""
     source = [{"a": np.zeros(100)}] * 50
-    found = estimate(prepare(SampleSource(source), "none", None))
+    found = estimate(make_plan(SampleSource(source), "none", None))
     assert found.exact
     assert found.low == found.file_bytes == found.high == convert(source, tmp_path / "out", codec="none").file_bytes
 
@@ -59,7 +59,7 @@ def test_one_place_gives_no_interval():
     """A single place tells nothing of how much places differ: the interval is as wide as the share."""
     source = SampleSource([{"a": np.zeros(RUN_BYTES // 4 * 3, np.uint8)}] * 40)
     with mock.patch("packer.packing.estimate.MOST_BYTES", 1):
-        found = estimate(prepare(source, "zstd", None)).fields["a"]
+        found = estimate(make_plan(source, "zstd", None)).fields["a"]
     assert found.low < 0.02 * found.stored < found.raw / 1000
     assert found.high == pytest.approx(2 * found.stored, rel=0.02)
 
@@ -133,9 +133,9 @@ class Slow:
 def test_samples_from_all_over_are_tried():
     """Runs of samples, spread evenly, and the time of reading them is in the result."""
     items = Slow(1600)
-    prepared = prepare(SampleSource(items), "none", None)
+    plan = make_plan(SampleSource(items), "none", None)
     items.asked = []
-    found = estimate(prepared).trial
+    found = estimate(plan).trial
     starts = np.linspace(0, 1599, PLACES).astype(int)
     assert sorted(items.asked) == [n for start in starts for n in range(start, start + 16) if n < 1600]
     assert found.samples == len(items.asked)
@@ -145,13 +145,13 @@ def test_samples_from_all_over_are_tried():
 
 def test_the_whole_takes_as_much_longer_as_it_is_larger():
     """By bytes, shared among no more processes than there are shards."""
-    prepared = prepare(SampleSource(Slow(100)), "none", RUN_BYTES)
-    shards = len(prepared.plan.shards)
+    plan = make_plan(SampleSource(Slow(100)), "none", RUN_BYTES)
+    shards = len(plan.shards)
     found = Trial(samples=10, nbytes=10 * RUN_BYTES // 16, seconds=3.0)
-    assert found.of_all(prepared, 1) == pytest.approx(30)
-    assert found.of_all(prepared, 2) == pytest.approx(15)
-    assert found.of_all(prepared, 100) == pytest.approx(30 / shards)
-    assert Trial(0, 0, 0.0).of_all(prepared, 1) == 0
+    assert found.of_all(plan, 1) == pytest.approx(30)
+    assert found.of_all(plan, 2) == pytest.approx(15)
+    assert found.of_all(plan, 100) == pytest.approx(30 / shards)
+    assert Trial(0, 0, 0.0).of_all(plan, 1) == 0
 
 
 @pytest.mark.parametrize("limits", [None, Limits()])
@@ -159,9 +159,9 @@ def test_the_whole_takes_as_much_longer_as_it_is_larger():
 def test_every_kind_of_source(request, source, limits):
     """In this process or in one of its own; all of a small source is tried."""
     opened = open_source(request.getfixturevalue(source).sources, ConvertOptions(), [])
-    prepared = prepare(opened, "auto", None)
-    found = estimate(prepared, limits).trial
-    assert (found.samples, found.nbytes) == (len(opened), sum(prepared.plan.raw_bytes.values()))
+    plan = make_plan(opened, "auto", None)
+    found = estimate(plan, limits).trial
+    assert (found.samples, found.nbytes) == (len(opened), sum(plan.raw_bytes.values()))
     assert found.seconds > 0
 
 
@@ -169,5 +169,5 @@ def test_bad_samples_are_passed_over(pairs):
     """They stop the conversion, or are left out, when they are packed."""
     picture = pairs.folder / "hr" / "005.png"
     picture.write_bytes(picture.read_bytes()[:-20])
-    prepared = prepare(open_source(pairs.sources, ConvertOptions(), []), "zstd", None)
-    assert 0 < estimate(prepared).trial.samples < 12
+    plan = make_plan(open_source(pairs.sources, ConvertOptions(), []), "zstd", None)
+    assert 0 < estimate(plan).trial.samples < 12

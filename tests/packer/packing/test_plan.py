@@ -23,7 +23,7 @@ from packer.packing.plan import (
     FieldSizes,
     cut,
     field_sizes,
-    prepare,
+    make_plan,
 )
 from packer.sources.base import Block, Source
 from packer.sources.samples import SampleSource
@@ -63,7 +63,7 @@ class Clouds(Source):
 
 
 def plan_of(source: Clouds, shard_size: int | None = None, codec: str = "none") -> Any:
-    return prepare(source, codec, shard_size).plan
+    return make_plan(source, codec, shard_size)
 
 
 # ---------------------------------------------------------------- cutting
