@@ -263,14 +263,16 @@ def _segments(source: PackedSource, file: str, notes: list[str]) -> list[_Segmen
     whole = leaves(source.origin, len(source))
     origins = [_parsed(leaf.origin) for leaf in whole]
     found: list[_Segment] = []
+    start = 0
     for leaf, origin in zip(whole, origins, strict=True):
-        if origin is None or not _in_order(leaf):
+        stop = start + len(leaf.numbers)
+        if origin is None or start == stop or not np.array_equal(leaf.numbers, np.arange(start, stop)):
             return [_one_file(source, file, origins, notes)]
-        start, stop = int(leaf.numbers[0]), int(leaf.numbers[-1]) + 1
         if origin.options.samples == "rows":
             found += _files_of_rows(origin, start, stop, file, notes)
         else:
             found += _files_of_units((source.names or ())[start:stop], origin, start, file)
+        start = stop
     return found
 
 
@@ -282,10 +284,6 @@ def _parsed(origin: Mapping[str, Any]) -> _Origin | None:
         return msgspec.convert(origin, _Origin)
     except msgspec.ValidationError:
         return None
-
-
-def _in_order(leaf: Leaf) -> bool:
-    return len(leaf.numbers) > 0 and bool((np.diff(leaf.numbers) == 1).all())
 
 
 def _one_file(source: PackedSource, file: str, origins: Sequence[_Origin | None], notes: list[str]) -> _Segment:

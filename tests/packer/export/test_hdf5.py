@@ -10,6 +10,7 @@ from packer.convert import convert
 from packer.errors import UsageError
 from packer.export import export
 from packer.format import manifest as manifests
+from packer.merge import merge
 from packer.repack import repack
 from packer.sources.opening import SourceOptions
 
@@ -129,6 +130,22 @@ def test_shuffled_rows_come_back_in_one_file(tmp_path):
         with h5py.File(tmp_path / "in/part1.h5") as other:
             both = [*part["numbers/i8"][:].tolist(), *other["numbers/i8"][:].tolist()]
         assert found == sorted(both) != both
+
+
+def test_parts_of_one_row_in_another_order_come_back_in_one_file(tmp_path):
+    """Each part is in order by itself; a sample is written to the place of its number all the same."""
+    parts = []
+    for number in range(3):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            file["x"] = np.full((1, 2), number)
+        parts.append(convert(tmp_path / f"{number}.h5", tmp_path / f"d{number}", workers=0).path)
+    merge(parts, tmp_path / "d")
+    repack(tmp_path / "d", tmp_path / "s", seed=1, workers=0)
+    order = np.random.PCG64(1).random_raw(3).argsort()
+    assert order.tolist() != [0, 1, 2]
+    export(tmp_path / "s", tmp_path / "out")
+    with h5py.File(tmp_path / "out" / "s.h5") as file:
+        assert file["x"][:, 0].tolist() == order.tolist()
 
 
 def test_files_of_which_samples_were_left_out(tmp_path):
