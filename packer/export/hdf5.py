@@ -31,14 +31,11 @@ from packer.export.hdf5_content import (
     write_group,
     write_kept,
 )
-from packer.packing.origin import Leaf, leaves
+from packer.packing.origin import leaves
 from packer.sources.base import Block
 from packer.sources.packed import PackedSource
 
 _SUFFIX = ".h5"
-_NO_GROUPS = (
-    "the samples are in another order than in their files: they are written as rows, without groups or attributes"
-)
 
 
 class Described(msgspec.Struct, frozen=True):
@@ -292,7 +289,8 @@ def _one_file(source: PackedSource, file: str, origins: Sequence[_Origin | None]
     of_rows = [origin for origin in known if origin.options.samples == "rows" and origin.files]
     if len(of_rows) < len(origins):
         if any(origin.options.samples != "rows" for origin in known):
-            notes.append(_NO_GROUPS)
+            how = "they are written as rows, without groups or attributes"
+            notes.append(f"the samples are in another order than in their files: {how}")
         plain = _Origin(paths={spec.name: f"/{spec.name}" for spec in source.fields})
         return _Segment(file, 0, len(source), plain, Described())
     notes.append("the samples are in another order than in their files, so all are written to one file")

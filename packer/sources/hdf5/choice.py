@@ -261,13 +261,11 @@ def family_of(file: h5py.File) -> str | None:
         return "keras"
     if text_attribute(file, "encoding-type") == "anndata" or {"X", "obs", "var"} <= names:
         return "anndata"
-    matrix = _hard(file, "matrix")
-    if isinstance(matrix, h5py.Group) and {"barcodes", "indptr"} <= set(matrix):
+    held = {name: thing for name in names if (thing := _hard(file, name)) is not None}
+    if isinstance(held.get("matrix"), h5py.Group) and {"barcodes", "indptr"} <= set(held["matrix"]):
         return "10x"
-    things = (_hard(file, name) for name in names)
-    if any(isinstance(thing, h5py.Dataset) and "MATLAB_class" in thing.attrs for thing in things):
-        return "matlab"
-    return None
+    is_matlab = any(isinstance(thing, h5py.Dataset) and "MATLAB_class" in thing.attrs for thing in held.values())
+    return "matlab" if is_matlab else None
 
 
 #: What to pick from a file of each family: a sentence, with a blank before it.

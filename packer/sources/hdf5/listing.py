@@ -192,7 +192,7 @@ def has_attributes(thing: h5py.HLObject) -> bool:
     """Return whether an object has attributes, or damaged ones: what is wrong is then said in their place."""
     try:
         return bool(h5py.h5a.get_num_attrs(thing.id))
-    except (OSError, RuntimeError, ValueError):
+    except FAULTS:
         return True
 
 
@@ -263,7 +263,7 @@ def text_attribute(thing: h5py.HLObject, name: str) -> str:
         if name not in thing.attrs or not isinstance(thing.attrs.get_id(name).get_type(), h5py.h5t.TypeStringID):
             return ""
         value: Any = thing.attrs[name]
-    except (OSError, RuntimeError, ValueError, TypeError, LookupError):
+    except FAULTS:
         return ""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")

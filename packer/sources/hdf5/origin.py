@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from packer.errors import SourceError, UsageError, first_few
 from packer.format.schema import DTYPES
 from packer.sources.hdf5.choice import naming
-from packer.sources.hdf5.file import faults_named, opened
+from packer.sources.hdf5.file import FAULTS, faults_named, opened
 from packer.sources.hdf5.listing import MAX_LINKS, SINGLE, Inventory, has_attributes, walk
 from packer.sources.hdf5.storage import dataset_at
 from packer.sources.hdf5.types import Column, Listed, references_within
@@ -138,7 +138,7 @@ def attributes(thing: h5py.HLObject) -> dict[str, Any]:
     """Return all attributes of an object by name; never raises for what is in them."""
     try:
         names = list(thing.attrs)
-    except (OSError, RuntimeError, ValueError, LookupError):
+    except FAULTS:
         return {"": {"summary": "attributes cannot be read"}}
     found = {_printable(name): _kept(thing, name) for name in names[:_MAX_ATTRIBUTES]}
     if len(names) > _MAX_ATTRIBUTES:

@@ -236,22 +236,7 @@ def _falls_short(dataset: h5py.Dataset, source: Any, target: h5py.Dataset) -> bo
     return len(high) == len(target.shape) and any(h >= n for h, n in zip(high, target.shape, strict=True))
 
 
-# ---------------------------------------------------------------- filters
-
-#: The filters that hdf5plugin brings, by their registered numbers.
-_IN_HDF5PLUGIN = {
-    307: "bzip2",
-    32001: "blosc",
-    32004: "lz4",
-    32008: "bitshuffle",
-    32013: "zfp",
-    32015: "zstd",
-    32017: "sz",
-    32018: "fcidecomp",
-    32024: "sz3",
-    32026: "blosc2",
-    32028: "sperr",
-}
+# ---------------------------------------------------------------- can it be decoded?
 
 
 def _missing_filter(dataset: h5py.Dataset) -> str | None:
@@ -259,34 +244,17 @@ def _missing_filter(dataset: h5py.Dataset) -> str | None:
 
     Imports hdf5plugin, if it is installed, when a filter is met that libhdf5 does not have.
     """
-    if not _lacking(dataset):
-        return None
-    try:
-        importlib.import_module("hdf5plugin")
-        has_plugins = True
-    except ImportError:
-        has_plugins = False
-    lacking = _lacking(dataset)
-    if not lacking:
-        return None
-    number, written = lacking[0]
-    name = _IN_HDF5PLUGIN.get(number, written)
-    label = f"{name} (HDF5 filter {number})" if name else f"HDF5 filter {number}, which has no name"
-    if number in _IN_HDF5PLUGIN and not has_plugins:
-        return f"it is compressed with {label}, which needs a plug-in: pip install hdf5plugin"
-    if number in _IN_HDF5PLUGIN:
-        return f"it is compressed with {label}, which the installed hdf5plugin lacks: pip install -U hdf5plugin"
-    return (
-        f"it is compressed with {label}, which neither h5py nor hdf5plugin can undo: where the program that wrote it "
-        "runs, rewrite it with `h5repack -f GZIP=4 IN OUT`, or set HDF5_PLUGIN_PATH to the folder of its plug-in"
-    )
-
-
-def _lacking(dataset: h5py.Dataset) -> list[tuple[int, str]]:
     plist = dataset.id.get_create_plist()
-    found = []
     for i in range(plist.get_nfilters()):
         number, _flags, _values, name = plist.get_filter(i)
         if not h5py.h5z.filter_avail(number):
-            found.append((number, name.decode("utf-8", "replace").strip()))
-    return found
+            with contextlib.suppress(ImportError):
+                importlib.import_module("hdf5plugin")
+        if not h5py.h5z.filter_avail(number):
+            label = name.decode("utf-8", "replace").strip() or "a filter without a name"
+            return (
+                f"it is compressed with {label} (HDF5 filter {number}), for which there is no plug-in here: "
+                "`pip install -U hdf5plugin` brings most; for another set HDF5_PLUGIN_PATH to the folder of its plug-in, or "
+                "rewrite the file with `h5repack -f GZIP=4 IN OUT` where the program that wrote it runs"
+            )
+    return None
