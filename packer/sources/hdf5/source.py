@@ -24,9 +24,8 @@ from packer.sources.hdf5.choice import Request, difference
 from packer.sources.hdf5.file import opened
 from packer.sources.hdf5.origin import Kept, check_once, common, kept_of_units
 from packer.sources.hdf5.reading import BLOCK_BYTES, RowBlocks, shaped, unit_sample
-from packer.sources.hdf5.types import Column, paths
+from packer.sources.hdf5.types import Column
 from packer.sources.hdf5.units import FileUnits, Unit, units_of
-from packer.sources.units import Unit as Asked
 from packer.sources.units import unit_of
 
 
@@ -81,7 +80,7 @@ def open_hdf5(
     files = hdf5_paths(path)
     looked = each(partial(units_of, asked=unit, request=request), files, limits)
     found = watched(zip(files, looked, strict=True), HEADERS, looking, len(files))
-    held, kept = _fitting(found, unit, path, on_bad)
+    held, kept = _fitting(found, path, on_bad)
     if useless := set.intersection(*(some.useless for some in held.values())):
         raise UsageError(f"--skip {min(useless)}: {path} has no such dataset or group")
     constants = common((Path(file).name, some.once) for file, some in held.items())
@@ -98,7 +97,7 @@ def open_hdf5(
 
 
 def _fitting(
-    found: Iterator[tuple[str, FileUnits | SourceError]], asked: Asked, path: str, on_bad: OnBad
+    found: Iterator[tuple[str, FileUnits | SourceError]], path: str, on_bad: OnBad
 ) -> tuple[dict[str, FileUnits], list[Unit]]:
     """Return what was found in each file, and the units that can be packed together; the others are told to `on_bad`.
 
@@ -122,8 +121,7 @@ def _fitting(
                 if unit.bad:
                     on_bad(unit.bad)
     if not kept:
-        left = "no file is left that can be packed" if asked.name == "rows" else "nothing is left that can be packed"
-        raise SourceError(left, path)
+        raise SourceError("nothing is left that can be packed", path)
     return held, kept
 
 
@@ -224,7 +222,10 @@ class HDF5Source(Source):
         self._columns = tuple(columns)
         self.fields = tuple(column.spec for column in columns)
         self._runs = [_Run(unit.path, unit.root, 0, unit.samples, unit.files) for unit in found]
-        self._origin = {"options": options, "paths": paths(columns), **origin}
+        # The path of a field is kept if it is not its name with slashes for dots: names may hold dots of their own.
+        paths = {c.spec.name: c.path for c in columns if not c.attribute}
+        paths = {name: path for name, path in paths.items() if path != "/" + name.replace(".", "/")}
+        self._origin = {"options": options, "paths": paths, **origin}
         self.remarks = [
             shortened(note) for note in dict.fromkeys([*(n for unit in found for n in unit.notes), *remarks])
         ]

@@ -253,8 +253,8 @@ def _missing_filter(dataset: h5py.Dataset) -> str | None:
         if not h5py.h5z.filter_avail(number):
             label = name.decode("utf-8", "replace").strip() or "a filter without a name"
             return (
-                f"it is compressed with {label} (HDF5 filter {number}), for which there is no plug-in here: "
-                "`pip install -U hdf5plugin` brings most; for another set HDF5_PLUGIN_PATH to the folder of its plug-in, or "
-                "rewrite the file with `h5repack -f GZIP=4 IN OUT` where the program that wrote it runs"
+                f"it is compressed with {label} (HDF5 filter {number}), for which there is no plug-in: `pip install -U "
+                "hdf5plugin` brings most; for another set HDF5_PLUGIN_PATH to the folder of its plug-in, "
+                "or rewrite the file with `h5repack -f GZIP=4 IN OUT` where the program that wrote it runs"
             )
     return None

@@ -5,7 +5,7 @@ Floats that numpy does not have, bfloat16 above all, are widened by the library 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -45,12 +45,6 @@ class Column:
         if self.attribute:
             return f"the attribute {self.attribute}"
         return "/".join((self.dataset, *self.members))
-
-
-def paths(columns: Sequence[Column]) -> dict[str, str]:
-    """Return the path of each field if it is not the name with slashes for dots: names may hold dots of their own."""
-    from_name = {c.spec.name: "/" + c.spec.name.replace(".", "/") for c in columns}
-    return {name: c.path for c in columns if c.path != from_name[name := c.spec.name] and not c.attribute}
 
 
 @dataclass(frozen=True)
