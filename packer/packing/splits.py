@@ -205,7 +205,9 @@ def _named(split: str, rule: str | Listed, samples: Samples, lenient: bool) -> N
         there = f"samples have the numbers 0 to {samples.total - 1} and no names"
         there = there if names is None else f"samples have names such as {names[0]!r}"
         raise UsageError(f"split {split!r}: {len(unknown):,} in its list are no samples: {first_few(unknown)}; {there}")
-    return np.unique(numbers[is_there])
+    is_named = np.zeros(samples.total, bool)
+    is_named[numbers[is_there]] = True
+    return np.flatnonzero(is_named)
 
 
 def _number(item: str | int, number_of: Mapping[str, int] | None) -> int:
@@ -218,8 +220,11 @@ def _number(item: str | int, number_of: Mapping[str, int] | None) -> int:
     line, word = item.strip(), item.split()[0]
     if number_of is None:
         return int(word) if word.isdecimal() and len(word) < 19 else -1
-    texts = (line, splitext(line)[0], word, splitext(word)[0])
-    return next((number_of[text] for text in texts if text in number_of), -1)
+    for text in (line, word):
+        for name in (text, splitext(text)[0]):
+            if name in number_of:
+                return number_of[name]
+    return -1
 
 
 def _units(samples: Samples, by: str, seed: int) -> NDArray[np.uint64]:
