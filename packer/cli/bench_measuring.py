@@ -74,7 +74,7 @@ class Setting:
 
     @property
     def text(self) -> str:
-        """`ds[indices]`, `Loader 0`, `Loader block 2`, `DataLoader 4`."""
+        """Return `ds[indices]`, `Loader 0`, `Loader block 2` or `DataLoader 4`."""
         if self.way == INDEXING:
             return self.way
         block = " block" if self.shuffle == "block" else ""
@@ -218,7 +218,7 @@ class Trial:
 
     @property
     def least(self) -> int:
-        """Batches of the shortest pass."""
+        """Return the batches of the shortest pass."""
         return _LEAST_BATCHES * max(self.setting.workers, 1)
 
     def draw(self, total: int) -> Numbers:

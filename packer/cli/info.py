@@ -176,7 +176,7 @@ def _planned(manifest: Manifest) -> str:
 
 
 def _origin(origin: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return a line for each word or number known of where the data came from; other things by name alone."""
+    """Return a line for each word or number that is known of the origin; other things by name alone."""
     plain = {name: value for name, value in origin.items() if isinstance(value, (str, int, float))}
     lines = [(f"origin {name}", str(value)) for name, value in list(plain.items())[:_ORIGIN_LINES]]
     others = [name for name, value in origin.items() if value and name not in plain]

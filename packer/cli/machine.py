@@ -47,8 +47,8 @@ class Machine:
     """What was found; None if it cannot be told on this system.
 
     Attributes:
-        memory, free: bytes in all, and those that programs and the page cache may still take; of the container where
-            that has less than the machine.
+        memory, free: bytes in all, and those that programs and the page cache may still take; of the container,
+            if that has less than the machine.
         shared, shared_free: bytes of /dev/shm.
         processors: those that this process may use.
         start_method: how multiprocessing makes processes.

@@ -61,7 +61,7 @@ class Program(click.Group):
     """A click group whose commands are imported when they are called."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Show the guide if nothing was asked for, which is wrong usage as before."""
+        """Show the guide if nothing was asked for, which is wrong usage."""
         if not args and not ctx.resilient_parsing:
             click.echo(GUIDE, err=True, nl=False)
             ctx.exit(2)

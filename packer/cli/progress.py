@@ -53,7 +53,7 @@ class Progress:
 
     @property
     def hooks(self) -> dict[str, Any]:
-        """Those of `ConvertOptions`."""
+        """Return the hooks of `ConvertOptions`."""
         return {"looking": self.look, "planned": self.begin, "resumed": self.resume, "progress": self.advance}
 
     def look(self, what: str, done: int, total: int | None) -> None:
@@ -89,7 +89,7 @@ class Progress:
         self._show()
 
     def _step(self, what: str, in_bytes: bool) -> None:
-        """Begin something else."""
+        """Begin another step."""
         self._what, self._in_bytes, self._began = what, in_bytes, time.monotonic()
         self._done = self._before = self._bytes = 0
 

@@ -70,7 +70,7 @@ def test_what_hurts(manifest):
     ("codec", "hurts"), [("lz4", True), ("zstd", True), ('{"id": "zlib"}', False), ("none", False)]
 )
 def test_frames_that_machine_code_would_decode(tmp_path, codec, hurts):
-    """Where it cannot be had, that is told with the reason, for codecs that it knows."""
+    """If it cannot be had, that is told with the reason, for codecs that it knows."""
     path = convert([{"x": np.zeros(1024, np.float32)} for _ in range(9)], tmp_path / "p", codec=codec).path
     found = hurting(manifests.read(path), one_by_one="No module named 'numba'")
     assert ("one by one: No module named 'numba'" in found.get("codec", "")) == hurts
@@ -92,7 +92,7 @@ def test_what_cannot_be_told_is_left_out(manifest):
 
 
 def test_settings_follow_from_the_machine(manifest, raw, tmp_path):
-    """Blocks where the data do not fit or frames are shared; the device where there is one."""
+    """Blocks if the data do not fit or frames are shared; the device if there is one."""
     assert 'shuffle="block"' in setting(manifest, replace(GOOD, free=1000))
     assert setting(manifest, replace(GOOD, cuda="A GPU")).endswith(', device="cuda")')
     samples = [{"x": np.arange(n % 7, 500, dtype=np.int32)} for n in range(64)]
@@ -133,7 +133,7 @@ def test_the_mount_of_a_folder(tmp_path):
 
 
 def test_limits_of_a_container(tmp_path, monkeypatch):
-    """Where the container may have less memory than the machine has, its limit and use count; not the page cache."""
+    """If the container may have less memory than the machine has, its limit and use count; not the page cache."""
     meminfo, limit, used, kinds = (tmp_path / name for name in ("meminfo", "max", "current", "stat"))
     meminfo.write_text("MemTotal:  1000 kB\nMemFree: 5 kB\nMemAvailable:  800 kB\n")
     monkeypatch.setattr(machines, "_MEMORY", meminfo)

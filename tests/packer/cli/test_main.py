@@ -143,7 +143,7 @@ def test_a_shell_can_complete_commands_and_options():
     "before", [["convert"], ["plan", "lr=a"], ["verify", "x.packed", "--against"], ["repair", "x"]]
 )
 def test_a_shell_can_complete_sources(tmp_path, monkeypatch, before):
-    """Files alone by the shell itself; behind FIELD= by name, where the shell takes that for a part of the path."""
+    """Files alone by the shell itself; after FIELD= by name, since the shell takes that for a part of the path."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "hr [4]").mkdir()
     (tmp_path / "hr.h5").touch()

@@ -69,7 +69,7 @@ def test_what_the_text_says(packer, clouds):
 
 
 def test_the_time_from_a_trial(packer, pairs):
-    """It says by how many processes, and how much was tried; none where nothing can be read."""
+    """It says by how many processes, and how much was tried; none if nothing can be read."""
     text = packer("plan", *pairs.sources, "--workers", 3, "--shard-size", "4KiB", "--codec", "none").stdout
     assert re.search(r"time     about [\d.]+ s in 2 processes, and what writing takes; 12 samples tried", text)
     found = document(packer("plan", *pairs.sources, "--json", "--workers", 1))

@@ -87,7 +87,7 @@ def test_the_bar_is_drawn_without_a_thread(clock, terminal):
     assert text.endswith("\x1b[2K")  # the line is blank again
 
 
-def test_no_colour_where_none_is_wanted(clock, terminal, monkeypatch):
+def test_no_colour_if_none_is_wanted(clock, terminal, monkeypatch):
     """NO_COLOR is respected."""
     screen = terminal()
     monkeypatch.setenv("NO_COLOR", "1")
@@ -112,7 +112,7 @@ def test_what_suits_stderr(terminal, monkeypatch):
 
 
 def test_lines_of_bytes(clock, capsys):
-    """Where bytes are what is counted, they stand in the line, and the share is theirs."""
+    """If bytes are counted, they stand in the line, and the share is theirs."""
     lines = LineProgress("checking", "bytes")
     lines.start(10**7)
     for _ in range(5):

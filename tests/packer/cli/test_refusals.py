@@ -1,4 +1,4 @@
-"""Bad input: one clear line, exit status 1 or 2, and nothing left behind that looks finished."""
+"""Bad input: one clear line, exit status 1 or 2, and nothing left that looks finished."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_out_forgotten(refused, pairs, tmp_path, monkeypatch, option):
 
 
 def test_an_equals_sign_in_out(packer, pairs, tmp_path, monkeypatch):
-    """A folder may have one in its name, where nothing lies at what stands behind it, or with `./` in front."""
+    """A folder may have one in its name, if nothing lies at what follows it, or with `./` in front."""
     monkeypatch.chdir(tmp_path)
     for out in ("scale=4", "./hr=pairs"):
         assert packer("convert", *pairs.sources, out, "--workers", 0).exit_code == 0
@@ -200,7 +200,7 @@ def test_wrong_options(refused, out, rows, option, value, words):
 
 
 def test_nothing_at_the_source(refused, out, tmp_path):
-    """A path where nothing lies is wrong usage."""
+    """A path without a file is wrong usage."""
     refused(2, ["convert", tmp_path / "nothing", out], "no such file")
 
 

@@ -44,7 +44,7 @@ def test_export_refuses_a_folder_in_use(refused, dataset, tmp_path):
 
 
 def test_append_adds_files(packer, refused, dataset, new_pairs, pairs, tmp_path):
-    """New pairs come behind the others; the same ones again are refused by name."""
+    """New pairs come after the others; the same ones again are refused by name."""
     more = new_pairs(tmp_path / "more", 3, 6, 5)
     for path in list((tmp_path / "more").rglob("*.png")):
         path.rename(path.with_name(f"z{path.name}"))

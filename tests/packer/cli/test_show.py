@@ -70,7 +70,7 @@ def test_of_large_arrays_some_rows_are_read(tmp_path, monkeypatch):
 
 
 def test_names_that_are_not_there(packed, rows, tmp_path):
-    """A name that no sample has, and names where samples have none."""
+    """A name that no sample has, and names if samples have none."""
     with pytest.raises(MissingNameError, match="'012'"):
         shown(packed, 1, ["012"])
     unnamed = convert(rows.sources, tmp_path / "rows", workers=0).path
@@ -165,7 +165,7 @@ def box_of(sheet, colour):
 
 
 def test_clouds_are_drawn_with_their_colours_from_two_sides(packer, tmp_path):
-    """A red and a green half, both seen twice, and nothing where there is no point."""
+    """A red and a green half, both seen twice, and nothing drawn without a point."""
     points = np.random.default_rng(0).uniform(-1, 1, (300, 3)).astype(np.float32)
     colours = np.where(points[:, :1] > 0, [[255, 0, 0]], [[0, 255, 0]]).astype(np.uint8)
     points[0] = np.nan

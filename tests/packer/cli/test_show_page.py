@@ -156,7 +156,7 @@ def test_spreads():
 
 
 def test_spreads_are_of_more_than_is_shown(packer, tmp_path, monkeypatch):
-    """Of all samples where they are few, else of some from everywhere; the page says which."""
+    """Of all samples if they are few, else of some from everywhere; the page says which."""
     with DatasetWriter(tmp_path / "d") as writer:
         for number in range(50):
             writer.add({"x": np.float64(number)})

@@ -35,7 +35,7 @@ def test_json_is_exact(packer, rows, tmp_path):
 
 
 def test_odd_values_and_fields_without_numbers(packer, tmp_path):
-    """NaN and infinities get columns where there are some; text is named as left out."""
+    """NaN and infinities get columns if there are some; text is named as left out."""
     values = np.array([1, np.nan, np.inf], np.float32)
     convert([{"x": values, "caption": "a"}], tmp_path / "out")
     lines = packer("stats", tmp_path / "out").stdout.splitlines()
