@@ -25,7 +25,7 @@ from typing import Any
 from packer.convert import ConvertOptions, check_apart, open_source, pack
 from packer.errors import PackerError, UsageError
 from packer.format import manifest as manifests
-from packer.format.constants import constants_digest, kept_digest
+from packer.format.constants import constants_entry
 from packer.format.lmdb_appender import clear_errors
 from packer.format.manifest import MANIFEST, REJECTED_FILE, SHARD_FOLDER, UNFINISHED, Manifest
 from packer.merge import check_classes, check_constants, check_names, take_shards, write_joined
@@ -115,8 +115,7 @@ def _open(sources: Any, options: ConvertOptions, rejected: list[Rejected], held:
         return source  # which has no classes and constants of its own
     fitted = FittedSource(source, held.fields)
     check_classes(held.classes, classes_of(origin_of(source), len(source)), "the source")
-    constants = constants_digest(source.constants) if source.constants else None
-    check_constants(kept_digest(held), constants, "the source")
+    check_constants(held.constants, constants_entry(source.constants), "the source")
     return fitted
 
 

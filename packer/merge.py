@@ -18,12 +18,13 @@ import packer
 from packer.convert import check_apart
 from packer.errors import UsageError
 from packer.format import manifest as manifests
-from packer.format.constants import Constants, kept_digest, write_constants
+from packer.format.constants import Constants, write_constants
 from packer.format.lmdb_appender import clear_errors
 from packer.format.manifest import (
     CONSTANTS_FILE,
     NAMES_FILE,
     SHARD_FOLDER,
+    FileEntry,
     Manifest,
     ShardEntry,
     check_file,
@@ -77,7 +78,7 @@ def merge(
         where = f"{folder}, against {folders[0]}"
         check_alike(first.fields, manifest.fields, where)
         check_classes(first.classes, manifest.classes, where)
-        check_constants(kept_digest(first), kept_digest(manifest), where)
+        check_constants(first.constants, manifest.constants, where)
     check_names([(str(f), read_names(f, m)) for f, m in zip(folders, held, strict=True)])
     digests = [[shard.digest for shard in manifest.shards] for manifest in held]
     settings = {"the version of packer": packer.__version__, "the shards to merge": digests}
@@ -198,8 +199,8 @@ def check_classes(first: Sequence[str], other: Sequence[str], where: str) -> Non
         )
 
 
-def check_constants(first: str | None, other: str | None, where: str) -> None:
-    """Raise UsageError if the constants of samples that are to stand together differ, by their digests."""
+def check_constants(first: FileEntry | None, other: FileEntry | None, where: str) -> None:
+    """Raise UsageError if the constants of samples that are to stand together differ, by what their manifests say."""
     if first != other:
         raise UsageError(
             f"{where}: what is kept once for all samples ({CONSTANTS_FILE}) differs; `packer export` gives the samples "

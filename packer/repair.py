@@ -18,7 +18,7 @@ from packer.checking.rebuild import rebuild_manifest
 from packer.errors import DamagedError, DatasetError, SourceError, UnfinishedError
 from packer.format import manifest as manifests
 from packer.format.column import Column
-from packer.format.constants import kept_digest, write_constants
+from packer.format.constants import write_constants
 from packer.format.manifest import (
     CONSTANTS_FILE,
     MANIFEST,
@@ -151,7 +151,7 @@ def _work_folder(folder: Path) -> Iterator[Path]:
 def _constants_anew(folder: Path, work: Path, manifest: Manifest, source: Source) -> None:
     """Write what is kept once for all samples again; raise SourceError if the source gives other constants."""
     work.mkdir(exist_ok=True)
-    if write_constants(work, source.constants).digest != kept_digest(manifest):
+    if write_constants(work, source.constants) != manifest.constants:
         raise SourceError(f"the source gives other constants for {CONSTANTS_FILE} than were packed")
     (work / CONSTANTS_FILE).replace(folder / CONSTANTS_FILE)
 

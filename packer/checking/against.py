@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from packer.errors import DamagedError, SourceError, UsageError
 from packer.format import manifest as manifests
 from packer.format.column import SHAPE, Column
-from packer.format.constants import constants_digest, kept_digest
+from packer.format.constants import constants_entry
 from packer.format.manifest import CONSTANTS_FILE, Manifest, ShardEntry
 from packer.format.schema import Field
 from packer.format.shard import Shard
@@ -100,8 +100,7 @@ def compare(
         damages += found
         if guarded and progress:
             progress(entry.samples, 0)
-    given = constants_digest(source.constants) if source.constants else None
-    if kept_digest(manifest) != given:
+    if manifest.constants != constants_entry(source.constants):
         damages.append(Damage(CONSTANTS_FILE, "differs from the source", repairable=False))
     compared_samples = sum(entry.samples for entry, _, _ in shards)
     if compared_samples < manifest.samples:

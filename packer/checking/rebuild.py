@@ -18,7 +18,7 @@ import msgspec
 from packer.errors import DamagedError, DatasetError, PackerError, UnfinishedError
 from packer.format import manifest as manifests
 from packer.format.btree import HEAD_BYTES, Tree
-from packer.format.constants import constants_entry
+from packer.format.constants import found_constants
 from packer.format.layout import ShardHeader
 from packer.format.manifest import CONSTANTS_FILE, NAMES_FILE, REJECTED_FILE, SHARD_FOLDER, UNFINISHED, Manifest
 from packer.format.shard import Shard
@@ -60,7 +60,7 @@ def rebuild_manifest(folder: Path) -> Manifest:
     counted = [msgspec.structs.replace(one.entry, rejected=rejected[number]) for number, one in enumerate(reports)]
     columns = [report.columns for report in reports]
     table = _table(folder, sum(shard.header.samples for shard in held)) if first.named else None
-    constants = constants_entry(folder)
+    constants = found_constants(folder)
     if constants is None and any(_kept_once(shard.header.origin) for shard in held):
         _log.warning("%s is lost, which held what --once kept; repair with the sources makes it again", CONSTANTS_FILE)
     listed = RejectedList(left_out).write(folder)

@@ -14,7 +14,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from packer.errors import DamagedError, UsageError
-from packer.format.manifest import CONSTANTS_FILE, FileEntry, Manifest, check_file
+from packer.format.manifest import CONSTANTS_FILE, FileEntry, check_file
 from packer.format.schema import check_field_name, spec_of
 from packer.format.sync import write_synced
 
@@ -30,14 +30,9 @@ def write_constants(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> FileEnt
     return _entry(data)
 
 
-def constants_digest(arrays: Mapping[str, NDArray[Any]]) -> str:
-    """Return the digest that constants.npz would have; raises as `write_constants`."""
-    return _entry(_encoded(arrays)).digest
-
-
-def kept_digest(manifest: Manifest) -> str | None:
-    """Return the digest of the constants of a dataset; None if it has none."""
-    return manifest.constants.digest if manifest.constants else None
+def constants_entry(arrays: Mapping[str, NDArray[Any]]) -> FileEntry | None:
+    """Return what a manifest says of such constants, None if there are none; raises as `write_constants`."""
+    return _entry(_encoded(arrays)) if arrays else None
 
 
 def _entry(data: bytes) -> FileEntry:
@@ -59,7 +54,7 @@ def _encoded(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     return held.getvalue()
 
 
-def constants_entry(folder: Path) -> FileEntry | None:
+def found_constants(folder: Path) -> FileEntry | None:
     """Return what a manifest says of the constants that a folder holds; None if it has none.
 
     Raises:

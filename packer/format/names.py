@@ -13,6 +13,7 @@ import struct
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,15 +98,20 @@ def _entries(names: Iterable[bytes], folder: Path | None = None) -> Iterator[tup
     Args:
         folder: where a temporary file is made; None for the system's own place.
     """
-    with _Sorted(folder) as by_name:
+    with tempfile.TemporaryFile(dir=folder) as file:
+        runs: list[list[int]] = []  # of each sorted run, where in the file its blocks begin
+        last: list[tuple[bytes, int]] = []
         for number, name in enumerate(names):
             if not 0 < len(name) <= MAX_NAME:
                 shown = name[:_SHOWN].decode(errors="replace")
                 raise SourceError(f"the name {shown!r}... has {len(name)} bytes; 1 to {MAX_NAME} are allowed")
-            by_name.add(name, number)
             yield KEY.pack(BY_NUMBER, number), name
+            last.append((name, number))
+            if len(last) == RUN_NAMES:
+                runs.append(_write_run(file, last))
+                last = []
         before = (b"", 0)
-        for name, number in by_name:
+        for name, number in heapq.merge(sorted(last), *(_read_run(file, places) for places in runs)):
             if name == before[0]:
                 raise SourceError(
                     f"samples {before[1]} and {number} have the same name, {name.decode()!r}; names must differ"
@@ -114,44 +120,21 @@ def _entries(names: Iterable[bytes], folder: Path | None = None) -> Iterator[tup
             yield BY_NAME + name, VALUE.pack(number)
 
 
-class _Sorted:
-    """Names and their numbers, gone through in the order of the names: sorted in runs, and merged.
+def _write_run(file: IO[bytes], names: list[tuple[bytes, int]]) -> list[int]:
+    """Sort names, with their numbers, and write them in blocks; return where in the file each begins."""
+    names.sort()
+    places = []
+    for at in range(0, len(names), _BLOCK_NAMES):
+        places.append(file.tell())
+        marshal.dump(names[at : at + _BLOCK_NAMES], file)
+    return places
 
-    Args:
-        folder: where the runs are kept; None for the system's own place.
-    """
 
-    def __init__(self, folder: Path | None) -> None:
-        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # see __exit__
-        self._runs: list[list[int]] = []  # where in the file the blocks of each begin
-        self._last: list[tuple[bytes, int]] = []
-
-    def add(self, name: bytes, number: int) -> None:
-        """Add a name."""
-        self._last.append((name, number))
-        if len(self._last) == RUN_NAMES:
-            self._last.sort()
-            self._runs.append([])
-            for at in range(0, RUN_NAMES, _BLOCK_NAMES):
-                self._runs[-1].append(self._file.tell())
-                marshal.dump(self._last[at : at + _BLOCK_NAMES], self._file)
-            self._last = []
-
-    def __iter__(self) -> Iterator[tuple[bytes, int]]:
-        self._last.sort()
-        return heapq.merge(self._last, *map(self._read, self._runs))
-
-    def _read(self, places: list[int]) -> Iterator[tuple[bytes, int]]:
-        """Yield the names of one run; only a block of it is in memory."""
-        for place in places:
-            self._file.seek(place)
-            yield from marshal.load(self._file)
-
-    def __enter__(self) -> _Sorted:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
+def _read_run(file: IO[bytes], places: list[int]) -> Iterator[tuple[bytes, int]]:
+    """Yield the names of one run; only a block of it is in memory."""
+    for place in places:
+        file.seek(place)
+        yield from marshal.load(file)
 
 
 def _name_key(name: str) -> bytes:

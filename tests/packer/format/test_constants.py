@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from packer.errors import DamagedError, UsageError
-from packer.format.constants import Constants, constants_entry, write_constants
+from packer.format.constants import Constants, found_constants, write_constants
 from packer.format.manifest import FileEntry
 
 
@@ -24,7 +24,7 @@ def test_constants_come_back(tmp_path: Path, entry: FileEntry) -> None:
     assert sorted(found) == ["t", "x"]
     assert (found["x"].tolist(), found["x"].dtype, found["t"].item()) == ([0, 1, 2], np.dtype("=i4"), 0.5)
     assert repr(found) == "Constants(t, x)"
-    assert constants_entry(tmp_path) == entry
+    assert found_constants(tmp_path) == entry
 
 
 def test_damage_of_every_sort_is_told(tmp_path: Path, entry: FileEntry) -> None:
@@ -38,11 +38,11 @@ def test_damage_of_every_sort_is_told(tmp_path: Path, entry: FileEntry) -> None:
     for changed in (b"no archive", data.replace(b"\x93NUMPY", b"\x93NAMPY")):
         path.write_bytes(changed)
         with pytest.raises(DamagedError, match=entry.file):
-            constants_entry(tmp_path)
+            found_constants(tmp_path)
     path.unlink()
     with pytest.raises(DamagedError, match="it is missing"):
         len(Constants(tmp_path, entry))
-    assert constants_entry(tmp_path) is None
+    assert found_constants(tmp_path) is None
 
 
 def test_names_that_fields_cannot_have(tmp_path: Path) -> None:
