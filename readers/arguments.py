@@ -65,7 +65,7 @@ def order_of(
         if shuffle:
             raise UsageError("shuffle and sampler do not go together: the sampler gives the order")
         is_array = isinstance(sampler, (list, tuple, np.ndarray, range, torch.Tensor))
-        order = Given(np.asarray(sampler)) if is_array else SamplerOrder(sampler, seed)
+        order = Given(np.asarray(sampler), len(dataset)) if is_array else SamplerOrder(sampler, len(dataset), seed)
     elif shuffle == "block":
         order = _block_shuffled(dataset, window, seed)
     elif shuffle in (True, False):

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils import _pytree as pytree
 from torch.utils.data import BatchSampler, DataLoader
 from torch.utils.data.distributed import DistributedSampler
@@ -32,10 +33,8 @@ from readers.mix import Mix
 from readers.order import (
     BatchOrder,
     BlockShuffled,
-    Given,
     Mixed,
     Order,
-    SamplerOrder,
     Share,
     base,
     check_count,
@@ -242,7 +241,7 @@ class Loader(DataLoader[Any]):
         place.is_chosen = False
         epoch, done = place.epoch, place.done
         self.dataset.set_epoch(epoch)
-        order = self._numbers_of(epoch)
+        order = self._present.epoch(epoch)
         n = len(order)
         steps = self.share.steps(n, done)
         if not steps:
@@ -263,16 +262,7 @@ class Loader(DataLoader[Any]):
                 # The generator must not hold a batch whose memory the pool could use again.
                 del batch
 
-    def _numbers_of(self, epoch: int) -> Numbers:
-        """Return the sample numbers of an epoch, or of each of its batches; raises UsageError for no sample."""
-        order = self._present.epoch(epoch)
-        if isinstance(base(self.order), Given | SamplerOrder) and not isinstance(self.order, BatchOrder):
-            wrong = order[(order < 0) | (order >= len(self.dataset))]
-            if len(wrong):
-                raise UsageError(f"sampler: number {wrong[0]} is outside of the {len(self.dataset)} samples")
-        return order
-
-    def _batches(self, order: Numbers, epoch: int, done: int) -> Generator[Any, None, None]:
+    def _batches(self, order: NDArray[Any], epoch: int, done: int) -> Generator[Any, None, None]:
         """Yield what this rank still has of an epoch; closing it stops the threads."""
         finish = _to_numpy if self.as_numpy else None
         stream = Stream(self.dataset, self._pool, self.threads, self.prefetch, finish)

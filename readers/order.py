@@ -91,12 +91,14 @@ class Given:
 
     Args:
         indices: integers, (m,).
+        samples: of the dataset.
 
     Raises:
-        UsageError: these are not integers in one axis.
+        UsageError: these are not integers in one axis; or, from `epoch`, no sample has one of them.
     """
 
     indices: Numbers
+    samples: int
 
     def __post_init__(self) -> None:
         array = np.asarray(self.indices)
@@ -112,7 +114,7 @@ class Given:
 
     def epoch(self, epoch: int) -> Numbers:
         """Return the numbers, (m,)."""
-        return self.indices.copy()
+        return _within(self.indices.copy(), self.samples, "sampler: the array")
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,13 +261,17 @@ class SamplerOrder:
 
     Args:
         sampler: gives sample numbers; a torch Sampler or any iterable that starts anew each time, with a length.
+        samples: of the dataset.
         seed: from 0 on.
 
     Raises:
         UsageError: the sampler is made for one rank of several.
     """
 
-    def __init__(self, sampler: Iterable[Any], seed: int = 0) -> None:
+    #: The argument of `Loader`, for messages.
+    _argument = "sampler"
+
+    def __init__(self, sampler: Iterable[Any], samples: int, seed: int = 0) -> None:
         check_seed(seed)
         if getattr(sampler, "num_replicas", 1) > 1:
             raise UsageError(
@@ -273,6 +279,7 @@ class SamplerOrder:
                 "expected, of which each rank then takes its share (rank=0, world_size=1 takes all of it)"
             )
         self._sampler = sampler
+        self._samples = samples
         self.seed = seed
 
     def __len__(self) -> int:
@@ -282,7 +289,7 @@ class SamplerOrder:
         """Return the sampler's numbers, (n,).
 
         Raises:
-            UsageError: it gives something else than numbers.
+            UsageError: it gives something else than numbers of samples.
         """
         word = int(random_bits(self.seed, epoch).random_raw())
         seeds = {torch.default_generator: word}
@@ -306,7 +313,16 @@ class SamplerOrder:
                 generator.set_state(state)
 
     def _numbers(self) -> NDArray[Any]:
-        return _whole(self._sampler, self._sampler)
+        return self._whole(self._sampler)
+
+    def _whole(self, numbers: Any) -> Numbers:
+        """Return what the sampler gives as numbers (n,); raises UsageError if it is something else."""
+        who = f"{self._argument}: {type(self._sampler).__name__}"
+        try:
+            found = np.fromiter(map(index, numbers), dtype=np.int64)
+        except TypeError as error:
+            raise UsageError(f"{who} gives {numbers!r:.60}; sample numbers are expected") from error
+        return _within(found, self._samples, who)
 
 
 class BatchOrder(SamplerOrder):
@@ -319,9 +335,7 @@ class BatchOrder(SamplerOrder):
         seed: see `SamplerOrder`.
     """
 
-    def __init__(self, batches: Iterable[Sequence[int]], samples: int, seed: int = 0) -> None:
-        super().__init__(batches, seed)
-        self._samples = samples
+    _argument = "batch_sampler"
 
     def pieces(self, order: NDArray[Any], done: int) -> Iterator[tuple[Numbers, Numbers, int]]:
         """Yield the batches of an epoch that are left, those of one size after another together.
@@ -336,23 +350,21 @@ class BatchOrder(SamplerOrder):
             position += len(numbers)
 
     def _numbers(self) -> NDArray[Any]:
-        found = [_whole(batch, self._sampler) for batch in self._sampler]
+        found = [self._whole(batch) for batch in self._sampler]
         order = np.empty(len(found), object)
         for place, batch in enumerate(found):
-            wrong = batch[(batch < 0) | (batch >= self._samples)]
-            if len(wrong) or not len(batch):
-                what = f"number {wrong[0]}, outside of the {self._samples}" if len(wrong) else "a batch without any"
-                raise UsageError(f"batch_sampler: {type(self._sampler).__name__} gives {what} samples")
+            if not len(batch):
+                raise UsageError(f"{self._argument}: {type(self._sampler).__name__} gives a batch without any samples")
             order[place] = batch
         return order
 
 
-def _whole(numbers: Any, sampler: object) -> Numbers:
-    """Return what a sampler gives as numbers (n,); raises UsageError if it is something else."""
-    try:
-        return np.fromiter(map(index, numbers), dtype=np.int64)
-    except TypeError as error:
-        raise UsageError(f"{type(sampler).__name__} gives {numbers!r:.60}; sample numbers are expected") from error
+def _within(numbers: Numbers, samples: int, who: str) -> Numbers:
+    """Return the numbers that somebody gave; raises UsageError if no sample has one of them."""
+    wrong = numbers[(numbers < 0) | (numbers >= samples)]
+    if len(wrong):
+        raise UsageError(f"{who} gives number {wrong[0]}, outside of the {samples} samples")
+    return numbers
 
 
 def check_seed(seed: int) -> None:

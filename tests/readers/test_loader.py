@@ -178,7 +178,7 @@ def test_samplers_of_torch_follow_seed_and_epoch(rows, make):
 @pytest.mark.parametrize("wrong", [-1, 1000, 2**40])
 def test_sampler_with_a_wrong_number_is_refused(rows, wrong):
     """A number that no sample has is named before anything is read."""
-    with pytest.raises(UsageError, match=f"number {wrong} .* 1000 samples"):
+    with pytest.raises(UsageError, match=f"number {wrong}, .* 1000 samples"):
         next(iter(Loader(PackedDataset(rows), 2, sampler=[1, 2, wrong])))
 
 

@@ -445,7 +445,7 @@ def test_repeat_with_any_order(datasets: list[PackedDataset], how: dict[str, Any
 
 def test_a_number_of_a_repeated_sampler_is_checked(datasets: list[PackedDataset]) -> None:
     """As it is of one that is not repeated."""
-    with pytest.raises(UsageError, match="number 13 is outside of the 13"):
+    with pytest.raises(UsageError, match="number 13, outside of the 13"):
         list(Loader(datasets[0], sampler=[0, 13], repeat=2))
 
 

@@ -21,10 +21,10 @@ ORDERS = [
     Shuffled(1000, 3),
     blocks(1000, 7, 100, 3),
     blocks(1000, 7, 500, 3),
-    Given(np.arange(999, -1, -1)),
-    SamplerOrder(RandomSampler(range(1000)), 3),
-    SamplerOrder(RandomSampler(range(1000), generator=torch.Generator().manual_seed(5)), 3),
-    SamplerOrder(SubsetRandomSampler(range(1000)), 3),
+    Given(np.arange(999, -1, -1), 1000),
+    SamplerOrder(RandomSampler(range(1000)), 1000, 3),
+    SamplerOrder(RandomSampler(range(1000), generator=torch.Generator().manual_seed(5)), 1000, 3),
+    SamplerOrder(SubsetRandomSampler(range(1000)), 1000, 3),
 ]
 
 
@@ -132,23 +132,23 @@ def test_first_of_a_window_is_any_of_it():
 
 def test_given_keeps_order_and_repeats():
     """Given numbers come as they are, in every epoch."""
-    assert Given([5, 5, 1]).epoch(7).tolist() == [5, 5, 1]
-    assert Given(torch.tensor([3, 2])).epoch(0).tolist() == [3, 2]
-    assert Given([]).epoch(0).shape == (0,)
+    assert Given([5, 5, 1], 6).epoch(7).tolist() == [5, 5, 1]
+    assert Given(torch.tensor([3, 2]), 6).epoch(0).tolist() == [3, 2]
+    assert Given([], 6).epoch(0).shape == (0,)
 
 
 @pytest.mark.parametrize("bad", [[[1, 2]], [0.5], [True, False], 3])
 def test_given_refuses_other_than_numbers(bad):
     """A mask, fractions or two axes are refused."""
     with pytest.raises(UsageError, match="one axis of sample numbers"):
-        Given(bad)
+        Given(bad, 6)
 
 
 def test_sampler_leaves_no_trace():
     """Drawing from a sampler changes neither torch's random numbers nor the sampler's own generator."""
     own = torch.Generator().manual_seed(1)
     states = torch.get_rng_state(), own.get_state()
-    SamplerOrder(WeightedRandomSampler([1.0, 2.0], 10, generator=own)).epoch(0)
+    SamplerOrder(WeightedRandomSampler([1.0, 2.0], 10, generator=own), 2).epoch(0)
     assert torch.equal(torch.get_rng_state(), states[0])
     assert torch.equal(own.get_state(), states[1])
 
@@ -157,7 +157,7 @@ def test_sampler_generator_seed_counts():
     """Two generators with different seeds give different orders."""
 
     def numbers(seed):
-        return SamplerOrder(RandomSampler(range(100), generator=torch.Generator().manual_seed(seed))).epoch(0)
+        return SamplerOrder(RandomSampler(range(100), generator=torch.Generator().manual_seed(seed)), 100).epoch(0)
 
     assert not np.array_equal(numbers(1), numbers(2))
 
@@ -165,7 +165,7 @@ def test_sampler_generator_seed_counts():
 def test_sampler_is_told_the_epoch():
     """A sampler that has set_epoch is told the epoch first."""
     sampler = DistributedSampler(range(50), num_replicas=1, rank=0, seed=4)
-    order = SamplerOrder(sampler)
+    order = SamplerOrder(sampler, 50)
     assert not np.array_equal(order.epoch(0), order.epoch(1))
     sampler.set_epoch(1)
     assert order.epoch(1).tolist() == list(sampler)
@@ -173,7 +173,7 @@ def test_sampler_is_told_the_epoch():
 
 def test_weighted_sampler_keeps_weights():
     """A weighted sampler's weights hold."""
-    numbers = SamplerOrder(WeightedRandomSampler([0.0, 1.0, 3.0], 4000)).epoch(0)
+    numbers = SamplerOrder(WeightedRandomSampler([0.0, 1.0, 3.0], 4000), 3).epoch(0)
     counts = np.bincount(numbers, minlength=3)
     assert counts[0] == 0
     assert 2.5 < counts[2] / counts[1] < 3.6
@@ -182,9 +182,9 @@ def test_weighted_sampler_keeps_weights():
 def test_bad_samplers_are_refused():
     """One rank's sampler, and one that gives lists, are refused with what to do."""
     with pytest.raises(UsageError, match="share of one rank"):
-        SamplerOrder(DistributedSampler(range(50), num_replicas=2, rank=0))
+        SamplerOrder(DistributedSampler(range(50), num_replicas=2, rank=0), 50)
     with pytest.raises(UsageError, match="sample numbers are expected"):
-        SamplerOrder([[1, 2], [3]]).epoch(0)
+        SamplerOrder([[1, 2], [3]], 4).epoch(0)
 
 
 @pytest.mark.parametrize(
