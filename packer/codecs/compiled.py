@@ -8,12 +8,10 @@ had been known before.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -107,36 +105,3 @@ def machine_code(signature: Any) -> Callable[[Any], Any]:
             return njit(signature, nogil=True)(function)
 
     return compile_
-
-
-#: Functions by the module that has them, built in or as a library that it is linked with.
-FUNCTIONS = {
-    "lz4.block._block": ("LZ4_decompress_safe",),
-    "numcodecs.blosc": ("blosc_decompress_ctx",),
-    "numcodecs.zstd": (
-        "ZSTD_createDCtx",
-        "ZSTD_decompressDCtx",
-        "ZSTD_findFrameCompressedSize",
-        "ZSTD_freeDCtx",
-        "ZSTD_getFrameContentSize",
-    ),
-    "xxhash._xxhash": ("XXH3_64bits",),
-}
-
-
-def addresses() -> dict[str, int]:
-    """Return the address of each of `FUNCTIONS`, by its name.
-
-    Raises:
-        ImportError, OSError: a module is missing, or was built in another way.
-        AttributeError: it keeps a function to itself.
-    """
-    found = {}
-    for name, functions in FUNCTIONS.items():
-        # Loaded already, by the import: this is the same library once more.
-        library = ctypes.CDLL(str(import_module(name).__file__))
-        for function in functions:
-            address = ctypes.cast(getattr(library, function), ctypes.c_void_p).value
-            assert address is not None
-            found[function] = address
-    return found

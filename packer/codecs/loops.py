@@ -7,6 +7,8 @@ it. None of the loops reads or writes beyond the arrays it is given, whatever th
 
 from __future__ import annotations
 
+import ctypes
+from importlib import import_module
 from typing import Any
 
 import llvmlite.binding
@@ -23,9 +25,26 @@ types: Any = numba.types
 if config.DISABLE_JIT:
     raise ImportError("numba's compiler is switched off by NUMBA_DISABLE_JIT")
 
-for _name, _address in compiled.addresses().items():
-    # A name of our own: numba keeps what it compiled, in which functions go by their names.
-    llvmlite.binding.add_symbol(f"packer_{_name}", _address)
+#: Functions by the module that has them, built in or as a library that it is linked with. To import this module is an
+#: error if one of these is missing, was built in another way, or keeps a function to itself.
+_FUNCTIONS = {
+    "lz4.block._block": ("LZ4_decompress_safe",),
+    "numcodecs.blosc": ("blosc_decompress_ctx",),
+    "numcodecs.zstd": (
+        "ZSTD_createDCtx",
+        "ZSTD_decompressDCtx",
+        "ZSTD_findFrameCompressedSize",
+        "ZSTD_freeDCtx",
+        "ZSTD_getFrameContentSize",
+    ),
+    "xxhash._xxhash": ("XXH3_64bits",),
+}
+for _module, _names in _FUNCTIONS.items():
+    # Loaded already, by the import: this is the same library once more.
+    _library = ctypes.CDLL(str(import_module(_module).__file__))
+    for _name in _names:
+        # A name of our own: numba keeps what it compiled, in which functions go by their names.
+        llvmlite.binding.add_symbol(f"packer_{_name}", ctypes.cast(getattr(_library, _name), ctypes.c_void_p).value)
 
 _int, _long, _word64, _pointer = types.int32, types.int64, types.uint64, types.intp
 _lz4 = types.ExternalFunction("packer_LZ4_decompress_safe", _int(_pointer, _pointer, _int, _int))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
+import ctypes
 import importlib.abc
 import importlib.machinery
+import json
 import logging
 import os
 import subprocess
@@ -16,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import lz4.block
 import numba
 import numpy as np
 import pytest
@@ -120,10 +124,9 @@ def test_a_package_that_hides_its_functions(
     loading: Loading, unimported: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Frames are handled one by one; it is said once, quietly, and not tried again."""
-    hidden = {"xxhash._xxhash": ("XXH9_64bits",)}
     loading.seconds = 2 * WORTH_SECONDS
     with caplog.at_level(logging.DEBUG), monkeypatch.context() as patch:
-        patch.setattr(compiled, "FUNCTIONS", hidden)
+        patch.setitem(sys.modules, "xxhash._xxhash", lz4.block._block)  # a library with other functions
         assert decodes_right()
         assert compiled.loops() is None
     assert isinstance(loading.failure, AttributeError)
@@ -131,7 +134,18 @@ def test_a_package_that_hides_its_functions(
     assert loading.load() is None
     assert decodes_right()
     assert [(record.levelno, record.name) for record in caplog.records] == [(logging.INFO, "packer.codecs.compiled")]
-    assert "XXH9_64bits" in caplog.text
+    assert "XXH3_64bits" in caplog.text
+
+
+@pytest.mark.parametrize("odd", [builtins, json])
+def test_a_package_built_in_another_way(
+    loading: Loading, unimported: None, monkeypatch: pytest.MonkeyPatch, odd: ModuleType
+) -> None:
+    """One built into the interpreter has no library to look into, and the file of one in Python is none."""
+    monkeypatch.setitem(sys.modules, "xxhash._xxhash", odd)
+    assert loading.load() is None
+    assert isinstance(loading.failure, (AttributeError, OSError))
+    assert decodes_right()
 
 
 @pytest.mark.parametrize("missing", ["numba", "llvmlite.binding", "lz4.block._block", "numcodecs.zstd", LOOPS])
@@ -181,11 +195,11 @@ def test_a_compiler_that_is_switched_off(tmp_path: Path) -> None:
 def test_an_interruption_is_no_failure(loading: Loading, unimported: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever presses a key while the loops are loaded may have them later."""
 
-    def interrupt() -> None:
+    def interrupt(path: str) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(compiled, "addresses", interrupt)
+        patch.setattr(ctypes, "CDLL", interrupt)
         with pytest.raises(KeyboardInterrupt):
             loading.load()
     assert loading.found is None
