@@ -47,13 +47,15 @@ def statistics(dataset: str | os.PathLike[str], progress: Progress | None = None
     """
     folder = Path(dataset)
     manifest = manifests.read(folder)
-    found = {field.name: _FieldMoments(field) for field in manifest.fields if is_measured(field)}
+    # Text and complex numbers have no order.
+    measured = [field for field in manifest.fields if field.kind != "text" and field.np_dtype.kind != "c"]
+    found = {field.name: _FieldMoments(field) for field in measured}
     for block in _blocks(folder, manifest):
-        for name, measured in found.items():
-            measured.add(block[name])
+        for name, moments in found.items():
+            moments.add(block[name])
         if progress:
             progress(count(block), block_bytes(block))
-    return {name: measured.result() for name, measured in found.items()}
+    return {name: moments.result() for name, moments in found.items()}
 
 
 def save(dataset: str | os.PathLike[str], stats: dict[str, FieldStats]) -> None:
@@ -72,11 +74,6 @@ def save(dataset: str | os.PathLike[str], stats: dict[str, FieldStats]) -> None:
         except ValueError as error:
             raise UsageError(f"{folder}: the dataset has changed since its statistics were taken: {error}") from None
         manifests.write(folder, kept)
-
-
-def is_measured(field: FieldSpec) -> bool:
-    """Return whether a field has statistics: it holds numbers that have an order."""
-    return field.kind != "text" and field.np_dtype.kind != "c"
 
 
 class _FieldMoments:

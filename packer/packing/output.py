@@ -34,8 +34,8 @@ _log = logging.getLogger(__name__)
 LOCK = ".lock"
 #: Tables of names that appending made.
 _TABLE = re.compile(r"names-\d+\.lmdb(\.partial)?")
-_WRITTEN = (MANIFEST, NAMES_FILE, CONSTANTS_FILE, REJECTED_FILE)
-_OURS = {*_WRITTEN, *(name + ".partial" for name in _WRITTEN), SHARD_FOLDER, UNFINISHED, LOCK}
+_WRITTEN = (MANIFEST, NAMES_FILE, CONSTANTS_FILE, REJECTED_FILE, UNFINISHED)
+_OURS = {*_WRITTEN, *(name + ".partial" for name in _WRITTEN), SHARD_FOLDER, LOCK}
 
 
 class OutputFolder:
@@ -172,7 +172,7 @@ class OutputFolder:
 
     def _lock(self, folder: Path) -> None:
         busy = f"another conversion into {self.path} is running; wait for it or choose another folder"
-        self._locks[folder] = _locked(folder, busy)
+        self._locks[folder] = locked(folder, busy)
 
     def _release(self) -> None:
         for folder in self._locks:
@@ -252,7 +252,7 @@ def _check_only_ours(path: Path) -> None:
     if not path.is_dir():
         raise UsageError(f"{path} is a file; name a folder that does not exist yet")
     held = {entry.name for entry in path.iterdir()}
-    foreign = sorted(name for name in held - _OURS - {UNFINISHED + ".partial"} if not _TABLE.fullmatch(name))
+    foreign = sorted(name for name in held - _OURS if not _TABLE.fullmatch(name))
     if foreign:
         raise UsageError(f"{path} is not empty: it holds {foreign[0]}; name a folder that does not exist yet")
     if held & {MANIFEST, UNFINISHED, UNFINISHED + ".partial"}:
@@ -375,7 +375,7 @@ def _short(value: Any) -> str:
     return text if len(text) < 60 else text[:57] + "..."
 
 
-def _locked(folder: Path, busy: str) -> filelock.BaseFileLock:
+def locked(folder: Path, busy: str) -> filelock.BaseFileLock:
     """Return the lock of a folder, held; raises UsageError with the message `busy` if somebody else holds it."""
     lock = filelock.FileLock(folder / LOCK)
     try:
@@ -396,7 +396,7 @@ def dataset_lock(folder: Path) -> Iterator[None]:
         WriteError: the folder cannot be written.
     """
     try:
-        lock = _locked(folder, f"{folder} is being changed already: appended to, repaired or replaced; wait for it")
+        lock = locked(folder, f"{folder} is being changed already: appended to, repaired or replaced; wait for it")
     except OSError as error:
         raise WriteError(f"{folder}: cannot be written: {error.strerror or error}") from None
     try:

@@ -11,14 +11,12 @@ from __future__ import annotations
 import logging
 import re
 import shutil
-from collections.abc import Mapping
 from types import TracebackType
-
-import filelock
 
 from packer.errors import RemoteError, UsageError, WriteError
 from packer.format import manifest as manifests
 from packer.format.manifest import CONSTANTS_FILE, MANIFEST, MAX_MANIFEST_BYTES, REJECTED_FILE, SHARD_FOLDER
+from packer.packing.output import locked
 from packer.remote.cache import default_cache
 from packer.remote.store import Found, Moved, RemoteFolder, Transfer, label, note, noted
 
@@ -49,22 +47,18 @@ class RemoteOutput:
         home = default_cache() / "outputs" / label(url)
         self.folder = home / self.url.rpartition("/")[2]
         self._note = home / _UPLOADED
-        self._lock = filelock.FileLock(home / ".lock")
         try:
             home.mkdir(parents=True, exist_ok=True)
-            self._lock.acquire(timeout=0)
-        except filelock.Timeout:
-            raise UsageError(f"another conversion into {url} is running; wait for it or choose another URL") from None
+            self._lock = locked(home, f"another conversion into {url} is running; wait for it or choose another URL")
         except OSError as error:
             raise WriteError(f"{home}: cannot be written: {error.strerror}") from None
         try:
             self._remote = RemoteFolder(url)
             self._check(overwrite)
-        except RemoteError as error:
+        except BaseException as error:
             self._lock.release()
-            raise WriteError(str(error)) from None
-        except BaseException:
-            self._lock.release()
+            if isinstance(error, RemoteError):
+                raise WriteError(str(error)) from None
             raise
 
     def __enter__(self) -> RemoteOutput:
@@ -102,20 +96,13 @@ class RemoteOutput:
         return here.exists() and self._remote.read(MANIFEST, MAX_MANIFEST_BYTES) == here.read_bytes()
 
     def _upload(self, moved: Moved | None) -> None:
+        """Upload what an earlier run has not, the manifest last, and remove what else is there."""
         manifest = manifests.read(self.folder)
-        digests = {entry.file: entry.digest for entry in (*manifest.shards, *manifest.tables)}
-        if manifest.left_out:
-            digests[manifest.left_out.file] = manifest.left_out.digest
+        entries = [*manifest.shards, *manifest.tables, *([manifest.left_out] if manifest.left_out else [])]
+        digests = {entry.file: entry.digest for entry in entries}
         there = self._remote.files()
         if MANIFEST in there and not self._is_uploaded():
             self._remote.remove(MANIFEST)
-        self._put_all(digests, there, moved)
-        self._remote.put(MANIFEST, self.folder / MANIFEST)
-        for name in there.keys() - digests.keys() - {MANIFEST}:
-            self._remote.remove(name)
-
-    def _put_all(self, digests: Mapping[str, str], there: Mapping[str, Found], moved: Moved | None) -> None:
-        """Upload what an earlier run has not."""
         done = noted(self._note)
         todo = [name for name in digests if name not in there or done.get(name) != (digests[name], *there[name])]
         _log.info("uploading the dataset to %s: %s of its files are not there yet", self.url, f"{len(todo):,}")
@@ -129,3 +116,6 @@ class RemoteOutput:
         with self._note.open("ab") as lines:
             for name, found in zip(todo, transfer.each(put, todo, STREAMS), strict=True):
                 note(lines, name, digests[name], *found)
+        self._remote.put(MANIFEST, self.folder / MANIFEST)
+        for name in there.keys() - digests.keys() - {MANIFEST}:
+            self._remote.remove(name)
