@@ -22,7 +22,7 @@ from packer.codecs.stages import Buffer, Config
 from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
 from packer.packing.framing import measured_ratio, sample_frames
-from packer.packing.plan import LOOK_PLACES, auto_codecs, field_sizes, look
+from packer.packing.plan import LOOK_PLACES, look, make_plan
 from packer.sources.apart import Limits
 from packer.sources.base import Source
 
@@ -76,22 +76,18 @@ def codec_report(source: Source, limits: Limits | None = None) -> Iterator[Field
     Raises:
         SourceError: there is no sample, or none that can be read.
     """
-    if not len(source):
-        raise SourceError("there is no sample to look at")
+    # A report looks at more samples than a conversion does, whose choice is to be told.
+    plan = make_plan(source, "auto", None, limits)
     found = look(source, limits, places=LOOK_PLACES)
     if not any(found.values()):
         raise SourceError("none of the samples looked at can be read; `packer convert` says why")
-    # A report looks at more samples than a conversion does, whose choice is to be told.
-    looked = look(source, limits)
-    sizes = field_sizes(source, lambda: looked)
-    total = sum(int(size.bytes.sum()) for size in sizes.values())
-    auto = auto_codecs(source.fields, sizes, looked)
-    for spec in source.fields:
+    total = sum(plan.raw_bytes.values())
+    for spec, stored in zip(source.fields, plan.fields, strict=True):
         samples = found[spec.name]
-        share = int(sizes[spec.name].bytes.sum()) / max(total, 1)
+        share = plan.raw_bytes[spec.name] / max(total, 1)
         nbytes = sum(sample.nbytes for sample in samples)
         trials = tuple(_trials(spec, samples)) if nbytes else ()
-        yield FieldReport(spec, len(samples), nbytes, share, trials, codec_name(auto[spec.name]))
+        yield FieldReport(spec, len(samples), nbytes, share, trials, codec_name(stored.codec))
 
 
 def _trials(spec: FieldSpec, samples: Sequence[NDArray[Any]]) -> Iterator[Trial]:

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 import packer
 from packer.errors import SourceError, UsageError, WriteError
@@ -28,7 +27,7 @@ from packer.packing.finish import finish
 from packer.packing.output import OutputFolder, State
 from packer.packing.plan import FieldSizes, stored_fields
 from packer.packing.tasks import ShardReport, publish, shard_path
-from packer.sources.base import Block
+from packer.sources.base import Block, arrays_of
 from packer.sources.samples import Sample, as_arrays, infer_fields, one_block
 
 GIB = 2**30
@@ -203,7 +202,7 @@ class DatasetWriter:
         """Fix schema and codecs by the samples held back, and write them."""
         specs = self._specs or infer_fields([sample for sample, _ in held])
         check_count(len(specs))
-        values = {spec.name: [_flat(sample[spec.name]) for sample, _ in held] for spec in specs}
+        values = arrays_of({spec.name: [sample[spec.name] for sample, _ in held] for spec in specs})
         shapes = {name: np.array([array.shape for array in arrays], np.int64) for name, arrays in values.items()}
         sizes = {spec.name: FieldSizes.of(spec, shapes[spec.name]) for spec in specs}
         fields = tuple(stored_fields(specs, self._codec, sizes, lambda: values))
@@ -242,7 +241,3 @@ class DatasetWriter:
             raise
         path = shard_path(self._folder.work, len(self._reports))
         self._reports.append(publish(shard.path, path, self._fields))
-
-
-def _flat(value: NDArray[Any] | str) -> NDArray[Any]:
-    return np.frombuffer(value.encode(), np.uint8) if isinstance(value, str) else value

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.codecs.configs import parse_codec
-from packer.codecs.stages import Config
 from packer.errors import SourceError, UsageError
 from packer.format.manifest import check_count
 from packer.format.names import check_names
@@ -171,20 +170,14 @@ def stored_fields(
     codecs = {name: parse_codec(text) for name, text in texts.items() if text != "auto"}
     auto = [spec for spec in open_ if spec.name not in codecs]
     if auto:
-        codecs |= auto_codecs(auto, sizes, looked())
+        some, total = looked(), max(sum(int(size.bytes.sum()) for size in sizes.values()), 1)
+        for spec in auto:
+            share = int(sizes[spec.name].bytes.sum()) / total
+            codecs[spec.name] = choose_codec(spec, some.get(spec.name, []), share)
     return [
         spec if isinstance(spec, Field) else stored_field(spec, codecs[spec.name], sizes[spec.name].extent(spec))
         for spec in specs
     ]
-
-
-def auto_codecs(
-    specs: Sequence[FieldSpec], sizes: Mapping[str, FieldSizes], looked: Looked
-) -> dict[str, tuple[Config, ...]]:
-    """Return the codec that `auto` takes for each of the fields `specs`, by what was looked at."""
-    total = max(sum(int(size.bytes.sum()) for size in sizes.values()), 1)
-    shares = {spec.name: int(sizes[spec.name].bytes.sum()) / total for spec in specs}
-    return {spec.name: choose_codec(spec, looked.get(spec.name, []), shares[spec.name]) for spec in specs}
 
 
 def look(

@@ -278,7 +278,7 @@ def count(block: Block) -> int:
     return len(next(iter(block.values())))
 
 
-def arrays_of(block: Block) -> dict[str, Any]:
+def arrays_of(block: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arrays of a block, to be looked at or tried: of a large array a piece, of a text its bytes.
 
     Text that cannot be stored is told of when it is packed.
