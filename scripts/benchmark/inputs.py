@@ -217,10 +217,15 @@ def hdf5_rows(path: Path, bench: Bench, most: int | None = None) -> None:
 
 
 def lmdb_pairs(path: Path, bench: Bench) -> None:
-    """Write an LMDB file with one key a pair of 16/64 px: LZ4 of a pickled dict of arrays."""
+    """Write an LMDB file with one key a pair of 16/64 px."""
     samples = bench.arrays(pairs, SMALL)
-    dicts = ({field: values[i] for field, values in samples.items()} for i in range(bench.some(LMDB_PAIRS)))
-    write_lmdb(path, (lz4.frame.compress(pickle.dumps(one)) for one in dicts))
+    count = bench.some(LMDB_PAIRS)
+    write_samples(path, ({field: values[i] for field, values in samples.items()} for i in range(count)))
+
+
+def write_samples(path: Path, samples: Iterable[Arrays]) -> None:
+    """Write an LMDB file as people do: a key a sample, whose value is LZ4 of a pickled dict of arrays."""
+    write_lmdb(path, (lz4.frame.compress(pickle.dumps(sample)) for sample in samples))
 
 
 def write_lmdb(path: Path, values: Iterable[bytes]) -> None:

@@ -7,7 +7,7 @@ numbers of a short epoch would be counted against it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +18,32 @@ from torch.utils.data import DataLoader, Dataset
 from benchmark.measuring import Side, checksum, epochs, files_of
 from readers import Loader, PackedDataset
 
-Batches = Iterator[Any]
 Values = NDArray[Any]
 
 
-def loader_side(path: Path, batch_size: int, fields: Sequence[Values], name: str = "Loader", **options: Any) -> Side:
-    """Read epochs through `Loader`, shuffled unless `options` say otherwise; compared with the arrays of its source."""
-    dataset = PackedDataset(path)
-    loader = Loader(dataset, batch_size, **{"shuffle": True, **options})
-    return epochs(name, lambda: loader, len(dataset), checksum(fields), files_of(path))
+def loader_side(
+    dataset: PackedDataset, batch_size: int, expected: int | None = None, name: str = "Loader", **options: Any
+) -> Side:
+    """Read epochs through `Loader`: over the `sampler` among `options`, or shuffled unless they say otherwise."""
+    loader = Loader(dataset, batch_size, **{"shuffle": "sampler" not in options, **options})
+    return epochs(name, lambda: loader, len(loader.order), expected, files_of(dataset.path))
+
+
+def in_ram(
+    name: str, samples: int, batch_size: int, take: Callable[[torch.Tensor], Any], expected: int | None = None
+) -> Side:
+    """Read epochs in RAM: `take` gives the batch of some sample numbers."""
+    return epochs(name, lambda: map(take, shuffled(samples, batch_size)), samples, expected)
 
 
 def indexing(fields: Sequence[Values], batch_size: int) -> Side:
     """Read in RAM by torch's fancy indexing, `x[idx]`."""
     tensors = [torch.from_numpy(values) for values in fields]
 
-    def batches() -> Batches:
-        for index in shuffled(len(tensors[0]), batch_size):
-            yield [values[index] for values in tensors]
+    def indexed(numbers: torch.Tensor) -> list[torch.Tensor]:
+        return [values[numbers] for values in tensors]
 
-    return epochs("x[idx]", batches, len(fields[0]), checksum(fields))
+    return in_ram("x[idx]", len(fields[0]), batch_size, indexed, checksum(fields))
 
 
 def limits(fields: Sequence[Values], batch_size: int) -> tuple[Side, Side]:
@@ -45,18 +51,18 @@ def limits(fields: Sequence[Values], batch_size: int) -> tuple[Side, Side]:
     flat = [values.reshape(len(values), -1) if values.ndim > 1 else values for values in fields]
     tensors = [torch.from_numpy(values) for values in flat]
 
-    def selected() -> Batches:
-        for index in shuffled(len(tensors[0]), batch_size):
-            yield [torch.index_select(values, 0, index) for values in tensors]
+    def selected(numbers: torch.Tensor) -> list[torch.Tensor]:
+        return [torch.index_select(values, 0, numbers) for values in tensors]
 
-    def taken() -> Batches:
-        order = torch.randperm(len(flat[0])).numpy()
-        for at in range(0, len(order), batch_size):
-            index = order[at : at + batch_size]
-            yield [values.take(index, axis=0) for values in flat]
+    def taken(numbers: torch.Tensor) -> list[Values]:
+        index = numbers.numpy()
+        return [values.take(index, axis=0) for values in flat]
 
     samples, expected = len(fields[0]), checksum(fields)
-    return epochs("index_select", selected, samples, expected), epochs("np.take", taken, samples, expected)
+    return (
+        in_ram("index_select", samples, batch_size, selected, expected),
+        in_ram("np.take", samples, batch_size, taken, expected),
+    )
 
 
 def data_loaders(

@@ -6,18 +6,16 @@ missing leaves out its own system alone.
 
 from __future__ import annotations
 
-import pickle
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-import lz4.frame
 import numpy as np
 import torch
 from benchmark.apart import apart, pack
-from benchmark.inputs import write_lmdb
+from benchmark.inputs import write_samples
 from benchmark.loops import shuffled
 from file_datasets import Files, lmdb_samples
 from numpy.typing import NDArray
@@ -70,7 +68,7 @@ class Lmdb(System):
     name = "LMDB, lz4 + pickle"
 
     def write(self, loose: Loose, path: Path) -> None:
-        write_lmdb(path, (lz4.frame.compress(pickle.dumps(sample)) for sample in loose))
+        write_samples(path, loose)
 
     def epochs(self, loose: Loose, path: Path, batch: int) -> Epochs:
         return _data_loaders(loose, lmdb_samples(path), batch)

@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 from benchmark.inputs import clouds, small_clouds, splats
-from benchmark.loops import Batches, loader_side
-from benchmark.measuring import Row, Side, checksum, epochs, files_of
+from benchmark.loops import Values, in_ram, loader_side
+from benchmark.measuring import Row, Side, checksum
 from benchmark.store import Arrays, Bench
-from readers import Loader, PackedDataset, VoxelSample
+from readers import PackedDataset, VoxelSample
 
 BATCH = 16
 #: Metres; about a point of four is left.
@@ -30,16 +30,14 @@ def against_limit(bench: Bench, codec: str, made: Callable[[Bench], Arrays] = cl
     """Compare with slices of two arrays in RAM, joined into one a field."""
     fields = bench.arrays(made)
     xyz, rgb, edges = fields["xyz"], fields["rgb"], fields["offsets"].tolist()
-    samples = len(edges) - 1
+    expected = checksum([xyz, rgb])
 
-    def batches() -> Batches:
-        order = torch.randperm(samples).tolist()
-        for at in range(0, samples, BATCH):
-            places = [(edges[i], edges[i + 1]) for i in order[at : at + BATCH]]
-            yield [np.concatenate([values[a:b] for a, b in places]) for values in (xyz, rgb)]
+    def joined(numbers: torch.Tensor) -> list[Values]:
+        places = [(edges[i], edges[i + 1]) for i in numbers.tolist()]
+        return [np.concatenate([values[start:stop] for start, stop in places]) for values in (xyz, rgb)]
 
-    ours = loader_side(bench.packed(made, codec=codec), BATCH, [xyz, rgb])
-    return [ours, epochs("slices", batches, samples, checksum([xyz, rgb]))]
+    ours = loader_side(PackedDataset(bench.packed(made, codec=codec)), BATCH, expected)
+    return [ours, in_ram("slices", len(edges) - 1, BATCH, joined, expected)]
 
 
 @Row("3D Gaussians, none, batch 4, numbered properties as one field", "a field each", at_least=2.5)
@@ -48,27 +46,22 @@ def gaussians(bench: Bench) -> list[Side]:
     sides = []
     for grouped, name in ((True, "seven fields"), (False, "58 fields")):
         fields = [values for name, values in bench.arrays(splats, grouped).items() if name != "offsets"]
-        sides.append(loader_side(bench.packed(splats, grouped), 4, fields, name))
+        sides.append(loader_side(PackedDataset(bench.packed(splats, grouped)), 4, checksum(fields), name))
     return sides
 
 
 @Row("one point a voxel of each cloud, batch 16, Loader", "slices in RAM, hashed and sorted", at_least=3)
 def voxels(bench: Bench) -> list[Side]:
     """Read one point of every voxel, against what Pointcept's GridSample does, of slices in RAM."""
-    path = bench.packed(clouds, codec="none")
-    loader = Loader(PackedDataset(path, sample_points=VoxelSample(VOXEL)), BATCH, shuffle=True)
-    fields = bench.arrays(clouds)
+    dataset = PackedDataset(bench.packed(clouds), sample_points=VoxelSample(VOXEL))
+    fields, rng = bench.arrays(clouds), np.random.default_rng(0)
     xyz, rgb, edges = fields["xyz"], fields["rgb"], fields["offsets"].tolist()
-    samples, rng = len(edges) - 1, np.random.default_rng(0)
 
-    def batches() -> Batches:
-        order = torch.randperm(samples).tolist()
-        for at in range(0, samples, BATCH):
-            rows = [edges[i] + _one_a_cell(xyz[edges[i] : edges[i + 1]], rng) for i in order[at : at + BATCH]]
-            yield [np.concatenate([values[chosen] for chosen in rows]) for values in (xyz, rgb)]
+    def sampled(numbers: torch.Tensor) -> list[Values]:
+        rows = [edges[i] + _one_a_cell(xyz[edges[i] : edges[i + 1]], rng) for i in numbers.tolist()]
+        return [np.concatenate([values[chosen] for chosen in rows]) for values in (xyz, rgb)]
 
-    ours = epochs("VoxelSample", lambda: loader, samples, files=files_of(path))
-    return [ours, epochs("hash and sort", batches, samples)]
+    return [loader_side(dataset, BATCH), in_ram("hash and sort", len(dataset), BATCH, sampled)]
 
 
 def _one_a_cell(points: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.int64]:

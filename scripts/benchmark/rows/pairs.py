@@ -35,7 +35,8 @@ def _fields(bench: Bench, size: int) -> list[Values]:
 
 
 def _loader(bench: Bench, size: int, codec: str, batch: int, **options: Any) -> Side:
-    return loader_side(bench.packed(pairs, size, codec=codec), batch, _fields(bench, size), **options)
+    dataset = PackedDataset(bench.packed(pairs, size, codec=codec))
+    return loader_side(dataset, batch, checksum(_fields(bench, size)), **options)
 
 
 def _data_loader(bench: Bench, codec: str, workers: int) -> Side:

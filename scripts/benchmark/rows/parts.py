@@ -6,22 +6,24 @@ sixteen actions of an episode, or seven frames of a clip with one crop for all.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import torch
 from file_datasets import CROP, lmdb_crops, png_crops
 from numpy.typing import NDArray
 from PIL import Image
 
 from benchmark.inputs import episodes, pictures, png_clips, png_pictures, sub_images
-from benchmark.loops import Batches, data_loaders
+from benchmark.loops import Values, data_loaders, in_ram, loader_side, shuffled
 from benchmark.measuring import Figures, Row, Side, checksum, epochs, files_of
 from benchmark.store import Bench
 from packer.convert import convert
 from packer.format.manifest import read as read_manifest
 from packer.sources.opening import SourceOptions
-from readers import Crop, Loader, PackedDataset, Windows
+from readers import Crop, PackedDataset, Windows
 
 BATCH = 16
 #: Crops of an epoch of ours; the others read so many a picture, since they take much longer.
@@ -43,9 +45,9 @@ TAKE = "np.take of the same rows in RAM"
 @Row("crops of 64 px, photo+lz4, Loader", SUB, at_least=1, codec="photo+lz4", is_sub=True)
 def crops(bench: Bench, codec: str, is_sub: bool) -> list[Side]:
     """Decode the bands that a crop touches alone; people cut sub-images so as not to decode whole pictures."""
-    path, count = bench.packed(pictures, codec=codec), len(bench.arrays(pictures)["hr"])
-    loader = Loader(PackedDataset(path, crop=Crop(CROP, of="hr")), BATCH, sampler=np.arange(CROPS) % count)
-    ours = epochs("Loader", lambda: loader, CROPS, files=files_of(path))
+    packed = PackedDataset(bench.packed(pictures, codec=codec), crop=Crop(CROP, of="hr"))
+    count = len(packed)
+    ours = loader_side(packed, BATCH, sampler=np.arange(CROPS) % count)
     others = bench.files(sub_images if is_sub else png_pictures)
     dataset = lmdb_crops(others) if is_sub else png_crops(others)
     numbers = np.random.default_rng(0).permutation(EACH * count) % len(dataset)
@@ -64,21 +66,17 @@ def bytes_against_sub_images(bench: Bench) -> Figures:
 @Row("windows of episodes, 2 pictures and 16 actions, lz4, batch 64, Loader", TAKE, at_least=0.3, codec="lz4")
 def of_episodes(bench: Bench, codec: str) -> list[Side]:
     """Read whole windows at random anchors, of pictures of 84 x 84."""
-    fields, path = bench.arrays(episodes), bench.packed(episodes, codec=codec)
-    dataset = PackedDataset(path, windows=Windows({name: own.tolist() for name, own in OFFSETS.items()}))
-    loader = Loader(dataset, WINDOWS, shuffle=True, repeat=REPEAT)
-    edges = fields["offsets"]
-    anchors = np.concatenate([np.arange(a + 1, b - 15) for a, b in pairwise(edges)] * REPEAT)
+    fields, windows = bench.arrays(episodes), Windows({name: own.tolist() for name, own in OFFSETS.items()})
+    dataset = PackedDataset(bench.packed(episodes, codec=codec), windows=windows)
+    anchors = np.concatenate([np.arange(a + 1, b - 15) for a, b in pairwise(fields["offsets"])] * REPEAT)
 
-    def taken() -> Batches:
-        order = np.random.permutation(anchors)
-        for at in range(0, len(order), WINDOWS):
-            some = order[at : at + WINDOWS, None]
-            yield [fields[name].take(some + own, axis=0) for name, own in OFFSETS.items()]
+    def taken(numbers: torch.Tensor) -> list[Values]:
+        some = anchors[numbers.numpy(), None]
+        return [fields[name].take(some + own, axis=0) for name, own in OFFSETS.items()]
 
-    expected = sum(map(checksum, taken()))
-    ours = epochs("Loader", lambda: loader, len(anchors), expected, files_of(path))
-    return [ours, epochs("np.take", taken, len(anchors), expected)]
+    expected = sum(checksum(taken(numbers)) for numbers in shuffled(len(anchors), WINDOWS))
+    ours = loader_side(dataset, WINDOWS, expected, shuffle=True, repeat=REPEAT)
+    return [ours, in_ram("np.take", len(anchors), WINDOWS, taken, expected)]
 
 
 def clips_packed(path: Path, bench: Bench) -> None:
@@ -89,16 +87,15 @@ def clips_packed(path: Path, bench: Bench) -> None:
 @Row("windows of 7 frames of 720p, one crop of 256 px, auto, Loader", CLIPS_PNG, at_least=40)
 def of_clips(bench: Bench) -> list[Side]:
     """Read what video super-resolution reads."""
-    folder, path = bench.files(png_clips), bench.files(clips_packed)
-    dataset = PackedDataset(path, windows=Windows({"frames": range(FRAMES)}), crop=Crop(SIDE, of="frames"))
-    loader = Loader(dataset, CLIPS, sampler=np.random.default_rng(0).integers(0, len(dataset), 64 * CLIPS))
+    folder, windows = bench.files(png_clips), Windows({"frames": range(FRAMES)})
+    dataset = PackedDataset(bench.files(clips_packed), windows=windows, crop=Crop(SIDE, of="frames"))
     clips = [sorted(clip.glob("*.png")) for clip in sorted(folder.iterdir())]
 
-    def pillow() -> Batches:
+    def pillow() -> Iterator[Values]:
         for number in np.random.permutation(len(clips)).tolist():
             yield np.stack([_cropped(file) for file in clips[number][:FRAMES]])
 
-    ours = epochs("Loader", lambda: loader, len(loader.order), files=files_of(path))
+    ours = loader_side(dataset, CLIPS, sampler=np.random.default_rng(0).integers(0, len(dataset), 64 * CLIPS))
     return [ours, epochs("Pillow", pillow, len(clips), files=files_of(folder))]
 
 

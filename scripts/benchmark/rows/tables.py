@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
 from benchmark.inputs import rows
-from benchmark.loops import Batches, Values, data_loaders, indexing, limits, loader_side, shuffled
-from benchmark.measuring import Row, Side, checksum, epochs, files_of
+from benchmark.loops import Values, data_loaders, in_ram, indexing, limits, loader_side
+from benchmark.measuring import Row, Side, checksum, files_of
 from benchmark.store import Bench
 from readers import PackedDataset
 
@@ -22,8 +24,8 @@ def _fields(bench: Bench) -> list[Values]:
 
 
 def _loader(bench: Bench, codec: str = "none", shards: int = 1, shuffle: bool | str = True) -> Side:
-    path = bench.packed(rows, codec=codec, shards=shards)
-    return loader_side(path, BATCH, _fields(bench), shuffle=shuffle)
+    dataset = PackedDataset(bench.packed(rows, codec=codec, shards=shards))
+    return loader_side(dataset, BATCH, checksum(_fields(bench)), shuffle=shuffle)
 
 
 @Row("rows, none, batch 100, shuffled, Loader", INDEXING, at_least=1.2, codec="none", shuffle=True)
@@ -55,10 +57,5 @@ def indexed_against_indexing(bench: Bench) -> list[Side]:
     """Index the dataset plainly, without a Loader."""
     path, fields = bench.packed(rows), _fields(bench)
     dataset = PackedDataset(path)
-
-    def batches() -> Batches:
-        for index in shuffled(len(dataset), BATCH):
-            yield dataset[index]
-
-    ours = epochs("ds[indices]", batches, len(dataset), checksum(fields), files_of(path))
-    return [ours, indexing(fields, BATCH)]
+    ours = in_ram("ds[indices]", len(fields[0]), BATCH, dataset.__getitem__, checksum(fields))
+    return [replace(ours, files=files_of(path)), indexing(fields, BATCH)]
