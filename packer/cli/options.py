@@ -64,11 +64,12 @@ def named(form: str, drops: bool = False) -> Callable[[click.Context, click.Para
 
 def _source_options() -> Sequence[Option]:
     """Return an option for each field of SourceOptions, whose docstring is their help."""
+    # `name: text`; a text may go on in lines that are indented further.
     helps = dict(re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", inspect.getdoc(SourceOptions) or "", re.MULTILINE))
     made = []
     for declared in fields(SourceOptions):
         about, usual = declared.metadata, declared.default
-        said: dict[str, Any] = {"help": re.sub(r"\n +", " ", helps[declared.name]), "metavar": about["form"]}
+        said: dict[str, Any] = {"help": re.sub(r"\n +", " ", helps.get(declared.name, "")), "metavar": about["form"]}
         if usual is MISSING:  # a mapping
             said |= {"multiple": True, "callback": named(about["form"])}
         elif usual == ():

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import logging
 import re
-import signal
 
 import click
 import pytest
 from click import shell_completion
 
 import packer as package
-from packer.cli.failures import interruptible, report
 from packer.cli.logs import set_up
 from packer.cli.main import COMMANDS, main
-from packer.errors import SourceError
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -76,58 +73,11 @@ def test_wrong_usage(refused):
     refused(2, ["info", "x", "-v", "-q"], "exclude each other")
 
 
-def test_an_ignored_signal_stays_ignored():
-    """What runs in the background of a shell script is not stopped by Ctrl-C."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with interruptible():
-            signal.raise_signal(signal.SIGINT)
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.parametrize(
-    ("error", "status", "text"),
-    [
-        (FileNotFoundError(2, "No such file or directory", "a.png"), 1, "a.png: No such file or directory"),
-        (MemoryError(), 1, "out of memory"),
-        (KeyboardInterrupt(), 130, "stopped"),
-        (ValueError("two\nlines"), 1, "ValueError: two lines"),
-        (SystemExit(3), 3, ""),
-    ],
-)
-def test_other_failures_are_one_line(capsys, error, status, text):
-    """Whatever comes out of a command is one line on stderr, and an exit status."""
-    assert report(error) == status
-    shown = capsys.readouterr().err
-    assert text in shown
-    assert len(shown.splitlines()) == (1 if text else 0)
-
-
-def test_spaces_in_a_message_stay(capsys):
-    """A file name is told as it is; what would move the cursor is told by its escape."""
-    report(SourceError("not a PNG", "bild  \u00e4\u202f\x1b[2J\t\r.png"))
-    assert capsys.readouterr().err == "packer: error: bild  \u00e4\u202f\\x1b[2J\\t\\r.png: not a PNG\n"
-
-
 def test_what_is_logged_cannot_move_the_cursor(packer, capsys):
     """File names stand in notes and warnings too."""
     set_up("usual")
     logging.getLogger("packer.x").warning("b\u00e4d  \x1b[2J.png: left out\nas it is")
     assert capsys.readouterr().err == "packer: warning: b\u00e4d  \\x1b[2J.png: left out\nas it is\n"
-
-
-@pytest.mark.parametrize("entries", [3, 4, 11])
-def test_listings_have_lines_of_their_own(capsys, entries):
-    """A few entries stand in the line, more in lines of their own."""
-    listed = [f"  /d{number}  (3,)" for number in range(entries)]
-    report(SourceError("no common axis. It holds:\n" + "\n".join(listed), "a.h5"))
-    first, *others = capsys.readouterr().err.splitlines()
-    if entries == 3:
-        assert (first, others) == ("packer: error: a.h5: no common axis. It holds: /d0  (3,) /d1  (3,) /d2  (3,)", [])
-    else:
-        assert first == "packer: error: a.h5: no common axis. It holds:"
-        assert others == listed
 
 
 def test_a_shell_can_complete_commands_and_options():
