@@ -18,7 +18,7 @@ from packer.checking.rebuild import rebuild_manifest
 from packer.errors import DamagedError, DatasetError, SourceError, UnfinishedError
 from packer.format import manifest as manifests
 from packer.format.column import Column
-from packer.format.constants import write_constants
+from packer.format.constants import constants_entry, write_constants
 from packer.format.manifest import (
     CONSTANTS_FILE,
     MANIFEST,
@@ -120,13 +120,13 @@ def repair(
         if manifest.left_out is not None and manifest.left_out.file in wrong:
             listed, left_out = _list_anew(folder, manifest)
             manifest = msgspec.structs.replace(manifest, left_out=listed)
+        if source is not None and lost_constants and constants_entry(source.constants) != manifest.constants:
+            raise SourceError(f"the source gives other constants for {CONSTANTS_FILE} than were packed")
+        if source is not None and manifest.constants is None and source.constants:
+            # They were lost together with the manifest, which was made again without them.
+            lost_constants = origin_of(source) == manifest.origin
         if source is not None and lost_constants:
-            _constants_anew(folder, work, manifest, source)
-        # They may be lost together with the manifest, which was made again without them.
-        lacks_constants = manifest.constants is None and source is not None and bool(source.constants)
-        if source is not None and lacks_constants and origin_of(source) == manifest.origin:
             manifest = msgspec.structs.replace(manifest, constants=write_constants(folder, source.constants))
-            lost_constants = True
         changed = tuple(entry.file for entry, new in again.items() if new.digest != entry.digest)
         names = manifest.names is not None and manifest.names.file in wrong
         totals = MANIFEST in wrong
@@ -146,14 +146,6 @@ def _work_folder(folder: Path) -> Iterator[Path]:
         yield work
     finally:
         shutil.rmtree(work, ignore_errors=True)
-
-
-def _constants_anew(folder: Path, work: Path, manifest: Manifest, source: Source) -> None:
-    """Write what is kept once for all samples again; raise SourceError if the source gives other constants."""
-    work.mkdir(exist_ok=True)
-    if write_constants(work, source.constants) != manifest.constants:
-        raise SourceError(f"the source gives other constants for {CONSTANTS_FILE} than were packed")
-    (work / CONSTANTS_FILE).replace(folder / CONSTANTS_FILE)
 
 
 def _list_anew(folder: Path, manifest: Manifest) -> tuple[FileEntry | None, int]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -42,8 +41,6 @@ from packer.packing.rejected import RejectedList
 from packer.sources.apart import Here, Limits, Lost, run
 from packer.sources.base import Progress, no_progress
 
-#: What to do ends the message of an error; a list of damages says it once, for all of them.
-_ADVICE = re.compile(r"; (copy it again or )?run `packer (verify|repair)`.*$")
 #: Names of each shard that are compared with the table of names: its digest finds what was changed, and who writes one
 #: wrong writes many wrong.
 _COMPARED = 10
@@ -123,12 +120,11 @@ def _checked_file(
     try:
         return read(path, entry)
     except DamagedError as error:
-        what = _of_file(str(error), path, folder)
+        damages.append(Damage.of(error, folder, entry.file))
     except OSError as error:
         if error.errno != errno.EIO:
             raise DatasetError(f"{path}: cannot be opened: {error.strerror}") from None
-        what = "it cannot be read: the disk has an error"
-    damages.append(Damage(entry.file, what))
+        damages.append(Damage(entry.file, "it cannot be read: the disk has an error"))
     return None
 
 
@@ -159,11 +155,6 @@ def _strangers(folder: Path, manifest: Manifest) -> Iterator[Damage]:
         strangers -= {entry.file for entry in manifests.read(folder).shards}
     for name in sorted(strangers):
         yield Damage(name, "the manifest does not know this file; remove it", repairable=False)
-
-
-def _of_file(text: str, path: Path, folder: Path) -> str:
-    """Return what a message says of a file: without the file itself, the path of the dataset, and what to do."""
-    return _ADVICE.sub("", text.removeprefix(f"{path}: ").replace(f"{folder}{os.sep}", ""))
 
 
 # ---------------------------------------------------------------- shards
@@ -211,9 +202,9 @@ def _check_shard(folder: Path, fields: tuple[Field, ...], entry: ShardEntry, pro
     Raises:
         DatasetError: it cannot be opened, for want of permission or of room for open files, which says nothing of it.
     """
-    checked, path = _Checked(), folder / entry.file
+    checked = _Checked()
     try:
-        with Shard(path, entry.bytes) as shard:
+        with Shard(folder / entry.file, entry.bytes) as shard:
             header = shard.check_header(fields, entry.samples)
             columns = [shard.column(position, each, entry.samples) for position, each in enumerate(fields)]
             for column in columns:
@@ -228,7 +219,7 @@ def _check_shard(folder: Path, fields: tuple[Field, ...], entry: ShardEntry, pro
             if header.named:
                 checked.names = list(itertools.islice(shard.names(entry.samples), _COMPARED))
     except DamagedError as error:
-        checked.damages.append(Damage(entry.file, _of_file(str(error), path, folder)))
+        checked.damages.append(Damage.of(error, folder, entry.file))
     return checked
 
 

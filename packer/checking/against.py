@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +33,8 @@ from packer.sources.base import LargeArray, Progress, Source, block_bytes, count
 #: Ragged samples that are read at once: as arrays, small ones take much more memory than they hold.
 _TOGETHER = 4096
 
+#: What to do ends the message of an error; a list of damages says it once, for all of them.
+_ADVICE = re.compile(r"; (copy it again or )?run `packer (verify|repair)`.*$")
 #: Names told of one damage.
 SHOWN_NAMES = 5
 
@@ -57,6 +60,12 @@ class Damage:
     samples: tuple[int, int] | None = None
     names: tuple[str, ...] = ()
     repairable: bool = True
+
+    @classmethod
+    def of(cls, error: DamagedError, folder: Path, file: str) -> Damage:
+        """Return the damage of a file that an error tells of, without the path of the dataset and what to do."""
+        what = str(error).removeprefix(f"{folder / file}: ").replace(f"{folder}{os.sep}", "")
+        return cls(file, _ADVICE.sub("", what))
 
     def __str__(self) -> str:
         where = self.file
@@ -118,7 +127,7 @@ def _differences(
     try:
         return compare_shard(folder, fields, *shard, progress)
     except DamagedError as error:
-        return [Damage(shard[0].file, str(error).replace(f"{folder}{os.sep}", ""))]
+        return [Damage.of(error, folder, shard[0].file)]
 
 
 def check_same_schema(manifest: Manifest, source: Source) -> None:

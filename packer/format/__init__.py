@@ -2,6 +2,7 @@
 
     schema          what a field is, and how its column is stored
     manifest        manifest.json: fields, shards, totals, statistics
+    constants       constants.npz, arrays that all samples share
     layout          keys and header of a shard, and the sizes that the format is built around
     column          finds and decodes the samples of a column; column_index checks its index arrays first
     column_writer   samples become frames, frames fill chunks

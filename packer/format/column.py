@@ -21,10 +21,19 @@ from packer.format.schema import MAX_AXIS, Field
 
 Numbers = NDArray[np.int64]
 
-#: What `Locator.locate` gives of a sample: its shard; the number in that shard of its first frame, and how many frames
-#: it has; where their stored bytes start in memory, and how many these are; the sample's first byte in what they decode
-#: to, and how many bytes that is; its own bytes, and from SHAPE on the length of each axis. Of an uncompressed field,
-#: START to DECODED are those of the sample itself, whatever else its frames hold.
+#: The columns of what `Locator.locate` returns:
+#:
+#:     SHARD        the shard of the sample
+#:     FRAME        number in that shard of its first frame
+#:     FRAMES       how many frames it has
+#:     START        address of the stored bytes of these frames
+#:     STORED       how many stored bytes these are
+#:     BEFORE       where the sample starts in what they decode to
+#:     DECODED      how many bytes they decode to
+#:     BYTES        bytes of the sample itself
+#:     SHAPE, ...   length of each of its axes
+#:
+#: If the field is not compressed, START to DECODED are of the sample itself, whatever else its frames hold.
 SHARD, FRAME, FRAMES, START, STORED, BEFORE, DECODED, BYTES, SHAPE = range(9)
 
 #: What wrong numbers in an index lead to, wherever they are first used.
@@ -79,7 +88,6 @@ class Locator:
         self._finder = Finder(self.ends[:-1])
         self._total = np.array([index.frames for index in indexes], np.int64)
         self._axes = field.ragged_axes
-        self._coded = bool(field.codec)
         self._size, self._band_count = field.fixed_bytes, field.bands if field.frame.rows is not None else 1
         #: What samples have in common, so far as they do.
         self._alike: Numbers = np.array([0] * SHAPE + [n or 0 for n in field.shape], np.int64)
@@ -107,7 +115,7 @@ class Locator:
         """
         if 0 not in self._axes:
             return np.full(self.first[-1], self.field.shape[0], np.int64)
-        shapes = [index.arrays["shapes"].reshape(-1, len(self._axes))[:, 0] for index in self.indexes]
+        shapes = [index.arrays["shapes"][:, 0] for index in self.indexes]
         lengths = np.concatenate([np.zeros(0, np.uint64), *shapes])
         if (lengths > MAX_AXIS).any():
             raise self.damaged()
@@ -131,7 +139,7 @@ class Locator:
             self._put_shapes(numbers, local, own, out)
         frame = self._put_bands(numbers, local, out) if rule.samples is None else local // rule.samples
         out[:, FRAME] = frame
-        if self._coded:
+        if self.field.codec:
             if rule.samples is not None and rule.samples > 1:
                 self._put_shared(numbers, local, own, out)
             ends = [self._words("frame_offsets", shard, at) for at in (frame, frame + out[:, FRAMES])]
@@ -163,7 +171,7 @@ class Locator:
         start, end = of[:, START], of[:, START] + of[:, STORED]
         if self.field.frame.rows is None:
             together, shard, frame = self.field.frame.samples or 1, of[:, SHARD], of[:, FRAME]
-            if self._coded or together == 1:
+            if self.field.codec or together == 1:
                 return Frames(item, frame, np.stack([start, end], axis=1), of[:, DECODED])
             # Uncompressed, a frame begins with its first sample and ends with its last.
             first = self.first[shard] + frame * together
@@ -175,7 +183,7 @@ class Locator:
         rows, band_rows = of[:, SHAPE], self.field.frame.rows
         row_bytes = of[:, BYTES] // np.maximum(rows, 1)
         sizes = np.minimum(rows - band * band_rows, band_rows) * row_bytes
-        if not self._coded:
+        if not self.field.codec:
             start = start + band * band_rows * row_bytes
             return Frames(item, of[:, FRAME] + band, np.stack([start, start + sizes], axis=1), sizes)
         edges = self._words("frame_offsets", of[:, SHARD], of[:, FRAME] + band, 2)
