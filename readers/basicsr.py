@@ -158,7 +158,7 @@ class PackedPairedImageDataset(Dataset[dict[str, Any]]):
 
 
 def _same_samples(one: PackedDataset, other: PackedDataset) -> bool:
-    """Whether two datasets, or their splits, have the same names in the same order, or as many samples without any."""
+    """Return whether two datasets, or their splits, have the same names in the same order, or none and equal sizes."""
     same_table = one.manifest.names == other.manifest.names and one.split is None
     return len(one) == len(other) and (one.path == other.path or same_table or one.names == other.names)
 

@@ -22,7 +22,7 @@ from packer.errors import DamagedError
 from packer.format.column import FRAMES, Frames, Numbers
 from packer.format.shard import Shard
 from readers.draws import Visits
-from readers.fields import FieldReader
+from readers.fields import FieldReader, distinct
 from readers.gather import Allocate
 from readers.opened import Opened
 
@@ -104,7 +104,7 @@ class CheckedReader(FieldReader):
         touched = (frames.spans[:, 0] < ends) & (frames.spans[:, 1] > starts)
         frames = Frames(*(part[touched] for part in frames))
         # Each once. None of them is empty: two that start at one place are one.
-        _, at, inverse = np.unique(frames.spans[:, 0], return_index=True, return_inverse=True)
+        _, at, inverse = distinct(frames.spans[:, 0])
         found = frame_hashes(self._places.memory.bytes, frames.spans[at])
         wrong = found[inverse] != self._places.checksums(located, frames)
         if wrong.any():

@@ -150,6 +150,7 @@ class PackedDataset(Dataset[Any]):
         self._check_extras()
 
     def _read_manifest(self) -> None:
+        """Read the manifest, here and in every process that this is unpickled in."""
         self.manifest = manifests.read(self.path) if self._mirror is None else self._mirror.manifest()
         self.fields: dict[str, Field] = _choose(self.manifest.fields, self._chosen, self.path)
         # The samples that are read, of which there may be many windows.

@@ -146,7 +146,7 @@ class ByShard:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all shards have been opened."""
+        """Return whether all shards have been opened."""
         return len(self._opened) == len(self._entries)
 
     def holding(self, number: int) -> tuple[Opened, int]:

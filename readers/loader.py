@@ -153,7 +153,7 @@ class Loader(DataLoader[Any]):
 
     @property
     def epoch(self) -> int:
-        """The present epoch, or the next one after the end of a loop."""
+        """Return the present epoch, or the next one after the end of a loop."""
         return self._place.epoch
 
     def __len__(self) -> int:
@@ -187,7 +187,7 @@ class Loader(DataLoader[Any]):
 
     @property
     def _present(self) -> Order:
-        """The order of the present epoch."""
+        """Return the order of the present epoch."""
         return self.order if self._place.begun is None else self._place.begun
 
     @cached_property

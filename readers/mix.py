@@ -124,17 +124,17 @@ class Mix(Dataset[Any]):
 
     @property
     def fields(self) -> dict[str, Field]:
-        """What is read, by name."""
+        """Return what is read, by name."""
         return {name: reader.field for name, reader in self.readers.items()}
 
     @property
     def transform(self) -> Callable[[Any], Any] | None:
-        """What is called on every batch."""
+        """Return what is called on every batch."""
         return self.datasets[0].transform
 
     @property
     def draws(self) -> bool:
-        """Whether random parts of samples are read."""
+        """Return whether random parts of samples are read."""
         return any(dataset.draws for dataset in self.datasets)
 
     def set_epoch(self, epoch: int) -> None:
@@ -144,17 +144,17 @@ class Mix(Dataset[Any]):
 
     @property
     def items(self) -> MixedItems:
-        """Which sample of which dataset each number means."""
+        """Return which sample of which dataset each number means."""
         return MixedItems(self.datasets)
 
     @property
     def readers(self) -> dict[str, FieldReader]:
-        """What reads each field."""
+        """Return what reads each field."""
         return self.opened.readers
 
     @property
     def opened(self) -> Together:
-        """The mapped shards of all datasets, and what reads them; made once in each process that needs it."""
+        """Return the mapped shards of all datasets, and what reads them; made once in each process that needs it."""
         own = [dataset.readers for dataset in self.datasets]
         if self._opened is None or not all(
             map(is_, own, self._opened.made_of)

@@ -222,7 +222,7 @@ class Mixed:
 
     @cached_property
     def _turns(self) -> Numbers:
-        """How often it is the turn of each dataset in an epoch, (datasets,): to give `together` numbers each time."""
+        """Return how often it is the turn of each dataset in an epoch, (datasets,), to give `together` numbers."""
         sizes, weights = np.array(self.sizes), np.array(self.weights, np.float64)
         whole = -(-sizes // self.together) if self.every else sizes // self.together
         rounds = whole / weights
@@ -434,7 +434,7 @@ class Share:
 
     @property
     def step_size(self) -> int:
-        """Samples that all ranks together take at one step; at the last of an epoch it may be fewer."""
+        """Return the samples that all ranks together take at one step; at the last of an epoch it may be fewer."""
         return self.batch_size * self.world_size
 
     def steps(self, n: int, done: int = 0) -> int:

@@ -259,7 +259,7 @@ def run_bytes(readers: Collection[FieldReader]) -> int:
 
 
 def machine_decodes(fields: Iterable[tuple[Field, float]]) -> bool:
-    """Whether machine code decodes most of what is coded, a whole run at once, when that is worth loading.
+    """Return whether machine code decodes most of what is coded, a whole run at once, and can be loaded.
 
     Args:
         fields: each with its raw bytes, of a sample or of all.
@@ -270,7 +270,7 @@ def machine_decodes(fields: Iterable[tuple[Field, float]]) -> bool:
 
 
 def _by_machine(field: Field) -> bool:
-    """Whether all frames of a run are decoded by one call: those of samples that have frames of their own."""
+    """Return whether all frames of a run are decoded by one call: those of samples that have frames of their own."""
     own = field.frame.samples == 1 or (field.frame.rows is not None and not field.is_ragged)
     return own and compiled.number_of(field.codec) is not None
 
