@@ -70,7 +70,7 @@ class RowBlocks:
         run = min(_FIRST_RUN, self._run) if self._is_variable else self._run
         first = self._start
         while first < self._stop:
-            last = min(self._stop, (first // run + 1) * run)
+            last = min(self._stop, first + run)
             try:
                 block = self._block(first, last)
             except SourceError as error:
