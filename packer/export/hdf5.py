@@ -97,6 +97,7 @@ class _Segment:
 class Hdf5Writer(Writer):
     """Writes a file for each source file, or one, under a temporary name while it is written."""
 
+    # Of the file that is open:
     _segment: _Segment
     _places: Sequence[Place]
     _rows: Sequence[Rows | RaggedRows]
