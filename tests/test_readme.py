@@ -69,9 +69,10 @@ def test_the_readme_takes_half_a_minute() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
 
-def test_the_picture_of_codecs_shows_the_figures_of_the_page() -> None:
-    """`python scripts/pictures.py` draws it anew from the table."""
-    assert pictures.codecs() == pictures.CODECS.read_text()
+@pytest.mark.parametrize("name", pictures.pictures())
+def test_pictures_show_the_figures_of_the_pages(name: str) -> None:
+    """`python scripts/pictures.py` draws them anew from the tables."""
+    assert pictures.pictures()[name] == (pictures.FOLDER / name).read_text()
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
