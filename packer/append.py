@@ -85,10 +85,10 @@ def append(
         source = _open(sources, options, rejected, held)
         left_out = RejectedList.of_dataset(folder, held)
         known = set(rejected_of(folder, held))
-        # What a call has listed that was killed is taken back, so that the file holds what the manifest speaks of.
+        # A call that was killed may have listed more: the file is cut back to what the manifest speaks of.
         if left_out.lines or (folder / REJECTED_FILE).exists():
             left_out.write(folder)
-        is_done = _is_taken_in(held, work)  # by a call that was killed while it tidied up; maybe the same one
+        is_done = _is_taken_in(held, work)  # by a call that was killed while it tidied up; it may have been this one
         if not is_done:
             _check_names(folder, held, source.names)  # before anything is packed
         # What another call left that was killed is begun anew: overwrite.
@@ -166,7 +166,7 @@ def _next_number(held: Manifest) -> int:
 
 
 def _remove(paths: Iterable[Path]) -> None:
-    """Remove what nobody published, or needs any longer.
+    """Remove files that nobody published, or that nobody needs any longer.
 
     Raises:
         WriteError: a file cannot be removed.
@@ -179,8 +179,8 @@ def _remove(paths: Iterable[Path]) -> None:
 def _tidy(work: Path) -> None:
     """Remove what was packed.
 
-    The note goes first, since nothing can go on from here any more; the manifest last, by which a call that is killed
-    in between knows that all is done.
+    The note goes first, since nothing can go on from here any more. The manifest goes last: if a call is killed in
+    between, the next one tells by it that all is done.
     """
     with contextlib.suppress(OSError):
         (work / UNFINISHED).unlink(missing_ok=True)

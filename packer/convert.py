@@ -271,7 +271,7 @@ def open_source(sources: Any, options: ConvertOptions, rejected: list[Rejected] 
     """Return the source that `sources` stand for.
 
     Args:
-        rejected: files found bad are noted here if they are skipped. None: nothing is to be packed, so that bad samples
+        rejected: files found bad are noted here if they are skipped. None: nothing is to be packed, and bad samples
             that are found early stop nobody.
     """
 
@@ -378,8 +378,8 @@ def _finished(tasks: Sequence[ShardTask], compared: Path | None, overwrite: bool
     """Return the reports of the shards that are done. What is damaged, or holds other samples, is removed.
 
     Args:
-        compared: the dataset, if its samples are in memory: no note of files tells whether they are the same, so that
-            they are compared. None if they are not.
+        compared: the dataset, if the samples are in memory: no note of files tells whether they are the same, and
+            they are compared. None if they need not be.
         overwrite: whether shards of other samples may be dropped.
 
     Raises:

@@ -92,7 +92,7 @@ class DatasetError(PackerError):
 
 
 class NoDatasetError(DatasetError):
-    """Where a packed dataset was named there is none: nothing, a file, or a folder of something else."""
+    """A packed dataset was named, and there is none: nothing, a file, or a folder of something else."""
 
     exit_status = 2
 

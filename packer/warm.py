@@ -5,7 +5,7 @@ warm(Path("div2k.packed"))
 
 The page cache holds a file in the pieces in which it was written or first read, mostly of 4 KiB, and a processor that
 jumps about looks each of them up: see "Pages" in docs/benchmark.md.
-Linux reads such pieces where a map asks for them and the file system can (ext4 from Linux 6.16 on, XFS earlier), and
+Linux reads larger ones if a map asks for them and the file system can (ext4 from Linux 6.16 on, XFS earlier), and
 some kernels join smaller ones (`MADV_COLLAPSE`, see madvise(2)).
 """
 
@@ -54,7 +54,7 @@ class Warmed:
 def warm(folder: Path, progress: Progress = no_progress) -> Warmed:
     """Read all shards of the dataset in `folder`; those that lie there in small pages are dropped and read again.
 
-    Where that brings no large ones, the other shards stay as they are.
+    If that brings no large ones, the other shards stay as they are.
 
     Args:
         progress: called with 0 and the bytes read since the last call; below 0 if they are read again.
@@ -92,7 +92,7 @@ def _reason(error: OSError | ValueError) -> str:
 
 
 def _warm_file(path: Path, drops: bool, progress: Progress) -> tuple[int, bool]:
-    """Return the bytes in large pages, and whether to drop the next file, too, where it lies in small ones."""
+    """Return the bytes in large pages, and whether to drop the next file, too, if it lies in small ones."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
     try:
         large = _read(descriptor, progress)

@@ -1,4 +1,4 @@
-"""The last steps of making a dataset: names, the list of what was left out, and the manifest, which publishes it."""
+"""Takes the last steps of making a dataset: names, the list of what was left out, the manifest, which publishes it."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Extent:
 def frame_rule(spec: FieldSpec, codec: Sequence[Config], extent: Extent) -> FrameRule:
     """Return how a column is cut into frames, from the size of its samples.
 
-    Where one picture is large all are cut into bands, since it may be cropped. Small clouds share frames, unless the
+    If one picture is large all are cut into bands, since it may be cropped. Small clouds share frames, unless the
     mean is large too: otherwise each would be a frame. Large steps, as frames of clips are, have bands of one or a few,
     since windows of some steps may be read.
     """

@@ -1,4 +1,4 @@
-"""Where the samples of a dataset came from, when it was joined from several or put into another order.
+"""Tells where the samples of a dataset came from, also if it was joined from several or put into another order.
 
 The origin of a dataset is a mapping of JSON values: what its source said, or one of
 
@@ -26,7 +26,7 @@ from packer.sources.base import Source
 from packer.sources.packed import shuffled_order
 
 Origin = dict[str, Any]
-#: Where reading stops: the origins of a hostile manifest could nest without end.
+#: No deeper level is read: the origins of a hostile manifest could nest without end.
 _DEEPEST = 100
 
 

@@ -2,7 +2,7 @@
 
 OUT does not exist, or is empty      made here
 OUT is unfinished, same conversion   goes on from there; if its manifest stands already, only tidied up
-OUT is unfinished, another one       refused; with overwrite begun anew; with either, or go_on, gone on with where only
+OUT is unfinished, another one       refused; with overwrite begun anew; with overwrite or go_on gone on with, if only
                                      settings have changed that what is finished does not depend on
 OUT is a finished dataset            refused; with overwrite made next to it, and swapped when it is done
 OUT holds anything else              refused
@@ -41,8 +41,8 @@ _OURS = {*_WRITTEN, *(name + ".partial" for name in _WRITTEN), SHARD_FOLDER, LOC
 class OutputFolder:
     """The folder of a dataset while it is made; a context manager that holds its lock.
 
-    Killed at any instant, what it leaves is found out by the next one: the note (unfinished.json) is written before
-    anything else and goes last, so a manifest with a note next to it is one that only wants tidying up.
+    It may be killed at any instant: the note (unfinished.json) is written before anything else and goes last. The next
+    one finds out by it what was left; a manifest with a note next to it only wants tidying up.
 
     Attributes:
         path: where the dataset will stand.
@@ -201,7 +201,7 @@ def warn_of_room(path: Path, most: int) -> None:
     """Log a warning if the disk may be too small for a dataset of `most` bytes that is made at `path`.
 
     Args:
-        most: without compression, so that less may do: hence no error.
+        most: without compression; less may do, and therefore this is no error.
     """
     held = sum(shard.stat().st_size for shard in (path / SHARD_FOLDER).glob("*.lmdb"))
     near = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())

@@ -23,15 +23,11 @@ from packer.packing.rejected import Rejected, RejectedList
 from packer.sources.base import Block, Progress, Source, count, no_progress
 
 #: Given the number of a sample, the context within which the block that begins with it is read.
-Step = Callable[[int], contextlib.AbstractContextManager[None]]
+Step = Callable[[int], contextlib.AbstractContextManager[object]]
 
 
 def as_it_is(block: Block) -> Block:
     return block
-
-
-def _unwatched(number: int) -> contextlib.AbstractContextManager[None]:
-    return contextlib.nullcontext()
 
 
 @dataclass(frozen=True)
@@ -82,7 +78,7 @@ def shard_path(folder: Path, number: int) -> Path:
     return folder / SHARD_FOLDER / f"{number:05d}.lmdb"
 
 
-def write_shard(task: ShardTask, progress: Progress = no_progress, step: Step = _unwatched) -> ShardReport:
+def write_shard(task: ShardTask, progress: Progress = no_progress, step: Step = contextlib.nullcontext) -> ShardReport:
     """Pack one shard under a temporary name, then rename it.
 
     Raises:
@@ -144,7 +140,7 @@ def read_blocks(
     source: Source,
     rejected: list[Rejected] | None,
     crashing: Mapping[int, Rejected] | None = None,
-    step: Step = _unwatched,
+    step: Step = contextlib.nullcontext,
     finish: Callable[[Block], Block] = as_it_is,
 ) -> Iterator[tuple[Block, Sequence[str] | None]]:
     """Yield the blocks of a source with the names of their samples.

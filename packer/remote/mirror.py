@@ -1,6 +1,6 @@
-"""A packed dataset behind a URL, as a folder of the cache that holds what has been needed of it.
+"""A packed dataset at a URL, as a folder of the cache that holds what has been needed of it.
 
-The manifest is read first, and its bytes are part of the folder's name: a dataset that was replaced behind its URL gets
+The manifest is read first, and its bytes are part of the folder's name: a dataset that was replaced at its URL gets
 another folder, and files of two versions never meet.
 """
 
@@ -33,7 +33,7 @@ def fetch_all(remote: RemoteFolder, entries: Iterable[FileEntry], folder: Path, 
         moved: told how many bytes came so far, and of how many.
 
     Raises:
-        DamagedError: a file is missing behind the URL, or is not what the manifest says.
+        DamagedError: a file is missing at the URL, or is not what the manifest says.
         RemoteError: it cannot be fetched.
         DatasetError: the cache cannot be written.
     """
@@ -85,7 +85,7 @@ def _write(remote: RemoteFolder, entry: FileEntry, path: Path, transfer: Transfe
 
 @dataclass(frozen=True)
 class Mirror:
-    """One version of a dataset behind a URL; pickles.
+    """One version of a dataset at a URL; pickles.
 
     Attributes:
         url: of the dataset.
@@ -99,7 +99,7 @@ class Mirror:
 
     @classmethod
     def open(cls, url: str, cache: str | os.PathLike[str] | None = None, cache_bytes: int | None = None) -> Mirror:
-        """Return the dataset as it is behind its URL now; its manifest is fetched, and nothing else.
+        """Return the dataset as it is at its URL now; its manifest is fetched, and nothing else.
 
         Args:
             cache: folder; None for the user's own.
@@ -121,10 +121,10 @@ class Mirror:
         return mirror
 
     def manifest(self) -> Manifest:
-        """Return the manifest of this very version, even if the one behind the URL has been replaced.
+        """Return the manifest of this very version, even if the one at the URL has been replaced.
 
         Raises:
-            DatasetError: it is no longer in the cache, and there is another one behind the URL.
+            DatasetError: it is no longer in the cache, and there is another one at the URL.
         """
         if not (self.folder / MANIFEST).exists():
             data = _manifest_bytes(self.url)

@@ -1,7 +1,7 @@
-"""Sources behind a URL: their files are fetched into the cache, and packed from there.
+"""Sources at a URL: their files are fetched into the cache, and packed from there.
 
 A file is kept from one run to the next if its size and its tag (such as S3's ETag) are those listed now, so that an
-interrupted run goes on where it stopped. What is gone behind the URL goes from the cache too.
+interrupted run goes on where it stopped. What is gone at the URL goes from the cache too.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def local_input(text: str, moved: Moved | None = None) -> str:
 
 
 def fetch_source(url: str, moved: Moved | None = None) -> str:
-    """Return the path, or pattern, of the files behind a URL once they are fetched.
+    """Return the path, or pattern, of the files at a URL once they are fetched.
 
     Args, Raises:
         As `local_input`.

@@ -1,4 +1,4 @@
-"""A folder behind a URL: its files are listed, read in blocks, and written whole, each attempt with patience."""
+"""A folder at a URL: its files are listed, read in blocks, and written whole, each attempt with patience."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def refuse_url(path: Path) -> None:
 
 
 def label(url: str, content: bytes = b"") -> str:
-    """Return the name of a folder for what is behind `url`: it can be read, and no other URL or `content` has it."""
+    """Return the name of a folder for what is at `url`: it can be read, and no other URL or `content` has it."""
     last = _PLAIN.sub("_", url.rstrip("/").rpartition("/")[2])[:40].lstrip(".")
     return f"{last}-{xxhash.xxh3_128_hexdigest(url.rstrip('/').encode() + bytes(1) + content)}"
 
@@ -184,7 +184,7 @@ class Found(NamedTuple):
 
 
 class RemoteFolder:
-    """Files behind a URL of fsspec, by their path below it.
+    """Files at a URL of fsspec, by their path below it.
 
     Raises:
         UsageError: fsspec or the package for this kind of URL is not installed.
