@@ -120,8 +120,7 @@ _PACKING = (
         metavar="[FIELD=]CODEC",
         help="auto, none, lz4, lz4hc, zstd, shuffle+lz4, shuffle+zstd, bitshuffle, rowdelta+zstd, "
         "photo+lz4, photo+zstd, or a numcodecs config as JSON; for all fields or for one, repeated or with commas: "
-        "--codec hr=zstd,label=none.  "
-        "[default: auto]",
+        "--codec hr=zstd,label=none.  [default: auto]",
     ),
     click.option(
         "--shard-size",

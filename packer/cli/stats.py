@@ -44,10 +44,8 @@ def stats(dataset: Path, save: bool, as_json: bool) -> None:
             found = statistics(dataset, shown.advance)
         if save:
             keep(dataset, found)
-    if as_json:
-        click.echo(indented({"path": str(dataset), "samples": manifest.samples, "fields": found}))
-    else:
-        click.echo("\n".join(_lines(manifest, found)))
+    document = {"path": str(dataset), "samples": manifest.samples, "fields": found}
+    click.echo(indented(document) if as_json else "\n".join(_lines(manifest, found)))
 
 
 def _lines(manifest: Manifest, found: Mapping[str, FieldStats]) -> list[str]:

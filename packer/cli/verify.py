@@ -52,11 +52,9 @@ def verify(dataset: str, sources: tuple[str, ...], against: bool, options: Conve
             shown.start(sum(shard.bytes for shard in manifests.read(folder).shards))
             report = checking.verify(folder, shown.advance, processors())
         damages = [*report.damages, *(_compared(folder, sources, options) if against else [])]
-    if as_json:
-        checked = {"files": report.files, "bytes": report.bytes, "frames": report.frames}
-        click.echo(indented({"path": dataset, "good": not damages, **checked, "damages": damages}))
-    else:
-        click.echo("\n".join(_lines(dataset, report, damages, against)))
+    checked = {"files": report.files, "bytes": report.bytes, "frames": report.frames}
+    document = {"path": dataset, "good": not damages, **checked, "damages": damages}
+    click.echo(indented(document) if as_json else "\n".join(_lines(dataset, report, damages, against)))
     return 1 if damages else 0
 
 
