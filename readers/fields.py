@@ -481,14 +481,11 @@ def gathered(
     out = {}
     for name, reader in readers.items():
         values = as_images(reader.field, reader.read(reader.locate(numbers, visits, anchors), memory))
-        out[name] = for_worker(reader.field, values) if in_worker else values
+        if in_worker and isinstance(values, list) and reader.field.kind != "text":
+            values = Views(values)  # handed over as one tensor and what tells its parts apart
+        out[name] = values
     share_offsets(out)
     return out
-
-
-def for_worker(field: Field, values: Any) -> Any:
-    """Return what a worker process hands over: a list of tensors as one tensor and what tells them apart."""
-    return Views(values) if isinstance(values, list) and field.kind != "text" else values
 
 
 def as_images(field: Field, value: Any) -> Any:
