@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.format.schema import FieldSpec
-from packer.sources.base import Block, Source, faults_of, joined
+from packer.sources.base import Block, Source, runs
 from packer.sources.files import LMDB_DATA, join
 from packer.sources.images.formats import ImageOptions, Place, read_image
 
-#: Decoded bytes that a block holds at most, unless one sample is larger: they are copied while processors cache them.
+#: Decoded bytes that a block holds at most, unless one sample is larger.
 BLOCK_BYTES = 2**19
 #: Samples that a sentence names; the rest is counted.
 NAMED = 3
@@ -68,19 +68,25 @@ class ImageSource(Source):
         )
 
     def read(self) -> Iterator[Block]:
-        return joined(self._samples(), self.fields, BLOCK_BYTES)
+        shapes = {spec.name: self.shapes(spec.name) for spec in self.fields}
+        nbytes = np.sum([shapes[spec.name].prod(axis=1) * spec.itemsize for spec in self.fields], axis=0)
+        for start, stop in runs(nbytes, BLOCK_BYTES):
+            block = {spec.name: _room(spec, stop - start) for spec in self.fields}
+            for number in range(start, stop):
+                try:
+                    # Copied one by one, while processors cache it.
+                    for spec in self.fields:
+                        block[spec.name][number - start] = self._picture(spec, number, shapes[spec.name][number])
+                except SourceError as error:
+                    if number > start:
+                        yield {name: some[: number - start] for name, some in block.items()}
+                    raise SourceError(error.reason, error.path, number) from error
+            yield block
 
-    def _samples(self) -> Iterator[dict[str, NDArray[Any]]]:
-        shapes = {spec.name: self.shapes(spec.name).tolist() for spec in self.fields}
-        for number in range(len(self)):
-            with faults_of(sample=number):
-                sample = {spec.name: self._picture(spec, number, shapes[spec.name][number]) for spec in self.fields}
-            yield sample
-
-    def _picture(self, spec: FieldSpec, number: int, shape: list[int]) -> NDArray[Any]:
+    def _picture(self, spec: FieldSpec, number: int, shape: NDArray[np.int64]) -> NDArray[Any]:
         path, place = self.where(spec.name, number)
         picture = read_image(path, self.options, place)
-        if picture.dtype != spec.dtype or list(picture.shape) != shape:
+        if picture.dtype != spec.dtype or picture.shape != tuple(shape.tolist()):
             was, now = (" x ".join(map(str, some)) for some in (shape, picture.shape))
             reason = f"was {was} {spec.dtype} when its header was read, and is {now} {picture.dtype} now; start again"
             raise SourceError(reason, path)
@@ -98,6 +104,11 @@ class ImageSource(Source):
 
     def provenance(self) -> dict[str, Any]:
         return self.origin
+
+
+def _room(spec: FieldSpec, samples: int) -> Any:
+    """Return the field of a block, still to be filled."""
+    return [None] * samples if spec.is_ragged else np.empty((samples, *spec.shape), spec.np_dtype)
 
 
 def compared(source: ImageSource) -> list[str]:
