@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
 import shutil
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import lmdb
 
@@ -23,8 +21,6 @@ File = TypeVar("File", bound="LmdbAppender")
 
 #: With less than this many bytes free, a write that went wrong did so for want of room.
 _HARDLY_ANY = 64 * 10**6
-#: What `sync_file_range` is told: to begin to write.
-_WRITE = 2
 
 
 @contextlib.contextmanager
@@ -63,7 +59,6 @@ class LmdbAppender:
             self._env = lmdb.open(
                 str(path), subdir=False, lib_version=0, lock=False, sync=False, metasync=False, map_size=self._map_size
             )
-            self._fd = os.open(path, os.O_RDONLY)
         except (lmdb.Error, OSError):
             self._remove()
             raise
@@ -96,16 +91,13 @@ class LmdbAppender:
             self.commit()
 
     def commit(self) -> None:
-        """Commit what was put, and have the kernel begin to write it: else it begins when somebody waits for that."""
+        """Commit what was put; the map grows until it takes it."""
         while True:
             try:
                 self._txn.commit()
                 break
             except lmdb.MapFullError:
                 self._put_again()
-        if sync_file_range := _sync_file_range():
-            # A hint: an error will come back from the sync.
-            sync_file_range(self._fd, ctypes.c_int64(0), ctypes.c_int64(0), _WRITE)
         # Mapped anew, what commits have looked at through the map no longer counts as memory of the process.
         self._env.set_mapsize(self._map_size)
         self._batch = []
@@ -117,19 +109,13 @@ class LmdbAppender:
         self.commit()
         self._txn.abort()
         self._env.sync(True)
-        self._close()
+        self._env.close()
 
     def abort(self) -> None:
         """Close and remove the file."""
         self._txn.abort()
-        self._close()
-        self._remove()
-
-    def _close(self) -> None:
         self._env.close()
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self._remove()
 
     def _remove(self) -> None:
         with contextlib.suppress(OSError):  # whatever led here is what should be told
@@ -158,9 +144,3 @@ class LmdbAppender:
             except lmdb.MapFullError:
                 continue
             return
-
-
-@lru_cache(maxsize=1)
-def _sync_file_range() -> Any:
-    """Return that function of Linux's C library, which Python does not offer, or None if there is none."""
-    return getattr(ctypes.CDLL(None), "sync_file_range", None) if os.name == "posix" else None
