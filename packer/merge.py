@@ -18,7 +18,6 @@ import packer
 from packer.convert import check_apart
 from packer.errors import UsageError
 from packer.format import manifest as manifests
-from packer.format.constants import Constants, write_constants
 from packer.format.lmdb_appender import clear_errors
 from packer.format.manifest import (
     CONSTANTS_FILE,
@@ -30,7 +29,7 @@ from packer.format.manifest import (
     check_file,
 )
 from packer.format.schema import Field
-from packer.format.sync import sync_folder
+from packer.format.sync import sync_folder, write_synced
 from packer.packing.finish import write_manifest
 from packer.packing.origin import joined
 from packer.packing.output import OutputFolder, State
@@ -92,8 +91,10 @@ def merge(
         for folder, manifest in zip(folders, held, strict=True):
             rejected += [bad.moved(len(entries)) for bad in rejected_of(folder, manifest)]
             entries += take_shards(folder, manifest.shards, output.work, len(entries), progress or no_progress)
-        if constants := Constants(folders[0], first.constants):
-            write_constants(output.work, constants)
+        if first.constants:
+            constants = folders[0] / first.constants.file
+            check_file(constants, first.constants, whole=True)
+            write_synced(output.work / constants.name, constants.read_bytes())
         made = write_joined(output.work, held, entries, NAMES_FILE, RejectedList(rejected))
         output.publish()
     return made

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+
+import msgspec
 import numpy as np
 import pytest
 
@@ -9,6 +12,7 @@ from packer.convert import convert
 from packer.errors import DamagedError, UsageError
 from packer.export import export
 from packer.format import manifest as manifests
+from packer.format.constants import found_constants
 from packer.merge import check_alike, merge
 from packer.packing.output import OutputFolder
 from packer.repack import repack
@@ -46,6 +50,20 @@ def test_samples_stand_one_behind_another(tmp_path, two, contents, monkeypatch, 
     assert not verify(tmp_path / "m").damages
     shared = (tmp_path / "m" / manifest.shards[0].file).samefile(a / entries[0].file)
     assert shared == linked
+
+
+def test_constants_of_another_writer_are_kept_as_they_are(tmp_path, two):
+    """What is kept once is not written anew: its digest would be another one if its writer compresses, say."""
+    held = io.BytesIO()
+    np.savez_compressed(held, grid=np.arange(1000))
+    for folder in two:
+        (folder / "constants.npz").write_bytes(held.getvalue())
+        manifest = manifests.read(folder)
+        manifests.write(folder, msgspec.structs.replace(manifest, constants=found_constants(folder)))
+    merge(two, tmp_path / "m")
+    assert (tmp_path / "m" / "constants.npz").read_bytes() == held.getvalue()
+    assert PackedDataset(tmp_path / "m").constants["grid"].tolist() == list(range(1000))
+    assert not verify(tmp_path / "m").damages
 
 
 def test_totals_are_those_of_both(tmp_path, two):
