@@ -169,7 +169,7 @@ def _all(left: Sequence[Listed], family: str | None, path: str) -> dict[str, Lis
     bad = [e for e in left if e.problem]
     if not bad:
         return wanted
-    what = "; ".join(f"{e.path} {e.problem}" for e in bad[:5])
+    what = "; ".join(f"{e.path or 'it'} {e.problem}" for e in bad[:5])
     if len(bad) == len(left):
         raise SourceError(f"holds nothing that can be packed: {what}", path)
     more = f"; and {len(bad) - 5:,} more" if len(bad) > 5 else ""
