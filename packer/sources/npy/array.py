@@ -60,12 +60,17 @@ class Array:
 
     @property
     def shown(self) -> str:
-        """What messages call it."""
+        """Return what messages call it."""
         return _shown(self.path, self.member)
 
     @property
+    def own_name(self) -> str:
+        """Return what the field is called if nobody says: the member, or the file without its suffix."""
+        return self.member.removesuffix(".npy").replace("/", ".") if self.member else Path(self.path).stem
+
+    @property
     def native(self) -> np.dtype[Any]:
-        """Its dtype in the byte order in which it is stored."""
+        """Return its dtype in the byte order in which it is stored."""
         return self.dtype.newbyteorder("=")
 
     @property
@@ -79,10 +84,6 @@ class Array:
     def as_row(self) -> Array:
         """Return the array as the one row of another: with one more axis, of length 1, before its own."""
         return replace(self, shape=(1, *self.shape))
-
-    def of_row(self) -> Array:
-        """Return the array that `as_row` was called of."""
-        return replace(self, shape=self.shape[1:])
 
     def runs(self, start: int, stop: int, rows: int) -> Iterator[NDArray[Any]]:
         """Yield rows start..stop, `rows` at once, C-contiguous and native-endian.

@@ -71,10 +71,6 @@ def _find(path: str, on_bad: OnBad) -> Found:
     return found._replace(files=picked)
 
 
-def _own_name(array: Array) -> str:
-    return array.member.removesuffix(".npy").replace("/", ".") if array.member else Path(array.path).stem
-
-
 def _row_kind(array: Array) -> str:
     """Return what a row of the array is, such as `float32 (3,)`."""
     return f"{array.native.name} {array.shape[1:]}"
@@ -125,7 +121,7 @@ def _open_rows(found: Mapping[str, Found]) -> NpySource:
             continue
         _refuse_ambiguous(some.folder or ".", arrays)
         for array in arrays:
-            if (own_name := _own_name(array)) in fields:
+            if (own_name := array.own_name) in fields:
                 unit = "files" if array.member else "folders"
                 raise UsageError(
                     f"{fields[own_name][0].shown} and {array.shown} are both called {own_name!r}; if the {unit} are "
@@ -175,7 +171,7 @@ def _parts(name: str, arrays: Sequence[Array]) -> list[Array]:
     """
     advice = "give the path without a name, or with --samples files if each file is a sample"
     if len({pattern_of(a.path) for a in arrays}) > 1 or len({array.path for array in arrays}) < len(arrays):
-        listed = ", ".join(_own_name(array) for array in arrays[:_SHOWN])
+        listed = ", ".join(array.own_name for array in arrays[:_SHOWN])
         raise UsageError(
             f"{name}={arrays[0].path}: there are {len(arrays)} arrays ({listed}), no numbered parts of one; {advice}"
         )
@@ -202,7 +198,7 @@ def _refuse_ambiguous(path: str, arrays: Sequence[Array]) -> None:
     several = next((group for group in groups if len(group) > 1), None)
     if several is None:
         return
-    names = [_DIGITS.sub("", _own_name(g[0])).strip("_-. ") or _FIELD if g[1:] else _own_name(g[0]) for g in groups]
+    names = [_DIGITS.sub("", g[0].own_name).strip("_-. ") or _FIELD if g[1:] else g[0].own_name for g in groups]
     if len(set(names)) < len(names):  # files of one name in several folders
         names = [f"{Path(group[0].path).parent.name}_{name}" for group, name in zip(groups, names, strict=True)]
     parts = [f"{name}={_pattern(group)}" for name, group in zip(names, groups, strict=True)]
@@ -213,7 +209,7 @@ def _refuse_ambiguous(path: str, arrays: Sequence[Array]) -> None:
         f"`packer convert {shlex.join(parts)} OUT`"
     )
     if len({len(array) for array in arrays}) == 1:
-        each = [f"{_own_name(array)}={array.path}" for group in groups for array in group]
+        each = [f"{array.own_name}={array.path}" for group in groups for array in group]
         more = f" ... (all {len(each):,} files like this)" if len(each) > _SHOWN else ""
         reason += (
             f"; for {len(arrays):,} fields of {len(arrays[0]):,} samples, "
@@ -287,7 +283,7 @@ def _fields_of(files: _Files, unit: str) -> tuple[dict[str, Array], list[str]]:
         if not arrays:
             raise SourceError("holds no array", path)
         for array in arrays:
-            name = _own_name(array)
+            name = array.own_name
             if given:
                 name = f"{given}.{name}" if arrays[1:] else given
             elif not array.member and unit == "files":

@@ -117,7 +117,7 @@ class _LargeRow(LargeArray):
     """The one row of an array, of which rows are read when they are asked for; `number` is that of the sample."""
 
     def __init__(self, array: Array, number: int) -> None:
-        self._rows, self._number = array.of_row(), number
+        self._rows, self._number = replace(array, shape=array.shape[1:]), number
         self.dtype, self.shape = array.native, self._rows.shape
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:

@@ -228,14 +228,9 @@ def agreeing(members: Sequence[Member], choice: Choice, on_bad: OnBad) -> tuple[
             raise UsageError(f"{first.path}: has no field {', '.join(unknown)}; it has {', '.join(chosen)}")
         chosen = {name: rule for name, rule in chosen.items() if name in choice}
     good = []
-    # Files of one kind share one mapping of rules, and so one verdict.
-    verdicts: dict[int, str] = {}
     for member in members:
-        kind = id(member.rules)
-        if kind not in verdicts:
-            verdicts[kind] = _difference(chosen, member.rules, choice, first.path)
-        if verdicts[kind]:
-            on_bad(SourceError(verdicts[kind], member.path))
+        if reason := _difference(chosen, member.rules, choice, first.path):
+            on_bad(SourceError(reason, member.path))
             continue
         good.append(member)
         if choice == "common":
