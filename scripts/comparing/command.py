@@ -29,6 +29,7 @@ from benchmark.store import Bench
 
 from comparing.inputs import WORKLOADS, Loose, Workload, loose
 from comparing.systems import SYSTEMS, Ours, System
+from packer.errors import UsageError, WriteError
 
 #: Seconds of one measurement: a system that reads an epoch sooner is done sooner, others are stopped.
 SECONDS = 0.5
@@ -71,8 +72,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         rounds = Rounds(3, 3) if options.quick else Rounds(5, 5)
         bench = Bench(options.data, rounds, 0.2 if options.quick else 1.0)
-        with bench.alone():
-            results = compare(bench, options.only)
+        try:
+            with bench.alone():
+                results = compare(bench, options.only)
+        except (UsageError, WriteError) as error:
+            print(f"compare: error: {error}", file=sys.stderr)
+            return error.exit_status
     print(tables(results))
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
@@ -87,9 +92,14 @@ def compare(bench: Bench, only: Sequence[str] = (), workloads: Sequence[Workload
     Returns:
         `machine`, `versions`, `workloads` (what samples are), `writing` (seconds and bytes by workload and system),
         `reading` (samples a second by workload, batch size and system), `left_out` (why, by system).
+
+    Raises:
+        UsageError: no system has such a name.
     """
     print(frames_by(), file=sys.stderr)
     systems = [system for system in SYSTEMS if not only or any(text in system.name for text in only)]
+    if not systems:
+        raise UsageError(f"--only: none of the systems is called so; there are {', '.join(s.name for s in SYSTEMS)}")
     results: Results = {
         "machine": {"processors": os.cpu_count(), "load": os.getloadavg(), "threads": _THREADS},
         "versions": {name: _version(name) for name in ("lmdb-packer", "torch", "numpy", *THEIRS)},

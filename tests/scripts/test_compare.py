@@ -55,6 +55,18 @@ def test_a_system_that_is_missing_is_left_out(bench: Bench, monkeypatch: pytest.
     assert "- Left out: LMDB, lz4 + pickle (No module named 'lz9')." in command.tables(results)
 
 
+def test_what_cannot_be_measured_is_said_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No system of a name, and a folder that another run is at work in."""
+    arguments = ["--data", str(tmp_path), "--only"]
+    assert command.main([*arguments, "no such"]) == 2
+    assert (
+        "compare: error: --only: none of the systems is called so; there are loose files, " in capsys.readouterr().err
+    )
+    with Bench(tmp_path, Rounds(least=1, most=1, seconds=0), 1 / 500).alone():
+        assert command.main([*arguments, "packer"]) == 2
+    assert "is in use by another run" in capsys.readouterr().err
+
+
 @pytest.mark.keeps_open
 def test_wrong_content_is_an_error(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A system that gives other bytes than the source is not measured."""
