@@ -117,7 +117,7 @@ def export(
         writer.abort()
         raise
     seconds = time.perf_counter() - began
-    kept = ", ".join(source.constants)
+    kept = "" if to == "hdf5" else ", ".join(source.constants)
     notes = [*_made(source), *([f"constants are not written: {kept}"] if kept else []), *writer.notes]
     return ExportReport(path, to, len(source), files.count, files.bytes, tuple(dict.fromkeys(notes)), seconds)
 

@@ -2,6 +2,7 @@
 
 Values, dtypes, the names of datasets, groups and attributes come back; what does not is said when it is packed. Text
 becomes strings, lists of numbers become variable-length values; other ragged fields become groups, see `RaggedRows`.
+Constants stand in every file, below its root.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class Described(msgspec.Struct, frozen=True):
 class _Options(msgspec.Struct, frozen=True):
     axis: int = 0
     samples: str = "rows"
+    once: tuple[str, ...] = ()
 
 
 class _Origin(msgspec.Struct, frozen=True):
@@ -186,7 +188,7 @@ class Hdf5Writer(Writer):
             return
         described, lost = self._segment.described, []
         try:
-            for path, held in described.values.items():
+            for path, held in {**described.values, **self._constants()}.items():
                 write_kept(self._file.create_dataset, path, held, path, self.notes)
             for path, attributes in described.attributes.items():
                 if path not in self._file and path in described.groups:
@@ -204,6 +206,12 @@ class Hdf5Writer(Writer):
             self.notes.append(f"attributes of {first_few(lost)} are not written: the file does not hold them")
         self._files.publish(self._path)
         self._is_open = False
+
+    def _constants(self) -> dict[str, Any]:
+        """Return what all samples share by its path, which is that in the samples or in the source file."""
+        asked = {path.strip("/").replace("/", "."): path for path in self._segment.origin.options.once}
+        constants = self._source.constants.items()
+        return {f"/{asked.get(name, name.replace('.', '/')).strip('/')}": values for name, values in constants}
 
     def _places_of(self, segment: _Segment) -> list[Place]:
         """Return the datasets of a file, or of the group of a sample.

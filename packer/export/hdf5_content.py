@@ -242,7 +242,7 @@ def write_attributes(thing: h5py.HLObject, attributes: Mapping[str, Any], notes:
 
 
 def write_kept(create: Callable[..., Any], name: str, held: Any, what: str, notes: list[str]) -> None:
-    """Write an attribute or a dataset of one value, a JSON value as `_value` takes it; noted if it cannot be.
+    """Write an attribute, or a dataset, of what `_value` takes; noted if it cannot be.
 
     Args:
         create: makes it from its name, `data` and `dtype`.
@@ -258,7 +258,7 @@ def write_kept(create: Callable[..., Any], name: str, held: Any, what: str, note
 
 
 def _value(held: Any) -> tuple[Any, np.dtype[Any] | None]:
-    """Return the value that a JSON value stands for, in the form of `packer.sources.hdf5.origin`, and its dtype.
+    """Return an array, or what a JSON value in the form of `packer.sources.hdf5.origin` stands for, and its dtype.
 
     The dtype is None if h5py finds it itself; of an array of strings it would make up a type of its own.
 
@@ -266,7 +266,7 @@ def _value(held: Any) -> tuple[Any, np.dtype[Any] | None]:
         ValueError: it is no value that is kept.
     """
     match held:
-        case bool() | int() | float() | str():
+        case bool() | int() | float() | str() | np.ndarray():
             return held, None
         case {"dtype": str(name), "value": inner}:
             dtype = h5py.string_dtype() if name == "str" else np.dtype(name)

@@ -112,7 +112,9 @@ def test_other_commands_keep_constants(tmp_path: Path) -> None:
     repack(tmp_path / "both", tmp_path / "mixed", seed=1, workers=0)
     assert_kept(PackedDataset(tmp_path / "mixed"))
     assert not verify(tmp_path / "mixed").damages
-    assert "constants are not written: grid.t, grid.x" in export(tmp_path / "mixed", tmp_path / "back").notes
+    export(tmp_path / "mixed", tmp_path / "back")
+    with h5py.File(tmp_path / "back" / "mixed.h5") as file:
+        assert np.array_equal(file["grid/x"], X)
     append(tmp_path / "one", str(two), workers=0, source=SourceOptions(**IN_UNITS))
     assert_kept(PackedDataset(tmp_path / "one"))
     other = pdebench(tmp_path / "c.h5", 8)
@@ -124,6 +126,26 @@ def test_other_commands_keep_constants(tmp_path: Path) -> None:
         merge([tmp_path / "two", tmp_path / "other"], tmp_path / "wrong")
     with pytest.raises(UsageError, match="kept once for all samples"):
         append(tmp_path / "two", tmp_path / "other", workers=0)
+
+
+def test_an_export_writes_constants_where_they_were(tmp_path: Path) -> None:
+    """Names with dots, single values and attributes too; files of other kinds cannot hold them, which is said."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["image"] = np.zeros((3, 5, 7), "u1")
+        file["grid/x.y"], file["t"], file["on"] = X, 0.5, np.array([True])
+        file["grid/x.y"].attrs["units"] = "m"
+    once = ("grid/x.y", "/t", "on")
+    packed(path, tmp_path / "out", once=once, images=("image",))
+    report = export(tmp_path / "out", tmp_path / "back")
+    assert not report.notes
+    with h5py.File(tmp_path / "back/a.h5") as file:
+        assert file["grid/x.y"].attrs["units"] == "m"
+        assert np.array_equal(file["grid/x.y"], X)
+        assert (file["t"][()], file["on"][()].tolist()) == (0.5, [True])
+    again = packed(tmp_path / "back/a.h5", tmp_path / "again", once=once, images=("image",))
+    assert set(again.constants) == {"grid.x.y", "t", "on"}
+    assert "constants are not written: grid.x.y, on, t" in export(tmp_path / "out", tmp_path / "png", to="png").notes
 
 
 def test_a_flipped_bit_of_a_constant_is_found_and_repaired(tmp_path: Path) -> None:
