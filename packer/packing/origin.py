@@ -4,6 +4,7 @@ The origin of a dataset is a mapping of JSON values: what its source said, or on
 
     {"kind": ..., "parts": [{"samples": n, "origin": {...}}, ...]}     joined, in this order
     {"kind": ..., "shuffled": seed, "origin": {...}}                   in the order that `shuffled_order` gives
+    {"kind": ..., "origin": {...}}                                     joined, then packed again as one
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def classes_of(origin: Origin, samples: int) -> tuple[str, ...]:
         match origin:
             case {"classes": [str(), *_] as classes}:
                 return tuple(classes)
-            case {"shuffled": int(), "origin": dict(inner)}:
+            case {"origin": dict(inner)}:
                 origin = inner
             case _ if found := parts(origin, samples):
                 samples, origin = found[0]
@@ -83,14 +84,17 @@ def _has_shuffled(origin: Origin, samples: int, depth: int = 0) -> bool:
     """Return whether samples were put into another order, in the origin itself or in that of one of its parts."""
     if isinstance(origin.get("shuffled"), int):
         return True
-    return depth < _DEEPEST and any(_has_shuffled(part, count, depth + 1) for count, part in parts(origin, samples))
+    inner = origin.get("origin")
+    held = [(samples, inner)] if isinstance(inner, dict) else parts(origin, samples)
+    return depth < _DEEPEST and any(_has_shuffled(part, count, depth + 1) for count, part in held)
 
 
 def _leaves(origin: Origin, numbers: NDArray[np.int64], depth: int) -> Iterator[Leaf]:
     inner = origin.get("origin")
-    if depth < _DEEPEST and isinstance(inner, dict) and isinstance(origin.get("shuffled"), int):
-        before = np.empty_like(numbers)
-        before[shuffled_order(len(numbers), origin["shuffled"])] = numbers
+    if depth < _DEEPEST and isinstance(inner, dict):
+        before = numbers.copy()
+        if isinstance(origin.get("shuffled"), int):
+            before[shuffled_order(len(numbers), origin["shuffled"])] = numbers
         yield from _leaves(inner, before, depth + 1)
         return
     found = parts(origin, len(numbers))
@@ -146,10 +150,13 @@ class Conversion(NamedTuple):
 
 
 def conversions(manifest: Manifest) -> list[Conversion]:
-    """Return all conversions that a dataset was made by, in its order."""
+    """Return all conversions that a dataset was made by, in its order; one if its parts do not end with shards."""
     found = []
     shards, first = manifest.shards, 0
-    known = parts(manifest.origin, manifest.samples) or [(manifest.samples, manifest.origin)]
+    known = parts(manifest.origin, manifest.samples)
+    edges = {*itertools.accumulate(samples for samples, _ in known)}
+    if not known or not edges.issubset(itertools.accumulate((entry.samples for entry in shards), initial=0)):
+        known = [(manifest.samples, manifest.origin)]
     for number, (samples, origin) in enumerate(known, 1):
         ends = list(itertools.accumulate((entry.samples for entry in shards), initial=0))
         count = bisect_left(ends, samples) if number < len(known) else len(shards)

@@ -60,6 +60,8 @@ def open_packed(
         splits = {name: np.sort(place[held]) for name, held in splits.items()}
         names = None if names is None else [names[number] for number in numbers.tolist()]
         origin = {"kind": origin.get("kind", "packed"), "shuffled": seed, "origin": origin}
+    elif "parts" in origin:  # which need not end with shards when they are packed as one
+        origin = {"kind": origin.get("kind", "packed"), "origin": origin}
     held = {field.name: (position, field) for position, field in enumerate(manifest.fields)}
     for name in fields or ():
         if name not in held:

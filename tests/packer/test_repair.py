@@ -17,7 +17,9 @@ from packer.append import append
 from packer.convert import convert
 from packer.errors import DatasetError, SourceError, UnfinishedError, UsageError
 from packer.format import manifest as manifests
+from packer.merge import merge
 from packer.packing.output import dataset_lock
+from packer.repack import repack
 from packer.repair import RepairReport, repair
 from packer.verify import verify
 
@@ -222,6 +224,25 @@ def test_joined_datasets_get_their_bytes_back(clouds, files_of, tmp_path):
         path.unlink()
     assert repair(folder, source_of(clouds.sources)).changed == ()
     assert files_of(folder) == before
+
+
+@pytest.mark.parametrize("shard_size", [None, 4096])
+def test_what_was_joined_and_packed_again_gets_its_bytes_back(files_of, tmp_path, shard_size):
+    """Parts that were packed again as one are one part, whether shards end with them or not."""
+    a, b, c = (pictures(tmp_path / names, names, 1, 20) for names in ("abcdef", "ghijkl", "mno"))
+    merge([convert(source, f"{source}.packed", workers=0, codec="none").path for source in (a, b)], tmp_path / "m")
+    folder = repack(tmp_path / "m", tmp_path / "d", workers=0, shard_size=shard_size).path
+    append(folder, c, workers=0)
+    before, joined = files_of(folder), pictures(tmp_path / "joined", "abcdefghijkl", 1, 20)
+    *shards, last = sorted((folder / "shards").iterdir())
+    for shard, source in [*((shard, joined) for shard in shards), (last, c)]:
+        shard.unlink()
+        assert repair(folder, source_of([source])).changed == ()
+        assert files_of(folder) == before
+    (folder / "manifest.json").unlink()
+    origin = manifests.read(tmp_path / "m").origin
+    repair(folder)
+    assert manifests.read(folder).origin["parts"][0]["origin"]["origin"] == origin
 
 
 def pictures(folder, names, value, size=8):
