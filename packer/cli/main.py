@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from typing import Any
 
@@ -86,6 +87,9 @@ class Program(click.Group):
         run: Any = super().main
         if not standalone_mode:
             return run(*args, standalone_mode=False, **extra)
+        for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+            if getattr(sys, name) is None:  # closed: a file that is opened later would be taken for it
+                setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115, PTH123
         try:
             with interruptible():
                 status = run(*args, standalone_mode=False, **extra)

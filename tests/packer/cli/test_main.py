@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -12,6 +15,7 @@ from click import shell_completion
 import packer as package
 from packer.cli.logs import set_up
 from packer.cli.main import COMMANDS, main
+from packer.verify import verify
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -63,6 +67,14 @@ def test_help_lists_all_commands(packer):
 def test_version(packer):
     """--version says the version of the package."""
     assert packer("--version").stdout == f"packer {package.__version__}\n"
+
+
+@pytest.mark.skipif(not Path("/bin/sh").exists(), reason="closes files by a shell")
+def test_closed_streams(rows, tmp_path):
+    """Nobody has to listen: services start programs with stdout and stderr closed."""
+    command = [sys.executable, "-m", "packer.cli", "convert", str(rows.path), str(tmp_path / "out")]
+    subprocess.run(["sh", "-c", '"$@" <&- >&- 2>&-', "sh", *command], cwd=Path(package.__file__).parents[1], check=True)
+    assert not verify(tmp_path / "out").damages
 
 
 def test_wrong_usage(refused):
