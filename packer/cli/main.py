@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from typing import Any
@@ -90,6 +91,8 @@ class Program(click.Group):
         for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
             if getattr(sys, name) is None:  # closed: a file that is opened later would be taken for it
                 setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115, PTH123
+        if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+            sys.stdout.reconfigure(errors="backslashreplace")  # what an old character set lacks, as on stderr
         try:
             with interruptible():
                 status = run(*args, standalone_mode=False, **extra)

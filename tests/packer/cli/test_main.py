@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 from click import shell_completion
 
@@ -16,6 +18,9 @@ import packer as package
 from packer.cli.logs import set_up
 from packer.cli.main import COMMANDS, main
 from packer.verify import verify
+from packer.writer import DatasetWriter
+
+ROOT = Path(package.__file__).parents[1]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -73,8 +78,19 @@ def test_version(packer):
 def test_closed_streams(rows, tmp_path):
     """Nobody has to listen: services start programs with stdout and stderr closed."""
     command = [sys.executable, "-m", "packer.cli", "convert", str(rows.path), str(tmp_path / "out")]
-    subprocess.run(["sh", "-c", '"$@" <&- >&- 2>&-', "sh", *command], cwd=Path(package.__file__).parents[1], check=True)
+    subprocess.run(["sh", "-c", '"$@" <&- >&- 2>&-', "sh", *command], cwd=ROOT, check=True)
     assert not verify(tmp_path / "out").damages
+
+
+@pytest.mark.parametrize("charset", ["latin-1", "cp1252"])
+def test_character_sets_without_a_letter(tmp_path, charset):
+    """What a terminal cannot show stands there as escapes."""
+    with DatasetWriter(tmp_path / "out") as writer:
+        writer.add({"x": np.zeros(3)}, name="\u65e5")
+    command = [sys.executable, "-m", "packer.cli", "info", str(tmp_path / "out")]
+    environment = {**os.environ, "PYTHONIOENCODING": f"{charset}:strict"}
+    told = subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True)
+    assert rb"\u65e5" in told.stdout
 
 
 def test_wrong_usage(refused):
