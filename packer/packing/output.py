@@ -203,7 +203,8 @@ def warn_of_room(path: Path, most: int) -> None:
     Args:
         most: without compression; less may do, and therefore this is no error.
     """
-    held = sum(shard.stat().st_size for shard in (path / SHARD_FOLDER).glob("*.lmdb"))
+    made = next_to(path, "replacing") if _is_finished(path) else path  # a dataset stays until another replaces it
+    held = sum(shard.stat().st_size for shard in (made / SHARD_FOLDER).glob("*.lmdb"))
     near = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
     free = shutil.disk_usage(near).free
     if most - held > free:

@@ -219,12 +219,16 @@ def test_a_place_that_is_taken_is_told_before_sources_are_looked_at(tmp_path):
 
 
 def test_a_disk_that_may_be_too_small(tmp_path, monkeypatch, caplog):
-    """A warning, since less may do where samples are compressed; what is there already counts."""
+    """A warning, since less may do where samples are compressed; what is there already counts, but to replace it."""
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=8191))
     convert(SMALL, tmp_path / "out", codec="none")
     held = sum(path.stat().st_size for path in (tmp_path / "out" / "shards").iterdir())
     assert f"may take up to {held:,} bytes more, 8,191 are free" in caplog.text
     caplog.clear()
+    convert(SMALL, tmp_path / "out", codec="none", overwrite=True)
+    assert f"may take up to {held:,} bytes more" in caplog.text
+    caplog.clear()
+    (tmp_path / "out" / "manifest.json").unlink()
     warn_of_room(tmp_path / "out", held + 8191)
     assert not caplog.text
     warn_of_room(tmp_path / "out", held + 8192)
