@@ -190,7 +190,7 @@ def _named(split: str, rule: str | Listed, samples: Samples, lenient: bool) -> N
             )
         fits = re.compile(translate(rule)).match
         return np.array([n for n, name in enumerate(names) if fits(name)], np.int64)
-    items: list[Any] = list(rule.tolist() if isinstance(rule, np.ndarray) else rule)
+    items: list[Any] = rule.tolist() if hasattr(rule, "tolist") else list(rule)
     items = [item for item in items if not isinstance(item, str) or item.strip()]
     if samples.shifting and any(names is None or not isinstance(item, str) for item in items):
         raise UsageError(
@@ -216,7 +216,7 @@ def _number(item: str | int, number_of: Mapping[str, int] | None) -> int:
     A number is that of the sample itself; so is a line, if samples have no names. -1 if there is no such sample.
     """
     if not isinstance(item, str):
-        return int(item)
+        return -1 if isinstance(item, (bool, float)) else int(item)  # as of a mask, whose True is 1
     line, word = item.strip(), item.split()[0]
     if number_of is None:
         return int(word) if word.isdecimal() and len(word) < 19 else -1
