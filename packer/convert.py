@@ -208,7 +208,10 @@ def pack(sources: Any, path: Path, options: ConvertOptions, keeps_note: bool = F
     rejected: list[Rejected] = []
     check_place(sources, path, options.overwrite)
     source = open_source(sources, options, rejected)
-    limits = guard(options, isinstance(source, SampleSource))
+    in_memory = isinstance(source, SampleSource)
+    if options.fields is not None and not in_memory:
+        raise UsageError("fields is the schema of samples in memory, and files tell theirs themselves; leave it out")
+    limits = guard(options, in_memory)
     if limits is not None and options.executor is None:
         check_may_start()  # before the folder is claimed
     plan = make_plan(source, options.codec, options.shard_size, limits, options.looking or not_looking)
@@ -293,6 +296,8 @@ def open_source(sources: Any, options: ConvertOptions, rejected: list[Rejected] 
     if isinstance(sources, Mapping) or not (hasattr(sources, "__len__") and hasattr(sources, "__getitem__")):
         what = f"an object of type {type(sources).__name__}"
         raise UsageError(f"cannot pack {what}; paths or a sequence of dicts are expected")
+    if options.source != SourceOptions():
+        raise UsageError("SourceOptions are for files, and these are samples in memory; leave them out")
     return SampleSource(sources, options.fields)
 
 

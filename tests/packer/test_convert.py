@@ -301,6 +301,7 @@ def test_nothing_good_is_an_error(tmp_path):
         ([{"a": 1}], {"codec": "squeeze"}, "no codec 'squeeze'"),
         ([{"a": 1}], {"codec": {"b": "lz4"}}, "no field 'b'"),
         ([], {}, "cannot pack|is empty"),
+        ([{"a": 1}], {"source": SourceOptions(patch=8)}, "SourceOptions are for files"),
         ("nowhere", {}, "no such file"),
     ],
 )
@@ -320,6 +321,12 @@ def test_paths_of_every_kind(clouds, tmp_path):
         assert report.samples == 5
         assert [field.name for field in report.manifest.fields] == ["xyz"]
         assert report.source_bytes == sum(path.stat().st_size for path in clouds.folder.iterdir())
+
+
+def test_files_take_no_schema(clouds, tmp_path):
+    """A schema that nothing would listen to is refused."""
+    with pytest.raises(UsageError, match="fields is the schema of samples in memory"):
+        convert(clouds.sources, tmp_path / "out", fields=fields())
 
 
 def test_processors_are_counted():
