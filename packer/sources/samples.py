@@ -107,6 +107,8 @@ def as_arrays(item: Any, number: int) -> Sample:
                 raise no_text(what, error) from None
             arrays[str(name)] = value
             continue
+        if np.ma.is_masked(value):
+            raise SourceError(f"{what} is masked in places, which is not kept; give value.filled(...) or value.data")
         try:
             array = np.asarray(value)
         except (TypeError, ValueError, RuntimeError) as error:
@@ -125,7 +127,7 @@ def infer_fields(samples: Sequence[Sample]) -> tuple[FieldSpec, ...]:
     if not first:
         raise SourceError("samples have no field; a dict of field name to array is expected")
     for sample in samples:
-        if list(sample) != list(first):
+        if sample.keys() != first.keys():
             raise SourceError(f"samples differ in their fields: {', '.join(first)} and {', '.join(sample)}")
     return tuple(_infer(name, [sample[name] for sample in samples]) for name in first)
 

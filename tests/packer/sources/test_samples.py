@@ -102,6 +102,7 @@ def test_parts():
         ({"a": np.zeros(2, np.float32), "b": 1}, "has the fields a, b"),
         ([1], "is a list; a dict"),
         ({"a": [[1], [2, 3]]}, "cannot be an array"),
+        ({"a": np.ma.masked_array([1, 2], [0, 1])}, "field 'a' is masked in places"),
         ({"a": "\udcff"}, r"field 'a' cannot be stored as UTF-8: its letter 0 is '\\udcff'"),
     ],
 )
@@ -150,5 +151,5 @@ def test_bad_samples_are_passed_over_by_the_look():
 
 def test_the_order_of_fields_is_that_of_the_first_sample():
     """Fields are stored in the order in which the first sample names them."""
-    found = infer_fields([{"b": np.zeros(1), "a": np.zeros(2)}] * 2)
+    found = infer_fields([{"b": np.zeros(1), "a": np.zeros(2)}, {"a": np.zeros(2), "b": np.zeros(1)}])
     assert [spec.name for spec in found] == ["b", "a"]
