@@ -17,6 +17,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from packer.cli.text import parse_size
+from packer.codecs.configs import NAMED
 from packer.convert import ConvertOptions
 from packer.errors import NoDatasetError
 from packer.sources.apart import usual_memory
@@ -118,9 +119,8 @@ _PACKING = (
         "--codec",
         multiple=True,
         metavar="[FIELD=]CODEC",
-        help="auto, none, lz4, lz4hc, zstd, shuffle+lz4, shuffle+zstd, bitshuffle, rowdelta+zstd, "
-        "photo+lz4, photo+zstd, or a numcodecs config as JSON; for all fields or for one, repeated or with commas: "
-        "--codec hr=zstd,label=none.  [default: auto]",
+        help=f"auto, {', '.join(NAMED)}, or a numcodecs config as JSON; for all fields or for one, repeated or with "
+        "commas: --codec hr=zstd,label=none.  [default: auto]",
     ),
     click.option(
         "--shard-size",

@@ -28,7 +28,8 @@ class Filter(NamedTuple):
 
     Attributes:
         apply: makes a new array of images (n, rows, width, channels), of their dtype and shape.
-        undo: gives such images their values back in place.
+        undo: gives such images their values back in place; also where some of the columns are there alone, and of
+            the rows of a band the first ones, since that is what a crop decodes.
         dtypes: of images that it is for.
         in_loops: whether the compiled loops undo it too, frame by frame.
         by_pixel: whether it does something else with each channel, so that a pixel is what comes again in its values.

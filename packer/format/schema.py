@@ -73,10 +73,10 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def misfit(self, config: dict[str, Any]) -> str:
         """Return in words why the config of a codec is not for this field; nothing if it is."""
-        kind = FILTERS.get(config["id"])
-        if kind is None or (self.kind == "image" and self.dtype in kind.dtypes):
+        its_filter = FILTERS.get(config["id"])
+        if its_filter is None or (self.kind == "image" and self.dtype in its_filter.dtypes):
             return ""
-        images = " or ".join(kind.dtypes)
+        images = " or ".join(its_filter.dtypes)
         return f"field {self.name!r}: {config['id']} is for images of {images}, not {self.kind} {self.dtype}"
 
     @property

@@ -103,10 +103,8 @@ def choose_codec(spec: FieldSpec, samples: Sequence[NDArray[Any]], share: float)
 
 def _is_for(codec: Sequence[Config], spec: FieldSpec) -> bool:
     """Return whether a codec does anything for values of a field that another of the candidates does not."""
-    if kind := FILTERS.get(codec[0]["id"]):
-        return spec.kind == "image" and spec.dtype in kind.dtypes
     # Single bytes have none to be shuffled; their bits do.
-    return spec.itemsize > 1 or codec[0].get("shuffle") != BYTES
+    return not spec.misfit(codec[0]) and (spec.itemsize > 1 or codec[0].get("shuffle") != BYTES)
 
 
 def measured_ratio(spec: FieldSpec, codec: Sequence[Config], samples: Sequence[NDArray[Any]]) -> float:
@@ -122,14 +120,14 @@ def measured_ratio(spec: FieldSpec, codec: Sequence[Config], samples: Sequence[N
 def sample_frames(samples: Sequence[NDArray[Any]], codec: Sequence[Config]) -> Iterator[NDArray[Any]]:
     """Yield the samples as the frames of a codec: small ones joined, large ones cut into bands of about 64 KiB."""
     target, own = _frame_bytes(codec)
-    kind = FILTERS.get(codec[0]["id"]) if codec else None
+    its_filter = FILTERS.get(codec[0]["id"]) if codec else None
     waiting: list[NDArray[Any]] = []
     size = 0
     for sample in samples:
-        value = kind.apply(sample[None])[0] if kind else sample
+        value = its_filter.apply(sample[None])[0] if its_filter else sample
         flat = np.ascontiguousarray(value).reshape(-1)
         step = max(1, BAND_BYTES // max(flat.itemsize, 1))
-        if kind and kind.by_pixel:
+        if its_filter and its_filter.by_pixel:
             step = max(1, step // sample.shape[-1]) * sample.shape[-1]
         if flat.nbytes > BAND_SAMPLE_BYTES:
             yield from (flat[at : at + step] for at in range(0, flat.size, step))
