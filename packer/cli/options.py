@@ -20,14 +20,13 @@ from packer.cli.text import parse_size
 from packer.codecs.configs import NAMED
 from packer.convert import ConvertOptions
 from packer.errors import NoDatasetError
+from packer.packing.splits import SPLIT
 from packer.sources.apart import usual_memory
 from packer.sources.opening import SourceOptions, flag_of
 
 Command = Callable[..., Any]
 Option = Callable[[Command], Command]
 
-#: What a split is given by.
-SPLIT = "NAME=FRACTION, NAME=@FILE or NAME=PATTERN"
 #: Paths that a shell is told of after FIELD=.
 _MOST = 1000
 
@@ -95,7 +94,7 @@ split_option = click.option(
     "--split",
     "splits",
     multiple=True,
-    metavar="NAME=FRACTION|@FILE|PATTERN",
+    metavar=SPLIT,
     callback=named(SPLIT),
     help="A split of the samples: a fraction such as 0.9, a file with a name a line, or a pattern over names.",
 )

@@ -7,16 +7,15 @@ from pathlib import Path
 import click
 
 from packer.cli.logs import log_options, say
-from packer.cli.options import SPLIT, named
+from packer.cli.options import named
 from packer.cli.summary import split_lines
+from packer.packing.splits import SPLIT
 from packer.split import split as run
 
 
 @click.command()
 @click.argument("dataset", type=click.Path(path_type=Path))
-@click.argument(
-    "rules", nargs=-1, required=True, metavar="NAME=FRACTION|@FILE|PATTERN...", callback=named(SPLIT, drops=True)
-)
+@click.argument("rules", nargs=-1, required=True, metavar=f"{SPLIT}...", callback=named(SPLIT, drops=True))
 @click.option(
     "--by",
     type=click.Choice(["name", "folder"]),

@@ -29,6 +29,9 @@ Listed = Sequence[str] | Sequence[int] | NDArray[np.int64]
 #: What a split is made of: a share, `@FILE` or a pattern, or samples one by one.
 Rule = float | str | Listed
 
+#: How a split is given on the command line.
+SPLIT = "NAME=FRACTION|@FILE|PATTERN"
+
 _NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)(e-?\d+)?")
 #: The row and column that end the name of a square which was cut from a picture.
 _SQUARE = re.compile(r"_\d+_\d+$")
@@ -63,7 +66,7 @@ def parsed(rules: Mapping[str, Rule]) -> dict[str, Rule]:
     found = {name: _parsed(name, rule) for name, rule in rules.items()}
     fractions = {name: rule for name, rule in found.items() if isinstance(rule, float)}
     if "" in found:
-        raise UsageError("a split has no name; NAME=FRACTION, NAME=@FILE or NAME=PATTERN is expected")
+        raise UsageError(f"a split has no name; {SPLIT} is expected")
     for name, fraction in fractions.items():
         if not 0 < fraction <= 1:
             raise UsageError(f"split {name}={fraction:g}: a fraction lies between 0 and 1")

@@ -64,8 +64,8 @@ def test_append_and_merge_say_what_becomes_of_splits(packer, dataset, new_pairs,
 @pytest.mark.parametrize(
     ("rule", "said"),
     [
-        ("train", "NAME=PATTERN is expected"),
-        ("=0.5", "NAME=PATTERN is expected"),
+        ("train", "@FILE|PATTERN is expected"),
+        ("=0.5", "@FILE|PATTERN is expected"),
         ("train=@nowhere", "nowhere cannot be read"),
         ("train=1.5", "between 0 and 1"),
         ("train=none*", "no name fits"),
