@@ -142,11 +142,14 @@ def test_words_are_spelt_right() -> None:
 
 
 def test_the_map_names_files_that_are_there() -> None:
-    """Every path and every name of a module that the map of the house gives is one of the project."""
+    """Every path, room and name in the code that the map of the house gives is one of the project."""
     text = ARCHITECTURE.read_text()
     named = re.findall(r"`((?:packer|readers|tests|docs|scripts)/[\w./*]*)`", text)
     assert len(named) > 30
     assert [path for path in named if not list(ROOT.glob(path.rstrip("/")))] == []
+    code = "".join(path.read_text() for room in ("packer", "readers", "tests") for path in ROOT.glob(f"{room}/**/*.py"))
+    names = set(re.findall(r"`(\w*_\w*)`", text))
+    assert [name for name in names if not re.search(rf"\b{name}\b", code)] == []
     rooms = {path.name for path in (ROOT / "packer").iterdir() if (path / "__init__.py").exists()}
     assert [room for room in rooms if f"| `packer/{room}/` |" not in text] == []
 
