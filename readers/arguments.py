@@ -33,7 +33,8 @@ THREAD_BYTES = 32 * 2**10
 LONG_RUNS = 8
 #: Bytes of decoded frames that a block shuffle may hold; the window is smaller if it would hold more.
 WINDOW_BYTES = 64 * 2**20
-#: A block is so many times as long as a frame that crosses its edge and so may be decoded twice: a tenth of them.
+#: Where frames of several fields differ in length, some cross the edge of a block and are decoded for both sides.
+#: Blocks as long as so many frames keep these to a tenth.
 BLOCK_FRAMES = 10
 
 
@@ -93,7 +94,7 @@ def _block_shuffled(dataset: PackedDataset, window: int | None, seed: int) -> Bl
 
 
 def _block_samples(dataset: PackedDataset) -> int:
-    """Return the samples of a block: some of the longest frames, so many that few other frames cross its edges."""
+    """Return how many samples a block has: whole longest frames, so many that few others cross its edges."""
     fields = dataset.fields.values()
     # An uncompressed frame is not read as a whole: only if there is no other does it say what lies together.
     frames = [f.frame.samples or 1 for f in fields if f.codec] or [f.frame.samples or 1 for f in fields]

@@ -49,8 +49,8 @@ THREAD_NAME = "packed-reader"
 #: Samples located at once, at most; their places take a megabyte a field.
 GROUP_SAMPLES = 16384
 #: Small batches are read several at a time, up to this many bytes, and then split: the calls of a batch cost more than
-#: its copying. So many that torch's threads copy them, and fewer than two batches of nearly `LARGE_BYTES` have, which
-#: are read faster one by one.
+#: its copying. More than `LARGE_BYTES`, so that torch's threads copy them; less than twice that, since two batches of
+#: nearly `LARGE_BYTES` are read faster one by one.
 RUN_BYTES = 7 * LARGE_BYTES // 4
 #: Frames that machine code decodes keep a thread busy without the interpreter: the longer the better.
 CODED_RUN_BYTES = 2**23

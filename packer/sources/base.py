@@ -31,8 +31,8 @@ LARGE_BYTES = 32 * 2**20
 #: Bytes of a large array that are read at once.
 PIECE_BYTES = 8 * 2**20
 
-#: Told of each bad file found while a source is opened; may raise (stop) or return (skip that sample). An error with
-#: a `sample` is told early alone: whoever goes on meets it again when the sample is read.
+#: Told of each bad file found while a source is opened; may raise (stop) or return (skip that sample). An error that
+#: has a `sample` is a warning ahead of time: if this returns, the sample stays, and reading it raises the error again.
 OnBad = Callable[[SourceError], None]
 
 
@@ -146,7 +146,7 @@ class Source(ABC):
     kind: str
     #: What each field is. Axes whose length differs between samples are None.
     fields: tuple[FieldSpec, ...]
-    #: Name of every sample, unique; or None if samples have no names.
+    #: Name of every sample, unique and valid UTF-8; or None if samples have no names.
     names: Sequence[str] | None
     #: Splits that the source itself knows: split name to the names of its samples, or to their numbers, int64 (n,).
     #: They are kept if the user asks for no others; names of samples that are not packed are passed over.
