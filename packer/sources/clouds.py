@@ -59,10 +59,12 @@ def open_clouds(path: str, columns: str, *, on_bad: OnBad = stop, looking: Looki
     found = find(path, looking)
     files = found.pick(lambda file: suffix_of(file) in CLOUDS, on_bad)
     if not files:
-        raise SourceError(f"no cloud is there; {', '.join(CLOUDS)} are", path)
+        raise SourceError(f"no clouds here; files that end in {' or '.join(CLOUDS)} are expected", path)
     suffixes = sorted({suffix_of(file) for file in files})
     if len(suffixes) > 1:
-        raise UsageError(f"{path}: files of {' and '.join(suffixes)}; name those of one with a pattern like '*.bin'")
+        raise UsageError(
+            f"{path}: files of several kinds, {' and '.join(suffixes)}; name one kind with a pattern like '*.bin'"
+        )
     is_text = suffixes[0] != _BINARY
     element, untyped = element_of(columns, is_text)
     try:
@@ -79,8 +81,8 @@ def open_clouds(path: str, columns: str, *, on_bad: OnBad = stop, looking: Looki
     source = PointSource.of("clouds", members, rules, partial(_read, header=header), {"columns": columns})
     source.remarks = found.remarks()
     if untyped:
-        typed = f"{untyped[-1]}:float32 is half"
-        source.remarks.append(f"{', '.join(untyped)}: {_TEXT_TYPE}, as --columns says no type; {typed}")
+        typed = f"{untyped[-1]}:float32 takes half the room"
+        source.remarks.append(f"{', '.join(untyped)}: {_TEXT_TYPE}, since --columns gives no type; {typed}")
     return source
 
 
@@ -95,18 +97,20 @@ def element_of(columns: str, is_text: bool) -> tuple[Element, list[str]]:
     for part in columns.split(","):
         name, colon, dtype = (text.strip() for text in part.partition(":"))
         if not name or len(name.split()) != 1:
-            raise UsageError(f"--columns {columns}: {part!r} is no name; names with commas, as in x,y,z, are expected")
+            raise UsageError(
+                f"--columns {columns}: {part!r} is not a name; names and commas, as in x,y,z, are expected"
+            )
         if name in waiting or name in dict(types):
             raise UsageError(f"--columns {columns}: {name} is there twice; name each column once")
         waiting.append(name)
         if colon:
             if dtype not in TYPES:
-                raise UsageError(f"--columns {columns}: {dtype!r} is no type; {', '.join(SIZES)} are")
+                raise UsageError(f"--columns {columns}: {dtype!r} is not a type; one of {', '.join(SIZES)} is expected")
             types += [(name, TYPES[dtype]) for name in waiting]
             waiting = []
     if waiting and not is_text:
         raise UsageError(
-            f"--columns {columns}: no type is given for {', '.join(waiting)}, and {_BINARY} files tell none; put it "
+            f"--columns {columns}: no type is given for {', '.join(waiting)}, and {_BINARY} files do not say; put one "
             f"after the last of them, as in {waiting[-1]}:float32"
         )
     types += [(name, _TEXT_TYPE) for name in waiting]
@@ -149,8 +153,8 @@ def _binary_rows(path: str, element: Element) -> int:
     row = least_row(element)
     if size % row:
         columns = ", ".join(f"{p.name} {p.dtype}" for p in element.properties)
-        reason = f"has {size} bytes, no multiple of the {row} bytes of a row of {columns}"
-        raise SourceError(f"{reason}; give the columns that it has with --columns", path)
+        reason = f"has {size:,} bytes, not a multiple of the {row} bytes of a row of {columns}"
+        raise SourceError(f"{reason}; give the columns of the file with --columns", path)
     return size // row
 
 
@@ -173,7 +177,7 @@ def _lines(path: str, element: Element) -> bytes:
         gap = _NO_VALUE.search(text)
         if gap:
             line = text.count(b"\n", 0, gap.end()) + 1
-            raise SourceError(f"line {line}: there is no value between two commas", path)
+            raise SourceError(f"line {line}: there is no value between two commas; mend the line", path)
         text = text.replace(b",", b" ")
     if len(element.properties) > 1:
         text = _without_count(text, path)
@@ -190,7 +194,7 @@ def _without_count(text: bytes, path: str) -> bytes:
     found = len(count_rows(text)) - 1
     if int(first[0]) != found:
         line = text.count(b"\n", 0, start) + 1
-        reason = f"line {line} says that there are {int(first[0])} points, {found} are there"
+        reason = f"line {line} says that there are {int(first[0])} points, but there are {found}; get the file again"
         raise SourceError(reason, path)
     return text[:start] + b" " * len(first[0]) + text[start + len(first[0]) :]
 
@@ -205,8 +209,8 @@ def _rows_of(text: bytes, path: str, element: Element) -> int:
     if (sizes != width).any():
         row = int(np.argmax(sizes != width))
         names = ", ".join(p.name for p in element.properties)
-        reason = f"line {_line(text, row)}: {width} columns are expected ({names}), {sizes[row]} are there"
-        raise SourceError(f"{reason}; give the columns that it has with --columns", path)
+        reason = f"line {_line(text, row)} has {sizes[row]} columns, {width} are expected ({names})"
+        raise SourceError(f"{reason}; give the columns of the file with --columns", path)
     return len(sizes)
 
 

@@ -39,17 +39,17 @@ class LabelledSource(DerivedSource):
     def __init__(self, source: Source, roots: Sequence[str]) -> None:
         if source.names is None:
             raise UsageError(
-                "--label folder is for samples that are files or folders, and these are rows; see --samples"
+                "--label folder is for samples that are files or folders, but these are rows; see --samples"
             )
         if any(spec.name == LABEL for spec in source.fields):
             raise UsageError(
-                f"--label folder makes a field {LABEL!r}, and there is one; leave it out, or name that otherwise"
+                f"--label folder makes a field {LABEL!r}, but there is one; leave --label out, or rename that field"
             )
         bare = [name for name in source.names if "/" not in name]
         if bare:
             more = f" (one of {len(bare):,} such samples)" if len(bare) > 1 else ""
             raise SourceError(
-                f"sample {bare[0]!r} of {' and '.join(roots)} lies in no folder, so that it has no class{more}; "
+                f"sample {bare[0]!r} of {' and '.join(roots)} lies in no folder, so it has no class{more}; "
                 "move it into the folder of its class, or leave out --label folder"
             )
         super().__init__(source)
@@ -78,7 +78,9 @@ class LabelledSource(DerivedSource):
     def notes(self) -> list[str]:
         classes = f"{len(self.classes):,} classes: {first_few(self.classes)}"
         notes = [*super().notes(), f"field {LABEL} is the number of the folder, from 0, of {classes}"]
-        return notes + [f"no sample is of class {first_few(self._empty)}; its folder counts"] * bool(self._empty)
+        return notes + [f"no sample has class {first_few(self._empty)}, but the folder counts as a class"] * bool(
+            self._empty
+        )
 
 
 def _subfolders(root: str) -> set[str]:
@@ -124,7 +126,7 @@ def _picture(spec: FieldSpec) -> FieldSpec:
     if spec.kind != "array" or channels not in range(1, MOST_CHANNELS + 1):
         what = "text" if spec.kind == "text" else f"of shape ({', '.join(str(n or '?') for n in spec.shape)})"
         raise UsageError(
-            f"--image {spec.name}: its samples are {what}, which is no picture; (H, W) or (H, W, C) with 1 to "
+            f"--image {spec.name}: its samples are {what}, not pictures; (H, W) or (H, W, C) with 1 to "
             f"{MOST_CHANNELS} channels is expected"
         )
     return msgspec.structs.replace(spec, kind="image", shape=(*spec.shape, 1) if gray else spec.shape)

@@ -95,7 +95,7 @@ class Found(NamedTuple):
 
 
 #: Why a file of `Found.odd` is refused.
-NOT_REGULAR = "is a broken link or no regular file; remove it or mend the link"
+NOT_REGULAR = "is a broken link, or not a regular file; remove it or mend the link"
 
 
 def kind_of(path: str, clouds: bool = False) -> str | None:
@@ -178,7 +178,7 @@ def walk(folder: str, relative: str = "", above: tuple[str, ...] = ()) -> Iterat
         with os.scandir(folder) as listing:
             entries = list(listing)
     except OSError as error:
-        raise SourceError(f"the folder cannot be read: {error.strerror}; change its permissions", folder) from error
+        raise SourceError(f"the folder cannot be read: {error.strerror}; check its permissions", folder) from error
     if real in above:
         return
     for entry in entries:

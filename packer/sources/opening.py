@@ -156,10 +156,13 @@ def _open_single(
 ) -> Source:
     """Open a source of a kind whose files name their fields themselves."""
     if len(named) > 1:
-        raise UsageError(f"one {kind} source at a time; name a folder or a quoted glob to take several files")
+        raise UsageError(
+            f"only one source of {kind} can be packed at a time; name a folder or a quoted pattern of files"
+        )
     name, path = next(iter(named.items()))
     if name:
-        raise UsageError(f"{name}=: {kind} files name their fields themselves; give the path alone (--field picks)")
+        more = " and name fields with --field NAME=/PATH" if kind == "hdf5" else ""
+        raise UsageError(f"{name}=: {kind} files name their fields themselves; leave {name}= out{more}")
     if kind == "ply":
         from packer.sources.ply.source import open_ply
 
@@ -216,14 +219,14 @@ def _open_pictures(
         check_one_field(frames.folders["image"], frames.paths["image"], frames.sizes["image"], more)
     if isinstance(opened, ClipSource):
         if options.patch or options.stride or options.downscale:
-            raise UsageError("--patch, --stride and --downscale cut single pictures, no clips; leave them out")
+            raise UsageError("--patch, --stride and --downscale are for single pictures, not for clips; leave them out")
         return opened
     if options.samples is None and options.label is None:
         opened.remarks += units_note(opened)
     if options.downscale is None and options.kernel != "pillow":
-        raise UsageError("--kernel says how pictures are made smaller; say how small with --downscale")
+        raise UsageError("--kernel needs --downscale, which says how many times smaller pictures are made")
     if options.patch is None and options.stride is not None:
-        raise UsageError("--stride says how far apart squares lie; give their size with --patch")
+        raise UsageError("--stride needs --patch, which says how large the squares are")
     source = opened if options.downscale is None else DownscaledSource(opened, options.downscale, options.kernel)
     return source if options.patch is None else PatchSource(source, options.patch, options.stride or options.patch)
 
@@ -236,7 +239,7 @@ def _check_options(options: SourceOptions, kind: str) -> None:
             continue
         if kind not in about["kinds"]:
             kinds = " and ".join(about["kinds"])
-            raise UsageError(f"{flag} is for sources of {kinds}, and this one holds {kind}; leave it out")
+            raise UsageError(f"{flag} is for sources of {kinds}, but this one holds {kind}; leave it out")
         choices = about["choices"].split("|")
         if about["choices"] and value not in choices:
             raise UsageError(f"{flag} {value}: {' or '.join(choices)} is expected")
@@ -303,13 +306,17 @@ def _kind(path: str, clouds: bool, looking: Looking) -> str:
     if len(kinds) == 1:
         return next(iter(kinds))
     if kinds:
-        said = " and ".join(f"{count} of {kind}" for kind, count in kinds.most_common())
+        said = ", ".join(f"{count:,} of {kind}" for kind, count in kinds.most_common())
         raise UsageError(f"{path}: files of several kinds ({said}); name one kind with a quoted pattern like '*.png'")
-    known = f"{', '.join(CLOUDS)} with --columns x,y,z, and {', '.join(sorted(KIND_OF))}"
+    known = f"{', '.join(sorted(KIND_OF))}, and with --columns x,y,z also {', '.join(CLOUDS)}"
     if Path(path).is_dir():
-        hidden = ", but for empty or hidden folders" if any(Path(path).iterdir()) else ""
-        what = f"holds {len(found.files):,} files, but none that can be packed" if found.files else f"is empty{hidden}"
-        raise SourceError(f"the folder {what}; {known} can be packed", path)
+        hidden = ", apart from hidden files and empty folders" if any(Path(path).iterdir()) else ""
+        what = (
+            f"holds {len(found.files):,} files, but none of a kind that can be packed"
+            if found.files
+            else f"is empty{hidden}"
+        )
+        raise SourceError(f"the folder {what}; files that can be packed: {known}", path)
     if not found.files:
         raise UsageError(f"{path}: there is no such file or folder, and no file fits it as a pattern")
-    raise UsageError(f"{path}: not a kind of file that can be packed; {known} can")
+    raise UsageError(f"{path}: not a kind of file that can be packed; these can be: {known}")

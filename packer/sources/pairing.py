@@ -103,13 +103,13 @@ def chosen(paired: Pairing, path: str) -> tuple[Pairing, list[str]]:
         order += found or []
         unknown += [] if found else [word]
     if unknown or not order:
-        what = f"names what is no sample, or has no partner: {first_few(unknown)}" if unknown else "names no sample"
+        what = f"lists what is not a sample, or lacks a partner: {first_few(unknown)}" if unknown else "lists no sample"
         raise UsageError(f"--list {path} {what}; there are samples such as {', '.join(paired.names[:NAMED])}")
     if len(set(order)) < len(order):
         twice = next(number for number in order if order.count(number) > 1)
-        raise UsageError(f"--list {path} names {paired.names[twice]} twice; take one of the lines away")
+        raise UsageError(f"--list {path} names {paired.names[twice]} twice; remove one of the lines")
     left = len(paired.names) - len(order)
-    note = f"{left:,} {'sample is' if left == 1 else 'samples are'} not in --list {path} and not packed"
+    note = f"{left:,} {'sample is' if left == 1 else 'samples are'} not in --list {path} and are not packed"
     names = [paired.names[number] for number in order]
     taken = set(names)
     listed = paired._replace(
@@ -197,9 +197,7 @@ def share_out(found: dict[str, Found]) -> list[str]:
             some = found[field]
             rest = mine.difference(*taken.values())
             found[field] = some._replace(files=[file for file in some.files if join(folders[field], file) in rest])
-            notes.append(
-                f"field {field}: {len(mine) - len(rest)} files belong to {' and '.join(taken)} and are left to it"
-            )
+            notes.append(f"field {field}: {len(mine) - len(rest):,} files also fit {' and '.join(taken)}, and go there")
     return notes
 
 
@@ -240,13 +238,17 @@ def report_partners(paired: Pairing, found: Mapping[str, Found], on_bad: OnBad) 
     count = sum(map(len, paired.orphans.values()))
     lists = [f"{field}: {first_few(files)}" for field, files in paired.orphans.items() if files]
     # The first one lists them all: it is the only one that is seen if the first error stops.
-    summary = f"; {count} files have no partner ({'; '.join(lists)})" if count > 1 else ""
+    summary = f"; {count:,} files have no partner ({'; '.join(lists)})" if count > 1 else ""
     tried = _told(paired)
-    summary += f"; markers were tried ({'; '.join(tried)})" if tried else "; no marker fits, such as x4 or _LR"
+    summary += (
+        f"; names were compared without their markers ({'; '.join(tried)})"
+        if tried
+        else "; names share no marker such as x4 or _LR"
+    )
     for field, files in paired.orphans.items():
         others = " and ".join(repr(other) for other in paired.orphans if other != field)
         for file in files:
-            reason = f"field {field!r} has this file, but {others} no partner of that name{summary}"
+            reason = f"field {field!r} has this file, but there is no partner of that name in {others}{summary}"
             on_bad(SourceError(f"{reason}; add the partner or move the file away", found[field].path(file)))
             summary = ""
 
@@ -275,9 +277,9 @@ def check_one_field(folder: str, paths: Sequence[str], sizes: NDArray[np.integer
     if (times == times[:, :1, :1]).all() and (times * sides.min(axis=0) == sides).all() and times.max() > 1:
         names = " and ".join(sub.rstrip("/") for sub in subfolders)
         raise UsageError(
-            f"the folders {names} hold partners, of one name and some times as large: say "
-            f"`{field_command(folder, subfolders, sizes)}{more}` for a field of each, or "
-            f"`packer convert image={folder or '.'} OUT{more}` for one field of all"
+            f"the folders {names} hold partners: pictures of the same names in different sizes. Say "
+            f"`{field_command(folder, subfolders, sizes)}{more}` to make a field of each folder, or "
+            f"`packer convert image={folder or '.'} OUT{more}` to make one field of all"
         )
 
 

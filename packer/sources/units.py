@@ -56,7 +56,7 @@ def unit_of(kind: str, samples: str | None) -> Unit:
     name, colon, pattern = (samples or offered[0]).partition(":")
     if name not in offered:
         forms = " or ".join(_FORMS.get(unit, unit) for unit in offered)
-        raise UsageError(f"--samples {samples}: sources of {kind} offer {forms}")
+        raise UsageError(f"--samples {samples}: sources of {kind} take {forms}")
     if colon and (name not in _FORMS or not pattern):
         raise UsageError(f"--samples {samples}: {_FORMS.get(name, name)} is expected")
     return Unit(name, pattern)

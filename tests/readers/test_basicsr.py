@@ -32,7 +32,7 @@ def enlarged(small):
 
 
 def write(path, fields, channels=3, dtype="uint8", names=NAMES, extra=0):
-    """Pairs of pictures of several sizes; `extra` rows more than `gt` should have."""
+    """Pairs of pictures of different sizes; `extra` rows more than `gt` should have."""
     specs = [FieldSpec(name=name, dtype=dtype, kind="image", shape=(None, None, channels)) for name in fields]
     with DatasetWriter(path, fields=specs) as writer:
         for at, name in enumerate(names):

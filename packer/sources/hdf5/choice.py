@@ -49,7 +49,7 @@ class Request:
             "".encode(self.encoding)
         except LookupError:
             raise UsageError(
-                f"--encoding {self.encoding}: there is no such encoding; utf-8, latin-1 or cp1252 are"
+                f"--encoding {self.encoding}: there is no such encoding; try utf-8, latin-1 or cp1252"
             ) from None
         for name, path in self.fields.items():
             try:
@@ -163,7 +163,7 @@ def _all(left: Sequence[Listed], family: str | None, path: str) -> dict[str, Lis
         twin = wanted.setdefault(entry.name, entry)
         if twin is not entry:
             raise SourceError(
-                f"{twin.path} and {entry.path} would both be the field {entry.name}: pick with --field NAME=/path",
+                f"{twin.path} and {entry.path} would both be field {entry.name}; pick with --field NAME=/path",
                 path,
             )
     bad = [e for e in left if e.problem]
@@ -190,7 +190,7 @@ def _sparse(entries: Sequence[Listed], group: str, path: str) -> dict[str, Liste
     starts = parts.pop("indptr")
     if starts is None or None in parts.values():
         raise SourceError(
-            f"--sparse {group}: a group with data, indices and indptr, each of one axis, is expected; "
+            f"--sparse {group}: a group with the datasets data, indices and indptr, each of one axis, is expected; "
             f"{_listing(entries)}",
             path,
         )
@@ -215,7 +215,7 @@ def _samples(entries: Sequence[Listed], wanted: Collection[Listed], family: str 
         raise SourceError(
             f"the datasets have no common sample axis (lengths {numbers}): "
             "pick those that belong together with --field NAME=/path, or leave some out with --skip FIELD; if rows are "
-            f"not the samples, --samples files, --samples groups or --samples datasets may be."
+            f"not samples, try --samples groups, --samples files or --samples datasets."
             f"{advice(family)} "
             f"{_listing(entries)}",
             path,
@@ -238,7 +238,7 @@ def difference(expected: Sequence[Column], found: Sequence[Column]) -> str | Non
         return f"field {missing[0]} is missing"
     extra = [name for name in theirs if name not in ours]
     if extra:
-        return f"it has the field {extra[0]} too"
+        return f"it also has field {extra[0]}"
     for name, column in ours.items():
         if column != theirs[name]:
             return f"field {name} is {_looks(theirs[name])}, not {_looks(column)}"
@@ -271,11 +271,11 @@ def family_of(file: h5py.File) -> str | None:
 #: What to pick from a file of each family: a sentence, with a blank before it.
 _ADVICE = {
     "anndata": (
-        " This is an AnnData (h5ad) file: its cells are the rows of obs/... and obsm/..., and of X where X is"
-        " not sparse, or --sparse X takes it; pick from those."
+        " This is an AnnData (h5ad) file: its cells are the rows of obs/... and obsm/..., and of X, which"
+        " --sparse X takes if it is sparse; pick from those."
     ),
     "10x": (
-        " This is a 10x file: its matrix is sparse (data, indices, indptr), so cells are no rows; make it dense"
+        " This is a 10x file: its matrix is sparse (data, indices, indptr), so rows are not cells; make it dense"
         " first, for example with scanpy."
     ),
     "matlab": " This is a MATLAB 7.3 file: its axes are MATLAB's in reverse, so --axis -1 takes MATLAB's rows.",
@@ -288,8 +288,8 @@ def advice(family: str | None) -> str:
 
 
 KERAS_REFUSAL = (
-    "holds the weights of a Keras model, which have no sample axis: every dataset is one layer's weights. To pack "
-    "some all the same, pick them with --field NAME=/path"
+    "holds the weights of a Keras model, which have no sample axis: each dataset is the weights of a layer. To pack "
+    "some anyway, pick them with --field NAME=/path"
 )
 
 

@@ -57,7 +57,7 @@ def opened(path: str) -> Iterator[h5py.File]:
     """
     try:
         if Path(path).is_dir():
-            raise SourceError("is a folder, an HDF5 file was expected", path)
+            raise SourceError("is a folder; an HDF5 file is expected", path)
         if not h5py.is_hdf5(path):
             raise SourceError(_what_it_is(path), path)
         file = _open_locked(path)
@@ -125,7 +125,7 @@ def _what_it_is(path: str) -> str:
     with Path(path).open("rb") as file:
         head = file.read(_LOOK_BYTES)
     if not head:
-        return "is empty: 0 bytes, an HDF5 file was expected"
+        return "is empty (0 bytes); an HDF5 file is expected"
     for magic, meaning in _OTHERS:
         if head.startswith(magic):
             return f"is {meaning}"

@@ -179,8 +179,8 @@ def inventory(
         fields += sum(not entry.aside and is_wanted(entry) for entry in entries)
         if fields > MAX_FIELDS:
             raise UsageError(
-                f"{path}: more than {MAX_FIELDS:,} fields, and that is the most. Choose some (--field, --skip), or "
-                "pack several datasets"
+                f"{path}: more than {MAX_FIELDS:,} fields, the most that a dataset has; choose some (--field, --skip), "
+                "or pack several datasets"
             )
         held.entries += entries
         if found.thing is not None and has_attributes(found.thing):
@@ -226,7 +226,7 @@ def _fields(path: str, dataset: h5py.Dataset, axis: int | None) -> list[Listed]:
     number = (axis if axis >= 0 else len(shape) + axis) if axis is not None else None
     problem = misread(type_)
     if "MATLAB_empty" in dataset.attrs:
-        problem = "is an empty MATLAB array: the numbers in it are its axes, not values"
+        problem = "is an empty MATLAB array: its numbers are the lengths of its axes, not values"
     elif len(shape) > MAX_AXES or max(shape, default=0) > MAX_AXIS:
         problem = f"has shape {_axes(shape)}: at most {MAX_AXES} axes of at most {MAX_AXIS:,} can be stored"
     elif references_within(type_, lists_alone=True):

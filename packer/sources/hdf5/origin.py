@@ -95,14 +95,16 @@ def kept_of_units(
     ]
     if mixed:
         which = first_few([name or "the samples" for name in sorted(mixed)])
-        lost.append(f"byte orders, string lengths or compounds of {which} differ between samples: no export has them")
+        lost.append(
+            f"byte orders, string lengths or compounds of {which} differ between samples: an export will not have them"
+        )
     return {name: part for name, part in parts.items() if part}, lost
 
 
 def _beyond(count: int, what: str) -> list[str]:
     """Return a sentence on what is not kept of `count` things, if anything is not."""
     lost = count - MAX_KEPT
-    return [f"{what.format(f'{lost:,}')} are not kept: there are more than {MAX_KEPT}"] if lost > 0 else []
+    return [f"{what.format(f'{lost:,}')} are not kept: {MAX_KEPT:,} is the most"] if lost > 0 else []
 
 
 def asides(entries: Sequence[Listed], skip: Collection[str], values: Mapping[str, Any]) -> list[str]:
@@ -302,7 +304,7 @@ def _values(file: h5py.File, path: str, name: str) -> NDArray[Any]:
     dtype = dataset.dtype.newbyteorder("=")
     if dtype.name not in DTYPES:
         raise SourceError(
-            f"{name} is {dataset.dtype}, and numbers alone can be kept once; leave it out with --skip", path
+            f"{name} is {dataset.dtype}, but only numbers can be kept once; leave it out with --skip", path
         )
     return np.asarray(dataset[()]).astype(dtype, copy=False)
 
@@ -324,11 +326,11 @@ def common(found: Iterable[tuple[str, Mapping[str, Constant]]]) -> dict[str, Con
         for name in sorted(first.keys() | held.keys()):
             if name not in held or name not in first:
                 lacking, path = (unit, first[name].path) if name in first else (where, held[name].path)
-                raise SourceError(f"{lacking} has no {name}, which is to be kept once for all; leave out --once", path)
+                raise SourceError(f"{lacking} has no {name}, so --once cannot keep one for all; leave out --once", path)
             if held[name].digest != first[name].digest:
                 raise SourceError(
-                    f"{name} of {unit} differs from that of {where}, and is to be kept once for all; without --once it "
-                    "is packed with every sample",
+                    f"{name} of {unit} differs from that of {where}, so --once cannot keep one for all; without --once "
+                    "it is packed with every sample",
                     held[name].path,
                 )
     return first
@@ -338,7 +340,7 @@ def check_once(found: Iterable[str], once: Iterable[str]) -> None:
     """Raise UsageError if something that is to be kept once was not found, by name."""
     for asked in once:
         if not any(naming(name, [asked]) for name in found):
-            raise UsageError(f"--once {asked}: there is no such dataset, in the samples or in the file itself")
+            raise UsageError(f"--once {asked}: there is no such dataset, neither in the samples nor in the file")
 
 
 class Kept(Mapping[str, NDArray[Any]]):

@@ -55,7 +55,7 @@ class RowBlocks:
             for name, dataset in self._datasets.items():
                 have = dataset.shape[axis]
                 if have < stop:
-                    raise SourceError(f"dataset {name} has {have:,} rows now: the file has changed", path)
+                    raise SourceError(f"dataset {name} has {have:,} rows now: the file has changed; run again", path)
         datasets = self._datasets.values()
         self._is_variable = bool(self._sparse) or any(d.dtype.hasobject for d in datasets)
         nbytes = sum(row_bytes(d, axis) for d in datasets) + sum(rows.row_bytes for rows in self._sparse.values())
@@ -140,7 +140,7 @@ class SparseRows:
         group = column.dataset.rpartition("/")[0]
         if text_attribute(file[group], "encoding-type").startswith("csc"):
             raise SourceError(
-                f"{group} is a sparse matrix by columns (CSC), of which no row lies together; make it CSR", path
+                f"{group} is a sparse matrix by columns (CSC), whose rows lie scattered; make it CSR", path
             )
         self._values = dataset_at(file, path, column.dataset, 1)
         self._starts = np.asarray(dataset_at(file, path, column.starts, 1)[()])
@@ -252,7 +252,7 @@ def field_values(values: NDArray[Any], column: Column, path: str) -> NDArray[Any
     if native == np.bool_:
         most = np.ascontiguousarray(values).view(np.uint8).max(initial=0)
         if most > 1:
-            raise SourceError(f"field {spec.name}: the number {most}, and a bool is 0 or 1", path)
+            raise SourceError(f"field {spec.name}: it holds {most}, but a bool is 0 or 1", path)
     # The view sheds h5py's notes on the dtype (enum names).
     found = np.ascontiguousarray(values.astype(native, copy=False)).view(native)
     return list(found) if spec.is_ragged else found
@@ -261,7 +261,7 @@ def field_values(values: NDArray[Any], column: Column, path: str) -> NDArray[Any
 def _check(dtype: np.dtype[Any], shape: tuple[int, ...], column: Column, path: str) -> None:
     """Raise SourceError if the dtype or shape of one sample is not what was planned."""
     if not fits(shape, column.spec.shape) or dtype.newbyteorder("=").name != column.spec.dtype:
-        raise SourceError(f"field {column.spec.name} is {dtype} {shape} now: the file has changed", path)
+        raise SourceError(f"field {column.spec.name} is {dtype} {shape} now: the file has changed; run again", path)
 
 
 def shaped(column: Column, shape: tuple[int | None, ...]) -> Column:
@@ -271,7 +271,9 @@ def shaped(column: Column, shape: tuple[int | None, ...]) -> Column:
 
 def _texts(values: NDArray[Any], column: Column, path: str) -> list[str]:
     if values.ndim != 1 or h5py.check_string_dtype(values.dtype) is None:
-        raise SourceError(f"field {column.spec.name} is no text of one string a sample now: the file has changed", path)
+        raise SourceError(
+            f"field {column.spec.name} is not one string for each sample now: the file has changed; run again", path
+        )
     texts = values.tolist()
     for encoding in column.encodings:
         try:

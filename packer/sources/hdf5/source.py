@@ -70,13 +70,15 @@ def open_hdf5(
     request = Request(dict(fields or {}), tuple(skip), axis, encoding, tuple(attrs), tuple(once), tuple(sparse))
     unit = unit_of("hdf5", samples)
     if unit.name != "rows" and axis:
-        raise UsageError(f"--axis {axis} has no meaning with --samples {unit}, where each of these is one sample")
+        raise UsageError(
+            f"--axis {axis} is for rows, but with --samples {unit} each of these is one sample; leave --axis out"
+        )
     if unit.name == "rows" and attrs:
         raise UsageError(f"--attr {attrs[0]}: rows have no attributes; files, datasets and groups do (--samples)")
     if unit.name != "rows" and sparse:
-        raise UsageError(f"--sparse {sparse[0]}: its rows are the samples; leave --samples {unit} out")
+        raise UsageError(f"--sparse {sparse[0]}: samples are the rows of the matrix; leave out --samples {unit}")
     if unit.name == "datasets" and fields:
-        raise UsageError("--field: a dataset that is a sample has one field, values; leave --field out")
+        raise UsageError("--field: with --samples datasets there is one field, values; leave --field out")
     files = hdf5_paths(path)
     looked = each(partial(units_of, asked=unit, request=request), files, limits)
     found = watched(zip(files, looked, strict=True), HEADERS, looking, len(files))
@@ -121,7 +123,7 @@ def _fitting(
                 if unit.bad:
                     on_bad(unit.bad)
     if not kept:
-        raise SourceError("nothing is left that can be packed", path)
+        raise SourceError("every file or sample of it is bad; nothing is left to pack", path)
     return held, kept
 
 
@@ -129,10 +131,10 @@ def _misfit(first: Unit, unit: Unit) -> str | None:
     """Return why a unit does not fit the first one; fields of units, and not of rows, may differ in their axes."""
     if unit.kind == "row":
         how = difference(first.columns, unit.columns)
-        advice = "pack it by itself, pick common fields, or make each file a sample with --samples files"
+        advice = "pack it by itself, pick common fields with --field, or make each file a sample with --samples files"
         return f"does not fit {first}: {how}; {advice}" if how else None
     how = difference(*([shaped(c, (None,) * len(c.spec.shape)) for c in one.columns] for one in (first, unit)))
-    advice = "--skip leaves a field out, and another unit may take it; --on-error skip leaves out the sample"
+    advice = "--skip leaves out a field, --on-error skip the sample; another --samples may take both"
     return f"{unit} does not fit {first}: {how}. {advice}" if how else None
 
 
@@ -152,7 +154,7 @@ def _doubts(found: Sequence[Unit], groups: str | None, samples: str | None) -> l
         if samples is None:
             raise UsageError(
                 f"{found[0].path}: a sample may be a row of all {count} datasets, or one of the groups {groups}, which "
-                f"look alike; say --samples rows, or --samples 'groups:{groups}'"
+                f"are alike; say --samples rows, or --samples 'groups:{groups}'"
             )
         doubts.append(f"a sample is a row of {count} datasets; --samples 'groups:{groups}' makes each group one")
     lengths = [unit.samples for unit in found]
@@ -178,7 +180,7 @@ def hdf5_paths(path: str) -> list[str]:
     found = find(path)
     files = found.pick(lambda file: not is_folder or kind_of(found.path(file)) == "hdf5")
     if not files:
-        raise SourceError("the folder holds no file of HDF5" if is_folder else "no file fits this pattern", path)
+        raise SourceError("the folder holds no HDF5 file" if is_folder else "no file fits this pattern", path)
     return [found.path(file) for file in files]
 
 
@@ -323,7 +325,7 @@ class UnitSource(HDF5Source):
         above = {home: held[path].above for path, home in homes.items() if held[path].above}
         origin, lost = kept_of_units(self.names, [unit.kept for unit in found], above)
         within = Counter(what for unit in found for what in unit.lost)
-        lost += [f"{what} within samples are not kept: {count:,} samples have some" for what, count in within.items()]
+        lost += [f"{what} within samples are not kept; {count:,} samples have some" for what, count in within.items()]
         if found[0].root:  # of files that are samples these are the names
             origin["homes"] = list(homes.values())
         if attrs := [column.attribute for column in columns if column.attribute]:
@@ -366,7 +368,9 @@ def _homes(found: Sequence[Unit]) -> dict[str, str]:
     folder = os.path.commonpath([Path(p).parent for p in files])
     homes = {p: Path(os.path.relpath(p, folder)).with_suffix("").as_posix() for p in files}
     if len(set(homes.values())) < len(files):
-        raise SourceError("two files differ in their suffixes alone: samples would share a name", files[0])
+        raise SourceError(
+            "two files differ only in their suffix, so their samples would have the same names; rename one", files[0]
+        )
     is_one = len(files) == 1 and found[0].root
     return dict.fromkeys(files, "") if is_one else homes
 

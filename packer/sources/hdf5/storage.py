@@ -131,8 +131,8 @@ def _believe(dataset: h5py.Dataset, samples: int, files: Sequence[str]) -> None:
     file_bytes = sum(Path(file).stat().st_size for file in dict.fromkeys(files))
     if declared > _BELIEVED_BYTES and declared > _MAX_RATIO * file_bytes:
         raise SourceError(
-            f"dataset {dataset.name} of shape {dataset.shape} declares {declared:,} bytes, its file has only "
-            f"{file_bytes:,}: the size is not believed; leave the dataset out with --skip {dataset.name}"
+            f"dataset {dataset.name} of shape {dataset.shape} claims {declared:,} bytes, but its file has only "
+            f"{file_bytes:,}, so this cannot be right; leave the dataset out with --skip {dataset.name}"
         )
 
 
@@ -145,7 +145,7 @@ def _unwritten(dataset: h5py.Dataset, home: str) -> str | None:
     stored, file_bytes = dataset.id.get_storage_size(), Path(home).stat().st_size
     if stored > file_bytes:
         raise SourceError(
-            f"dataset {dataset.name} declares {stored:,} bytes of values, its whole file has {file_bytes:,}"
+            f"dataset {dataset.name} claims {stored:,} bytes, but the whole file has {file_bytes:,}; copy it again"
         )
     if not stored and _logical_bytes(dataset):
         return f"dataset {dataset.name} was never written: all its values are the fill value {dataset.fillvalue}"
@@ -155,7 +155,7 @@ def _unwritten(dataset: h5py.Dataset, home: str) -> str | None:
         count = math.prod(-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True))
         if stored < chunk * count:
             return (
-                f"dataset {dataset.name}: {count - stored // chunk:,} of {count:,} chunks were never written and are "
+                f"dataset {dataset.name}: {count - stored // chunk:,} of {count:,} chunks were never written: they are "
                 f"the fill value {dataset.fillvalue}"
             )
     return None
@@ -200,7 +200,7 @@ def _virtual_files(dataset: h5py.Dataset, depth: int) -> Iterator[str]:
                 if not isinstance(target, h5py.Dataset):
                     raise SourceError(f"{where} does not exist")
                 if _falls_short(dataset, source, target):
-                    raise SourceError(f"{where} has shape {target.shape}, too small")
+                    raise SourceError(f"{where} is too small: it has shape {target.shape}")
                 if target.is_virtual:
                     yield from _virtual_files(target, depth + 1)
 
@@ -254,7 +254,7 @@ def _missing_filter(dataset: h5py.Dataset) -> str | None:
             label = name.decode("utf-8", "replace").strip() or "a filter without a name"
             return (
                 f"it is compressed with {label} (HDF5 filter {number}), for which there is no plug-in: `pip install -U "
-                "hdf5plugin` brings most; for another set HDF5_PLUGIN_PATH to the folder of its plug-in, "
-                "or rewrite the file with `h5repack -f GZIP=4 IN OUT` where the program that wrote it runs"
+                "hdf5plugin` brings most plug-ins; for others set HDF5_PLUGIN_PATH to the folder of the plug-in, or "
+                "rewrite the file with `h5repack -f GZIP=4 IN OUT` on a machine that has it"
             )
     return None

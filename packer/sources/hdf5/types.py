@@ -113,13 +113,13 @@ def leaves(entry: Listed, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Itera
 def _problem(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str | None:
     """Return why samples of a dtype without members cannot be a field, as a phrase; None if they can."""
     if h5py.check_string_dtype(dtype) is not None:
-        problem = f"holds strings of shape {shape} a sample, where one string can be stored"
+        problem = f"holds strings of shape {shape} a sample, but only one can be stored"
         if not shape:
             return None
         if dtype.itemsize > 1 or dtype.hasobject:
             return f"{problem}: make a dataset of each of them"
         return (
-            f"{problem}: it is text as a matrix of characters, as NetCDF has it. Make strings of its rows, in h5py by "
+            f"{problem}: it is text as a matrix of characters, as in NetCDF. Make strings of its rows, with h5py by "
             f"file['NEW'] = numpy.ascontiguousarray(file['OLD']).view('S{shape[-1]}')[..., 0]"
         )
     if h5py.check_ref_dtype(dtype) is not None:
@@ -129,14 +129,14 @@ def _problem(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str | None:
         base = np.dtype(lists)
         if base.hasobject or base.names or base.newbyteorder("=").name not in DTYPES:
             return f"holds variable-length arrays of {base}, which cannot be stored"
-        return f"holds variable-length arrays of shape {shape} a sample, where one can be stored" if shape else None
+        return f"holds variable-length arrays of shape {shape} a sample, but only one can be stored" if shape else None
     if dtype.newbyteorder("=").name in DTYPES:
         return None
     if dtype.kind in "Mm":
         return f"holds times as opaque values ({dtype}): write them as int64 instead"
     if dtype.kind == "V":
         return "holds opaque values or an empty compound"
-    return f"has dtype {dtype}, which cannot be stored; one of {', '.join(DTYPES)} can"
+    return f"has dtype {dtype}, which cannot be stored; write it as one of {', '.join(DTYPES)}"
 
 
 @lru_cache
@@ -210,9 +210,9 @@ def remark(type_: h5py.h5t.TypeID) -> str | None:
         inner = part.type
         if _is_wider(inner):
             wide = inner.dtype.newbyteorder("=").name
-            return f"is {_name(inner)}, stored as {wide}: all numbers exactly, but NaNs without the bits they carry"
+            return f"is {_name(inner)}, stored as {wide}: all numbers are exact, but NaNs lose the bits they carry"
         if isinstance(inner, h5py.h5t.TypeEnumID) and inner.dtype.kind != "b":
-            found["the names of its numbers"] = None
+            found["the names of its values"] = None
         elif isinstance(inner, h5py.h5t.TypeStringID):
             usual = h5py.h5t.CSET_UTF8 if inner.is_variable_str() else h5py.h5t.CSET_ASCII
             found |= {} if inner.get_cset() == usual else {"its charset": None}
@@ -220,7 +220,7 @@ def remark(type_: h5py.h5t.TypeID) -> str | None:
             found["its byte order"] = None
     base = type_.dtype.base
     if base.names and not base.hasobject and repack_fields(base, recurse=True).itemsize < base.itemsize:
-        found["the room between its members"] = None
+        found["the gaps between its members"] = None
     return f"is exported without {', '.join(found)}" if found else None
 
 

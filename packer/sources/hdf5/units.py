@@ -209,8 +209,8 @@ def _refuse_others(others: list[str], asked: Asked, path: str) -> None:
         skips = " ".join(f"--skip {shlex.quote(other)}" for other in others[:5])
         raise SourceError(
             f"{first_few(others)} {'belongs' if len(others) == 1 else 'belong'} to no sample: --samples {asked} "
-            f"packs what lies in these {asked.name}. Another unit may take more, as --samples files does. Leave out "
-            f"with {skips}",
+            f"packs what lies in these {asked.name}. Leave it out with {skips}, or try another unit: --samples files "
+            "takes all that is in a file",
             path,
         )
 
@@ -253,9 +253,11 @@ def _attribute_column(thing: h5py.HLObject, name: str, taken: set[str]) -> Colum
     found = list(leaves(Listed(""), header.dtype, header.shape or ()))
     problem = "is empty" if header.shape is None else found[0].problem if len(found) == 1 else "is a compound"
     if problem or found[0].spec is None:
-        raise SourceError(f"has the attribute {name}, which {problem}; leave --attr {name} out")
+        raise SourceError(f"has the attribute {name}, but it {problem}; leave out --attr {name}")
     if name in taken:
-        raise SourceError(f"has a dataset of the name {name} too; leave it out with --skip {name}, or --attr {name}")
+        raise SourceError(
+            f"also has a dataset named {name}; leave that out with --skip {name}, or leave out --attr {name}"
+        )
     try:
         return Column(msgspec.structs.replace(found[0].spec, name=name), "", attribute=name)
     except ValueError as error:

@@ -46,12 +46,12 @@ class Folder:
         """Return what the list and the pictures do not agree in; `sizes`: height and width of some files, (n, 2)."""
         folder, sentences = self.found.folder, []
         if unlisted := self.places.keys() - self.listed.keys():
-            sentences.append(f"{folder}: {len(unlisted)} keys are not in {LMDB_LIST}, and are packed too")
+            sentences.append(f"{folder}: {len(unlisted):,} keys are not in {LMDB_LIST}; they are packed too")
         pairs = zip(files, map(tuple, sizes.tolist()), strict=True)
         odd = [file.removesuffix(_SUFFIX) for file, size in pairs if self.listed.get(file, size) != size]
         if odd:
-            much = f"{len(odd)} {'picture has' if len(odd) == 1 else 'pictures have'} another size"
-            sentences.append(f"{folder}: {much} (such as {odd[0]}) than in {LMDB_LIST}; their own is taken")
+            much = f"{len(odd):,} {'picture differs' if len(odd) == 1 else 'pictures differ'} in size from {LMDB_LIST}"
+            sentences.append(f"{folder}: {much} (such as {odd[0]}); the size of the picture counts")
         return sentences
 
 
@@ -84,7 +84,7 @@ def _places(path: str) -> dict[str, Place]:
         try:
             places[value.key.decode() + _SUFFIX] = Place(path, value.offset, value.size)
         except UnicodeDecodeError as error:
-            reason = f"has a key {value.key!r} that is no text (UTF-8), so its sample would have no name"
+            reason = f"has a key {value.key!r} that is not text (UTF-8), so its sample would have no name"
             raise SourceError(reason, path) from error
     return places
 
@@ -93,7 +93,7 @@ def _listed(path: str) -> dict[str, tuple[int, int]]:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise SourceError("is no text (UTF-8); get it again, or make the folder again with BasicSR", path) from error
+        raise SourceError("is not text (UTF-8); get it again, or make the folder again with BasicSR", path) from error
     except OSError as error:
         raise unreadable(error, path) from error
     sizes = {}

@@ -51,8 +51,8 @@ def fields_in_folders(found: Mapping[str, Found]) -> dict[str, Found] | None:
             listed = ", ".join(sorted(by_name)[:NAMED])
             pattern = join(some.folder, f"*/{next(iter(by_name))}.*")
             raise UsageError(
-                f"{name}={some.folder}: its folders hold pictures of several names ({listed}); name one a field with a "
-                f"quoted pattern, as in {name}='{pattern}'"
+                f"{name}={some.folder}: its folders hold pictures of several names ({listed}); name one field with "
+                f"a quoted pattern, as in {name}='{pattern}'"
             )
         alone = len(by_name) == 1 and len(found) > 1
         fields |= {name if alone else n: some._replace(files=files) for n, files in by_name.items()}
@@ -67,12 +67,15 @@ def units_note(source: ImageSource) -> list[str]:
     taken = f"each picture is a sample; the {len(folders):,} folders hold "
     if all(_are_frames(source, places) for places in folders.values()):
         return [
-            taken + "numbered pictures of one size: if these are clips, `--samples folders` makes each (T, H, W, C)"
+            taken
+            + "numbered pictures of one size: if they are clips, `--samples folders` makes a sample of each folder"
         ]
     names = {frozenset(source.names[i].rpartition("/")[2] for i in places) for places in folders.values()}
     if len(folders) > 1 and len(names) == 1 and len(source.fields) == 1:
         shown = ", ".join(sorted(names.pop())[:NAMED])
-        return [taken + f"pictures of the same names ({shown}): if these are fields, say `--samples folders`"]
+        return [
+            taken + f"pictures of the same names ({shown}): if these are fields of one sample, say `--samples folders`"
+        ]
     return []
 
 
@@ -109,7 +112,7 @@ def clips(frames: ImageSource, broken: Collection[str], on_bad: OnBad) -> ClipSo
             last = places[int((steps > steps.min()).argmax())]
             gaps.append(f"{clip} (after {frames.paths[name][last].rpartition('/')[2]})")
     if not kept:
-        raise SourceError("no clip is left: every one has a bad picture or a partner missing; mend the files first")
+        raise SourceError("no clip is left: each has a bad picture, or lacks a partner; mend the files first")
     chosen = replace(frames.take([i for places in kept.values() for i in places]), remarks=frames.remarks)
     edges = np.cumsum([0, *map(len, kept.values())])
     remarks = [*_notes(edges, gaps), *chosen.remarks, *compared(chosen)]
@@ -125,18 +128,18 @@ def _fault(frames: ImageSource, places: Sequence[int], numbers: Sequence[int] | 
     """Return why these frames are no clip, or the empty string."""
     files = {name: [paths[i] for i in places] for name, paths in frames.paths.items()}
     if any(folder_of(join(frames.folders[name], some[0])) in broken for name, some in files.items()):
-        return "a picture of it is bad or has no partner"
+        return "has a picture that is bad or has no partner"
     if numbers is None:
         lasts = [file.rpartition("/")[2] for file in next(iter(files.values()))]
         return f"holds pictures that are not numbered alike, such as {lasts[0]} and {lasts[-1]}"
     if len(set(numbers)) < len(numbers):
-        return "holds two pictures of one number"
+        return "holds two pictures with the same number"
     for name, some in files.items():
         sizes = frames.sizes[name][places]
         odd = np.flatnonzero((sizes != sizes[0]).any(axis=1))
         if len(odd):
             of_each = [f"{some[i].rpartition('/')[2]} is {sizes[i][0]} x {sizes[i][1]}" for i in (0, int(odd[0]))]
-            return f"holds pictures of several sizes ({' and '.join(of_each)})"
+            return f"holds pictures of different sizes ({' and '.join(of_each)})"
     return ""
 
 
@@ -146,8 +149,8 @@ def _notes(edges: NDArray[np.int64], gaps: list[str]) -> Iterator[str]:
     yield f"each folder of numbered pictures is a sample: {len(lengths):,} clips of {frames} frames"
     if gaps:
         yield (
-            f"the numbers of frames have gaps in {first_few(gaps, NAMED)}: what is there is packed one after "
-            "another; check these"
+            f"frame numbers have gaps in {first_few(gaps, NAMED)}: the frames that exist are packed one after another; "
+            "check these"
         )
 
 

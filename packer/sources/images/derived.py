@@ -46,12 +46,14 @@ class DownscaledSource(DerivedSource):
         if len(source.fields) > 1 or source.fields[0].name == FIELD:
             held = ", ".join(spec.name for spec in source.fields)
             raise UsageError(
-                f"--downscale makes {FIELD!r} from one other field, and there is {held}; give hr=FOLDER alone"
+                f"--downscale makes {FIELD!r} from one other field, but the fields are {held}; give only hr=FOLDER"
             )
         (spec,) = source.fields
         if spec.dtype != "uint8" or spec.shape[2] not in (1, 3):
             what = f"{spec.dtype} with {spec.shape[2]} channels"
-            raise SourceError(f"field {spec.name!r}: --downscale is for 8-bit gray and RGB, not {what}; see --mode")
+            raise SourceError(
+                f"field {spec.name!r}: --downscale is for 8-bit gray and RGB, not {what}; convert with --mode"
+            )
         _check_sides(source, spec.name, factor)
         super().__init__(source)
         self._factor, self._kernel, self._large = factor, kernel, spec.name
@@ -97,7 +99,7 @@ def _check_sides(source: ImageSource, field: str, factor: int) -> None:
         height, width = source.sizes[field][odd[0]]
         names: Sequence[str] = source.names
         more = f" (one of {len(odd):,} such samples)" if len(odd) > 1 else ""
-        reason = f"sample {names[odd[0]]!r} is {height} x {width}, no multiple of {factor}{more}"
+        reason = f"sample {names[odd[0]]!r} is {height} x {width} pixels, not a multiple of {factor}{more}"
         raise SourceError(f"{reason}; crop such pictures first, or leave them out")
 
 
@@ -163,12 +165,14 @@ class PatchSource(DerivedSource):
         for name, scale in scales.items():
             if size % scale or stride % scale:
                 asked, small = f"--patch {size} --stride {stride}", f"field {name!r} is {scale} times as small"
-                raise UsageError(f"{asked}: {small}, so multiples of {scale} are expected")
+                raise UsageError(f"{asked}: {small}, so both must be multiples of {scale}")
         sides = source.sizes[largest].astype(np.int64)
         grid = np.maximum((sides - size) // stride + 1, 0)
         cut = np.flatnonzero(grid.all(axis=1)).tolist()
         if not cut:
-            raise SourceError(f"no picture of field {largest!r} has {size} x {size} pixels; give a smaller --patch")
+            raise SourceError(
+                f"no picture of field {largest!r} is as large as {size} x {size} pixels; give a smaller --patch"
+            )
         super().__init__(source.take(cut))
         self._scales, self._size, self._stride, self._grid = scales, size, stride, grid[cut]
         self._start, self._stop = 0, int(self._grid.prod(axis=1).sum())
@@ -184,7 +188,7 @@ class PatchSource(DerivedSource):
         ]
         said = f"{len(self):,} squares of {size} pixels are cut from {len(source):,} pictures"
         if left := len(source) - len(cut):
-            said += f"; {left:,} are smaller than that and left out"
+            said += f"; {left:,} pictures are smaller than that and left out"
         self._remarks = [*source.notes(), said, *self._lost(largest, sides[cut])]
 
     def __len__(self) -> int:
@@ -265,7 +269,7 @@ class PatchSource(DerivedSource):
         left, scale = int(np.gcd.reduce(sides - size, axis=None)), max(self._scales.values())
         strides = range(min(step, size), max(size // 2, 1) - 1, -1)
         found = next((n for n in strides if n % scale == 0 and left % n == 0), None)
-        advice = "a smaller --stride leaves fewer" if found is None else f"--stride {found} leaves none"
+        advice = "a smaller --stride loses fewer" if found is None else f"--stride {found} loses none"
         return [f"{lost:,} of {total:,} pixels of field {field} lie in no square, {' and '.join(where)}; {advice}"]
 
 
@@ -277,9 +281,7 @@ def _scales(source: ImageSource | DownscaledSource) -> tuple[str, dict[str, int]
         scale = int(source.sizes[largest][0, 0] // sizes[0, 0])
         odd = np.flatnonzero((source.sizes[largest] != sizes * scale).any(axis=1))
         if len(odd):
-            fault = f"{largest!r} is not {scale} times as large as {name!r}, as in the first sample"
-            raise SourceError(
-                f"sample {source.names[odd[0]]!r}: {fault}; squares would not lie at the same places: mend the pair"
-            )
+            fault = f"{largest!r} is not {scale} times as large as {name!r}, as it is in the first sample"
+            raise SourceError(f"sample {source.names[odd[0]]!r}: {fault}, so squares would not match; mend the pair")
         scales[name] = scale
     return largest, scales

@@ -43,11 +43,11 @@ HEAD_BYTES = 1024
 # What the plan says of files whose pixels are not kept as they are.
 FEW_BITS = "gray of 1, 2 or 4 bits is stored as 8 bits, 0 for black and 255 for white"
 COLOUR_KEY = "one colour is marked as transparent: the pixels keep that colour, the mark is not kept"
-TURNED = "turned as the orientation tag of the TIFF says, by Pillow"
+TURNED = "Pillow turns the picture as the orientation tag of the TIFF says"
 NOT_TURNED = "an orientation tag (EXIF) is not applied: pixels stay where the file has them"
-DIVIDED = "colours are divided by the alpha that the TIFF has multiplied them by, in 8 bits, by Pillow"
-INVERTED = "0 is white in the TIFF: values are inverted by Pillow, so that 0 is black"
-NOT_INVERTED = "0 is white in the TIFF, and stays so: of more than 8 bits Pillow gives the values as they are"
+DIVIDED = "the TIFF has its colours multiplied by alpha: Pillow divides them again, in 8 bits"
+INVERTED = "0 is white in the TIFF: Pillow inverts the values, so that 0 is black"
+NOT_INVERTED = "0 is white in the TIFF, and stays so: Pillow does not invert more than 8 bits"
 
 #: Formats, named as in `packer.sources.files.IMAGES` if they are those of images, and how their files begin.
 _STARTS = {
@@ -106,13 +106,13 @@ class ImageOptions:
 
     def __post_init__(self) -> None:
         if self.palette == "index" and self.mode:
-            raise UsageError("palette indices have no colours to convert; leave out either mode or palette")
+            raise UsageError("palette indices have no colours to convert; leave out --mode or --palette index")
 
     def check_size(self, width: int, height: int) -> None:
         """Raise SourceError if a picture has more than `max_pixels` pixels."""
         if width * height > self.max_pixels:
-            reason = f"has {width} x {height} pixels, more than the limit of {self.max_pixels}"
-            raise SourceError(f"{reason}; raise it with --max-pixels {width * height} if the picture is meant")
+            reason = f"has {width} x {height} pixels, more than the limit of {self.max_pixels:,}"
+            raise SourceError(f"{reason}; if that is right, raise the limit with --max-pixels {width * height}")
 
 
 class Place(NamedTuple):
@@ -207,7 +207,7 @@ def read_bytes(path: str, place: Place | None = None, most: int | None = None) -
     except OSError as error:
         raise unreadable(error, path) from error
     if place is not None and len(data) < wanted:
-        raise SourceError("was cut short while it was read; start again when nothing writes to it", path)
+        raise SourceError("was cut short while it was read; run again when nothing writes to it", path)
     return data, nbytes
 
 
@@ -222,10 +222,10 @@ def _check_content(head: bytes, expected: str) -> None:
     if not found and expected == "PNG" and head[1:4] == b"PNG":
         raise SourceError("damaged PNG: the signature it begins with was changed; get the file again")
     if not found:
-        what = "no format that is known here" if any(head[:HEAD_BYTES]) else "zeros"
-        raise SourceError(f"is no {expected}: it begins with {what}; get the file again")
+        what = "with zeros" if not any(head[:HEAD_BYTES]) else "like no format that is known here"
+        raise SourceError(f"is not a {expected}: it begins {what}; get the file again")
     if found != expected:
-        raise SourceError(f"holds {found} data under the name of a {expected}; rename it or save it as {expected}")
+        raise SourceError(f"holds {found} data, but has the suffix of a {expected}; rename it or save it as {expected}")
 
 
 def _png_header(header: png.PngHeader, options: ImageOptions, mark: int) -> ImageHeader:
@@ -303,21 +303,23 @@ def _opened(file: str | io.BytesIO, kind: str, options: ImageOptions) -> Iterato
             options.check_size(image.width, image.height)
             layout = _layout(image, options)
             if options.mode not in (None, "gray") and layout.dtype not in ("uint8", "uint16"):
-                reason = f"holds {layout.dtype} values, which have no colours; leave out --mode {options.mode} for it"
+                reason = (
+                    f"holds {layout.dtype} values, which cannot become colours; pack it without --mode {options.mode}"
+                )
                 raise SourceError(reason)
             yield image, layout
     except PackerError:
         raise
     except Exception as error:  # Damaged files make Pillow raise anything from SyntaxError to struct.error.
         raise SourceError(
-            f"is damaged or of a kind of {kind} that Pillow does not read ({error}); get it again or save it as PNG"
+            f"is damaged, or a kind of {kind} that Pillow does not read ({error}); get it again or save it as PNG"
         ) from error
 
 
 def _layout(image: Image.Image, options: ImageOptions) -> _Layout:
     """Return how an opened picture is taken in; raises SourceError if it cannot be without loss."""
     if getattr(image, "n_frames", 1) > 1:
-        raise SourceError("holds several pictures (an animation or pages); save the one wanted by itself")
+        raise SourceError("holds several pictures (an animation or pages); save the wanted one as a file of its own")
     if image.mode == "P":
         if options.palette == "index":
             return _Layout("P", 1, "uint8")
@@ -327,7 +329,7 @@ def _layout(image: Image.Image, options: ImageOptions) -> _Layout:
     layout = _LAYOUTS.get(image.mode)
     if layout is None:
         if options.mode is None:
-            raise SourceError(f"has colours of the kind {image.mode}, which are not kept; convert them with --mode rgb")
+            raise SourceError(f"has {image.mode} colours, which cannot be kept; convert them with --mode rgb")
         return _LAYOUTS["RGB"]
     return _tiff_layout(image, layout) if isinstance(image, TiffImagePlugin.TiffImageFile) else layout
 
@@ -369,7 +371,7 @@ def _changes(image: Image.Image, *, with_alpha: bool) -> Iterator[str]:
         yield FEW_BITS
     samples, kept = tags.get(_SAMPLES, 1), len(image.getbands())
     if samples > kept:
-        yield f"{samples - kept} of the {samples} samples of every pixel are not kept, as Pillow does not read them"
+        yield f"{samples - kept} of the {samples} channels are not kept: Pillow does not read them"
 
 
 # ---------------------------------------------------------------- modes

@@ -169,9 +169,9 @@ def _find(field: str, text: str, on_bad: OnBad, looking: Looking) -> tuple[Found
             left_out[suffix] += 1
         else:
             kept.append(file)
-    said = ", ".join(f"{count} {what}" for what, count in sorted(left_out.items()))
+    said = ", ".join(f"{count:,} {what}" for what, count in sorted(left_out.items()))
     if not kept:
-        there = f"; {said} there" if said else ""
+        there = f"; it holds {said}" if said else ""
         raise UsageError(f"{text}: no image for field {field!r} ({SUFFIX_LIST} are images){there}; check the path")
     return found._replace(files=kept), [f"field {field}: left out {said}"] if said else []
 
@@ -187,7 +187,7 @@ def _unfit(file: str, suffix: str, regular: bool) -> str:
     try:
         file.encode()
     except UnicodeEncodeError:
-        return "has a name that is not valid text (UTF-8), so the sample would have none; rename it"
+        return "has a name that is not valid text (UTF-8), so the sample would have no name; rename it"
     return ""
 
 
@@ -222,7 +222,7 @@ def _read_headers(
                 if isinstance(header, SourceError):
                     on_bad(header)
     if not good:
-        raise SourceError("no sample is left: every one has a bad file or a partner missing; mend the files first")
+        raise SourceError("no sample is left: each has a bad file, or lacks a partner; mend the files first")
     return good, {name: list(some) for name, some in zip(paired.files, zip(*kept, strict=True), strict=True)}
 
 
@@ -323,15 +323,15 @@ def _mixed(
 ) -> SourceError:
     examples = {(header.channels, header.dtype): path for header, path in zip(headers, paths, strict=True)}
     listed = ", ".join(
-        f"{count} {_KINDS[channels]} {dtype} (such as {examples[channels, dtype]})"
+        f"{count:,} {_KINDS[channels]} {dtype} (such as {examples[channels, dtype]})"
         for (channels, dtype), count in kinds.most_common()
     )
     if len({dtype for _, dtype in kinds}) > 1:
-        advice = "save them with one bit depth, or pack them as datasets of their own"
+        advice = "save them all with the same bit depth, or pack them as separate datasets"
     else:
-        advice = "convert them on purpose with --mode gray, rgb or rgba, or move the odd ones away"
+        advice = "convert them with --mode gray, rgb or rgba, or move the odd ones away"
     subfolders = subfolders_of(paths)
     if subfolders and all(len({headers[i][2:4] for i in numbers}) == 1 for numbers in subfolders.values()):
         sizes = np.array([header[:2] for header in headers])
-        advice = f"if each folder is a field, say `{field_command(folder, subfolders, sizes)}`; else {advice}"
+        advice = f"if each folder is a field, say `{field_command(folder, subfolders, sizes)}`; otherwise {advice}"
     return SourceError(f"field {field!r}: images of one field must be of one kind, but there are {listed}; {advice}")

@@ -129,7 +129,7 @@ def _parse_ihdr(head: bytes) -> PngHeader:
         SourceError: these are not the first bytes of a PNG, or IHDR holds values that PNG does not know.
     """
     if head[:8] != SIGNATURE:
-        raise SourceError("is not a PNG: the signature of a PNG is missing; save it as PNG again")
+        raise SourceError("is not a PNG: the signature of a PNG is missing; save it as PNG")
     if len(head) < _IHDR_END:
         raise _cut_short(len(head))
     if _CHUNK.unpack_from(head, 8) != (13, b"IHDR"):
@@ -202,15 +202,15 @@ def check(data: bytes) -> Png:
                 raise _misplaced(kind)
             single[kind] = data[start + 8 : stop - 4]
     if stop < nbytes:
-        reason = f"{nbytes - stop} bytes of data stand after IEND, where a PNG ends; save it as PNG again"
+        reason = f"{nbytes - stop:,} bytes follow IEND, where a PNG ends; save it as PNG again"
         raise SourceError(reason)
     if not pixels:
         raise _no_pixels()
     palette, alpha = single.get(b"PLTE", b""), single.get(b"tRNS")
     if (header.colour == PALETTE and not 0 < len(palette) <= 768) or len(palette) % 3:
-        raise _damaged(f"a palette of {len(palette)} bytes, 3 to 768 in threes are expected")
+        raise _damaged(f"a palette of {len(palette)} bytes; 3 to 768 are expected, a multiple of 3")
     if alpha is not None and len(alpha) < _KEY_BYTES.get(header.colour, 0):
-        raise _damaged(f"a tRNS chunk of {len(alpha)} bytes, {_KEY_BYTES[header.colour]} are expected")
+        raise _damaged(f"a tRNS chunk of {len(alpha)} bytes; {_KEY_BYTES[header.colour]} are expected")
     if alpha is not None:
         header = header._replace(transparent=True)
     return Png(header, palette, alpha or b"", data, pixels, (first, last))
@@ -218,7 +218,7 @@ def check(data: bytes) -> Png:
 
 def _check_kind(kind: bytes, position: int) -> None:
     if kind == b"acTL":
-        raise SourceError("is an animated PNG; save the frame that is wanted as a PNG of its own")
+        raise SourceError("is an animated PNG; save the wanted frame as a PNG of its own")
     # Bit 5 of the first letter clear: a critical chunk, without which the picture is not what was meant.
     if not kind.isalpha() or (kind[0] < 0x60 and kind not in _CRITICAL):
         raise _damaged(f"chunk {kind!r} at byte {position} is not one that PNG knows")
@@ -234,16 +234,16 @@ def _damaged(what: str, advice: str = "get the file again") -> SourceError:
 
 
 def _misplaced(kind: bytes) -> SourceError:
-    return _damaged(f"a {kind.decode()} chunk stands where PNG allows none", "save it as PNG again")
+    return _damaged(f"a {kind.decode()} chunk is where PNG allows none", "save it as PNG again")
 
 
 def _no_pixels() -> SourceError:
-    return _damaged("it holds no IDAT chunk, so no pixels")
+    return _damaged("it has no IDAT chunk, so no pixels")
 
 
 def _overlong(kind: bytes, position: int, length: int, size: int) -> SourceError:
     name = kind.decode() if kind.isalpha() else repr(kind)
-    claim = f"chunk {name} at byte {position} claims {length:,} bytes of data, and the file has {size:,} in all"
+    claim = f"chunk {name} at byte {position} claims {length:,} bytes of data, but the whole file has {size:,}"
     return _damaged(f"the file is cut short, or that length is wrong: {claim}")
 
 
@@ -263,7 +263,7 @@ def decode(png: Png, *, as_index: bool = False) -> NDArray[Any]:
     # Before memory is taken for what the header promises.
     held, row = sum(map(len, png.pixels)), (header.width * header.depth * SAMPLES[header.colour] + 7) // 8
     if header.height * row > _MOST_INFLATED * held:
-        raise _damaged(f"{held} bytes of data cannot hold {header.width} x {header.height} pixels")
+        raise _damaged(f"{held:,} bytes of data cannot hold {header.width} x {header.height} pixels")
     try:
         if header.colour in _KORNIA and header.depth in _KORNIA_DEPTHS:
             return _by_kornia(png)
@@ -331,11 +331,11 @@ def _lines(png: Png) -> bytes:
     lines = stream.decompress(b"".join(png.pixels), expected)
     if len(lines) < expected:
         size = f"{png.header.width} x {png.header.height} pixels"
-        raise _damaged(f"its data hold {len(lines)} bytes of scan lines, and {size} take {expected}")
+        raise _damaged(f"its data holds {len(lines):,} bytes of scan lines, but {size} need {expected:,}")
     while not stream.eof:
         left = stream.unconsumed_tail
         if not stream.decompress(left, _PIECE_BYTES) and not left:
-            raise _damaged("its data end before their checksum")
+            raise _damaged("its data ends before its checksum")
     return lines
 
 

@@ -88,7 +88,7 @@ class ImageSource(Source):
         picture = read_image(path, self.options, place)
         if picture.dtype != spec.dtype or picture.shape != tuple(shape.tolist()):
             was, now = (" x ".join(map(str, some)) for some in (shape, picture.shape))
-            reason = f"was {was} {spec.dtype} when its header was read, and is {now} {picture.dtype} now; start again"
+            reason = f"was {was} {spec.dtype} when its header was read, and is {now} {picture.dtype} now; run again"
             raise SourceError(reason, path)
         return picture
 
@@ -127,7 +127,7 @@ def _ratio(names: Sequence[str], sizes: Mapping[str, NDArray[np.integer]], small
     low, high = sizes[small], sizes[large]
     whole = ((high % low == 0).all(1)) & (high[:, 0] // low[:, 0] == high[:, 1] // low[:, 1])
     if not whole.any():
-        return f"{large} is no whole multiple of {small} in size in any sample"
+        return f"{large} is in no sample a whole number of times as large as {small}; check these"
     ratios = high[:, 0] // low[:, 0]
     values, counts = np.unique(ratios[whole], return_counts=True)
     usual = int(values[counts.argmax()])

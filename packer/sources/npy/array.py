@@ -99,7 +99,7 @@ class Array:
                     _skip(file, sys.maxsize)  # at the end Python compares the checksum
             for values in self._runs(start, stop, rows):
                 if values.dtype == bool and (largest := np.ascontiguousarray(values).view("u1").max(initial=0)) > 1:
-                    reason = f"the number {largest} stands where a bool is 0 or 1; save it as uint8, or mend it"
+                    reason = f"a bool is 0 or 1, but it holds {largest}; save it as uint8, or mend it"
                     raise SourceError(reason, self.shown)
                 # Aligned, since members of a zip file begin at any byte.
                 yield np.require(values, self.native, ["C", "A", "E"])
@@ -111,7 +111,7 @@ class Array:
             whole: NDArray[Any] = np.empty(self.shape, self.dtype)
         elif not self.is_deflated:
             if Path(self.path).stat().st_size < self.start + self.nbytes:
-                raise SourceError("has become shorter since its header was read; start again", self.shown)
+                raise SourceError("has become shorter since its header was read; run again", self.shown)
             order = "F" if self.is_fortran else "C"
             whole = np.memmap(self.path, self.dtype, "r", self.start, self.shape, order)  # type: ignore[call-overload]
         else:
@@ -151,7 +151,7 @@ def _errors(path: str) -> Iterator[None]:
     except OSError as error:
         raise unreadable(error, path) from error
     except _ZIP_ERRORS as error:
-        reason = f"is damaged, or no .npz that can be read ({error}); save it again with np.savez"
+        reason = f"is damaged, or not a .npz file ({error}); save it again with np.savez"
         raise SourceError(reason, path) from error
 
 
@@ -173,7 +173,7 @@ def open_arrays(path: str) -> tuple[list[Array], list[str]]:
         with zipfile.ZipFile(whole) as archive:
             members = {member.filename: member for member in archive.infolist()}
             if len(members) < len(archive.infolist()):
-                raise SourceError("has two members of one name; save it again with np.savez", path)
+                raise SourceError("has two members with the same name; save it again with np.savez", path)
             for name, member in members.items():
                 if not name.endswith(".npy"):
                     others.append(_shown(path, name))
@@ -205,29 +205,29 @@ def _read_header(file: IO[bytes], size: int, path: str, member: str = "") -> Arr
         raise
     except Exception as error:  # numpy evaluates the header as Python: a damaged one raises anything
         said = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise SourceError(f"is no .npy array: {said}; save it again with np.save", shown) from error
+        raise SourceError(f"is not a .npy array: {said}; save it again with np.save", shown) from error
     array = Array(path, member, tuple(map(int, shape)), dtype, bool(is_fortran), file.tell())
     held = size - array.start
     if not read:
         reason = (
-            f"is a .npy of version {version[0]}.{version[1]}, which only arrays of several members need; save each "
-            "member as an array of its own"
+            f"is a .npy of version {version[0]}.{version[1]}, which only structured arrays need; save each "
+            "of its members as an array of its own"
         )
     elif dtype.hasobject:
         reason = (
-            "holds Python objects, which only pickle can read, and pickle is never run; save it with a plain dtype, or "
-            "give the samples to packer.convert as dicts"
+            "holds Python objects, which only pickle reads, and packer never runs pickle; save it with a plain dtype, "
+            "or give the samples to packer.convert as dicts"
         )
     elif dtype.names:
-        reason = f"has several members a row ({', '.join(dtype.names)}); save each as an array of its own"
+        reason = f"has several members in a row ({', '.join(dtype.names)}); save each as an array of its own"
     elif array.native.name not in DTYPES:
-        reason = f"has dtype {dtype}, which cannot be packed; one of {', '.join(DTYPES)} can"
+        reason = f"has dtype {dtype}, which cannot be packed; save it as one of {', '.join(DTYPES)}"
     elif min(array.shape, default=0) < 0:
         reason = f"has shape {array.shape} in its header; get the file again"
     elif held != array.nbytes:
-        fault = "it is cut short" if held < array.nbytes else "something else stands after the array"
-        much = f"{array.nbytes:,} bytes by its header (shape {array.shape}, {dtype}), and {held:,} in the file"
-        reason = f"has {much}: {fault}; save it again"
+        fault = "it is cut short" if held < array.nbytes else "something else follows the array"
+        much = f"{array.nbytes:,} bytes (shape {array.shape}, {dtype}), but the file has {held:,}"
+        reason = f"by its header has {much}: {fault}; save it again"
     else:
         return array
     raise SourceError(reason, shown)

@@ -37,7 +37,7 @@ _FIELD = "x"
 _Files = list[tuple[str, str]]
 #: What to do with samples of several kinds.
 _ADVICE = {
-    "files": "if a file is a field, leave out --samples files; if a folder is a sample, say `--samples folders`",
+    "files": "if each file is a field, leave out --samples files; if each folder is a sample, say `--samples folders`",
     "folders": "name the fields that all have with quoted patterns, as in coord='scenes/*/coord.npy'",
 }
 
@@ -94,7 +94,7 @@ def _source(
         if any(array.dtype.byteorder == ">" for array in arrays):
             notes.append(f"field {name}: big-endian in the file, stored little-endian; the values are the same")
     if others:
-        notes.append(f"left out, since they are no arrays: {first_few(others)}")
+        notes.append(f"left out, since they are not arrays: {first_few(others)}")
     held = {name: tuple(arrays) for name, arrays in fields.items()}
     rows = sum(map(len, next(iter(held.values()))))
     return NpySource(tuple(specs), held, unit, names, 0, rows, notes)
@@ -132,8 +132,8 @@ def _open_rows(found: Mapping[str, Found]) -> NpySource:
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{name} has {length:,}" for name, length in list(lengths.items())[:_SHOWN])
         raise SourceError(
-            f"arrays of one dataset have one number of rows, but {listed}; name those that belong together, with "
-            "FIELD=FILE for each, or say `--samples files` if a file is a sample, `--samples folders` if a folder is",
+            f"arrays of one dataset have one number of rows, but {listed}; name those that belong together with "
+            "FIELD=FILE, or say `--samples files` if each file is a sample, `--samples folders` if each folder is",
             next(iter(fields.values()))[0].path,
         )
     parted = [
@@ -144,7 +144,7 @@ def _open_rows(found: Mapping[str, Found]) -> NpySource:
     files = {arrays[0].path for arrays in fields.values()}
     if "" in found and len(files) > 1:
         parted.append(
-            f"each of the {len(files):,} files is a field, and a row of them all a sample; `--samples files` makes "
+            f"each of the {len(files):,} files is a field, and a sample is a row of all; `--samples files` makes "
             "each file a sample, `--samples folders` each folder"
         )
     return _source(fields, "rows", None, parted, left_out)
@@ -155,12 +155,12 @@ def _check_rows(arrays: Sequence[Array]) -> None:
     for array in arrays:
         if not array.shape:
             raise SourceError(
-                "is 0-d, a single value: it has no first axis that would count samples; save the other arrays without "
+                "is a single value (0-d): it has no first axis that counts samples; save the other arrays without "
                 "it, or say `--samples files` if each file is a sample",
                 array.shown,
             )
         if not array.shape[0]:
-            raise SourceError(f"has shape {array.shape}: there is no row to pack", array.shown)
+            raise SourceError(f"has shape {array.shape}: it has no row to pack; leave it out", array.shown)
 
 
 def _parts(name: str, arrays: Sequence[Array]) -> list[Array]:
@@ -169,18 +169,18 @@ def _parts(name: str, arrays: Sequence[Array]) -> list[Array]:
     Raises:
         UsageError: they are no parts of one array.
     """
-    advice = "give the path without a name, or with --samples files if each file is a sample"
+    advice = "give the path without FIELD=, or add --samples files if each file is a sample"
     if len({pattern_of(a.path) for a in arrays}) > 1 or len({array.path for array in arrays}) < len(arrays):
         listed = ", ".join(array.own_name for array in arrays[:_SHOWN])
         raise UsageError(
-            f"{name}={arrays[0].path}: there are {len(arrays)} arrays ({listed}), no numbered parts of one; {advice}"
+            f"{name}={arrays[0].path}: these {len(arrays)} arrays ({listed}) are not numbered parts of one; {advice}"
         )
     first = arrays[0]
     for array in arrays[1:]:
         if _row_kind(array) != _row_kind(first):
             raise UsageError(
                 f"{name}=: {first.shown} holds rows of {_row_kind(first)} and {array.shown} of "
-                f"{_row_kind(array)}, so that they are no parts of one array; {advice}"
+                f"{_row_kind(array)}, so they are not parts of one array; {advice}"
             )
     return natsorted(arrays, key=lambda array: array.path)
 
@@ -205,7 +205,7 @@ def _refuse_ambiguous(path: str, arrays: Sequence[Array]) -> None:
     first, last = (Path(several[place].path).name for place in (0, -1))
     reason = (
         f"{path}: {len(several):,} files named alike, {first} to {last}, hold rows of {_row_kind(several[0])}; they "
-        f"may be parts of one array or a field each. For a field of {sum(map(len, several)):,} rows, "
+        f"may be parts of one array, or each may be a field. For a field of {sum(map(len, several)):,} rows, "
         f"`packer convert {shlex.join(parts)} OUT`"
     )
     if len({len(array) for array in arrays}) == 1:
@@ -289,7 +289,7 @@ def _fields_of(files: _Files, unit: str) -> tuple[dict[str, Array], list[str]]:
             elif not array.member and unit == "files":
                 name = _FIELD
             if name in fields:
-                advice = "; for a sample a file say `--samples files`" if unit == "folders" else ""
+                advice = "; to make each file a sample say `--samples files`" if unit == "folders" else ""
                 raise SourceError(
                     f"and {fields[name].shown} are both the field {name!r} of one sample{advice}", array.shown
                 )
@@ -304,7 +304,7 @@ def _alike(units: Mapping[str, dict[str, Array]], unit: str, on_bad: OnBad) -> d
         SourceError: what `on_bad` raises; no sample is left.
     """
     if not units:
-        raise SourceError(f"no sample is left: each of the {unit} is bad; mend them first")
+        raise SourceError(f"no sample is left: all {unit} are bad; mend them first")
     kinds = {name: {field: _kind(array) for field, array in own.items()} for name, own in units.items()}
     usual = Counter(frozenset(kind.items()) for kind in kinds.values()).most_common(1)[0][0]
     model = next(name for name, kind in kinds.items() if kind.items() == usual)
@@ -312,7 +312,7 @@ def _alike(units: Mapping[str, dict[str, Array]], unit: str, on_bad: OnBad) -> d
     for name, own in units.items():
         mine, wanted = kinds[name], kinds[model]
         difference = "; ".join(
-            f"{field} is {mine.get(field, 'not there')}, not {wanted.get(field, 'not there')}"
+            f"{field} is {mine.get(field, 'missing')}, not {wanted.get(field, 'missing')}"
             for field in {**wanted, **mine}
             if mine.get(field) != wanted.get(field)
         )

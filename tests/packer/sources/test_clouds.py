@@ -110,7 +110,7 @@ def test_text_without_a_type_keeps_every_digit(tmp_path: Path) -> None:
     """It is float64, and a note says how to have half."""
     (tmp_path / "a.xyz").write_text("4500123.456789 1 2 7\n")
     source = opened(tmp_path / "a.xyz", "x,y,z,t")
-    assert source.notes() == ["x, y, z, t: float64, as --columns says no type; t:float32 is half"]
+    assert source.notes() == ["x, y, z, t: float64, since --columns gives no type; t:float32 takes half the room"]
     assert sample(tmp_path / "a.xyz", "x,y,z,t")["xyz"][0, 0] == 4500123.456789
 
 
@@ -136,13 +136,13 @@ def test_which_columns_are_one_field(tmp_path: Path, columns: str, fields: dict[
     [
         (
             "x,y,z",
-            "no type is given for x, y, z, and .bin files tell none; put it after the last of them, as in z:float32",
+            "no type is given for x, y, z, and .bin files do not say; put one after the last of them, as in z:float32",
         ),
-        ("x,y,,z:float32", "'' is no name"),
-        ("", "'' is no name"),
+        ("x,y,,z:float32", "'' is not a name"),
+        ("", "'' is not a name"),
         ("x,x:float32", "x is there twice"),
         ("x,y:float32,x:uint8", "x is there twice"),
-        ("x:int64", "'int64' is no type; int8, uint8"),
+        ("x:int64", "'int64' is not a type; one of int8, uint8"),
         ("a/b:float32", "--columns a/b:float32: "),
     ],
 )
@@ -158,7 +158,7 @@ def test_files_that_hold_no_whole_rows(tmp_path: Path) -> None:
     kitti(tmp_path / "in")
     (tmp_path / "in/000001.bin").write_bytes(b"\0" * 20)
     with pytest.raises(
-        SourceError, match=r"000001.bin: has 20 bytes, no multiple of the 16 bytes of a row of x float32"
+        SourceError, match=r"000001.bin: has 20 bytes, not a multiple of the 16 bytes of a row of x float32"
     ):
         opened(tmp_path / "in")
     skipped: list[SourceError] = []
@@ -187,11 +187,11 @@ def test_a_source_without_good_clouds(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("# c\n1 2 3\n\n4 5\n", r"a.txt: line 4: 3 columns are expected \(x, y, z\), 2 are there"),
-        ("1 2 3 4\n", "line 1: 3 columns are expected"),
+        ("# c\n1 2 3\n\n4 5\n", r"a.txt: line 4 has 2 columns, 3 are expected \(x, y, z\)"),
+        ("1 2 3 4\n", "line 1 has 4 columns, 3 are expected"),
         ("1,2,3\n4,,6,7\n", "line 2: there is no value between two commas"),
         (",1,2,3\n", "line 1: there is no value"),
-        ("\n3\n1 2 3\n", "line 2 says that there are 3 points, 1 are there"),
+        ("\n3\n1 2 3\n", "line 2 says that there are 3 points, but there are 1"),
     ],
 )
 def test_lines_that_are_no_rows(tmp_path: Path, text: str, words: str) -> None:
@@ -220,16 +220,16 @@ def test_values_that_cannot_be_stored(tmp_path: Path, text: str, words: str) -> 
 def test_suffixes_count_only_with_columns(tmp_path: Path) -> None:
     """A text next to pictures stays what it was; without columns the error says how clouds are packed."""
     kitti(tmp_path / "in")
-    with pytest.raises(SourceError, match=r"\.bin, \.pts, \.txt, \.xyz with --columns x,y,z"):
+    with pytest.raises(SourceError, match=r"with --columns x,y,z also \.bin, \.pts, \.txt, \.xyz"):
         open_sources([str(tmp_path / "in")])
     with pytest.raises(UsageError, match="with --columns x,y,z"):
         open_sources([str(tmp_path / "in/*.bin")])
     (tmp_path / "in/calib.txt").write_text("P0: 7\n")
-    with pytest.raises(UsageError, match=r"files of \.bin and \.txt; name those of one"):
+    with pytest.raises(UsageError, match=r"files of several kinds, \.bin and \.txt; name one kind"):
         opened(tmp_path / "in")
     assert len(opened(tmp_path / "in/*.bin")) == 3
     np.save(tmp_path / "a.npy", np.zeros(3))
-    with pytest.raises(UsageError, match="--columns is for sources of clouds, and this one holds npy"):
+    with pytest.raises(UsageError, match="--columns is for sources of clouds, but this one holds npy"):
         opened(tmp_path / "a.npy")
 
 

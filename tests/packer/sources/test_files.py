@@ -92,7 +92,7 @@ def test_what_is_no_regular_file_is_told_and_never_opened(tmp_path):
         told: list[SourceError] = []
         assert find(text).pick(ply, told.append) == ["a.ply"]
         assert sorted(str(error.path) for error in told) == [f"{tmp_path}/b.ply", f"{tmp_path}/c.ply"]
-        with pytest.raises(SourceError, match="is a broken link or no regular file"):
+        with pytest.raises(SourceError, match="is a broken link, or not a regular file"):
             find(text).pick(ply)
 
 

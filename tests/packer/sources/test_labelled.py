@@ -97,13 +97,13 @@ def test_a_class_without_a_good_picture_keeps_its_number(tmp_path, animals):
     (animals / "Dog" / "a.webp").write_bytes(b"none")
     source = source_of([str(animals)], source=BY_FOLDER, on_error="skip")
     assert set(labels_of(source).values()) == {1, 2}
-    assert any("no sample is of class Dog" in note for note in source.notes())
+    assert any("no sample has class Dog" in note for note in source.notes())
 
 
 def test_what_cannot_be_labelled_is_refused(tmp_path, animals):
     """A picture in no folder is named, and so are samples without names and a second field `label`."""
     save(animals / "stray.png")
-    with pytest.raises(SourceError, match=r"'stray' of .*train lies in no folder, so that it has no class"):
+    with pytest.raises(SourceError, match=r"'stray' of .*train lies in no folder, so it has no class"):
         source_of([str(animals)], source=BY_FOLDER)
     with pytest.raises(UsageError, match="there is one"):
         source_of([f"label={animals}/cat"], source=BY_FOLDER)

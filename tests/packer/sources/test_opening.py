@@ -77,7 +77,7 @@ def test_options_reach_their_source(pairs, clouds, rows):
 @pytest.mark.parametrize(
     ("options", "kind", "words"),
     [
-        (SourceOptions(mode="gray"), "rows", "--mode is for sources of images and basicsr, and this one holds hdf5"),
+        (SourceOptions(mode="gray"), "rows", "--mode is for sources of images and basicsr, but this one holds hdf5"),
         (SourceOptions(palette="index"), "clouds", "--palette"),
         (SourceOptions(max_pixels=9), "clouds", "--max-pixels"),
         (SourceOptions(cast={"x": "uint8"}), "rows", "--cast is for sources of ply"),
@@ -99,7 +99,7 @@ def test_what_does_not_go_together(pairs, clouds, rows):
     """Several kinds, two clouds, a name twice, a name for what names itself."""
     for inputs, words in [
         ([*pairs.sources, f"c={clouds.folder}"], "several kinds"),
-        ([str(clouds.folder), f"b={clouds.folder}"], "one ply source at a time"),
+        ([str(clouds.folder), f"b={clouds.folder}"], "only one source of ply can be packed at a time"),
         ([pairs.sources[0], pairs.sources[0]], "both named lr="),
         ([str(pairs.folder / "lr"), str(pairs.folder / "hr")], "2 sources are given without FIELD="),
         ([pairs.sources[0], "a.h5", "b.h5", "c.h5"], "3 sources .* a.h5 and b.h5 .*quote a pattern"),
@@ -116,7 +116,7 @@ def test_nothing_to_pack(tmp_path):
     """A path where nothing is, an empty folder, and files of another kind."""
     with pytest.raises(UsageError, match="no such file"):
         open_sources([str(tmp_path / "nothing")])
-    with pytest.raises(SourceError, match=r"is empty; .*\.webp can be packed$"):
+    with pytest.raises(SourceError, match=r"is empty; files that can be packed: .*\.webp"):
         open_sources([str(tmp_path)])
     (tmp_path / "a.txt").write_text("")
     (tmp_path / ".hidden.png").write_text("")
@@ -147,7 +147,7 @@ def test_hidden_folders_are_left_out(pairs, clouds, tmp_path):
     arrays = tmp_path / "arrays"
     (arrays / ".old").mkdir(parents=True)
     np.save(arrays / ".old" / "y.npy", np.arange(2))
-    with pytest.raises(SourceError, match="is empty, but for empty or hidden folders"):
+    with pytest.raises(SourceError, match="is empty, apart from hidden files and empty folders"):
         open_sources([str(arrays)])
     np.save(arrays / "x.npy", np.arange(3))
     assert names(open_sources([str(arrays)]).fields) == ["x"]
@@ -165,7 +165,7 @@ def test_every_kind_of_image_alone(tmp_path, suffix):
 def test_a_folder_of_several_kinds(pairs, clouds):
     """Counts of both kinds are said, and how to name one."""
     shutil.copytree(clouds.folder, pairs.folder / "lr" / "clouds")
-    with pytest.raises(UsageError, match=r"12 of images and 5 of ply.*quoted pattern"):
+    with pytest.raises(UsageError, match=r"12 of images, 5 of ply.*quoted pattern"):
         open_sources([str(pairs.folder / "lr")])
 
 

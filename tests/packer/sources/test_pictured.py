@@ -95,7 +95,7 @@ def test_large_pictures_are_read_in_pieces(scans: Path, tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("spectra", r"--image spectra: its samples are of shape \(6, 7, 12\), which is no picture; \(H, W\)"),
+        ("spectra", r"--image spectra: its samples are of shape \(6, 7, 12\), not pictures; \(H, W\)"),
         ("label", r"of shape \(\)"),
         ("note", "text"),
         ("dpeth", "--image dpeth: there is no such field; fields are colour, depth"),

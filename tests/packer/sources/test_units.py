@@ -20,8 +20,8 @@ def test_what_a_kind_offers(kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "samples", "words"),
     [
-        ("hdf5", "group", r"sources of hdf5 offer rows or files or datasets or groups\[:PATTERN\]"),
-        ("ply", "groups", "--samples groups: sources of ply offer files"),
+        ("hdf5", "group", r"sources of hdf5 take rows or files or datasets or groups\[:PATTERN\]"),
+        ("ply", "groups", "--samples groups: sources of ply take files"),
         ("hdf5", "rows:/x", "rows is expected"),
         ("hdf5", "groups:", r"groups\[:PATTERN\] is expected"),
     ],

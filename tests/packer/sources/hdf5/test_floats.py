@@ -49,7 +49,7 @@ def test_bfloat16_becomes_float32(tmp_path: Path, order: str, layout: dict) -> N
     source = open_hdf5(str(path))
     assert source.fields[0].dtype == "float32"
     assert source.notes() == [
-        "a.h5: dataset /x is bfloat16, stored as float32: all numbers exactly, but NaNs without the bits they carry"
+        "a.h5: dataset /x is bfloat16, stored as float32: all numbers are exact, but NaNs lose the bits they carry"
     ]
     expected = (BITS.astype("u4") << 16).view("f4")
     found = read(path)

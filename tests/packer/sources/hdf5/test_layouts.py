@@ -152,7 +152,7 @@ def hloc(folder: Path) -> dict[str, Sample]:
 
 #: Each layout with its unit, and another with what is said of it.
 LAYOUTS: list[tuple[Layout, str, str, str]] = [
-    (aloha, "files", "groups", "/action belongs to no sample.*--samples files.*--skip /action"),
+    (aloha, "files", "groups", "/action belongs to no sample.*--skip /action.*--samples files"),
     (fastmri, "files", "rows", "--samples files"),
     (clam, "files", "groups", "no groups"),
     (utterances, "files", "rows", "no common sample axis.*--samples files"),
@@ -211,7 +211,7 @@ def test_plan_says_what_it_took(tmp_path: Path) -> None:
     assert "note" not in CliRunner().invoke(main, ["plan", str(tmp_path), "--samples", "files"]).stdout
     run = CliRunner().invoke(main, ["plan", str(tmp_path), "--samples", "folders"])
     assert run.exit_code == 2
-    assert "offer rows or files or datasets or groups[:PATTERN]" in run.stderr
+    assert "take rows or files or datasets or groups[:PATTERN]" in run.stderr
 
 
 def test_groups_of_several_depths_are_samples(tmp_path: Path) -> None:
@@ -297,9 +297,9 @@ def test_attributes_become_fields(tmp_path: Path) -> None:
         file["a"].attrs["none"] = h5py.Empty("f4")
         file["a"].attrs["pair"] = np.zeros((), "i4,f4")
     for name, said in (
-        ("x", "a dataset of the name x too; leave it out with --skip x"),
-        ("none", "attribute none, which is empty"),
-        ("pair", "attribute pair, which is a compound; leave --attr pair out"),
+        ("x", "also has a dataset named x; leave that out with --skip x"),
+        ("none", "attribute none, but it is empty"),
+        ("pair", "attribute pair, but it is a compound; leave out --attr pair"),
     ):
         with pytest.raises(SourceError, match=said):
             packed(tmp_path / "odd.h5", tmp_path / "again", samples="groups", attrs=(name,))

@@ -18,7 +18,7 @@ def test_hidden_files_are_passed_over(tmp_path: Path) -> None:
     (tmp_path / ".trash").mkdir()
     for name in ("._a.h5", ".trash/b.h5"):
         (tmp_path / name).write_bytes(b"\0\5\x16\7")
-    with pytest.raises(SourceError, match="the folder holds no file of HDF5"):
+    with pytest.raises(SourceError, match="the folder holds no HDF5 file"):
         hdf5_paths(str(tmp_path))
     (tmp_path / "a.h5").touch()
     assert hdf5_paths(str(tmp_path)) == [str(tmp_path / "a.h5")]

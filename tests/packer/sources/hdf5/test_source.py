@@ -235,7 +235,7 @@ def test_attributes_and_single_values_are_kept(tmp_path: Path) -> None:
     assert kept["attributes"]["/"] == {"author": "me"}
     assert kept["attributes"]["/e"]["scale"] == {"dtype": "<f4", "value": [0.5, "nan"]}
     assert source.notes() == [
-        "a.h5: dataset /e is exported without the names of its numbers",
+        "a.h5: dataset /e is exported without the names of its values",
         "a.h5: attributes too large or of a kind that is not kept: 'pair' of /e",
         "/version is a single value: kept with the attributes",
     ]

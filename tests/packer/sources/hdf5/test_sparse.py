@@ -75,7 +75,7 @@ def test_rows_are_read_in_blocks_and_parts(tmp_path: Path, monkeypatch: pytest.M
         ({"indptr": np.array([0, 1, 2, 9])}, "must ascend from 0 to 3"),
         (
             {"indices": np.zeros((3, 2))},
-            "--sparse X: a group with data, indices and indptr, each of one axis, is expected",
+            "--sparse X: a group with the datasets data, indices and indptr, each of one axis, is expected",
         ),
         ({"indices": np.zeros(2, np.int32)}, "X/indices starts: it must ascend from 0 to 2"),
     ],
@@ -97,5 +97,5 @@ def test_columns_are_no_rows(tmp_path: Path) -> None:
         open_hdf5(path, sparse=["X"], skip=["var"])
     with pytest.raises(SourceError, match="--sparse X"):
         open_hdf5(path)
-    with pytest.raises(UsageError, match="--sparse X: its rows are the samples"):
+    with pytest.raises(UsageError, match="--sparse X: samples are the rows"):
         open_hdf5(path, sparse=["X"], samples="groups")

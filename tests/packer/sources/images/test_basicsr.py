@@ -52,8 +52,8 @@ def pairs(tmp_path):
 @pytest.mark.parametrize(
     ("owner", "note"),
     [
-        ("XPixelGroup+BasicSR", "lq.lmdb: 1 picture has another size (such as comic) than in meta_info.txt"),
-        ("xinntao+Real-ESRGAN", "lq.lmdb: 2 pictures have another size (such as baboon) than in meta_info.txt"),
+        ("XPixelGroup+BasicSR", "lq.lmdb: 1 picture differs in size from meta_info.txt (such as comic)"),
+        ("xinntao+Real-ESRGAN", "lq.lmdb: 2 pictures differ in size from meta_info.txt (such as baboon)"),
     ],
 )
 def test_real_folders_become_pairs(shared_data, owner, note):
@@ -95,7 +95,7 @@ def test_options_of_images_are_heard(pairs):
     """--mode converts, and options of other sources are refused."""
     source = open_sources([f"x={pairs['hr']}"], SourceOptions(mode="gray"))
     assert read_each(source)["x"][0].shape == (8, 10, 1)
-    with pytest.raises(UsageError, match="--axis is for sources of hdf5, and this one holds basicsr"):
+    with pytest.raises(UsageError, match="--axis is for sources of hdf5, but this one holds basicsr"):
         open_sources([f"x={pairs['hr']}"], SourceOptions(axis=1))
 
 
@@ -133,9 +133,9 @@ def test_a_picture_that_changed_is_refused(tmp_path):
     ("value", "reason"),
     [
         (b"", r"is empty \(0 bytes\)"),
-        (b"\xff\xd8\xff\xe0 a JPEG", "holds JPEG data under the name of a PNG"),
+        (b"\xff\xd8\xff\xe0 a JPEG", "holds JPEG data, but has the suffix of a PNG"),
         (encoded()[1][:40], "cut short"),
-        (bytes(100), "is no PNG: it begins with zeros"),
+        (bytes(100), "is not a PNG: it begins with zeros"),
     ],
 )
 def test_bad_values(tmp_path, value, reason):
@@ -182,5 +182,5 @@ def test_damaged_files(tmp_path):
         data.write_bytes(bad)
         with pytest.raises(SourceError, match=r"a\.lmdb/data\.mdb: .*damaged"):
             open_images({"x": folder})
-    with pytest.raises(SourceError, match="no text"):
+    with pytest.raises(SourceError, match="is not text"):
         open_images({"x": make(tmp_path / "b.lmdb", {b"\xff": b"x"}, [])})

@@ -103,7 +103,9 @@ def test_pictures_of_one_name_in_every_folder_are_fields(tmp_path):
     with pytest.raises(UsageError, match=r"its folders hold pictures of several names \(depth, rgb\)"):
         source_of([f"c={tmp_path}/set", f"d={tmp_path}/set/a/d*.png"], source=FOLDERS)
     (tmp_path / "set" / "b" / "depth.png").unlink()
-    with pytest.raises(SourceError, match=r"b/rgb.png: field 'rgb' has this file, but 'depth' no partner"):
+    with pytest.raises(
+        SourceError, match=r"b/rgb.png: field 'rgb' has this file, but there is no partner of that name in 'depth'"
+    ):
         source_of([str(tmp_path / "set")], source=FOLDERS)
 
 
@@ -148,10 +150,10 @@ def test_a_gap_is_said(tmp_path):
 @pytest.mark.parametrize(
     ("file", "size", "reason"),
     [
-        ("00000003.png", (4, 6), r"pictures of several sizes \(00000000.png is 4 x 5 and 00000003.png is 4 x 6\)"),
+        ("00000003.png", (4, 6), r"pictures of different sizes \(00000000.png is 4 x 5 and 00000003.png is 4 x 6\)"),
         ("thumb.png", (4, 5), "pictures that are not numbered alike, such as"),
         ("1_2.png", (4, 5), "pictures that are not numbered alike, such as"),
-        ("01.png", (4, 5), "two pictures of one number"),
+        ("01.png", (4, 5), "two pictures with the same number"),
     ],
 )
 def test_what_is_no_clip_is_refused(tmp_path, file, size, reason):
@@ -169,7 +171,10 @@ def test_a_clip_that_lacks_a_frame_is_left_out_as_a_whole(tmp_path, reds):
     """A damaged frame, and one without a partner, are errors; left out, their clips go as a whole."""
     (tmp_path / "HR" / "002" / "00000004.png").unlink()
     sources = [f"lr={tmp_path}/LR", f"hr={tmp_path}/HR"]
-    with pytest.raises(SourceError, match=r"LR/002/00000004.png: field 'lr' has this file, but 'hr' no partner"):
+    with pytest.raises(
+        SourceError,
+        match=r"LR/002/00000004.png: field 'lr' has this file, but there is no partner of that name in 'hr'",
+    ):
         source_of(sources, source=FOLDERS)
     (tmp_path / "LR" / "0" / "00000001.png").write_bytes(b"no picture")
     source = source_of(sources, source=FOLDERS, on_error="skip")
@@ -193,13 +198,13 @@ def test_the_wrong_unit_is_said(tmp_path, reds):
     for name in ("a/left", "a/right", "b/left", "b/right"):
         save(tmp_path / "views" / f"{name}.png")
     (said,) = (note for note in source_of([str(tmp_path / "views")]).notes() if "each picture is a sample" in note)
-    assert "the same names (left, right): if these are fields, say `--samples folders`" in said
+    assert "the same names (left, right): if these are fields of one sample, say `--samples folders`" in said
     shutil.rmtree(tmp_path / "views")
     chosen = source_of([str(tmp_path / "LR")], source=SourceOptions(samples="files"))
     assert not any("--samples" in note for note in chosen.notes())
-    with pytest.raises(UsageError, match="--patch, --stride and --downscale cut single pictures"):
+    with pytest.raises(UsageError, match="--patch, --stride and --downscale are for single pictures"):
         source_of([str(tmp_path / "LR")], source=SourceOptions(samples="folders", patch=2))
-    with pytest.raises(UsageError, match="--samples rows: sources of images offer files or folders"):
+    with pytest.raises(UsageError, match="--samples rows: sources of images take files or folders"):
         source_of([str(tmp_path / "LR")], source=SourceOptions(samples="rows"))
     with pytest.raises(UsageError, match=r"hold partners.*`packer convert lr=\S+ hr=\S+ OUT --samples folders`"):
         source_of([str(tmp_path)], source=FOLDERS)

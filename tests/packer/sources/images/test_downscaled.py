@@ -72,7 +72,7 @@ def test_with_patches_it_is_packed(folder, tmp_path):
             "hr",
             SourceOptions(downscale=3),
             SourceError,
-            r"sample 'a' is 16 x 24, no multiple of 3 \(one of 2 such samples\)",
+            r"sample 'a' is 16 x 24 pixels, not a multiple of 3 \(one of 2 such samples\)",
         ),
         ("hr", SourceOptions(downscale=2, mode="rgba"), SourceError, "for 8-bit gray and RGB, not uint8 with 4"),
     ],
@@ -138,7 +138,7 @@ def test_the_kernel_is_said_and_kept(folder, tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"kernel": "matlab"}, "say how small with --downscale"), ({"kernel": "x", "downscale": 2}, "pillow or matlab")],
+    [({"kernel": "matlab"}, "--kernel needs --downscale"), ({"kernel": "x", "downscale": 2}, "pillow or matlab")],
 )
 def test_a_kernel_of_nothing_is_refused(folder, options, message):
     """A kernel without --downscale does nothing, and an unknown one cannot be."""

@@ -81,10 +81,10 @@ def test_what_is_packed_is_what_is_listed(pairs, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("0001\n0009\n", "names what is no sample, or has no partner: 0009; there are samples such as 0000"),
-        ("0004\n", "has no partner: 0004"),
+        ("0001\n0009\n", "lists what is not a sample, or lacks a partner: 0009; there are samples such as 0000"),
+        ("0004\n", "lacks a partner: 0004"),
         ("0001\n0001.png\n", "names 0001 twice"),
-        ("\n", "names no sample"),
+        ("\n", "lists no sample"),
     ],
 )
 def test_wrong_lists_are_refused(pairs, tmp_path, text, message):

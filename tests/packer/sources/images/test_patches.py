@@ -120,11 +120,11 @@ def test_bad_squares_are_left_out(pairs, tmp_path):
 @pytest.mark.parametrize(
     ("patch", "stride", "error", "reason"),
     [
-        (15, None, UsageError, "field 'lr' is 2 times as small, so multiples of 2 are expected"),
-        (16, 7, UsageError, "multiples of 2 are expected"),
+        (15, None, UsageError, "field 'lr' is 2 times as small, so both must be multiples of 2"),
+        (16, 7, UsageError, "both must be multiples of 2"),
         (0, None, UsageError, "1 or more is expected"),
-        (None, 8, UsageError, "give their size with --patch"),
-        (400, None, SourceError, "no picture of field 'hr' has 400 x 400 pixels"),
+        (None, 8, UsageError, "--stride needs --patch"),
+        (400, None, SourceError, "no picture of field 'hr' is as large as 400 x 400 pixels"),
     ],
 )
 def test_squares_that_cannot_be(pairs, patch, stride, error, reason):
@@ -177,7 +177,7 @@ def test_a_stride_that_fits_is_named(tmp_path):
     for name, size in (("a", (40, 64)), ("b", (52, 16))):
         Image.new("L", size).save(tmp_path / "hr" / f"{name}.png")
     source = open_cut([f"hr={tmp_path}/hr"], 16, 16)
-    assert source.notes()[-1].endswith("; --stride 12 leaves none")
+    assert source.notes()[-1].endswith("; --stride 12 loses none")
     assert "no square" not in open_cut([f"hr={tmp_path}/hr"], 16, 12).notes()[-1]
     Image.new("L", (53, 16)).save(tmp_path / "hr" / "c.png")
-    assert open_cut([f"hr={tmp_path}/hr"], 16, 16).notes()[-1].endswith("; a smaller --stride leaves fewer")
+    assert open_cut([f"hr={tmp_path}/hr"], 16, 16).notes()[-1].endswith("; a smaller --stride loses fewer")

@@ -98,9 +98,7 @@ def test_samples_that_pillow_drops_are_said(tmp_path) -> None:
     """A fourth sample that the file does not call alpha is not read, and that is no secret."""
     source = opened(tmp_path, "a.tif", tiff(COLOURS, t338=[0]))
     assert source.fields[0].shape == (3, 4, 3)
-    assert source.notes() == [
-        "field x, 1 file: 1 of the 4 samples of every pixel are not kept, as Pillow does not read them"
-    ]
+    assert source.notes() == ["field x, 1 file: 1 of the 4 channels are not kept: Pillow does not read them"]
 
 
 def test_gray_of_one_bit_is_said(tmp_path) -> None:

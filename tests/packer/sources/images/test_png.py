@@ -252,20 +252,20 @@ def test_a_file_cut_anywhere_is_found():
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (small(after=b"more"), "4 bytes of data stand after IEND"),
+        (small(after=b"more"), "4 bytes follow IEND"),
         (small(before=chunk(b"acTL", bytes(8))), "animated"),
         (small(before=chunk(b"ABCD")), "chunk b'ABCD' at byte 33"),
         (small(png.PALETTE), "palette of 0 bytes"),
         (small(png.PALETTE, before=palette_of(2)), "colour number 7 is used, but the palette has 2"),
         (small(before=chunk(b"PLTE", bytes(4))), "palette of 4 bytes"),
-        (small(before=chunk(b"tRNS", bytes(5))), "tRNS chunk of 5 bytes, 6 are expected"),
-        (small(png.GRAY, before=chunk(b"tRNS", bytes(1))), "tRNS chunk of 1 bytes, 2 are expected"),
-        (small(before=palette_of(2) + palette_of(2)), "PLTE chunk stands where"),
-        (small(before=chunk(b"IDAT") + chunk(b"tEXt", b"a\0b")), "IDAT chunk stands where"),
+        (small(before=chunk(b"tRNS", bytes(5))), "tRNS chunk of 5 bytes; 6 are expected"),
+        (small(png.GRAY, before=chunk(b"tRNS", bytes(1))), "tRNS chunk of 1 bytes; 2 are expected"),
+        (small(before=palette_of(2) + palette_of(2)), "PLTE chunk is where"),
+        (small(before=chunk(b"IDAT") + chunk(b"tEXt", b"a\0b")), "IDAT chunk is where"),
         (encode(np.zeros((3, 4, 3)), png.RGB, 8)[:33] + chunk(b"IEND"), "no IDAT"),
         (encode(np.zeros((3, 4, 3)), png.RGB, 8, kinds=[2]).replace(b"x\x9c", b"x\x9d"), "wrong checksum"),
         (huge(), r"\d+ bytes of data cannot hold 13000 x 13000 pixels"),
-        (small()[:33] + chunk(b"IDAT", zlib.compress(bytes(12))) + chunk(b"IEND"), "hold 12 bytes of scan lines"),
+        (small()[:33] + chunk(b"IDAT", zlib.compress(bytes(12))) + chunk(b"IEND"), "holds 12 bytes of scan lines"),
         (small()[:33] + chunk(b"IDAT", zlib.compress(b"\x09" * 39)) + chunk(b"IEND"), "cannot be decoded"),
         (small()[:33] + chunk(b"IDAT", b"x\x9c" + bytes(range(30))) + chunk(b"IEND"), "cannot be decoded"),
         (b"\xff\xd8\xff\xe0 a JPEG, and long enough to hold a header", "signature"),
@@ -339,7 +339,7 @@ def test_missing_lines_are_never_zeros(colour: int, depth: int, interlaced: bool
 def test_the_message_counts() -> None:
     """How many bytes there are and how many the size in the header takes."""
     header = png.PngHeader(4, 3, 8, png.RGB, False)
-    with pytest.raises(SourceError, match="its data hold 26 bytes of scan lines, and 4 x 3 pixels take 39"):
+    with pytest.raises(SourceError, match="its data holds 26 bytes of scan lines, but 4 x 3 pixels need 39"):
         decode(with_lines(header, bytes(26)))
 
 
@@ -362,7 +362,7 @@ def test_data_without_their_checksum_are_refused() -> None:
     data = zlib.compress(bytes(line_bytes(header)))
     decode_lines(header, data)
     for missing in (1, 3, 4, 5):
-        with pytest.raises(SourceError, match="damaged PNG: its data end before their checksum"):
+        with pytest.raises(SourceError, match="damaged PNG: its data ends before its checksum"):
             decode_lines(header, data[:-missing])
 
 

@@ -57,13 +57,13 @@ def test_images_of_one_field_are_of_one_kind(tmp_path):
     [
         ("a.png", b"", r"a\.png: is empty"),
         ("a.png", b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "git-LFS pointer"),
-        ("a.png", b"\xff\xd8\xff\xe0rest of a JPEG", "holds JPEG data under the name of a PNG"),
-        ("a.jpg", b"\x89PNG\r\n\x1a\n", "holds PNG data under the name of a JPEG"),
+        ("a.png", b"\xff\xd8\xff\xe0rest of a JPEG", "holds JPEG data, but has the suffix of a PNG"),
+        ("a.jpg", b"\x89PNG\r\n\x1a\n", "holds PNG data, but has the suffix of a JPEG"),
         ("a.png", bytes(100), "begins with zeros"),
         ("a.png", b"<!DOCTYPE html>", "holds HTML data"),
         ("a.png", b"\x89PNG\n\x1a\n and so on", "signature it begins with was changed"),
-        ("a.jpg", b"\xff\xd8\xff" + bytes(50), "damaged or of a kind of JPEG"),
-        ("a.tif", b"II*\0" + bytes(50), "damaged or of a kind of TIFF"),
+        ("a.jpg", b"\xff\xd8\xff" + bytes(50), "damaged, or a kind of JPEG"),
+        ("a.tif", b"II*\0" + bytes(50), "damaged, or a kind of TIFF"),
         ("a.npy", b"\x93NUMPY", r"a\.npy: is not an image .* but lies among images"),
     ],
 )
@@ -92,7 +92,9 @@ def test_animations_are_refused(tmp_path, suffix):
 def test_too_many_pixels_are_refused_by_the_header(tmp_path, suffix):
     """The limit of pixels is an error that says how to raise it."""
     save(tmp_path / f"a.{suffix}")
-    with pytest.raises(SourceError, match="4 pixels, more than the limit of 19; raise it with --max-pixels 20"):
+    with pytest.raises(
+        SourceError, match="4 pixels, more than the limit of 19; if that is right, raise the limit with --max-pixels 20"
+    ):
         open_images({"x": str(tmp_path)}, max_pixels=19)
     assert len(open_images({"x": str(tmp_path)}, max_pixels=20)) == 1
 
@@ -122,11 +124,13 @@ def test_the_markers_that_were_tried_are_said(tmp_path):
     """The error of a missing partner says what was taken off names, so that the reader sees how far it got."""
     for name in ("lr/1x2.png", "lr/2x2.png", "lr/3.png", "hr/1.png", "hr/2.png", "hr/4.png"):
         save(tmp_path / name)
-    with pytest.raises(SourceError, match=r"markers were tried \(field lr: the names end in 'x2'\)"):
+    with pytest.raises(
+        SourceError, match=r"names were compared without their markers \(field lr: the names end in 'x2'\)"
+    ):
         open_pairs(tmp_path)
     for name in ("1x2", "2x2"):
         (tmp_path / "lr" / f"{name}.png").unlink()
-    with pytest.raises(SourceError, match="no marker fits"):
+    with pytest.raises(SourceError, match="names share no marker"):
         open_pairs(tmp_path)
 
 
@@ -188,7 +192,7 @@ def test_the_chunk_that_lies_about_its_length_is_named(tmp_path, kind):
     save(tmp_path / "a.png")
     data = (tmp_path / "a.png").read_bytes()
     (tmp_path / "a.png").write_bytes(data[:33] + struct.pack(">I", 10**9) + kind + data[41:])
-    lie = f"chunk {kind.decode()} at byte 33 claims 1,000,000,000 bytes of data, and the file has {len(data)} in all"
+    lie = f"chunk {kind.decode()} at byte 33 claims 1,000,000,000 bytes of data, but the whole file has {len(data)}"
     with pytest.raises(SourceError, match=lie):
         read_each(open_images({"x": str(tmp_path)}))
 
@@ -208,7 +212,7 @@ def test_nothing_to_pack_is_said(tmp_path):
     (tmp_path / "text" / "a.txt").write_text("")
     for text, message in (
         ("empty", "no image for field 'x'"),
-        ("text", r"1 \.txt there"),
+        ("text", r"it holds 1 \.txt"),
         ("*.png", "no image"),
         ("nothing", "no such file or folder"),
     ):

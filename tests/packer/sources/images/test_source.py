@@ -205,7 +205,7 @@ def test_globs_share_one_folder(tmp_path):
     source = open_images({"lr": str(tmp_path / "*x2.png"), "hr": str(tmp_path / "*.png")})
     assert source.names == ["a", "b"]
     assert [Path(file).name for file in source.files()] == ["ax2.png", "a.png", "bx2.png", "b.png"]
-    assert source.notes()[0] == "field hr: 2 files belong to lr and are left to it"
+    assert source.notes()[0] == "field hr: 2 files also fit lr, and go there"
 
 
 def test_folders_are_searched_to_any_depth_and_globs_count_from_their_fixed_part(tmp_path):

@@ -63,7 +63,7 @@ def test_members_of_an_npz(tmp_path, savez, monkeypatch):
     monkeypatch.setattr(npy, "BLOCK_BYTES", 150)
     source = open_sources([str(tmp_path / "rows.npz")])
     assert [spec.name for spec in source.fields] == ["x", "y", "f", "big"]
-    assert any("no arrays: " in note and "[readme.txt]" in note for note in source.notes())
+    assert any("not arrays: " in note and "[readme.txt]" in note for note in source.notes())
     assert any("field big: big-endian" in note for note in source.notes())
     assert len(list(source.read())) > 3
     for start, stop in ((0, 10), (4, 9)):
@@ -121,10 +121,10 @@ def test_rows_without_bytes(tmp_path):
 @pytest.mark.parametrize(
     ("array", "reason"),
     [
-        (np.array([{}, []], object), "holds Python objects, which only pickle can read"),
-        (np.zeros(3, [("a", "i4"), ("b", "f4")]), r"has several members a row \(a, b\)"),
-        (np.float32(3), "is 0-d, a single value: .*; save the other arrays without it"),
-        (np.zeros((0, 3)), r"has shape \(0, 3\): there is no row"),
+        (np.array([{}, []], object), "holds Python objects, which only pickle reads"),
+        (np.zeros(3, [("a", "i4"), ("b", "f4")]), r"has several members in a row \(a, b\)"),
+        (np.float32(3), r"is a single value \(0-d\): .*; save the other arrays without it"),
+        (np.zeros((0, 3)), r"has shape \(0, 3\): it has no row"),
         (np.array(["a", "bc"]), "has dtype <U2, which cannot be packed"),
         (np.zeros(2, "datetime64[s]"), "has dtype .*, which cannot be packed"),
         (np.zeros(2, np.longdouble), "has dtype .*, which cannot be packed"),
@@ -147,16 +147,16 @@ def test_arrays_that_cannot_be_packed(tmp_path, array, reason, container):
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"", "is no .npy array"),
-        (b"\x93NUMPY\x01\x00", "is no .npy array"),
-        (b"\x93NUMPY\x09\x00" + bytes(200), "is no .npy array|version 9"),
-        (header_of(X), "240 bytes by its header .* and 0 in the file: it is cut short"),
-        (header_of(X) + X.tobytes()[:-1], "and 239 in the file: it is cut short"),
-        (header_of(X) + X.tobytes() + b"\0", "and 241 in the file: something else stands after the array"),
+        (b"", "is not a .npy array"),
+        (b"\x93NUMPY\x01\x00", "is not a .npy array"),
+        (b"\x93NUMPY\x09\x00" + bytes(200), "is not a .npy array|version 9"),
+        (header_of(X), "by its header has 240 bytes .* but the file has 0: it is cut short"),
+        (header_of(X) + X.tobytes()[:-1], "but the file has 239: it is cut short"),
+        (header_of(X) + X.tobytes() + b"\0", "but the file has 241: something else follows the array"),
         (header_of(X).replace(b"(10, 2, 3)", b"(-1, 2, 3)") + X.tobytes(), r"has shape \(-1, 2, 3\) in its header"),
-        (header_of(X).replace(b"(10, 2, 3)", b"(99**99,) ") + X.tobytes(), "is no .npy array"),
-        (header_of(X).replace(b"'<f4'", b"'<f9'") + X.tobytes(), "is no .npy array"),
-        (header_of(X).replace(b"{", b"[") + X.tobytes(), "is no .npy array"),
+        (header_of(X).replace(b"(10, 2, 3)", b"(99**99,) ") + X.tobytes(), "is not a .npy array"),
+        (header_of(X).replace(b"'<f4'", b"'<f9'") + X.tobytes(), "is not a .npy array"),
+        (header_of(X).replace(b"{", b"[") + X.tobytes(), "is not a .npy array"),
     ],
 )
 def test_damaged_npy(tmp_path, data, reason):
@@ -192,7 +192,7 @@ def test_bools_are_0_or_1(tmp_path, way):
     path = tmp_path / ("x.npy" if way == "npy" else "x.npz")
     saver = {"npy": np.save, "npz": np.savez, "deflated": np.savez_compressed}[way]
     saver(path, flags)
-    with pytest.raises(SourceError, match="the number 2 stands where a bool is 0 or 1"):
+    with pytest.raises(SourceError, match="a bool is 0 or 1, but it holds 2"):
         read_joined(open_npy({"x": str(path)}))
     saver(path, flags[:2])
     assert read_joined(open_npy({"x": str(path)}))["x"].tolist() == [False, True]
@@ -221,7 +221,7 @@ def test_arrays_that_do_not_go_together(tmp_path):
     with pytest.raises(SourceError, match="x has 10, y has 9"):
         open_npy({"x": x, "y": y})
     save(tmp_path / "a" / "x.npy", X)
-    with pytest.raises(UsageError, match=r"z=.*: there are 2 arrays \(x, y\)"):
+    with pytest.raises(UsageError, match=r"z=.*: these 2 arrays \(x, y\)"):
         open_npy({"z": str(tmp_path / "a")})
     with pytest.raises(UsageError, match="are both called 'x'"):
         open_npy({"": str(tmp_path / "**" / "x.npy")})
@@ -243,7 +243,9 @@ def test_numbered_files_are_parts_or_fields_and_the_user_says_which(tmp_path):
     """Files alike apart from digits, of one dtype and row shape, are refused with both commands, and both work."""
     for number in (10, 2, 1):
         save(tmp_path / f"part{number:02}.npy", X + number)
-    with pytest.raises(UsageError, match=r"part01\.npy to part10\.npy.*parts of one array or a field each") as caught:
+    with pytest.raises(
+        UsageError, match=r"part01\.npy to part10\.npy.*parts of one array, or each may be a field"
+    ) as caught:
         open_sources([str(tmp_path)])
     as_parts, as_fields = commands(caught.value)
     source = open_sources(as_parts)
@@ -290,11 +292,11 @@ def test_a_folder_named_as_a_field_is_its_parts(tmp_path):
     (note,) = open_sources([f"y={tmp_path}"]).notes()
     assert note == "field y: the rows of 2 files, one after another; `--samples files` makes each a sample"
     save(tmp_path / "8.npy", X)
-    with pytest.raises(UsageError, match=r"rows of .* so that they are no parts of one array"):
+    with pytest.raises(UsageError, match=r"rows of .* so they are not parts of one array"):
         open_sources([f"y={tmp_path}"])
     save(tmp_path / "8.npy", Y)
     save(tmp_path / "weight.npy", Y)
-    with pytest.raises(UsageError, match=r"4 arrays \(.*weight.*\), no numbered parts of one"):
+    with pytest.raises(UsageError, match=r"4 arrays \(.*weight.*\) are not numbered parts of one"):
         open_sources([f"y={tmp_path}"])
 
 

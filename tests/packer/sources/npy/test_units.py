@@ -126,7 +126,9 @@ def test_npy_files_are_samples_of_one_field(tmp_path):
     assert [int(n) for n in values["n"]] == [0, 4, 12]
     np.testing.assert_array_equal(values["feat"][2], feats["a12"])
     (tmp_path / "classes" / "b" / "a4.npy").unlink()
-    with pytest.raises(SourceError, match=r"a4.npy: field 'feat' has this file, but 'n' no partner"):
+    with pytest.raises(
+        SourceError, match=r"a4.npy: field 'feat' has this file, but there is no partner of that name in 'n'"
+    ):
         source_of([f"feat={tmp_path}/feats", f"n={tmp_path}/classes"], source=FILES)
 
 
@@ -179,7 +181,7 @@ def test_a_bad_file_is_left_out(tmp_path, episodes):
 
 def test_the_wrong_unit_is_said(tmp_path, episodes, scenes):
     """Rows, files and folders asked of what is another unit are errors, or notes of the plan, that show it."""
-    with pytest.raises(SourceError, match=r"\[reward\]: is 0-d, .* or say `--samples files`"):
+    with pytest.raises(SourceError, match=r"\[reward\]: is a single value .* or say `--samples files`"):
         source_of([str(tmp_path / "episodes")])
     (tmp_path / "pairs").mkdir()
     for name in ("a", "b"):
@@ -188,13 +190,13 @@ def test_the_wrong_unit_is_said(tmp_path, episodes, scenes):
         source_of([str(tmp_path / "pairs")])
     with pytest.raises(UsageError, match=r"both called 'color'; if the folders are the samples, say"):
         source_of([str(tmp_path / "train")])
-    with pytest.raises(SourceError, match=r"does not fit .*; if a file is a field, .*say `--samples folders`"):
+    with pytest.raises(SourceError, match=r"does not fit .*; if each file is a field, .*say `--samples folders`"):
         source_of([str(tmp_path / "train")], source=FILES)
-    with pytest.raises(SourceError, match=r"are both the field 'action' of one sample; for a sample a file say"):
+    with pytest.raises(SourceError, match=r"are both the field 'action' of one sample; to make each file a sample say"):
         source_of([str(tmp_path / "episodes")], source=FOLDERS)
     rows = source_of([str(tmp_path / "train" / "scene0000_00")])
     assert len(rows) == 7
-    assert any("each of the 4 files is a field, and a row of them all a sample" in note for note in rows.notes())
+    assert any("each of the 4 files is a field, and a sample is a row of all" in note for note in rows.notes())
     np.save(tmp_path / "train" / "about.npy", np.zeros(3))
     with pytest.raises(SourceError, match=r"about.npy: lies next to the folders that are the samples"):
         source_of([str(tmp_path / "train")], source=FOLDERS)
@@ -203,7 +205,7 @@ def test_the_wrong_unit_is_said(tmp_path, episodes, scenes):
         np.save(tmp_path / "waves" / f"{name}.npy", np.zeros(length, "f4"))
     with pytest.raises(SourceError, match=r"anna has 3, ben has 4; .*`--samples files`"):
         source_of([str(tmp_path / "waves")])
-    with pytest.raises(UsageError, match="--samples groups: sources of npy offer rows or files or folders"):
+    with pytest.raises(UsageError, match="--samples groups: sources of npy take rows or files or folders"):
         source_of([str(tmp_path / "waves")], source=SourceOptions(samples="groups"))
 
 
