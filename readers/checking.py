@@ -19,7 +19,7 @@ import xxhash
 
 from packer.codecs.frames import frame_hashes
 from packer.errors import DamagedError
-from packer.format.column import FRAMES, Frames, Numbers
+from packer.format.column import FRAMES, LocatedFrames, Numbers
 from packer.format.shard import Shard
 from readers.draws import Visits
 from readers.fields import FieldReader, distinct
@@ -102,7 +102,7 @@ class CheckedReader(FieldReader):
         frames = self._places.frames(located)
         starts, ends = spans[frames.item, 0], spans.sum(axis=1)[frames.item]
         touched = (frames.spans[:, 0] < ends) & (frames.spans[:, 1] > starts)
-        frames = Frames(*(part[touched] for part in frames))
+        frames = LocatedFrames(*(part[touched] for part in frames))
         # Each once. None of them is empty: two that start at one place are one.
         _, at, inverse = distinct(frames.spans[:, 0])
         found = frame_hashes(self._places.memory.bytes, frames.spans[at])

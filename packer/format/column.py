@@ -42,8 +42,8 @@ _DAMAGE = (ValueError, IndexError, OverflowError, MemoryError)
 _CHECKED = 4096
 
 
-class Frames(NamedTuple):
-    """Some frames.
+class LocatedFrames(NamedTuple):
+    """Some frames, as an index tells of them; what a codec takes are the `Frames` of `packer.codecs.frames`.
 
     Attributes:
         item: which of the located samples each is of, (m,).
@@ -151,7 +151,7 @@ class Locator:
         out[:, STORED] = stored[:, 1] - stored[:, 0]
         return out
 
-    def frames(self, located: Numbers) -> Frames:
+    def frames(self, located: Numbers) -> LocatedFrames:
         """Return all frames of located samples, one sample after another; a frame that several share comes as often.
 
         Raises:
@@ -161,7 +161,7 @@ class Locator:
         item = np.arange(len(located)).repeat(counts)
         return self.some_frames(located, item, np.arange(len(item)) - (counts.cumsum() - counts)[item])
 
-    def some_frames(self, located: Numbers, item: Numbers, band: Numbers) -> Frames:
+    def some_frames(self, located: Numbers, item: Numbers, band: Numbers) -> LocatedFrames:
         """Return the frames with number `band` (m,) among those of the samples `item` (m,) of `located`.
 
         Raises:
@@ -172,27 +172,27 @@ class Locator:
         if self.field.frame.rows is None:
             together, shard, frame = self.field.frame.samples or 1, of[:, SHARD], of[:, FRAME]
             if self.field.codec or together == 1:
-                return Frames(item, frame, np.stack([start, end], axis=1), of[:, DECODED])
+                return LocatedFrames(item, frame, np.stack([start, end], axis=1), of[:, DECODED])
             # Uncompressed, a frame begins with its first sample and ends with its last.
             first = self.first[shard] + frame * together
             last = self.locate(np.minimum(first + together, self.first[shard + 1]) - 1)
             spans = np.stack([self.locate(first)[:, START], last[:, START] + last[:, STORED]], axis=1)
             if not ((spans[:, 0] <= start) & (end <= spans[:, 1])).all():
                 raise self.damaged()
-            return Frames(item, frame, spans, spans[:, 1] - spans[:, 0])
+            return LocatedFrames(item, frame, spans, spans[:, 1] - spans[:, 0])
         rows, band_rows = of[:, SHAPE], self.field.frame.rows
         row_bytes = of[:, BYTES] // np.maximum(rows, 1)
         sizes = np.minimum(rows - band * band_rows, band_rows) * row_bytes
         if not self.field.codec:
             start = start + band * band_rows * row_bytes
-            return Frames(item, of[:, FRAME] + band, np.stack([start, start + sizes], axis=1), sizes)
+            return LocatedFrames(item, of[:, FRAME] + band, np.stack([start, start + sizes], axis=1), sizes)
         edges = self._words("frame_offsets", of[:, SHARD], of[:, FRAME] + band, 2)
         spans = edges + (start - self._words("frame_offsets", of[:, SHARD], of[:, FRAME])[:, 0])[:, None]
         if not ((spans[:, 0] >= start) & (spans[:, 0] <= spans[:, 1]) & (spans[:, 1] <= end)).all():
             raise self.damaged()
-        return Frames(item, of[:, FRAME] + band, spans, sizes)
+        return LocatedFrames(item, of[:, FRAME] + band, spans, sizes)
 
-    def checksums(self, located: Numbers, frames: Frames) -> NDArray[np.uint64]:
+    def checksums(self, located: Numbers, frames: LocatedFrames) -> NDArray[np.uint64]:
         """Return the checksum that each frame of located samples should have, (m,)."""
         return self._words("checksums", located[frames.item, SHARD], frames.number)[:, 0].view(np.uint64)
 
@@ -295,7 +295,7 @@ class Column:
         """
         return self._locator.locate(numbers)
 
-    def frames(self, numbers: Numbers) -> Frames:
+    def frames(self, numbers: Numbers) -> LocatedFrames:
         """Return the frames that hold some samples (n,), each once.
 
         Raises:
@@ -303,7 +303,7 @@ class Column:
         """
         return self._locator.frames(self.locate(np.unique(numbers // self._together) * self._together))
 
-    def is_wrong(self, frames: Frames) -> NDArray[np.bool_]:
+    def is_wrong(self, frames: LocatedFrames) -> NDArray[np.bool_]:
         """Return whether the bytes of each frame do not have their checksum, (m,)."""
         wrong: NDArray[np.bool_] = (
             frame_hashes(self._file, frames.spans) != self.index.arrays["checksums"][frames.number]

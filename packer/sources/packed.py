@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from packer.errors import DamagedError, UsageError
 from packer.format import manifest as manifests
-from packer.format.column import SHAPE, START, Column, Frames
+from packer.format.column import SHAPE, START, Column, LocatedFrames
 from packer.format.constants import Constants
 from packer.format.manifest import Manifest, ShardEntry
 from packer.format.schema import Field, FieldSpec
@@ -257,7 +257,7 @@ class _CheckedColumn:
 
     def _check(self, local: NDArray[np.int64]) -> None:
         frames = self.column.frames(local)
-        todo = Frames(*(part[~self._good[frames.number]] for part in frames))
+        todo = LocatedFrames(*(part[~self._good[frames.number]] for part in frames))
         wrong = todo.number[self.column.is_wrong(todo)]
         if len(wrong):
             a, b = self.column.index.samples_of(wrong)[0].tolist()
