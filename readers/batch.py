@@ -237,6 +237,15 @@ class Batch(Sequence[Any]):
         return all(map(_is_as_made, self._items.values()))
 
 
+def batch_of(gathered: Any, size: int) -> Sequence[Any]:
+    """Return a batch for torch's `DataLoader`: a `Batch`, or a plain list if its items cannot tell where they are from.
+
+    Of single tensors, say, which a transform made: torch stacks those of a list or tuple alone.
+    """
+    batch = Batch(gathered, size)
+    return batch if type(gathered) in _KINDS else list(batch)
+
+
 def _item(gathered: Any, size: int, number: int) -> Any:
     made = item_of(gathered, number, size)
     kind = _KINDS.get(type(made))

@@ -20,7 +20,7 @@ from packer.format.constants import Constants
 from packer.format.names import Names
 from packer.format.schema import Field
 from packer.remote.store import is_url
-from readers.batch import Batch, item_of
+from readers.batch import batch_of, item_of
 from readers.checking import CheckedReader
 from readers.crop import Crop
 from readers.draws import new_visits
@@ -251,10 +251,10 @@ class PackedDataset(Dataset[Any]):
             return self._transformed(sample)
         return self._transformed(self.gather(self.numbers(index)))
 
-    def __getitems__(self, indices: Sequence[Any]) -> Batch:
+    def __getitems__(self, indices: Sequence[Any]) -> Sequence[Any]:
         """Return a batch for DataLoader and Subset: a sequence of samples that default_collate takes as one."""
         numbers = self.numbers(indices)
-        return Batch(self._transformed(self.gather(numbers)), len(numbers))
+        return batch_of(self._transformed(self.gather(numbers)), len(numbers))
 
     def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(len(self)))

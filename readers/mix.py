@@ -22,7 +22,7 @@ from torch.utils.data import ConcatDataset, Dataset
 from packer.errors import UsageError
 from packer.format.column import Numbers
 from packer.format.schema import Field
-from readers.batch import Batch
+from readers.batch import batch_of
 from readers.dataset import PackedDataset
 from readers.draws import new_visits
 from readers.fields import FieldReader, FixedRaw, KnownReader, Places, gathered, starts_of
@@ -90,13 +90,13 @@ class Mix(Dataset[Any]):
         """
         return self.__getitems__([index])[0]
 
-    def __getitems__(self, indices: Sequence[int]) -> Batch:
+    def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
         """Return a batch for torch's DataLoader, which takes it as one."""
         numbers = sample_numbers(indices, len(self), _no_names)
         samples, anchors = self.items.of(numbers)
         visits = new_visits(len(numbers)) if self.draws else None
         batch = gathered(self.readers, samples, None, visits, anchors)
-        return Batch(batch if self.transform is None else self.transform(batch), len(numbers))
+        return batch_of(batch if self.transform is None else self.transform(batch), len(numbers))
 
     def __add__(self, other: Dataset[Any]) -> Dataset[Any]:  # type: ignore[override]  # torch's gives a ConcatDataset
         """Return the samples of this and of another dataset, one after another; each once, without the weights."""

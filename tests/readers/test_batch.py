@@ -6,6 +6,7 @@ import copy
 import pickle
 from collections import namedtuple
 from collections.abc import Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from torch.utils.data import (
     random_split,
 )
 
-from readers import PackedDataset, Ragged
+from readers import Mix, PackedDataset, Ragged
 from readers.batch import Batch, item_of
 
 
@@ -252,6 +253,15 @@ def test_a_transformed_batch_is_handed_on(rows: Path, transform: Any) -> None:
         parts = default_collate([item, item])
         x, y = parts.values() if isinstance(parts, dict) else parts
         assert x.shape == (2, 33)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_transform_may_make_a_single_tensor(rows: Path, workers: int) -> None:
+    """Which has no place to note where its samples are from: torch stacks them, as it does those of any dataset."""
+    ds = PackedDataset(rows, transform=itemgetter("x"))
+    wanted = PackedDataset(rows)[:400]["x"]
+    assert torch.equal(next(iter(DataLoader(ds, batch_size=400, num_workers=workers))), wanted)
+    assert torch.equal(next(iter(DataLoader(Mix({ds: 1}), batch_size=400, num_workers=workers))), wanted)
 
 
 def test_pinned_batches(packed: Path) -> None:
