@@ -184,6 +184,7 @@ class Loader(DataLoader[Any]):
             self.share = replace(self.share, rank=rank, world_size=world_size)
             self.order = self._make_order(self.share.step_size)
             vars(self)["sampler"] = EpochSampler(self.order, self._place, self.share)
+            vars(self).pop("_order_in_words", None)
 
     @property
     def _present(self) -> Order:
@@ -209,7 +210,8 @@ class Loader(DataLoader[Any]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on after the last batch handed out before `state_dict()`, at once; with any batch size and any ranks.
 
-        An epoch of a `Mix` that was begun with other weights is ended with those; the next one has the present ones.
+        An epoch of a `Mix` that was begun with other weights is ended with those; the next one has the present ones. If
+        each of its batches is from one dataset, batch size and ranks have to be the same.
 
         Raises:
             UsageError: the state is none of a loader, or of another number of samples, shuffle, seed, window, array of

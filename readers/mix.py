@@ -47,7 +47,8 @@ class Mix(Dataset[Any]):
         stop: an epoch ends when the `"first"` dataset was read once: of the others it holds as many samples as the
             weights say, other ones each time. Or when `"all"` were: shorter ones begin again, in another order.
         batches: `"mixed"` draws each batch over all datasets; with `"one"` all samples of a batch, on all ranks, are of
-            one dataset, and every batch is full.
+            one dataset, and every batch is full; the order of an epoch then depends on batch size and ranks as well, so
+            that a state is one for these alone.
         extras: `("dataset",)` adds the field `dataset`, int64 (B,): which one a sample is of, from 0 on. Names and
             numbers, which each dataset is asked for by its own `extras`, are those within it.
 

@@ -211,8 +211,9 @@ class Mixed:
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
-        for number, turns in enumerate(self._turns.tolist()):
-            if not turns:
+        # The smallest first: if it has not a single batch, no other dataset has one either.
+        for number in sorted(range(len(self.sizes)), key=self.sizes.__getitem__):
+            if not self._turns[number]:
                 what = f"batches of {self.together}" if self.together > 1 else "samples"
                 raise UsageError(
                     f"mix: of dataset {number}, with {self.sizes[number]:,} samples and weight "
@@ -524,7 +525,10 @@ def check_state(state: Mapping[str, Any], samples: int, own: str) -> None:
         if not isinstance(number, int | np.integer) or number < 0:
             raise UsageError(f"the state's {name} is {number!r}: what Loader.state_dict() gave is expected")
     if state["samples"] != samples:
-        raise UsageError(f"the state is of {state['samples']} samples; this loader reads {samples}")
+        raise UsageError(
+            f"the state is of {state['samples']} samples; this loader reads {samples}. Give the same dataset, split and "
+            "repeat, and of a Mix of batches='one' the same batch_size and number of ranks"
+        )
     if state.get("order", own) != own:
         if str(state["order"]).partition(_WAY)[0] == own.partition(_WAY)[0]:
             raise UsageError(
@@ -533,5 +537,6 @@ def check_state(state: Mapping[str, Any], samples: int, own: str) -> None:
             )
         raise UsageError(
             f"the state is of another order ({state['order']}); this loader's is {own}. Give the same shuffle, seed, "
-            "window and sampler; the blocks of shuffle='block' follow from the fields that are read"
+            "window and sampler; the blocks of shuffle='block' follow from the fields that are read, the order of a Mix "
+            "of batches='one' from batch_size and the number of ranks"
         )

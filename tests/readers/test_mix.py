@@ -151,8 +151,8 @@ def test_a_dataset_that_would_not_come_is_refused() -> None:
     """So small a weight is a mistake; so are batches larger than a dataset, if an epoch ends with the first."""
     with pytest.raises(UsageError, match=r"dataset 1, with 10 samples and weight 0\.01 of 1, .* no samples"):
         Mixed((10, 10), (0.99, 0.01))
-    with pytest.raises(UsageError, match="no batches of 16"):
-        Mixed((10, 100), (1, 1), together=16)
+    with pytest.raises(UsageError, match=r"dataset 1, with 10 samples .* no batches of 16"):
+        Mixed((100, 10), (1, 1), together=16)
     assert len(Mixed((10, 100), (1, 1), every=True, together=16)) == 16 * 14
 
 
@@ -381,6 +381,11 @@ def test_a_state_of_another_mix_is_refused(datasets: list[PackedDataset]) -> Non
     ):
         with pytest.raises(UsageError, match="the state"):
             Loader(mix, size, shuffle=True).load_state_dict(state)
+    for stop in ("first", "all"):  # of another length, or of another order
+        state = Loader(Mix(dict.fromkeys(datasets, 1), stop, "one"), 3, shuffle=True).state_dict()
+        with pytest.raises(UsageError, match="Mix of batches='one'.* batch_size and.* number of ranks"):
+            Loader(Mix(dict.fromkeys(datasets, 1), stop, "one"), 4, shuffle=True).load_state_dict(state)
+    state = Loader(Mix(dict.fromkeys(datasets, 1), batches="one"), 3, shuffle=True).state_dict()
     with pytest.raises(UsageError, match="the state's weights"):
         Loader(Mix(dict.fromkeys(datasets, 1)), 3).load_state_dict({**state, "weights": [1, -1, 1]})
 
@@ -398,6 +403,21 @@ def test_ranks_share_a_mix(datasets: list[PackedDataset], batches: str, world_si
     assert [n for step in steps for n in step][: len(expected)] == expected
     if batches == "one":
         assert all(len({n // 1000 for n in step}) == 1 for step in steps)
+
+
+def test_ranks_that_are_known_late(datasets: list[PackedDataset], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state is that of the ranks there were when the loop began, also if another one was taken before."""
+    mix = Mix(dict.fromkeys(datasets, 1), "all", "one")
+    loader = Loader(mix, 2, shuffle=True)
+    loader.state_dict()
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    begun = iter(loader)
+    next(begun)
+    going_on = Loader(mix, 2, shuffle=True)
+    going_on.load_state_dict(loader.state_dict())
+    assert numbers(going_on) == [batch["number"].tolist() for batch in begun]
 
 
 def SHIFT(number: int) -> int:  # noqa: N802  # of the mix to that of the sample
