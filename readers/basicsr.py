@@ -128,7 +128,8 @@ class PackedPairedImageDataset(Dataset[dict[str, Any]]):
             return torch.stack(found) if len({picture.shape for picture in found}) == 1 else found
         if pictures.shape[1] != 3:
             pictures = pictures[:, :3] if pictures.shape[1] == 4 else pictures[:, :1].expand(-1, 3, -1, -1)
-        values = pictures.to(torch.float32, memory_format=torch.contiguous_format)
+        # Copied in any case: the three channels of gray floats are one piece of memory.
+        values = pictures.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
         if pictures.dtype in _FULL:
             values = values.div_(_FULL[pictures.dtype])
         if self._mean is not None:

@@ -125,6 +125,15 @@ def test_gray_becomes_rgb_and_alpha_goes(tmp_path, channels):
     assert np.array_equal(found, wanted.transpose(2, 0, 1))
 
 
+def test_gray_floats_are_the_callers_own(tmp_path):
+    """They need no other dtype, and yet have three channels of their own, which can be changed."""
+    field = FieldSpec(name="image", dtype="float32", kind="image", shape=(2, 2, 1))
+    with DatasetWriter(tmp_path / "d", fields=[field]) as writer:
+        writer.add({"image": np.full((2, 2, 1), 0.5, np.float32)})
+    dataset = PackedPairedImageDataset({"dataroot": str(tmp_path / "d"), "mean": [0.5, 0.25, 0]})
+    assert dataset[0]["gt"][:, 0, 0].tolist() == [0, 0.25, 0.5]
+
+
 def test_mean_and_std_of_channels(roots):
     """Values are less the mean, and divided by the standard deviation, each channel by its own."""
     plain = PackedPairedImageDataset({"scale": SCALE, **roots["one"]})[0]["gt"]
