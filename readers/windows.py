@@ -142,11 +142,11 @@ def _with_steps(fields: Mapping[str, Field], steps: int) -> list[str]:
 
 def _check_offsets(name: str, offsets: Sequence[int] | NDArray[np.integer], step: int) -> None:
     try:
-        found = [index(offset) for offset in offsets]
+        found = [index(offset) for offset in offsets] if len(offsets) else []
     except TypeError:
         found = []
     if not found or max(map(abs, found)) * step > MAX_AXIS:
-        raise UsageError(f"windows: offsets {offsets!r} of {name!r}: whole numbers are expected, such as range(16)")
+        raise UsageError(f"windows: offsets {offsets!r} of {name!r}: a list of whole numbers is expected, or range(16)")
 
 
 @dataclass(frozen=True)

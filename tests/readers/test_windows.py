@@ -313,6 +313,7 @@ def test_a_name_is_no_window(packed_episodes: tuple[Path, list[Episode]]) -> Non
         (lambda: Windows({"actions": []}), r"offsets \[\] of 'actions'"),
         (lambda: Windows({"actions": [0.5]}), r"offsets \[0.5\] of 'actions'"),  # type: ignore[list-item]
         (lambda: Windows({"actions": 4}), "offsets 4 of 'actions'"),  # type: ignore[dict-item]
+        (lambda: Windows({"actions": iter([0, 1])}), "a list of whole numbers is expected"),  # type: ignore[dict-item]
     ],
 )
 def test_windows_that_cannot_be(make: Any, message: str) -> None:
