@@ -141,9 +141,9 @@ def threads_of(threads: int | str, dataset: PackedDataset | Mix) -> int:
         UsageError: neither a number of threads nor "auto".
     """
     if threads != "auto":
-        if not isinstance(threads, int) or threads < 0:
+        if not isinstance(threads, int | np.integer) or threads < 0:
             raise UsageError(f"threads {threads!r}: 0 or more, or 'auto', is expected")
-        return threads
+        return int(threads)
     if isinstance(dataset, Mix):
         return max(threads_of(threads, each) for each in dataset.datasets)
     if dataset.transform is not None:

@@ -35,6 +35,8 @@ class Ragged:
     Fields of one batch whose samples have the same lengths, as all fields of the vertices of a PLY file have, hold one
     and the same `offsets`.
 
+    With `Loader(as_numpy=True)` both are arrays; what makes tensors, such as `to_padded()`, is not for these.
+
     Attributes:
         values: (sum of n_i, ...); sample i has the rows offsets[i] to offsets[i + 1].
         offsets: (B + 1,) int64, beginning with 0.
@@ -61,7 +63,7 @@ class Ragged:
     @property
     def lengths(self) -> Tensor:
         """Return the rows of each sample, (B,) int64."""
-        return self.offsets.diff()
+        return self.offsets[1:] - self.offsets[:-1]
 
     @property
     def ptr(self) -> Tensor:

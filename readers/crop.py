@@ -72,7 +72,7 @@ class Crop:
     def __post_init__(self) -> None:
         check_seed(self.seed)
         sizes = self.size if isinstance(self.size, tuple) else (self.size, self.size)
-        if len(sizes) != 2 or not all(isinstance(n, int) and n >= 1 for n in sizes):
+        if len(sizes) != 2 or not all(isinstance(n, int | np.integer) and n >= 1 for n in sizes):
             raise UsageError(f"crop: size {self.size!r}: pixels, or (height, width), from 1 on are expected")
         height, width = self.shape
         for name, scale in self.aligned.items():
@@ -91,7 +91,8 @@ class Crop:
     @property
     def shape(self) -> tuple[int, int]:
         """Return the height and width of a crop of `of`."""
-        return (self.size, self.size) if isinstance(self.size, int) else self.size
+        height, width = self.size if isinstance(self.size, tuple) else (self.size, self.size)
+        return int(height), int(width)
 
     @property
     def step(self) -> int:

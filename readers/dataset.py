@@ -138,7 +138,9 @@ class PackedDataset(Dataset[Any]):
         self.transform = transform
         self._chosen = (fields,) if isinstance(fields, str) else None if fields is None else tuple(fields)
         self.crop = crop
-        self.sample_points = PointSample(sample_points) if isinstance(sample_points, int) else sample_points
+        self.sample_points = (
+            PointSample(sample_points) if isinstance(sample_points, int | np.integer) else sample_points
+        )
         self.windows = windows
         self.split = split
         self.extras = (extras,) if isinstance(extras, str) else tuple(extras)

@@ -13,6 +13,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from operator import index
 from typing import Any, cast
 
 import numpy as np
@@ -144,6 +145,8 @@ class Loader(DataLoader[Any]):
             super().__init__(dataset, batch_sampler=cast(Any, batch_sampler), pin_memory=pin_memory)
             return
         self._make_order = partial(order_of, dataset, shuffle, seed, sampler, window, repeat)
+        check_count("batch_size", batch_size)
+        batch_size = int(batch_size)  # torch takes none of numpy's, nor do files that states are saved in
         self.share = Share(batch_size, *self._present_rank(), drop_last)
         self.order = self._make_order(self.share.step_size)
         mine, of_all = (EpochSampler(self.order, self._place, share) for share in (self.share, Share(batch_size)))
@@ -297,7 +300,7 @@ class Place:
 
     def begin(self, epoch: int) -> None:
         """Stand at the beginning of an epoch."""
-        self.epoch, self.done, self.begun = epoch, 0, None
+        self.epoch, self.done, self.begun = index(epoch), 0, None
 
     def set_epoch(self, epoch: int) -> None:
         """See `Loader.set_epoch`."""

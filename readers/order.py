@@ -135,8 +135,7 @@ class BlockShuffled:
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
-        if self.window < 1:
-            raise UsageError(f"window of {self.window} samples: 1 or more are expected")
+        check_count("window", self.window)
 
     def __len__(self) -> int:
         return int(self.edges[-1])
@@ -151,7 +150,7 @@ class BlockShuffled:
         order = np.repeat(self.edges[blocks] - starts, lengths)
         order += np.arange(len(order))
         # A window holds the blocks that start within it.
-        edges = [*starts[np.diff(starts // self.window, prepend=-1) > 0].tolist(), len(order)]
+        edges = [*starts[np.diff(starts // min(self.window, len(self) or 1), prepend=-1) > 0].tolist(), len(order)]
         for start, stop in itertools.pairwise(edges):
             order[start:stop] = order[start:stop][random_order(stop - start, bits)]
         return order
@@ -274,6 +273,11 @@ class SamplerOrder:
 
     def __init__(self, sampler: Iterable[Any], samples: int, seed: int = 0) -> None:
         check_seed(seed)
+        if isinstance(sampler, Iterator):
+            raise UsageError(
+                f"{self._argument}: a {type(sampler).__name__} gives its numbers once, and every epoch asks for them; "
+                "give a list or a torch Sampler"
+            )
         if getattr(sampler, "num_replicas", 1) > 1:
             raise UsageError(
                 f"sampler: {type(sampler).__name__} gives the share of one rank; a sampler of the whole dataset is "
@@ -526,8 +530,8 @@ def check_state(state: Mapping[str, Any], samples: int, own: str) -> None:
             raise UsageError(f"the state's {name} is {number!r}: what Loader.state_dict() gave is expected")
     if state["samples"] != samples:
         raise UsageError(
-            f"the state is of {state['samples']} samples; this loader reads {samples}. Give the same dataset, split and "
-            "repeat, and of a Mix of batches='one' the same batch_size and number of ranks"
+            f"the state is of {state['samples']} samples; this loader reads {samples}. Give the same dataset, split "
+            "and repeat, and of a Mix of batches='one' the same batch_size and number of ranks"
         )
     if state.get("order", own) != own:
         if str(state["order"]).partition(_WAY)[0] == own.partition(_WAY)[0]:
@@ -537,6 +541,6 @@ def check_state(state: Mapping[str, Any], samples: int, own: str) -> None:
             )
         raise UsageError(
             f"the state is of another order ({state['order']}); this loader's is {own}. Give the same shuffle, seed, "
-            "window and sampler; the blocks of shuffle='block' follow from the fields that are read, the order of a Mix "
-            "of batches='one' from batch_size and the number of ranks"
+            "window and sampler; the blocks of shuffle='block' follow from the fields that are read, the order of a "
+            "Mix of batches='one' from batch_size and the number of ranks"
         )

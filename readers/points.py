@@ -58,11 +58,11 @@ class PointSample:
             UsageError: there is none, or a named one cannot.
         """
         if self.fields is not None:
-            check_read("sample_points", self.fields, fields)
-            for name in self.fields:
+            found = [self.fields] if isinstance(self.fields, str) else list(self.fields)
+            check_read("sample_points", found, fields)
+            for name in found:
                 if fields[name].kind != "array" or not fields[name].shape or None in fields[name].shape[1:]:
                     raise UsageError(f"sample_points: field {name!r} does not hold one row of fixed shape a point")
-            found = list(self.fields)
         else:
             found = [f.name for f in fields.values() if f.kind == "array" and f.ragged_axes == (0,)]
             found.sort(key=lambda name: name != USUAL)
@@ -77,7 +77,7 @@ class Subset:
     """The points that samples give."""
 
     def __init__(self, points: PointSample) -> None:
-        self.count = points.count
+        self.count = int(points.count)
         self._seed = points.seed
         self._last: tuple[bytes, Numbers] = (b"", np.zeros((0, points.count), np.int64))
 

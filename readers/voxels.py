@@ -59,7 +59,7 @@ class VoxelSample:
     of: str = "xyz"
 
     def __post_init__(self) -> None:
-        is_number = isinstance(self.size, (int, float)) and not isinstance(self.size, bool)
+        is_number = isinstance(self.size, int | float | np.integer | np.floating) and not isinstance(self.size, bool)
         if not (is_number and 0 < self.size < math.inf):
             raise UsageError(f"VoxelSample: size {self.size!r}; the edge of a voxel is a number above 0")
         if self.choose not in ("random", "first"):

@@ -306,6 +306,7 @@ def test_a_sample_that_does_not_fit_is_named(pack: Any, tmp_path: Path) -> None:
     odd = [{"lr": _grid(9, 9, 0), "hr": _grid(36, 36, 0)}, {"lr": _grid(9, 9, 0), "hr": _grid(36, 37, 0)}]
     ds = PackedDataset(pack(tmp_path / "odd", field, [odd]), crop=_crop())
     assert ds[0]["lr"].shape == (3, 4, 4)
+    assert PackedDataset(ds.path, crop=_crop(size=np.uint8(16)))[0]["lr"].shape == (3, 4, 4)
     with pytest.raises(UsageError, match=r"sample 1: field 'lr' has 9 x 9 pixels and 'hr' 36 x 37; exactly 4 times"):
         _ = ds[1]
 

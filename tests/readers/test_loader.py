@@ -1,5 +1,6 @@
 """Loader: which samples come in which batch, whatever the settings."""
 
+import json
 import pickle
 
 import numpy as np
@@ -199,7 +200,10 @@ def test_sampler_with_a_wrong_number_is_refused(rows, wrong):
         ({"rank": 1}, "go together"),
         ({"rank": 2, "world_size": 2}, "rank 2 of 2"),
         ({"seed": -1, "shuffle": True}, "seed -1"),
-        ({"shuffle": "block", "window": 0}, "window of 0"),
+        ({"shuffle": "block", "window": 0}, "window 0"),
+        ({"shuffle": "block", "window": 1.5}, "window 1.5"),
+        ({"sampler": iter([1, 2])}, "sampler: a list_iterator .* once"),
+        ({"batch_sampler": ([n] for n in range(3))}, "batch_sampler: a generator .* once"),
         ({"window": 100}, "shuffle='block'"),
         ({"sampler": np.ones(1000, bool)}, "np.flatnonzero"),
         ({"as_numpy": True, "device": "cpu"}, "do not go together"),
@@ -210,6 +214,17 @@ def test_wrong_arguments_are_refused(rows, arguments, message):
     """Arguments that cannot be, or that exclude each other, are named when the loader is made."""
     with pytest.raises(UsageError, match=message):
         Loader(PackedDataset(rows), **arguments)
+
+
+def test_whole_numbers_may_be_those_of_numpy(rows):
+    """They are as good as Python's, and a saved state has none of them; a window may be larger than any dataset."""
+    loader = Loader(PackedDataset(rows), np.int64(300), "block", np.uint8(1), threads=np.int8(1), window=10**30)
+    loader.set_epoch(np.int64(2))
+    same = Loader(PackedDataset(rows), 300, "block", 1, window=1000)
+    same.set_epoch(2)
+    for batch, wanted in zip(loader, same, strict=True):
+        assert torch.equal(batch["y"], wanted["y"])
+        assert json.loads(json.dumps(loader.state_dict())) == loader.state_dict()
 
 
 def test_other_datasets_and_samplers_of_one_rank_are_refused(rows):
@@ -240,6 +255,7 @@ def test_numpy_batches(every_kind):
                 assert isinstance(got[name], np.ndarray)
                 np.testing.assert_array_equal(got[name], batch[name].numpy())
             np.testing.assert_array_equal(got["xyz"].values, batch["xyz"].values.numpy())
+            np.testing.assert_array_equal(got["xyz"].lengths, batch["xyz"].lengths.numpy())
             for one, two in zip(got["picture"], batch["picture"], strict=True):
                 np.testing.assert_array_equal(one, two.numpy())
 

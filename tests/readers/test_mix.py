@@ -383,7 +383,7 @@ def test_a_state_of_another_mix_is_refused(datasets: list[PackedDataset]) -> Non
             Loader(mix, size, shuffle=True).load_state_dict(state)
     for stop in ("first", "all"):  # of another length, or of another order
         state = Loader(Mix(dict.fromkeys(datasets, 1), stop, "one"), 3, shuffle=True).state_dict()
-        with pytest.raises(UsageError, match="Mix of batches='one'.* batch_size and.* number of ranks"):
+        with pytest.raises(UsageError, match=r"Mix of batches='one'.* batch_size and.* number of ranks"):
             Loader(Mix(dict.fromkeys(datasets, 1), stop, "one"), 4, shuffle=True).load_state_dict(state)
     state = Loader(Mix(dict.fromkeys(datasets, 1), batches="one"), 3, shuffle=True).state_dict()
     with pytest.raises(UsageError, match="the state's weights"):

@@ -166,6 +166,17 @@ def test_fixed_clouds_are_sampled_where_they_are_named(packed: Path, samples: li
         PackedDataset(packed, fields=["x"], sample_points=3)
 
 
+def test_a_number_of_numpy_and_one_name(pack: Any, tmp_path: Path) -> None:
+    """A count is as good whatever it is of, also if the bytes of so many points do not fit into it; so is one name."""
+    path = pack(
+        tmp_path / "p", [Field(name="xyz", dtype="float32", shape=(None, 3))], [[{"xyz": np.eye(3, dtype="f4")}]]
+    )
+    for sample_points in (np.uint8(200), PointSample(np.uint8(200), fields="xyz")):  # type: ignore[arg-type]
+        found = PackedDataset(path, sample_points=sample_points)[0]["xyz"]  # type: ignore[arg-type]
+        assert found.shape == (200, 3)
+        assert (found.sum(1) == 1).all()
+
+
 def test_what_cannot_be_sampled_is_refused_at_once(packed: Path) -> None:
     """Wrong counts, seeds and fields, and a field that would be cropped too."""
     for count in (0, -1, True):

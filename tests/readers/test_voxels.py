@@ -200,6 +200,7 @@ def test_damage_is_found(pack: Any, tmp_path: Path) -> None:
 
 def test_what_cannot_be_chosen_is_refused_at_once(pack: Any, packed: Path, tmp_path: Path) -> None:
     """Wrong sizes and words, and fields that hold no coordinates."""
+    assert VoxelSample(np.float32(0.5)).size == 0.5  # type: ignore[arg-type]
     for size in (0, -1, float("nan"), float("inf"), "1", True):
         with pytest.raises(UsageError, match="the edge of a voxel is a number above 0"):
             VoxelSample(size)  # type: ignore[arg-type]
