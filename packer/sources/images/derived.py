@@ -159,6 +159,7 @@ class PatchSource(DerivedSource):
     """
 
     names: Sequence[str]
+    _source: ImageSource | DownscaledSource
 
     def __init__(self, source: ImageSource | DownscaledSource, size: int, stride: int) -> None:
         largest, scales = _scales(source)
@@ -176,6 +177,8 @@ class PatchSource(DerivedSource):
         super().__init__(source.take(cut))
         self._scales, self._size, self._stride, self._grid = scales, size, stride, grid[cut]
         self._start, self._stop = 0, int(self._grid.prod(axis=1).sum())
+        #: What is wrong with pictures that could not be read; parts share it, so that no square reads one again.
+        self._bad: dict[str, tuple[str, str | None]] = {}
         self.fields = tuple(
             FieldSpec(name=s.name, dtype=s.dtype, kind="image", shape=(size // scales[s.name],) * 2 + s.shape[2:])
             for s in source.fields
@@ -216,6 +219,8 @@ class PatchSource(DerivedSource):
         firsts = self._firsts()
         picture = 0
         try:
+            if known := self._bad.get(next(iter(self._source.names), "")):
+                raise SourceError(*known, 0)
             for block in self._source.read():
                 images: Any = block
                 for sample in zip(*images.values(), strict=True):
@@ -226,6 +231,7 @@ class PatchSource(DerivedSource):
         except SourceError as error:
             if error.sample is None:
                 raise
+            self._bad[self._source.names[error.sample]] = error.reason, error.path
             square = max(int(firsts[error.sample]) - self._start, 0)
             raise SourceError(error.reason, error.path, square) from error
 

@@ -13,7 +13,8 @@ from PIL import Image
 from packer.checking.against import compare
 from packer.convert import ConvertOptions, convert
 from packer.errors import SourceError, UsageError
-from packer.sources.images import derived
+from packer.sources.images import derived, source
+from packer.sources.images.formats import read_image
 from packer.sources.opening import SourceOptions, open_sources
 
 SIZES = {"a": (20, 28), "b": (8, 8), "c": (17, 9), "d": (4, 40)}
@@ -104,14 +105,17 @@ def test_a_bad_picture_without_squares_harms_none(pairs):
     np.testing.assert_array_equal(read_joined(source)["hr"], whole["hr"])
 
 
-def test_bad_squares_are_left_out(pairs, tmp_path):
-    """With on_error="skip" all squares of a bad picture are rejected, and no other."""
+def test_bad_squares_are_left_out(pairs, tmp_path, monkeypatch):
+    """With on_error="skip" all squares of a bad picture are rejected, and no other; it is read once, not by each."""
     path = Path(pairs[1].partition("=")[2]) / "b.png"
     data = bytearray(path.read_bytes())
     data[-20] ^= 1
     path.write_bytes(data)
-    options = ConvertOptions(source=SourceOptions(patch=8), workers=0, on_error="skip")
+    read = []
+    monkeypatch.setattr(source, "read_image", lambda path, *more: read.append(path) or read_image(path, *more))
+    options = ConvertOptions(source=SourceOptions(patch=8), codec="none", workers=0, on_error="skip")
     report = convert(pairs, tmp_path / "out.packed", options)
+    assert read.count(str(path)) == 1
     names = list(open_cut(pairs, 8).names)
     assert len(report.rejected) == sum(name.startswith("b_") for name in names) == 4
     assert report.samples == len(names) - 4
