@@ -55,7 +55,7 @@ class SourceOptions:
         stride: Images: pixels from one square to the next.  [default: --patch]
         downscale: Images: make a field lr, this many times smaller, by bicubic.
         kernel: --downscale: which bicubic; papers on super-resolution use MATLAB's.
-        listed: Images: pack the samples that FILE names, in its order: the first word of each line, as in BasicSR's
+        listed: Images: pack the samples that FILE names, in its order: each line or its first word, as in BasicSR's
             meta_info.txt.
         fields: PLY: which fields to take if the files differ in them.
         cast: PLY: convert a field, as in xyz=float32.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -82,7 +83,7 @@ def pair(files: Mapping[str, Sequence[str]], name_of: Callable[[str], str] = ste
 def chosen(paired: Pairing, path: str) -> tuple[Pairing, list[str]]:
     """Return the samples that a text file lists, in its order, and a sentence on what that leaves out.
 
-    The first word of each line is the name of a sample, with the suffix of its file or without, or of a folder of
+    Each line, or its first word, is the name of a sample, with the suffix of its file or without, or of a folder of
     samples: the lists of BasicSR, with lines such as `0001_s001.png (480,480,3)`. What is not listed is not looked at.
 
     Raises:
@@ -98,15 +99,16 @@ def chosen(paired: Pairing, path: str) -> tuple[Pairing, list[str]]:
         for held in {name, *_folders_of(name)}:
             numbers.setdefault(held, []).append(number)
     order, unknown = list[int](), list[str]()
-    for word in (line.split()[0] for line in lines if line.strip()):
-        found = numbers.get(word) or numbers.get(stem(word))
-        order += found or []
+    for line in filter(None, map(str.strip, lines)):
+        word = line.split()[0]
+        found = next((numbers[text] for text in (line, stem(line), word, stem(word)) if text in numbers), [])
+        order += found
         unknown += [] if found else [word]
     if unknown or not order:
         what = f"lists what is not a sample, or lacks a partner: {first_few(unknown)}" if unknown else "lists no sample"
         raise UsageError(f"--list {path} {what}; there are samples such as {', '.join(paired.names[:NAMED])}")
     if len(set(order)) < len(order):
-        twice = next(number for number in order if order.count(number) > 1)
+        ((twice, _),) = Counter(order).most_common(1)
         raise UsageError(f"--list {path} names {paired.names[twice]} twice; remove one of the lines")
     left = len(paired.names) - len(order)
     note = f"{left:,} {'sample is' if left == 1 else 'samples are'} not in --list {path} and are not packed"

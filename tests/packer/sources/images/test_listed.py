@@ -46,6 +46,14 @@ def test_a_list_of_basicsr_selects_and_orders(pairs, tmp_path):
     assert any("2 samples are not in --list" in note for note in source.notes())
 
 
+def test_names_with_blanks_can_be_listed(tmp_path):
+    """A line that is a name as a whole is that name, whatever its first word is."""
+    for name in ("two", "two words", "three more words"):
+        picture(tmp_path / f"hr/{name}.png", 0)
+    text = "two words.png\nthree more words \ntwo (4,4,3)\n"
+    assert list(names([f"hr={tmp_path}/hr"], tmp_path, text).names) == ["two words", "three more words", "two"]
+
+
 def test_a_folder_in_a_list_stands_for_its_samples(tmp_path):
     """A word may name a folder, such as a clip of REDS: its samples follow in their order, as frames of a clip too."""
     for clip in ("000", "001", "002"):
