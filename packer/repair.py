@@ -15,7 +15,7 @@ import numpy as np
 
 from packer.checking.against import check_same_schema, differing_samples
 from packer.checking.rebuild import rebuild_manifest
-from packer.errors import DamagedError, DatasetError, SourceError, UnfinishedError
+from packer.errors import DamagedError, DatasetError, ManifestError, SourceError
 from packer.format import manifest as manifests
 from packer.format.column import Column
 from packer.format.constants import constants_entry, write_constants
@@ -91,15 +91,15 @@ def repair(
     folder = Path(dataset)
     try:
         manifests.read(folder)
-    except DatasetError as error:
+    except ManifestError:
         # If there is no dataset, no lock is made.
-        if isinstance(error, UnfinishedError) or not (folder / SHARD_FOLDER).is_dir():
+        if not (folder / SHARD_FOLDER).is_dir():
             raise
     with dataset_lock(folder), _work_folder(folder) as work:
         rebuilt = False
         try:
             manifest = manifests.read(folder)
-        except DatasetError:
+        except ManifestError:
             manifest, rebuilt = rebuild_manifest(folder), True
         for half in (folder / SHARD_FOLDER).glob("*.partial"):
             half.unlink()

@@ -226,6 +226,19 @@ def test_joined_datasets_get_their_bytes_back(clouds, files_of, tmp_path):
     assert files_of(folder) == before
 
 
+def test_a_manifest_that_may_not_be_read_is_not_lost(pairs, files_of, tmp_path):
+    """It may hold splits, which nothing else knows: without permission, say, it is not made again."""
+    folder = packed(pairs, tmp_path / "out", splits={"train": 1.0})
+    before = files_of(folder)
+    manifest, away = folder / "manifest.json", tmp_path / "away"
+    manifest.rename(away)
+    manifest.symlink_to(manifest.name)  # cannot be opened, by root neither
+    with pytest.raises(DatasetError, match=r"manifest\.json: cannot be read"):
+        repair(folder)
+    away.rename(manifest)
+    assert files_of(folder) == before
+
+
 @pytest.mark.parametrize("shard_size", [None, 4096])
 def test_what_was_joined_and_packed_again_gets_its_bytes_back(files_of, tmp_path, shard_size):
     """Parts that were packed again as one are one part, whether shards end with them or not."""
