@@ -339,12 +339,17 @@ def _open(url: str) -> tuple[Any, str]:
 
 def _options(kind: str) -> dict[str, Any]:
     """Return what the file system is told: how long to wait, and not to try again; the user's own settings win."""
-    if kind not in ("s3", "s3a"):
-        return {}
     seconds = PATIENCE.seconds
-    config = {"connect_timeout": seconds, "read_timeout": seconds, "retries": {"total_max_attempts": 1}}
+    if kind in ("http", "https"):
+        aiohttp = importlib.import_module("aiohttp")
+        name, said = "client_kwargs", {"timeout": aiohttp.ClientTimeout(sock_connect=seconds, sock_read=seconds)}
+    elif kind in ("s3", "s3a"):
+        attempts = {"total_max_attempts": 1}
+        name, said = "config_kwargs", {"connect_timeout": seconds, "read_timeout": seconds, "retries": attempts}
+    else:
+        return {}
     settings = importlib.import_module("fsspec.config").conf.get(kind, {})
-    return {"config_kwargs": {**config, **settings.get("config_kwargs", {})}}
+    return {name: {**said, **settings.get(name, {})}}
 
 
 def _found(info: Mapping[str, Any]) -> Found:
