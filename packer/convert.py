@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -322,13 +323,17 @@ def check_apart(sources: Any, out: Path) -> None:
     """Raise UsageError if `out` lies within a source folder: a second run would find its own output.
 
     The folder of a pattern is the one it names before its first wildcard. A pattern that names none, such as `*.png`,
-    looks at files of the current folder alone, and never into OUT.
+    looks at files of the current folder alone, and never into OUT; neither does `scene_*/*.png`, if that is not OUT's
+    name.
     """
     for text in _inputs(sources) or []:
         for name in (text, text.partition("=")[2] or text):
             is_pattern = glob.has_magic(name) and len(Path(name).parts) > 1 and not Path(name).exists()
             place = pattern_folder(name) if is_pattern else Path(name)
             if place.is_dir() and out.resolve().is_relative_to(place.resolve()):
+                parts, inner = Path(name).parts[len(place.parts) :], out.resolve().relative_to(place.resolve()).parts
+                if is_pattern and inner and parts[1:] and parts[0] != "**" and not fnmatch(inner[0], parts[0]):
+                    continue
                 raise UsageError(f"{out} lies within the source {place}; name a folder outside of it")
 
 

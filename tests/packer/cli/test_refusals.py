@@ -135,6 +135,14 @@ def test_out_next_to_the_files_of_a_pattern(packer, clouds, monkeypatch):
     packer("verify", "out")
 
 
+def test_out_next_to_the_folders_of_a_pattern(packer, refused, clouds, monkeypatch):
+    """A pattern of folders never looks into an OUT that it does not fit; one that it fits is refused."""
+    monkeypatch.chdir(clouds.folder.parent)
+    for pattern in ("cl*/*.ply", f"{clouds.folder.parent}/cl*/*.ply"):
+        packer("convert", pattern, "out", "--overwrite")
+        refused(2, ["convert", pattern, "clout"], "lies within the source")
+
+
 @pytest.mark.parametrize("option", [[], ["--dry-run"]])
 def test_out_forgotten(refused, pairs, tmp_path, monkeypatch, option):
     """A source in the place of OUT is not taken for a folder of that name; `./` in front makes it one."""
