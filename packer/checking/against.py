@@ -179,7 +179,7 @@ def compare_shard(
         for block, given in read_blocks(part, rejected):
             size = count(block)
             if at + size > entry.samples:
-                raise DamagedError(f"{entry.file}: the source has more samples than were packed")
+                return [*damages, differs(f"{entry.samples} samples are packed, the source has more")]
             for column in columns:
                 for start, stop in _differing_runs(column, at, block[column.field.name]):
                     shown = tuple(given[start - at : stop - at][:SHOWN_NAMES]) if given else ()

@@ -76,6 +76,18 @@ def test_samples_left_out_are_left_out_again(clouds, tmp_path):
     assert compare(folder, source_of(clouds.sources, on_error="skip")) == []
 
 
+def test_a_sample_that_was_bad_and_is_good_now(pairs, tmp_path):
+    """The source has more samples than the shard then, which no repair would change."""
+    picture = pairs.folder / "hr" / "003.png"
+    good = picture.read_bytes()
+    picture.write_bytes(good[:-20])
+    folder = convert(pairs.sources, tmp_path / "out", workers=0, on_error="skip").path
+    picture.write_bytes(good)
+    *differing, more = compare(folder, source_of(pairs.sources))
+    assert str(more) == "shards/00000.lmdb: 11 samples are packed, the source has more"
+    assert not any(damage.repairable for damage in (*differing, more))
+
+
 def test_damage_is_told_and_the_rest_compared(pairs, tmp_path):
     """A shard that is missing is one damage; the others are compared all the same."""
     folder = convert(pairs.sources, tmp_path / "out", workers=0, shard_size=4096).path
