@@ -29,7 +29,7 @@ def clear_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (lmdb.Error, OSError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        reason = getattr(error, "strerror", None) or str(error).removeprefix(f"{path}: ")
         with contextlib.suppress(OSError):
             # LMDB calls it an input/output error when the disk took only a part.
             if "Input/output error" in reason and shutil.disk_usage(path.parent).free < _HARDLY_ANY:

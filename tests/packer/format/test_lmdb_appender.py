@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from packer.format.lmdb_appender import LmdbAppender
+from packer.errors import WriteError
+from packer.format.lmdb_appender import LmdbAppender, clear_errors
 
 
 def is_open(name: str) -> bool:
@@ -26,3 +27,11 @@ def test_the_file_is_let_go(tmp_path: Path, end: str) -> None:
     assert is_open("x.lmdb")
     getattr(file, end)()
     assert not is_open("x.lmdb")
+
+
+def test_an_error_names_the_file_once(tmp_path: Path) -> None:
+    """LMDB itself names it in some errors."""
+    path = tmp_path / "nowhere" / "a.lmdb"
+    with pytest.raises(WriteError, match=r"a\.lmdb: No such file or directory; free") as caught, clear_errors(path):
+        LmdbAppender(path, 2**20)
+    assert str(caught.value).count(str(path)) == 1
