@@ -28,7 +28,7 @@ from readers.fields import NAME, FieldReader, FixedRaw, KnownReader, WholeReader
 from readers.gather import Allocate
 from readers.indexing import Items, SampleNames, check_read, is_single, sample_number, sample_numbers
 from readers.joined import ByShard
-from readers.opened import Opened, describe, in_words, open_names
+from readers.opened import Opened, describe, in_words, not_replaced, open_names
 from readers.order import check_epoch
 from readers.parts import Parts
 from readers.points import PointSample
@@ -223,9 +223,10 @@ class PackedDataset(Dataset[Any]):
             DamagedError: the file is not what it was when it was written.
         """
         lease = self._fetch_tables()
-        found = {name: torch.from_numpy(array) for name, array in Constants(self.path, self.manifest.constants).items()}
+        with not_replaced(self.path, self.manifest, lease):
+            arrays = dict(Constants(self.path, self.manifest.constants))
         del lease
-        return found
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     @property
     def draws(self) -> bool:
@@ -421,7 +422,9 @@ class PackedDataset(Dataset[Any]):
         session = self._session
         if session.names is None:
             lease = self._fetch_tables()
-            session.names = open_names(self.path, self.manifest)
+            with not_replaced(self.path, self.manifest, lease):
+                names = open_names(self.path, self.manifest)
+            session.names = names
             del lease  # only now: a table that is mapped stays, whatever becomes of its file
         return session.names
 

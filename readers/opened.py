@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from packer.errors import DamagedError, DatasetError
@@ -44,15 +45,14 @@ class Opened:
         self.entries = [entry for entry in manifest.shards if entry.samples]
         self.shards: list[Shard] = []
         self.checked: set[int] = set()
-        for entry in self.entries:
-            shard = Shard(folder / entry.file, entry.bytes)
-            # Descriptors are mere numbers and would stay open; maps go with the last array that looks into them.
-            weakref.finalize(self, shard.close)
-            shard.read_around(False)  # of the indexes a few pages are looked at, too
-            shard.check_header(manifest.fields, entry.samples)
-            self.shards.append(shard)
-        if lease is None:  # files of a cache are fetched by digest, into a folder of their own for each manifest
-            _check_not_replaced(folder, manifest)
+        with not_replaced(folder, manifest, lease):
+            for entry in self.entries:
+                shard = Shard(folder / entry.file, entry.bytes)
+                # Descriptors are mere numbers and would stay open; maps go with the last array that looks into them.
+                weakref.finalize(self, shard.close)
+                shard.read_around(False)  # of the indexes a few pages are looked at, too
+                shard.check_header(manifest.fields, entry.samples)
+                self.shards.append(shard)
         self.memory = Memory(self.shards)
         self.is_warm = False
         self.places: dict[str, Places] = {}
@@ -76,11 +76,25 @@ class Opened:
             shard.forget()
 
 
-def _check_not_replaced(folder: Path, manifest: Manifest) -> None:
-    """Raise DatasetError if the manifest in the folder is now that of other shards than those it was opened with.
+@contextmanager
+def not_replaced(folder: Path, manifest: Manifest, lease: object) -> Iterator[None]:
+    """Raise DatasetError if files that are mapped meanwhile may be those of a dataset that replaced this one.
 
-    What was appended since changes nothing. Asked after the shards are mapped: what is replaced later is not read.
+    Asked when they are mapped: what is replaced later is not read. Files of a cache are fetched by digest, into a
+    folder of their own for each manifest.
     """
+    try:
+        yield
+    except DamagedError:
+        if lease is None:
+            _check_manifest(folder, manifest)
+        raise
+    if lease is None:
+        _check_manifest(folder, manifest)
+
+
+def _check_manifest(folder: Path, manifest: Manifest) -> None:
+    """Raise DatasetError if that in the folder is now of other shards; what was appended since changes nothing."""
     now = manifests.read(folder)
     if now.fields != manifest.fields or not set(manifest.shards) <= set(now.shards):
         raise DatasetError(f"{folder}: the dataset was replaced since it was opened; open it anew")

@@ -87,6 +87,30 @@ def test_a_dataset_replaced_by_one_of_the_same_size_is_not_read(tmp_path: Path, 
     assert PackedDataset(old)[3]["x"].item() == 53
 
 
+def test_a_dataset_replaced_by_another_is_not_called_damaged(tmp_path: Path) -> None:
+    """Whatever of it is opened first, and also where its files are no longer as large as the manifest said."""
+    old, new = (pack(tmp_path / name, np.arange(8 if name == "old" else 4000)) for name in ("old", "new"))
+    dataset = PackedDataset(old)
+    replace(old, new)
+    for asked in (3, "3"):
+        with pytest.raises(DatasetError, match="was replaced since it was opened"):
+            dataset[asked]
+
+
+def test_names_of_a_dataset_that_replaced_another_are_not_read(tmp_path: Path) -> None:
+    """They would lead to other samples of the old shards, which are mapped."""
+    old, new = pack(tmp_path / "old", range(8)), tmp_path / "new"
+    with DatasetWriter(new) as writer:
+        for number in range(8):
+            writer.add({"x": number}, name=str(7 - number))
+    dataset = PackedDataset(old)
+    assert dataset[3]["x"].item() == 3
+    replace(old, new)
+    for _ in range(2):
+        with pytest.raises(DatasetError, match="was replaced since it was opened"):
+            dataset["3"]
+
+
 def test_a_dataset_that_is_mapped_stays_what_it_was(tmp_path: Path) -> None:
     """What is replaced after the first sample was read changes nothing: the old files are mapped."""
     old, new = (pack(tmp_path / name, np.arange(8) + add) for name, add in (("old", 0), ("new", 50)))
