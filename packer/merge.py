@@ -176,9 +176,7 @@ def check_alike(first: Sequence[Field], other: Sequence[Field], where: str) -> N
         return
     names, others = [field.name for field in first], [field.name for field in other]
     if names != others:
-        raise UsageError(
-            f"{where} has the fields {', '.join(others)}, where {', '.join(names)} are expected, in this order"
-        )
+        raise UsageError(f"{where} has the fields {', '.join(others)}; {', '.join(names)} are expected, in this order")
     for a, b in zip(first, other, strict=True):
         if a.spec != b.spec:
             raise UsageError(f"{where}: field {a.name!r} is {described(b)}, {described(a)} is expected")
@@ -186,17 +184,17 @@ def check_alike(first: Sequence[Field], other: Sequence[Field], where: str) -> N
             what = "another codec" if a.codec != b.codec else "frames of another size"
             raise UsageError(
                 f"{where}: field {a.name!r} is stored with {what}; "
-                "`packer append` packs its samples anew, so that they are stored alike"
+                "`packer append` packs its samples again, so that they are stored alike"
             )
 
 
 def check_classes(first: Sequence[str], other: Sequence[str], where: str) -> None:
     """Raise UsageError if the numbers of the field `label` do not stand for the same in both."""
     if first != other:
-        texts = [", ".join(names) if names else "none that are known" for names in (other, first)]
+        texts = [", ".join(names) if names else "none" for names in (other, first)]
         raise UsageError(
-            f"{where} has the classes {texts[0]}, where {texts[1]} are expected: one number would stand for several; "
-            "convert all sources as one, or with a folder for each class, which may be empty"
+            f"{where} has the classes {texts[0]}, but {texts[1]} are expected: a label would mean several classes; "
+            "convert all sources as one, or with a folder for each class, even if it is empty"
         )
 
 
@@ -220,7 +218,7 @@ def check_names(sets: Sequence[tuple[str, Sequence[str] | None]]) -> None:
     for where, names in sets[1:]:
         if (names is None) != (held is None):
             named, bare = (first, where) if names is None else (where, first)
-            raise UsageError(f"samples of {named} have names, those of {bare} have none; they cannot be joined")
+            raise UsageError(f"samples of {named} have names, but those of {bare} have none; they cannot be joined")
         twice = seen.intersection(names or ())
         if twice:
             raise UsageError(f"{where} has a sample named {min(twice)!r}, which is there already; names must differ")

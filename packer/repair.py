@@ -121,7 +121,9 @@ def repair(
             listed, left_out = _list_anew(folder, manifest)
             manifest = msgspec.structs.replace(manifest, left_out=listed)
         if source is not None and lost_constants and constants_entry(source.constants) != manifest.constants:
-            raise SourceError(f"the source gives other constants for {CONSTANTS_FILE} than were packed")
+            raise SourceError(
+                f"the source has other constants than were packed in {CONSTANTS_FILE}; give the sources as they were"
+            )
         if source is not None and manifest.constants is None and source.constants:
             # They were lost together with the manifest, which was made again without them.
             lost_constants = origin_of(source) == manifest.origin

@@ -56,15 +56,15 @@ def order_of(
         UsageError: they cannot be, or do not go together.
     """
     if window is not None and shuffle != "block":
-        raise UsageError("window is for shuffle='block'; nothing else has one")
+        raise UsageError("window is only for shuffle='block'; leave it out")
     order: Order
     if isinstance(dataset, Mix):
         if sampler is not None or shuffle not in (True, False):
-            raise UsageError("a Mix has an order of its own, by weights: shuffle=True or False, and no sampler")
+            raise UsageError("a Mix has an order of its own, by weights: give shuffle=True or False, and no sampler")
         order = dataset.order(bool(shuffle), seed, step_size)
     elif sampler is not None:
         if shuffle:
-            raise UsageError("shuffle and sampler do not go together: the sampler gives the order")
+            raise UsageError("shuffle and sampler do not go together: the sampler gives the order; leave out one")
         is_array = isinstance(sampler, (list, tuple, np.ndarray, range, torch.Tensor))
         order = Given(np.asarray(sampler), len(dataset)) if is_array else SamplerOrder(sampler, len(dataset), seed)
     elif shuffle == "block":

@@ -63,7 +63,9 @@ class PackedPairedImageDataset(Dataset[dict[str, Any]]):
     def __init__(self, opt: Mapping[str, Any]) -> None:
         self.opt = opt
         if opt.get("color") is not None:
-            raise UsageError(f"color {opt['color']!r}: only RGB is given; convert the batch, or leave the option out")
+            raise UsageError(
+                f"color {opt['color']!r}: only RGB is possible; convert the batch, or leave the option out"
+            )
         self._scale = int(opt.get("scale") or 1)
         self._train = opt.get("phase") == "train"
         self._mean, self._std = (_of_channels(opt.get(name)) for name in ("mean", "std"))
@@ -77,20 +79,22 @@ class PackedPairedImageDataset(Dataset[dict[str, Any]]):
         """Return the dataset of one side of the pairs, which gives crops of it in training, and the field's name."""
         root = self.opt.get(f"dataroot_{side}") or self.opt.get("dataroot")
         if not root:
-            raise UsageError(f"dataroot, or dataroot_{side}, is missing: the packed dataset to read")
+            raise UsageError(f"dataroot, or dataroot_{side}, is missing; it names the packed dataset to read")
         names = list(PackedDataset(root).fields)
         chosen = self.opt.get(f"{side}_field") or next(
             (name for name in names if name in usual or len(names) == 1), None
         )
         if chosen is None:
-            raise UsageError(f"{root} has the fields {', '.join(names)}: name the one of {side} with {side}_field")
+            raise UsageError(
+                f"{root} has the fields {', '.join(names)}: name that of {side} with the option {side}_field"
+            )
         crop = None
         if self._train:
             size = self.opt.get("gt_size")
             if not size:
                 raise UsageError("phase train needs gt_size, the side of a crop of gt in pixels")
             if size % self._scale:
-                raise UsageError(f"gt_size {size} is no multiple of scale {self._scale}")
+                raise UsageError(f"gt_size {size} is not a multiple of scale {self._scale}")
             flips, turns = bool(self.opt.get("use_hflip")), bool(self.opt.get("use_rot"))
             # Both sides draw the same words, and take them for places in pixels of the smaller one.
             crop = Crop(size // smaller, chosen, flips=flips, turns=turns, multiple=self._scale // smaller)
@@ -143,7 +147,7 @@ class PackedPairedImageDataset(Dataset[dict[str, Any]]):
         """
         if not _same_samples(self._lq, self._gt):
             raise UsageError(
-                f"{self._lq.path} and {self._gt.path} have other samples: pack both from files of one name"
+                f"{self._lq.path} and {self._gt.path} have different samples; pack both from files of the same names"
             )
         if not self._train:
             return

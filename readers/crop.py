@@ -73,7 +73,9 @@ class Crop:
         check_seed(self.seed)
         sizes = self.size if isinstance(self.size, tuple) else (self.size, self.size)
         if len(sizes) != 2 or not all(isinstance(n, int | np.integer) and n >= 1 for n in sizes):
-            raise UsageError(f"crop: size {self.size!r}: pixels, or (height, width), from 1 on are expected")
+            raise UsageError(
+                f"crop: size {self.size!r}: a number of pixels, or (height, width), of 1 or more is expected"
+            )
         height, width = self.shape
         for name, scale in self.aligned.items():
             check_count(f"crop: scale of {name!r}", scale)
@@ -85,7 +87,9 @@ class Crop:
         if self.of in self.aligned:
             raise UsageError(f"crop: {self.of!r} is what the others are aligned with; leave it out of aligned")
         if self.axes is not None and (len(self.axes) != 2 or self.axes[1] - self.axes[0] != 1 or not self.axes[1]):
-            raise UsageError(f"crop: axes {self.axes!r}: those of rows and columns, one after the other, are expected")
+            raise UsageError(
+                f"crop: axes {self.axes!r}: the axis of rows and the next, of columns, are expected: (-2, -1)"
+            )
         self.given()
 
     @property
@@ -132,17 +136,19 @@ class Crop:
             self._check_axes(fields[name], name in windowed)
         places = self.given()
         if places is not None and places.ndim == 2 and len(places) != samples:
-            raise UsageError(f"crop: at holds {len(places)} places for {samples} samples")
+            raise UsageError(f"crop: at holds {len(places):,} places for {samples:,} samples; one for each is expected")
 
     def _check_axes(self, found: Field, has_windows: bool) -> None:
         axis, shape = self.row_axis(found, has_windows), found.shape
         said = f"crop: field {found.name!r} is {found.kind} of shape {list(shape)}"
         if found.kind == "text" or not has_windows <= axis < len(shape) - 1 or None in shape[axis + 2 :]:
-            raise UsageError(f"{said}; rows, columns and fixed axes after them are expected")
+            raise UsageError(f"{said}; a field with rows, columns and only fixed axes after them is expected")
         if found.kind == "image" and axis:
-            raise UsageError(f"{said}, stored as (H, W, C); its rows and columns are the axes 0 and 1")
+            raise UsageError(f"{said}, stored as (H, W, C): rows and columns are axes 0 and 1; leave axes out")
         if None in shape[has_windows:axis]:
-            raise UsageError(f"{said}; axes before the rows are fixed, or the first has windows (windows=Windows(...))")
+            raise UsageError(
+                f"{said}; axes before the rows must be fixed; if the first is steps, give windows=Windows(...)"
+            )
 
 
 def is_random(crop: Crop) -> bool:

@@ -164,13 +164,13 @@ class PackedDataset(Dataset[Any]):
         """Raise UsageError if there are no such extras."""
         for extra in self.extras:
             if extra not in (NAME, NUMBER, STEP):
-                raise UsageError(f"extras: {extra!r} is none of {NAME!r}, {NUMBER!r} and {STEP!r}")
+                raise UsageError(f"extras: {extra!r} is not one of {NAME!r}, {NUMBER!r} and {STEP!r}")
             if extra == NAME and self.manifest.names is None:
                 raise UsageError("extras: the samples have no names; ask for their numbers")
             if extra == STEP and self.windows is None:
                 raise UsageError("extras: 'step' is the anchor step of a window; give windows=Windows(...)")
             if extra in self.fields:
-                raise UsageError(f"extras: a field is called {extra!r} too; choose the others by `fields`")
+                raise UsageError(f"extras: a field is also called {extra!r}; choose other fields with fields=[...]")
 
     def __getstate__(self) -> dict[str, Any]:
         # The manifest is read again on the other side: it may be large, and the path says it all.
@@ -350,7 +350,7 @@ class PackedDataset(Dataset[Any]):
         """
         if field not in self.fields or self.fields[field].kind == "text":
             raise UsageError(
-                f"{self.path}: no field {field!r} that has shapes is read; there are {', '.join(self.fields)}"
+                f"{self.path}: no field {field!r} with shapes is read; fields are {', '.join(self.fields)}"
             )
         samples = self._samples.in_whole(np.arange(self._samples.samples))
         return self.opened.places[field].locate(samples)[:, SHAPE:].copy()

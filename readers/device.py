@@ -119,7 +119,7 @@ def device_of(device: torch.device | str) -> torch.device:
     try:
         target = torch.device(device)
     except RuntimeError as error:
-        raise UsageError(f"torch knows no device {device!r}; give 'cuda', 'cuda:1' or 'cpu'") from error
+        raise UsageError(f"torch does not know the device {device!r}; give 'cuda', 'cuda:1' or 'cpu'") from error
     if target.type == "cuda" and (target.index or 0) >= torch.cuda.device_count():
         found = torch.cuda.device_count()
         raise UsageError(f"device {str(target)!r}: torch finds {found} CUDA devices here; 'cpu' works everywhere")

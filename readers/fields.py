@@ -458,7 +458,7 @@ def _texts(flat: torch.Tensor, ends: Numbers) -> list[str]:
     try:
         return [joined[a:b].decode() for a, b in itertools.pairwise(ends.tolist())]
     except UnicodeDecodeError as error:
-        raise ValueError(f"it is no UTF-8 text ({error.reason})") from None
+        raise ValueError(f"it is not UTF-8 text ({error.reason})") from None
 
 
 def gathered(

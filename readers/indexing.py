@@ -71,16 +71,16 @@ def sample_numbers(index: Any, samples: int, look_up: LookUp) -> Numbers:
         index = np.arange(index.start, index.stop, index.step, dtype=np.int64)
     array: NDArray[Any] = index.numpy(force=True) if isinstance(index, torch.Tensor) else _as_array(index)
     if array.ndim != 1:
-        raise TypeError(f"an index of {array.ndim} axes; one is expected")
+        raise TypeError(f"an index has one axis, not {array.ndim}")
     kind = array.dtype.kind
     if kind in "iu":
         return _within(array, samples)
     if kind == "b":
         if len(array) != samples:
-            raise SampleIndexError(f"a mask of {len(array)} for {samples} samples")
+            raise SampleIndexError(f"a mask of {len(array)} values for {samples} samples; one for each is expected")
         return np.flatnonzero(array)
     if kind not in "UTO":
-        raise TypeError(f"an index of {array.dtype}; integers, names or a mask are expected")
+        raise TypeError(f"an index holds integers, names or a mask, not {array.dtype}")
     items = array.tolist()
     are_names = {isinstance(item, str) for item in items}
     if are_names == {True}:
@@ -105,7 +105,7 @@ def _as_array(index: Any) -> NDArray[Any]:
         try:
             array = np.asarray(index)
         except ValueError as error:  # rows of different lengths
-            raise TypeError(f"an index of one axis is expected: {error}") from None
+            raise TypeError(f"an index has one axis: {error}") from None
         if array.dtype.kind in "biu":
             return array
     # numpy alone would make text of 3 when it stands next to a name, and a float of 2**64 - 1.

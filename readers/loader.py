@@ -115,7 +115,7 @@ class Loader(DataLoader[Any]):
         if not isinstance(dataset, PackedDataset | Mix):
             raise UsageError(f"Loader reads a PackedDataset, not a {type(dataset).__name__}; for others use DataLoader")
         if as_numpy and device is not None:
-            raise UsageError("as_numpy and device do not go together: numpy arrays lie in the computer's memory")
+            raise UsageError("as_numpy and device do not go together: numpy arrays are in main memory; leave out one")
         if (rank is None) != (world_size is None):
             raise UsageError("rank and world_size go together; give both or none")
         check_count("prefetch", prefetch)
@@ -137,7 +137,7 @@ class Loader(DataLoader[Any]):
             others = (batch_size != 1, shuffle, drop_last, sampler is not None, window, repeat != 1, rank is not None)
             if any(others):
                 raise UsageError(
-                    "batch_sampler says what comes when: leave out batch_size, shuffle, drop_last, sampler, window, "
+                    "batch_sampler makes the batches: leave out batch_size, shuffle, drop_last, sampler, window, "
                     "repeat and rank"
                 )
             self.share = Share(1)

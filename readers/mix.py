@@ -74,10 +74,12 @@ class Mix(Dataset[Any]):
             if not len(dataset):
                 raise UsageError(f"mix: dataset {number} has no samples: {dataset!r}")
             if dataset.transform != self.datasets[0].transform:
-                raise UsageError("mix: the datasets have several transforms; a batch is given to one, the same for all")
+                raise UsageError(
+                    "mix: the datasets have different transforms; give all the same one, which gets the batch"
+                )
             _check_alike(self.datasets[0], dataset)
         if extras and DATASET in self.datasets[0].readers:
-            raise UsageError(f"mix: there is a field {DATASET!r} already, so that extras cannot have that name")
+            raise UsageError(f"mix: there is a field {DATASET!r} already; leave it out, or leave out extras")
 
     def __len__(self) -> int:
         """Return the samples of all datasets; an epoch may have fewer or more."""
@@ -240,17 +242,19 @@ class Together:
 
 def _check_arguments(datasets: Any, stop: str, batches: str, extras: Sequence[str]) -> None:
     if not isinstance(datasets, Mapping) or not datasets:
-        raise UsageError("mix: a mapping of datasets to their weights is expected, as in Mix({one: 3, other: 1})")
+        raise UsageError("mix: a dict of datasets and their weights is expected, as in Mix({one: 3, other: 1})")
     for dataset, weight in datasets.items():
         if not isinstance(dataset, PackedDataset):
-            raise UsageError(f"mix: PackedDatasets are mixed, not a {type(dataset).__name__}")
+            raise UsageError(f"mix: only PackedDatasets can be mixed, not a {type(dataset).__name__}")
         if isinstance(weight, bool) or not isinstance(weight, int | float | np.number) or not 0 < weight < math.inf:
             raise UsageError(f"mix: {dataset!r} has the weight {weight!r}; a number above 0 is expected")
     for name, value, known in (("stop", stop, ("first", "all")), ("batches", batches, ("mixed", "one"))):
         if value not in known:
             raise UsageError(f"mix: {name} {value!r}: {known[0]!r} or {known[1]!r} is expected")
     if extras != DATASET and not set(extras) <= {DATASET}:
-        raise UsageError(f"mix: extras {extras!r}: ({DATASET!r},) is expected; name and number are a dataset's own")
+        raise UsageError(
+            f"mix: extras {extras!r}: only ({DATASET!r},) is possible; ask the datasets for names and numbers"
+        )
 
 
 def _check_alike(first: PackedDataset, other: PackedDataset) -> None:
@@ -260,7 +264,7 @@ def _check_alike(first: PackedDataset, other: PackedDataset) -> None:
         one, two = _described(fields.get(name)), _described(others.get(name))
         if one != two:
             raise UsageError(
-                f"mix: field {name!r} is {one} in {first!r} and {two} in {other!r}. Choose fields that both have: "
+                f"mix: field {name!r} is {one} in {first!r} and {two} in {other!r}; choose fields alike in both: "
                 "PackedDataset(..., fields=[...])"
             )
 

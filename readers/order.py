@@ -215,8 +215,8 @@ class Mixed:
             if not self._turns[number]:
                 what = f"batches of {self.together}" if self.together > 1 else "samples"
                 raise UsageError(
-                    f"mix: of dataset {number}, with {self.sizes[number]:,} samples and weight "
-                    f"{self.weights[number]:g} of {sum(self.weights):g}, an epoch would have no {what}; give it more "
+                    f"mix: an epoch would have no {what} of dataset {number} ({self.sizes[number]:,} samples, weight "
+                    f"{self.weights[number]:g} of {sum(self.weights):g}); give it more "
                     'weight, take smaller batches, or stop="all"'
                 )
 
@@ -359,7 +359,7 @@ class BatchOrder(SamplerOrder):
         order = np.empty(len(found), object)
         for place, batch in enumerate(found):
             if not len(batch):
-                raise UsageError(f"{self._argument}: {type(self._sampler).__name__} gives a batch without any samples")
+                raise UsageError(f"{self._argument}: {type(self._sampler).__name__} gives an empty batch")
             order[place] = batch
         return order
 
@@ -449,7 +449,7 @@ class Share:
             UsageError: there are not so many numbers.
         """
         if not 0 <= done <= n:
-            raise UsageError(f"{done} of {n} samples done: the saved state is not one of this dataset and sampler")
+            raise UsageError(f"{done} of {n} samples done: the saved state is of another dataset or sampler")
         return (n - done) // self.step_size if self.drop_last else -(-(n - done) // self.step_size)
 
     def numbers(self, order: Numbers, done: int = 0) -> Numbers:
@@ -515,9 +515,7 @@ def resumed(order: Order, state: Mapping[str, Any]) -> Order:
         return order
     numbers = isinstance(weights, Sequence) and all(isinstance(w, int | float) and w > 0 for w in weights)
     if not numbers or len(weights) != len(mixed.weights):
-        raise UsageError(
-            f"the state's weights are {weights!r}; one above 0 for each of {len(mixed.weights)} is expected"
-        )
+        raise UsageError(f"the state's weights are {weights!r}; {len(mixed.weights)} numbers above 0 are expected")
     mixed = replace(mixed, weights=tuple(weights))
     return Repeated(mixed, order.times) if isinstance(order, Repeated) else mixed
 

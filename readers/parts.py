@@ -47,7 +47,7 @@ class Parts:
                 raise UsageError(f"windows {windows!r}: a readers.Windows is expected, such as Windows(16, stride=4)")
             if points is not None:
                 raise UsageError(
-                    "windows and sample_points do not go together: steps are read in order, points are not"
+                    "windows and sample_points do not go together: steps have an order, points do not; leave out one"
                 )
             windows.check(fields, crop.scales if crop else ())
         if crop is not None:
@@ -87,7 +87,7 @@ class Parts:
                 tied = [name for name in tied if places[name].has_shapes_of(places[tied[0]])]
             if set(tied) & set(readers):
                 raise UsageError(
-                    "crop and sample_points do not go together for one field; name others in PointSample's fields"
+                    "crop and sample_points do not go together for a field; name others: PointSample(..., fields=[...])"
                 )
             if isinstance(points, VoxelSample):
                 voxels = Voxels(points, WholeReader(places[tied[0]]), describe)

@@ -62,13 +62,14 @@ class PointSample:
             check_read("sample_points", found, fields)
             for name in found:
                 if fields[name].kind != "array" or not fields[name].shape or None in fields[name].shape[1:]:
-                    raise UsageError(f"sample_points: field {name!r} does not hold one row of fixed shape a point")
+                    raise UsageError(f"sample_points: field {name!r} does not hold a row of fixed shape for each point")
         else:
             found = [f.name for f in fields.values() if f.kind == "array" and f.ragged_axes == (0,)]
             found.sort(key=lambda name: name != USUAL)
         if not found:
             raise UsageError(
-                "sample_points: no field that is read is ragged in its first axis alone; name some in fields"
+                "sample_points: no field that is read is ragged in its first axis alone; name some in PointSample(..., "
+                "fields=[...])"
             )
         return found
 
@@ -120,7 +121,7 @@ class PointsReader(PartReader):
             at = int((lengths != first).argmax())
             raise UsageError(
                 f"{self._describe(int(numbers[at]))}: field {self.field.name!r} has {lengths[at]} rows and "
-                f"{self._first.field.name!r} {first[at]}; fields that are sampled together need one row a point"
+                f"{self._first.field.name!r} {first[at]}; fields that are sampled together need a row for each point"
             )
         if not lengths.all():
             at = int((lengths == 0).argmax())

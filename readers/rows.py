@@ -227,7 +227,7 @@ class RegionReader(PartReader):
     def __init__(self, places: Places, rows: slice | None, columns: slice | None) -> None:
         super().__init__(places.field, places)
         if self.field.kind == "text":
-            raise UsageError(f"field {self.field.name!r} is text, which has no rows; ds[i] reads it")
+            raise UsageError(f"field {self.field.name!r} is text, which has no rows; read it with ds[i]")
         for axis, (name, wanted) in enumerate((("rows", rows), ("columns", columns))):
             if wanted is None:
                 continue
@@ -235,9 +235,9 @@ class RegionReader(PartReader):
                 raise UsageError(f"{name} {wanted!r}: a slice is expected, such as slice(0, 64)")
             axes = len(self.field.shape)
             if axes <= axis:
-                raise UsageError(f"field {self.field.name!r} has {axes} axes and so no {name}; leave {name} out")
+                raise UsageError(f"field {self.field.name!r} has {axes} axes, so no {name}; leave {name} out")
             if wanted.step is not None and wanted.step < 1:
-                raise UsageError(f"{name} {wanted!r}: steps from 1 on are expected; tensors have no others")
+                raise UsageError(f"{name} {wanted!r}: a step of 1 or more is expected")
         self._rows, self._columns = rows or slice(None), columns or slice(None)
 
     def _wanted(self, located: Numbers) -> Wanted:

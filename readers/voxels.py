@@ -61,9 +61,9 @@ class VoxelSample:
     def __post_init__(self) -> None:
         is_number = isinstance(self.size, int | float | np.integer | np.floating) and not isinstance(self.size, bool)
         if not (is_number and 0 < self.size < math.inf):
-            raise UsageError(f"VoxelSample: size {self.size!r}; the edge of a voxel is a number above 0")
+            raise UsageError(f"VoxelSample: size {self.size!r}: the edge of a voxel, a number above 0, is expected")
         if self.choose not in ("random", "first"):
-            raise UsageError(f"VoxelSample: choose {self.choose!r}; 'random' or 'first' is expected")
+            raise UsageError(f"VoxelSample: choose {self.choose!r}: 'random' or 'first' is expected")
 
     def candidates(self, fields: Mapping[str, Field]) -> list[str]:
         """Return the names of the fields that may hold one row a point, first the one of coordinates.
@@ -77,8 +77,8 @@ class VoxelSample:
         is_real = np.dtype(coordinates.np_dtype).kind in "iuf"
         if not (is_ragged and is_real and len(coordinates.shape) == 2 and (coordinates.shape[1] or 0) >= 3):
             raise UsageError(
-                f"VoxelSample: field {self.of!r} is {coordinates.dtype} of shape {list(coordinates.shape)}; one row of "
-                "3 coordinates or more a point, and any number of points, [None, 3], is expected"
+                f"VoxelSample: field {self.of!r} is {coordinates.dtype} of shape {list(coordinates.shape)}; points of "
+                "3 coordinates or more, and any number of them, [None, 3], are expected"
             )
         found = [f.name for f in fields.values() if f.kind == "array" and f.ragged_axes == (0,)]
         found.sort(key=lambda name: name != self.of)

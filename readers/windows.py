@@ -85,7 +85,7 @@ class Windows:
         check_read("windows", self.steps, fields)
         for name in self.steps:
             if fields[name].kind != "array" or not fields[name].shape:
-                raise UsageError(f"windows: field {name!r} has no steps; arrays of one axis or more do")
+                raise UsageError(f"windows: field {name!r} has no steps: it is no array, or has no axis; leave it out")
         return {name: np.array([*offsets], np.int64) * self.step for name, offsets in self.steps.items()}
 
     def check(self, fields: Mapping[str, Field], cropped: Collection[str]) -> None:
@@ -98,10 +98,10 @@ class Windows:
             if None in fields[name].shape[1:] and name not in cropped:
                 raise UsageError(
                     f"windows: field {name!r} of shape {list(fields[name].shape)} is ragged in other axes than its "
-                    "first; crop it, or leave it out, by `fields` or by naming others in Windows"
+                    "first; crop it, or leave it out with fields=[...] or Windows({...})"
                 )
             if self.pad and name + IS_PAD in fields:
-                raise UsageError(f"windows: the mask of {name!r} and a field are both called {name + IS_PAD!r}")
+                raise UsageError(f"windows: the mask of {name!r} and a field would both be called {name + IS_PAD!r}")
 
     def steps_of(self, fields: Mapping[str, Field]) -> dict[str, Steps]:
         """Return the steps of the windows of every field that has some."""
@@ -133,10 +133,10 @@ def _with_steps(fields: Mapping[str, Field], steps: int) -> list[str]:
     # Rows of a table have arrays of one axis as well, and those are no steps.
     if any(len(field.shape) > 1 for field in arrays) and len({field.shape[0] for field in arrays}) == 1:
         return [field.name for field in arrays]
-    held = ", ".join(f"{field.name} {list(field.shape)}" for field in arrays) or "no array of one axis or more"
+    held = ", ".join(f"{field.name} {list(field.shape)}" for field in arrays) or "no array"
     raise UsageError(
-        f"windows: no field that is read is ragged in its first axis, and {held} tell nothing of steps; name those "
-        f'that have some: Windows({{"{next((field.name for field in arrays), "actions")}": range({steps})}})'
+        f"windows: which fields have steps? None is ragged in its first axis ({held}); name those "
+        f'that have steps: Windows({{"{next((field.name for field in arrays), "actions")}": range({steps})}})'
     )
 
 

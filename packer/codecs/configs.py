@@ -43,7 +43,7 @@ def parse_codec(text: str) -> tuple[Config, ...]:
     if text in NAMED:
         return NAMED[text]
     if not text.lstrip().startswith(("{", "[")):
-        raise UsageError(f"no codec {text!r}; there are auto, {', '.join(NAMED)}, or a numcodecs config as JSON")
+        raise UsageError(f"there is no codec {text!r}; take auto, {', '.join(NAMED)}, or a numcodecs config as JSON")
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -52,7 +52,7 @@ def parse_codec(text: str) -> tuple[Config, ...]:
     if not all(isinstance(c, dict) and isinstance(c.get("id"), str) for c in configs):
         raise UsageError(f'codec {text!r}: an object such as {{"id": "zstd", "level": 5}} is expected')
     if len(configs) > MAX_STAGES:
-        raise UsageError(f"codec {text!r} has {len(configs)} stages; {MAX_STAGES} are the most")
+        raise UsageError(f"codec {text!r} has {len(configs)} stages; at most {MAX_STAGES} are possible")
     _try(tuple(configs))
     return tuple(configs)
 

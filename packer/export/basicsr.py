@@ -114,7 +114,7 @@ def _folders(out: Path, fields: list[str]) -> dict[str, str]:
         return {field: f"{field}{_SUFFIX}/" for field in fields}
     if len(fields) > 1:
         raise UsageError(
-            f"{out} is one LMDB folder, and there are the fields {', '.join(fields)}: name one of them with --field, "
+            f"{out} is one LMDB folder, but there are the fields {', '.join(fields)}: name one of them with --field, "
             f"or a folder without {_SUFFIX} for all"
         )
     return {fields[0]: ""}
@@ -124,8 +124,8 @@ def _check_key(name: str) -> None:
     """Raise UsageError if BasicSR could not find a sample by its name."""
     if not name.isascii() or "." in name:
         raise UsageError(
-            f"sample {name[:80]!r} cannot be a key that BasicSR finds: its names are ASCII, and no point "
-            "is in them; export to png and rename the files"
+            f"sample {name[:80]!r} cannot be a key of BasicSR, which is ASCII without a dot; "
+            "export to png and rename the files"
         )
 
 

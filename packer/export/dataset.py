@@ -54,7 +54,7 @@ class ExportOptions:
         if self.to is not None and self.to not in KINDS:
             raise UsageError(f"cannot export to {self.to!r}; {', '.join(KINDS)} are known")
         if self.fields is not None and not self.fields:
-            raise UsageError("no field is named to export")
+            raise UsageError("no field is named; give --fields those to export")
         if self.values is not None and (self.to != "basicsr-lmdb" or self.values not in VALUES):
             raise UsageError(f"--values {self.values}: {' or '.join(VALUES)} is expected, with --to basicsr-lmdb")
 
@@ -126,7 +126,7 @@ def _made(source: PackedSource) -> Iterator[str]:
     """Yield what is not as it was in the source files, because it was not packed that way."""
     origin = source.origin
     if origin.get("patch") is not None:
-        yield f"squares of {origin['patch']} pixels are written, as packed: the dataset does not hold whole pictures"
+        yield f"squares of {origin['patch']} pixels are written, as they were packed: the dataset has no whole pictures"
     if origin.get("downscale") is not None and any(spec.name == "lr" for spec in source.fields):
         yield f"the field lr was made {origin['downscale']} times as small as the pictures; the source had none"
 

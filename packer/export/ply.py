@@ -185,11 +185,11 @@ def made_up(fields: Sequence[FieldSpec]) -> Header:
 def _check(spec: FieldSpec) -> None:
     problem = ""
     if spec.kind != "array" or not 1 <= len(spec.shape) <= 2 or (len(spec.shape) == 2 and spec.shape[1] is None):
-        problem = "is no list of points, (N,) or (N, k)"
+        problem = "is not a list of points, (N,) or (N, k)"
     elif len(spec.shape) == 2 and not spec.shape[1] and spec.name != "face":
-        problem = "holds no value in any row, so that no property would be left of it"
+        problem = "has rows without values, so no property would be left of it"
     elif spec.dtype not in SIZES:
-        problem = f"is {spec.dtype}, and PLY knows only {', '.join(SIZES)}"
+        problem = f"is {spec.dtype}, but PLY has only {', '.join(SIZES)}"
     elif not spec.name.isascii() or len(spec.name.split()) != 1:
         problem = "has a name that PLY cannot hold: ASCII without spaces is expected"
     if problem:
@@ -225,7 +225,7 @@ def _columns(element: Element, arrays: Mapping[str, Any]) -> tuple[int, list[tup
     for prop, values in columns:
         if len(values) not in (0, rows):
             raise UsageError(
-                f"field {prop.field!r} has {len(values)} rows, other fields of element {element.name} have {rows}; "
+                f"field {prop.field!r} has {len(values)} rows, but others of element {element.name} have {rows}; "
                 "name fields of one length with --fields, or export to hdf5"
             )
     return rows, [(prop, values) for prop, values in columns if len(values) == rows]

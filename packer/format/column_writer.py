@@ -188,7 +188,7 @@ class ColumnWriter:
 def _check_size(nbytes: int) -> None:
     """Raise UsageError if a sample of so many stored bytes cannot lie in one chunk."""
     if nbytes > MAX_CHUNK_BYTES:
-        raise UsageError(f"a sample takes {nbytes:,} bytes; {MAX_CHUNK_BYTES:,} is the most, split it into several")
+        raise UsageError(f"a sample takes {nbytes:,} bytes, but {MAX_CHUNK_BYTES:,} is the most; split it into several")
 
 
 def _offsets(sizes: array[int]) -> NDArray[np.uint64]:

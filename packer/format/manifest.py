@@ -220,7 +220,7 @@ def check_count(fields: int) -> None:
     """Raise UsageError if there are more fields than a dataset may have."""
     if fields > MAX_FIELDS:
         raise UsageError(
-            f"{fields:,} fields; {MAX_FIELDS:,} is the most. Choose some (--field, --skip), or pack several datasets"
+            f"{fields:,} fields, but {MAX_FIELDS:,} is the most; choose some (--field, --skip) or pack several datasets"
         )
 
 
@@ -244,8 +244,8 @@ def decode(data: bytes, path: str) -> Manifest:
             raise ManifestError(f"{path}: not the manifest of a packed dataset")
         if document.get("version") != FORMAT_VERSION:
             raise ManifestError(
-                f"{path}: format version {document.get('version')!r}; this program reads {FORMAT_VERSION}, "
-                "use the version of packer that wrote it or a newer one"
+                f"{path}: format version {document.get('version')!r}; this program reads {FORMAT_VERSION}; "
+                "use the version of packer that wrote it, or a newer one"
             )
         document.pop("digest", None)
         if null := [name for name in _OPTIONAL if document.get(name, "") is None]:

@@ -53,9 +53,9 @@ def name_bytes(name: str, number: int) -> bytes:
     except UnicodeEncodeError as error:
         raise no_text(shown, error) from None
     if not 0 < len(encoded) <= MAX_NAME:
-        raise SourceError(f"{shown} has {len(encoded)} bytes; 1 to {MAX_NAME} are allowed; name it otherwise")
+        raise SourceError(f"{shown} has {len(encoded)} bytes; 1 to {MAX_NAME} are allowed; give it another name")
     if b"\0" in encoded:
-        raise SourceError(f"{shown} has a NUL in it; name it otherwise")
+        raise SourceError(f"{shown} has a NUL in it; give it another name")
     return encoded
 
 

@@ -61,9 +61,9 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def __post_init__(self) -> None:
         check_field_name(self.name)
         if self.dtype not in DTYPES:
-            raise ValueError(f"field {self.name!r}: dtype {self.dtype!r} is none of {', '.join(DTYPES)}")
+            raise ValueError(f"field {self.name!r}: dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
         if len(self.shape) > MAX_AXES:
-            raise ValueError(f"field {self.name!r}: {len(self.shape)} axes; {MAX_AXES} are the most")
+            raise ValueError(f"field {self.name!r}: {len(self.shape)} axes; at most {MAX_AXES} can be stored")
         if self.itemsize * math.prod(n or 1 for n in self.shape) > MAX_SAMPLE_BYTES:
             raise ValueError(f"field {self.name!r}: a sample of shape {list(self.shape)} is too large")
         if self.kind == "image" and len(self.shape) != 3:
@@ -173,7 +173,9 @@ def spec_of(name: str, array: np.ndarray[Any, Any], kind: Kind = "array") -> Fie
     """
     dtype = array.dtype.newbyteorder("=").name
     if dtype not in DTYPES:
-        raise UsageError(f"field {name!r}: dtype {array.dtype} cannot be stored; one of {', '.join(DTYPES)} can")
+        raise UsageError(
+            f"field {name!r}: dtype {array.dtype} cannot be stored; convert it to one of {', '.join(DTYPES)}"
+        )
     return FieldSpec(name=name, dtype=dtype, kind=kind, shape=tuple(array.shape))
 
 
@@ -185,6 +187,6 @@ def no_text(what: str, error: UnicodeEncodeError) -> SourceError:
     """
     letter = error.object[error.start]
     return SourceError(
-        f"{what} cannot be stored as UTF-8: its letter {error.start} is {letter!r}, half of a surrogate pair; "
+        f"{what} cannot be stored as UTF-8: its character {error.start} is {letter!r}, half of a surrogate pair; "
         "mend the text, or decode the bytes it comes from with errors='replace'"
     )

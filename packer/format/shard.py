@@ -134,7 +134,7 @@ class Shard:
         # Its number is not looked at: in a dataset that was merged it is that of the dataset it was packed for.
         if (header.samples, header.fields) != (samples, tuple(fields)):
             raise DamagedError(
-                f"{self.path}: its header tells of {header.samples} samples, or of other fields than the manifest: "
+                f"{self.path}: its header has {header.samples} samples or fields that are not those of the manifest: "
                 "is it the shard of another dataset?"
             )
         return header
@@ -259,5 +259,5 @@ def with_room(path: Path, make: Callable[[], Opened]) -> Opened:
     except (ImportError, ValueError, OSError):
         raise DatasetError(
             f"{path}: cannot be opened: this process has as many files open as it may, and each shard takes two; "
-            "allow it more (`ulimit -n`), or make fewer, larger shards (`packer repack --shard-size`)"
+            "allow more (`ulimit -n`), or make fewer, larger shards (`packer repack --shard-size`)"
         ) from None

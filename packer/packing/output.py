@@ -209,7 +209,7 @@ def warn_of_room(path: Path, most: int) -> None:
     free = shutil.disk_usage(near).free
     if most - held > free:
         _log.warning(
-            "%s may take up to %s bytes more, %s are free; `packer plan` tells what it is likely to take",
+            "%s may need up to %s more bytes, but %s are free; `packer plan` says how many are likely",
             path,
             f"{most - held:,}",
             f"{free:,}",

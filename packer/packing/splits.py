@@ -197,8 +197,8 @@ def _named(split: str, rule: str | Listed, samples: Samples, lenient: bool) -> N
     items = [item for item in items if not isinstance(item, str) or item.strip()]
     if samples.shifting and any(names is None or not isinstance(item, str) for item in items):
         raise UsageError(
-            f"split {split!r}: bad samples are to be left out, which shifts the numbers that its list holds; "
-            "make splits with `packer split` afterwards"
+            f"split {split!r}: its list holds numbers, and these shift when bad samples are left out; "
+            "make the split afterwards, with `packer split`"
         )
     number_of = None if names is None else {name: number for number, name in enumerate(names)}
     numbers = np.array([_number(item, number_of) for item in items], np.int64)
@@ -207,7 +207,9 @@ def _named(split: str, rule: str | Listed, samples: Samples, lenient: bool) -> N
         unknown = [repr(items[place]) for place in np.flatnonzero(~is_there)]
         there = f"samples have the numbers 0 to {samples.total - 1} and no names"
         there = there if names is None else f"samples have names such as {names[0]!r}"
-        raise UsageError(f"split {split!r}: {len(unknown):,} in its list are no samples: {first_few(unknown)}; {there}")
+        raise UsageError(
+            f"split {split!r}: {len(unknown):,} in its list are not samples: {first_few(unknown)}; {there}"
+        )
     is_named = np.zeros(samples.total, bool)
     is_named[numbers[is_there]] = True
     return np.flatnonzero(is_named)
@@ -235,7 +237,7 @@ def _units(samples: Samples, by: str, seed: int) -> NDArray[np.uint64]:
     names = samples.names
     if by == "folder":
         if names is None:
-            raise UsageError("by folder: the samples have no names, so that no folder of them is known")
+            raise UsageError("by folder: the samples have no names, so their folders are not known")
         return _digests([name.rpartition("/")[0] for name in names], seed)
     if names is not None and any("patch" in leaf.origin for leaf in leaves(dict(samples.origin), samples.total)):
         return _digests([_SQUARE.sub("", name) for name in names], seed)
@@ -266,7 +268,7 @@ def _empty(name: str, rule: Rule, free: int, by: str) -> UsageError:
     """Return the error of a split that would hold no sample."""
     if isinstance(rule, float):
         less = " that are in no other split" if by == "name" else " in folders that stay whole"
-        why = f"{rule:g} of {free:,} samples{less} is none"
+        why = f"{rule:g} of {free:,} samples{less} rounds to none"
     else:
         why = f"no name fits {rule!r}" if isinstance(rule, str) else "its list names none"
     return UsageError(f"split {name!r} would hold no sample: {why}; change it or leave it out")

@@ -220,7 +220,7 @@ class RemoteFolder:
         for start in range(0, size, BLOCK_BYTES):
             block = attempted(self.url_of(name), partial(self._block, name, start, min(start + BLOCK_BYTES, size)))
             if transfer.is_stopped:
-                raise RemoteError(f"{self.url_of(name)}: it was stopped")
+                raise RemoteError(f"{self.url_of(name)}: fetching it was stopped")
             digest.update(block)
             file.write(block)
             transfer.add(len(block))
@@ -301,9 +301,9 @@ class RemoteFolder:
     def _block(self, name: str, start: int, stop: int) -> bytes:
         data = bytes(self._fs.cat_file(self._path(name), start=start, end=stop))
         if len(data) > stop - start:
-            raise RemoteError(f"{self.url_of(name)}: its server does not give parts of a file; copy it by other means")
+            raise RemoteError(f"{self.url_of(name)}: its server does not send parts of a file; copy it by other means")
         if len(data) < stop - start:
-            raise OSError(f"{start + len(data):,} bytes came, {stop:,} are expected")
+            raise OSError(f"{start + len(data):,} bytes came, but {stop:,} are expected")
         return data
 
     def _path(self, name: str) -> str:

@@ -297,8 +297,8 @@ def check_may_start() -> None:
     """Raise UsageError if this process may have no children: it is a daemon, as those of a Pool are."""
     if multiprocessing.current_process().daemon:
         raise UsageError(
-            "this process is a daemon, as workers of multiprocessing.Pool are, and may start no processes; "
-            "give workers=0 to read and pack in this one, or call it from a process that is no daemon"
+            "this process is a daemon, as workers of multiprocessing.Pool are, and cannot start processes; "
+            "give workers=0 to read and pack in this one, or call it from another process"
         )
 
 

@@ -139,7 +139,7 @@ def test_names_stay_unique(two):
 def test_names_are_not_lost(tmp_path, two):
     """A dataset with names takes no samples without, nor the other way round."""
     samples = [{"x": np.zeros(600), "r": np.zeros((1, 2), int), "t": "a"}]
-    with pytest.raises(UsageError, match="have names, those of the source have none"):
+    with pytest.raises(UsageError, match="have names, but those of the source have none"):
         append(two[0], samples)
     convert(samples * 5 + [{"x": np.zeros(600), "r": np.zeros((2, 2), int), "t": "a"}], tmp_path / "bare")
     with pytest.raises(UsageError, match="samples of the source have names"):

@@ -544,7 +544,7 @@ def test_more_fields_than_a_dataset_has(tmp_path):
     sample = {f"f{n}": n for n in range(1000)}
     assert convert([sample] * 2, tmp_path / "d").samples == 2
     assert PackedDataset(tmp_path / "d")[1]["f999"] == 999
-    with pytest.raises(UsageError, match="1,001 fields; 1,000 is the most"):
+    with pytest.raises(UsageError, match="1,001 fields, but 1,000 is the most"):
         convert([sample | {"more": 1}] * 2, tmp_path / "e")
     writer = DatasetWriter(tmp_path / "f")
     writer.add(sample | {"more": 1})

@@ -115,11 +115,11 @@ def test_what_does_not_go_together_is_refused(tmp_path, two, change, words):
 def test_fields_and_names_must_agree(tmp_path, two):
     """Other fields, or samples without names, cannot stand beside."""
     convert([{"z": np.zeros(3)}], tmp_path / "z")
-    with pytest.raises(UsageError, match="has the fields z, where x, y are expected"):
+    with pytest.raises(UsageError, match="has the fields z; x, y are expected"):
         merge([two[0], tmp_path / "z"], tmp_path / "m")
     bare = [{"x": np.zeros(600, int), "y": np.float32(1)}]
     convert(bare, tmp_path / "bare", codec="lz4")
-    with pytest.raises(UsageError, match=r"have names, those of .*bare have none"):
+    with pytest.raises(UsageError, match=r"have names, but those of .*bare have none"):
         merge([two[0], tmp_path / "bare"], tmp_path / "m")
 
 

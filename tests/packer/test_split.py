@@ -158,7 +158,7 @@ def test_unknown_names_of_a_list_are_an_error(tmp_path):
     lines = tmp_path / "list.txt"
     lines.write_text("s0\n" + "\n".join(f"t{n}.png" for n in range(9)))
     with pytest.raises(
-        UsageError, match=r"'train': 9 in its list are no samples: 't0.png', .*'t4.png' and 4 more; .*'s0'"
+        UsageError, match=r"'train': 9 in its list are not samples: 't0.png', .*'t4.png' and 4 more; .*'s0'"
     ):
         split(folder, {"train": f"@{lines}"})
     assert held(folder) == {}
@@ -171,14 +171,14 @@ def test_samples_without_names_are_listed_by_number(rows, tmp_path):
     asked = {"train": f"@{lines}", "valid": np.array([399, 0])}
     out = convert(rows.sources, tmp_path / "out", workers=0, splits=asked).path
     assert held(out) == {"train": [3, 5], "valid": [0, 399]}
-    with pytest.raises(UsageError, match="no samples: 400; samples have the numbers 0 to 399"):
+    with pytest.raises(UsageError, match="not samples: 400; samples have the numbers 0 to 399"):
         split(out, {"train": [400]})
     for mask in (np.arange(400) < 200, [0.5]):
-        with pytest.raises(UsageError, match=r"no samples: (True|0\.5)"):
+        with pytest.raises(UsageError, match=r"not samples: (True|0\.5)"):
             split(out, {"train": mask})
     with pytest.raises(UsageError, match="no names; give a fraction"):
         split(out, {"train": "a*"})
-    with pytest.raises(UsageError, match="no names, so that no folder"):
+    with pytest.raises(UsageError, match="no names, so their folders"):
         split(out, {"train": 0.5}, by="folder")
 
 
@@ -240,7 +240,7 @@ def test_bad_samples_are_in_no_split(pairs, tmp_path):
     report = convert(pairs.sources, tmp_path / "a", workers=0, on_error="skip", splits=rules)
     assert len(report.rejected) == 1
     assert held(report.path) == {"train": [0, 1, 2], "rest": list(range(3, 11))}
-    with pytest.raises(UsageError, match="shifts the numbers"):
+    with pytest.raises(UsageError, match="these shift when bad samples"):
         convert(pairs.sources, tmp_path / "b", workers=0, on_error="skip", splits={"train": [1, 2]})
 
 

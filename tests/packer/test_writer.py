@@ -131,7 +131,7 @@ REFUSED = [
     ({"x": np.zeros(3, np.int64), "t": ""}, "fresh", "field 'x'"),
     ({"x": np.zeros((3, 1), np.int32), "t": ""}, "fresh", "field 'x'"),
     ({"x": np.zeros(3, np.int32)}, "fresh", "x"),
-    ({"x": np.zeros(3, np.int32), "t": f"ab{LONE}"}, "fresh", r"field 't' cannot be stored as UTF-8: its letter 2"),
+    ({"x": np.zeros(3, np.int32), "t": f"ab{LONE}"}, "fresh", r"field 't' cannot be stored as UTF-8: its character 2"),
     ({"x": np.zeros(3, np.int32), "t": ""}, LONE, r"its name '\\ud800' cannot be stored as UTF-8"),
     ({"x": np.zeros(3, np.int32), "t": ""}, "n" * 511, "its name 'nnn.* has 511 bytes; 1 to 510 are allowed"),
     ({"x": np.zeros(3, np.int32), "t": ""}, "é" * 256, "512 bytes"),

@@ -155,7 +155,7 @@ def test_a_list_of_basicsr_selects_and_orders(roots, tmp_path):
     ("changes", "message"),
     [
         ({"gt_size": None}, "phase train needs gt_size"),
-        ({"gt_size": 18}, "gt_size 18 is no multiple of scale 4"),
+        ({"gt_size": 18}, "gt_size 18 is not a multiple of scale 4"),
         ({"color": "y"}, "color 'y'"),
         ({"scale": 2}, "which is not 2 times smaller"),
         ({"dataroot": None}, "dataroot, or dataroot_lq, is missing"),
@@ -172,14 +172,14 @@ def test_sides_of_other_samples_are_refused(tmp_path):
     """Two datasets whose samples have other names are no pairs."""
     lq = write(tmp_path / "lq", ["lq"])
     gt = write(tmp_path / "gt", ["gt"], names=[*NAMES[:-1], "0009"])
-    with pytest.raises(UsageError, match="have other samples"):
+    with pytest.raises(UsageError, match="have different samples"):
         PackedPairedImageDataset({"dataroot_lq": str(lq), "dataroot_gt": str(gt), "scale": SCALE})
 
 
 def test_fields_that_cannot_be_guessed_are_asked_for(tmp_path):
     """With fields of other names, the message lists them and the option that names one."""
     root = str(write(tmp_path / "d", ["small", "big"]))
-    with pytest.raises(UsageError, match="has the fields small, big: name the one of lq with lq_field"):
+    with pytest.raises(UsageError, match="has the fields small, big: name that of lq with the option lq_field"):
         PackedPairedImageDataset({"dataroot": root, "scale": SCALE})
     named = {"lq_field": "small", "gt_field": "big"}
     assert PackedPairedImageDataset({"dataroot": root, "scale": SCALE, **named})[0]["lq"].shape == (3, 9, 12)

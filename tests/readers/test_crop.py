@@ -323,9 +323,9 @@ def test_a_place_outside_or_between_is_refused(pack: Any, tmp_path: Path, at: tu
     ("changes", "message"),
     [
         ({"size": 18}, "18 x 18 pixels cannot be divided by 4"),
-        ({"size": 0}, "size 0: pixels"),
-        ({"size": 64.0}, r"size 64\.0: pixels"),
-        ({"size": (8,)}, "from 1 on"),
+        ({"size": 0}, "size 0: a number of pixels"),
+        ({"size": 64.0}, r"size 64\.0: a number of pixels"),
+        ({"size": (8,)}, "of 1 or more"),
         ({"size": (8, 16), "turns": True}, "turns need squares"),
         ({"aligned": {"lr": 0}}, "scale of 'lr' 0"),
         ({"aligned": {"lr": 0.5}}, r"scale of 'lr' 0\.5"),
@@ -348,7 +348,7 @@ def test_fields_that_cannot_be_cropped_are_refused_at_once(packed: Path) -> None
         (Crop(size=2, of="hr"), "no field 'hr' is read; there are x"),
         (Crop(size=2, of="lr", aligned={"caption": 1}), "'caption' is text"),
         (Crop(size=2, of="x"), r"'x' is array of shape \[5\]"),
-        (Crop(size=2, of="lr", axes=(1, 2)), r"stored as \(H, W, C\); its rows and columns are the axes 0 and 1"),
+        (Crop(size=2, of="lr", axes=(1, 2)), r"stored as \(H, W, C\): rows and columns are axes 0 and 1"),
         (Crop(size=2, of="lr", at=[[0, 0]]), "1 places for 60 samples"),
     ):
         with pytest.raises(UsageError, match=message):

@@ -449,5 +449,5 @@ def test_shapes_of_all_samples(packed: Path, samples: list[Sample]) -> None:
     for name in ("x", "lr", "xyz", "picture"):
         assert ds.shapes(name).tolist() == [list(sample[name].shape) for sample in samples]
     for name in ("nothing", "caption"):
-        with pytest.raises(UsageError, match=f"no field '{name}' that has shapes"):
+        with pytest.raises(UsageError, match=f"no field '{name}' with shapes"):
             ds.shapes(name)

@@ -148,7 +148,7 @@ def test_one_number_outside_is_an_index_error_that_names_it(index: Any) -> None:
 @pytest.mark.parametrize("length", [0, 39, 41])
 def test_a_mask_of_another_length_is_an_index_error(length: int) -> None:
     """A mask has one item for every sample."""
-    with pytest.raises(SampleIndexError, match=f"mask of {length} for 40"):
+    with pytest.raises(SampleIndexError, match=f"mask of {length} values for 40"):
         sample_numbers(np.zeros(length, bool), SAMPLES, _look_up)
 
 

@@ -141,7 +141,7 @@ def test_a_shard_of_other_fields_is_refused(tmp_path: Path) -> None:
     shard = Path("shards/00000.lmdb")
     assert (old / shard).stat().st_size == (tmp_path / "new" / shard).stat().st_size
     (tmp_path / "new" / shard).replace(old / shard)
-    with pytest.raises(DamagedError, match=r"00000\.lmdb: its header tells of"):
+    with pytest.raises(DamagedError, match=r"00000\.lmdb: its header has"):
         PackedDataset(old)[0]
 
 

@@ -188,17 +188,17 @@ def test_what_cannot_be_read_is_said(packed: Path) -> None:
         ds.read(60, "lr", slice(0, 1))
     with pytest.raises(MissingNameError, match="b/1"):
         ds.read("b/1", "lr", slice(0, 1))
-    with pytest.raises(UsageError, match="'label' has 0 axes and so no rows"):
+    with pytest.raises(UsageError, match="'label' has 0 axes, so no rows"):
         ds.read(0, "label", slice(0, 1))
-    with pytest.raises(UsageError, match="'x' has 1 axes and so no columns"):
+    with pytest.raises(UsageError, match="'x' has 1 axes, so no columns"):
         ds.read(0, "x", columns=slice(0, 1))
     with pytest.raises(UsageError, match="'caption' is text"):
         ds.read(0, "caption", slice(0, 1))
     with pytest.raises(UsageError, match="rows 3: a slice is expected"):
         ds.read(0, "lr", 3)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="steps from 1 on"):
+    with pytest.raises(UsageError, match="a step of 1 or more"):
         ds.read(0, "lr", rows=slice(0, 3, 0))
-    with pytest.raises(UsageError, match="steps from 1 on"):
+    with pytest.raises(UsageError, match="a step of 1 or more"):
         ds.read(0, "lr", slice(None, None, -1))
 
 

@@ -189,7 +189,7 @@ def test_what_cannot_be_sampled_is_refused_at_once(packed: Path) -> None:
     with pytest.raises(UsageError, match="no field 'abc' is read"):
         PackedDataset(packed, sample_points=PointSample(3, fields=["abc"]))
     for name in ("caption", "picture", "label"):
-        with pytest.raises(UsageError, match=f"'{name}' does not hold one row of fixed shape a point"):
+        with pytest.raises(UsageError, match=f"'{name}' does not hold a row of fixed shape for each point"):
             PackedDataset(packed, sample_points=PointSample(3, fields=[name]))
 
 
@@ -201,7 +201,7 @@ def test_crops_and_points_of_one_dataset(pack: Any, tmp_path: Path) -> None:
     batch = PackedDataset(path, crop=Crop(size=4, of="map"), sample_points=7)[:]
     assert batch["xyz"].shape == (3, 7, 3)
     assert batch["map"].shape == (3, 4, 4)
-    with pytest.raises(UsageError, match="do not go together for one field"):
+    with pytest.raises(UsageError, match="do not go together for a field"):
         _ = PackedDataset(path, crop=Crop(size=2, of="xyz"), sample_points=7)[0]
 
 

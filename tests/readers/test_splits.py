@@ -208,10 +208,10 @@ def test_extras_behind_a_url(in_splits: Path, tmp_path: Path) -> None:
 def test_extras_that_cannot_be(in_splits: Path, rows: Path, pack: Any, tmp_path: Path) -> None:
     """Other words, names where there are none, steps without windows, and names of fields."""
     for path, extras, message in (
-        (in_splits, ("path",), "'path' is none of 'name', 'number' and 'step'"),
+        (in_splits, ("path",), "'path' is not one of 'name', 'number' and 'step'"),
         (rows, "name", "the samples have no names"),
         (in_splits, ("step",), "give windows="),
-        (pack(tmp_path / "p", [_field("number")], [[{"number": np.int64(1)}]]), ("number",), "a field is called"),
+        (pack(tmp_path / "p", [_field("number")], [[{"number": np.int64(1)}]]), ("number",), "a field is also called"),
     ):
         with pytest.raises(UsageError, match=message):
             PackedDataset(path, extras=extras)

@@ -202,7 +202,7 @@ def test_what_cannot_be_chosen_is_refused_at_once(pack: Any, packed: Path, tmp_p
     """Wrong sizes and words, and fields that hold no coordinates."""
     assert VoxelSample(np.float32(0.5)).size == 0.5  # type: ignore[arg-type]
     for size in (0, -1, float("nan"), float("inf"), "1", True):
-        with pytest.raises(UsageError, match="the edge of a voxel is a number above 0"):
+        with pytest.raises(UsageError, match="the edge of a voxel, a number above 0, is expected"):
             VoxelSample(size)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="'random' or 'first' is expected"):
         VoxelSample(1, "last")  # type: ignore[arg-type]
@@ -210,7 +210,7 @@ def test_what_cannot_be_chosen_is_refused_at_once(pack: Any, packed: Path, tmp_p
     with pytest.raises(UsageError, match="no field 'xyz' is read; there are rgb"):
         PackedDataset(path, ["rgb"], sample_points=VoxelSample(1))
     for name in ("number", "label"):
-        with pytest.raises(UsageError, match=f"field '{name}' is int64 of shape .*; one row of 3 coordinates"):
+        with pytest.raises(UsageError, match=f"field '{name}' is int64 of shape .*; points of 3 coordinates"):
             PackedDataset(path, sample_points=VoxelSample(1, of=name))
     with pytest.raises(UsageError, match="PointSample or VoxelSample is expected"):
         PackedDataset(packed, sample_points=1.5)  # type: ignore[arg-type]

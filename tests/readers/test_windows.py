@@ -237,7 +237,8 @@ def test_fields_of_fixed_shape_have_windows_where_they_are_named(tmp_path: Path)
         for i in range(3):
             writer.add({"x": np.arange(6, dtype=np.int16) + 10 * i, "grid": np.full((2, 2), i)})
     with pytest.raises(
-        UsageError, match=r"x \[6\], grid \[2, 2\] tell nothing of steps; name .*Windows\(\{\"x\": range\(2\)\}\)"
+        UsageError,
+        match=r"None is ragged in its first axis \(x \[6\], grid \[2, 2\]\); name .*Windows\(\{\"x\": range\(2\)\}\)",
     ):
         PackedDataset(tmp_path / "p", windows=Windows(2))
     ds = PackedDataset(tmp_path / "p", windows=Windows({"x": [0, 3]}))
@@ -260,7 +261,7 @@ def test_samples_of_one_length_have_windows_by_a_number(tmp_path: Path) -> None:
     assert ds[1]["clip"][:, 0, 0].tolist() == [2, 3, 4]
     assert ds[3]["action"][:, 0].tolist() == [6, 6.5, 7]
     assert (ds[3]["task"], ds[3]["label"]) == ("t1", 1)
-    with pytest.raises(UsageError, match=r"reward \[5\] tell nothing of steps"):
+    with pytest.raises(UsageError, match=r"None is ragged in its first axis \(reward \[5\]\)"):
         PackedDataset(tmp_path / "p", ["reward", "label"], windows=Windows(3))
 
 
@@ -350,7 +351,7 @@ def test_masks_and_ragged_steps_are_checked(pack: Any, tmp_path: Path) -> None:
     path = pack(tmp_path / "p", fields, [[sample]])
     with pytest.raises(UsageError, match=r"'x' of shape \[None, None\] is ragged in other axes"):
         PackedDataset(path, windows=Windows(2))
-    with pytest.raises(UsageError, match="both called 'y_is_pad'"):
+    with pytest.raises(UsageError, match="would both be called 'y_is_pad'"):
         PackedDataset(path, windows=Windows({"y": [0]}, pad="edge"))
     assert PackedDataset(path, windows=Windows({"y": [0]}))[[0, 2]]["y"].shape == (2, 1)
 
@@ -453,11 +454,11 @@ def test_axes_of_crops(pack: Any, tmp_path: Path, codec: str) -> None:
     assert np.array_equal(cropped("clip", Windows(3)), values["clip"][:3, rows, columns])
     assert np.array_equal(cropped("tchw", Windows(3), (-2, -1)), values["tchw"][:3, :, rows, columns])
     for name, axes, message in (
-        ("hw", (1, 2), "rows, columns and fixed axes after them"),
-        ("tchw", (2, 3), r"the first has windows \(windows=Windows"),
+        ("hw", (1, 2), "rows, columns and only fixed axes after them"),
+        ("tchw", (2, 3), r"give windows=Windows\("),
     ):
         with pytest.raises(UsageError, match=message):
             cropped(name, axes=axes)
     for wrong in ((0, 2), (2, 1), (-1, 0)):
-        with pytest.raises(UsageError, match="one after the other"):
+        with pytest.raises(UsageError, match="the axis of rows and the next"):
             Crop(size=2, of="x", axes=wrong)

@@ -238,7 +238,7 @@ def agreeing(members: Sequence[Member], choice: Choice, on_bad: OnBad) -> tuple[
         elif choice == "all":
             chosen |= {name: rule for name, rule in member.rules.items() if name not in chosen}
     if not chosen:
-        raise UsageError("the files have no field in common; choose fields=all, or pack them apart")
+        raise UsageError("the files have no field in common; take --fields all, or pack them apart")
     return good, chosen
 
 
@@ -255,7 +255,7 @@ def _difference(expected: Mapping[str, Rule], found: Mapping[str, Rule], choice:
         parts += [f"{name} is extra" for name in found if name not in expected]
     if not parts:
         return ""
-    advice = "pack the files apart, choose fields (common, all or names), or cast a field to one type"
+    advice = "pack the files apart, choose with --fields (common, all or names), or give a field one type with --cast"
     if any(len(found[name].properties) != len(expected[name].properties) for name in found if name in expected):
         advice += ", or keep numbered properties apart with --group none"
     return f"its fields differ from those of {first}: {'; '.join(parts)}; {advice}"

@@ -131,7 +131,7 @@ def parse_header(data: bytes, path: str) -> Header:
         SourceError: not a PLY file, or its header is wrong; names the line.
     """
     if not data:
-        raise SourceError("the file is empty (0 bytes)", path)
+        raise SourceError("the file is empty (0 bytes); get it again", path)
     refuse_pointer(data, path)
     if not data.startswith(b"ply") or not data[3:4].isspace():
         raise SourceError("is not a PLY file: its first line is not 'ply'", path)
@@ -201,8 +201,8 @@ class _Lines:
                 self.format = form
             case _:
                 raise ValueError(
-                    f"format {' '.join(words)[:60]!r} is not known; ascii 1.0, binary_little_endian 1.0 and "
-                    "binary_big_endian 1.0 are"
+                    f"format {' '.join(words)[:60]!r} is not known; ascii 1.0, binary_little_endian 1.0 or "
+                    "binary_big_endian 1.0 is expected"
                 )
 
     def _add_element(self, words: list[str]) -> None:
@@ -217,7 +217,7 @@ class _Lines:
 
     def _add_property(self, words: list[str]) -> None:
         if not self.elements:
-            raise ValueError("a property stands before the first element")
+            raise ValueError("a property comes before the first element")
         if len(words) == 2:
             new = Property(words[1], _type(words[0]))
         elif len(words) == 4 and words[0] == "list":
@@ -232,7 +232,7 @@ class _Lines:
 
 def _type(name: str) -> Type:
     if name not in TYPES:
-        raise ValueError(f"type {name!r} is not known; {', '.join(TYPES)} are")
+        raise ValueError(f"type {name!r} is not known; one of {', '.join(TYPES)} is expected")
     return TYPES[name]
 
 

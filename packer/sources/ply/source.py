@@ -99,9 +99,11 @@ def open_ply(
     good = members_of(path, found, files, partial(_member, options=options), on_bad, looking)
     members, rules = agreeing(good, choice, on_bad)
     if unknown := [name for name, _ in options.cast if name not in rules]:
-        raise UsageError(f"cast: there is no field {', '.join(unknown)}; there are {', '.join(rules)}")
+        raise UsageError(f"--cast: there is no field {', '.join(unknown)}; fields are {', '.join(rules)}")
     if triangulate and corners_of(rules) is None:
-        raise UsageError(f"--triangulate: there is no field face; there are {', '.join(rules)}; leave it out")
+        raise UsageError(
+            f"--triangulate: there is no field face; fields are {', '.join(rules)}; leave --triangulate out"
+        )
     source = PointSource.of(
         "ply", members, rules, partial(_read, options=options), _origin_of(members, choice, options)
     )
@@ -134,7 +136,7 @@ def members_of(
                 raise SourceError(f"has the same sample name, {name}, as {good[name].path}; rename one of them", place)
             good[name] = member(place, name)
         except UnicodeEncodeError:
-            reason = "has a name that is not valid text (UTF-8), which a sample must have; rename it"
+            reason = "has a name that is not valid text (UTF-8), so the sample would have no name; rename it"
             on_bad(SourceError(reason, place))
         except SourceError as error:
             on_bad(error)
@@ -204,8 +206,8 @@ def _check_size(header: Header, size: int, path: str) -> None:
         least = sum(e.count * least_row(e) for e in header.elements)
     is_exact = header.format != "ascii" and not header.has_lists
     if body < least or (is_exact and body > least):
-        need = f"{least} bytes" if is_exact else f"at least {least} bytes"
-        raise SourceError(f"{declared} need {need} after the header, {body} are there", path)
+        need = f"{least:,} bytes" if is_exact else f"at least {least:,} bytes"
+        raise SourceError(f"{declared} need {need} after the header, but there are {body}; get the file again", path)
 
 
 def _origin_of(members: Sequence[Member], choice: Choice, options: PlyOptions) -> dict[str, Any]:

@@ -266,7 +266,7 @@ def triangulated(table: Table, prop: int, path: str) -> Table:
             continue
         entries = counts.astype(np.float64) * sizes
         if entries.sum() > MAX_ENTRIES:
-            reason = f"repeated for every triangle these lists come to {entries.sum():.3g} entries"
+            reason = f"these lists, repeated for every triangle, come to {entries.sum():.3g} entries"
             raise row_error(path, element, int(entries.argmax()), f"{reason}; pack it without --triangulate", i)
         made.lists[i] = ListColumn(gather(values, starts, sizes[faces]), sizes[faces])
     return made

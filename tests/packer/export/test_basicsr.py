@@ -92,7 +92,7 @@ def test_several_fields_in_one_folder_are_refused(tmp_path):
 def test_names_that_basicsr_could_not_find_are_refused(tmp_path, name):
     """Their code cuts keys at the first point and takes them for ASCII."""
     packed(tmp_path / "d", names=[name])
-    with pytest.raises(UsageError, match="cannot be a key that BasicSR finds"):
+    with pytest.raises(UsageError, match="cannot be a key of BasicSR"):
         export(tmp_path / "d", tmp_path / "out", to="basicsr-lmdb")
 
 

@@ -260,12 +260,12 @@ def test_samples_made_in_python_become_clouds(tmp_path):
 @pytest.mark.parametrize(
     ("sample", "words"),
     [
-        ({"x": np.zeros(3, np.int64)}, "'x' is int64, and PLY knows"),
-        ({"x": np.float32(1)}, "'x' is no list of points"),
-        ({"x": np.zeros(3, "f4"), "y": np.zeros(2, "f4")}, "has 2 rows, other fields of element vertex have 3"),
+        ({"x": np.zeros(3, np.int64)}, "'x' is int64, but PLY has"),
+        ({"x": np.float32(1)}, "'x' is not a list of points"),
+        ({"x": np.zeros(3, "f4"), "y": np.zeros(2, "f4")}, "has 2 rows, but others of element vertex have 3"),
         ({"a b": np.zeros(3, "f4")}, "has a name that PLY cannot hold"),
-        ({"t": "text"}, "'t' is no list of points"),
-        ({"x": np.zeros(3, "f4"), "w": np.zeros((3, 0), "f4")}, "'w' holds no value in any row"),
+        ({"t": "text"}, "'t' is not a list of points"),
+        ({"x": np.zeros(3, "f4"), "w": np.zeros((3, 0), "f4")}, "'w' has rows without values"),
     ],
 )
 def test_what_ply_cannot_hold_is_refused(tmp_path, sample, words):

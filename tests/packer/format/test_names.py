@@ -183,8 +183,8 @@ def test_names_that_fit(name: str) -> None:
         ("n" * 511, r"its name 'n{40}'\.\.\. has 511 bytes; 1 to 510 are allowed"),
         ("é" * 256, r"its name 'é{40}'\.\.\. has 512 bytes"),
         ("\U0001f600" * 128, "its name .* has 512 bytes"),
-        ("a\0b", r"its name 'a\\x00b' has a NUL in it; name it otherwise"),
-        ("picture \udcff", r"its name 'picture \\udcff' cannot be stored as UTF-8: its letter 8"),
+        ("a\0b", r"its name 'a\\x00b' has a NUL in it; give it another name"),
+        ("picture \udcff", r"its name 'picture \\udcff' cannot be stored as UTF-8: its character 8"),
     ],
 )
 def test_names_that_do_not(name: str, said: str) -> None:

@@ -245,7 +245,9 @@ def test_text_that_is_none_is_refused_before_anything_is_added(tmp_path: Path, f
     good, bad = block() | {"names": names()}, block() | {"names": names()}
     bad[field][4] = "a\ud800"
     with ShardWriter(tmp_path / "a.lmdb", 7, FIELDS, map_size=2**20, named=True, origin={"kind": "test"}) as writer:
-        with pytest.raises(SourceError, match=f"sample 4 of shard 7: {said} cannot be stored as UTF-8: its letter 1"):
+        with pytest.raises(
+            SourceError, match=f"sample 4 of shard 7: {said} cannot be stored as UTF-8: its character 1"
+        ):
             writer.add(bad, COUNT, bad["names"])
         writer.add(good, COUNT, good["names"])
     assert_holds_the_samples(tmp_path / "a.lmdb")

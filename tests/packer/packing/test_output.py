@@ -223,16 +223,16 @@ def test_a_disk_that_may_be_too_small(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=8191))
     convert(SMALL, tmp_path / "out", codec="none")
     held = sum(path.stat().st_size for path in (tmp_path / "out" / "shards").iterdir())
-    assert f"may take up to {held:,} bytes more, 8,191 are free" in caplog.text
+    assert f"may need up to {held:,} more bytes, but 8,191 are free" in caplog.text
     caplog.clear()
     convert(SMALL, tmp_path / "out", codec="none", overwrite=True)
-    assert f"may take up to {held:,} bytes more" in caplog.text
+    assert f"may need up to {held:,} more bytes" in caplog.text
     caplog.clear()
     (tmp_path / "out" / "manifest.json").unlink()
     warn_of_room(tmp_path / "out", held + 8191)
     assert not caplog.text
     warn_of_room(tmp_path / "out", held + 8192)
-    assert "8,192 bytes more" in caplog.text
+    assert "8,192 more bytes" in caplog.text
 
 
 @pytest.mark.parametrize(

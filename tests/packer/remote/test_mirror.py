@@ -118,7 +118,7 @@ def test_another_kind_of_server(dataset, s3, samples, tmp_path) -> None:
         handler.pass_on(status, headers, data + data)
 
     s3.proxy.plan(_SHARD, more)
-    with pytest.raises(RemoteError, match="its server does not give parts of a file"):
+    with pytest.raises(RemoteError, match="its server does not send parts of a file"):
         PackedDataset(url, cache=tmp_path / "other")[:]
     with pytest.raises(RemoteError, match="it failed 3 times"):
         PackedDataset("http://127.0.0.1:9/set", cache=tmp_path / "cache")
@@ -152,7 +152,7 @@ def test_what_is_not_there(dataset, s3, tmp_path) -> None:
     path = dataset.removeprefix("s3://") + f"/{_SHARD}"
     data = s3.fs.cat_file(path)
     s3.fs.pipe_file(path, data[:-1])
-    with pytest.raises(RemoteError, match=r"bytes came, [\d,]+ are expected"):
+    with pytest.raises(RemoteError, match=r"bytes came, but [\d,]+ are expected"):
         ds[:]
     s3.fs.rm_file(path)
     with pytest.raises(DamagedError, match=f"{dataset}/{_SHARD}: the file is missing"):

@@ -103,7 +103,7 @@ def test_parts():
         ([1], "is a list; a dict"),
         ({"a": [[1], [2, 3]]}, "cannot be an array"),
         ({"a": np.ma.masked_array([1, 2], [0, 1])}, "field 'a' is masked in places"),
-        ({"a": "\udcff"}, r"field 'a' cannot be stored as UTF-8: its letter 0 is '\\udcff'"),
+        ({"a": "\udcff"}, r"field 'a' cannot be stored as UTF-8: its character 0 is '\\udcff'"),
     ],
 )
 def test_samples_that_do_not_fit(bad, words):

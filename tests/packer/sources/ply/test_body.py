@@ -220,7 +220,7 @@ def test_binary_files_hold_exactly_what_is_declared(read_bytes) -> None:
         (binary_faces([1], count=2**40), "need at least"),
         (
             BINARY.replace(b" 3", b" 200000000000000") + b"end_header\n" + bytes(12),
-            "rows of vertex need 800000000000000 bytes",
+            "rows of vertex need 800,000,000,000,000 bytes",
         ),
     ],
 )

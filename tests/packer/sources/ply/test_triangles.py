@@ -109,7 +109,7 @@ def test_no_faces(tmp_path) -> None:
     """Where no field holds faces there is nothing to make triangles of, and that is said."""
     path = str(tmp_path / "a.ply")
     PlyData([POINTS]).write(path)
-    with pytest.raises(UsageError, match="--triangulate: there is no field face; there are xyz"):
+    with pytest.raises(UsageError, match="--triangulate: there is no field face; fields are xyz"):
         open_ply(path, triangulate=True)
 
 
@@ -117,7 +117,7 @@ def test_lists_may_not_grow_without_end(tmp_path, monkeypatch) -> None:
     """Long lists repeated for every triangle of a large polygon are refused before they take memory."""
     path = mesh(tmp_path / "a.ply", [[0, 1, 2], list(range(9)) * 3], uv=True)
     monkeypatch.setattr(table, "MAX_ENTRIES", 6 + 25 * 54 - 1)
-    with pytest.raises(SourceError, match=r"element face, row 1, property uv: repeated .* 1\.36e.03 entries"):
+    with pytest.raises(SourceError, match=r"element face, row 1, property uv: .* repeated .* 1\.36e.03 entries"):
         open_ply(str(path), triangulate=True)
     monkeypatch.setattr(table, "MAX_ENTRIES", 6 + 25 * 54)
     assert len(read(path)["face_uv"]) == 6 + 25 * 54
