@@ -5,9 +5,9 @@
     x,y,z:float32,r,g,b:uint8               .txt, .xyz and .pts
 
 A type is that of its column, and of those before it that have none. A `.bin` file is its rows back to back,
-little-endian. Text has a row a line, with blanks or commas between the numbers; what follows `#` or `//` is passed
-over, and so is a first line with the number of those after it, as `.pts` files have. Without a type its columns are
-float64, so that no digit is lost.
+little-endian. Text has a row a line, with blanks or commas between the numbers; what follows a blank and `#` or `//` is
+passed over, and so is a first line with the number of those after it, as `.pts` files have. Without a type its columns
+are float64, so that no digit is lost.
 
 Columns become fields as the properties of PLY vertices do (`packer.sources.ply.fields`): x, y, z are `xyz`, and so on.
 """
@@ -37,7 +37,8 @@ _TEXT_TYPE = "float64"
 _COLOURS = {"r": "red", "g": "green", "b": "blue"}
 #: A pointer of git-LFS is shorter than this.
 _POINTER_BYTES = 1024
-_COMMENT = re.compile(rb"(#|//)[^\n]*")
+#: Not within a word: `1.#IND` is how some compilers write NaN.
+_COMMENT = re.compile(rb"(?<![^\s,])(#|//)[^\n]*")
 _NO_VALUE = re.compile(rb"(^|,)[ \t]*,", re.MULTILINE)
 
 

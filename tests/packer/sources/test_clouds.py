@@ -206,6 +206,7 @@ def test_lines_that_are_no_rows(tmp_path: Path, text: str, words: str) -> None:
     [
         ("1 2 3\n\n4 x 6\n", "line 3, column y: 'x' is not a number"),
         ("1 2 3\n4 5 6.5\n", "line 2, column z: 6.5 does not fit uint8; give another type"),
+        ("1 2 1.#IND # NaN\n", r"line 1, column z: '1\.#IND' is not a number"),
         ("1 2 300\n", "line 1, column z: 300 does not fit uint8"),
     ],
 )
