@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -173,7 +174,7 @@ def _all(left: Sequence[Listed], family: str | None, path: str) -> dict[str, Lis
     if len(bad) == len(left):
         raise SourceError(f"holds nothing that can be packed: {what}", path)
     more = f"; and {len(bad) - 5:,} more" if len(bad) > 5 else ""
-    skips = " ".join(f"--skip {e.name}" for e in bad[:5])
+    skips = " ".join(f"--skip {shlex.quote(e.name)}" for e in bad[:5])
     raise SourceError(
         f"{what}{more}. Leave out with {skips}, or pick fields with --field NAME=/path.{advice(family)}", path
     )
