@@ -58,6 +58,7 @@ class _Options(msgspec.Struct, frozen=True):
     axis: int = 0
     samples: str = "rows"
     once: tuple[str, ...] = ()
+    sparse: tuple[str, ...] = ()
 
 
 class _Origin(msgspec.Struct, frozen=True):
@@ -166,6 +167,9 @@ class Hdf5Writer(Writer):
             return Rows(self._file, place, segment.stop - segment.start, segment.origin.options.axis)
         (name,) = place.fields
         shapes = self._source.part(segment.start, segment.stop).shapes(name)
+        if _is_sparse(place.path, segment.origin):
+            group, _, values = place.path.rpartition("/")
+            return RaggedRows(self._file.require_group(group), self._specs[name], shapes, values, "indptr")
         return RaggedRows(self._file.create_group(place.path), self._specs[name], shapes)
 
     def _write_unit(self, root: str, values: Mapping[str, Any], number: int) -> None:
@@ -239,7 +243,8 @@ class Hdf5Writer(Writer):
         placed = {name for place in places for name in place.fields}
         for name, spec in specs.items():
             if name not in placed:
-                places.append(usual_place(spec, origin.paths.get(name) or "/" + name.replace(".", "/"), of_rows))
+                path = origin.paths.get(name) or "/" + name.replace(".", "/")
+                places.append(usual_place(spec, path, of_rows and not _is_sparse(path, origin)))
         if _lie_within_one_another(places):
             self.notes.append("fields that were one dataset are written by their own names, below the root")
             places = [usual_place(spec, f"/{name}", of_rows) for name, spec in specs.items()]
@@ -255,6 +260,11 @@ def _lie_within_one_another(places: Sequence[Place]) -> bool:
     """Return whether a dataset would have to be one with another, or to hold it."""
     paths = {PurePosixPath(place.path) for place in places}
     return len(paths) < len(places) or any(parent in paths for path in paths for parent in path.parents)
+
+
+def _is_sparse(path: str, origin: _Origin) -> bool:
+    """Return whether a dataset is a part of a sparse matrix, of which samples were rows."""
+    return path in {f"/{group.strip('/')}/{part}" for group in origin.options.sparse for part in ("indices", "data")}
 
 
 # ---------------------------------------------------------------- which samples go to which file

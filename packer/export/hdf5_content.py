@@ -200,17 +200,25 @@ class RaggedRows:
     """Samples of different shapes as a group.
 
     It holds `values` (all samples one after another), `offsets` (samples + 1,), and `shapes` (samples, axes) if more
-    than the first axis differs; then `values` is flat.
+    than the first axis differs; then `values` is flat. Fields of one group share their offsets.
     """
 
-    def __init__(self, group: h5py.Group, spec: FieldSpec, shapes: NDArray[np.int64]) -> None:
+    def __init__(
+        self,
+        group: h5py.Group,
+        spec: FieldSpec,
+        shapes: NDArray[np.int64],
+        values: str = "values",
+        offsets: str = "offsets",
+    ) -> None:
         self._field = spec.name
         self._flat = spec.ragged_axes != (0,)
         sizes = shapes.prod(axis=1) if self._flat else shapes[:, 0]
         self._offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         rest = () if self._flat else spec.shape[1:]
-        self._values = group.create_dataset("values", (int(self._offsets[-1]), *rest), np.dtype(spec.dtype))
-        group.create_dataset("offsets", data=self._offsets)
+        self._values = group.create_dataset(values, (int(self._offsets[-1]), *rest), np.dtype(spec.dtype))
+        if offsets not in group:
+            group.create_dataset(offsets, data=self._offsets)
         if self._flat:
             group.create_dataset("shapes", data=shapes)
 
