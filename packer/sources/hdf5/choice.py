@@ -276,8 +276,8 @@ _ADVICE = {
         " --sparse X takes if it is sparse; pick from those."
     ),
     "10x": (
-        " This is a 10x file: its matrix is sparse (data, indices, indptr), so rows are not cells; make it dense"
-        " first, for example with scanpy."
+        " This is a 10x file, of which --sparse matrix packs the cells, and --field barcode=/matrix/barcodes what they"
+        " are called."
     ),
     "matlab": " This is a MATLAB 7.3 file: its axes are MATLAB's in reverse, so --axis -1 takes MATLAB's rows.",
 }
