@@ -122,9 +122,9 @@ def _folders(out: Path, fields: list[str]) -> dict[str, str]:
 
 def _check_key(name: str) -> None:
     """Raise UsageError if BasicSR could not find a sample by its name."""
-    if not name.isascii() or "." in name:
+    if not name.isascii() or "." in name or name.splitlines() != [name]:
         raise UsageError(
-            f"sample {name[:80]!r} cannot be a key of BasicSR, which is ASCII without a dot; "
+            f"sample {name[:80]!r} cannot be a key of BasicSR, which is ASCII without a dot and without a line break; "
             "export to png and rename the files"
         )
 

@@ -1,8 +1,8 @@
-"""LMDB folders of PNG pictures, as BasicSR and Real-ESRGAN make them: one field a folder, one sample a key.
+"""LMDB folders of pictures, as BasicSR and Real-ESRGAN make them: one field a folder, one sample a key.
 
 A folder holds `data.mdb` with one encoded picture a key, and `meta_info.txt` with its size. Keys are found, paired and
-decoded as files are, each with the suffix `.png`. The values are found by `packer.format.btree`, so that a damaged file
-is an error and never a crash, and nothing needs a lock.
+decoded as files are, each with the suffix `.png`, and of the format that its bytes say. The values are found by
+`packer.format.btree`, so that a damaged file is an error and never a crash, and nothing needs a lock.
 """
 
 from __future__ import annotations

@@ -149,13 +149,14 @@ def read_header(path: str, options: ImageOptions, place: Place | None = None) ->
     Raises:
         SourceError: the file is not what its name says, is damaged, too large or cannot be kept without loss.
     """
-    kind = IMAGES[suffix_of(path)]
     head, nbytes = read_bytes(path, place, HEAD_BYTES)
+    kind = _kind(path, place, head)
     mark = hash((nbytes, head))
     try:
         _check_content(head, kind)
         if kind != "PNG":
-            return _pillow_header(path, kind, options, mark)
+            file = path if place is None else io.BytesIO(read_bytes(path, place)[0])
+            return _pillow_header(file, kind, options, mark)
         while (header := png.read_header(head, nbytes)) is None:
             head, nbytes = read_bytes(path, place, 2 * len(head))
         return _png_header(header, options, mark)
@@ -169,8 +170,8 @@ def read_image(path: str, options: ImageOptions, place: Place | None = None) -> 
     Raises:
         SourceError: the file cannot be read or is damaged.
     """
-    kind = IMAGES[suffix_of(path)]
     data, _ = read_bytes(path, place)
+    kind = _kind(path, place, data)
     try:
         _check_content(data, kind)
         if kind != "PNG":
@@ -211,6 +212,16 @@ def read_bytes(path: str, place: Place | None = None, most: int | None = None) -
     return data, nbytes
 
 
+def _kind(path: str, place: Place | None, head: bytes) -> str:
+    """Return the format that a picture should be in: what its suffix says, or of one that is no file, its bytes."""
+    found = "" if place is None else _format(head)
+    return found if found in IMAGES.values() else IMAGES[suffix_of(path)]
+
+
+def _format(head: bytes) -> str:
+    return next((name for name, start in _STARTS.items() if re.match(start, head, re.DOTALL)), "")
+
+
 def _check_content(head: bytes, expected: str) -> None:
     """Raise SourceError if a file that begins with `head` does not hold the `expected` format."""
     if head.startswith(png.SIGNATURE) and expected == "PNG":
@@ -218,7 +229,7 @@ def _check_content(head: bytes, expected: str) -> None:
     if not head:
         raise SourceError("is empty (0 bytes); get the file again")
     refuse_pointer(head)
-    found = next((name for name, start in _STARTS.items() if re.match(start, head, re.DOTALL)), "")
+    found = _format(head)
     if not found and expected == "PNG" and head[1:4] == b"PNG":
         raise SourceError("damaged PNG: the signature it begins with was changed; get the file again")
     if not found:
@@ -277,8 +288,8 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def _pillow_header(path: str, kind: str, options: ImageOptions, mark: int) -> ImageHeader:
-    with _opened(path, kind, options) as (image, layout):
+def _pillow_header(file: str | io.BytesIO, kind: str, options: ImageOptions, mark: int) -> ImageHeader:
+    with _opened(file, kind, options) as (image, layout):
         note = "; ".join(_changes(image, with_alpha=layout.mode == "RGBA"))
         channels = CHANNELS[options.mode] if options.mode else layout.channels
         return ImageHeader(image.height, image.width, channels, layout.dtype, note, mark)

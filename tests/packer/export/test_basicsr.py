@@ -69,10 +69,11 @@ def test_every_field_is_a_folder_of_its_own(tmp_path, form):
     assert sorted(path.name for path in (tmp_path / "out/hr.lmdb").iterdir()) == ["data.mdb", "meta_info.txt"]
 
 
-def test_one_field_may_be_the_folder_itself(tmp_path):
+@pytest.mark.parametrize("form", ["png", "bmp"])
+def test_one_field_may_be_the_folder_itself(tmp_path, form):
     """An OUT that ends in .lmdb is the folder of the one field, and is packed again from there as it was."""
     samples = packed(tmp_path / "d")
-    export(tmp_path / "d", tmp_path / "hr.lmdb", to="basicsr-lmdb", fields=["hr"])
+    export(tmp_path / "d", tmp_path / "hr.lmdb", to="basicsr-lmdb", values=form, fields=["hr"])
     source = open_images({"hr": str(tmp_path / "hr.lmdb")}, on_bad=pytest.fail)
     (block,) = source.read()
     assert {name: image.tolist() for name, image in zip(source.names, block["hr"], strict=True)} == {
@@ -88,9 +89,9 @@ def test_several_fields_in_one_folder_are_refused(tmp_path):
     assert not (tmp_path / "hr.lmdb").exists()
 
 
-@pytest.mark.parametrize("name", ["a.b", "bäume"])
+@pytest.mark.parametrize("name", ["a.b", "bäume", "a\nb"])
 def test_names_that_basicsr_could_not_find_are_refused(tmp_path, name):
-    """Their code cuts keys at the first point and takes them for ASCII."""
+    """Their code cuts keys at the first point and takes them for ASCII, a line of the list each."""
     packed(tmp_path / "d", names=[name])
     with pytest.raises(UsageError, match="cannot be a key of BasicSR"):
         export(tmp_path / "d", tmp_path / "out", to="basicsr-lmdb")

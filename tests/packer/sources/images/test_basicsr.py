@@ -133,13 +133,14 @@ def test_a_picture_that_changed_is_refused(tmp_path):
     ("value", "reason"),
     [
         (b"", r"is empty \(0 bytes\)"),
-        (b"\xff\xd8\xff\xe0 a JPEG", "holds JPEG data, but has the suffix of a PNG"),
+        (b"\xff\xd8\xff\xe0 a JPEG", "is damaged, or a kind of JPEG that Pillow does not read"),
+        (b"%PDF-1.7", "holds PDF data, but has the suffix of a PNG"),
         (encoded()[1][:40], "cut short"),
         (bytes(100), "is not a PNG: it begins with zeros"),
     ],
 )
 def test_bad_values(tmp_path, value, reason):
-    """A value that is no PNG is named by its key, and left out where that is asked for."""
+    """A value that is no picture is named by its key, and left out where that is asked for."""
     folder = make(tmp_path / "a.lmdb", {"a": value, "b": encoded()[1]})
     with pytest.raises(SourceError, match=rf"a\.lmdb/a\.png: .*{reason}"):
         open_images({"x": folder})
