@@ -88,8 +88,8 @@ class Files:
 
 
 def partial_path(path: Path) -> Path:
-    """Return the temporary name of a file."""
-    return path.with_name(f"{path.name}.partial")
+    """Return the temporary name of a file; file systems take names of 255 bytes."""
+    return path.with_name(f"{os.fsdecode(os.fsencode(path.name)[:240])}.partial")
 
 
 def sample_names(names: Sequence[str] | None, count: int) -> Sequence[str]:

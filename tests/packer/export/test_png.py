@@ -17,6 +17,7 @@ from packer.export import export
 from packer.export.png import write_png
 from packer.format.schema import FieldSpec
 from packer.sources.images.png import check, decode
+from packer.writer import DatasetWriter
 
 
 @settings(max_examples=60)
@@ -52,6 +53,15 @@ def test_converted_again_the_dataset_is_the_same(tmp_path, contents, channels, d
     convert(f"x={tmp_path}/out/x", tmp_path / "two", workers=0)
     assert list(contents(tmp_path / "one")[1]) == ["a/0", "a/1", "a/2"]
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+def test_a_name_as_long_as_a_file_may_have_is_written(tmp_path):
+    """Under a temporary name that is no longer than file systems allow."""
+    name = "ä" * 125
+    with DatasetWriter(tmp_path / "d", [FieldSpec(name="x", dtype="uint8", kind="image", shape=(2, 2, 3))]) as writer:
+        writer.add({"x": np.zeros((2, 2, 3), np.uint8)}, name=name)
+    export(tmp_path / "d", tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out/x").iterdir()] == [f"{name}.png"]
 
 
 def test_pairs_come_back_to_folders_of_their_fields(tmp_path, pairs):
