@@ -53,10 +53,10 @@ class PackedPairedImageDataset(Dataset[dict[str, Any]]):
             `scale`: how many times as large `gt` is; 1 by default.
             `gt_size`: side of the crop of `gt` in pixels.
             `use_hflip`: mirrors half of the samples. `use_rot`: turns samples by 0 to 3 quarters.
-            `mean`, `std`: of each channel, (3,): taken away, and divided by.
+            `mean`, `std`: of each channel, (3,): `mean` is subtracted, then the result is divided by `std`.
 
     Raises:
-        UsageError: an option is missing or is none that this class knows how to follow, or the pairs do not fit.
+        UsageError: an option is missing, or is one that this class cannot follow, or the pairs do not fit.
         DatasetError: there is no packed dataset.
     """
 

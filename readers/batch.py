@@ -29,13 +29,13 @@ SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: to
 class Ragged:
     """Values of a whole batch. torch's pytree takes it for a nest of two tensors, and `DataLoader` pins it.
 
-    It is no tuple and cannot be iterated over: frameworks look for the size of a batch in whatever can be, and would
-    find that of `values`.
+    It is not a tuple and cannot be iterated over: frameworks look for the batch size in whatever can be, and would find
+    the length of `values`.
 
-    Fields of one batch whose samples have the same lengths, as all fields of the vertices of a PLY file have, hold one
-    and the same `offsets`.
+    Fields of a batch whose samples have the same lengths, as all fields of the vertices of a PLY file, share one
+    `offsets`.
 
-    With `Loader(as_numpy=True)` both are arrays; what makes tensors, such as `to_padded()`, is not for these.
+    With `Loader(as_numpy=True)` both are arrays; methods that make tensors, such as `to_padded()`, do not work then.
 
     Attributes:
         values: (sum of n_i, ...); sample i has the rows offsets[i] to offsets[i + 1].

@@ -37,26 +37,27 @@ Describe = Callable[[int], str]
 class Crop:
     """What is cut from every sample, or from every step of it.
 
-    The field `of` is cropped to `size`; a field in `aligned` to `size / scale`, at the place divided by `scale`,
-    and `of` must be exactly `scale` times as high and as wide. Other fields stay as they are.
+    The field `of` is cropped to `size`, and a field in `aligned` to `size / scale`, at the same place divided by
+    `scale`; `of` must be exactly `scale` times as high and as wide. Other fields stay as they are.
 
     Args:
         size: pixels of a crop of `of`: an int for a square, or (height, width).
         of: name of the field that is cropped: an image, or an array of two axes or more, such as (H, W, C), or steps of
             them, (T, H, W, C).
-        aligned: scale of each field that is cropped along: how many pixels of `of` lie on one of its own, 1 or more.
+        aligned: fields that are cropped at the same place, each with its scale: how many pixels of `of` lie on one of
+            its own, 1 or more.
         seed: of places, flips and turns. Two datasets with different seeds are cropped differently in the same epoch.
         flips: mirrors half of the samples left to right, all their cropped fields alike.
         turns: turns samples by 0 to 3 quarters, all their cropped fields alike; with `flips`, all eight ways to lay a
             square are equally likely.
         at: where crops begin. None: anywhere, at random; with `aligned` at multiples of the scales. `"center"`: in the
             middle. (row, column): there, in every sample. An array (samples, 2): there, by sample number.
-        axes: which two axes of a sample are rows and columns, of every cropped field: (1, 2) or (-2, -1) for (C, H, W).
-            By default the first two, or those after the first: of an array of four axes, and where this has windows.
+        axes: which two axes of a sample are rows and columns, in every cropped field: (1, 2) or (-2, -1) for (C, H, W).
+            By default the first two; or the two after the first, if the array has four axes or the field has windows.
         multiple: random places and those in the middle are multiples of this, such as 2 for a Bayer mosaic.
 
     Raises:
-        UsageError: these cannot be or do not go together.
+        UsageError: an argument has no meaning, or two do not go together.
     """
 
     size: int | tuple[int, int]

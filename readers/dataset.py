@@ -66,44 +66,43 @@ class _Session:
 class PackedDataset(Dataset[Any]):
     """A packed dataset, for plain indexing, for `torch.utils.data.DataLoader` and for `readers.Loader`.
 
-    Making one reads the manifest and nothing else; the shards are mapped when they are first needed, in whichever
-    process that is. Pickles to its path, so any kind of worker can take it.
+    Making one reads the manifest and nothing else; the shards are mapped when they are first needed, in the process
+    that needs them. It pickles to its path, so any kind of worker can take it.
 
         ds = PackedDataset("div2k.packed")
         ds[3]; ds[-1]; ds["0003"]                 # one sample: dict of tensors
         ds[[3, 5]]; ds[["a", "b"]]; ds[10:20]     # one batch: dict of tensors, in the order asked
         ds[mask]                                  # array, tensor or mask likewise
 
-    With `windows` an item is a window, with `split` it is a sample of that split: `len(ds)` counts them, and numbers go
-    from 0 to `len(ds) - 1`.
+    With `windows` an item is a window, with `split` a sample of that split: `len(ds)` counts items, and numbers go from
+    0 to `len(ds) - 1`.
 
-    Images come as (C, H, W), batches of them as (B, C, H, W) in channels_last memory; a field that is ragged in its
-    first axis as `Ragged` (batch) or (n, ...) (sample); ragged in others as a list of tensors; text as str.
-    All tensors are the caller's own and writable.
+    Images come as (C, H, W), and batches of them as (B, C, H, W) in channels_last memory. A field that is ragged in its
+    first axis comes as `Ragged` in a batch, (n, ...) in a sample; one that is ragged in other axes as a list of
+    tensors; text as str. All tensors are the caller's own and writable.
 
     Args:
-        path: folder of the packed dataset, or its URL as fsspec takes it, such as `s3://bucket/set`. Of a URL the
-            manifest is read at once, the names when the first is asked for, and each shard (whole, checked by digest)
-            when the first of its samples is; `Loader`, crops, windows, subsets of points and `verify` ask for all
-            shards at once. They stay in the cache.
+        path: folder of the packed dataset, or its URL as fsspec takes it, such as `s3://bucket/set`. From a URL the
+            manifest is fetched at once, the names when the first name is asked for, and each shard (whole, checked by
+            its digest) when one of its samples is asked for; `Loader`, crops, windows, subsets of points and `verify`
+            ask for all shards at once. They stay in the cache.
         fields: names of the fields to read, in order, or the name of one; all by default. The others are not touched.
-        transform: called once on what is handed out: the dict of one sample, or that of a whole batch. In whichever
-            thread reads: with `Loader(threads=n)` by n threads at once, with `threads="auto"` by one.
+        transform: called once on what is handed out: the dict of one sample, or that of a whole batch. It runs in the
+            thread that reads: with `Loader(threads=n)` in n threads at once, with `threads="auto"` in one.
         crop: reads crops of one size from pictures of different sizes; see `Crop`.
-        sample_points: reads so many points of every cloud, chosen at random, see `PointSample`; or one point of every
+        sample_points: reads this many points of every cloud, chosen at random, see `PointSample`; or one point of every
             voxel, see `VoxelSample`.
         windows: reads some steps of episodes, clips or sequences at a time; see `Windows`.
         split: name of the split to read; numbers and names are those of its samples.
-        extras: what batches hold next to the fields: `"name"` and `"number"` of the sample, and with windows the anchor
-            `"step"`.
+        extras: what batches also hold: `"name"` and `"number"` of the sample, and with windows the anchor `"step"`.
         verify: compares every frame with its checksum before it is decoded or copied; a wrong one is a `DamagedError`
-            that names field and sample. Where frames say nothing of a sample's shape, since several of its axes are
-            ragged, the whole of each shard is compared with its digest when it is first used. Without `verify` damage
-            may give an error, or wrong values of the right shape.
-        cache: folder that what is behind a URL is fetched into, by one process for all; by default `lmdb-packer` in
-            the user's folder of caches.
-        cache_bytes: what the datasets in it may take: the least recently used files that no process has open are
-            removed. None for no limit.
+            that names field and sample. If frames do not tell the shape of a sample, since several of its axes are
+            ragged, each shard is compared with its digest when it is first used. Without `verify` damage may give an
+            error, or wrong values of the right shape.
+        cache: folder into which a dataset at a URL is fetched, by one process for all; by default `lmdb-packer` in the
+            user's folder of caches.
+        cache_bytes: how much the datasets in the cache may take: if it is more, the least recently used files that no
+            process has open are removed. None for no limit.
 
     Random crops and points are drawn once a visit: a sample that is read twice gives two crops. `Loader` draws them
     from its seed, the epoch and the position in the epoch's order. Plain indexing and DataLoader draw them from torch's
@@ -113,9 +112,9 @@ class PackedDataset(Dataset[Any]):
         UnfinishedError: the conversion was not finished.
         ManifestError: the manifest is wrong.
         DatasetError: there is no packed dataset.
-        RemoteError: a file behind a URL cannot be had; also when the first sample is read.
-        UsageError: no field of a name in `fields`, none that can be cropped, sampled or read in windows like this, or
-            no split of that name.
+        RemoteError: a file at a URL cannot be fetched; also when the first sample is read.
+        UsageError: there is no such field or split, or the fields cannot be cropped, sampled or read in windows like
+            this.
     """
 
     def __init__(

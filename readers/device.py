@@ -101,8 +101,8 @@ def _one_ahead(batches: Iterator[Tree], device: torch.device) -> Iterator[Tree]:
 def to_device(tree: Tree, device: torch.device | str, non_blocking: bool = True) -> Tree:
     """Return the same nest of dict, list, tuple, named tuple, dataclass and whatever torch's pytree knows, on `device`.
 
-    Leaves that are no tensors are left alone. With `non_blocking`, copies from pinned memory return at once;
-    a copy to the CPU always waits, since its memory would be handed out before it is filled.
+    Whatever is not a tensor is left alone. With `non_blocking`, copies from pinned memory return at once; a copy to the
+    CPU always waits, since its memory would be handed out before it is filled.
     """
     target = torch.device(device)
     at_once = non_blocking and target.type != "cpu"

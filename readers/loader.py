@@ -53,41 +53,44 @@ class Loader(DataLoader[Any]):
     depends on seed and epoch alone: not on threads, ranks, batch size, or where an epoch was resumed. Random crops and
     points depend on these two and on the position in the order: a sample that comes twice gives two.
 
-    Each field of a batch has a storage of its own: it can be kept, saved, or sent to another process by itself. The
-    memory of small batches is filled several batches at once, up to 8 MiB, and stays as long as one of them does.
+    Each field of a batch has memory of its own: it can be kept, saved, or sent to another process by itself. Small
+    batches are read several at once, into one piece of memory of up to 8 MiB that stays as long as one of them does.
     `clone()` what you keep for long.
 
-    It is a torch DataLoader to those who ask, and reads by itself: frameworks find `sampler`, the order of this rank,
-    and `batch_sampler`, that of all ranks, and tell either of them the epoch.
+    It is an instance of torch's DataLoader, but reads by itself. Frameworks find `sampler`, the order of this rank, and
+    `batch_sampler`, that of all ranks, and tell either of them the epoch.
 
     Args:
-        dataset: what to read. Of a `Mix`, `shuffle="block"`, `sampler` and `window` cannot be.
-        batch_size: samples a batch, on this rank.
+        dataset: what to read. A `Mix` takes no `shuffle="block"`, `sampler` or `window`.
+        batch_size: samples in a batch, on this rank.
         shuffle: True for a full shuffle; `"block"` to shuffle blocks of frames and then within a window of
             blocks, so that each compressed frame is decoded about once an epoch. What a block is depends on the frames
             of the fields that are read, so another choice of fields gives another order.
         seed: of the order, and of random crops and points.
         drop_last: leave out the last batch if it is not full.
-        threads: 0 does all in the caller's thread; n reads ahead in n threads; `"auto"` takes threads if decoding
-            or a transform leaves time to hide: two at most, and one if there is a transform. With
-            n > 1 the transform runs in n threads at once and has to bear that; random ones are then not reproducible.
-        prefetch: batches read ahead by threads, at most, or one a thread if that is more; batches that are parts of
-            one piece of memory, as above, count as one. If a transform waits for them, each is read by itself.
-        device: moves batches there: gathered into page-locked memory, copied next to the caller's work.
+        threads: 0 does everything in the caller's thread; n reads ahead in n threads; `"auto"` uses threads if decoding
+            or a transform leaves time to hide: at most two, and one if there is a transform. With n > 1 the transform
+            runs in n threads at once, so it must be thread-safe; random ones are then not reproducible.
+        prefetch: how many batches threads read ahead at most, or one for each thread if that is more; batches in one
+            piece of memory, as above, count as one. With a transform, which waits for them, each batch is read by
+            itself.
+        device: moves batches to this device: they are gathered into page-locked memory, and copied while the caller
+            computes.
         rank: number of this rank, whose share of the common order is read; by default from torch.distributed if it is
             initialised when a loop begins.
-        world_size: how many ranks there are; goes with `rank`.
-        sampler: sample numbers instead of `shuffle`: a torch Sampler, or an array or list of int.
+        world_size: how many ranks there are; needs `rank`.
+        sampler: sample numbers, instead of `shuffle`: a torch Sampler, or an array or list of int.
         batch_sampler: gives the numbers of the samples of each batch of this rank, instead of `batch_size`, `shuffle`,
             `sampler` and ranks: a torch BatchSampler, or a list of lists of int. A state then counts batches.
-        window: samples of the window of a block shuffle, about; by default up to 16,384, as memory allows.
-        pin_memory: page-locked batches, for those who copy themselves.
-        as_numpy: numpy arrays instead of tensors.
-        repeat: visits of each sample an epoch, in as many passes one after another, each in an order of its own. Random
-            crops and points differ from visit to visit. The order of an epoch takes 8 bytes a visit.
+        window: about how many samples are shuffled among themselves in a block shuffle; by default up to 16,384, as
+            memory allows.
+        pin_memory: gives page-locked batches, for callers who copy them to a device themselves.
+        as_numpy: gives numpy arrays instead of tensors.
+        repeat: visits of each sample in an epoch, which has this many passes, each in another order. Random crops and
+            points differ from visit to visit. The order of an epoch takes 8 bytes a visit.
 
     Raises:
-        UsageError: arguments that cannot be or do not go together.
+        UsageError: an argument has no meaning, or two do not go together.
     """
 
     dataset: PackedDataset | Mix
@@ -213,12 +216,13 @@ class Loader(DataLoader[Any]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on after the last batch handed out before `state_dict()`, at once; with any batch size and any ranks.
 
-        An epoch of a `Mix` that was begun with other weights is ended with those; the next one has the present ones. If
-        each of its batches is from one dataset, batch size and ranks have to be the same.
+        An epoch of a `Mix` that was begun with other weights ends with those; the next one has the present weights. If
+        each of its batches is from one dataset, batch size and ranks must be the same.
 
         Raises:
-            UsageError: the state is none of a loader, or of another number of samples, shuffle, seed, window, array of
-                numbers, or, with `shuffle="block"`, choice of fields. Of a torch sampler only the length is compared.
+            UsageError: the state is not that of a loader, or has another number of samples, shuffle, seed, window,
+                array of numbers, or, with `shuffle="block"`, choice of fields. Of a torch sampler only the length is
+                compared.
         """
         self._settle()
         order = resumed(self.order, state)

@@ -42,15 +42,16 @@ class Mix(Dataset[Any]):
 
     Args:
         datasets: each with its weight, above 0: how often one of its samples comes, compared with the others. Their
-            fields have the same names, kinds, dtypes and fixed axes, after crops and windows; codecs may differ. A
-            transform is the same one for all, and is given whole batches.
-        stop: an epoch ends when the `"first"` dataset was read once: of the others it holds as many samples as the
-            weights say, other ones each time. Or when `"all"` were: shorter ones begin again, in another order.
-        batches: `"mixed"` draws each batch over all datasets; with `"one"` all samples of a batch, on all ranks, are of
-            one dataset, and every batch is full; the order of an epoch then depends on batch size and ranks as well, so
-            that a state is one for these alone.
-        extras: `("dataset",)` adds the field `dataset`, int64 (B,): which one a sample is of, from 0 on. Names and
-            numbers, which each dataset is asked for by its own `extras`, are those within it.
+            fields must have the same names, kinds, dtypes and fixed axes, after crops and windows; codecs may differ.
+            All have the same transform, or none; it gets whole batches.
+        stop: an epoch ends when the `"first"` of the datasets has been read once; from the others it takes as many
+            samples as the weights say, different ones each time. Or when `"all"` have been read; the shorter ones begin
+            again, in another order.
+        batches: `"mixed"` draws each batch from all datasets; with `"one"` all samples of a batch, on all ranks, are
+            from one dataset, and every batch is full. The order of an epoch then also depends on batch size and ranks,
+            and a saved state fits only these.
+        extras: `("dataset",)` adds the field `dataset`, int64 (B,): the number of the dataset that a sample is from,
+            counted from 0. For names and numbers, give each dataset its own `extras`; they count within that dataset.
 
     Raises:
         UsageError: the datasets cannot be mixed; the message names the difference.

@@ -71,17 +71,17 @@ class Waits(NamedTuple):
 class DataTimeMonitor(Generic[Batch]):
     """Wraps a loader and reports how long the loop that iterates it waits for data.
 
-    Each report covers all steps since the last one, also if an epoch was left early; what is left at the end
-    of an epoch is reported then. Rank 0 reports always, other ranks if the share is above `threshold`.
-    Everything else (`len`, `set_epoch`, `state_dict`, ...) is the loader's own.
+    Each report covers all steps since the last one, even if an epoch was left early; what is left at the end of an
+    epoch is reported then. Rank 0 always reports, other ranks if the share is above `threshold`. Everything else
+    (`len`, `set_epoch`, `state_dict`, ...) is the loader's own.
 
         for batch in DataTimeMonitor(loader): ...
 
     Args:
         loader: any iterable of batches; may be iterated any number of times.
         every: steps between reports.
-        threshold: share of the time from which on waiting is too much.
-        log: takes the report, one line.
+        threshold: the share of the time above which waiting is too much.
+        log: called with each report, one line.
 
     Raises:
         UsageError: `every` is below 1 or `threshold` outside 0 to 1.

@@ -31,16 +31,16 @@ USUAL = "xyz"
 class PointSample:
     """How many points of every cloud are read, and of which fields.
 
-    A cloud of fewer points gives each of them as often as any other, or once more.
+    If a cloud has fewer points, each comes equally often, or once more than others.
 
     Args:
-        count: points of a subset.
+        count: how many points to read.
         seed: of the choice.
-        fields: names of the fields that hold one row a point. By default those whose first axis alone is ragged and
-            has, in every sample, the length that `xyz` has, or if there is no `xyz`, the first such field.
+        fields: names of the fields that hold one row a point. By default the fields that are ragged in their first axis
+            alone and have, in every sample, the length of `xyz`, or if there is no `xyz`, of the first such field.
 
     Raises:
-        UsageError: these cannot be.
+        UsageError: an argument has no meaning.
     """
 
     count: int

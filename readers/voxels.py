@@ -39,19 +39,19 @@ _FURTHEST = 2.0**62
 class VoxelSample:
     """One point of every voxel of each cloud, the same points of all fields of the cloud's element.
 
-    Batches are `Ragged`. The points of a sample stand in the order in which the cloud first comes to their voxels. A
-    cloud without points stays one. A point whose coordinates are NaN or infinite lies in no voxel and is an error;
-    negative and large coordinates are as good as others, as far as float64 tells their voxels apart.
+    Batches are `Ragged`. The points of a sample are in the order in which the cloud first comes to their voxels. A
+    cloud without points stays without. A point whose coordinates are NaN or infinite lies in no voxel and is an error;
+    negative and large coordinates are fine, as far as float64 tells their voxels apart.
 
     Args:
         size: edge of a voxel, in the unit of the coordinates.
         choose: `random`: any of the voxel's points, all equally likely, drawn anew each time that a sample is read (see
             `draws.py`); `first`: the one that stands first in the cloud.
-        of: the field of coordinates, (n, 3) or more columns, of which the first three are taken. Fields that are ragged
+        of: the field of coordinates, (n, 3) or more columns, of which the first three are used. Fields that are ragged
             in their first axis alone and as long as this one in every sample give the same points.
 
     Raises:
-        UsageError: these cannot be.
+        UsageError: an argument has no meaning.
     """
 
     size: float

@@ -34,15 +34,15 @@ IS_PAD = "_is_pad"
 class Windows:
     """Which steps of each sample are read together.
 
-    A step is one index of the first axis of a field. The steps of a sample that have an anchor are 0, `stride`,
-    2 * `stride`, ... of those that all fields with windows have: fields may be of different lengths, and the shortest
-    tells. A window never reaches beyond the ends of its sample.
+    A step is one index of the first axis of a field. There is a window for each anchor: the steps 0, `stride`, 2 *
+    `stride`, ... that all fields with windows have; if fields differ in length, the shortest decides. A window never
+    reaches beyond the ends of its sample.
 
     Args:
-        steps: how many steps, of every field that is ragged in its first axis: the anchor step and those after it. If
-            no field is, all samples are of one length, and it is of every array, if their first axes are equally long.
-            Or the offsets from the anchor step, by name of the field, in any order; of fields of fixed shape too.
-            Fields that are not named come whole, once a window.
+        steps: how many steps to read, from the anchor on, of every field that is ragged in its first axis. If no field
+            is, all samples have the same length, and it is for every array, if their first axes are equally long. Or
+            the offsets from the anchor by name of the field, in any order; fields of fixed shape can be named too.
+            Fields that are not named come whole, with every window.
         stride: steps from one anchor to the next.
         step: steps from one offset to the next: offsets are multiplied by it.
         pad: None leaves out the windows that do not lie within their sample in every field. `"edge"` keeps all, and
@@ -50,7 +50,7 @@ class Windows:
             (B, T) bool says which steps are not the sample's own.
 
     Raises:
-        UsageError: these cannot be.
+        UsageError: an argument has no meaning.
     """
 
     steps: int | Mapping[str, Sequence[int] | NDArray[np.integer]]
