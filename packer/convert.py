@@ -68,31 +68,31 @@ class ConvertOptions:
 
     Attributes:
         codec: a codec for all fields, `hr=zstd,label=none`, or a mapping of field to codec.
-        shard_size: raw bytes of a shard, about; None chooses by the size of the data.
-        workers: processes; 0 packs in this one. None: as many as this process may use processors for files,
-            0 for samples in memory.
-        on_error: `stop` at the first bad sample, or `skip` it and note it in rejected.jsonl.
+        shard_size: about how many raw bytes a shard holds; None chooses by the size of the data.
+        workers: how many processes; 0 packs in this one. None: for files, as many as there are processors for this
+            process; for samples in memory, 0.
+        on_error: `stop` at the first bad sample, or `skip` it and list it in rejected.jsonl.
         overwrite: whether a dataset that is there may be replaced; it stays until the new one is done.
         go_on: whether to go on with an unfinished conversion although `on_error`, `map_limit` or the limits of reading
-            have changed; refused if that would have made a finished shard another one. So does `overwrite`, which
-            begins anew there.
+            have changed; refused if a finished shard would have been another. `overwrite` goes on likewise, but then
+            begins anew.
         map_limit: bytes that the LMDB map of a shard may take; None for no limit.
         fields: schema of samples in memory; None infers it.
-        splits: split name to a fraction, to `@FILE` with a name a line, to a pattern over names, or to names, as for
-            `packer.split.split`; None takes those that the source knows.
-        source: what the sources are told.
+        splits: split name to a fraction, to `@FILE` with one name on each line, to a pattern over names, or to names,
+            as for `packer.split.split`; None takes those that the source has itself.
+        source: options of the sources, such as `SourceOptions(mode="rgb")`.
         read_seconds: how long reading one sample (or a block of some MiB), or the headers of one HDF5 file, may take;
             None for no limit. What takes longer, crashes, or takes more than `read_bytes` is treated as `on_error`
             says. With `workers` 0 there are no such limits: what is read in this process takes it down.
-        read_bytes: memory that this may take beyond what the process holds, an eighth of the machine's and 1 GiB at
-            least unless given; None for no limit. Linux alone.
-        executor: runs the shards instead of processes of our own: any `concurrent.futures.Executor`. The limits of
+        read_bytes: memory that this may take beyond what the process holds; by default an eighth of the machine's, and
+            at least 1 GiB. None for no limit. Linux only.
+        executor: packs the shards instead of processes of our own: any `concurrent.futures.Executor`. The limits of
             reading do not hold there: what crashes while it is read ends the executor's process.
         progress: called with the samples and raw bytes done since the last call.
         planned: called with the source and its plan before anything is written.
-        looking: called while files are found, headers are read and samples are looked at, and while bytes come from a
-            URL or go to one, up to ten times a second: with what is done (such as `reading headers`), how many are
-            done, and of how many (None: nobody knows yet).
+        looking: called up to ten times a second while files are found, headers are read and samples are looked at, and
+            while bytes come from a URL or go to one: with what is done (such as `reading headers`), how many are done,
+            and of how many (None if nobody knows yet).
         resumed: called once, with the samples and raw bytes that an earlier run had finished, if it had any.
     """
 
@@ -177,9 +177,9 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
         sources: a path, a list of paths or `FIELD=PATH` as on the command line, a mapping of field to path, a
             `Source`, or a sequence of dicts of arrays (a list, a torch Dataset). URLs as fsspec takes them are
             fetched into the cache first.
-        out: folder of the dataset; must not exist yet, or be unfinished from the same call (finished shards of
-            samples in memory are compared with them). Or a URL, as text: the dataset is packed in the cache and
-            uploaded, its manifest last.
+        out: folder of the dataset. It must not exist yet, or hold an unfinished conversion of the same call (finished
+            shards of samples in memory are compared with them). Or a URL, as text: the dataset is packed in the cache
+            and uploaded, its manifest last.
         options: how to convert.
         changes: single options by name, over those in `options`.
 

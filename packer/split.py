@@ -27,17 +27,17 @@ def split(
     """Keep splits in the manifest of a dataset, in one rename. Splits that no rule names stay.
 
     Args:
-        rules: split name to a fraction of all samples that are in no other split, to `@FILE` with a name a line, to a
-            pattern over names, or to names (numbers, if samples have no names); None drops the split.
-        by: `name`, or `folder`: then fractions keep together what lies in one folder.
-        seed: of the fractions: another one gives another choice.
+        rules: split name to a fraction of the samples that are in no other split, to `@FILE` with one name on each
+            line, to a pattern over names, or to names (numbers, if samples have no names); None drops the split.
+        by: `name`, or `folder`, which keeps together in fractions what lies in one folder.
+        seed: of the random choice for fractions.
 
     Returns:
         the new manifest.
 
     Raises:
         DatasetError: there is no packed dataset, or it is damaged.
-        UsageError: a rule cannot be kept (the message says why), a split to drop is not there, or something else
+        UsageError: a rule cannot be followed (the message says why), a split to drop does not exist, or something else
             is changing the dataset.
         WriteError: the folder cannot be written.
     """

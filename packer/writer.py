@@ -65,15 +65,14 @@ class _Seen:
 class DatasetWriter:
     """Writes a packed dataset sample by sample. A context manager: left by an exception, `out` stays unfinished.
 
-    A sample that is refused changes nothing: whoever handles the error goes on without it, and the next one takes its
-    number.
+    A sample that is refused changes nothing: if the error is caught, the next sample takes its number.
 
     Args:
         out: folder of the dataset; must not exist yet.
-        fields: the schema. None infers it from the first samples (up to 64): an axis that differs among them is
-            ragged, any other is fixed from then on.
+        fields: the schema. None infers it from the first samples (up to 64): an axis that differs among them is ragged,
+            any other is fixed from then on.
         codec: as in `convert`.
-        shard_size: raw bytes of a shard, about.
+        shard_size: about how many raw bytes a shard holds.
         overwrite: whether a dataset that is there may be replaced; it stays until the new one is done.
 
     Raises:

@@ -37,10 +37,10 @@ def append(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> 
     """Pack more samples, as new shards after those of DATASET. A SOURCE may be another packed dataset.
 
     The new samples need the fields of the dataset, and are stored with its codecs: give the options that it was
-    converted with. Readers that are open go on with the samples they had. What --on-error skip leaves out is listed
-    in a file that is named at the end. New samples are in the splits that --split or their own dataset gives them,
-    else in none. Stopped halfway? Run the same command again; but not after it has finished, which would add samples
-    without names a second time.
+    converted with. Readers that are open go on with the samples they had. What --on-error skip leaves out is listed in
+    a file that is named at the end. New samples are in the splits that --split or their own dataset gives them, or in
+    none. Stopped halfway? Run the same command again, but not after it has finished: samples without names would be
+    added a second time.
 
     \b
     $ packer append div2k.packed lr=more/LR_x4 hr=more/HR

@@ -37,7 +37,7 @@ _WARM_COLOUR, _COLD_COLOUR = "#cc7722", "#225577"
     type=click.IntRange(min=1),
     default=(8, 32, 128),
     show_default=True,
-    help="Samples of a batch, no more than there are; may be repeated.",
+    help="Samples in a batch, no more than there are; may be repeated.",
 )
 @click.option(
     "--workers",
@@ -47,7 +47,7 @@ _WARM_COLOUR, _COLD_COLOUR = "#cc7722", "#225577"
     show_default=True,
     help="Processes of a DataLoader and threads of a Loader; may be repeated.",
 )
-@click.option("--fields", metavar="A,B", help="Read these fields alone.  [default: all]")
+@click.option("--fields", metavar="A,B", help="Read only these fields.  [default: all]")
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0, min_open=True, max=86400),

@@ -467,5 +467,5 @@ def _reasons(report: Report, setting: Setting, rates: dict[Setting, Rate], is_co
     if spread > _WAVERING:
         yield (
             f"The passes of one setting differ by a factor of {spread:.1f}: the machine is busy, or --seconds too few; "
-            "small differences tell nothing."
+            "small differences mean nothing."
         )

@@ -25,9 +25,9 @@ _HEADS = ("codec", "ratio", "packing", "reading")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with speeds in bytes a second.")
 @log_options
 def codecs(sources: tuple[str, ...], options: ConvertOptions, as_json: bool) -> None:
-    """Try every codec on a sample of the SOURCEs: ratio, speed of packing and of reading, for each field.
+    """Try every codec on some samples of the SOURCEs: ratio, speed of packing and of reading, for each field.
 
-    Speeds are of raw bytes, on one processor of this machine. What `auto` takes is marked with a star; it goes by the
+    Speeds count raw bytes, on one processor of this machine. What `auto` takes is marked with a star; it goes by the
     ratios alone, so that it is the same on every machine. `packer convert --codec FIELD=CODEC` takes another.
 
     \b

@@ -25,10 +25,10 @@ _log = logging.getLogger(__name__)
     type=click.Choice(KINDS),
     help="Kind of the files.  [default: what the dataset was packed from]",
 )
-@click.option("--fields", "--field", metavar="A,B", help="Export these fields alone.")
+@click.option("--fields", "--field", metavar="A,B", help="Export only these fields.")
 @click.option("--values", type=click.Choice(VALUES), help="basicsr-lmdb: what each value is.  [default: png]")
 @click.option(
-    "--overwrite", is_flag=True, help="Write into a folder that is not empty; files of the same name are replaced."
+    "--overwrite", is_flag=True, help="Write into a folder that is not empty; files of the same names are replaced."
 )
 @log_options
 def export(dataset: Path, out: Path, to: str | None, fields: str | None, values: str | None, overwrite: bool) -> None:

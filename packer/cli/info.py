@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 def info(dataset: str, as_json: bool) -> None:
     """Say what the packed dataset DATASET holds: fields, codecs and their ratios, shards, names, origin.
 
-    DATASET may be a URL such as s3://bucket/set, of which the manifest and the names alone are fetched.
+    DATASET may be a URL such as s3://bucket/set; only the manifest and the names are fetched from it.
 
     \b
     $ packer info div2k.packed

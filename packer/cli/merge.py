@@ -23,8 +23,8 @@ from packer.merge import merge as run
 def merge(datasets: tuple[Path, ...], out: Path, overwrite: bool) -> None:
     """Make OUT of all samples of two datasets or more, in this order, without packing them again.
 
-    Shards are hard links where the file system has them, else copies. Fields, codecs and frames must be the same;
-    `packer append` packs samples again if they are not.
+    Shards are hard links if the file system has them, else copies. Fields, codecs and frames must be the same; if they
+    are not, `packer append` packs the samples again.
 
     \b
     $ packer merge day1.packed day2.packed days.packed

@@ -88,7 +88,7 @@ def _source_options() -> Sequence[Option]:
 
 # From here on by the names that the attributes of ConvertOptions have.
 map_size_option = click.option(
-    "--map-size", "map_limit", type=size, help="The LMDB map of a shard may not get larger than this."
+    "--map-size", "map_limit", type=size, help="The LMDB map of a shard must not get larger than this."
 )
 split_option = click.option(
     "--split",
@@ -96,9 +96,11 @@ split_option = click.option(
     multiple=True,
     metavar=SPLIT,
     callback=named(SPLIT),
-    help="A split of the samples: a fraction such as 0.9, a file with a name a line, or a pattern over names.",
+    help="A split of the samples: a fraction such as 0.9, a file with one name on each line, or a pattern over names.",
 )
-shard_size_option = click.option("--shard-size", type=size, help="Raw bytes of a shard, about, such as 1GiB.")
+shard_size_option = click.option(
+    "--shard-size", type=size, help="About how many raw bytes a shard holds, such as 1GiB."
+)
 overwrite_option = click.option(
     "--overwrite", is_flag=True, help="Replace a dataset that is there, once the new one is done."
 )
@@ -124,7 +126,7 @@ _PACKING = (
     click.option(
         "--shard-size",
         type=size,
-        help="Raw bytes of a shard, about, such as 1GiB.  [default: 16 shards of 16 MiB to 1 GiB]",
+        help="About how many raw bytes a shard holds, such as 1GiB.  [default: 16 shards of 16 MiB to 1 GiB]",
     ),
     map_size_option,
     split_option,

@@ -60,16 +60,18 @@ _TEXT_WIDTH, _TEXT_LINES = 30, 14
 @click.option(
     "--samples",
     type=click.IntRange(min=1),
-    help="How many, evenly spread.  [default: 12 on a sheet; 2000 on a page, or all that fit]",
+    help="How many samples, evenly spread.  [default: 12 on a sheet; 2000 on a page, or as many as fit]",
 )
 @click.option("--names", multiple=True, metavar="NAME", help="Show the sample of this name; may be repeated.")
-@click.option("--seed", type=click.IntRange(min=0), help="Choose the samples by chance, the same for the same seed.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), help="Choose the samples at random; the same ones for the same seed."
+)
 @click.option(
     "--page-size",
     type=size,
     default="64MB",
     show_default=True,
-    help="What the samples of a page may take: samples that do not fit are left out, evenly.",
+    help="How much the samples of a page may take; of those that do not fit, some are left out, evenly.",
 )
 @log_options
 def show(
@@ -77,14 +79,14 @@ def show(
 ) -> None:
     """Draw samples of the packed dataset DATASET: a page for a browser (.html), or a contact sheet (.png, .pdf).
 
-    A page is one file that needs no network. It has all samples, or as many as fit into --page-size, in pages of
+    A page is one file that needs no network. It has up to 2000 samples, as many as fit into --page-size, in pages of
     thumbnails with a search by name, split and class. A click shows a sample large: pictures down to their pixels, and
-    in turn at one place, such as lr and hr; clouds that turn with the mouse; clips that play; texts. Tables tell of
-    fields, codecs, the spread of values by channel, the plan and the shards. What is large is reduced in the page, and
-    says so: pictures to 1024 pixels, clips to 160 pixels and 48 frames, clouds to 20,000 points, and any array of more
-    than 64 MiB to some of its rows.
+    pairs such as lr and hr in turn at one place; clouds that turn with the mouse; clips that play; texts. Tables tell
+    of fields, codecs, the spread of values by channel, the plan and the shards. What is large is reduced in the page,
+    which then says so: pictures to 1024 pixels, clips to 160 pixels and 48 frames, clouds to 20,000 points, and any
+    array of more than 64 MiB to some of its rows.
 
-    On a sheet, images of one sample stand side by side at one scale, clouds are drawn from two sides with their
+    On a sheet, the images of a sample are next to one another at one scale, clouds are drawn from two sides with their
     colours, arrays as images or curves, numbers and names above.
 
     \b

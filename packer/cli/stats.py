@@ -28,9 +28,9 @@ _NUMBERS = ("count", "min", "max", "mean", "std", "nan", "inf")
 def stats(dataset: Path, save: bool, as_json: bool) -> None:
     """Say count, minimum, maximum, mean and standard deviation of each field of DATASET, and of its channels.
 
-    Channels are those of images, and the columns of clouds and tables. NaN and infinities are counted, and left out of
-    all else. Text and complex numbers have no statistics. Reads the whole dataset once, unless its manifest has
-    kept the statistics.
+    Channels are those of images, and the columns of clouds and tables. NaN and infinities are counted, but left out of
+    the rest. Text and complex numbers have no statistics. The whole dataset is read once, unless its manifest has kept
+    the statistics.
 
     \b
     $ packer stats div2k.packed

@@ -36,7 +36,7 @@ _MOST = 50
 def verify(dataset: str, sources: tuple[str, ...], against: bool, options: ConvertOptions, as_json: bool) -> int:
     """Check every byte of the packed dataset DATASET, and say which shard, field and samples are damaged.
 
-    With --against the samples are read from the SOURCEs once more and compared to the bit; give the sources and
+    With --against the samples are read from the SOURCEs once more and compared bit for bit; give the sources and
     options that the dataset was made with. Exits with 1 if anything is damaged. DATASET may be a URL such as
     s3://bucket/set: what is not in the cache is fetched, and compared with its digest on the way.
 

@@ -43,7 +43,7 @@ def _of(
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What the sources can be told; each takes what concerns it. None leaves it to the source.
+    """Options of the sources; each source takes those that concern it. None leaves the choice to the source.
 
     The command line is made from this class: its options are the attributes, its help the lines below.
 
@@ -63,16 +63,16 @@ class SourceOptions:
         group: PLY: make one field of numbered properties (rot of rot_0 to rot_3), or a field of each.
         columns: Clouds without a header (.bin, .txt, .xyz, .pts): names and types of their columns, such as
             x,y,z,intensity:float32 or x,y,z:float32,r,g,b:uint8.
-        label: Make a field label, the number of the first folder that a file lies in, as in cat/1.png.
+        label: Make a field label: the number of the first folder that a file lies in, such as cat of cat/1.png.
         pick: HDF5: take this dataset, under this name.
         skip: HDF5: leave out a field, dataset or group.
         axis: HDF5: number of the axis that counts samples.
         samples: What one sample is made from; PATTERN as in /data/*.  [default: rows of HDF5 and npy, files of images
             and PLY]
         attrs: HDF5: make a field of this attribute of each file, dataset or group that is a sample.
-        once: HDF5: keep this dataset once, as ds.constants: it is the same for all samples, as a grid is.
+        once: HDF5: keep this dataset once, as ds.constants: it is the same for all samples, such as a grid.
         sparse: HDF5: pack rows of this sparse matrix (data, indices, indptr), as X.indices and X.data.
-        images: HDF5 and npy: take the arrays of this field for pictures, (H, W) or (H, W, C).
+        images: HDF5 and npy: the arrays of this field, (H, W) or (H, W, C), are pictures.
         encoding: HDF5: encoding of text that the file does not mark as UTF-8, such as latin-1.
     """
 
