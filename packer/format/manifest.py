@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
@@ -277,7 +278,8 @@ def read(folder: Path) -> Manifest:
     path = folder / MANIFEST
     try:
         with path.open("rb") as file:
-            data = file.read(MAX_MANIFEST_BYTES + 1)
+            # No more than it has: Python takes so much memory before it reads.
+            data = file.read(min(os.fstat(file.fileno()).st_size, MAX_MANIFEST_BYTES) + 1)
     except (FileNotFoundError, NotADirectoryError):
         raise _absent(folder) from None
     except OSError as error:

@@ -243,11 +243,16 @@ def with_room(path: Path, make: Callable[[], Opened]) -> Opened:
     An open shard takes two descriptors: its own, and the one that Python's map keeps.
 
     Raises:
-        DatasetError: the limit cannot be raised.
+        DatasetError: the limit cannot be raised, or there is no room in memory for another map.
     """
     try:
         return make()
     except OSError as error:
+        if error.errno == errno.ENOMEM:
+            raise DatasetError(
+                f"{path}: cannot be mapped: this process may have no more memory, of which a map counts as much as its "
+                "file has, read or not; allow it more (`ulimit -v`, h_vmem of a cluster)"
+            ) from None
         if error.errno != errno.EMFILE:
             raise
     try:

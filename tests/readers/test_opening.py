@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import subprocess
 import sys
@@ -67,6 +68,17 @@ def test_too_many_shards_for_the_hard_limit_are_an_error_that_says_what_to_do(ma
     assert "as many files open as it may" in said
     assert "ulimit -n" in said
     assert "--shard-size" in said
+
+
+def test_a_limit_on_addresses_is_an_error_that_says_so(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system only says that it cannot allocate memory."""
+
+    def refuse(*args: Any, **options: Any) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr("mmap.mmap", refuse)
+    with pytest.raises(DatasetError, match=r"00000\.lmdb: cannot be mapped: .*ulimit -v"):
+        PackedDataset(many)[0]
 
 
 def replace(old: Path, new: Path) -> None:

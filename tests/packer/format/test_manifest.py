@@ -348,6 +348,17 @@ def test_a_manifest_that_is_a_folder_or_huge(tmp_path: Path, monkeypatch: pytest
         manifests.read(tmp_path)
 
 
+def test_a_manifest_takes_no_more_memory_than_it_has_bytes(tmp_path: Path) -> None:
+    """However large one may be: memory may be limited, by `ulimit -v` say."""
+    manifests.write(tmp_path, example())
+    tracemalloc.start()
+    try:
+        manifests.read(tmp_path)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
 def test_the_digest_of_a_file(tmp_path: Path) -> None:
     """xxh3-128 of all bytes, over more than one block."""
     data = bytes(range(256)) * 9000
