@@ -219,6 +219,15 @@ def open_raw(path: str) -> FileIO:
     return open(path, "rb", buffering=0)  # noqa: PTH123
 
 
+def unnamed(file: str) -> str:
+    """Return why the sample of a file would have no name, or the empty string."""
+    try:
+        file.encode()
+    except UnicodeEncodeError:
+        return "has a name that is not valid text (UTF-8), so the sample would have no name; rename it"
+    return ""
+
+
 def unreadable(error: OSError, path: str) -> SourceError:
     """Return the error of a file that the operating system does not give."""
     return SourceError(f"cannot be read: {error.strerror or error}; check that it is there and may be read", path)

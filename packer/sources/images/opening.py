@@ -182,13 +182,7 @@ def _unfit(file: str, suffix: str, regular: bool) -> str:
         return (
             f"is not an image ({SUFFIX_LIST} are), but lies among images; move it away, or name a pattern like '*.png'"
         )
-    if not regular:
-        return files.NOT_REGULAR
-    try:
-        file.encode()
-    except UnicodeEncodeError:
-        return "has a name that is not valid text (UTF-8), so the sample would have no name; rename it"
-    return ""
+    return files.unnamed(file) if regular else files.NOT_REGULAR
 
 
 def _read_headers(

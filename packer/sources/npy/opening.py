@@ -21,7 +21,7 @@ from natsort import natsorted
 from packer.errors import SourceError, UsageError, first_few
 from packer.format.schema import FieldSpec
 from packer.sources.base import HEADERS, Looking, OnBad, common_shape, not_looking, stop, watched
-from packer.sources.files import KIND_OF, Found, find, join, suffix_of
+from packer.sources.files import KIND_OF, Found, find, join, suffix_of, unnamed
 from packer.sources.npy.array import Array, open_arrays
 from packer.sources.npy.source import NpySource
 from packer.sources.pairing import markers, pair, report_partners, share_out, stem
@@ -237,6 +237,8 @@ def _open_units(found: dict[str, Found], unit: str, on_bad: OnBad, looking: Look
     left_out: list[str] = []
     for sample, its_files in watched(files.items(), HEADERS, looking, len(files)):
         try:
+            if reason := unnamed(sample):
+                raise SourceError(reason, its_files[0][1])
             units[sample], others = _fields_of(its_files, unit)
             left_out += others
         except SourceError as error:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from packer.errors import SourceError, UsageError
 from packer.format.schema import DTYPES, FieldSpec
 from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, faults_of, not_looking, stop, watched
-from packer.sources.files import Found, find, suffix_of
+from packer.sources.files import Found, find, suffix_of, unnamed
 from packer.sources.ply.fields import Choice, Column, Lengths, Member, Rule, agreeing, columns_of, corners_of, rules_of
 from packer.sources.ply.header import Element, Header, opened
 from packer.sources.ply.table import (
@@ -131,13 +131,11 @@ def members_of(
     for file in watched(files, HEADERS, looking, len(files)):
         place, name = found.path(file), file.rpartition(".")[0]
         try:
-            name.encode()
+            if reason := unnamed(name):
+                raise SourceError(reason, place)
             if name in good:
                 raise SourceError(f"has the same sample name, {name}, as {good[name].path}; rename one of them", place)
             good[name] = member(place, name)
-        except UnicodeEncodeError:
-            reason = "has a name that is not valid text (UTF-8), so the sample would have no name; rename it"
-            on_bad(SourceError(reason, place))
         except SourceError as error:
             on_bad(error)
     if not good:
