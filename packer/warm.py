@@ -118,6 +118,8 @@ def _read(descriptor: int, progress: Progress) -> int:
         for at, nbytes in steps:
             _touch(memory, at, nbytes)
             progress(0, nbytes)
+        if size < _LARGE_PAGE:  # it fills none, and asking takes longer than reading
+            return 0
         if _large_bytes(memory) < _ENOUGH * (size // _LARGE_PAGE * _LARGE_PAGE):
             for at, nbytes in steps:
                 if not _advise(memory, _MADV_COLLAPSE, at, nbytes):

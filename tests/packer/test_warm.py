@@ -92,6 +92,13 @@ def test_an_empty_file(tmp_path: Path) -> None:
     assert warm_file(tmp_path / "empty") == 0
 
 
+def test_a_small_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It fills no large page, and the system is not asked, which takes longer than reading it."""
+    monkeypatch.delattr(warming, "_large_bytes")
+    (tmp_path / "small").write_bytes(bytes(LARGE_PAGE - 1))
+    assert warm_file(tmp_path / "small") == 0
+
+
 @pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="files cannot be dropped on this system")
 @pytest.mark.parametrize(
     ("found", "large", "reads"),
