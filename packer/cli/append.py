@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from packer.append import append as run
+from packer.cli.failures import going_on
 from packer.cli.logs import log_options, say
 from packer.cli.options import (
     dataset_first,
@@ -46,7 +47,7 @@ def append(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> 
     $ packer append div2k.packed lr=more/LR_x4 hr=more/HR
     $ packer append scans.packed other.packed
     """
-    with dataset_first("packer append DATASET [FIELD=]SOURCE..."), progress("appending") as shown:
+    with dataset_first("packer append DATASET [FIELD=]SOURCE..."), going_on(), progress("appending") as shown:
         report = run(dataset, list(sources), options, **shown.hooks)
     more, all_of_them = counted(report.added, "sample"), counted(report.manifest.samples, "sample")
     out = f", {report.rejected[0].file} and others left out" if report.rejected else ""

@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from packer import convert as conversion
-from packer.cli.failures import Interrupted
+from packer.cli.failures import going_on
 from packer.cli.logs import log_options, say
 from packer.cli.options import (
     conversion_options,
@@ -73,11 +73,8 @@ def convert(sources: tuple[str, ...], out: str, options: ConvertOptions, schedul
     if scheduler is not None and options.workers is not None:
         raise click.UsageError("--workers and --scheduler exclude each other: the cluster has its own workers")
     try:
-        with nullcontext() if scheduler is None else _dask_executor(scheduler) as executor:
+        with going_on(), nullcontext() if scheduler is None else _dask_executor(scheduler) as executor:
             report = _convert(sources, out, replace(options, executor=executor))
-    except Interrupted as stop:
-        stop.advice = "finished shards are kept; run the same command again to go on"
-        raise
     except SourceError as error:
         if error.sample is not None and options.on_error == "stop":
             kept = "finished shards are kept; " if _has_finished_shards(_place(out)) else ""

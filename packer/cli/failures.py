@@ -91,6 +91,16 @@ class Interrupted(BaseException):
 
 
 @contextlib.contextmanager
+def going_on() -> Iterator[None]:
+    """Say how to go on if the block, which packs shards, is interrupted."""
+    try:
+        yield
+    except Interrupted as stop:
+        stop.advice = "finished shards are kept; run the same command again to go on"
+        raise
+
+
+@contextlib.contextmanager
 def interruptible() -> Iterator[None]:
     """Raise Interrupted within the block if a signal asks to stop; a signal that was ignored stays ignored.
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from packer.cli.failures import going_on
 from packer.cli.logs import log_options, say
 from packer.cli.options import (
     collected,
@@ -49,6 +50,6 @@ def repack(dataset: Path, out: Path, options: ConvertOptions, codecs: tuple[str,
     $ packer repack div2k.packed small.packed --codec rowdelta+zstd
     $ packer repack rows.packed shuffled.packed --shuffle 7 --shard-size 256MiB
     """
-    with progress("repacking") as shown:
+    with going_on(), progress("repacking") as shown:
         report = run(dataset, out, options, codec=",".join(codecs) or None, seed=shuffle, **shown.hooks)
     say(*summary(report))
