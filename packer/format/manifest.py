@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
@@ -71,6 +72,9 @@ NAMES_FILE = "names.lmdb"
 REJECTED_FILE = "rejected.jsonl"
 CONSTANTS_FILE = "constants.npz"
 UNFINISHED = "unfinished.json"
+
+#: A URL that was made a path, which lost one of its slashes. Two letters at least: `c:/` is a drive.
+URL_AS_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 #: Members that are absent from the file if they say nothing; they are never null in it.
 _OPTIONAL = ("left_out", "constants", "stats", "splits", "classes")
@@ -329,6 +333,11 @@ def file_digest(path: Path) -> str:
 
 def _absent(folder: Path) -> DatasetError:
     """Return the error of a folder without a manifest."""
+    if URL_AS_PATH.match(str(folder)):
+        return NoDatasetError(
+            f"{folder}: of a dataset at a URL, `packer info`, `verify` and `warm` and PackedDataset take the URL; "
+            "for all else copy it to a folder"
+        )
     if not folder.is_dir():
         what = "is a file, not the folder of a packed dataset" if folder.exists() else "does not exist"
         return NoDatasetError(f"{folder} {what}")

@@ -18,10 +18,10 @@ import msgspec
 import xxhash
 
 from packer.errors import RemoteError, UsageError
+from packer.format.manifest import URL_AS_PATH
 
 #: Two letters at least: `c://` is a drive.
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-_URL_AS_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _PLAIN = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -32,7 +32,7 @@ def is_url(text: Any) -> TypeGuard[str]:
 
 def refuse_url(path: Path) -> None:
     """Raise UsageError if a folder to be written is a URL; as a path it has lost one of its slashes."""
-    if _URL_AS_PATH.match(str(path)):
+    if URL_AS_PATH.match(str(path)):
         raise UsageError(f"{path}: only `packer convert` writes to a URL; name a folder, and copy it there afterwards")
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.errors import SourceError, UsageError
+from packer.format.manifest import MANIFEST
 from packer.format.schema import check_field_name
 from packer.sources.apart import Limits
 from packer.sources.base import Looking, OnBad, Source, not_looking, stop
@@ -309,6 +310,10 @@ def _kind(path: str, clouds: bool, looking: Looking) -> str:
         said = ", ".join(f"{count:,} of {kind}" for kind, count in kinds.most_common())
         raise UsageError(f"{path}: files of several kinds ({said}); name one kind with a quoted pattern like '*.png'")
     known = f"{', '.join(sorted(KIND_OF))}, and with --columns x,y,z also {', '.join(CLOUDS)}"
+    if (Path(path) / MANIFEST).is_file():
+        raise UsageError(
+            f"{path} is a packed dataset; `packer repack` packs it again, `packer append` and `merge` join several"
+        )
     if Path(path).is_dir():
         hidden = ", apart from hidden files and empty folders" if any(Path(path).iterdir()) else ""
         what = (

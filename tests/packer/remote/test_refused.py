@@ -7,9 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from packer.errors import UsageError
+from packer import stats
+from packer.append import append
+from packer.errors import NoDatasetError, UsageError
 from packer.export.dataset import export
 from packer.merge import merge
+from packer.sources.packed import open_packed
 from packer.writer import DatasetWriter
 
 URL = "s3://bucket/set"
@@ -28,3 +31,10 @@ def test_urls_are_refused_where_a_folder_is_written(tmp_path: Path, monkeypatch:
         with pytest.raises(UsageError, match="only `packer convert` writes to a URL"):
             write()
     assert [path.name for path in tmp_path.iterdir()] == ["set.packed"]
+
+
+def test_urls_are_refused_where_a_folder_is_read() -> None:
+    """The message says what takes a URL, not that a folder does not exist."""
+    for read in (lambda: stats.statistics(URL), lambda: open_packed(URL), lambda: append(URL, "more")):
+        with pytest.raises(NoDatasetError, match=r"`packer info`, `verify` and `warm` and PackedDataset take the URL"):
+            read()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.sources.files import IMAGES
 from packer.sources.opening import SourceOptions, open_sources
@@ -124,6 +125,13 @@ def test_nothing_to_pack(tmp_path):
         open_sources([str(tmp_path)])
     with pytest.raises(UsageError, match=r"not a kind of file.*\.png"):
         open_sources([str(tmp_path / "a.txt")])
+
+
+def test_a_packed_dataset(rows, tmp_path):
+    """It is packed again by other commands, which the message names."""
+    convert(rows.sources, tmp_path / "out", workers=0)
+    with pytest.raises(UsageError, match="is a packed dataset; `packer repack`"):
+        open_sources([str(tmp_path / "out")])
 
 
 def test_links_to_folders_are_followed(pairs, clouds, tmp_path):
