@@ -78,4 +78,4 @@ def check_fits(configs: Sequence[Config], spec: FieldSpec) -> None:
     """Raise UsageError if a codec cannot be used for a field."""
     for config in configs:
         if wrong := spec.misfit(config):
-            raise UsageError(wrong)
+            raise UsageError(f"{wrong}; give it a codec of its own, as in --codec {spec.name}=auto")
