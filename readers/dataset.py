@@ -67,7 +67,7 @@ class PackedDataset(Dataset[Any]):
     """A packed dataset, for plain indexing, for `torch.utils.data.DataLoader` and for `readers.Loader`.
 
     Making one reads the manifest and nothing else; the shards are mapped when they are first needed, in the process
-    that needs them. It pickles to its path, so any kind of worker can take it.
+    that needs them. It pickles to its path and manifest, so any kind of worker can take it.
 
         ds = PackedDataset("div2k.packed")
         ds[3]; ds[-1]; ds["0003"]                 # one sample: dict of tensors
@@ -145,14 +145,14 @@ class PackedDataset(Dataset[Any]):
         self.extras = (extras,) if isinstance(extras, str) else tuple(extras)
         self.verify = verify
         self._parts = Parts(self.crop, self.sample_points, self.windows)
-        self._read_manifest()
+        self.manifest = manifests.read(self.path) if self._mirror is None else self._mirror.manifest()
+        self._use_manifest()
         self._parts.check(self.fields, self._samples.samples)
         self._draws = self._parts.draws
         self._check_extras()
 
-    def _read_manifest(self) -> None:
-        """Read the manifest, here and in every process that this is unpickled in."""
-        self.manifest = manifests.read(self.path) if self._mirror is None else self._mirror.manifest()
+    def _use_manifest(self) -> None:
+        """Work out what follows from the manifest, here and in every process that this is unpickled in."""
         self.fields: dict[str, Field] = _choose(self.manifest.fields, self._chosen, self.path)
         # The samples that are read, of which there may be many windows.
         self._samples = Items(self.manifest.samples, None if self.split is None else self.manifest.split(self.split))
@@ -172,13 +172,15 @@ class PackedDataset(Dataset[Any]):
                 raise UsageError(f"extras: a field is also called {extra!r}; choose other fields with fields=[...]")
 
     def __getstate__(self) -> dict[str, Any]:
-        # The manifest is read again on the other side: it may be large, and the path says it all.
-        found = ("manifest", "fields", "_samples", "_items", "_last_session")
+        # The manifest goes along: on the other side numbers mean the same samples, whatever became of the folder.
+        found = ("fields", "_samples", "_items", "_last_session")
         return {name: value for name, value in vars(self).items() if name not in found}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._read_manifest()
+        if self._mirror is not None:
+            self.manifest = self._mirror.manifest()  # into the cache that is used here
+        self._use_manifest()
 
     def __len__(self) -> int:
         return len(self.items)

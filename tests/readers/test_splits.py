@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from packer.codecs.configs import NAMED
-from packer.errors import DamagedError, MissingNameError, SampleIndexError, UsageError
+from packer.errors import DamagedError, DatasetError, MissingNameError, SampleIndexError, UsageError
 from packer.format.schema import Field, FrameRule
 from packer.split import split
+from packer.writer import DatasetWriter
 from readers import Crop, Loader, PackedDataset, Windows
 
 SAMPLES = 40
@@ -156,6 +157,20 @@ def test_crops_at_places_by_number(in_splits: Path) -> None:
     assert ds[[3, 10]]["picture"][:, 0, 0, 0].tolist() == [5, 39]
     with pytest.raises(UsageError, match="at holds 11 places for 40 samples"):
         PackedDataset(in_splits, crop=Crop(4, of="picture", at=places))
+
+
+def test_a_pickle_means_the_samples_that_the_dataset_had(in_splits: Path, tmp_path: Path) -> None:
+    """A worker's numbers are those of its parent, also if the dataset was split anew or replaced before it began."""
+    folder = tmp_path / "p"
+    shutil.copytree(in_splits, folder)
+    sent = pickle.dumps(PackedDataset(folder, split="train"))
+    split(folder, {"train": [f"n/{number}" for number in range(20, 31)]})
+    assert pickle.loads(sent)[:]["y"].tolist() == TRAIN
+    shutil.rmtree(folder)
+    with DatasetWriter(folder) as writer:
+        writer.add({"y": 0})
+    with pytest.raises(DatasetError, match="was replaced since it was opened"):
+        pickle.loads(sent)[0]
 
 
 # Extras.
