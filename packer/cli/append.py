@@ -19,7 +19,7 @@ from packer.cli.options import (
     workers_option,
 )
 from packer.cli.progress import progress
-from packer.cli.summary import split_lines
+from packer.cli.summary import split_lines, warn_left_out
 from packer.cli.text import counted
 from packer.convert import ConvertOptions
 
@@ -39,9 +39,9 @@ def append(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> 
 
     The new samples need the fields of the dataset, and are stored with its codecs: give the options that it was
     converted with. Readers that are open go on with the samples they had. What --on-error skip leaves out is listed in
-    a file that is named at the end. New samples are in the splits that --split or their own dataset gives them, or in
-    none. Stopped halfway? Run the same command again, but not after it has finished: samples without names would be
-    added a second time.
+    DATASET/rejected.jsonl. New samples are in the splits that --split or their own dataset gives them, or in none.
+    Stopped halfway? Run the same command again, but not after it has finished: samples without names would be added a
+    second time.
 
     \b
     $ packer append div2k.packed lr=more/LR_x4 hr=more/HR
@@ -50,8 +50,8 @@ def append(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> 
     with dataset_first("packer append DATASET [FIELD=]SOURCE..."), going_on(), progress("appending") as shown:
         report = run(dataset, list(sources), options, **shown.hooks)
     more, all_of_them = counted(report.added, "sample"), counted(report.manifest.samples, "sample")
-    out = f", {report.rejected[0].file} and others left out" if report.rejected else ""
-    say(f"{dataset}: {more} more, {all_of_them} in all{out}", *split_lines(report.manifest))
+    warn_left_out(report.rejected, dataset)
+    say(f"{dataset}: {more} more, {all_of_them} in all", *split_lines(report.manifest))
     held = report.manifest.splits
     ends = [ranges[-1][1] for ranges in held.values() if ranges]
     if held and max(ends, default=0) <= report.manifest.samples - report.added:

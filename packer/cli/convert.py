@@ -25,11 +25,11 @@ from packer.cli.options import (
     workers_option,
 )
 from packer.cli.progress import progress
-from packer.cli.summary import summary
-from packer.cli.text import counted, size_text
+from packer.cli.summary import summary, warn_left_out
+from packer.cli.text import size_text
 from packer.convert import ConvertOptions, Report
 from packer.errors import SourceError, UsageError
-from packer.format.manifest import REJECTED_FILE, SHARD_FOLDER, UNFINISHED
+from packer.format.manifest import SHARD_FOLDER, UNFINISHED
 from packer.packing.output import next_to
 from packer.packing.plan import Plan
 from packer.remote.cache import default_cache
@@ -80,10 +80,7 @@ def convert(sources: tuple[str, ...], out: str, options: ConvertOptions, schedul
             kept = "finished shards are kept; " if _has_finished_shards(_place(out)) else ""
             _log.warning("%sthe same command with --on-error skip --go-on leaves out bad samples", kept)
         raise
-    if count := len(report.rejected):
-        what = f"{counted(count, 'sample')} {'was' if count == 1 else 'were'}"
-        first, path = report.rejected[0], f"{report.path}/{REJECTED_FILE}"
-        _log.warning("%s left out, listed in %s; the first: %s: %s", what, path, first.file, first.reason)
+    warn_left_out(report.rejected, report.path)
     say(*summary(report))
 
 

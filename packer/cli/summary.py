@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from packer.cli.text import counted, printable, size_text, table, time_text
 from packer.codecs.configs import codec_name
 from packer.convert import Report
-from packer.format.manifest import ColumnTotals, Manifest
+from packer.format.manifest import REJECTED_FILE, ColumnTotals, Manifest
 from packer.format.schema import Field, FieldSpec
+from packer.packing.rejected import Rejected
 from packer.packing.splits import split_text
 
 _RIGHT = ("raw", "stored", "ratio")
+
+_log = logging.getLogger(__name__)
 
 
 def summary(report: Report) -> list[str]:
@@ -30,6 +34,14 @@ def summary(report: Report) -> list[str]:
         f"{came_from}{size_text(report.raw_bytes)} as arrays, {size_text(report.file_bytes)} packed",
         time_text(report.seconds) + rate,
     ]
+
+
+def warn_left_out(rejected: Sequence[Rejected], folder: object) -> None:
+    """Say how many samples were left out of the dataset in `folder`, if some were, and where they are listed."""
+    if rejected:
+        what = f"{counted(len(rejected), 'sample')} {'was' if len(rejected) == 1 else 'were'}"
+        first, path = rejected[0], f"{folder}/{REJECTED_FILE}"
+        _log.warning("%s left out, listed in %s; the first: %s: %s", what, path, first.file, first.reason)
 
 
 def split_lines(manifest: Manifest) -> list[str]:

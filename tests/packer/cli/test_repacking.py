@@ -54,6 +54,18 @@ def test_append_adds_files(packer, refused, dataset, new_pairs, pairs, tmp_path)
     refused(2, ["append", dataset, *pairs.sources], "is there already")
 
 
+def test_append_says_what_it_leaves_out(packer, dataset, new_pairs, tmp_path):
+    """A sample that is left out is counted, and the list of it is named, as by convert."""
+    more = new_pairs(tmp_path / "more", 3, 6, 5)
+    for path in list((tmp_path / "more").rglob("*.png")):
+        path.rename(path.with_name(f"z{path.name}"))
+    bad = sorted((tmp_path / "more").rglob("*.png"))[0]
+    bad.write_bytes(b"none")
+    result = packer("append", dataset, *more.sources, "--workers", 0, "--on-error", "skip")
+    assert "2 samples more, 14 samples in all" in result.stdout
+    assert f"1 sample was left out, listed in {dataset}/rejected.jsonl; the first: {bad}: is not a PNG" in result.stderr
+
+
 def test_merge_joins_datasets(packer, refused, dataset, new_pairs, tmp_path):
     """Two datasets become one; the same one twice is refused."""
     more = new_pairs(tmp_path / "more", 3, 6, 5)
