@@ -241,7 +241,7 @@ def _check_same(folder: Path, new: Path, manifest: Manifest, entry: ShardEntry, 
             for ours, name in zip(names, after.names(entry.samples), strict=True):
                 if ours != name.decode():
                     raise SourceError(
-                        f"the source has changed: {name.decode()!r} stands where {ours!r} of {entry.file} was packed"
+                        f"the source has changed: {name.decode()!r} is where {ours!r} of {entry.file} was packed"
                     )
         try:
             before = Shard(folder / entry.file)

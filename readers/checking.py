@@ -118,6 +118,6 @@ class CheckedReader(FieldReader):
         named = ", ".join(self._in_words(number) for number in numbers[:SHOWN].tolist())
         more = f" and {len(numbers) - SHOWN} more of this batch" if len(numbers) > SHOWN else ""
         return DamagedError(
-            f"{path}: field {self.field.name!r}, {named}{more}: the bytes do not have "
-            "their checksum; `packer verify` tells what else is damaged, `packer repair` packs the shard again"
+            f"{path}: field {self.field.name!r}, {named}{more}: the checksum is wrong; "
+            "`packer verify` tells what else is damaged, `packer repair` packs the shard again"
         )

@@ -280,8 +280,8 @@ class SamplerOrder:
             )
         if getattr(sampler, "num_replicas", 1) > 1:
             raise UsageError(
-                f"sampler: {type(sampler).__name__} gives the share of one rank; a sampler of the whole dataset is "
-                "expected, of which each rank then takes its share (rank=0, world_size=1 takes all of it)"
+                f"sampler: {type(sampler).__name__} gives the share of one rank; give a sampler of the whole "
+                "dataset: each rank then takes its share of it (with rank=0, world_size=1 all)"
             )
         self._sampler = sampler
         self._samples = samples

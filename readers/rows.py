@@ -52,7 +52,7 @@ def part_of(field: Field, shape: tuple[int | None, ...]) -> Field:
         # Parts lie in no frames; what a frame of the whole field may hold says nothing of them.
         return replace(field, shape=shape, frame=FrameRule(samples=1))
     except ValueError as error:
-        raise UsageError(f"what is to be read of each sample is too large: {error}") from None
+        raise UsageError(f"what is read of each sample is too large: {error}") from None
 
 
 class PartReader(StoredReader):

@@ -85,7 +85,9 @@ class Windows:
         check_read("windows", self.steps, fields)
         for name in self.steps:
             if fields[name].kind != "array" or not fields[name].shape:
-                raise UsageError(f"windows: field {name!r} has no steps: it is no array, or has no axis; leave it out")
+                raise UsageError(
+                    f"windows: field {name!r} has no steps: it is text, an image or a single value; leave it out"
+                )
         return {name: np.array([*offsets], np.int64) * self.step for name, offsets in self.steps.items()}
 
     def check(self, fields: Mapping[str, Field], cropped: Collection[str]) -> None:

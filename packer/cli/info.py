@@ -127,7 +127,7 @@ def facts(found: Description) -> list[tuple[str, str]]:
         ("shards", shards_text([shard.bytes for shard in manifest.shards])),
         ("size", f"{held}, {size_text(manifest.raw_bytes)} as arrays"),
         ("planned", _planned(manifest)),
-        ("names", _listed(found.names, manifest.samples) if manifest.names else "none; samples have numbers alone"),
+        ("names", _listed(found.names, manifest.samples) if manifest.names else "none; samples have only numbers"),
         ("made by", manifest.tool),
     ]
     if manifest.classes:

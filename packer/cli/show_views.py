@@ -63,7 +63,7 @@ def chosen_numbers(dataset: PackedDataset, count: int, names: Sequence[str] = ()
     count = min(count, len(dataset))
     if names:
         if dataset.names is None:
-            raise UsageError("the samples have no names, so that --names finds none; take --samples and --seed")
+            raise UsageError("the samples have no names, so --names finds none; take --samples and --seed")
         numbers = dataset.numbers(names)
     elif seed is None:
         numbers = np.linspace(0, len(dataset) - 1, count).round().astype(np.int64)

@@ -276,7 +276,7 @@ def test_other_sources_never_replace_what_cannot_be_read(files_of, tmp_path, lef
     shard, before = folder / "shards" / "00000.lmdb", files_of(folder)
     data = shard.read_bytes()
     shard.unlink() if left == "missing" else shard.write_bytes(data[:-4096])
-    words = "nothing is left of it" if change == "pixels" else "'x' stands where 'c'"
+    words = "nothing is left of it" if change == "pixels" else "'x' is where 'c'"
     with pytest.raises(SourceError, match=words):
         repair(folder, source_of([wrong]))
     assert repair(folder, source_of([right])).changed == ()

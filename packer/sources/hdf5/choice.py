@@ -275,10 +275,7 @@ _ADVICE = {
         " This is an AnnData (h5ad) file: its cells are the rows of obs/... and obsm/..., and of X, which"
         " --sparse X takes if it is sparse; pick from those."
     ),
-    "10x": (
-        " This is a 10x file, of which --sparse matrix packs the cells, and --field barcode=/matrix/barcodes what they"
-        " are called."
-    ),
+    "10x": (" This is a 10x file: --sparse matrix packs its cells, and --field barcode=/matrix/barcodes their names."),
     "matlab": " This is a MATLAB 7.3 file: its axes are MATLAB's in reverse, so --axis -1 takes MATLAB's rows.",
 }
 

@@ -33,7 +33,7 @@ def test_ragged_axes_and_missing_names(packer, clouds, rows, tmp_path):
     assert "any x 3" in packer("info", tmp_path / "a").stdout
     convert(rows.path, tmp_path / "b", workers=0)
     text = packer("info", tmp_path / "b").stdout
-    assert "none; samples have numbers alone" in text
+    assert "none; samples have only numbers" in text
     assert "one value" in text
 
 

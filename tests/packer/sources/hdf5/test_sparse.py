@@ -76,7 +76,7 @@ def test_the_cells_of_10x_files_are_packed_as_the_message_says(tmp_path: Path) -
         file["matrix/barcodes"] = [b"AA", b"AC"]
         file["matrix/data"], file["matrix/indices"] = np.arange(3), np.array([2, 0, 1])
         file["matrix/indptr"], file["matrix/shape"] = np.array([0, 1, 3]), np.array([3, 2])
-    with pytest.raises(SourceError, match="--sparse matrix packs the cells, and --field barcode=/matrix/barcodes"):
+    with pytest.raises(SourceError, match="--sparse matrix packs its cells, and --field barcode=/matrix/barcodes"):
         open_hdf5(str(path))
     (block,) = open_hdf5(str(path), sparse=["matrix"], fields={"barcode": "/matrix/barcodes"}).read()
     assert block["barcode"] == ["AA", "AC"]
