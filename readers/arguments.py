@@ -34,7 +34,7 @@ LONG_RUNS = 8
 #: Bytes of decoded frames that a block shuffle may hold; the window is smaller if it would hold more.
 WINDOW_BYTES = 64 * 2**20
 #: Where frames of several fields differ in length, some cross the edge of a block and are decoded for both sides.
-#: Blocks as long as so many frames keep these to a tenth.
+#: Blocks as long as this many frames keep these to a tenth.
 BLOCK_FRAMES = 10
 
 
@@ -94,7 +94,7 @@ def _block_shuffled(dataset: PackedDataset, window: int | None, seed: int) -> Bl
 
 
 def _block_samples(dataset: PackedDataset) -> int:
-    """Return how many samples a block has: whole longest frames, so many that few others cross its edges."""
+    """Return how many samples a block has: enough of the longest frames that few others cross its edges."""
     fields = dataset.fields.values()
     # An uncompressed frame is not read as a whole: only if there is no other does it say what lies together.
     frames = [f.frame.samples or 1 for f in fields if f.codec] or [f.frame.samples or 1 for f in fields]
@@ -135,7 +135,7 @@ def keep_frames(dataset: PackedDataset, window: int, batch_size: int, threads: i
 
 
 def threads_of(threads: int | str, dataset: PackedDataset | Mix) -> int:
-    """Return how many threads read ahead; of `"auto"` so many as have time to hide.
+    """Return how many threads read ahead; `"auto"` gives as many as have time to hide.
 
     Raises:
         UsageError: neither a number of threads nor "auto".

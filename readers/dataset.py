@@ -53,7 +53,7 @@ class _Session:
     be there to let go of them.
 
     Attributes:
-        by_shard: fetches and reads shards one by one, as long as not all of a dataset behind a URL are needed.
+        by_shard: fetches and reads shards one by one, as long as not all of a dataset at a URL are needed.
     """
 
     by_shard: ByShard | None
@@ -154,7 +154,7 @@ class PackedDataset(Dataset[Any]):
     def _use_manifest(self) -> None:
         """Work out what follows from the manifest, here and in every process that this is unpickled in."""
         self.fields: dict[str, Field] = _choose(self.manifest.fields, self._chosen, self.path)
-        # The samples that are read, of which there may be many windows.
+        # The samples that are read, each of which may have many windows.
         self._samples = Items(self.manifest.samples, None if self.split is None else self.manifest.split(self.split))
         self._items = self._samples if self.windows is None else None
         self._last_session: _Session | None = None
@@ -430,7 +430,7 @@ class PackedDataset(Dataset[Any]):
         return session.names
 
     def _fetch_tables(self) -> object:
-        """Fetch the files next to the shards if they are behind a URL; what is returned keeps them in the cache."""
+        """Fetch the files next to the shards if they are at a URL; what is returned keeps them in the cache."""
         return None if self._mirror is None else self._mirror.fetch_tables(self.manifest)
 
 
@@ -440,7 +440,7 @@ def _mirror(
     """Return the `packer.remote.mirror.Mirror` of a URL; None for a folder."""
     if not is_url(path):
         if cache is not None or cache_bytes is not None:
-            raise UsageError(f"{path} is a folder: cache and cache_bytes are for datasets behind a URL")
+            raise UsageError(f"{path} is a folder: cache and cache_bytes are for datasets at a URL")
         return None
     from packer.remote.mirror import Mirror  # here: it is loaded where there is something to fetch
 

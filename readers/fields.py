@@ -93,7 +93,7 @@ class FieldReader:
         raise NotImplementedError
 
     def _shaped(self, flat: torch.Tensor, count: int) -> torch.Tensor:
-        """Return bytes as the values of so many samples, (count, *shape)."""
+        """Return bytes as the values of `count` samples, (count, *shape)."""
         return flat.view(-1).view(self._dtype).view(count, *self._shape)
 
 
@@ -381,7 +381,7 @@ class WholeReader(StoredReader):
     def _decode_shared(self, located: Numbers, out: NDArray[np.uint8]) -> None:
         """Decode samples of some bytes each, one after another, out of frames that they share; each frame once.
 
-        If there is no room for so many frames, one half of the samples after the other.
+        If there is no room for all these frames, one half of the samples after the other.
 
         Raises:
             DamagedError: two samples of one frame say different things of it.

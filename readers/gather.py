@@ -73,7 +73,7 @@ def shared(nbytes: int) -> torch.Tensor:
 
 
 def own_parts(whole: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
-    """Return the parts of a tensor, of so many rows each, every part with a storage of its own.
+    """Return the parts of a tensor, with `sizes` rows, every part with a storage of its own.
 
     Sharing a tensor with another process frees the memory of its storage. An array made of another tensor on the same
     storage would then point at nothing.
@@ -193,7 +193,7 @@ class _Threads:
         return mine and time.monotonic() > self._busy_until
 
     def note(self, nbytes: int, seconds: float) -> None:
-        """Look at the time that a copy of so many bytes took."""
+        """Look at the time that a copy of this many bytes took."""
         if seconds > nbytes * SLOW:
             self._busy_until = time.monotonic() + ALONE_SECONDS
 

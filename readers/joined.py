@@ -1,4 +1,4 @@
-"""Several parts read as one: the shards of a dataset behind a URL that are there, or the datasets of a `Mix`.
+"""Several parts read as one: the shards of a dataset at a URL that are there, or the datasets of a `Mix`.
 
 Each part reads its samples of a batch, which are then put in order. That costs a copy more than reading them from one
 stretch of memory, which `PackedDataset` goes over to once every shard is there.
@@ -119,7 +119,7 @@ def joined(parts: Sequence[tuple[Numbers, Any]], count: int, allocate: Allocate)
 
 
 def _room(like: torch.Tensor, rows: int, allocate: Allocate) -> torch.Tensor:
-    """Return a tensor of so many rows like those of another one."""
+    """Return a tensor of this many rows like those of another one."""
     shape = like.shape[1:]
     return allocate(rows * math.prod(shape) * like.itemsize).view(like.dtype).view(rows, *shape)
 

@@ -446,7 +446,7 @@ class Share:
         """Return how many batches each rank still has of an order of `n` numbers, of which `done` were taken.
 
         Raises:
-            UsageError: there are not so many numbers.
+            UsageError: there are fewer numbers.
         """
         if not 0 <= done <= n:
             raise UsageError(f"{done} of {n} samples done: the saved state is of another dataset or sampler")

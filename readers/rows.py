@@ -23,7 +23,7 @@ from readers.draws import Visits
 from readers.fields import Places, StoredReader, distinct
 from readers.gather import Allocate, Records, fresh
 
-#: Frames are decoded so many bytes at a time: what is copied from them is still in the processor's cache.
+#: How many bytes of frames are decoded at a time: what is copied from them is still in the processor's cache.
 DECODED_BYTES = 2**20
 
 
@@ -178,7 +178,7 @@ class PartReader(StoredReader):
             into[some] = cut[local * len(depth) + row[some]]
 
     def _undo_filter(self, rows: NDArray[Any], channels: Numbers) -> None:
-        """Undo the filter of rows (n, depth, values) of images that have so many channels, (n,), in place."""
+        """Undo the filter of rows (n, depth, values) of images that have these numbers of channels, (n,), in place."""
         for count in np.unique(channels).tolist():
             alike = rows[channels == count]
             self._codec.undo_filter(alike.reshape(*alike.shape[:2], -1, count))

@@ -59,7 +59,7 @@ PIECE_BYTES = 128 * 2**10
 #: How far ahead to ask while reading is cold, at most, and at first.
 COLD_BYTES = 8 * 2**20
 FIRST_BYTES = 2**20
-#: While reading is warm, so many runs are read before another look at whether it still is.
+#: While reading is warm, this many runs are read before another look at whether it still is.
 CHECKED_RUNS = 8
 #: Stretches with a smaller gap than this between them are asked for as one: a call costs as much as the gap.
 GAP_BYTES = 16 * 2**10
@@ -276,7 +276,7 @@ def _by_machine(field: Field) -> bool:
 
 
 def split(values: Any, sizes: list[int]) -> Sequence[Any]:
-    """Return the batches of a run: parts of the values of one field, of so many samples each."""
+    """Return the batches of a run: parts of the values of one field, with `sizes` samples."""
     if isinstance(values, torch.Tensor):
         return own_parts(values, sizes)
     edges = [0, *itertools.accumulate(sizes)]

@@ -229,7 +229,7 @@ def differing_samples(column: Column, at: int, values: Sequence[Any] | NDArray[A
 
 
 def _differs(column: Column, number: int, sample: LargeArray, rows: int) -> bool:
-    """Return whether a large array differs from a sample of a column, of which a band holds so many rows."""
+    """Return whether a large array differs from a sample of a column, whose bands hold this many rows."""
     if tuple(column.locate(np.array([number], np.int64))[0, SHAPE:].tolist()) != sample.shape:
         return True
     packed = column.bands(number)

@@ -73,7 +73,7 @@ def _kept_once(origin: Origin) -> bool:
 
 
 def _left_out(folder: Path, shards: int) -> list[Rejected]:
-    """Return the samples that rejected.jsonl lists of so many shards, or of none; an append may have listed more."""
+    """Return the samples that rejected.jsonl lists for this many shards, or none; an append may have listed more."""
     path = folder / REJECTED_FILE
     try:
         listed = RejectedList.read(path).samples(path) if path.exists() else []

@@ -111,7 +111,7 @@ class Setting:
 
 
 class Pass(NamedTuple):
-    """So many samples, read in so many seconds, and bytes read from the disk meanwhile."""
+    """A number of samples, the seconds in which they were read, and the bytes read from the disk meanwhile."""
 
     samples: int
     seconds: float
@@ -119,7 +119,7 @@ class Pass(NamedTuple):
 
 
 def _read_all(batches: Iterable[Any], samples: int = 0) -> Pass:
-    """Read batches of so many samples, and note how long that takes."""
+    """Read batches of this many samples, and note how long that takes."""
     before, began = disk_bytes(), time.perf_counter()
     for batch in batches:
         del batch  # the loader may use its memory again

@@ -23,7 +23,7 @@ from packer.errors import PackerError
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
-#: A listing of so many lines stands in the line of its message.
+#: A listing of up to this many lines is put into the line of its message.
 _IN_LINE = 3
 _STOPS = (signal.SIGINT, signal.SIGTERM)
 #: Seconds until a signal that got lost is sent once more.

@@ -28,7 +28,7 @@ from packer.remote.store import is_url
 
 #: Names that are shown.
 _FIRST = 5
-#: So many lines tell of the origin, and so many names of what else is known of it.
+#: How many lines tell of the origin, and how many names of what else is known of it.
 _ORIGIN_LINES = 12
 #: Blocks of `st_blocks`, whatever the file system's own.
 _BLOCK = 512

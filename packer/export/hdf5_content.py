@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from packer.errors import UsageError
 from packer.format.schema import FieldSpec
 
-#: Values are made so many bytes at a time: fixed strings can be far longer than the texts in a block.
+#: How many bytes of values are made at a time: fixed strings can be far longer than the texts in a block.
 _WRITE_BYTES = 32 * 2**20
 #: A dtype of more bytes is no one's; a manifest may have been made by anyone.
 _LARGEST = 2**26

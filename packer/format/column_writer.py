@@ -144,7 +144,7 @@ class ColumnWriter:
         return self._codec.filter.apply(samples) if self._codec.filter else samples
 
     def _add_runs(self, samples: NDArray[Any]) -> None:
-        """Add samples of one shape (m, *shape) to frames of so many samples."""
+        """Add samples of one shape (m, *shape) to frames of this many samples."""
         samples, together = self._filtered(samples), self.field.frame.samples or 1
         while len(samples):
             room = together - self._n_waiting
@@ -186,7 +186,7 @@ class ColumnWriter:
 
 
 def _check_size(nbytes: int) -> None:
-    """Raise UsageError if a sample of so many stored bytes cannot lie in one chunk."""
+    """Raise UsageError if a sample of this many stored bytes cannot lie in one chunk."""
     if nbytes > MAX_CHUNK_BYTES:
         raise UsageError(f"a sample takes {nbytes:,} bytes, but {MAX_CHUNK_BYTES:,} is the most; split it into several")
 

@@ -96,5 +96,5 @@ _LEAST_PAGES = 16
 
 
 def chunk_bytes(fields: int) -> int:
-    """Return the target size of a chunk in a dataset of so many fields: smaller for three and more, to bound memory."""
+    """Return the target size of a chunk in a dataset with `fields` fields: smaller from three on, to bound memory."""
     return min(CHUNK_BYTES, max(_LEAST_PAGES, _FILLING_BYTES // 4096 // max(fields, 1)) * 4096 - 16)

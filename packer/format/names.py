@@ -34,7 +34,7 @@ MAX_NAME = 510
 #: Letters of a name that an error shows.
 _SHOWN = 40
 
-#: Names that are sorted in memory; more are sorted in runs of so many, which go to a file in blocks.
+#: Names that are sorted in memory; more are sorted in runs of this many, which go to a file in blocks.
 RUN_NAMES = 2**16
 _BLOCK_NAMES = 2**10
 #: What the map of a table has room for beyond the table. LMDB keeps the size of the map in the file.

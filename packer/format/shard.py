@@ -152,7 +152,7 @@ class Shard:
         """Yield the name of every sample, UTF-8; of a million, only some are in memory at a time.
 
         Raises:
-            DamagedError: they are not those of so many samples.
+            DamagedError: they are not those of `samples` samples.
         """
         data, ends = self.name_table(samples)
         for first in range(0, samples, _CUT):
@@ -165,7 +165,7 @@ class Shard:
         """Return the names of all samples, UTF-8 without gaps, and where each begins and the last ends, (samples + 1,).
 
         Raises:
-            DamagedError: they are not those of so many samples.
+            DamagedError: they are not those of `samples` samples.
         """
         data = self.value(NAME_BYTES)
         offsets = self.value(NAME_OFFSETS)

@@ -56,7 +56,7 @@ _MAX_INLINE_ENTRY = (ROOM // 2 & ~1) - _SLOT
 
 
 def map_size(nbytes: int) -> int:
-    """Return the smallest map in which a file of so many bytes can be written.
+    """Return the smallest map in which a file of this many bytes can be written.
 
     LMDB refuses an allocation that would end on the last page of the map, hence the one page more.
     """

@@ -25,12 +25,12 @@ from packer.packing.plan import Plan, spread_runs
 from packer.sources.apart import Limits, each
 from packer.sources.base import Source, arrays_of, count
 
-#: Samples are packed from up to so many places, spread evenly: a run of about so many raw bytes from each, since a run
-#: has costs of its own, such as opening an HDF5 file. No further place is tried after this many raw bytes.
+#: Samples are packed from up to PLACES places, spread evenly: a run of about RUN_BYTES raw bytes from each, since a run
+#: has costs of its own, such as opening an HDF5 file. After MOST_BYTES raw bytes no further place is tried.
 PLACES = 32
 RUN_BYTES = 2**19
 MOST_BYTES = 128 * 2**20
-#: The runs make so many groups, each from all over the source; how much they differ gives the interval.
+#: The runs make this many groups, each from all over the source; how much they differ gives the interval.
 _GROUPS = 8
 #: Student's t for 95% and the seven degrees of freedom of eight groups.
 _T = 2.4

@@ -37,7 +37,7 @@ class Rejected(msgspec.Struct, frozen=True, omit_defaults=True):
         return cls(_text(error.path or kind), _text(error.reason))
 
     def moved(self, shards: int) -> Rejected:
-        """Return the same for a dataset in which so many other shards stand before its own."""
+        """Return the same for a dataset in which this many other shards come before its own."""
         return self if self.shard is None else msgspec.structs.replace(self, shard=self.shard + shards)
 
 

@@ -169,7 +169,7 @@ def joined_splits(manifests: Sequence[Manifest]) -> Splits:
 
 
 def split_text(splits: Splits, samples: int) -> str:
-    """Return how many of so many samples each split holds, and how many are in none or in several, in one line."""
+    """Return how many of all samples each split holds, and how many are in none or in several, in one line."""
     times = np.zeros(samples, np.uint8)
     for ranges in splits.values():
         times[range_numbers(ranges)] += times[range_numbers(ranges)] < 2

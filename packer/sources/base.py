@@ -44,7 +44,7 @@ Progress = Callable[[int, int], None]
 
 #: What sources of many files tell a `Looking` that they do.
 FINDING, HEADERS = "finding files", "reading headers"
-#: What a `Looking` is told of files behind a URL; these two are counted in bytes.
+#: What a `Looking` is told of files at a URL; these two are counted in bytes.
 FETCHING, UPLOADING = "fetching", "uploading"
 #: Seconds between two calls of a `Looking`.
 _TELL_EVERY = 0.1
@@ -227,7 +227,7 @@ class DerivedSource(Source):
 
 
 def joined(samples: Iterable[dict[str, Any]], fields: Sequence[FieldSpec], most: int) -> Iterator[Block]:
-    """Yield samples, which are arrays, large ones or str by field, in blocks of at most so many bytes, or one sample.
+    """Yield samples, which are arrays, large ones or str by field, in blocks of at most `most` bytes, or one sample.
 
     Raises:
         SourceError: what `samples` raise, after those before.
@@ -260,7 +260,7 @@ def _block(samples: Sequence[dict[str, Any]], fields: Sequence[FieldSpec]) -> Bl
 
 
 def runs(sizes: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
-    """Yield start and stop of runs of samples that have at most so many bytes together, or are one sample.
+    """Yield start and stop of runs of samples that have at most `most` bytes together, or are one sample.
 
     Args:
         sizes: bytes of each sample, (n,).

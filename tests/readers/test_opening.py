@@ -193,5 +193,5 @@ def test_arguments_that_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no field is named; .*d has x"):
         PackedDataset(path, fields=[])
     for options in ({"cache": tmp_path / "c"}, {"cache_bytes": 9}):
-        with pytest.raises(UsageError, match="is a folder: cache and cache_bytes are for datasets behind a URL"):
+        with pytest.raises(UsageError, match="is a folder: cache and cache_bytes are for datasets at a URL"):
             PackedDataset(path, **options)  # type: ignore[arg-type]

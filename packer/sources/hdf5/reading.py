@@ -23,7 +23,7 @@ from packer.sources.hdf5.types import Column, swaps_are_forgotten
 BLOCK_BYTES = 8 * 2**20
 #: What a str costs besides its characters.
 _STR_BYTES = 64
-#: Variable-length rows are read so many at once at first, and at most; how long they are is seen only then.
+#: How many variable-length rows are read at once at first, and at most; how long they are is seen only then.
 _FIRST_RUN, _LONGEST_RUN = 16, 1024
 
 

@@ -258,7 +258,7 @@ def test_a_dataset_larger_than_the_cache_is_refused(dataset, s3, tmp_path) -> No
 
 def test_options_of_the_cache_belong_to_urls(packed, tmp_path) -> None:
     """A cache for a folder on this machine is a mistake."""
-    with pytest.raises(UsageError, match="cache_bytes are for datasets behind a URL"):
+    with pytest.raises(UsageError, match="cache_bytes are for datasets at a URL"):
         PackedDataset(packed, cache=tmp_path)
     with pytest.raises(UsageError, match="0 or more"):
         PackedDataset("memory://set", cache=tmp_path, cache_bytes=-1)
