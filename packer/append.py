@@ -180,7 +180,7 @@ def _tidy(work: Path) -> None:
     """Remove what was packed.
 
     The note goes first, since nothing can go on from here any more. The manifest goes last: if a call is killed in
-    between, the next one tells by it that all is done.
+    between, the next one sees from it that all is done.
     """
     with contextlib.suppress(OSError):
         (work / UNFINISHED).unlink(missing_ok=True)

@@ -193,7 +193,7 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
         return pack(sources, Path(out), options)
     began = time.perf_counter()
     with RemoteOutput(out, options.overwrite) as staged:
-        # What another conversion left in the cache is no dataset that anybody would miss.
+        # What another conversion left in the cache is not a dataset that anybody would miss.
         report = pack(sources, staged.folder, replace(options, overwrite=True), keeps_note=True)
         staged.upload(partial(options.looking or not_looking, UPLOADING))
     return replace(report, path=staged.url, seconds=time.perf_counter() - began)
@@ -264,7 +264,7 @@ def planned_splits(plan: Plan, options: ConvertOptions, lenient: bool) -> Splits
         lenient: whether lists may name samples that are not there.
 
     Raises:
-        UsageError: what was asked for cannot be.
+        UsageError: the rules cannot be followed.
     """
     source = plan.source
     samples = Samples(len(source), source.names, plan.origin, shifting=options.on_error == "skip")
@@ -276,7 +276,7 @@ def open_source(sources: Any, options: ConvertOptions, rejected: list[Rejected] 
 
     Args:
         rejected: files found bad are noted here if they are skipped. None: nothing is to be packed, and bad samples
-            that are found early stop nobody.
+            that are found early stop nothing.
     """
 
     def on_bad(error: SourceError) -> None:
@@ -340,7 +340,7 @@ def check_apart(sources: Any, out: Path) -> None:
 def _state_of(plan: Plan, options: ConvertOptions, splits: Splits, files: list[tuple[str, int, int]]) -> State:
     """Return what tells a conversion from any other.
 
-    What options say of sources stands in the origin, but for what leaves bad samples out.
+    The options of the sources are in the origin, except those that leave bad samples out.
 
     Args:
         files: path, size and time of change of every source file.

@@ -19,7 +19,7 @@ This module imports nothing, so that everything may import it.
 
 from __future__ import annotations
 
-#: Letters of a word that a message shows at most, and of a line.
+#: How many characters of a word, and of a line, a message shows at most.
 _LONGEST_WORD, _LONGEST_LINE = 400, 8000
 
 

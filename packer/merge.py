@@ -103,7 +103,7 @@ def merge(
 def take_shards(
     folder: Path, entries: Sequence[ShardEntry], into: Path, number: int, progress: Progress
 ) -> list[ShardEntry]:
-    """Put shards of the dataset in `folder` into another one: hard links if that can be, else copies.
+    """Put shards of the dataset in `folder` into another one: hard links if possible, else copies.
 
     Args:
         into: folder of the other dataset.
@@ -125,7 +125,7 @@ def take_shards(
             partial.unlink(missing_ok=True)
             _link_or_copy(source, partial)
             partial.replace(target)
-            partial.unlink(missing_ok=True)  # of two links to one file, left by an earlier call, a rename removes none
+            partial.unlink(missing_ok=True)  # a rename onto a link to the same file removes neither
         taken.append(msgspec.structs.replace(entry, file=f"{SHARD_FOLDER}/{target.name}"))
         progress(entry.samples, entry.bytes)
     sync_folder(into / SHARD_FOLDER)
@@ -134,7 +134,7 @@ def take_shards(
 
 def _link_or_copy(source: Path, target: Path) -> None:
     try:
-        target.hardlink_to(source.resolve())  # of a symbolic link it would be one more, to be left dangling
+        target.hardlink_to(source.resolve())  # not of a symbolic link, which could dangle
     except OSError:  # another file system, or one without hard links
         with source.open("rb") as reading, target.open("wb") as writing:
             shutil.copyfileobj(reading, writing, 2**24)
@@ -171,7 +171,7 @@ def write_joined(
 
 
 def check_alike(first: Sequence[Field], other: Sequence[Field], where: str) -> None:
-    """Raise UsageError if shards of the schema `other` cannot stand with those of `first`; say what differs."""
+    """Raise UsageError if shards of the schema `other` cannot be joined with those of `first`; say what differs."""
     if tuple(first) == tuple(other):
         return
     names, others = [field.name for field in first], [field.name for field in other]
@@ -189,7 +189,7 @@ def check_alike(first: Sequence[Field], other: Sequence[Field], where: str) -> N
 
 
 def check_classes(first: Sequence[str], other: Sequence[str], where: str) -> None:
-    """Raise UsageError if the numbers of the field `label` do not stand for the same in both."""
+    """Raise UsageError if a number of the field `label` means different classes in the two."""
     if first != other:
         texts = [", ".join(names) if names else "none" for names in (other, first)]
         raise UsageError(
@@ -199,7 +199,7 @@ def check_classes(first: Sequence[str], other: Sequence[str], where: str) -> Non
 
 
 def check_constants(first: FileEntry | None, other: FileEntry | None, where: str) -> None:
-    """Raise UsageError if the constants of samples that are to stand together differ, by what their manifests say."""
+    """Raise UsageError if the constants of samples that are to be joined differ, by what their manifests say."""
     if first != other:
         raise UsageError(
             f"{where}: what is kept once for all samples ({CONSTANTS_FILE}) differs; `packer export` gives the samples "

@@ -37,7 +37,7 @@ Moments = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]
 def statistics(dataset: str | os.PathLike[str], progress: Progress | None = None) -> dict[str, FieldStats]:
     """Return the statistics of every field of numbers, from one pass; text and complex numbers have none.
 
-    Counts and extremes are exact; mean and standard deviation are as good as float64 has them.
+    Counts and extremes are exact; mean and standard deviation are as exact as float64 allows.
 
     Args:
         progress: called with the samples and raw bytes done since the last call.
@@ -152,7 +152,7 @@ def _joined(one: Moments, other: Moments) -> Moments:
     (n, mean, squares), (m, other_mean, other_squares) = one, other
     total = np.maximum(n + m, 1)
     delta = other_mean - mean
-    # In this order: the square of a large difference may overflow, and of no value is to be 0.
+    # In this order: the square of a large difference may overflow, but must count 0 times for no values.
     return n + m, mean + delta * (m / total), squares + other_squares + delta * (delta * (n / total * m))
 
 

@@ -27,9 +27,9 @@ from packer.format import manifest as manifests
 from packer.format.manifest import check_file
 from packer.sources.base import Progress, no_progress
 
-#: Bytes between two words about how far it is.
+#: Bytes between two reports of progress.
 _STEP = 2**26
-#: The share of the large pages which a file fills that is as much as can be had.
+#: A file that has this share of the large pages that it could fill has as many as it will get.
 _ENOUGH = 0.8
 _LARGE_PAGE = 2**21
 #: Of Linux 5.14 and 6.1; Python's mmap does not name them.

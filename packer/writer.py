@@ -40,7 +40,7 @@ _ORIGIN = {"kind": "writer"}
 
 
 class _Seen:
-    """The names that were added, of each a digest of 124 bits, so that a million take 16 MB."""
+    """The names that were added, as digests of 124 bits, so that a million take 16 MB."""
 
     def __init__(self) -> None:
         self._buckets: list[bytearray] = [bytearray() for _ in range(2**12)]
@@ -91,7 +91,7 @@ class DatasetWriter:
         path = Path(out)
         if (path / UNFINISHED).exists() and not overwrite:
             raise UsageError(f"{path} is unfinished; remove it, or write it anew with overwrite=True")
-        # Such a dataset cannot be gone on with, so the time makes every attempt a different one.
+        # Such a dataset cannot be resumed, so the time makes every attempt a different one.
         state = State(shards=None, settings={"begun": time.time_ns(), "version": packer.__version__}, files=[])
         self._folder = OutputFolder(path, state, overwrite)
         self._specs = tuple(fields) if fields else None

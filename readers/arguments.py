@@ -1,4 +1,4 @@
-"""What the arguments of a loader come to for one dataset: the order of its epochs, room for frames, threads."""
+"""Works out what the arguments of a loader mean for one dataset: the order of its epochs, room for frames, threads."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _block_shuffled(dataset: PackedDataset, window: int | None, seed: int) -> Bl
 def _block_samples(dataset: PackedDataset) -> int:
     """Return how many samples a block has: enough of the longest frames that few others cross its edges."""
     fields = dataset.fields.values()
-    # An uncompressed frame is not read as a whole: only if there is no other does it say what lies together.
+    # Uncompressed frames are not read as a whole, so they count only if there are no others.
     frames = [f.frame.samples or 1 for f in fields if f.codec] or [f.frame.samples or 1 for f in fields]
     longest = block = max(frames, default=1)
     while any(block % frame and block < BLOCK_FRAMES * frame for frame in frames):
@@ -107,8 +107,8 @@ def _block_samples(dataset: PackedDataset) -> int:
 def keep_frames(dataset: PackedDataset, window: int, batch_size: int, threads: int) -> None:
     """Make room for the decoded frames of a window, so that a block shuffle decodes each frame about once.
 
-    There are those of a window, those of what is read at once while one window ends and the next begins, those that
-    cross the edges of its blocks, and those at the end of a shard, which may hold less.
+    These are the frames of a window, of what is read at once while one window ends and the next begins, those across
+    the edges of blocks, and the last of a shard, which may be smaller.
 
     Args:
         window: items that are shuffled among each other.
@@ -117,7 +117,7 @@ def keep_frames(dataset: PackedDataset, window: int, batch_size: int, threads: i
     if not len(dataset):
         return
     block, shards, total = _block_samples(dataset), len(dataset.manifest.shards), dataset.items.total
-    # Of a split the items of a window lie among more samples than they are, and windows of samples among fewer.
+    # In a split, the items of a window are spread over more samples than they are; windows of steps share samples.
     window = min(window * total // len(dataset) + block, total)
     limit = run_bytes(dataset.readers.values())
     for reader in dataset.opened.readers.values():

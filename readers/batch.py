@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-#: torch gathers no single unsigned numbers of several bytes; their bytes, as signed ones, it does.
+#: torch cannot gather unsigned numbers of several bytes; as signed ones of the same size it can.
 SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 

@@ -165,7 +165,7 @@ class FixedRaw(FieldReader):
         chunk_shard = np.repeat(np.arange(len(places.indexes)), [len(i.chunk_at) for i in places.indexes])
         at = places.span_at - places.first[chunk_shard] * self._row
         # Elements are addressed, not bytes: many are copied by torch, which is slow for single bytes.
-        # Only a chunk small enough to lie within a page of the B-tree may be out of step; then bytes it is.
+        # Only a chunk so small that it lies within a page of the B-tree may be out of step; then bytes are addressed.
         self.unit = SIGNED.get(self._dtype, self._dtype)
         if self._row and (at % self._dtype.itemsize).any():
             self.unit = torch.uint8

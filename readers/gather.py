@@ -49,7 +49,7 @@ CPU = torch.device("cpu")
 LARGE_BYTES = 2**20
 #: Bytes that are copied at once on the way into given memory: they stay in the processor's cache.
 BLOCK_BYTES = 2**17
-#: Seconds a byte that no copy by one thread takes, and seconds for which numpy copies after one that did.
+#: A copy that takes more seconds a byte than this was held up; then numpy copies for this many seconds.
 SLOW, ALONE_SECONDS = 1e-9, 0.2
 #: Longer records are copied one by one, straight to their place.
 LONG_ITEM_BYTES = 2**14
@@ -73,7 +73,7 @@ def shared(nbytes: int) -> torch.Tensor:
 
 
 def own_parts(whole: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
-    """Return the parts of a tensor, with `sizes` rows, every part with a storage of its own.
+    """Return the parts of a tensor, of `sizes[i]` rows each, every part with a storage of its own.
 
     Sharing a tensor with another process frees the memory of its storage. An array made of another tensor on the same
     storage would then point at nothing.

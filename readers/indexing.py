@@ -1,7 +1,7 @@
-"""What may stand in `ds[...]`, one sample or many, by number or by name; and which sample each number means.
+"""What `ds[...]` takes, one sample or many, by number or by name; and which sample each number means.
 
-A number is that of one of all samples, one of a split, or one window of them. All that comes after works with the
-numbers of samples in the whole dataset, and with windows an anchor step each.
+A number means a sample of the dataset, a sample of a split, or a window. All other modules work with the numbers of
+samples in the whole dataset, and with an anchor step for each window.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ class ByShard:
         """Return the batch of the samples `numbers` (n,): field name to values.
 
         Raises:
-            RemoteError, DamagedError: a shard cannot be had, or cannot be read.
+            RemoteError, DamagedError: a shard cannot be fetched, or cannot be read.
         """
         parts = by_part(numbers, self._starts)
         shards = [shard for shard, _ in parts] or [0]

@@ -149,12 +149,12 @@ class Loader(DataLoader[Any]):
             return
         self._make_order = partial(order_of, dataset, shuffle, seed, sampler, window, repeat)
         check_count("batch_size", batch_size)
-        batch_size = int(batch_size)  # torch takes none of numpy's, nor do files that states are saved in
+        batch_size = int(batch_size)  # torch takes no numbers of numpy, and neither do files of saved states
         self.share = Share(batch_size, *self._present_rank(), drop_last)
         self.order = self._make_order(self.share.step_size)
         mine, of_all = (EpochSampler(self.order, self._place, share) for share in (self.share, Share(batch_size)))
         super().__init__(dataset, batch_size, sampler=mine, drop_last=drop_last, pin_memory=pin_memory)
-        # torch would make it of `mine`; who takes batches from it shares them out among the ranks by himself.
+        # torch would make it from `mine`; frameworks that take batches from it share them among the ranks themselves.
         vars(self)["batch_sampler"] = BatchSampler(of_all, batch_size, drop_last)
 
     @property
@@ -234,10 +234,10 @@ class Loader(DataLoader[Any]):
         self._place.is_chosen = True
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch's own iterator has more that nobody asks for
-        """Yield the rest of this epoch, or all of the next; which it is is settled when the first batch is asked for.
+        """Yield the rest of this epoch, or all of the next; the first batch decides which.
 
         Raises:
-            UsageError: the sampler gives a number that no sample has, or a sample has not the size that its crop or
+            UsageError: the sampler gives a number that no sample has, or a sample does not have the size that its crop or
                 points ask for. This and damage of an index may come early, since the places of several thousand samples
                 are looked up at once.
             DamagedError: what is stored cannot be decoded.

@@ -170,8 +170,9 @@ class Mix(Dataset[Any]):
 def added(one: Dataset[Any], other: Dataset[Any]) -> Dataset[Any]:
     """Return the samples of two datasets, one after another, as `one + other` does.
 
-    Packed datasets that can be read together make a `Mix`, of which an epoch holds each sample once and whole batches
-    are gathered; any others, and those with a transform, which may be made for single samples, torch's ConcatDataset.
+    Packed datasets that can be read together make a `Mix` whose epoch holds each sample once; whole batches are
+    gathered from it. Others make torch's ConcatDataset, and so do those with a transform, since that may be made for
+    single samples.
     """
     mixed: dict[PackedDataset, float] = {}
     for part in (one, other):
@@ -259,7 +260,7 @@ def _check_arguments(datasets: Any, stop: str, batches: str, extras: Sequence[st
 
 
 def _check_alike(first: PackedDataset, other: PackedDataset) -> None:
-    """Raise UsageError if samples of two datasets cannot stand in one batch; names the difference."""
+    """Raise UsageError if samples of two datasets cannot be in one batch; names the difference."""
     fields, others = ({name: reader.field for name, reader in d.readers.items()} for d in (first, other))
     for name in {**fields, **others}:
         one, two = _described(fields.get(name)), _described(others.get(name))

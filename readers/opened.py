@@ -48,7 +48,7 @@ class Opened:
         with not_replaced(folder, manifest, lease):
             for entry in self.entries:
                 shard = Shard(folder / entry.file, entry.bytes)
-                # Descriptors are mere numbers and would stay open; maps go with the last array that looks into them.
+                # Descriptors have to be closed here; a map is closed with the last array that looks into it.
                 weakref.finalize(self, shard.close)
                 shard.read_around(False)  # of the indexes a few pages are looked at, too
                 shard.check_header(manifest.fields, entry.samples)
@@ -94,7 +94,7 @@ def not_replaced(folder: Path, manifest: Manifest, lease: object) -> Iterator[No
 
 
 def _check_manifest(folder: Path, manifest: Manifest) -> None:
-    """Raise DatasetError if that in the folder is now of other shards; what was appended since changes nothing."""
+    """Raise DatasetError if the manifest in the folder now has other shards; appended ones do not count."""
     now = manifests.read(folder)
     if now.fields != manifest.fields or not set(manifest.shards) <= set(now.shards):
         raise DatasetError(f"{folder}: the dataset was replaced since it was opened; open it anew")

@@ -35,7 +35,7 @@ from packer.errors import UsageError
 from packer.format.column import Numbers
 from readers.gather import CPU
 
-#: Raised whenever the same seed comes to give another order: a state that was saved before would go on with others.
+#: To be raised when the same seed gives another order than before: a saved state would go on with other samples.
 ORDER_VERSION = 3
 #: What comes before that version in the words of an order.
 _WAY = ", way "
@@ -87,7 +87,7 @@ class Shuffled:
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """The numbers of a subset, in the order given, in every epoch; a number may stand in it more than once.
+    """The numbers of a subset, in the order given, in every epoch; a number may come more than once.
 
     Args:
         indices: integers, (m,).
@@ -158,10 +158,10 @@ class BlockShuffled:
 
 @dataclass(frozen=True)
 class Repeated:
-    """So many epochs of another order, one after another, as one: each pass in an order of its own.
+    """Several epochs of another order, one after another, as one: each pass in an order of its own.
 
     Raises:
-        UsageError: `times` is no whole number from 1 on.
+        UsageError: `times` is not a whole number from 1 on.
     """
 
     order: Order
@@ -181,11 +181,11 @@ class Repeated:
 
 @dataclass(frozen=True)
 class Mixed:
-    """The numbers of several datasets by weight. They stand one after another: those of the second after the first's.
+    """The numbers of several datasets by weight. Those of the second dataset come after those of the first, and so on.
 
-    An epoch holds of each dataset a number of samples that goes by its weight, as closely as whole numbers can. What a
-    dataset has too few of it gives again, in another order; what it has too many of is left out, other samples in each
-    epoch.
+    An epoch holds from each dataset a number of samples in proportion to its weight, as closely as whole numbers can. A
+    dataset with too few samples gives them again, in another order; one with too many leaves some out, different ones
+    in each epoch.
 
         sizes 6 and 2, weights 1 and 1    stop at the first    0 6 4 7          one of them is through
                                           stop at all          3 6 1 7 5 6 0 7 2 6 4 7
@@ -399,7 +399,7 @@ def random_bits(seed: int, epoch: int) -> np.random.PCG64:
 def random_order(n: int, bits: np.random.PCG64) -> Numbers:
     """Return the numbers 0 to n - 1 in random order, (n,).
 
-    Random words are sorted, each of which has one of the numbers in its low bits.
+    Random words are sorted; each has one of the numbers in its low bits.
     """
     low = np.uint64((1 << max(n - 1, 0).bit_length()) - 1)
     words: NDArray[np.uint64] = bits.random_raw(n)
@@ -508,7 +508,7 @@ def resumed(order: Order, state: Mapping[str, Any]) -> Order:
     """Return the order of the epoch that a state was saved in: of a mix, with the weights that it had then.
 
     Raises:
-        UsageError: the state's weights are none of such a mix.
+        UsageError: the state's weights do not fit this mix.
     """
     mixed, weights = base(order), state.get("weights")
     if not isinstance(mixed, Mixed) or weights is None:
@@ -521,7 +521,7 @@ def resumed(order: Order, state: Mapping[str, Any]) -> Order:
 
 
 def check_state(state: Mapping[str, Any], samples: int, own: str) -> None:
-    """Raise UsageError if a saved state is none of a loader, or of an order of another length or description."""
+    """Raise UsageError if a saved state is not that of a loader, or is of an order of another length or description."""
     for name in ("epoch", "done", "samples"):
         number = state.get(name)
         if not isinstance(number, int | np.integer) or number < 0:

@@ -205,7 +205,7 @@ def runs(
 ) -> Iterator[Run]:
     """Yield the batches of items `numbers` (n,) in runs of up to `limit` bytes, of one batch at least.
 
-    The first group that is located is one batch, which so comes soon; any other has about `GROUP_SAMPLES`.
+    The first group that is located is one batch, so that it comes soon; any other has about `GROUP_SAMPLES`.
 
     Args:
         visits: (n,), if random parts of samples are read.
@@ -294,7 +294,7 @@ def split(values: Any, sizes: list[int]) -> Sequence[Any]:
 def told(runs: Iterator[Run], readers: Collection[FieldReader], opened: Opened | Together) -> Iterator[Run]:
     """Yield the same runs, each when it is to be read; while reading is cold they are asked for `COLD_BYTES` earlier.
 
-    So is the first of all, of which nobody knows whether it is in memory.
+    The very first run is asked for too, since nobody knows whether it is in memory.
     """
     waiting: deque[tuple[Run, int]] = deque()
     ahead, reach, blocks = 0, 0, _blocks_read()

@@ -127,12 +127,12 @@ class Windows:
 
 
 def _with_steps(fields: Mapping[str, Field], steps: int) -> list[str]:
-    """Return the names of the fields that a number of steps is meant of; raises UsageError if nobody can know."""
+    """Return the names of the fields that a plain number of steps is for; raises UsageError if that is not clear."""
     arrays = [field for field in fields.values() if field.kind == "array" and field.shape]
     ragged = [field.name for field in arrays if field.ragged_axes[:1] == (0,)]
     if ragged:
         return ragged
-    # Rows of a table have arrays of one axis as well, and those are no steps.
+    # Rows of a table may also hold arrays of one axis, which are not steps.
     if any(len(field.shape) > 1 for field in arrays) and len({field.shape[0] for field in arrays}) == 1:
         return [field.name for field in arrays]
     held = ", ".join(f"{field.name} {list(field.shape)}" for field in arrays) or "no array"

@@ -1,6 +1,6 @@
 """Compares a packed dataset with the sources it was made from, value by value.
 
-Of a dataset that was merged or appended to, with those of one of its parts, or with all.
+A dataset that was merged or appended to is compared with the sources of one of its parts, or of all.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def compare(
     Args:
         source: opened with the options of the conversion.
         progress: called with the samples and raw bytes done since the last call.
-        guarded: whether to read in another process, so that a source that crashes it is told and not this one's end;
-            progress is then told of whole shards.
+        guarded: whether to read in another process, so that a source that crashes it is reported, and does not end this
+            one; progress is then told of whole shards.
 
     Raises:
         UsageError: the source has other fields, another number of samples, or another order.
@@ -238,7 +238,7 @@ def _differs(column: Column, number: int, sample: LargeArray, rows: int) -> bool
 
 
 def same_bits(ours: NDArray[Any], theirs: NDArray[Any] | str) -> bool:
-    """Return whether two values are the same to the bit; NaN equals itself, 0.0 differs from -0.0."""
+    """Return whether two values are the same bit for bit; NaN equals itself, 0.0 differs from -0.0."""
     if isinstance(theirs, str):
         return ours.tobytes() == theirs.encode()
     if ours.shape != theirs.shape or ours.dtype != theirs.dtype:

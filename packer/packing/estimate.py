@@ -88,7 +88,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class _Run:
-    """What came of packing the samples of one place: for each field its raw bytes, and the stored ones."""
+    """What packing the samples of one place gave: for each field its raw bytes, and the stored ones."""
 
     samples: int
     sizes: list[tuple[int, int]]

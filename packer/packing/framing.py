@@ -158,7 +158,7 @@ def stored_field(spec: FieldSpec, codec: Sequence[Config], extent: Extent) -> Fi
     )
 
 
-#: The codec of all fields that none is named for stands under this name: no field can have it.
+#: The name under which the codec of all other fields is kept; no field can have it.
 OTHERS = ""
 
 
@@ -177,7 +177,7 @@ def codec_by_field(choice: str | Mapping[str, str], names: Sequence[str]) -> dic
 
 
 def codec_texts(choice: str | Mapping[str, str]) -> dict[str, str]:
-    """Return the codec text by field name; what is meant for all other fields stands under `OTHERS`.
+    """Return the codec text by field name; the one for all other fields is under `OTHERS`.
 
     Raises:
         UsageError: two are named for one field, or two for all others.
@@ -197,7 +197,7 @@ def codec_texts(choice: str | Mapping[str, str]) -> dict[str, str]:
 
 
 def _split(text: str) -> list[str]:
-    """Return the parts of `text` between the commas that stand in no JSON."""
+    """Return the parts of `text` between the commas that are not within JSON."""
     parts, depth = [""], 0
     for letter in text:
         depth += (letter in "{[") - (letter in "}]")

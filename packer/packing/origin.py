@@ -59,7 +59,7 @@ def leaves(origin: Origin, samples: int) -> list[Leaf]:
 
 
 def classes_of(origin: Origin, samples: int) -> tuple[str, ...]:
-    """Return what the numbers of the field `label` stand for; empty if the origin does not say. Its parts agree."""
+    """Return the class names of the numbers in field `label`; empty if the origin does not say. Its parts agree."""
     for _ in range(_DEEPEST):
         match origin:
             case {"classes": [str(), *_] as classes}:

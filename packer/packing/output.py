@@ -1,7 +1,7 @@
-"""The folder a dataset is made in: claimed by one conversion, unfinished until its manifest stands.
+"""The folder a dataset is made in: claimed by one conversion, unfinished until its manifest is written.
 
 OUT does not exist, or is empty      made here
-OUT is unfinished, same conversion   goes on from there; if its manifest stands already, only tidied up
+OUT is unfinished, same conversion   goes on from there; if its manifest is there already, only tidied up
 OUT is unfinished, another one       refused; with overwrite begun anew; with overwrite or go_on gone on with, if only
                                      settings have changed that what is finished does not depend on
 OUT is a finished dataset            refused; with overwrite made next to it, and swapped when it is done
@@ -41,11 +41,11 @@ _OURS = {*_WRITTEN, *(name + ".partial" for name in _WRITTEN), SHARD_FOLDER, LOC
 class OutputFolder:
     """The folder of a dataset while it is made; a context manager that holds its lock.
 
-    It may be killed at any instant: the note (unfinished.json) is written before anything else and goes last. The next
-    one finds out by it what was left; a manifest with a note next to it only wants tidying up.
+    It may be killed at any instant: the note (unfinished.json) is written before anything else and removed last. The
+    next run learns from it what was left; if there is a manifest as well, only tidying up is left to do.
 
     Attributes:
-        path: where the dataset will stand.
+        path: where the dataset will be.
         work: where it is made: `path`, or a folder next to it while a finished dataset is replaced.
         is_published: whether an earlier run had published this very dataset; all that is left is `publish`.
 
@@ -53,8 +53,8 @@ class OutputFolder:
         state: what is to be made.
         overwrite: whether a dataset that is there may be replaced.
         go_on: whether settings may have changed that leave the finished shards as they are.
-        keeps_note: whether the note stays, so that the same call finds the dataset done instead of refusing it. Of
-            samples in memory none stays: it would not say which they were.
+        keeps_note: whether the note stays, so that the same call finds the dataset done instead of refusing it. For
+            samples in memory it never stays: it would not say which they were.
 
     Raises:
         UsageError: it is a URL; the folder is in use, holds something else, or an unfinished conversion that differs.
@@ -65,7 +65,7 @@ class OutputFolder:
         self, path: Path, state: State, overwrite: bool = False, go_on: bool = False, keeps_note: bool = False
     ) -> None:
         refuse_url(path)
-        # A link stays: what it leads to is made, and replaced.
+        # A link stays a link: what it leads to is made, and replaced.
         self.path = self.work = path = path.resolve() if path.is_symlink() else path
         self.is_published = False
         self._keeps_note = keeps_note and state.tells_all
@@ -308,7 +308,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
                 shown = (self.shown.get(name, was), other.shown.get(name, now))
                 if shown[0] != shown[1]:
                     return f"{name} was {_short(shown[0])} and is now {_short(shown[1])}"
-                # The same was asked for: that it came to something else follows from the files.
+                # The same was asked for; that it means something else now follows from the files.
                 follows = f"{name} {_short(shown[0])} comes to something else now"
         held = {path: rest for path, *rest in self.files}
         for path, *rest in other.files:
@@ -322,7 +322,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
         """Return the settings in which another conversion may differ and would have made the same shards.
 
         If bad samples stop a conversion, no finished shard has left any out, and none would if limits of reading
-        are looser. The size of a map stands in the shards.
+        are looser. The size of a map is in the shards.
 
         Args:
             finished: whether there are finished shards.

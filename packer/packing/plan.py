@@ -1,6 +1,6 @@
 """The plan of a conversion: schema, codecs, which sample goes to which shard, and how large each file gets.
 
-It is made from headers, and from a look at some samples if codecs are to be chosen or sizes stand in no header.
+It is made from headers, and from a look at some samples if codecs are to be chosen or headers do not tell all sizes.
 Nothing is written.
 """
 

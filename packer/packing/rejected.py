@@ -1,7 +1,7 @@
 """Samples that were left out of a dataset, and their list: rejected.jsonl, which the manifest knows by its digest.
 
-Appending lists more after what is there, before the manifest knows of it. What a manifest speaks of is therefore the
-beginning of the file, and a call that was killed in between leaves the dataset as it was.
+Appending adds lines to the file before there is a manifest that knows them. So a manifest knows the beginning of the
+file, and a call that was killed in between leaves the dataset as it was.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MEND = "run `packer repair`, after which the manifest knows no list"
 
 
 class Rejected(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A sample that was left out: the file at fault, the reason, and the shard in which it would stand.
+    """A sample that was left out: the file at fault, the reason, and the shard in which it would be.
 
     Files that were found bad before anything was planned belong to no shard.
     """
@@ -93,7 +93,7 @@ class RejectedList:
             raise _damaged(path, f"it cannot be read: {error.strerror}") from None
 
     def samples(self, path: Path) -> list[Rejected]:
-        """Return the samples that are listed; `path` is named if they are none.
+        """Return the samples that are listed; `path` is named in the error.
 
         Raises:
             DamagedError: the lines list no samples.
@@ -104,7 +104,7 @@ class RejectedList:
             raise _damaged(path, f"it lists no samples: {error}") from None
 
     def write(self, folder: Path) -> FileEntry | None:
-        """Make this the list of the dataset in `folder`, under a temporary name first; an empty one goes.
+        """Make this the list of the dataset in `folder`, by a temporary name; if it is empty, the file is removed.
 
         Returns:
             what the manifest is to say of it; None if nothing was left out.

@@ -39,7 +39,7 @@ class RemoteOutput:
 
     Raises:
         UsageError: a dataset or something else is at the URL, or the same is being done now.
-        WriteError: the URL or the cache cannot be fetched.
+        WriteError: the URL cannot be reached, or the cache cannot be written to.
     """
 
     def __init__(self, url: str, overwrite: bool = False) -> None:

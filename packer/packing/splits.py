@@ -1,7 +1,7 @@
 """Shares samples out into splits: by fraction, by lists of names, by patterns over names.
 
     "train": 0.9                   a share of the samples that no other split names: seeded, the same on every machine
-    "train": "@list.txt"           a file with a name a line; or Python's list of names
+    "train": "@list.txt"           a file with one name on each line; or a list of names in Python
     "valid": "val/*"               all names that fit the pattern; * also stands for /
 
 Samples without names are listed by number. Splits of fractions are disjoint; others may share samples.

@@ -22,7 +22,7 @@ from packer.packing.output import claim_of
 from packer.packing.rejected import Rejected, RejectedList
 from packer.sources.base import Block, Progress, Source, count, no_progress
 
-#: Given the number of a sample, the context within which the block that begins with it is read.
+#: Gives, by the number of a sample, the context in which the block that begins with it is read.
 Step = Callable[[int], contextlib.AbstractContextManager[object]]
 
 
@@ -62,7 +62,7 @@ class ShardTask:
 
 
 class ShardReport(msgspec.Struct, frozen=True):
-    """What came of a shard."""
+    """What packing a shard gave."""
 
     entry: ShardEntry
     columns: dict[str, ColumnTotals]
