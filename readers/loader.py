@@ -237,9 +237,9 @@ class Loader(DataLoader[Any]):
         """Yield the rest of this epoch, or all of the next; the first batch decides which.
 
         Raises:
-            UsageError: the sampler gives a number that no sample has, or a sample does not have the size that its crop or
-                points ask for. This and damage of an index may come early, since the places of several thousand samples
-                are looked up at once.
+            UsageError: the sampler gives a number that no sample has, or a sample does not have the size that its crop
+                or points ask for. This and damage of an index may come early, since the places of several thousand
+                samples are looked up at once.
             DamagedError: what is stored cannot be decoded.
         """
         self._settle()

@@ -43,7 +43,7 @@ class Loading:
         self.seconds = 0.0
 
     def load(self) -> ModuleType | None:
-        """Return the loops, now, or None if they cannot be fetched, or another thread is about to load them."""
+        """Return the loops, now, or None if they cannot be loaded, or another thread is about to load them."""
         if self.found is None and self.failure is None and _lock.acquire(blocking=False):
             try:
                 _check_memory()

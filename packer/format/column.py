@@ -421,8 +421,8 @@ class Column:
 class Finder:
     """Finds the stretch that a number lies in: `searchsorted(ends, numbers, side="right")`, but faster for many.
 
-    A table tells in which stretch every 2**k numbers begin. Those after an end are put right by comparing: as often as
-    there are ends among 2**k. Rows of some numbers are read a tenth faster by it.
+    A table holds the stretch of every 2**k-th number. Numbers in between are put right by comparing with the next ends:
+    as often as there are ends among 2**k numbers. It makes reading small rows a tenth faster.
 
     Args:
         ends: where each stretch but the last ends, ascending, (stretches - 1,).
@@ -465,9 +465,9 @@ class Finder:
 
 
 def _not_text(joined: bytes, starts: Numbers) -> Numbers:
-    """Return the first byte that makes `joined`, texts that begin at `starts` (n,), no UTF-8, (0,) or (1,).
+    """Return the first byte at which `joined`, texts that begin at `starts` (n,), is not UTF-8, (0,) or (1,).
 
-    All that is said of one text holds for texts one after another, unless one begins within a letter.
+    Joined texts are UTF-8 if each one is, and only then, unless one begins within a character.
     """
     try:
         joined.decode()

@@ -67,7 +67,7 @@ class ColumnWriter:
 
         Args:
             sample: an array, or one that is too large to be read at once: its `pieces(rows)` yields its rows, some at
-                a time, of all but the last piece a multiple of `rows`.
+                a time: in all pieces but the last a multiple of `rows`.
 
         Raises:
             UsageError: it has another dtype or shape than the field, or is too large.

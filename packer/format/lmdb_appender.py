@@ -19,7 +19,7 @@ from packer.format import sizes
 
 File = TypeVar("File", bound="LmdbAppender")
 
-#: With less than this many bytes free, a write that went wrong did so for want of room.
+#: If fewer bytes than this are free, a write that failed is taken for a full disk.
 _HARDLY_ANY = 64 * 10**6
 
 

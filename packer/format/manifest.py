@@ -34,7 +34,7 @@ class ValueStats(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Statistics of some values.
 
     Attributes:
-        count: finite values; all the rest is of these alone.
+        count: how many finite values; minimum, maximum, mean and deviation are of these.
         nan, inf: values that are no number, and infinite ones of either sign.
         min, max: exact; None if there is no value.
         mean, std: the standard deviation of all values (divided by `count`); None if there is no value, or if
@@ -133,8 +133,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     columns: dict[str, ColumnTotals]
     origin: dict[str, Any]
     planned_bytes: Count | None = None
-    #: The list of samples that were left out; None if there are none. The file may be longer: what an append has
-    #: listed that was killed is no part of the dataset.
+    #: The list of samples that were left out; None if there are none. The file may be longer: lines of an
+    #: append that was killed are no part of the dataset.
     left_out: FileEntry | None = None
     #: Arrays that are the same for every sample; None if there are none.
     constants: FileEntry | None = None
@@ -142,7 +142,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     stats: dict[str, FieldStats] = {}
     #: The samples of each split, by its name. A sample may be in several, or in none.
     splits: Splits = {}
-    #: What the numbers of the field `label` stand for, in their order; empty if nobody knows.
+    #: The names of the classes that the numbers of the field `label` mean, in order; empty if nobody knows.
     classes: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = ()
 
     def __post_init__(self) -> None:
@@ -282,7 +282,7 @@ def read(folder: Path) -> Manifest:
     path = folder / MANIFEST
     try:
         with path.open("rb") as file:
-            # No more than it has: Python takes so much memory before it reads.
+            # No more than the file has: Python takes that much memory before it reads.
             data = file.read(min(os.fstat(file.fileno()).st_size, MAX_MANIFEST_BYTES) + 1)
     except (FileNotFoundError, NotADirectoryError):
         raise _absent(folder) from None

@@ -31,7 +31,7 @@ BY_NAME = b"="
 KEY = struct.Struct(">cQ")
 VALUE = struct.Struct("<Q")
 MAX_NAME = 510
-#: Letters of a name that an error shows.
+#: How many characters of a name an error shows.
 _SHOWN = 40
 
 #: Names that are sorted in memory; more are sorted in runs of this many, which go to a file in blocks.
