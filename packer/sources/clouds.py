@@ -7,7 +7,7 @@
 A type is that of its column, and of those before it that have none. A `.bin` file is its rows back to back,
 little-endian. Text has a row a line, with blanks or commas between the numbers; what follows a blank and `#` or `//` is
 passed over, and so is a first line with the number of those after it, as `.pts` files have. Without a type its columns
-are float64, so that no digit is lost.
+are float64, the nearest to what is written.
 
 Columns become fields as the properties of PLY vertices do (`packer.sources.ply.fields`): x, y, z are `xyz`, and so on.
 """

@@ -93,7 +93,7 @@ def as_arrays(item: Any, number: int) -> Sample:
     """Return the values of an item as arrays, native-endian and C-contiguous.
 
     Raises:
-        SourceError: it is no mapping, a value cannot be an array, or a text cannot be stored.
+        SourceError: it is no mapping, a value cannot be an array, a text cannot be stored, or two fields share a name.
     """
     if not isinstance(item, Mapping):
         raise SourceError(f"sample {number} is a {type(item).__name__}; a dict of field name to array is expected")
@@ -114,6 +114,8 @@ def as_arrays(item: Any, number: int) -> Sample:
         except (TypeError, ValueError, RuntimeError) as error:
             raise SourceError(f"{what} cannot be an array: {error}") from None
         arrays[str(name)] = np.require(array, array.dtype.newbyteorder("="), "C")
+    if len(arrays) < len(item):
+        raise SourceError(f"sample {number} has two fields with the same name as text: {', '.join(map(repr, item))}")
     return arrays
 
 

@@ -100,6 +100,7 @@ def test_parts():
         ({"a": "text"}, "is str, array is expected"),
         ({"b": np.zeros(2, np.float32)}, "has the fields b; a are expected"),
         ({"a": np.zeros(2, np.float32), "b": 1}, "has the fields a, b"),
+        ({0: 1, "0": 2}, "two fields with the same name as text: 0, '0'"),
         ([1], "is a list; a dict"),
         ({"a": [[1], [2, 3]]}, "cannot be an array"),
         ({"a": np.ma.masked_array([1, 2], [0, 1])}, "field 'a' is masked in places"),
