@@ -14,7 +14,7 @@ from packer.sources.packed import PackedSource
 
 
 class Writer:
-    """Writes the samples of a dataset to files of one kind; checks first whether that can be.
+    """Writes the samples of a dataset to files of one kind; checks first whether it can.
 
     Attributes:
         notes: sentences on what could not be written as it was in the source; each may come several times.

@@ -2,7 +2,7 @@
 
 Values, dtypes, the names of datasets, groups and attributes come back; what does not is said when it is packed. Text
 becomes strings, lists of numbers become variable-length values; other ragged fields become groups, see `RaggedRows`.
-Constants stand in every file, below its root.
+Constants are in every file, below its root.
 """
 
 from __future__ import annotations

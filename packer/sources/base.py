@@ -131,7 +131,7 @@ class LargeArray(ABC):
             yield self[at : at + step]
 
     def middle(self) -> NDArray[Any]:
-        """Return a piece that stands for all of it."""
+        """Return a piece from the middle, as a sample of all of it."""
         start = max(0, (len(self) - self._rows_at_once()) // 2)
         return self[start : start + self._rows_at_once()]
 
@@ -142,7 +142,7 @@ class LargeArray(ABC):
 class Source(ABC):
     """Samples that can be packed."""
 
-    #: `images`, `ply`, `hdf5`, ...; stands in the manifest.
+    #: `images`, `ply`, `hdf5`, ...; the manifest keeps it.
     kind: str
     #: What each field is. Axes whose length differs between samples are None.
     fields: tuple[FieldSpec, ...]
@@ -281,7 +281,7 @@ def count(block: Block) -> int:
 def arrays_of(block: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arrays of a block, to be looked at or tried: of a large array a piece, of a text its bytes.
 
-    Text that cannot be stored is told of when it is packed.
+    Text that cannot be stored is an error when it is packed.
     """
     return {
         name: [_array_of(value) for value in values] if isinstance(values, list) else values
@@ -310,7 +310,7 @@ def _large(values: Any) -> list[LargeArray]:
 
 
 def block_bytes(block: Mapping[str, Any]) -> int:
-    """Return the bytes of a block, or of one sample; of text its letters."""
+    """Return the bytes of a block, or of one sample; of text its characters."""
     return sum(map(_nbytes, block.values()))
 
 

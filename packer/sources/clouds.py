@@ -30,7 +30,7 @@ from packer.sources.ply.source import Contents, PointSource, members_of
 from packer.sources.ply.table import DoesNotFitError, Table, convert, least_row, read_binary
 from packer.sources.ply.text import BadNumberError, count_rows, parse_rows
 
-#: Files without a type take it in text alone: what the bytes of others are, nobody can tell.
+#: Only text can do without types: what the bytes of other files are, nobody can tell.
 _BINARY = ".bin"
 _TEXT_TYPE = "float64"
 #: Short names of colours, and what PLY calls them.
@@ -54,7 +54,7 @@ def open_clouds(path: str, columns: str, *, on_bad: OnBad = stop, looking: Looki
         looking: told how far finding files and reading them is.
 
     Raises:
-        UsageError: nothing is at `path`, it holds files of several suffixes, or `columns` are none.
+        UsageError: nothing is at `path`, it holds files of several suffixes, or `columns` are wrong.
         SourceError: no file is good; or whatever `on_bad` raises.
     """
     found = find(path, looking)
@@ -88,10 +88,10 @@ def open_clouds(path: str, columns: str, *, on_bad: OnBad = stop, looking: Looki
 
 
 def element_of(columns: str, is_text: bool) -> tuple[Element, list[str]]:
-    """Return the columns as properties of a PLY element, and the names of those that got a type that nobody gave.
+    """Return the columns as properties of a PLY element, and the names of those for which no type was given.
 
     Raises:
-        UsageError: a name is missing, is there twice, or a type is missing or none.
+        UsageError: a name is missing, is there twice, or a type is missing or unknown.
     """
     types: list[tuple[str, str]] = []
     waiting: list[str] = []

@@ -233,7 +233,7 @@ def _open_pictures(
 
 
 def _check_options(options: SourceOptions, kind: str) -> None:
-    """Raise UsageError if an option has a value that it cannot have, or one that the source would not listen to."""
+    """Raise UsageError if an option has a value that it cannot have, or does not concern the source."""
     for option in fields(options):
         about, value, flag = option.metadata, getattr(options, option.name), flag_of(option)
         if value == getattr(SourceOptions(), option.name):

@@ -2,7 +2,7 @@
 
 Partners have the same relative path without suffix, but for a marker that all names of a field share, or all of a
 folder: `0001x4` and `0001`, `img_LR` and `img_HR`, `LR/0001` and `HR/0001`. The name of a sample is the path without
-the marker. This module knows strings alone: it opens no file.
+the marker. This module works with strings only; it opens no file.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ def report_partners(paired: Pairing, found: Mapping[str, Found], on_bad: OnBad) 
 
 
 def check_one_field(folder: str, paths: Sequence[str], sizes: NDArray[np.integer], more: str) -> None:
-    """Refuse a folder given without FIELD= whose subfolders hold partners: of one name, some times as large.
+    """Refuse a folder given without FIELD= whose subfolders hold partners: the same names, in different sizes.
 
     Args:
         folder: the folder that `paths` count from.

@@ -1,6 +1,6 @@
 """What one sample is made from: `--samples rows|files|folders|datasets|groups[:PATTERN]`, and folders as samples.
 
-This module knows strings alone: it opens no file.
+This module works with strings only; it opens no file.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ def _picked(entries: Sequence[Listed], name: str, where: str, path: str) -> dict
 
 
 def _first_name(entries: Sequence[Listed], path: str) -> str:
-    """Return the path under which a dataset is listed; that of what is no other name is itself."""
+    """Return the path under which a dataset is listed: the given one, unless it is another name of one."""
     same = {e.path: e.same.rstrip("/") for e in entries if e.same is not None}
     steps = path.split("/")
     found = ""

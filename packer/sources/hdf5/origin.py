@@ -172,7 +172,7 @@ def _json(value: Any, dtype: np.dtype[Any]) -> Any:
     """Return a value that h5py reads as JSON; what is large or has no JSON form is summarised, as a whole.
 
     Args:
-        dtype: that of the attribute or dataset, of which the value may have lost the half.
+        dtype: that of the attribute or dataset, some of which the value may have lost.
     """
     if isinstance(value, h5py.Empty):
         return {"dtype": "str" if value.dtype.kind == "O" else str(value.dtype), "value": None}
@@ -264,7 +264,7 @@ def stored_types(root: h5py.Group | h5py.Dataset, columns: Sequence[Column]) -> 
 
 @dataclass(frozen=True)
 class Constant:
-    """A dataset that is to be the same wherever it stands.
+    """A dataset that is to be the same in every file or unit that has it.
 
     Attributes:
         path: the file.

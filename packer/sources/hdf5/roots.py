@@ -47,8 +47,8 @@ def find_roots(file: h5py.File, unit: Unit, is_left_out: Callable[[str], bool]) 
     """Return the units of an open file.
 
     Args:
-        is_left_out: tells of a path from the root of the file whether it, with all below it, is no unit and missed by
-            none.
+        is_left_out: tells of a path from the root of the file whether it is left out, with all below it: such a path is
+            not a unit, and nothing in it has to belong to one.
 
     Raises:
         SourceError: there are no units, or far too many links.

@@ -309,7 +309,7 @@ class UnitSource(HDF5Source):
         self.names = [f"{homes[unit.path]}{unit.root}".lstrip("/") for unit in found]
         self.splits = _splits(found, self.names, held)
         self._kind = found[0].kind
-        # Shapes of ragged fields; of one that reading alone tells the length of there are none.
+        # Shapes of ragged fields, but for those whose lengths are known only when they are read.
         self._shapes: dict[str, NDArray[np.int64]] = {}
         shapes_of = [{column.spec.name: column.spec.shape for column in unit.columns} for unit in found]
         columns = []

@@ -95,7 +95,7 @@ def _reopened(dataset: h5py.Dataset, axis: int, cache: int) -> h5py.Dataset:
     chunk_bytes = math.prod(dataset.chunks or ()) * dataset.dtype.itemsize
     kept = chunk_bytes * (chunks if chunk_bytes * chunks <= cache else 1)
     if kept > usual:
-        # Chunks of one slot of libhdf5's table drive each other out: it is to have many more slots than chunks.
+        # Chunks in one slot of libhdf5's table drive each other out, so it gets many more slots than chunks.
         access.set_chunk_cache(min(100 * chunks, 2**20) + 1, kept, 1.0)
     elif not is_external:
         return dataset

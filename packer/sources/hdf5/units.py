@@ -85,7 +85,7 @@ class FileUnits:
 
 
 def units_of(path: str, asked: Asked, request: Request) -> FileUnits:
-    """Return the units of one file, with every file and size they stand on checked.
+    """Return the units of one file, after checking every file and size that they depend on.
 
     Args:
         path: the file.
@@ -187,7 +187,7 @@ def _units(file: h5py.File, path: str, asked: Asked, request: Request) -> FileUn
         _refuse_others(roots.others, asked, path)
         outside = [name for name in request.once if asked.name != "files" and file.get(name) is not None]
         once = constants_at(file, path, "", outside)
-        # What names something next to the units from the root of the file is no field of that name.
+        # What names something next to the units, from the root of the file, is not also the name of a field.
         within = [skip for skip in skips if skip not in used or skip[0] != "/"]
         inner = replace(request, skip=within, once=tuple(name for name in request.once if name not in outside))
         places = dict.fromkeys(place for root in roots.roots for place in _groups_above(root))

@@ -2,7 +2,7 @@
 
     000/00000000.png, 000/00000001.png, ..., 001/00000000.png, ...    clips 000 and 001
 
-Frames are found, paired and decoded as pictures are, one at a time, and stand in the order of their numbers. A clip
+Frames are found, paired and decoded as pictures are, one at a time, and are in the order of their numbers. A clip
 that lacks a frame because that one is bad is left out as a whole.
 """
 

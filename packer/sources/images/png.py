@@ -3,7 +3,7 @@
 A PNG is a signature and chunks (length, type, data, checksum), from IHDR to IEND. Gray, RGB and RGBA of 8 and 16 bits
 are decoded by kornia_rs (the `png` crate of Rust). It is handed IHDR, the pixels and IEND alone, so that no other chunk
 can change what comes out. `check` looks at the rest: the checksum of every chunk, chunks that PNG does not know or that
-stand in the wrong place, animations, and bytes after IEND. Of the compressed pixels kornia_rs compares everything but
+are in the wrong place, animations, and bytes after IEND. Of the compressed pixels kornia_rs compares everything but
 the Adler-32 checksum, which the checksums of the chunks cover. Errors say what is wrong with the bytes, and no path.
 
 The other kinds are left to Pillow's decoder in C, called by itself with a layout of our choice (`Image.frombytes(...,
@@ -77,7 +77,7 @@ _PILLOW = {
 
 
 class PngHeader(NamedTuple):
-    """What stands before the pixels. `transparent`: there is a tRNS chunk (colours marked as see-through)."""
+    """What comes before the pixels. `transparent`: there is a tRNS chunk (colours marked as see-through)."""
 
     width: int
     height: int
@@ -164,7 +164,7 @@ def _chunks(data: bytes, nbytes: int) -> Iterator[tuple[bytes, int, int]]:
             return
         length, kind = _CHUNK.unpack_from(data, start)
         stop = start + 12 + length
-        # Pixels that are cut short are an error when they are read: the header stands before them.
+        # Pixels that are cut short are an error when they are read: the header comes before them.
         if stop > nbytes and kind != b"IDAT":
             raise _overlong(kind, start, length, nbytes)
         if kind not in _CRITICAL:
@@ -319,7 +319,7 @@ def _undecodable(png: Png, error: Exception) -> SourceError:
 def _lines(png: Png) -> bytes:
     """Return the scan lines of a picture, each after the number of its filter.
 
-    The data are read to their end, where a checksum stands. What comes after the last line is thrown away, as by all
+    The data are read to their end, where there is a checksum. What comes after the last line is thrown away, as by all
     who read PNG.
 
     Raises:
