@@ -19,6 +19,7 @@ from PIL import Image
 from packer.errors import UsageError
 from packer.export.files import Files, Writer, partial_path, sample_names
 from packer.export.png import check_image, check_png, write_png
+from packer.format.lmdb_appender import clear_errors
 from packer.format.schema import FieldSpec
 from packer.sources.base import Block
 from packer.sources.packed import PackedSource
@@ -56,44 +57,45 @@ class BasicsrWriter(Writer):
         for field, folder in self._folders.items():
             images: Any = block[field]
             lines = self._lines[field]
-            if field not in self._open:
-                self._open[field] = self._new(field, folder)
-            with self._open[field].begin(write=True) as txn:
+            with clear_errors(self._data(folder)), self._environment(field, folder).begin(write=True) as txn:
                 for image, name in zip(images, self._names[start:stop], strict=True):
                     txn.put(name.encode(), self._coded(image))
                     lines.append(f"{name}.png ({','.join(map(str, image.shape))}) 1\n")
 
     def close(self) -> None:
         for field, folder in self._folders.items():
-            environment = self._open.pop(field, None) or self._new(field, folder)
-            environment.sync(True)
-            environment.close()
             data = self._data(folder)
+            with clear_errors(data):
+                self._environment(field, folder).sync(True)
+                self._open.pop(field).close()
             self._files.publish(data)
             with self._files.new(f"{folder}meta_info", ".txt") as file:
                 file.writelines(line.encode() for line in self._lines[field])
 
     def abort(self) -> None:
-        for field, environment in self._open.items():
+        for environment in self._open.values():
             environment.close()
-            partial_path(self._data(self._folders[field])).unlink(missing_ok=True)
+        for folder in self._folders.values():
+            partial_path(self._files.folder / f"{folder}data.mdb").unlink(missing_ok=True)
 
     def _data(self, folder: str) -> Path:
         return self._files.path(f"{folder}data", ".mdb")
 
-    def _new(self, field: str, folder: str) -> lmdb.Environment:
-        partial = partial_path(self._data(folder))
-        partial.unlink(missing_ok=True)
-        # lib_version 0: files of later versions cannot be opened by the one that BasicSR is used with.
-        return lmdb.open(
-            str(partial),
-            subdir=False,
-            lib_version=0,
-            lock=False,
-            sync=False,
-            metasync=False,
-            map_size=self._room[field],
-        )
+    def _environment(self, field: str, folder: str) -> lmdb.Environment:
+        if field not in self._open:
+            partial = partial_path(self._data(folder))
+            partial.unlink(missing_ok=True)
+            # lib_version 0: files of later versions cannot be opened by the one that BasicSR is used with.
+            self._open[field] = lmdb.open(
+                str(partial),
+                subdir=False,
+                lib_version=0,
+                lock=False,
+                sync=False,
+                metasync=False,
+                map_size=self._room[field],
+            )
+        return self._open[field]
 
     def _coded(self, image: NDArray[Any]) -> bytes:
         file = io.BytesIO()
