@@ -119,6 +119,10 @@ class PicturedSource(DerivedSource):
         for block in self._source.read():
             yield {name: _with_channel(values) if name in self._gray else values for name, values in block.items()}
 
+    def notes(self) -> list[str]:
+        gray = first_few(sorted(self._gray))
+        return super().notes() + [f"pictures (H, W) are packed, and exported, as (H, W, 1): {gray}"] * bool(gray)
+
 
 def _picture(spec: FieldSpec) -> FieldSpec:
     gray = len(spec.shape) == 2
