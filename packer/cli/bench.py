@@ -78,7 +78,7 @@ def bench(
     $ packer bench div2k.packed --batch-size 64 --workers 0 --workers 8 --plot bench.png
     $ packer bench scans.packed --fields xyz --seconds 120 --json
     """
-    # What is no dataset is told before torch is loaded, which takes seconds.
+    # Told before torch is loaded, which takes seconds, if it is not a dataset.
     most = max(manifests.read(dataset).samples, 1)
     if plot is not None:
         _check_plot(plot)

@@ -1,6 +1,6 @@
 """Measures how fast a dataset is read in every setting, warm and cold, and says which setting to start from.
 
-Settings are measured in turn, round after round, so that whatever else the machine does meets all alike. Worker
+Settings are measured in turn, round after round, so that other work on the machine slows all alike. Worker
 processes run before anything is timed.
 """
 

@@ -85,7 +85,7 @@ def convert(sources: tuple[str, ...], out: str, options: ConvertOptions, schedul
 
 
 def _check_out(sources: Sequence[str], out: str) -> None:
-    """Refuse a source in the place of OUT: the last one stands there if OUT was forgotten.
+    """Refuse a source in the place of OUT: the last source is there if OUT was forgotten.
 
     Raises:
         click.UsageError: there is nothing else, or it is `FIELD=PATH`, and something is at the path.

@@ -219,7 +219,7 @@ more_sources_argument = _sources("[[FIELD=]SOURCE...]")
 
 @contextmanager
 def dataset_first(usage: str) -> Iterator[None]:
-    """Say in which order the arguments stand if the dataset is none: sources may have been named before it.
+    """Say in which order the arguments go if the dataset is not one: sources may have been named before it.
 
     Raises:
         NoDatasetError: what was raised within, with `usage`.

@@ -94,7 +94,7 @@ def show(
     $ packer show div2k.packed -o sheet.png
     $ packer show div2k.packed -o sheet.png --names 0003 --names 0007
     """
-    manifests.read(dataset)  # what is no dataset is told of before torch is loaded, which takes seconds
+    manifests.read(dataset)  # told before torch is loaded, which takes seconds, if it is not a dataset
     from readers import PackedDataset
 
     opened = PackedDataset(dataset)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from readers import PackedDataset
 
 _TEMPLATE = Path(__file__).with_name("show.html")
-#: What stands in the template where the data belong.
+#: The place of the data in the template.
 _GAP = '{"the data":"of the page"}'
 _HEADS = ("field", "kind", "dtype", "shape", "codec", "raw", "stored", "ratio", "min", "mean", "max", "not finite")
 
