@@ -85,17 +85,12 @@ def not_replaced(folder: Path, manifest: Manifest, lease: object) -> Iterator[No
     """
     try:
         yield
-    except DamagedError:
-        if lease is None:
-            _check_manifest(folder, manifest)
+    except DamagedError as error:
+        # Appending twice leaves the shards, but takes the table of names away.
+        if lease is None and manifests.read(folder) != manifest:
+            raise DatasetError(f"{folder}: the dataset was changed since it was opened; open it anew") from error
         raise
-    if lease is None:
-        _check_manifest(folder, manifest)
-
-
-def _check_manifest(folder: Path, manifest: Manifest) -> None:
-    """Raise DatasetError if the manifest in the folder now has other shards; appended ones do not count."""
-    now = manifests.read(folder)
+    now = manifest if lease is not None else manifests.read(folder)
     if now.fields != manifest.fields or not set(manifest.shards) <= set(now.shards):
         raise DatasetError(f"{folder}: the dataset was replaced since it was opened; open it anew")
 

@@ -105,7 +105,7 @@ def test_a_dataset_replaced_by_another_is_not_called_damaged(tmp_path: Path) -> 
     dataset = PackedDataset(old)
     replace(old, new)
     for asked in (3, "3"):
-        with pytest.raises(DatasetError, match="was replaced since it was opened"):
+        with pytest.raises(DatasetError, match="was changed since it was opened"):
             dataset[asked]
 
 
@@ -142,6 +142,19 @@ def test_samples_appended_after_the_manifest_was_read_change_nothing(tmp_path: P
     append(old, [str(more)])
     assert dataset[:]["x"].tolist() == [0, 1, 2, 3]
     assert len(PackedDataset(old)) == 5
+
+
+def test_a_table_of_names_that_is_gone_is_not_called_missing(tmp_path: Path) -> None:
+    """What was appended twice has another one; who opens it anew finds it."""
+    old = pack(tmp_path / "old", range(4))
+    dataset = PackedDataset(old)
+    for name in ("one", "two"):
+        with DatasetWriter(tmp_path / name) as writer:
+            writer.add({"x": 9}, name=name)
+        append(old, [str(tmp_path / name)])
+    with pytest.raises(DatasetError, match="was changed since it was opened; open it anew"):
+        dataset["3"]
+    assert dataset[3]["x"].item() == PackedDataset(old)["3"]["x"].item() == 3
 
 
 def test_a_shard_of_other_fields_is_refused(tmp_path: Path) -> None:

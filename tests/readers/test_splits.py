@@ -169,7 +169,7 @@ def test_a_pickle_means_the_samples_that_the_dataset_had(in_splits: Path, tmp_pa
     shutil.rmtree(folder)
     with DatasetWriter(folder) as writer:
         writer.add({"y": 0})
-    with pytest.raises(DatasetError, match="was replaced since it was opened"):
+    with pytest.raises(DatasetError, match="was changed since it was opened"):
         pickle.loads(sent)[0]
 
 
