@@ -15,7 +15,7 @@ from pathlib import Path
 
 import filelock
 
-from packer.errors import DamagedError, DatasetError, UsageError
+from packer.errors import DamagedError, DatasetError, NoDatasetError, UsageError
 from packer.format import manifest as manifests
 from packer.format.manifest import MANIFEST, MAX_MANIFEST_BYTES, FileEntry, Manifest
 from packer.format.sync import write_synced
@@ -108,7 +108,7 @@ class Mirror:
         Raises:
             UsageError: what the URL needs is not installed, or the limit is none.
             RemoteError: the manifest cannot be fetched.
-            DatasetError: there is no packed dataset.
+            NoDatasetError: there is no packed dataset.
             ManifestError: the manifest is wrong.
         """
         if cache_bytes is not None and cache_bytes < 0:
@@ -219,7 +219,7 @@ def _manifest_bytes(url: str) -> bytes:
     try:
         return RemoteFolder(url).read(MANIFEST, MAX_MANIFEST_BYTES)
     except FileNotFoundError:
-        raise DatasetError(
+        raise NoDatasetError(
             f"{url} is not a packed dataset: it has no {MANIFEST}; an upload that was interrupted is finished by the "
             "same `packer convert`"
         ) from None

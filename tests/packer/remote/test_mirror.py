@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
-from packer.errors import DamagedError, DatasetError, RemoteError, UsageError
+from packer.errors import DamagedError, DatasetError, NoDatasetError, RemoteError, UsageError
 from packer.format import manifest as manifests
 from packer.remote import store
 from packer.remote.mirror import Mirror
@@ -146,7 +146,7 @@ def test_a_wrong_byte_is_found_by_the_digest(dataset, s3, tmp_path) -> None:
 
 def test_what_is_not_there(dataset, s3, tmp_path) -> None:
     """No manifest is no dataset; a shard that is gone or cut short is damage, found without reading on for ever."""
-    with pytest.raises(DatasetError, match=r"is not a packed dataset: it has no manifest\.json"):
+    with pytest.raises(NoDatasetError, match=r"is not a packed dataset: it has no manifest\.json"):
         PackedDataset(f"{dataset}/shards", cache=tmp_path / "cache")
     ds = PackedDataset(dataset, cache=tmp_path / "cache")
     path = dataset.removeprefix("s3://") + f"/{_SHARD}"
