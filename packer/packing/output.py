@@ -123,6 +123,8 @@ class OutputFolder:
             self._tidy()
             if not overwrite:
                 raise _already(self.path)
+            if self.path.name in ("", ".."):
+                raise UsageError(f"{self.path}: the folder you are in cannot be replaced; run this from another one")
             self.work = self._beside
             self.work.mkdir(exist_ok=True)
             # It moves to `path` at the end, and holds others off there until all is tidied up.

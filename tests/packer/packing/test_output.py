@@ -47,6 +47,17 @@ def test_an_empty_folder_is_taken(tmp_path):
     assert names(tmp_path / "out") == ["shards", "unfinished.json"]
 
 
+@pytest.mark.parametrize("name", [".", ".."])
+def test_the_folder_one_is_in_is_not_replaced(tmp_path, monkeypatch, name):
+    """It cannot be renamed, which is said before anything is packed; nothing of it changes."""
+    before = names(packed(tmp_path / "out"))
+    monkeypatch.chdir(tmp_path / "out" / ("shards" if name == ".." else ""))
+    with pytest.raises(UsageError, match="the folder you are in cannot be replaced"):
+        convert(OTHER, name, overwrite=True)
+    assert names(tmp_path / "out") == before
+    assert names(tmp_path) == ["out"]
+
+
 def test_a_second_conversion_is_refused_at_once(tmp_path):
     """While one conversion holds the folder another is refused, with overwrite too; then it may have it."""
     with OutputFolder(tmp_path / "out", state()):
