@@ -56,8 +56,9 @@ class LmdbAppender:
         # lib_version 0: an environment variable can make other versions the default, which readers
         # of the 0.9 format cannot open. lock=False: nobody else knows the temporary name.
         try:
+            name = os.fsencode(path)  # which need not be UTF-8
             self._env = lmdb.open(
-                str(path), subdir=False, lib_version=0, lock=False, sync=False, metasync=False, map_size=self._map_size
+                name, subdir=False, lib_version=0, lock=False, sync=False, metasync=False, map_size=self._map_size
             )
         except (lmdb.Error, OSError):
             self._remove()

@@ -180,3 +180,12 @@ def test_shards_without_their_note_are_nobodys(job):
     report = convert(job.sources, job.out, OPTIONS, overwrite=True)
     assert report.kept_shards == 0
     assert len(PackedDataset(job.out)) == 40
+
+
+@pytest.mark.skipif(os.name == "nt", reason="names of files are text there")
+def test_a_folder_whose_name_is_not_utf_8(tmp_path, pairs, contents):
+    """A dataset is made there, and read, as anywhere else."""
+    out = tmp_path / os.fsdecode(b"out\xff")
+    convert(pairs.sources, out, OPTIONS)
+    convert(pairs.sources, tmp_path / "other", OPTIONS)
+    assert contents(out) == contents(tmp_path / "other")
