@@ -87,6 +87,8 @@ def indented(document: Any) -> str:
     """Return JSON that people can read too."""
     import msgspec  # here: `packer --help` loads this module
 
+    if "path" in document:  # which need not be UTF-8, as JSON is
+        document = {**document, "path": str(document["path"]).encode(errors="backslashreplace").decode()}
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -104,3 +105,12 @@ def test_a_plan_that_was_too_low_is_no_upper_bound(packer, tmp_path):
     convert([{"x": np.zeros(90_000 if n == 3 else n % 7)} for n in range(2000)], tmp_path / "d", codec="none")
     line = next(line for line in packer("info", tmp_path / "d").stdout.splitlines() if line.startswith("planned"))
     assert line.split()[1] == "about"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="names of files are text there")
+@pytest.mark.parametrize("command", ["info", "verify", "stats", "doctor"])
+def test_json_of_a_folder_whose_name_is_not_utf_8(packer, rows, tmp_path, command):
+    """JSON is UTF-8 all the same: the name stands there with escapes."""
+    out = tmp_path / os.fsdecode(b"out\xff")
+    convert(rows.sources, out, workers=0)
+    assert json.loads(packer(command, out, "--json").stdout)["path"] == f"{tmp_path}/out\\udcff"
