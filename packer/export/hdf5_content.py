@@ -150,7 +150,7 @@ def _boxed(values: Any, dtype: np.dtype[Any], shape: tuple[int, ...], field: str
 
 def _text(value: str, length: int | None, field: str, sample: int) -> str | bytes:
     where = f"field {field!r}, sample {sample} of its file: the text {value!r:.40}"
-    if "\0" in value:
+    if value.endswith("\0") or (length is None and "\0" in value):
         raise UsageError(f"{where} holds a zero byte, which ends a string in HDF5; name other fields with --fields")
     held = value.encode()
     if length is not None and len(held) > length:
