@@ -194,6 +194,13 @@ class Names:
             raise DamagedError(f"{self.path}: sample {number} has no name; run `packer repair`")
         return value.decode("utf-8", "replace")
 
+    def in_order(self) -> Iterator[str]:
+        """Yield the names of all samples in the order of their numbers."""
+        for value in self._tree.values():
+            if not value.key.startswith(BY_NUMBER):
+                return
+            yield self._map[value.offset : value.offset + value.size].decode("utf-8", "replace")
+
     @property
     def entries(self) -> int:
         """Return the number of entries: two for each sample."""

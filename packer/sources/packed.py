@@ -24,9 +24,10 @@ from packer.errors import DamagedError, UsageError
 from packer.format import manifest as manifests
 from packer.format.column import SHAPE, START, Column, LocatedFrames
 from packer.format.constants import Constants
-from packer.format.manifest import Manifest, ShardEntry
+from packer.format.manifest import Manifest, ShardEntry, check_file
+from packer.format.names import Names
 from packer.format.schema import Field, FieldSpec
-from packer.format.shard import Shard, ShardNames
+from packer.format.shard import Shard
 from packer.sources.base import Block, Source, runs
 
 #: Raw bytes that a block holds at most, unless one sample is larger.
@@ -82,12 +83,20 @@ def shuffled_order(samples: int, seed: int) -> NDArray[np.int64]:
 
 
 def read_names(folder: Path, manifest: Manifest) -> list[str] | None:
-    """Return the name of every sample, as the shards have them; None if samples have none.
+    """Return the name of every sample; None if samples have none. Of those in the shards nothing has a checksum.
 
     Raises:
-        DamagedError: a shard cannot be read.
+        DamagedError: the table of names is not what it was when it was written.
     """
-    return None if manifest.names is None else [name.decode() for name in ShardNames(folder, manifest.shards)]
+    if manifest.names is None:
+        return None
+    path = folder / manifest.names.file
+    check_file(path, manifest.names, whole=True)
+    with closing(Names(path, manifest.names)) as table:
+        names = list(table.in_order())
+    if len(names) != manifest.samples:
+        raise DamagedError(f"{path}: it has {len(names):,} names of {manifest.samples:,} samples; run `packer repair`")
+    return names
 
 
 @dataclass(eq=False)

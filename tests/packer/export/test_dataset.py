@@ -102,6 +102,21 @@ def test_damage_is_not_exported(tmp_path, codec, to):
     assert not [p for p in (tmp_path / "out").rglob("*") if p.is_file()]
 
 
+def test_a_name_that_is_damaged_in_a_shard_is_not_exported(tmp_path):
+    """Nothing has a checksum of it there: names are those of the table, which has one."""
+    named_images(tmp_path / "d", ["first", "second"])
+    shard = tmp_path / "d/shards/00000.lmdb"
+    data = shard.read_bytes()
+    assert data.count(b"firstsecond") == 1
+    shard.write_bytes(data.replace(b"firstsecond", b"firstsecund"))
+    export(tmp_path / "d", tmp_path / "out")
+    assert sorted(path.name for path in (tmp_path / "out/a").iterdir()) == ["first.png", "second.png"]
+    table = tmp_path / "d/names.lmdb"
+    table.write_bytes(table.read_bytes().replace(b"second", b"secund"))
+    with pytest.raises(DamagedError, match=r"names\.lmdb: .* run `packer verify`, then `packer repair`"):
+        export(tmp_path / "d", tmp_path / "again")
+
+
 def test_progress_counts_all_samples(tmp_path):
     """What the hook is told adds up to the samples and bytes of the dataset."""
     named_images(tmp_path / "d", ["x", "y", "z"])
