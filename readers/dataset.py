@@ -257,6 +257,8 @@ class PackedDataset(Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[Any]) -> Sequence[Any]:
         """Return a batch for DataLoader and Subset: a sequence of samples that default_collate takes as one."""
+        if not reads_batches(self):
+            return [self[index] for index in indices]
         numbers = self.numbers(indices)
         return batch_of(self._transformed(self.gather(numbers)), len(numbers))
 
@@ -432,6 +434,11 @@ class PackedDataset(Dataset[Any]):
     def _fetch_tables(self) -> object:
         """Fetch the files next to the shards if they are at a URL; what is returned keeps them in the cache."""
         return None if self._mirror is None else self._mirror.fetch_tables(self.manifest)
+
+
+def reads_batches(dataset: Any) -> bool:
+    """Return whether this is a PackedDataset, and no subclass whose own `__getitem__` whole batches would leave out."""
+    return isinstance(dataset, PackedDataset) and type(dataset).__getitem__ is PackedDataset.__getitem__
 
 
 def _mirror(

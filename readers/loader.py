@@ -26,7 +26,7 @@ from torch.utils.data.distributed import DistributedSampler
 from packer.errors import UsageError
 from packer.format.column import Numbers
 from readers.arguments import keep_frames, order_of, threads_of
-from readers.dataset import PackedDataset
+from readers.dataset import PackedDataset, reads_batches
 from readers.device import ahead, device_of
 from readers.draws import visits_of
 from readers.gather import Pool
@@ -115,8 +115,11 @@ class Loader(DataLoader[Any]):
         as_numpy: bool = False,
         repeat: int = 1,
     ) -> None:
-        if not isinstance(dataset, PackedDataset | Mix):
-            raise UsageError(f"Loader reads a PackedDataset, not a {type(dataset).__name__}; for others use DataLoader")
+        if not isinstance(dataset, Mix) and not reads_batches(dataset):
+            raise UsageError(
+                f"Loader reads a PackedDataset, not a {type(dataset).__name__}; for others, and for subclasses that "
+                "have their own __getitem__, use DataLoader"
+            )
         if as_numpy and device is not None:
             raise UsageError("as_numpy and device do not go together: numpy arrays are in main memory; leave out one")
         if (rank is None) != (world_size is None):

@@ -23,7 +23,7 @@ from packer.errors import UsageError
 from packer.format.column import Numbers
 from packer.format.schema import Field
 from readers.batch import batch_of
-from readers.dataset import PackedDataset
+from readers.dataset import PackedDataset, reads_batches
 from readers.draws import new_visits
 from readers.fields import FieldReader, FixedRaw, KnownReader, Places, gathered, starts_of
 from readers.gather import Memory
@@ -246,8 +246,11 @@ def _check_arguments(datasets: Any, stop: str, batches: str, extras: Sequence[st
     if not isinstance(datasets, Mapping) or not datasets:
         raise UsageError("mix: a dict of datasets and their weights is expected, as in Mix({one: 3, other: 1})")
     for dataset, weight in datasets.items():
-        if not isinstance(dataset, PackedDataset):
-            raise UsageError(f"mix: only PackedDatasets can be mixed, not a {type(dataset).__name__}")
+        if not reads_batches(dataset):
+            raise UsageError(
+                f"mix: only PackedDatasets can be mixed, not a {type(dataset).__name__}; nor can subclasses that have "
+                "their own __getitem__"
+            )
         if isinstance(weight, bool) or not isinstance(weight, int | float | np.number) or not 0 < weight < math.inf:
             raise UsageError(f"mix: {dataset!r} has the weight {weight!r}; a number above 0 is expected")
     for name, value, known in (("stop", stop, ("first", "all")), ("batches", batches, ("mixed", "one"))):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils import _pytree as pytree
+from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 from packer.errors import (
     DamagedError,
@@ -25,7 +26,7 @@ from packer.errors import (
 )
 from packer.format.shard import Shard
 from packer.writer import DatasetWriter
-from readers import PackedDataset, Ragged
+from readers import Loader, Mix, PackedDataset, Ragged
 
 Sample = dict[str, Any]
 IMAGES = ("lr", "depth", "picture")
@@ -274,6 +275,18 @@ def test_a_subclass_pickles_whole(packed: Path, samples: list[Sample]) -> None:
     """A subclass with arguments and attributes of its own survives the way to a worker."""
     again = pickle.loads(pickle.dumps(Halves(packed, 0.5)))
     assert np.array_equal(again[3].numpy(), samples[3]["x"] / 2)
+
+
+def test_samples_that_a_subclass_makes_are_read_by_it(packed: Path, samples: list[Sample]) -> None:
+    """By torch's DataLoader one by one; what reads whole batches would leave its `__getitem__` out, and refuses it."""
+    halves = Halves(packed, 0.5)
+    wanted = np.stack([sample["x"] / 2 for sample in samples])
+    for dataset in (halves, Subset(halves, range(len(halves))), ConcatDataset([halves])):
+        assert np.array_equal(next(iter(DataLoader(dataset, len(halves)))).numpy(), wanted)
+    assert isinstance(halves + PackedDataset(packed), ConcatDataset)
+    for make in (Loader, lambda dataset: Mix({dataset: 1})):
+        with pytest.raises(UsageError, match=r"not a Halves; .* their own __getitem__"):
+            make(halves)
 
 
 def test_a_change_of_folder_does_no_harm(
