@@ -273,7 +273,7 @@ class SamplerOrder:
 
     def __init__(self, sampler: Iterable[Any], samples: int, seed: int = 0) -> None:
         check_seed(seed)
-        if isinstance(sampler, Iterator):
+        if isinstance(sampler, Iterator) and not hasattr(sampler, "__len__"):  # Lightning's starts anew, and has one
             raise UsageError(
                 f"{self._argument}: a {type(sampler).__name__} gives its numbers once, and every epoch asks for them; "
                 "give a list or a torch Sampler"

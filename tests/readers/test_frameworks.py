@@ -491,7 +491,7 @@ def test_crops_of_given_batches_differ_by_visit(tmp_path: Path) -> None:
         ({"batch_sampler": [[1]], "batch_size": 4}, "leave out batch_size"),
         ({"batch_sampler": [[1]], "sampler": np.arange(3)}, "leave out batch_size"),
         ({"batch_sampler": [[1], [SAMPLES]]}, "number 37, outside of the 37"),
-        ({"batch_sampler": [[]]}, "a batch without any"),
+        ({"batch_sampler": [[]]}, "an empty batch"),
         ({"batch_sampler": [1, 2]}, "sample numbers are expected"),
     ],
 )
