@@ -335,11 +335,11 @@ def _absent(folder: Path) -> DatasetError:
     """Return the error of a folder without a manifest."""
     if URL_AS_PATH.match(str(folder)):
         return NoDatasetError(
-            f"{folder}: of a dataset at a URL, `packer info`, `verify` and `warm` and PackedDataset take the URL; "
-            "for all else copy it to a folder"
+            f"{folder}: only `packer info`, `verify`, `warm` and PackedDataset take the URL of a dataset; for "
+            "anything else copy it to a folder"
         )
     if not folder.is_dir():
-        what = "is a file, not the folder of a packed dataset" if folder.exists() else "does not exist"
+        what = "is a file, not the folder of a packed dataset" if folder.exists() else "does not exist; check the path"
         return NoDatasetError(f"{folder} {what}")
     done = len(list((folder / SHARD_FOLDER).glob("*.lmdb")))
     if (folder / UNFINISHED).exists():

@@ -9,7 +9,7 @@ from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from packer.errors import SourceError, UsageError
+from packer.errors import SourceError, UsageError, first_few
 from packer.format.manifest import MANIFEST
 from packer.format.schema import check_field_name
 from packer.sources.apart import Limits
@@ -264,7 +264,7 @@ def _named(inputs: Sequence[str]) -> dict[str, str]:
     if name:
         raise UsageError(f"{paths[0]} and {paths[1]} are both named {name}=; each field takes one source")
     raise UsageError(
-        f"{times} sources are given without FIELD=, {paths[0]} and {paths[1]} among them: quote a pattern, as in "
+        f"{times} sources are given without FIELD= ({first_few(paths)}): quote a pattern, as in "
         "'train_*.h5', to take all its files as one source, or name the field of each, as in lr=LR hr=HR"
     )
 

@@ -218,7 +218,7 @@ def _samples(entries: Sequence[Listed], wanted: Collection[Listed], family: str 
             "pick those that belong together with --field NAME=/path, or leave some out with --skip FIELD; if rows are "
             f"not samples, try --samples groups, --samples files or --samples datasets."
             f"{advice(family)} "
-            f"{_listing(entries)}",
+            f"{_listing(entries).replace('it', 'It', 1)}",
             path,
         )
     return lengths.pop()

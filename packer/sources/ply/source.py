@@ -91,7 +91,7 @@ def open_ply(
     choice: Choice = fields if fields in ("same", "common", "all") else tuple(map(str.strip, fields.split(",")))
     for name, dtype in options.cast:
         if dtype not in DTYPES or dtype == "bool" or dtype.startswith("complex"):
-            raise UsageError(f"cast of {name}: {dtype!r} is not a numeric dtype such as float32 or int64")
+            raise UsageError(f"--cast {name}={dtype}: a numeric dtype such as float32 or int64 is expected")
     found = find(path, looking)
     files = found.pick(lambda file: suffix_of(file) == _SUFFIX, on_bad)
     if not files:

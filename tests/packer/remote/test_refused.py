@@ -36,5 +36,7 @@ def test_urls_are_refused_where_a_folder_is_written(tmp_path: Path, monkeypatch:
 def test_urls_are_refused_where_a_folder_is_read() -> None:
     """The message says what takes a URL, not that a folder does not exist."""
     for read in (lambda: stats.statistics(URL), lambda: open_packed(URL), lambda: append(URL, "more")):
-        with pytest.raises(NoDatasetError, match=r"`packer info`, `verify` and `warm` and PackedDataset take the URL"):
+        with pytest.raises(
+            NoDatasetError, match=r"only `packer info`, `verify`, `warm` and PackedDataset take the URL"
+        ):
             read()

@@ -143,7 +143,7 @@ def test_other_classes_are_refused(tmp_path, animals):
     """Appending and merging refuse samples whose numbers stand for other classes, and name both lists."""
     convert(str(animals), tmp_path / "d", workers=0, source=BY_FOLDER, codec="none")
     shutil.copytree(animals / "cat", tmp_path / "more" / "lynx")
-    words = "has the classes lynx, where Dog, ant, cat are expected"
+    words = "has the classes lynx, but Dog, ant, cat are expected"
     with pytest.raises(UsageError, match=f"the source {words}"):
         append(tmp_path / "d", str(tmp_path / "more"), workers=0, source=BY_FOLDER)
     convert(str(tmp_path / "more"), tmp_path / "e", workers=0, source=BY_FOLDER, codec="none")

@@ -103,7 +103,7 @@ def test_what_does_not_go_together(pairs, clouds, rows):
         ([str(clouds.folder), f"b={clouds.folder}"], "only one source of ply can be packed at a time"),
         ([pairs.sources[0], pairs.sources[0]], "both named lr="),
         ([str(pairs.folder / "lr"), str(pairs.folder / "hr")], "2 sources are given without FIELD="),
-        ([pairs.sources[0], "a.h5", "b.h5", "c.h5"], "3 sources .* a.h5 and b.h5 .*quote a pattern"),
+        ([pairs.sources[0], "a.h5", "b.h5", "c.h5"], r"3 sources .* \(a.h5, b.h5, c.h5\): quote a pattern"),
         ([f"x={rows.path}"], "name their fields themselves"),
         (["x="], "names no path"),
         ([f" x={pairs.folder}"], "field name"),
