@@ -117,13 +117,16 @@ def export(
         writer.abort()
         raise
     seconds = time.perf_counter() - began
-    kept = "" if to == "hdf5" else ", ".join(source.constants)
-    notes = [*_made(source), *([f"constants are not written: {kept}"] if kept else []), *writer.notes]
+    notes = [*_notes(source, to), *writer.notes]
     return ExportReport(path, to, len(source), files.count, files.bytes, tuple(dict.fromkeys(notes)), seconds)
 
 
-def _made(source: PackedSource) -> Iterator[str]:
-    """Yield what is not as it was in the source files, because it was not packed that way."""
+def _notes(source: PackedSource, to: str) -> Iterator[str]:
+    """Yield what files of this kind do not hold, and what is not as it was in the source files."""
+    if source.constants and to != "hdf5":
+        yield f"constants are not written: {', '.join(source.constants)}"
+    if source.splits:
+        yield f"splits are not written: {', '.join(source.splits)}"
     origin = source.origin
     if origin.get("patch") is not None:
         yield f"squares of {origin['patch']} pixels are written, as they were packed: the dataset has no whole pictures"
