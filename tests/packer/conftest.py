@@ -65,7 +65,11 @@ class DiskCalls:
             self._before(patch, Path, name, lambda path, target: ("rename", str(path), str(target)))
         self._before(patch, Path, "hardlink_to", lambda path, target: ("link", str(target), str(path)))
         opened = lmdb.open
-        patch.setattr(lmdb, "open", lambda path, **options: _SyncedEnv(opened(path, **options), path, self.calls))
+
+        def synced(path, **options):
+            return _SyncedEnv(opened(path, **options), os.fsdecode(path), self.calls)
+
+        patch.setattr(lmdb, "open", synced)
 
     def _before(self, patch, owner, name, what):
         function = getattr(owner, name)
