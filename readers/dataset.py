@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, get_worker_info
 
 from packer.errors import MissingNameError, UsageError
 from packer.format import manifest as manifests
@@ -25,7 +25,7 @@ from readers.checking import CheckedReader
 from readers.crop import Crop
 from readers.draws import new_visits
 from readers.fields import NAME, FieldReader, FixedRaw, KnownReader, WholeReader, as_images, gathered
-from readers.gather import Allocate
+from readers.gather import Allocate, Pool
 from readers.indexing import Items, SampleNames, check_read, is_single, sample_number, sample_numbers
 from readers.joined import ByShard
 from readers.opened import Opened, describe, in_words, not_replaced, open_names
@@ -61,6 +61,7 @@ class _Session:
     opened: Opened | None = None
     readers: Mapping[str, FieldReader] | None = None
     names: Names | None = None
+    pool: Pool = field(default_factory=Pool)
 
 
 class PackedDataset(Dataset[Any]):
@@ -260,7 +261,9 @@ class PackedDataset(Dataset[Any]):
         if not reads_batches(self):
             return [self[index] for index in indices]
         numbers = self.numbers(indices)
-        return batch_of(self._transformed(self.gather(numbers)), len(numbers))
+        # Batches of one size follow one another: they find the memory of those that are gone.
+        allocate = None if get_worker_info() else self._session.pool.allocate
+        return batch_of(self._transformed(self.gather(numbers, allocate)), len(numbers))
 
     def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(len(self)))

@@ -5,8 +5,8 @@ distance from its start: one gather then fetches records of any number of chunks
 is never read: every address comes from a checked index.
 
 The size of a copy decides. To numpy a record is one item, so a gather is one memcpy a record, into new memory, which
-the system's allocator finds again. From `LARGE_BYTES` on torch's threads copy, unless they are busy, and a loader's
-batches go into memory of a `Pool`.
+the system's allocator finds again. From `LARGE_BYTES` on torch's threads copy, unless they are busy, and batches of a
+loader, ours or torch's, go into memory of a `Pool`.
 
 Each batch and field has a storage of its own, and memory of a pool is used again when a weak reference to the array
 that this storage owns is dead. References are never counted.

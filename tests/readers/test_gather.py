@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from packer.codecs.configs import NAMED
 from packer.convert import convert
@@ -333,12 +334,13 @@ def test_what_a_transform_has_let_go_of_is_kept_by_nobody(folder: Path, way: str
         assert seen[-1]() is None
 
 
-def test_memory_is_used_again_and_not_before_it_is_free(folder: Path, way: str) -> None:
+@pytest.mark.parametrize("kind", [Loader, DataLoader])
+def test_memory_is_used_again_and_not_before_it_is_free(folder: Path, way: str, kind: type[DataLoader[Any]]) -> None:
     """A batch that is held stays as it is; those let go of give their memory to later ones."""
     dataset = PackedDataset(folder)
     places = []
     held = None
-    for at, batch in enumerate(Loader(dataset, 8)):
+    for at, batch in enumerate(kind(dataset, 8)):
         places.append(batch["hr"].data_ptr())
         if at == 1:
             held = batch["hr"]
