@@ -10,7 +10,7 @@ The origin of a dataset is a mapping of JSON values: what its source said, or on
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -159,7 +159,8 @@ def conversions(manifest: Manifest) -> list[Conversion]:
         known = [(manifest.samples, manifest.origin)]
     for number, (samples, origin) in enumerate(known, 1):
         ends = list(itertools.accumulate((entry.samples for entry in shards), initial=0))
-        count = bisect_left(ends, samples) if number < len(known) else len(shards)
+        # A shard of which nothing could be packed may stand at the end of this part, or at the start of the next.
+        count = bisect_right(ends, samples) - 1 if number < len(known) else len(shards)
         found.append(Conversion(shards[:count], origin, first))
         first += ends[count]
         shards = shards[count:]

@@ -325,6 +325,24 @@ def test_one_part_is_repaired_from_its_own_sources(files_of, tmp_path, counts):
         repair(folder, source_of([one]))
 
 
+def test_a_part_may_end_with_a_shard_that_holds_nothing(pairs, new_pairs, files_of, tmp_path):
+    """Since all of its pictures were bad; it belongs to the part before what was appended."""
+    for number in range(6, 12):
+        path = pairs.folder / "hr" / f"{number:03}.png"
+        path.write_bytes(path.read_bytes()[:-60])
+    folder = packed(pairs, tmp_path / "out", on_error="skip")
+    assert manifests.read(folder).shards[1].samples == 0
+    more = new_pairs(tmp_path / "more", 3, 6, 5)
+    for path in list(more.folder.glob("*/*.png")):
+        path.rename(path.with_stem(f"more{path.stem}"))
+    append(folder, more.sources, workers=0)
+    before = files_of(folder)
+    for number, made in enumerate((pairs, pairs, more)):
+        flip(folder / "shards" / f"0000{number}.lmdb", 9000)
+        repair(folder, source_of(made.sources, on_error="skip"))
+        assert files_of(folder) == before
+
+
 @pytest.mark.parametrize("second", ["two.h5", "one.h5"])
 def test_parts_without_names_are_told_by_their_origin(tmp_path, second):
     """Where parts of one size have no names and one origin, the sources of all are asked for."""
