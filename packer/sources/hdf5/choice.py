@@ -59,6 +59,9 @@ class Request:
                 raise UsageError(str(error)) from None
             if not path.strip("/"):
                 raise UsageError(f"field {name!r}: the path of a dataset is expected, not {path!r}")
+        for path in self.once:
+            if not path.strip("/"):
+                raise UsageError(f"--once {path!r}: the path of a dataset or group within a sample or file is expected")
 
     def takes(self, entry: Listed) -> bool:
         """Return whether an entry becomes a field if it can; none does by itself if some are picked by name."""
