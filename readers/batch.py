@@ -240,9 +240,9 @@ class Batch(Sequence[Any]):
 
 
 def batch_of(gathered: Any, size: int) -> Sequence[Any]:
-    """Return a batch for torch's `DataLoader`: a `Batch`, or a plain list if its items cannot tell where they are from.
+    """Return a batch for torch's `DataLoader`: a `Batch`, or a list of its items if these cannot tell what it is.
 
-    Of single tensors, say, which a transform made: torch stacks those of a list or tuple alone.
+    That is so if a transform made a single tensor of the batch: torch stacks its parts only from a list or tuple.
     """
     batch = Batch(gathered, size)
     return batch if type(gathered) in _KINDS else list(batch)

@@ -149,7 +149,6 @@ class PackedDataset(Dataset[Any]):
         self.manifest = manifests.read(self.path) if self._mirror is None else self._mirror.manifest()
         self._use_manifest()
         self._parts.check(self.fields, self._samples.samples)
-        self._draws = self._parts.draws
         self._check_extras()
 
     def _use_manifest(self) -> None:
@@ -233,7 +232,7 @@ class PackedDataset(Dataset[Any]):
     @property
     def draws(self) -> bool:
         """Return whether random parts of samples are read, so that two visits of one may differ."""
-        return self._draws
+        return self._parts.draws
 
     def set_epoch(self, epoch: int) -> None:
         """Accept the number of an epoch, from 0, for code that tells every dataset.
