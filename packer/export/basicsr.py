@@ -19,7 +19,7 @@ from PIL import Image
 from packer.errors import UsageError
 from packer.export.files import Files, Writer, partial_path, sample_names
 from packer.export.png import check_image, check_png, write_png
-from packer.format.lmdb_appender import clear_errors
+from packer.format.lmdb_appender import clear_errors, open_new
 from packer.format.schema import FieldSpec
 from packer.sources.base import Block
 from packer.sources.packed import PackedSource
@@ -83,18 +83,7 @@ class BasicsrWriter(Writer):
 
     def _environment(self, field: str, folder: str) -> lmdb.Environment:
         if field not in self._open:
-            partial = partial_path(self._data(folder))
-            partial.unlink(missing_ok=True)
-            # lib_version 0: files of later versions cannot be opened by the one that BasicSR is used with.
-            self._open[field] = lmdb.open(
-                str(partial),
-                subdir=False,
-                lib_version=0,
-                lock=False,
-                sync=False,
-                metasync=False,
-                map_size=self._room[field],
-            )
+            self._open[field] = open_new(partial_path(self._data(folder)), self._room[field])
         return self._open[field]
 
     def _coded(self, image: NDArray[Any]) -> bytes:

@@ -37,6 +37,17 @@ def clear_errors(path: Path) -> Iterator[None]:
         raise WriteError(f"{path}: {reason}; free some space or choose another folder, then run again") from None
 
 
+def open_new(path: Path, map_size: int) -> lmdb.Environment:
+    """Open a new LMDB file to write to, in place of one that is there.
+
+    lib_version 0: an environment variable can make other versions the default, which readers of the 0.9 format, as
+    BasicSR is used with, cannot open. lock=False: nobody else knows the temporary name.
+    """
+    path.unlink(missing_ok=True)
+    name = os.fsencode(path)  # which need not be UTF-8
+    return lmdb.open(name, subdir=False, lib_version=0, lock=False, sync=False, metasync=False, map_size=map_size)
+
+
 class LmdbAppender:
     """Appends values to a new LMDB file. A map that is too small grows, and the open batch is put again.
 
@@ -50,16 +61,10 @@ class LmdbAppender:
 
     def __init__(self, path: Path, map_size: int, map_limit: int | None = None) -> None:
         self.path = path
-        path.unlink(missing_ok=True)
         self._limit = map_limit
         self._map_size = map_size if map_limit is None else min(map_size, map_limit)
-        # lib_version 0: an environment variable can make other versions the default, which readers
-        # of the 0.9 format cannot open. lock=False: nobody else knows the temporary name.
         try:
-            name = os.fsencode(path)  # which need not be UTF-8
-            self._env = lmdb.open(
-                name, subdir=False, lib_version=0, lock=False, sync=False, metasync=False, map_size=self._map_size
-            )
+            self._env = open_new(path, self._map_size)
         except (lmdb.Error, OSError):
             self._remove()
             raise

@@ -142,3 +142,14 @@ def test_a_full_disk_is_an_error(tmp_path, limit):
     said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     assert re.search(r"WriteError .*/out/\w\w\.lmdb/data\.mdb: .*; free some space or choose another folder", said)
     assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="names of files are text there")
+def test_a_folder_whose_name_is_not_utf_8(tmp_path):
+    """The files that are written there are those that are written anywhere else."""
+    packed(tmp_path / "d")
+    out = tmp_path / os.fsdecode(b"out\xff")
+    export(tmp_path / "d", out, to="basicsr-lmdb")
+    export(tmp_path / "d", tmp_path / "other", to="basicsr-lmdb")
+    for file in ("hr.lmdb/data.mdb", "hr.lmdb/meta_info.txt", "lr.lmdb/data.mdb", "lr.lmdb/meta_info.txt"):
+        assert (out / file).read_bytes() == (tmp_path / "other" / file).read_bytes()
