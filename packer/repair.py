@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -106,10 +106,9 @@ def repair(
         report = verify(folder, checked, workers)
         wrong = {damage.file for damage in report.damages}
         bad = [entry for entry in manifest.shards if entry.file in wrong]
-        lost_constants = manifest.constants is not None and manifest.constants.file in wrong
-        if source is None and (bad or lost_constants):
-            file = bad[0].file if bad else CONSTANTS_FILE
-            raise DatasetError(f"{folder}: {file} is damaged; name the sources it was made from")
+        from_sources = [entry.file for entry in (*bad, manifest.constants) if entry and entry.file in wrong]
+        if source is None and from_sources:
+            raise DatasetError(f"{folder}: {from_sources[0]} is damaged; name the sources it was made from")
         again: dict[ShardEntry, ShardEntry] = {}
         if source is not None and bad:
             check_same_schema(manifest, source)
@@ -120,23 +119,17 @@ def repair(
         if manifest.left_out is not None and manifest.left_out.file in wrong:
             listed, left_out = _list_anew(folder, manifest)
             manifest = msgspec.structs.replace(manifest, left_out=listed)
-        if source is not None and lost_constants and constants_entry(source.constants) != manifest.constants:
-            raise SourceError(
-                f"the source has other constants than were packed in {CONSTANTS_FILE}; give the sources as they were"
-            )
-        if source is not None and manifest.constants is None and source.constants:
-            # They were lost together with the manifest, which was made again without them.
-            lost_constants = origin_of(source) == manifest.origin
-        if source is not None and lost_constants:
-            manifest = msgspec.structs.replace(manifest, constants=write_constants(folder, source.constants))
+        constants = None if source is None else _constants_anew(folder, manifest, source, wrong)
+        if constants:
+            manifest = msgspec.structs.replace(manifest, constants=constants)
         changed = tuple(entry.file for entry, new in again.items() if new.digest != entry.digest)
         names = manifest.names is not None and manifest.names.file in wrong
         totals = MANIFEST in wrong
-        if changed or names or totals or lost_constants or left_out is not None:
+        if changed or names or totals or constants or left_out is not None:
             entries = [again.get(entry, entry) for entry in manifest.shards]
             _publish(folder, manifest, entries, keeps_stats=not totals)
     shards = tuple(entry.file for entry in bad)
-    return RepairReport(rebuilt or totals, names, shards, changed, left_out, lost_constants)
+    return RepairReport(rebuilt or totals, names, shards, changed, left_out, constants is not None)
 
 
 @contextlib.contextmanager
@@ -161,6 +154,27 @@ def _list_anew(folder: Path, manifest: Manifest) -> tuple[FileEntry | None, int]
     except DamagedError:
         kept = RejectedList()
     return kept.write(folder), kept.lines.count(b"\n")
+
+
+def _constants_anew(folder: Path, manifest: Manifest, source: Source, wrong: Collection[str]) -> FileEntry | None:
+    """Write what is kept once for all samples again, if it was lost; return what the manifest is to say of it.
+
+    Args:
+        wrong: the files that are damaged.
+
+    Raises:
+        SourceError: the source has other constants.
+    """
+    if manifest.constants is None:
+        # They may have been lost together with the manifest, which was made again without them.
+        is_lost = bool(source.constants) and origin_of(source) == manifest.origin
+    else:
+        is_lost = manifest.constants.file in wrong
+        if is_lost and constants_entry(source.constants) != manifest.constants:
+            raise SourceError(
+                f"the source has other constants than were packed in {CONSTANTS_FILE}; give the sources as they were"
+            )
+    return write_constants(folder, source.constants) if is_lost else None
 
 
 def _tasks(
