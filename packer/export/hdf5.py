@@ -32,7 +32,7 @@ from packer.export.hdf5_content import (
     write_group,
     write_kept,
 )
-from packer.packing.origin import leaves
+from packer.packing.origin import kept_by, leaves
 from packer.sources.base import Block
 from packer.sources.packed import PackedSource
 
@@ -277,7 +277,7 @@ def _segments(source: PackedSource, file: str, notes: list[str]) -> list[_Segmen
         file: name of the one file for samples that came from no HDF5 file, or were put into another order.
     """
     whole = leaves(source.origin, len(source))
-    origins = [_parsed(leaf.origin) for leaf in whole]
+    origins = [kept_by("hdf5", leaf.origin, _Origin) for leaf in whole]
     found: list[_Segment] = []
     start = 0
     for leaf, origin in zip(whole, origins, strict=True):
@@ -290,16 +290,6 @@ def _segments(source: PackedSource, file: str, notes: list[str]) -> list[_Segmen
             found += _files_of_units((source.names or ())[start:stop], origin, start, file)
         start = stop
     return found
-
-
-def _parsed(origin: Mapping[str, Any]) -> _Origin | None:
-    """Return what is kept of HDF5 files; None if the samples came from something else."""
-    if origin.get("kind") != "hdf5":
-        return None
-    try:
-        return msgspec.convert(origin, _Origin)
-    except msgspec.ValidationError:
-        return None
 
 
 def _one_file(source: PackedSource, file: str, origins: Sequence[_Origin | None], notes: list[str]) -> _Segment:

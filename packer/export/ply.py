@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from packer.errors import UsageError
 from packer.export.files import Files, Writer, sample_names
 from packer.format.schema import FieldSpec
-from packer.packing.origin import Leaf, leaves
+from packer.packing.origin import Leaf, kept_by, leaves
 from packer.sources.base import Block
 from packer.sources.packed import PackedSource
 from packer.sources.ply.fields import property_names
@@ -63,7 +63,7 @@ class PlyWriter(Writer):
 
     def _add_headers(self, leaf: Leaf, names: Sequence[str] | None) -> None:
         """Give the samples of one source their headers; made for the fields if the source's do not suit the dataset."""
-        origin = _parsed(leaf.origin)
+        origin = kept_by("ply", leaf.origin, _Origin)
         headers = [self._fitted(header, origin.options.cast) for header in origin.headers] if origin else []
         properties = [p for header in headers for e in header.elements for p in e.properties]
         problems = [f"field {p.field!r} is not what property {p.name} holds" for p in properties if not self._suits(p)]
@@ -146,16 +146,6 @@ class PlyTextWriter(PlyWriter):
     """Text, whatever the source file was."""
 
     text = True
-
-
-def _parsed(origin: Mapping[str, Any]) -> _Origin | None:
-    """Return the headers of a set of PLY files; None if the samples came from something else."""
-    if origin.get("kind") != "ply":
-        return None
-    try:
-        return msgspec.convert(origin, _Origin)
-    except msgspec.ValidationError:
-        return None
 
 
 def made_up(fields: Sequence[FieldSpec]) -> Header:

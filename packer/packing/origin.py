@@ -13,7 +13,7 @@ import itertools
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -27,6 +27,7 @@ from packer.sources.base import Source
 from packer.sources.packed import shuffled_order
 
 Origin = dict[str, Any]
+Kept = TypeVar("Kept", bound=msgspec.Struct)
 #: No deeper level is read: the origins of a hostile manifest could nest without end.
 _DEEPEST = 100
 
@@ -42,6 +43,16 @@ def origin_of(source: Source) -> Origin:
     """Return the origin of what is packed from a source, as a manifest gives it back."""
     origin: Origin = msgspec.json.decode(msgspec.json.encode({"kind": source.kind, **source.provenance()}))
     return origin
+
+
+def kept_by(kind: str, origin: Origin, form: type[Kept]) -> Kept | None:
+    """Return what sources of a kind keep of their files, as a struct; None if the origin is of another kind or form."""
+    if origin.get("kind") != kind:
+        return None
+    try:
+        return msgspec.convert(origin, form)
+    except msgspec.ValidationError:
+        return None
 
 
 def joined(parts: Sequence[tuple[int, Origin]]) -> Origin:
