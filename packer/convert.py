@@ -332,7 +332,7 @@ def check_apart(sources: Any, out: Path) -> None:
             place = pattern_folder(name) if is_pattern else Path(name)
             if place.is_dir() and out.resolve().is_relative_to(place.resolve()):
                 parts, inner = Path(name).parts[len(place.parts) :], out.resolve().relative_to(place.resolve()).parts
-                if is_pattern and inner and parts[1:] and parts[0] != "**" and not fnmatch(inner[0], parts[0]):
+                if inner and parts[1:] and parts[0] != "**" and not fnmatch(inner[0], parts[0]):
                     continue
                 raise UsageError(f"{out} lies within the source {place}; name a folder outside of it")
 

@@ -76,11 +76,10 @@ def write_page(
     measured = [read(number) for number in chosen_numbers(dataset, min(_SAMPLES, max(1, int(_BYTES / mean))))]
     shown = views(manifest.fields, measured)
     splits = {name: set(np.intersect1d(manifest.split(name), numbers).tolist()) for name in manifest.splits}
-    classes = manifest.classes or ()
     items: dict[int, str] = {}
     room = limit
     for place in _spread_out(len(numbers)):
-        items[place] = _item(read(numbers[place]), shown, splits, len(classes))
+        items[place] = _item(read(numbers[place]), shown, splits, len(manifest.classes))
         room -= len(items[place])
         advance(1, len(items[place]))
         if room < 0 and len(items) > 1:
@@ -101,7 +100,7 @@ def write_page(
         "facts": facts(describe(dataset.path)),
         "shards": _shards(manifest),
         "splits": list(splits),
-        "classes": classes,
+        "classes": manifest.classes,
         "views": [{"kind": view.kind, "field": view.field} for view in shown],
     }
     before, after = _TEMPLATE.read_text("utf-8").split(_GAP)
