@@ -47,7 +47,8 @@ KIND_OF = {
 #: files have them.
 CLOUDS = (".bin", ".pts", ".txt", ".xyz")
 
-_HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+#: How HDF5 files begin.
+HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 #: Where the signature may stand: other programs put blocks of their own in front (512 bytes in MATLAB 7.3).
 _HDF5_STARTS = (0, 512, 1024, 2048)
 
@@ -124,10 +125,10 @@ def _has_hdf5_signature(path: str) -> bool:
         if not Path(path).is_file():
             return False  # reading a pipe would wait
         with open_raw(path) as opened:
-            head = opened.read(_HDF5_STARTS[-1] + len(_HDF5_SIGNATURE))
+            head = opened.read(_HDF5_STARTS[-1] + len(HDF5_SIGNATURE))
     except OSError:
         return False
-    return any(head.startswith(_HDF5_SIGNATURE, start) for start in _HDF5_STARTS)
+    return any(head.startswith(HDF5_SIGNATURE, start) for start in _HDF5_STARTS)
 
 
 def is_basicsr(folder: Path) -> bool:

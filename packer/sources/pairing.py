@@ -11,7 +11,7 @@ import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from packer.errors import SourceError, UsageError, first_few
 from packer.sources.base import OnBad
 from packer.sources.files import Found, join
 from packer.sources.markers import Marker, find_markers, folder_markers, shared_folders, split, stripped
+from packer.sources.units import upwards
 
 #: Files that an error names; the rest is counted.
 NAMED = 5
@@ -96,7 +97,7 @@ def chosen(paired: Pairing, path: str) -> tuple[Pairing, list[str]]:
         raise UsageError(f"--list {path} cannot be read: {reason}") from None
     numbers: dict[str, list[int]] = {}
     for number, name in enumerate(paired.names):
-        for held in {name, *_folders_of(name)}:
+        for held in upwards(name):
             numbers.setdefault(held, []).append(number)
     order, unknown = list[int](), list[str]()
     for line in filter(None, map(str.strip, lines)):
@@ -121,11 +122,6 @@ def chosen(paired: Pairing, path: str) -> tuple[Pairing, list[str]]:
         doubles=[double for double in paired.doubles if double[3] in taken],
     )
     return listed, [note] if left else []
-
-
-def _folders_of(name: str) -> Iterator[str]:
-    while name := name.rpartition("/")[0]:
-        yield name
 
 
 def _pair_with(
@@ -287,7 +283,7 @@ def check_one_field(folder: str, paths: Sequence[str], sizes: NDArray[np.integer
 
 def subfolders_of(paths: Sequence[str]) -> dict[str, list[int]]:
     """Return the numbers of the paths in each of a few folders that hold them all; {} if it is not a few."""
-    shared = shared_folders({path[: path.rfind("/") + 1] for path in paths})
+    shared = shared_folders({split(path)[0] for path in paths})
     subfolders: dict[str, list[int]] = {}
     for number, path in enumerate(paths):
         end = path.find("/", len(shared)) + 1

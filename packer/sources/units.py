@@ -6,7 +6,7 @@ This module works with strings only; it opens no file.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,6 +68,13 @@ def unit_of(kind: str, samples: str | None) -> Unit:
 def folder_of(path: str) -> str:
     """Return the folder of a relative path, or of the path of a file; empty if it has none."""
     return path.rpartition("/")[0]
+
+
+def upwards(path: str) -> Iterator[str]:
+    """Yield a relative path, or that of a group or dataset, and those of all folders or groups that hold it."""
+    while path:
+        yield path
+        path = folder_of(path)
 
 
 def by_folder(paths: Iterable[str]) -> dict[str, list[int]]:

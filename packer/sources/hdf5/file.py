@@ -15,6 +15,7 @@ from pathlib import Path
 import h5py
 
 from packer.errors import SourceError
+from packer.sources.files import HDF5_SIGNATURE
 
 #: All that h5py has been seen to raise on damaged files. No MemoryError: whoever keeps the limits says which one it is.
 FAULTS = (OSError, RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, SystemError)
@@ -96,7 +97,6 @@ def _why_not(error: BaseException) -> str:
 
 # ---------------------------------------------------------------- other kinds of files
 
-_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _LOOK_BYTES = 512
 
 #: First bytes and what they mean; the advice says how to go on.
@@ -131,8 +131,8 @@ def _what_it_is(path: str) -> str:
             return f"is {meaning}"
     if head.lstrip().lower().startswith((b"<!doctype", b"<html")):
         return "is a web page, not HDF5: the download went wrong"
-    if _SIGNATURE.startswith(head):
+    if HDF5_SIGNATURE.startswith(head):
         return f"is cut short: it holds {len(head)} bytes of the HDF5 signature and nothing else"
     if not any(head):
         return f"is not an HDF5 file: its first {len(head)} bytes are all zero"
-    return f"is not an HDF5 file: it begins with {head[:8]!r}, an HDF5 file with {_SIGNATURE!r}"
+    return f"is not an HDF5 file: it begins with {head[:8]!r}, an HDF5 file with {HDF5_SIGNATURE!r}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import glob
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from natsort import natsorted
 
 from packer.errors import SourceError, first_few
 from packer.sources.hdf5.listing import walk
-from packer.sources.units import Unit, folder_of
+from packer.sources.units import Unit, folder_of, upwards
 
 #: A file of units may have ten times the links of one of rows: what lies within them is counted for each by itself.
 _MAX_LINKS = 2_000_000
@@ -167,22 +167,15 @@ def _pattern_of(roots: Sequence[str]) -> str:
     return "/".join(some[0] if len(set(some)) == 1 else "*" for some in parts)
 
 
-def _above(path: str) -> Iterator[str]:
-    """Yield a path, and those of the groups that hold it, up to the root."""
-    while path:
-        yield path
-        path = folder_of(path)
-
-
 def _lies_in(path: str, roots: Collection[str]) -> str:
     """Return the root that is a path or holds it; empty if none does."""
-    return next((place for place in _above(path) if place in roots), "")
+    return next((place for place in upwards(path) if place in roots), "")
 
 
 def _topmost(paths: Sequence[str], roots: Sequence[str]) -> list[str]:
     """Return the highest groups that hold these paths and no unit, or the paths themselves."""
-    busy = {place for root in roots for place in _above(root)}
-    tops = {[place for place in _above(path) if place not in busy][-1] for path in paths}
+    busy = {place for root in roots for place in upwards(root)}
+    tops = {[place for place in upwards(path) if place not in busy][-1] for path in paths}
     return sorted(natsorted(tops), key=lambda path: path.count("/"))
 
 
