@@ -102,17 +102,7 @@ def open_images(
         on_bad(error)
         broken.add(folder_of(error.path or ""))
 
-    found: dict[str, Found] = {}
-    stored: dict[str, basicsr.Folder] = {}
-    remarks: list[str] = []
-    for name, text in inputs.items():
-        if is_basicsr(Path(text)):
-            stored[name] = basicsr.opened(text, told)
-            found[name] = stored[name].found
-        else:
-            found[name], left_out = _find(name, text, told, looking)
-            remarks += left_out
-    remarks += share_out(found)
+    found, stored, remarks = _find_all(inputs, told, looking)
     in_folders = fields_in_folders(found) if samples == "folders" and not stored else None
     if in_folders is None:
         paired = pair({name: some.files for name, some in found.items()})
@@ -144,6 +134,27 @@ def open_images(
     for name, some in headers.items():
         source.remarks += _copies(source, name, [header.mark for header in some])
     return source
+
+
+def _find_all(
+    inputs: Mapping[str, str], on_bad: OnBad, looking: Looking
+) -> tuple[dict[str, Found], dict[str, basicsr.Folder], list[str]]:
+    """Find the images of every field, as `_find` does, and in LMDB folders.
+
+    Returns:
+        by field the images, and the folder if it is one of LMDB; sentences on what was left out or is another field's.
+    """
+    found: dict[str, Found] = {}
+    stored: dict[str, basicsr.Folder] = {}
+    remarks: list[str] = []
+    for name, text in inputs.items():
+        if is_basicsr(Path(text)):
+            stored[name] = basicsr.opened(text, on_bad)
+            found[name] = stored[name].found
+        else:
+            found[name], left_out = _find(name, text, on_bad, looking)
+            remarks += left_out
+    return found, stored, remarks + share_out(found)
 
 
 def _find(field: str, text: str, on_bad: OnBad, looking: Looking) -> tuple[Found, list[str]]:
