@@ -78,10 +78,11 @@ def kept_of_units(
     types = kept[0]["types"]
     mixed = {
         held["dataset"]
-        for unit in kept
-        for name in (unit["types"].keys() | types.keys() if unit["types"] != types else ())
-        if unit["types"].get(name) != types.get(name)
-        for held in (unit["types"].get(name), types.get(name))
+        for own in (unit["types"] for unit in kept)
+        if own != types
+        for name in own.keys() | types.keys()
+        if own.get(name) != types.get(name)
+        for held in (own.get(name), types.get(name))
         if held
     }
     parts = {
