@@ -27,8 +27,8 @@ _FORMS = {"groups": "groups[:PATTERN]"}
 _NUMBER = re.compile(r"(\d+)")
 
 
-class Unit(NamedTuple):
-    """What one sample is made from.
+class Asked(NamedTuple):
+    """What `--samples` says that one sample is made from.
 
     Attributes:
         name: `rows`, `files`, `folders`, `datasets` or `groups`.
@@ -42,7 +42,7 @@ class Unit(NamedTuple):
         return f"{self.name}:{self.pattern}" if self.pattern else self.name
 
 
-def unit_of(kind: str, samples: str | None) -> Unit:
+def unit_of(kind: str, samples: str | None) -> Asked:
     """Return the unit that `--samples` asks of a source.
 
     Args:
@@ -59,7 +59,7 @@ def unit_of(kind: str, samples: str | None) -> Unit:
         raise UsageError(f"--samples {samples}: sources of {kind} take {forms}")
     if colon and (name not in _FORMS or not pattern):
         raise UsageError(f"--samples {samples}: {_FORMS.get(name, name)} is expected")
-    return Unit(name, pattern)
+    return Asked(name, pattern)
 
 
 # ---------------------------------------------------------------- folders

@@ -17,7 +17,7 @@ from natsort import natsorted
 
 from packer.errors import SourceError, first_few
 from packer.sources.hdf5.listing import walk
-from packer.sources.units import Unit, folder_of, upwards
+from packer.sources.units import Asked, folder_of, upwards
 
 #: A file of units may have ten times the links of one of rows: what lies within them is counted for each by itself.
 _MAX_LINKS = 2_000_000
@@ -43,7 +43,7 @@ class Roots(NamedTuple):
     note: str | None
 
 
-def find_roots(file: h5py.File, unit: Unit, is_left_out: Callable[[str], bool]) -> Roots:
+def find_roots(file: h5py.File, asked: Asked, is_left_out: Callable[[str], bool]) -> Roots:
     """Return the units of an open file.
 
     Args:
@@ -53,12 +53,12 @@ def find_roots(file: h5py.File, unit: Unit, is_left_out: Callable[[str], bool]) 
     Raises:
         SourceError: there are no units, or far too many links.
     """
-    if unit.name == "files":
+    if asked.name == "files":
         return Roots([""], [], {}, None)
-    pattern = _pattern(unit)
+    pattern = _pattern(asked)
     tree = _tree(file, pattern, is_left_out)
     note = None
-    if unit.name == "datasets":
+    if asked.name == "datasets":
         roots = tree.datasets
     elif pattern:
         roots = [group for group in tree.groups if _fits(group, pattern)]
@@ -69,7 +69,7 @@ def find_roots(file: h5py.File, unit: Unit, is_left_out: Callable[[str], bool]) 
         if any(root.count("/") > 1 for root in roots):
             note = f"a sample is a group that fits {_pattern_of(roots)}; --samples groups:PATTERN takes others"
     if not roots:
-        raise _no_units(file, unit, tree)
+        raise _no_units(file, asked, tree)
     inside = set(roots)
     others = _topmost([path for path in (*tree.datasets, *tree.dead) if not _lies_in(path, inside)], roots)
     splits = _mask(file, roots) if _MASK in others else {}
@@ -137,20 +137,20 @@ def numbered(datasets: Sequence[str]) -> str | None:
     return _pattern_of(roots) if all(_lies_in(path, inside) for path in datasets) else None
 
 
-def _no_units(file: h5py.File, unit: Unit, tree: _Tree) -> SourceError:
-    group = f"/{unit.pattern.strip('/')}"
-    if unit.pattern and not glob.has_magic(unit.pattern) and group != "/" and group not in tree.groups:
+def _no_units(file: h5py.File, asked: Asked, tree: _Tree) -> SourceError:
+    group = f"/{asked.pattern.strip('/')}"
+    if asked.pattern and not glob.has_magic(asked.pattern) and group != "/" and group not in tree.groups:
         return SourceError(f"has no group {group} for --samples", file.filename)
-    what = f"groups that fit {unit.pattern}" if unit.pattern else f"{unit.name} that could be samples"
+    what = f"groups that fit {asked.pattern}" if asked.pattern else f"{asked.name} that could be samples"
     held = tree.groups or tree.datasets
     holds = f"it holds {first_few(held)}; name another unit with --samples" if held else "it is empty"
     return SourceError(f"holds no {what}; {holds}", file.filename)
 
 
-def _pattern(unit: Unit) -> list[str]:
+def _pattern(asked: Asked) -> list[str]:
     """Return the parts of a pattern; without a wildcard it names the group whose groups are meant."""
-    text = unit.pattern.strip("/")
-    if unit.pattern and not glob.has_magic(unit.pattern):
+    text = asked.pattern.strip("/")
+    if asked.pattern and not glob.has_magic(asked.pattern):
         text = f"{text}/*".strip("/")
     return text.split("/") if text else []
 

@@ -26,7 +26,7 @@ from packer.sources.hdf5.origin import Kept, check_once, common, kept_of_units
 from packer.sources.hdf5.reading import BLOCK_BYTES, RowBlocks, shaped, unit_sample
 from packer.sources.hdf5.types import Column
 from packer.sources.hdf5.units import FileUnits, Unit, units_of
-from packer.sources.units import unit_of
+from packer.sources.units import Asked, unit_of
 
 
 def open_hdf5(
@@ -68,19 +68,10 @@ def open_hdf5(
         SourceError: no usable file, no common sample axis, or data that cannot be stored.
     """
     request = Request(dict(fields or {}), tuple(skip), axis, encoding, tuple(attrs), tuple(once), tuple(sparse))
-    unit = unit_of("hdf5", samples)
-    if unit.name != "rows" and axis:
-        raise UsageError(
-            f"--axis {axis} is for rows, but with --samples {unit} each of these is one sample; leave --axis out"
-        )
-    if unit.name == "rows" and attrs:
-        raise UsageError(f"--attr {attrs[0]}: rows have no attributes; files, datasets and groups do (--samples)")
-    if unit.name != "rows" and sparse:
-        raise UsageError(f"--sparse {sparse[0]}: samples are the rows of the matrix; leave out --samples {unit}")
-    if unit.name == "datasets" and fields:
-        raise UsageError("--field: with --samples datasets there is one field, values; leave --field out")
+    asked = unit_of("hdf5", samples)
+    _check_goes_together(asked, request)
     files = hdf5_paths(path)
-    looked = each(partial(units_of, asked=unit, request=request), files, limits)
+    looked = each(partial(units_of, asked=asked, request=request), files, limits)
     found = watched(zip(files, looked, strict=True), HEADERS, looking, len(files))
     held, kept = _fitting(found, path, on_bad)
     if useless := set.intersection(*(some.useless for some in held.values())):
@@ -89,13 +80,30 @@ def open_hdf5(
     constants |= common((str(one), one.once) for one in kept)
     check_once(constants, once)
     source: Source
-    if unit.name == "rows":
+    if asked.name == "rows":
         doubts = _doubts(kept, held[kept[0].path].groups, samples)
         source = RowSource(kept, request.told() | {"axis": request.axis}, doubts)
     else:
-        source = UnitSource(kept, request.told() | {"samples": str(unit)}, held)
+        source = UnitSource(kept, request.told() | {"samples": str(asked)}, held)
     source.constants = Kept(constants)
     return source
+
+
+def _check_goes_together(asked: Asked, request: Request) -> None:
+    """Raise UsageError if something is asked for that this unit has not."""
+    if asked.name == "rows":
+        if request.attrs:
+            reason = "rows have no attributes; files, datasets and groups do (--samples)"
+            raise UsageError(f"--attr {request.attrs[0]}: {reason}")
+        return
+    if request.axis:
+        reason = f"is for rows, but with --samples {asked} each of these is one sample; leave --axis out"
+        raise UsageError(f"--axis {request.axis} {reason}")
+    if request.sparse:
+        reason = f"samples are the rows of the matrix; leave out --samples {asked}"
+        raise UsageError(f"--sparse {request.sparse[0]}: {reason}")
+    if asked.name == "datasets" and request.fields:
+        raise UsageError("--field: with --samples datasets there is one field, values; leave --field out")
 
 
 def _fitting(

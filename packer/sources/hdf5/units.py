@@ -22,7 +22,7 @@ from packer.sources.hdf5.reading import RowBlocks, SparseRows, row_bytes, unit_s
 from packer.sources.hdf5.roots import find_roots, numbered
 from packer.sources.hdf5.storage import storage_of
 from packer.sources.hdf5.types import Column, Listed, leaves
-from packer.sources.units import Unit as Asked
+from packer.sources.units import Asked
 
 #: Text of fixed length that is decoded while a file is looked at: a bad one is found before hours of packing.
 _LOOKED_AT_BYTES = 64 * 2**20

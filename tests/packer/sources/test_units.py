@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from packer.errors import UsageError
-from packer.sources.units import UNITS_OF, Unit, unit_of
+from packer.sources.units import UNITS_OF, Asked, unit_of
 
 
 @pytest.mark.parametrize("kind", UNITS_OF)
 def test_what_a_kind_offers(kind: str) -> None:
     """A unit is the word and its pattern; without --samples it is the first one offered."""
-    assert unit_of(kind, None) == Unit(UNITS_OF[kind][0])
+    assert unit_of(kind, None) == Asked(UNITS_OF[kind][0])
     for name in UNITS_OF[kind]:
-        assert unit_of(kind, name) == Unit(name)
+        assert unit_of(kind, name) == Asked(name)
     assert str(unit_of("hdf5", "groups:/data/*")) == "groups:/data/*"
 
 
