@@ -75,12 +75,9 @@ def classes_of(origin: Origin, samples: int) -> tuple[str, ...]:
         match origin:
             case {"classes": [str(), *_] as classes}:
                 return tuple(classes)
-            case {"origin": dict(inner)}:
-                origin = inner
-            case _ if found := parts(origin, samples):
-                samples, origin = found[0]
-            case _:
-                break
+        if not (held := _below(origin, samples)):
+            break
+        samples, origin = held[0]
     return ()
 
 
@@ -95,27 +92,28 @@ def _has_shuffled(origin: Origin, samples: int, depth: int = 0) -> bool:
     """Return whether samples were put into another order, in the origin itself or in that of one of its parts."""
     if isinstance(origin.get("shuffled"), int):
         return True
-    inner = origin.get("origin")
-    held = [(samples, inner)] if isinstance(inner, dict) else parts(origin, samples)
-    return depth < _DEEPEST and any(_has_shuffled(part, count, depth + 1) for count, part in held)
+    return depth < _DEEPEST and any(_has_shuffled(part, count, depth + 1) for count, part in _below(origin, samples))
 
 
 def _leaves(origin: Origin, numbers: NDArray[np.int64], depth: int) -> Iterator[Leaf]:
-    inner = origin.get("origin")
-    if depth < _DEEPEST and isinstance(inner, dict):
-        before = numbers.copy()
-        if isinstance(origin.get("shuffled"), int):
-            before[shuffled_order(len(numbers), origin["shuffled"])] = numbers
-        yield from _leaves(inner, before, depth + 1)
-        return
-    found = parts(origin, len(numbers))
-    if depth >= _DEEPEST or not found:
+    held = _below(origin, len(numbers)) if depth < _DEEPEST else []
+    if not held:
         yield Leaf(origin, numbers)
         return
+    before = numbers
+    if isinstance(origin.get("shuffled"), int):
+        before = np.empty_like(numbers)
+        before[shuffled_order(len(numbers), origin["shuffled"])] = numbers
     at = 0
-    for count, part in found:
-        yield from _leaves(part, numbers[at : at + count], depth + 1)
+    for count, part in held:
+        yield from _leaves(part, before[at : at + count], depth + 1)
         at += count
+
+
+def _below(origin: Origin, samples: int) -> list[tuple[int, Origin]]:
+    """Return (samples, origin) of all that an origin was made of: one, or its parts; an empty list for a source."""
+    inner = origin.get("origin")
+    return [(samples, inner)] if isinstance(inner, dict) else parts(origin, samples)
 
 
 def parts(origin: Origin, samples: int) -> list[tuple[int, Origin]]:
@@ -162,19 +160,17 @@ class Conversion(NamedTuple):
 
 def conversions(manifest: Manifest) -> list[Conversion]:
     """Return all conversions that a dataset was made by, in its order; one if its parts do not end with shards."""
-    found = []
-    shards, first = manifest.shards, 0
+    ends = list(itertools.accumulate((entry.samples for entry in manifest.shards), initial=0))
     known = parts(manifest.origin, manifest.samples)
-    edges = {*itertools.accumulate(samples for samples, _ in known)}
-    if not known or not edges.issubset(itertools.accumulate((entry.samples for entry in shards), initial=0)):
-        known = [(manifest.samples, manifest.origin)]
-    for number, (samples, origin) in enumerate(known, 1):
-        ends = list(itertools.accumulate((entry.samples for entry in shards), initial=0))
+    edges = list(itertools.accumulate(samples for samples, _ in known))
+    if not known or not set(edges).issubset(ends):
+        known, edges = [(manifest.samples, manifest.origin)], [manifest.samples]
+    found, start = [], 0
+    for (_, origin), edge in zip(known, edges, strict=True):
         # A shard of which nothing could be packed may stand at the end of this part, or at the start of the next.
-        count = bisect_right(ends, samples) - 1 if number < len(known) else len(shards)
-        found.append(Conversion(shards[:count], origin, first))
-        first += ends[count]
-        shards = shards[count:]
+        stop = bisect_right(ends, edge) - 1
+        found.append(Conversion(manifest.shards[start:stop], origin, ends[start]))
+        start = stop
     return found
 
 
