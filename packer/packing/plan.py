@@ -22,6 +22,7 @@ from packer.format.names import check_names
 from packer.format.schema import Field, FieldSpec
 from packer.format.sizes import map_size, shard_bytes
 from packer.packing.framing import Extent, choose_codec, codec_by_field, stored_field
+from packer.packing.origin import Origin, origin_of
 from packer.sources.apart import Limits, each
 from packer.sources.base import Looking, Source, arrays_of, not_looking, watched
 
@@ -76,7 +77,7 @@ class Plan:
     """
 
     source: Source
-    origin: dict[str, Any]
+    origin: Origin
     fields: tuple[Field, ...]
     shards: tuple[ShardPlan, ...]
     raw_bytes: dict[str, int]
@@ -142,7 +143,7 @@ def make_plan(
     looked = cache(partial(look, source, limits, looking))
     sizes = field_sizes(source, looked)
     fields = stored_fields(source.fields, codec, sizes, looked)
-    origin = {"kind": source.kind, **source.provenance()}
+    origin = origin_of(source)
     shards = plan_shards(source, fields, sizes, cut(_total(sizes), shard_size), origin)
     exact = all(size.known for size in sizes.values()) and not any(field.codec for field in fields)
     raw = {name: int(size.bytes.sum()) for name, size in sizes.items()}
