@@ -40,7 +40,7 @@ class Job:
 
     @property
     def packed(self) -> str:
-        """The packed dataset, relative to the repository."""
+        """Return the packed dataset, relative to the repository."""
         return f"data/packed/{self.name}.packed"
 
 
