@@ -7,7 +7,6 @@ Functions that return arrays go through `bench.arrays` or `bench.packed`, those 
 from __future__ import annotations
 
 import io
-import os
 import pickle
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,8 +25,8 @@ from PIL import Image
 from benchmark.store import Arrays, Bench
 
 SMALL, LARGE = 64, 192
-#: How many pairs there are by their size, and how many of them are PNG files too.
-PAIRS, PNG_FILES = {SMALL: 10_000, LARGE: 1_500}, {SMALL: 500, LARGE: 200}
+#: How many pairs there are by their size, and how many of their PNG files are read.
+PAIRS, PNG_READ = {SMALL: 10_000, LARGE: 1_500}, {SMALL: 500, LARGE: 200}
 ROWS, TINY_ROWS, LMDB_PAIRS, COLD_SAMPLES = 1_000_000, 10_000_000, 4_000, 8_000
 #: What super-resolution training cuts pictures into so as not to decode whole ones: size and stride in pixels.
 SUB_SIZE, SUB_STRIDE = 480, 240
@@ -171,27 +170,14 @@ def png_clips(path: Path, bench: Bench) -> None:
             picture.save(path / f"{number:03d}/{frame:08d}.png", compress_level=3)
 
 
-def png_pairs(path: Path, bench: Bench, size: int, copies: int = 1, count: int = 0) -> None:
-    """Write `lr`/*.png and `hr`/*.png; `copies` times over as hard links: many files to open, few bytes of disk.
-
-    Args:
-        count: how many in a quick run; 0 for PNG_FILES.
-    """
-    for field in ("lr", "hr"):
-        (path / field).mkdir(parents=True)
-    if copies > 1:
-        for file in bench.files(png_pairs, size).glob("*/*.png"):
-            for copy in range(copies):
-                os.link(file, path / file.parent.name / f"{file.stem}_{copy:04d}.png")
-        return
-    samples = bench.arrays(pairs, size)
-
-    def save(number: int) -> None:
-        for field in ("lr", "hr"):
-            Image.fromarray(samples[field][number]).save(path / field / f"{number:06d}.png")
-
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(save, range(bench.some(count or PNG_FILES[size]))))
+def png_pairs(path: Path, bench: Bench, size: int, most: int | None = None) -> None:
+    """Write `lr`/*.png and `hr`/*.png, a file for each picture of all pairs, or of the first ones."""
+    for field, pictures in bench.arrays(pairs, size).items():
+        folder = path / field
+        folder.mkdir(parents=True)
+        with ThreadPoolExecutor(2) as pool:
+            named = (folder / f"{number:06d}.png" for number in range(len(pictures)))
+            list(pool.map(lambda picture, file: Image.fromarray(picture).save(file), pictures[:most], named))
 
 
 def pair_sources(folder: Path) -> list[str]:

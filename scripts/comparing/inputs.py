@@ -10,7 +10,7 @@ from typing import Any
 
 import h5py
 import numpy as np
-from benchmark.inputs import LARGE, PAIRS, SMALL, clouds, hdf5_rows, pair_sources, pairs, ply_clouds, png_pairs, rows
+from benchmark.inputs import LARGE, SMALL, clouds, hdf5_rows, pair_sources, pairs, ply_clouds, png_pairs, rows
 from benchmark.measuring import checksum
 from benchmark.store import Bench
 from file_datasets import Rows, cloud_files, pair_files
@@ -109,7 +109,7 @@ def loose(bench: Bench, workload: Workload) -> Loose:
     """Return the loose files of a workload, made if they are not there."""
     if workload.size:
         arrays = bench.arrays(pairs, workload.size)
-        path = bench.files(png_pairs, workload.size, 1, PAIRS[workload.size])
+        path = bench.files(png_pairs, workload.size)
         dataset: Dataset[Any] = pair_files(path)
         sources = pair_sources(path)
     elif workload.is_ragged:

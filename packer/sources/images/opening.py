@@ -48,7 +48,7 @@ from packer.sources.pairing import (
 )
 from packer.sources.units import folder_of, unit_name
 
-#: Threads that read headers if a sample takes longer than this many seconds, and samples that each is given at a time:
+#: Threads that read headers if a sample waits longer than this many seconds, and samples that each is given at a time:
 #: a disk takes many requests at once, but threads that never wait for it only hinder each other.
 THREADS, SLOW_SECONDS, SAMPLES_AT_ONCE = 16, 2e-4, 64
 
@@ -234,15 +234,16 @@ def _read_headers(
 def _each_header(rows: Sequence[_Row], options: ImageOptions) -> Generator[list[ImageHeader | SourceError], None, None]:
     """Yield the headers of the files of each sample, in order; of a bad file the error.
 
-    One thread reads what lies in memory; from the first files that take long, several do.
+    One thread reads what lies in memory; from the first files that it waits for, several do. Time that it computes does
+    not count: a garbage collection takes as long as a slow disk.
     """
     parts = iter([rows[at : at + SAMPLES_AT_ONCE] for at in range(0, len(rows), SAMPLES_AT_ONCE)])
     for part in parts:
-        began = time.perf_counter()
+        began, computed = time.perf_counter(), time.thread_time()
         headers = _headers(part, options)
-        is_slow = time.perf_counter() - began > len(part) * SLOW_SECONDS
+        waited = time.perf_counter() - began - (time.thread_time() - computed)
         yield from headers
-        if is_slow:
+        if waited > len(part) * SLOW_SECONDS:
             break
     pool = ThreadPoolExecutor(THREADS, "packer-headers")
     try:

@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.apart import apart, check, decode, decode_by_kornia, pack, read, read_ply
-from benchmark.inputs import LARGE, PNG_FILES, SMALL, hdf5_rows, pair_sources, pairs, ply_clouds, png_pairs, rows
+from benchmark.inputs import LARGE, PAIRS, PNG_READ, SMALL, hdf5_rows, pair_sources, pairs, ply_clouds, png_pairs, rows
 from benchmark.measuring import Figures, Row, Side, files_of, repeated
 from benchmark.store import Bench
 
-#: How often the PNG files are converted in one measurement.
-COPIES = 8
 # As many shards for one worker as for the other. By themselves they would be of 64 MiB at least; smaller ones would
 # measure how processes start and wait for the disk: of HDF5, which takes least a byte, first of all.
 SHARD = 45 * 2**20
@@ -57,7 +55,7 @@ def _writing(bench: Bench, name: str, write: Callable[[Path], int], inputs: Path
 @Row("PNG 48/192 -> packed, 2 workers", "Pillow decoding in 2 processes", at_least=0.85)
 def png_against_pillow(bench: Bench) -> list[Side]:
     """Pack with the codec that auto takes; Pillow throws the pixels away."""
-    folder = bench.files(png_pairs, LARGE, COPIES)
+    folder = bench.files(png_pairs, LARGE)
     paths = files_of(folder)
     return [_packing(bench, folder, 2), Side("Pillow", lambda: apart(decode, paths, 2) // 2, paths)]
 
@@ -66,21 +64,21 @@ def png_against_pillow(bench: Bench) -> list[Side]:
 @Row("small PNG pairs 16/64 -> packed, none, 2 workers", "1 worker", at_least=1.6, size=SMALL, codec="none", shard=None)
 def two_workers(bench: Bench, size: int, codec: str, shard: int | None) -> list[Side]:
     """Pack shards side by side; None: they are small enough that a small set has some for each worker."""
-    folder = bench.files(png_pairs, size, COPIES)
+    folder = bench.files(png_pairs, size)
     return [_packing(bench, folder, workers, codec, shard) for workers in (2, 1)]
 
 
 @Row("PNG 48/192 -> packed, photo+lz4, 2 workers", "none", at_least=1 / 1.15)
 def photo_against_none(bench: Bench) -> list[Side]:
     """Measure what encoding adds to decoding."""
-    folder = bench.files(png_pairs, LARGE, COPIES)
+    folder = bench.files(png_pairs, LARGE)
     return [_packing(bench, folder, 2, codec, name=codec) for codec in ("photo+lz4", "none")]
 
 
 @Row("small PNG pairs 16/64 -> packed, none, in one process", "kornia-rs, reading and decoding", at_least=0.5)
 def small_against_kornia(bench: Bench) -> list[Side]:
     """Measure what is added to reading and decoding: planning, checking, writing."""
-    folder = bench.files(png_pairs, SMALL, COPIES)
+    folder = bench.files(png_pairs, SMALL)
     paths = files_of(folder)
     theirs = Side("kornia-rs", lambda: apart(decode_by_kornia, paths) // 2, paths)
     return [_packing(bench, folder, 0, "none", None), theirs]
@@ -113,8 +111,8 @@ def against_copying(bench: Bench, is_hdf5: bool) -> list[Side]:
 @Row("packer plan of 100,000 PNG pairs", at_most=20, unit="s")
 def plan(bench: Bench) -> Figures:
     """Time the command, from start to end. Of fewer files, what is above the plan of a few grows in proportion."""
-    few, copies = bench.some(PNG_FILES[SMALL]), 20
-    once, folder, count = bench.files(png_pairs, SMALL), bench.files(png_pairs, SMALL, copies), few * copies
+    few, count = bench.some(PNG_READ[SMALL]), bench.some(PAIRS[SMALL])
+    some, every = bench.files(png_pairs, SMALL, few), bench.files(png_pairs, SMALL)
 
     def seconds_of(pairs: Path) -> float:
         start = time.perf_counter()
@@ -122,8 +120,8 @@ def plan(bench: Bench) -> Figures:
         return time.perf_counter() - start
 
     def seconds() -> float:
-        least = seconds_of(once)
-        return least + (seconds_of(folder) - least) * (PLANNED - few) / (count - few)
+        least = seconds_of(some)
+        return least + (seconds_of(every) - least) * (PLANNED - few) / (count - few)
 
     return repeated(bench.rounds, seconds, f"from {count:,} and {few:,}")
 
@@ -142,8 +140,8 @@ def against_reading(bench: Bench, made: tuple[Any, ...], codec: str) -> list[Sid
 @Row("memory of the converter and 2 workers, rowdelta+zstd", at_most=MEMORY, unit="MB", codec="rowdelta+zstd")
 def memory(bench: Bench, codec: str) -> Figures:
     """Write shards of 1 GiB, or one for each worker of a smaller dataset."""
-    folder, out = bench.files(png_pairs, LARGE, COPIES), bench.scratch("out.packed")
-    nbytes = COPIES * bench.some(PNG_FILES[LARGE]) * 3 * (48**2 + 192**2)
+    folder, out = bench.files(png_pairs, LARGE), bench.scratch("out.packed")
+    nbytes = bench.some(PAIRS[LARGE]) * 3 * (48**2 + 192**2)
     options = ["--codec", codec, "--workers", "2", "--shard-size", str(min(2**30, nbytes // 2)), "--overwrite"]
     command: list[str | Path] = [_PACKER, "convert", *pair_sources(folder), out, *options]
     return repeated(bench.rounds, lambda: _peak(command) / 1e6, f"{nbytes / 1e9:.1f} GB")

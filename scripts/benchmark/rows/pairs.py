@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from file_datasets import InMemory, lmdb_samples, pair_files
 
-from benchmark.inputs import LARGE, SMALL, lmdb_pairs, pair_sources, pairs, png_pairs
+from benchmark.inputs import LARGE, PNG_READ, SMALL, lmdb_pairs, pair_sources, pairs, png_pairs
 from benchmark.loops import Values, data_loader, data_loaders, indexing, limits, loader_side
 from benchmark.measuring import Figures, Row, Side, checksum, epochs, files_of
 from benchmark.store import Bench
@@ -52,7 +52,7 @@ def _one_by_one(bench: Bench, size: int, batch: int, dataset: Any, path: Path) -
 
 
 def _png_sides(bench: Bench, size: int, batch: int) -> list[Side]:
-    folder = bench.files(png_pairs, size)
+    folder = bench.files(png_pairs, size, bench.some(PNG_READ[size]))
     return _one_by_one(bench, size, batch, pair_files(folder), folder)
 
 
@@ -136,7 +136,7 @@ def against_rowdelta(bench: Bench, codec: str) -> list[Side]:
 @Row("pairs 48/192, photo+zstd, stored bytes", PNG_BYTES, at_most=0.93, codec="photo+zstd")
 def stored_bytes(bench: Bench, codec: str) -> Figures:
     """Return how much larger it is than the PNG files that are packed."""
-    folder = bench.files(png_pairs, LARGE)
+    folder = bench.files(png_pairs, LARGE, bench.some(PNG_READ[LARGE]))
     report = convert(pair_sources(folder), bench.scratch("out.packed"), codec=codec)
     stored = sum(column.stored for column in report.manifest.columns.values())
     return Figures(stored / sum(file.stat().st_size for file in files_of(folder)))
