@@ -109,6 +109,7 @@ def repair(
         from_sources = [entry.file for entry in (*bad, manifest.constants) if entry and entry.file in wrong]
         if source is None and from_sources:
             raise DatasetError(f"{folder}: {from_sources[0]} is damaged; name the sources it was made from")
+        constants = None if source is None else _constants_anew(folder, manifest, source, wrong)
         again: dict[ShardEntry, ShardEntry] = {}
         if source is not None and bad:
             check_same_schema(manifest, source)
@@ -119,7 +120,6 @@ def repair(
         if manifest.left_out is not None and manifest.left_out.file in wrong:
             listed, left_out = _list_anew(folder, manifest)
             manifest = msgspec.structs.replace(manifest, left_out=listed)
-        constants = None if source is None else _constants_anew(folder, manifest, source, wrong)
         if constants:
             manifest = msgspec.structs.replace(manifest, constants=constants)
         changed = tuple(entry.file for entry, new in again.items() if new.digest != entry.digest)

@@ -339,8 +339,8 @@ def test_export_gives_constants_back(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [name for name, kind in KINDS.items() if kind.kept])
-def test_other_constants_differ(kind: str, tmp_path: Path) -> None:
-    """`verify --against` compares what is kept once for all samples, too."""
+def test_other_constants_differ(kind: str, tmp_path: Path, files_of: Callable[[Path], dict[str, bytes]]) -> None:
+    """`verify --against` compares what is kept once for all samples, too; `repair` puts nothing next to other ones."""
     made = make(KINDS[kind], tmp_path)
     for path in tmp_path.glob("source1/*.h5"):
         with h5py.File(path, "r+") as file:
@@ -348,6 +348,11 @@ def test_other_constants_differ(kind: str, tmp_path: Path) -> None:
                 grid[0] = 17
     said = run("verify", made.path, "--against", *made.sources, *made.kind.options, status=1)
     assert "constants.npz: differs from the source" in said
+    for damaged in (made.path / "constants.npz", next(made.path.glob("shards/*"))):
+        damaged.write_bytes(damaged.read_bytes()[:-4096])
+    before = files_of(made.path)
+    assert "the source has other constants" in run("repair", made.path, *made.sources, *made.kind.options, status=1)
+    assert files_of(made.path) == before
 
 
 @pytest.mark.parametrize("kind", [name for name, kind in KINDS.items() if kind.kept])
