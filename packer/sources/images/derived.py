@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from copy import copy
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -175,75 +176,64 @@ class PatchSource(DerivedSource):
                 f"no picture of field {largest!r} is as large as {size} x {size} pixels; give a smaller --patch"
             )
         super().__init__(source.take(cut))
-        self._scales, self._size, self._stride, self._grid = scales, size, stride, grid[cut]
-        self._start, self._stop = 0, int(self._grid.prod(axis=1).sum())
+        self._scales, self._size, self._stride = scales, size, stride
+        squares = [
+            (picture, row, column)
+            for picture, (rows, columns) in enumerate(grid[cut].tolist())
+            for row in range(rows)
+            for column in range(columns)
+        ]
+        #: Picture, row and column of every square, (n, 3).
+        self._squares = np.array(squares, np.int64)
+        self.names = [f"{self._source.names[picture]}_{row}_{column}" for picture, row, column in squares]
         #: What is wrong with pictures that could not be read; parts share it, so that no square reads one again.
         self._bad: dict[str, tuple[str, str | None]] = {}
         self.fields = tuple(
             FieldSpec(name=s.name, dtype=s.dtype, kind="image", shape=(size // scales[s.name],) * 2 + s.shape[2:])
             for s in source.fields
         )
-        self.names = [
-            f"{source.names[i]}_{r}_{c}"
-            for i in cut
-            for r in range(grid[i, 0].item())
-            for c in range(grid[i, 1].item())
-        ]
         said = f"{len(self):,} squares of {size} pixels are cut from {len(source):,} pictures"
         if left := len(source) - len(cut):
             said += f"; {left:,} pictures are smaller than that and left out"
-        self._remarks = [*source.notes(), said, *self._lost(largest, sides[cut])]
+        self._remarks = [*source.notes(), said, *self._lost(largest, sides[cut], grid[cut])]
 
     def __len__(self) -> int:
-        return self._stop - self._start
+        return len(self._squares)
 
     def shapes(self, field: str) -> NDArray[np.int64] | None:
         return None
 
     def part(self, start: int, stop: int) -> Self:
-        firsts = self._firsts()
-        low, high = self._start + start, self._start + stop
-        first = int(np.searchsorted(firsts, low, "right")) - 1
-        last = max(int(np.searchsorted(firsts, high, "left")), first)
+        squares = self._squares[start:stop]
+        first, last = (int(squares[0, 0]), int(squares[-1, 0]) + 1) if len(squares) else (0, 0)
         part = super().part(first, last)
-        part.names = self.names[start:stop]
-        part._grid, part._remarks = self._grid[first:last], []
-        part._start, part._stop = low - int(firsts[first]), high - int(firsts[first])
+        part.names, part._remarks = self.names[start:stop], []
+        part._squares = squares - np.array([first, 0, 0])
         return part
 
-    def _firsts(self) -> NDArray[np.int64]:
-        """Return the number of the first square of every picture, and the number after the last square."""
-        return np.concatenate([[0], np.cumsum(self._grid.prod(axis=1))])
-
     def read(self) -> Iterator[Block]:
-        firsts = self._firsts()
-        picture = 0
+        # The number of the first square of every picture, and the number after the last square.
+        edges = np.searchsorted(self._squares[:, 0], np.arange(len(self._source) + 1)).tolist()
+        most = max(1, BLOCK_BYTES // sum(spec.fixed_bytes for spec in self.fields))
         try:
             if known := self._bad.get(next(iter(self._source.names), "")):
                 raise SourceError(*known, 0)
-            for block in self._source.read():
-                images: Any = block
-                for sample in zip(*images.values(), strict=True):
-                    first, after = max(int(firsts[picture]), self._start), min(int(firsts[picture + 1]), self._stop)
-                    numbers = np.arange(first, after) - firsts[picture]
-                    yield from self._squares(dict(zip(images, sample, strict=True)), numbers, self._grid[picture, 1])
-                    picture += 1
+            for images, (start, stop) in zip(self._pictures(), pairwise(edges), strict=True):
+                windows = {name: self._windows(image, self._scales[name]) for name, image in images.items()}
+                for at in range(start, stop, most):
+                    _, rows, columns = self._squares[at : min(at + most, stop)].T
+                    yield {name: window[rows, columns] for name, window in windows.items()}
         except SourceError as error:
             if error.sample is None:
                 raise
             self._bad[self._source.names[error.sample]] = error.reason, error.path
-            square = max(int(firsts[error.sample]) - self._start, 0)
-            raise SourceError(error.reason, error.path, square) from error
+            raise SourceError(error.reason, error.path, edges[error.sample]) from error
 
-    def _squares(
-        self, sample: dict[str, NDArray[Any]], numbers: NDArray[np.int64], columns: np.int64
-    ) -> Iterator[Block]:
-        """Yield squares of one sample, numbered row by row; it has `columns` of them."""
-        windows = {name: self._windows(image, self._scales[name]) for name, image in sample.items()}
-        most = max(1, BLOCK_BYTES // sum(spec.fixed_bytes for spec in self.fields))
-        for at in range(0, len(numbers), most):
-            rows, across = np.divmod(numbers[at : at + most], columns)
-            yield {name: window[rows, across] for name, window in windows.items()}
+    def _pictures(self) -> Iterator[dict[str, NDArray[Any]]]:
+        for block in self._source.read():
+            images: Any = block
+            for sample in zip(*images.values(), strict=True):
+                yield dict(zip(images, sample, strict=True))
 
     def _windows(self, image: NDArray[Any], scale: int) -> NDArray[Any]:
         """Return all squares of an image as a view, (rows, columns, side, side, C)."""
@@ -257,20 +247,21 @@ class PatchSource(DerivedSource):
     def notes(self) -> list[str]:
         return self._remarks
 
-    def _lost(self, field: str, sides: NDArray[np.int64]) -> list[str]:
+    def _lost(self, field: str, sides: NDArray[np.int64], grid: NDArray[np.int64]) -> list[str]:
         """Return which pixels of the largest field lie in no square, and which stride loses fewer.
 
         Args:
             sides: height and width of every picture that is cut, (n, 2).
+            grid: rows and columns of squares of each, (n, 2).
         """
         size, step = self._size, self._stride
-        spanned = (self._grid - 1) * step + size
-        within = self._grid * min(size, step) + max(size - step, 0)
+        spanned = (grid - 1) * step + size
+        within = grid * min(size, step) + max(size - step, 0)
         total, lost = int(sides.prod(1).sum()), int((sides.prod(1) - within.prod(1)).sum())
         if not lost:
             return []
         where = ["at the right and bottom edges"] if (spanned < sides).any() else []
-        where += ["between squares"] if step > size and (self._grid > 1).any() else []
+        where += ["between squares"] if step > size and (grid > 1).any() else []
         # The largest stride under which nothing is lost, if one at least half as large as the square is.
         left, scale = int(np.gcd.reduce(sides - size, axis=None)), max(self._scales.values())
         strides = range(min(step, size), max(size // 2, 1) - 1, -1)
