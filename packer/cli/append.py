@@ -10,14 +10,7 @@ import click
 from packer.append import append as run
 from packer.cli.failures import going_on
 from packer.cli.logs import log_options, say
-from packer.cli.options import (
-    dataset_first,
-    shard_size_option,
-    source_options,
-    sources_argument,
-    split_option,
-    workers_option,
-)
+from packer.cli.options import conversion_options, dataset_first, sources_argument
 from packer.cli.progress import progress
 from packer.cli.summary import split_lines, warn_left_out
 from packer.cli.text import counted
@@ -28,11 +21,8 @@ _log = logging.getLogger(__name__)
 
 @click.command()
 @click.argument("dataset", type=click.Path(path_type=Path))
-@sources_argument
-@source_options
-@split_option
-@shard_size_option
-@workers_option
+@sources_argument()
+@conversion_options("shard_size", "splits", "workers")
 @log_options
 def append(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> None:
     """Pack more samples, as new shards after those of DATASET. A SOURCE may be another packed dataset.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from packer.cli.logs import log_options
-from packer.cli.options import source_options, sources_argument
+from packer.cli.options import conversion_options, sources_argument
 from packer.cli.progress import open_shown, progress
 from packer.cli.summary import shape_text
 from packer.cli.text import counted, indented, shortened, size_text, table, terminal_width
@@ -20,8 +20,8 @@ _HEADS = ("codec", "ratio", "packing", "reading")
 
 
 @click.command()
-@sources_argument
-@source_options
+@sources_argument()
+@conversion_options()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with speeds in bytes a second.")
 @log_options
 def codecs(sources: tuple[str, ...], options: ConvertOptions, as_json: bool) -> None:

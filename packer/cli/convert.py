@@ -17,13 +17,7 @@ import click
 from packer import convert as conversion
 from packer.cli.failures import going_on
 from packer.cli.logs import log_options, say
-from packer.cli.options import (
-    conversion_options,
-    go_on_option,
-    overwrite_option,
-    sources_before_out,
-    workers_option,
-)
+from packer.cli.options import conversion_options, sources_argument
 from packer.cli.progress import progress
 from packer.cli.summary import summary, warn_left_out
 from packer.cli.text import size_text
@@ -39,13 +33,10 @@ _log = logging.getLogger(__name__)
 
 
 @click.command()
-@sources_before_out
+@sources_argument(required=False)  # `_check_out` says more than click would
 @click.argument("out", type=click.Path())
-@conversion_options
-@workers_option
+@conversion_options("codec", "shard_size", "map_limit", "splits", "workers", "overwrite", "go_on")
 @click.option("--scheduler", metavar="ADDRESS", help="Pack on a Dask cluster, as in tcp://host:8786.")
-@overwrite_option
-@go_on_option
 @click.option("--dry-run", is_flag=True, help="Say what would be made, as `packer plan` does, and make nothing.")
 @log_options
 def convert(sources: tuple[str, ...], out: str, options: ConvertOptions, scheduler: str | None, dry_run: bool) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from packer.cli.logs import log_options, say
-from packer.cli.options import overwrite_option
+from packer.cli.options import PACKING
 from packer.cli.progress import progress
 from packer.cli.summary import split_lines
 from packer.cli.text import counted
@@ -18,7 +18,7 @@ from packer.merge import merge as run
 @click.command()
 @click.argument("datasets", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="DATASET DATASET...")
 @click.argument("out", type=click.Path(path_type=Path))
-@overwrite_option
+@PACKING["overwrite"]
 @log_options
 def merge(datasets: tuple[Path, ...], out: Path, overwrite: bool) -> None:
     """Make OUT of all samples of two datasets or more, in this order, without packing them again.

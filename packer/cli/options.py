@@ -86,60 +86,54 @@ def _source_options() -> Sequence[Option]:
     return made
 
 
-# From here on by the names that the attributes of ConvertOptions have.
-map_size_option = click.option(
-    "--map-size", "map_limit", type=size, help="The LMDB map of a shard must not get larger than this."
-)
-split_option = click.option(
-    "--split",
-    "splits",
-    multiple=True,
-    metavar=SPLIT,
-    callback=named(SPLIT),
-    help="A split of the samples: a fraction such as 0.9, a file with one name on each line, or a pattern over names.",
-)
-shard_size_option = click.option(
-    "--shard-size", type=size, help="About how many raw bytes a shard holds, such as 1GiB."
-)
-overwrite_option = click.option(
-    "--overwrite", is_flag=True, help="Replace a dataset that is there, once the new one is done."
-)
-go_on_option = click.option(
-    "--go-on",
-    is_flag=True,
-    help="Go on with what is unfinished although --on-error, --map-size or a limit of reading has changed, if the "
-    "finished shards would be the same.",
-)
-workers_option = click.option(
-    "--workers",
-    type=click.IntRange(min=0),
-    help="Processes; 0 packs in this one, without limits for reading.  [default: as many as processors]",
-)
-_PACKING = (
-    click.option(
+#: The options of packing, and of what becomes of bad samples, by the attributes of ConvertOptions that they are.
+PACKING: dict[str, Option] = {
+    "codec": click.option(
         "--codec",
         multiple=True,
         metavar="[FIELD=]CODEC",
         help=f"auto, {', '.join(NAMED)}, or a numcodecs config as JSON; for all fields or for one, repeated or with "
         "commas: --codec hr=zstd,label=none.  [default: auto]",
     ),
-    click.option(
+    "shard_size": click.option(
         "--shard-size",
         type=size,
         help="About how many raw bytes a shard holds, such as 1GiB.  [default: 16 shards of 16 MiB to 1 GiB]",
     ),
-    map_size_option,
-    split_option,
-)
-_BAD = (
-    click.option(
+    "map_limit": click.option(
+        "--map-size", "map_limit", type=size, help="The LMDB map of a shard must not get larger than this."
+    ),
+    "splits": click.option(
+        "--split",
+        "splits",
+        multiple=True,
+        metavar=SPLIT,
+        callback=named(SPLIT),
+        help="A split of the samples: a fraction such as 0.9, a file with one name on each line, or a pattern over "
+        "names.",
+    ),
+    "workers": click.option(
+        "--workers",
+        type=click.IntRange(min=0),
+        help="Processes; 0 packs in this one, without limits for reading.  [default: as many as processors]",
+    ),
+    "overwrite": click.option(
+        "--overwrite", is_flag=True, help="Replace a dataset that is there, once the new one is done."
+    ),
+    "go_on": click.option(
+        "--go-on",
+        is_flag=True,
+        help="Go on with what is unfinished although --on-error, --map-size or a limit of reading has changed, if the "
+        "finished shards would be the same.",
+    ),
+    "on_error": click.option(
         "--on-error",
         type=click.Choice(["stop", "skip"]),
         default="stop",
         show_default=True,
         help="Stop at the first bad file or sample, or leave it out.",
     ),
-    click.option(
+    "read_seconds": click.option(
         "--read-timeout",
         "read_seconds",
         type=click.FloatRange(min=0),
@@ -148,7 +142,7 @@ _BAD = (
         metavar="SECONDS",
         help="A sample whose reading takes longer is bad; 0 for no limit.",
     ),
-    click.option(
+    "read_bytes": click.option(
         "--read-memory",
         "read_bytes",
         type=size,
@@ -157,42 +151,42 @@ _BAD = (
         help="A sample whose reading takes more memory is bad; 0 for no limit.  [default: an eighth of the machine's, "
         "1GiB at least]",
     ),
-)
+}
+#: What becomes of sources that cannot be read.
+_BAD = ("on_error", "read_seconds", "read_bytes")
 
 
-def source_options(command: Command, before: Sequence[Option] = ()) -> Command:
-    """Add what sources are told; the command gets it as `collected` makes it.
+def conversion_options(*names: str, sources: bool = True) -> Option:
+    """Return what adds options to a command, and gives it one `options`, a ConvertOptions, instead of them.
+
+    Options of its own that are among the attributes of ConvertOptions go into it too.
 
     Args:
-        before: options that come first in the help.
+        names: attributes of ConvertOptions.
+        sources: whether the command reads sources, and has their options too.
     """
-    command = collected(command)
-    options: list[Option] = [*before, *_BAD, *_source_options()]
-    for option in reversed(options):
-        command = option(command)
-    return command
+    options = [PACKING[name] for name in names]
+    if sources:
+        options += [*(PACKING[name] for name in _BAD), *_source_options()]
 
+    def with_options(command: Command) -> Command:
+        @functools.wraps(command)
+        def collected(**given: Any) -> Any:
+            def taken(options: Any) -> dict[str, Any]:
+                return {held.name: given.pop(held.name) for held in fields(options) if held.name in given}
 
-def conversion_options(command: Command) -> Command:
-    """Add what sources and packing are told; the command gets it as `collected` makes it."""
-    return source_options(command, _PACKING)
+            source = SourceOptions(**taken(SourceOptions))
+            told = taken(ConvertOptions)
+            if "codec" in told:
+                told["codec"] = ",".join(told["codec"]) or "auto"
+            for name in {"splits", "read_seconds", "read_bytes"} & told.keys():
+                told[name] = told[name] or None
+            return command(options=ConvertOptions(source=source, **told), **given)
 
-
-def collected(command: Command) -> Command:
-    """Give a command one `options`, a ConvertOptions, instead of all options that are among its attributes."""
-
-    @functools.wraps(command)
-    def with_options(**given: Any) -> Any:
-        def taken(options: Any) -> dict[str, Any]:
-            return {held.name: given.pop(held.name) for held in fields(options) if held.name in given}
-
-        source = SourceOptions(**taken(SourceOptions))
-        told = taken(ConvertOptions)
-        if "codec" in told:
-            told["codec"] = ",".join(told["codec"]) or "auto"
-        for name in {"splits", "read_seconds", "read_bytes"} & told.keys():
-            told[name] = told[name] or None
-        return command(options=ConvertOptions(source=source, **told), **given)
+        decorated: Command = collected
+        for option in reversed(options):
+            decorated = option(decorated)
+        return decorated
 
     return with_options
 
@@ -206,15 +200,13 @@ def _complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[Co
     return [CompletionItem(f"{name}={path}{os.sep * Path(path).is_dir()}") for path in found]
 
 
-def _sources(form: str, required: bool = False) -> Option:
+def sources_argument(form: str = "[FIELD=]SOURCE...", required: bool = True) -> Option:
+    """Return the argument that names sources.
+
+    Args:
+        form: as the help shows it.
+    """
     return click.argument("sources", nargs=-1, required=required, metavar=form, shell_complete=_complete)
-
-
-#: The sources, before anything else on the line; those before OUT, which `packer convert` checks itself; and those
-#: after the dataset, which a command may need.
-sources_argument = _sources("[FIELD=]SOURCE...", required=True)
-sources_before_out = _sources("[FIELD=]SOURCE...")
-more_sources_argument = _sources("[[FIELD=]SOURCE...]")
 
 
 @contextmanager

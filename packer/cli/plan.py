@@ -26,8 +26,8 @@ from packer.packing.splits import split_text
 
 
 @click.command()
-@sources_argument
-@conversion_options
+@sources_argument()
+@conversion_options("codec", "shard_size", "map_limit", "splits")
 @click.option(
     "--workers",
     type=click.IntRange(min=1),

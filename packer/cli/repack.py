@@ -8,14 +8,7 @@ import click
 
 from packer.cli.failures import going_on
 from packer.cli.logs import log_options, say
-from packer.cli.options import (
-    collected,
-    go_on_option,
-    map_size_option,
-    overwrite_option,
-    shard_size_option,
-    workers_option,
-)
+from packer.cli.options import conversion_options
 from packer.cli.progress import progress
 from packer.cli.summary import summary
 from packer.convert import ConvertOptions
@@ -32,13 +25,8 @@ from packer.repack import repack as run
     metavar="[FIELD=]CODEC",
     help="As for convert; fields that are not named keep theirs.",
 )
-@shard_size_option
-@map_size_option
+@conversion_options("shard_size", "map_limit", "workers", "overwrite", "go_on", sources=False)
 @click.option("--shuffle", type=click.IntRange(min=0), metavar="SEED", help="Put the samples into a random order.")
-@workers_option
-@overwrite_option
-@go_on_option
-@collected
 @log_options
 def repack(dataset: Path, out: Path, options: ConvertOptions, codecs: tuple[str, ...], shuffle: int | None) -> None:
     """Pack the samples of DATASET into OUT, with another codec, size of shards, or order.

@@ -11,7 +11,7 @@ import click
 
 from packer import repair as repairing
 from packer.cli.logs import log_options, say
-from packer.cli.options import dataset_first, more_sources_argument, source_options
+from packer.cli.options import conversion_options, dataset_first, sources_argument
 from packer.cli.progress import open_shown, progress
 from packer.cli.text import counted
 from packer.convert import ConvertOptions, processors
@@ -23,8 +23,8 @@ _log = logging.getLogger(__name__)
 
 @click.command()
 @click.argument("dataset", type=click.Path(path_type=Path))
-@more_sources_argument
-@source_options
+@sources_argument("[[FIELD=]SOURCE...]", required=False)
+@conversion_options()
 @log_options
 def repair(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> None:
     """Repair the packed dataset DATASET: make what is damaged again, and leave the rest as it is.

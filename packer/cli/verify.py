@@ -12,7 +12,7 @@ import click
 from packer import verify as checking
 from packer.checking.against import Damage, compare
 from packer.cli.logs import log_options
-from packer.cli.options import dataset_first, more_sources_argument, source_options
+from packer.cli.options import conversion_options, dataset_first, sources_argument
 from packer.cli.progress import open_shown, progress
 from packer.cli.text import counted, indented, printable, size_text
 from packer.convert import ConvertOptions, processors
@@ -28,9 +28,9 @@ _MOST = 50
 
 @click.command()
 @click.argument("dataset", type=click.Path())
-@more_sources_argument
+@sources_argument("[[FIELD=]SOURCE...]", required=False)
 @click.option("--against", is_flag=True, help="Compare every value and name with the SOURCEs as well.")
-@source_options
+@conversion_options()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with all damages.")
 @log_options
 def verify(dataset: str, sources: tuple[str, ...], against: bool, options: ConvertOptions, as_json: bool) -> int:
