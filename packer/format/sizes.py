@@ -14,9 +14,9 @@ does not shrink is kept raw.
 
 from __future__ import annotations
 
+import itertools
 import mmap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
@@ -64,29 +64,7 @@ def map_size(nbytes: int) -> int:
 
 
 def file_bytes(entries: Iterable[tuple[int, int]]) -> int:
-    """Return the bytes of a file to which `LmdbAppender` appends keys and values of these sizes."""
-    replay = PageReplay()
-    uncommitted = 0
-    for key_bytes, value_bytes in entries:
-        replay.put(key_bytes, value_bytes)
-        uncommitted += key_bytes + value_bytes
-        if uncommitted >= COMMIT_BYTES:
-            replay.commit()
-            uncommitted = 0
-    replay.commit()
-    return replay.file_bytes
-
-
-@dataclass(slots=True)
-class _EdgePage:
-    """The last page of a level: the room taken, and the size of the last key of a branch."""
-
-    used: int
-    last_key_bytes: int = 0
-
-
-class PageReplay:
-    """Follows the size of a file through its puts and commits.
+    """Return the bytes of a file to which `LmdbAppender` appends keys and values of these sizes.
 
     No page of the tree but those on its right edge changes again. A commit changes the right edge, one page a level,
     and writes it to other pages; the old ones are retired, for a reader may still see them. LMDB lists them in a second
@@ -98,74 +76,39 @@ class PageReplay:
 
     and no page beyond that. This holds for one main database without a name, filled in ascending order by a single
     writer, with no reader on the file meanwhile. How many commits there were does not matter.
-
-    Attributes:
-        tree_pages: leaves, branches and overflow pages of the tree.
     """
-
-    def __init__(self) -> None:
-        self.tree_pages = 0
-        self._edge: list[_EdgePage] = []  # from the leaf up to the root
-        self._open = False
-        self._free_list_pages = 0
-        #: Pages retired by the open transaction, the last commit and the one before it.
-        self._retired, self._last, self._last_but_one = 0, 0, 0
-
-    def put(self, key_bytes: int, value_bytes: int) -> None:
-        """Append a key of `key_bytes` with a value of `value_bytes`."""
-        if not self._open:
-            # The free list's page is copied too, if there is one.
-            self._retired = len(self._edge) + self._free_list_pages
-            self._open = True
-        held = value_bytes
+    # The last page of each level, from the leaf up to the root: the room taken, and the bytes of its last key.
+    edge: list[tuple[int, int]] = []
+    tree_pages = commits = uncommitted = 0
+    retired_before = retired = 0  # pages, by the last commit but one and by the last one
+    for key_bytes, value_bytes in entries:
+        if not uncommitted:
+            # What begins here copies the edge, and the free list's page if there is one: commit 2 makes it.
+            commits += 1
+            retired_before, retired = retired, len(edge) + (commits > 2)
+        uncommitted += key_bytes + value_bytes
+        if uncommitted >= COMMIT_BYTES:
+            uncommitted = 0
+        entered, held = key_bytes, value_bytes
         if _NODE_HEADER + key_bytes + value_bytes > _MAX_INLINE_ENTRY:
-            self.tree_pages += (_PAGE_HEADER - 1 + value_bytes) // PAGE_SIZE + 1
+            tree_pages += (_PAGE_HEADER - 1 + value_bytes) // PAGE_SIZE + 1
             held = _PAGE_NUMBER
-        need = _entry_bytes(key_bytes, held)
-        if self._edge and ROOM - self._edge[0].used >= need:
-            self._edge[0].used += need
-            return
-        is_first = not self._edge
-        self._edge[:1] = [self._new_page(need)]
-        if not is_first:
-            self._enter(key_bytes)
-
-    def commit(self) -> None:
-        """End the transaction; without a put since the last one LMDB writes nothing."""
-        if not self._open:
-            return
-        self._open = False
-        self._last_but_one, self._last = self._last, self._retired
-        # The first commit retires nothing; from the second on there is something to list.
-        if self._retired:
-            self._free_list_pages = 1
-
-    @property
-    def file_bytes(self) -> int:
-        """Return the size of the file in bytes as of the last commit; puts after it make the figure meaningless."""
-        pages = META_PAGES + self.tree_pages + self._free_list_pages + self._last + self._last_but_one
-        return pages * PAGE_SIZE
-
-    def _new_page(self, used: int, last_key_bytes: int = 0) -> _EdgePage:
-        self.tree_pages += 1
-        return _EdgePage(used, last_key_bytes)
-
-    def _enter(self, key_bytes: int) -> None:
-        """Enter a new leaf, whose first key has this size, in the branch pages above it."""
-        level = 1
-        while True:
-            if level == len(self._edge):
-                self._edge.append(self._new_page(_entry_bytes(0)))
-            branch = self._edge[level]
-            # LMDB tests with the size before it is rounded up.
-            if ROOM - branch.used >= _NODE_HEADER + key_bytes + _SLOT:
-                branch.used += _entry_bytes(key_bytes)
-                branch.last_key_bytes = key_bytes
-                return
-            # The entry that moves to the sibling comes first there and needs no key; its key goes up a level.
-            self._edge[level] = self._new_page(_entry_bytes(0) + _entry_bytes(key_bytes), key_bytes)
-            key_bytes = branch.last_key_bytes
-            level += 1
+        # If a page has no room for the entry, a new one begins with it, which is entered in the level above.
+        for level in itertools.count():
+            first = _entry_bytes(0) if level else 0  # the entry without a key, of a branch page
+            if level == len(edge):
+                edge.append((first, 0))
+                tree_pages += 1
+            used, last_key = edge[level]
+            need = _entry_bytes(entered, held)
+            if ROOM - used >= need:
+                edge[level] = used + need, entered
+                break
+            edge[level] = first + need, entered
+            tree_pages += 1
+            # The last entry of a full branch page moves to its sibling, and comes first there.
+            entered, held = last_key if level else entered, 0
+    return (META_PAGES + tree_pages + (commits > 1) + retired_before + retired) * PAGE_SIZE
 
 
 def _entry_bytes(key_bytes: int, held: int = 0) -> int:
