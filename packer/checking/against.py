@@ -139,7 +139,7 @@ def check_same_schema(manifest: Manifest, source: Source) -> None:
             where = "is not in the source" if name in packed else "is not in the dataset"
             what = "differs between dataset and source" if name in packed and name in given else where
             raise UsageError(f"field {name!r} {what}; name the sources and options that the dataset was made with")
-    seed = source.provenance().get("shuffled")
+    seed = source.origin.get("shuffled")
     if (seed is None or seed != manifest.origin.get("shuffled")) and not is_in_order(manifest.origin, manifest.samples):
         raise UsageError(
             "the samples of the dataset were shuffled: their order is not that of the source files; "

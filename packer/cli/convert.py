@@ -99,7 +99,7 @@ def _place(out: str) -> Path:
 
 def _convert(sources: tuple[str, ...], out: str, options: ConvertOptions) -> Report:
     def planned(plan: Plan) -> None:
-        for note in plan.source.notes():
+        for note in plan.source.remarks:
             _log.info("%s", note)
         for shard in plan.shards:
             size, most = size_text(shard.raw_bytes), size_text(shard.map_size)

@@ -108,7 +108,7 @@ def _lines(found: Forecast) -> list[str]:
         pairs.append(("splits", split_text(found.splits, plan.samples)))
     if size.high > found.disk_free:
         pairs.append(("warning", "the disk may be too small"))
-    pairs += [("note", note) for note in plan.source.notes()]
+    pairs += [("note", note) for note in plan.source.remarks]
     # A reason of several lines is wrapped as any other.
     pairs += [("left out", " ".join(f"{bad.file}: {bad.reason}".split("\n"))) for bad in found.rejected]
     table = field_table(plan.fields, {name: _size_texts(one) for name, one in size.fields.items()})
@@ -170,6 +170,6 @@ def _document(found: Forecast) -> dict[str, Any]:
         "seconds": found.seconds,
         "trial": size.trial,
         "splits": found.splits,
-        "notes": plan.source.notes(),
+        "notes": plan.source.remarks,
         "rejected": found.rejected,
     }

@@ -41,7 +41,7 @@ class Leaf(NamedTuple):
 
 def origin_of(source: Source) -> Origin:
     """Return the origin of what is packed from a source, as a manifest gives it back."""
-    origin: Origin = msgspec.json.decode(msgspec.json.encode({"kind": source.kind, **source.provenance()}))
+    origin: Origin = msgspec.json.decode(msgspec.json.encode({"kind": source.kind, **source.origin}))
     return origin
 
 

@@ -154,7 +154,9 @@ class Source(ABC):
 
     #: Arrays that are the same for every sample, by name; a mapping that reads them when they are asked for.
     constants: Mapping[str, NDArray[Any]] = {}
-    #: Sentences for the plan: markers found, files left out, conversions made. Parts need none.
+    #: What the manifest keeps of the origin: options and attributes, JSON values, no absolute path. Parts need none.
+    origin: Mapping[str, Any] = {}
+    #: Sentences that the plan shows: markers found, files left out, conversions made. Parts need none.
     remarks: Sequence[str] = ()
 
     @abstractmethod
@@ -185,20 +187,13 @@ class Source(ABC):
     def files(self) -> list[str]:
         """Return the paths of all files that are read, in order; their sizes and times tell if a source changed."""
 
-    def provenance(self) -> dict[str, Any]:
-        """Return what the manifest keeps of the origin: options and attributes, JSON values, no absolute path."""
-        return {}
-
-    def notes(self) -> list[str]:
-        """Return the sentences that the plan shows."""
-        return list(self.remarks)
-
 
 class DerivedSource(Source):
     """Another source with something added or changed: all that a subclass does not change is as it is there."""
 
     def __init__(self, source: Source) -> None:
         self.kind, self.fields = source.kind, source.fields
+        self.origin, self.remarks = source.origin, source.remarks
         self._adopt(source)
 
     def _adopt(self, source: Source) -> None:
@@ -213,17 +208,12 @@ class DerivedSource(Source):
 
     def part(self, start: int, stop: int) -> Self:
         part = copy(self)
+        part.origin, part.remarks = {}, ()
         part._adopt(self._source.part(start, stop))
         return part
 
     def files(self) -> list[str]:
         return self._source.files()
-
-    def provenance(self) -> dict[str, Any]:
-        return self._source.provenance()
-
-    def notes(self) -> list[str]:
-        return self._source.notes()
 
 
 def joined(samples: Iterable[dict[str, Any]], fields: Sequence[FieldSpec], most: int) -> Iterator[Block]:

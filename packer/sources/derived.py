@@ -55,7 +55,11 @@ class LabelledSource(DerivedSource):
         super().__init__(source)
         folders = [name.partition("/")[0] for name in source.names]
         self.classes = sorted({*folders, *set.intersection(*map(_subfolders, roots))})
-        self._empty = sorted(set(self.classes).difference(folders))
+        self.origin = {**source.origin, "classes": self.classes}
+        classes = f"{len(self.classes):,} classes: {first_few(self.classes)}"
+        self.remarks = [*source.remarks, f"field {LABEL} is the number of the folder, from 0, of {classes}"]
+        if empty := sorted(set(self.classes).difference(folders)):
+            self.remarks.append(f"no sample has class {first_few(empty)}, but the folder counts as a class")
         numbers = {name: number for number, name in enumerate(self.classes)}
         self._labels: NDArray[np.int64] = np.array([numbers[folder] for folder in folders], np.int64)
         self.fields = (*source.fields, FieldSpec(name=LABEL, dtype="int64"))
@@ -71,16 +75,6 @@ class LabelledSource(DerivedSource):
             end = at + count(block)
             yield {**block, LABEL: self._labels[at:end]}
             at = end
-
-    def provenance(self) -> dict[str, Any]:
-        return {**super().provenance(), "classes": self.classes}
-
-    def notes(self) -> list[str]:
-        classes = f"{len(self.classes):,} classes: {first_few(self.classes)}"
-        notes = [*super().notes(), f"field {LABEL} is the number of the folder, from 0, of {classes}"]
-        return notes + [f"no sample has class {first_few(self._empty)}, but the folder counts as a class"] * bool(
-            self._empty
-        )
 
 
 def _subfolders(root: str) -> set[str]:
@@ -108,6 +102,9 @@ class PicturedSource(DerivedSource):
         self._gray = {name for name in names if len(specs[name].shape) == 2}
         super().__init__(source)
         self.fields = tuple(_picture(spec) if spec.name in names else spec for spec in source.fields)
+        if self._gray:
+            gray = first_few(sorted(self._gray))
+            self.remarks = [*source.remarks, f"pictures (H, W) are packed, and exported, as (H, W, 1): {gray}"]
 
     def shapes(self, field: str) -> NDArray[np.int64] | None:
         shapes = super().shapes(field)
@@ -118,10 +115,6 @@ class PicturedSource(DerivedSource):
     def read(self) -> Iterator[Block]:
         for block in self._source.read():
             yield {name: _with_channel(values) if name in self._gray else values for name, values in block.items()}
-
-    def notes(self) -> list[str]:
-        gray = first_few(sorted(self._gray))
-        return super().notes() + [f"pictures (H, W) are packed, and exported, as (H, W, 1): {gray}"] * bool(gray)
 
 
 def _picture(spec: FieldSpec) -> FieldSpec:

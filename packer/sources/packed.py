@@ -117,7 +117,7 @@ class PackedSource(Source):
     columns: Sequence[tuple[int, Field]]
     numbers: NDArray[np.int64]
     names: Sequence[str] | None
-    origin: dict[str, Any]
+    origin: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     fields: tuple[FieldSpec, ...] = dataclasses.field(init=False)
     kind = "packed"
@@ -153,9 +153,6 @@ class PackedSource(Source):
 
     def files(self) -> list[str]:
         return [str(Path(self.folder) / entry.file) for entry in self.shards]
-
-    def provenance(self) -> dict[str, Any]:
-        return self.origin
 
 
 class _Shards:

@@ -235,7 +235,7 @@ class HDF5Source(Source):
         # The path of a field is kept if it is not its name with slashes for dots: names may hold dots of their own.
         paths = {c.spec.name: c.path for c in columns if not c.attribute}
         paths = {name: path for name, path in paths.items() if path != "/" + name.replace(".", "/")}
-        self._origin = {"options": options, "paths": paths, **origin}
+        self.origin = {"options": options, "paths": paths, **origin}
         self.remarks = [
             shortened(note) for note in dict.fromkeys([*(n for unit in found for n in unit.notes), *remarks])
         ]
@@ -247,14 +247,11 @@ class HDF5Source(Source):
         """Return a copy that reads these alone, for a part."""
         part = copy(self)
         part._runs = list(runs)
-        part._origin, part.remarks, part.constants, part.splits = {}, [], {}, {}
+        part.origin, part.remarks, part.constants, part.splits = {}, [], {}, {}
         return part
 
     def files(self) -> list[str]:
         return list(dict.fromkeys(name for run in self._runs for name in (run.path, *run.files)))
-
-    def provenance(self) -> dict[str, Any]:
-        return self._origin
 
 
 class RowSource(HDF5Source):

@@ -113,10 +113,10 @@ def clips(frames: ImageSource, broken: Collection[str], on_bad: OnBad) -> ClipSo
             gaps.append(f"{clip} (after {frames.paths[name][last].rpartition('/')[2]})")
     if not kept:
         raise SourceError("no clip is left: each has a bad picture, or lacks a partner; mend the files first")
-    chosen = replace(frames.take([i for places in kept.values() for i in places]), remarks=frames.remarks)
+    chosen = frames.take([i for places in kept.values() for i in places])
     edges = np.cumsum([0, *map(len, kept.values())])
-    remarks = [*_notes(edges, gaps), *chosen.remarks, *compared(chosen)]
-    source = ClipSource((), list(kept), chosen, edges, remarks)
+    remarks = [*_notes(edges, gaps), *frames.remarks, *compared(chosen)]
+    source = ClipSource((), list(kept), chosen, edges, {**frames.origin, "samples": "folders"}, remarks)
     source.fields = tuple(
         FieldSpec(name=spec.name, dtype=spec.dtype, shape=common_shape(source.shapes(spec.name).tolist()))
         for spec in chosen.fields
@@ -161,13 +161,13 @@ class ClipSource(Source):
     Attributes:
         frames: all frames, clip by clip.
         edges: (n + 1,) int64: the number of the first frame of every clip, and of all frames.
-        remarks: sentences for the plan.
     """
 
     fields: tuple[FieldSpec, ...]
     names: list[str]
     frames: ImageSource
     edges: NDArray[np.int64]
+    origin: Mapping[str, Any] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -199,9 +199,6 @@ class ClipSource(Source):
 
     def files(self) -> list[str]:
         return self.frames.files()
-
-    def provenance(self) -> dict[str, Any]:
-        return {**self.frames.provenance(), "samples": "folders"}
 
 
 class _Frames(LargeArray):

@@ -58,6 +58,9 @@ class DownscaledSource(DerivedSource):
         _check_sides(source, spec.name, factor)
         super().__init__(source)
         self._factor, self._kernel, self._large = factor, kernel, spec.name
+        self.origin = {**source.origin, "downscale": factor, **({} if kernel == "pillow" else {"kernel": kernel})}
+        made = f"field {FIELD} is made from {spec.name}, {factor} times as small, by {_IN_WORDS[kernel]}"
+        self.remarks = [*source.remarks, made]
         sides = tuple(None if side is None else side // factor for side in spec.shape[:2])
         small = FieldSpec(name=FIELD, dtype="uint8", kind="image", shape=sides + spec.shape[2:])
         self.fields = (small, spec)
@@ -84,14 +87,6 @@ class DownscaledSource(DerivedSource):
             smaller = [KERNELS[self._kernel](image, self._factor) for image in images]
             small = smaller if self.fields[0].is_ragged else np.stack(smaller)
             yield {FIELD: small, self._large: images}
-
-    def provenance(self) -> dict[str, Any]:
-        kernel = {} if self._kernel == "pillow" else {"kernel": self._kernel}
-        return {**super().provenance(), "downscale": self._factor, **kernel}
-
-    def notes(self) -> list[str]:
-        made = f"field {FIELD} is made from {self._large}, {self._factor} times as small, by {_IN_WORDS[self._kernel]}"
-        return [*super().notes(), made]
 
 
 def _check_sides(source: ImageSource, field: str, factor: int) -> None:
@@ -176,6 +171,7 @@ class PatchSource(DerivedSource):
                 f"no picture of field {largest!r} is as large as {size} x {size} pixels; give a smaller --patch"
             )
         super().__init__(source.take(cut))
+        self.origin = {**source.origin, "patch": size, "stride": stride}
         self._scales, self._size, self._stride = scales, size, stride
         squares = [
             (picture, row, column)
@@ -195,7 +191,7 @@ class PatchSource(DerivedSource):
         said = f"{len(self):,} squares of {size} pixels are cut from {len(source):,} pictures"
         if left := len(source) - len(cut):
             said += f"; {left:,} pictures are smaller than that and left out"
-        self._remarks = [*source.notes(), said, *self._lost(largest, sides[cut], grid[cut])]
+        self.remarks = [*source.remarks, said, *self._lost(largest, sides[cut], grid[cut])]
 
     def __len__(self) -> int:
         return len(self._squares)
@@ -207,7 +203,7 @@ class PatchSource(DerivedSource):
         squares = self._squares[start:stop]
         first, last = (int(squares[0, 0]), int(squares[-1, 0]) + 1) if len(squares) else (0, 0)
         part = super().part(first, last)
-        part.names, part._remarks = self.names[start:stop], []
+        part.names = self.names[start:stop]
         part._squares = squares - np.array([first, 0, 0])
         return part
 
@@ -240,12 +236,6 @@ class PatchSource(DerivedSource):
         side, step = self._size // scale, self._stride // scale
         windows = sliding_window_view(image, (side, side), axis=(0, 1))[::step, ::step]
         return windows.transpose(0, 1, 3, 4, 2)
-
-    def provenance(self) -> dict[str, Any]:
-        return {**super().provenance(), "patch": self._size, "stride": self._stride}
-
-    def notes(self) -> list[str]:
-        return self._remarks
 
     def _lost(self, field: str, sides: NDArray[np.int64], grid: NDArray[np.int64]) -> list[str]:
         """Return which pixels of the largest field lie in no square, and which stride loses fewer.

@@ -39,7 +39,7 @@ class ImageSource(Source):
     paths: dict[str, list[str]]
     sizes: dict[str, NDArray[np.int32]]
     options: ImageOptions
-    origin: dict[str, Any]
+    origin: Mapping[str, Any] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
     places: dict[str, list[Place]] = field(default_factory=dict)
 
@@ -64,6 +64,7 @@ class ImageSource(Source):
             paths={name: [some[i] for i in numbers] for name, some in self.paths.items()},
             sizes={name: some[numbers] for name, some in self.sizes.items()},
             places={name: [some[i] for i in numbers] for name, some in self.places.items()},
+            origin={},
             remarks=[],
         )
 
@@ -101,9 +102,6 @@ class ImageSource(Source):
         if self.places:
             return [join(self.folders[spec.name], LMDB_DATA) for spec in self.fields]
         return [self.where(spec.name, number)[0] for number in range(len(self)) for spec in self.fields]
-
-    def provenance(self) -> dict[str, Any]:
-        return self.origin
 
 
 def _room(spec: FieldSpec, samples: int) -> Any:

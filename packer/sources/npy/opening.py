@@ -97,7 +97,27 @@ def _source(
         notes.append(f"left out, since they are not arrays: {first_few(others)}")
     held = {name: tuple(arrays) for name, arrays in fields.items()}
     rows = sum(map(len, next(iter(held.values()))))
-    return NpySource(tuple(specs), held, unit, names, 0, rows, notes)
+    return NpySource(tuple(specs), held, names, 0, rows, _origin_of(fields, unit), notes)
+
+
+def _origin_of(fields: Mapping[str, Sequence[Array]], unit: str) -> dict[str, Any]:
+    """Return what the manifest keeps: where each field comes from, a list if it has several parts.
+
+    Of files and folders it is the unit, and of each field the dtype of the first sample as it is in the file.
+    """
+    if unit != "rows":
+        return {"samples": unit, "dtypes": {name: arrays[0].dtype.str for name, arrays in fields.items()}}
+    told = {name: [_told(array) for array in arrays] for name, arrays in fields.items()}
+    return {"arrays": {name: parts if parts[1:] else parts[0] for name, parts in told.items()}}
+
+
+def _told(array: Array) -> dict[str, Any]:
+    return {
+        "file": Path(array.path).name.encode(errors="backslashreplace").decode(),
+        "member": array.member,
+        "dtype": array.dtype.str,
+        "fortran": array.is_fortran,
+    }
 
 
 # ---------------------------------------------------------------- rows

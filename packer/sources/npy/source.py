@@ -6,10 +6,9 @@ arrays one after another are parts of one long array, or the samples of a field.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,16 +28,15 @@ class NpySource(Source):
 
     Attributes:
         arrays: by field, arrays whose rows lie one after another; of files and folders one array a sample, as its row.
-        unit: `rows`, `files` or `folders`.
-        names: of files and folders.
+        names: of samples that are files or folders.
     """
 
     fields: tuple[FieldSpec, ...]
     arrays: dict[str, tuple[Array, ...]]
-    unit: str
     names: Sequence[str] | None
     start: int
     stop: int
+    origin: Mapping[str, Any] = field(default_factory=dict)
     remarks: Sequence[str] = ()
 
     kind = "npy"
@@ -51,9 +49,9 @@ class NpySource(Source):
 
     def part(self, start: int, stop: int) -> NpySource:
         if self.names is None:
-            return replace(self, start=self.start + start, stop=self.start + stop, remarks=())
+            return replace(self, start=self.start + start, stop=self.start + stop, origin={}, remarks=())
         arrays = {name: some[start:stop] for name, some in self.arrays.items()}
-        return replace(self, arrays=arrays, names=self.names[start:stop], stop=stop - start, remarks=())
+        return replace(self, arrays=arrays, names=self.names[start:stop], stop=stop - start, origin={}, remarks=())
 
     def read(self) -> Iterator[Block]:
         if self.names is not None:
@@ -75,16 +73,6 @@ class NpySource(Source):
     def files(self) -> list[str]:
         return list(dict.fromkeys(array.path for arrays in self.arrays.values() for array in arrays))
 
-    def provenance(self) -> dict[str, Any]:
-        """Return where each field comes from: an object, or a list of them if it has several parts.
-
-        Of files and folders it is the unit, and of each field the dtype of the first sample as it is in the file.
-        """
-        if self.names is not None:
-            return {"samples": self.unit, "dtypes": {name: some[0].dtype.str for name, some in self.arrays.items()}}
-        told = {name: [_told(array) for array in arrays] for name, arrays in self.arrays.items()}
-        return {"arrays": {name: parts if parts[1:] else parts[0] for name, parts in told.items()}}
-
 
 def _runs(arrays: Sequence[Array], start: int, stop: int, rows: int) -> Iterator[NDArray[Any]]:
     """Yield rows start..stop of arrays laid one after another, `rows` at once; all lie in one of the arrays."""
@@ -93,15 +81,6 @@ def _runs(arrays: Sequence[Array], start: int, stop: int, rows: int) -> Iterator
             return array.runs(start, stop, rows)
         start, stop = start - len(array), stop - len(array)
     return iter(())
-
-
-def _told(array: Array) -> dict[str, Any]:
-    return {
-        "file": Path(array.path).name.encode(errors="backslashreplace").decode(),
-        "member": array.member,
-        "dtype": array.dtype.str,
-        "fortran": array.is_fortran,
-    }
 
 
 def _whole(array: Array, number: int) -> NDArray[Any] | LargeArray:

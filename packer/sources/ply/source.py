@@ -263,7 +263,7 @@ class PointSource(Source):
     columns: tuple[Column, ...]
     lengths: dict[str, NDArray[np.int64]]
     contents: Callable[[str], Contents]
-    origin: dict[str, Any]
+    origin: Mapping[str, Any] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
 
     fields: tuple[FieldSpec, ...] = field(init=False)
@@ -301,9 +301,6 @@ class PointSource(Source):
 
     def files(self) -> list[str]:
         return list(self.paths)
-
-    def provenance(self) -> dict[str, Any]:
-        return self.origin
 
     def read(self) -> Iterator[Block]:
         """Yield one block a file; see `Source.read`."""

@@ -230,7 +230,7 @@ def test_attributes_that_are_not_kept(tmp_path):
         file["x"].attrs["b"] = np.zeros(2, [("k", "g")])
         file["x"].attrs["c"] = np.bytes_(b"a\xfe")
     said = "a.h5: attributes too large or of a kind that is not kept: 'a' of /x, 'b' of /x, 'c' of /x"
-    assert open_hdf5(str(tmp_path / "a.h5")).notes() == [said]
+    assert open_hdf5(str(tmp_path / "a.h5")).remarks == [said]
     convert(str(tmp_path / "a.h5"), tmp_path / "d", workers=0)
     assert not export(tmp_path / "d", tmp_path / "out").notes
 

@@ -18,7 +18,7 @@ def round_trip(work, make):
     with h5py.File(work / "a.h5", "w") as file:
         file["x"] = np.arange(3)
         make(file)
-    notes = open_hdf5(str(work / "a.h5")).notes()
+    notes = open_hdf5(str(work / "a.h5")).remarks
     convert(str(work / "a.h5"), work / "d", workers=0)
     return notes, export(work / "d", work / "out").notes, work / "out/a.h5"
 

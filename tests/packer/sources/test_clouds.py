@@ -110,7 +110,7 @@ def test_text_without_a_type_keeps_every_digit(tmp_path: Path) -> None:
     """It is float64, and a note says how to have half."""
     (tmp_path / "a.xyz").write_text("4500123.456789 1 2 7\n")
     source = opened(tmp_path / "a.xyz", "x,y,z,t")
-    assert source.notes() == ["x, y, z, t: float64, since --columns gives no type; t:float32 takes half the room"]
+    assert source.remarks == ["x, y, z, t: float64, since --columns gives no type; t:float32 takes half the room"]
     assert sample(tmp_path / "a.xyz", "x,y,z,t")["xyz"][0, 0] == 4500123.456789
 
 

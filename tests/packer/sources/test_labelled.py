@@ -51,7 +51,7 @@ def test_folders_are_classes_as_in_torchvision(animals):
     assert labels_of(source) == wanted
     part = pickle.loads(pickle.dumps(source.part(1, 4)))
     assert labels_of(part) == {name: wanted[name] for name in source.names[1:4]}
-    assert any("3 classes: Dog, ant, cat" in note for note in source.notes())
+    assert any("3 classes: Dog, ant, cat" in note for note in source.remarks)
 
 
 def test_labels_and_classes_are_read(tmp_path, animals):
@@ -97,7 +97,7 @@ def test_a_class_without_a_good_picture_keeps_its_number(tmp_path, animals):
     (animals / "Dog" / "a.webp").write_bytes(b"none")
     source = source_of([str(animals)], source=BY_FOLDER, on_error="skip")
     assert set(labels_of(source).values()) == {1, 2}
-    assert any("no sample has class Dog" in note for note in source.notes())
+    assert any("no sample has class Dog" in note for note in source.remarks)
 
 
 def test_what_cannot_be_labelled_is_refused(tmp_path, animals):

@@ -234,7 +234,7 @@ def test_changed_ply(tmp_path) -> None:
         expected = plyfiles(path)
         if expected is None:
             continue
-        for element in source.provenance()["headers"][0]["elements"]:
+        for element in source.origin["headers"][0]["elements"]:
             table = expected[element["name"]].data
             # By place: plyfile keeps the zero byte that a name may end in.
             for prop, name in zip(element["properties"], table.dtype.names, strict=True):

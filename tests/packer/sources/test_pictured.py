@@ -61,7 +61,7 @@ def test_arrays_become_pictures(scans: Path, tmp_path: Path) -> None:
 
 def test_pictures_come_back_from_an_export(scans: Path, tmp_path: Path) -> None:
     """In the shape in which they are packed: gray ones with an axis of one channel, which is said by the plan."""
-    notes = open_sources([str(scans)], SourceOptions(images=("depth", "colour"))).notes()
+    notes = open_sources([str(scans)], SourceOptions(images=("depth", "colour"))).remarks
     assert "pictures (H, W) are packed, and exported, as (H, W, 1): depth" in notes
     convert([scans], tmp_path / "out", image("depth"))
     export(tmp_path / "out", tmp_path / "back")

@@ -48,7 +48,7 @@ def test_bfloat16_becomes_float32(tmp_path: Path, order: str, layout: dict) -> N
         assert stored.id.get_storage_size() >= 2 * len(BITS)
     source = open_hdf5(str(path))
     assert source.fields[0].dtype == "float32"
-    assert source.notes() == [
+    assert source.remarks == [
         "a.h5: dataset /x is bfloat16, stored as float32: all numbers are exact, but NaNs lose the bits they carry"
     ]
     expected = (BITS.astype("u4") << 16).view("f4")
@@ -64,7 +64,7 @@ def test_unwritten_chunks_are_counted_in_the_bytes_of_the_file(tmp_path: Path) -
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
         create(file, "x", bfloat16(), BITS, chunks=(1024,))
-    assert not any("never written" in note for note in open_hdf5(str(path)).notes())
+    assert not any("never written" in note for note in open_hdf5(str(path)).remarks)
 
 
 def test_bfloat16_in_groups_and_lists(tmp_path: Path) -> None:
@@ -74,8 +74,8 @@ def test_bfloat16_in_groups_and_lists(tmp_path: Path) -> None:
         for name in "ab":
             create(file.create_group(name), "x", bfloat16(), BITS[16256:16260])
     source = open_hdf5(str(path), samples="groups")
-    assert source.notes()[0].startswith("dataset /x is bfloat16, stored as float32")
-    assert len(source.notes()) == 1
+    assert source.remarks[0].startswith("dataset /x is bfloat16, stored as float32")
+    assert len(source.remarks) == 1
     assert read(path, samples="groups").tolist() == [[1.0, 1.0078125, 1.015625, 1.0234375]] * 2
     for order in "<>":
         with h5py.File(path, "w") as file:
@@ -86,7 +86,7 @@ def test_bfloat16_in_groups_and_lists(tmp_path: Path) -> None:
         source = open_hdf5(str(path))
         found = [row.tolist() for block in source.read() for row in block["x"]]
         assert found == [[1.5, -2], [3]]
-        assert "bfloat16" in source.notes()[0]
+        assert "bfloat16" in source.remarks[0]
 
 
 def test_bfloat16_within_compounds_is_refused(tmp_path: Path) -> None:

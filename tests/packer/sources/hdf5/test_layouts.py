@@ -198,9 +198,9 @@ def test_every_layout(tmp_path: Path, layout: Layout, unit: str, wrong: str, sai
 def test_rows_of_files_that_may_be_samples(tmp_path: Path) -> None:
     """Files of different lengths are rows if nobody says otherwise, and the plan says so."""
     aloha(tmp_path)
-    (note,) = open_hdf5(str(tmp_path)).notes()
+    (note,) = open_hdf5(str(tmp_path)).remarks
     assert note == "3 files of 3 to 8 rows: each row is a sample; --samples files makes each file one"
-    assert not open_hdf5(str(tmp_path / "episode_0.hdf5")).notes()
+    assert not open_hdf5(str(tmp_path / "episode_0.hdf5")).remarks
 
 
 def test_plan_says_what_it_took(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_rows_and_groups_that_are_equally_likely(tmp_path: Path) -> None:
     path = str(tmp_path / "burgers.h5")
     with pytest.raises(UsageError, match=r"say --samples rows, or --samples 'groups:/\*'"):
         open_hdf5(path)
-    assert "makes each group one" in open_hdf5(path, samples="rows").notes()[0]
+    assert "makes each group one" in open_hdf5(path, samples="rows").remarks[0]
     packed(tmp_path / "burgers.h5", tmp_path / "out", samples="groups:/*")
     assert_holds(PackedDataset(tmp_path / "out"), expected)
 
@@ -243,7 +243,7 @@ def test_rows_and_groups_that_are_equally_likely(tmp_path: Path) -> None:
 def test_the_default_groups_are_said(tmp_path: Path) -> None:
     """Groups below others were found by a guess: the plan says which."""
     robomimic(tmp_path)
-    (note,) = open_hdf5(str(tmp_path / "demo.hdf5"), samples="groups").notes()
+    (note,) = open_hdf5(str(tmp_path / "demo.hdf5"), samples="groups").remarks
     assert note == "a sample is a group that fits /data/*; --samples groups:PATTERN takes others"
 
 

@@ -34,14 +34,14 @@ def test_further_names_are_said(linked: str) -> None:
     """Each is a note; the dataset is packed once, under the name that comes first."""
     source = open_hdf5(linked)
     assert {f.name for f in source.fields} == {"a", "g.x"}
-    assert {note for note in source.notes() if "another name" in note} == {
+    assert {note for note in source.remarks if "another name" in note} == {
         "/b is another name of /a: packed once",
         "/deep/er/soft is another name of /a: packed once",
         "/single is another name of /one: packed once",
         "/h is another name of /g: packed once",
         "/g/up is another name of /: packed once",
     }
-    assert not any("another name of /a" in note for note in open_hdf5(linked, skip=["b", "deep"]).notes())
+    assert not any("another name of /a" in note for note in open_hdf5(linked, skip=["b", "deep"]).remarks)
 
 
 @pytest.mark.parametrize("name", ["/a", "/b", "deep/er/soft", "/g/up/b", "/g/up/g/up/a"])
@@ -51,7 +51,7 @@ def test_a_dataset_is_picked_by_any_name(linked: str, name: str) -> None:
     (block,) = source.read()
     assert np.asarray(block["q"]).tolist() == [0, 1, 2]
     assert np.asarray(block["x"]).tolist() == [0, 1, 2]
-    assert source.provenance()["paths"] == {"q": "/a", "x": "/g/x"}
+    assert source.origin["paths"] == {"q": "/a", "x": "/g/x"}
 
 
 def test_a_name_that_leads_nowhere_is_said_as_it_was_asked_for(linked: str) -> None:

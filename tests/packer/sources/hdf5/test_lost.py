@@ -31,7 +31,7 @@ def told(work: Path, make: Callable[[h5py.File], None], samples: str = "rows") -
     """Notes of the source and of the export of a file that `make` makes."""
     with h5py.File(work / "d.h5", "w") as file:
         make(file)
-    notes = open_hdf5(str(work / "d.h5"), samples=samples).notes()
+    notes = open_hdf5(str(work / "d.h5"), samples=samples).remarks
     convert(str(work / "d.h5"), work / "d", workers=0, source=SourceOptions(samples=samples))
     return tuple(notes), export(work / "d", work / "out").notes
 

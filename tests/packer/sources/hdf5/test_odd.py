@@ -27,7 +27,7 @@ def test_files_that_link_in_a_circle_are_walked_once(tmp_path: Path) -> None:
                 file[f"to_{link}"] = h5py.ExternalLink(f"./{link}.h5", "/")
     source = open_hdf5(str(tmp_path / "a.h5"))
     assert [f.name for f in source.fields] == ["of_a", "to_b.of_b", "to_b.to_c.of_c"]
-    assert "/to_b/to_c/to_b is another name of /to_b: packed once" in source.notes()
+    assert "/to_b/to_c/to_b is another name of /to_b: packed once" in source.remarks
     assert {len(np.asarray(values)) for block in source.read() for values in block.values()} == {3}
 
 
@@ -111,7 +111,7 @@ def test_references_within_lists_are_never_read(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(h5py.AttributeManager, "__getitem__", lambda self, name: asked.append(name) or read(self, name))
     with pytest.raises(SourceError, match=r"/lists holds lists of references.*/within holds lists of references"):
         open_hdf5(str(path))
-    kept = open_hdf5(str(path), skip=["lists", "within"]).provenance()["files"][0]
+    kept = open_hdf5(str(path), skip=["lists", "within"]).origin["files"][0]
     lost = {"summary": "references to other objects within lists or compounds"}
     assert kept["attributes"]["/good"] == kept["attributes"]["/"] == {"lists": lost, "pair": lost, "unit": "m"}
     assert kept["values"] == {"/single": lost}
@@ -127,9 +127,9 @@ def test_attributes_of_what_is_not_packed_are_not_read(tmp_path: Path) -> None:
         file["one"] = 1
         for name in ("/", "a", "a/good", "a/other", "b", "one"):
             file[name].attrs["of"] = name
-    kept = open_hdf5(str(path), fields={"q": "/a/good"}).provenance()["files"][0]
+    kept = open_hdf5(str(path), fields={"q": "/a/good"}).origin["files"][0]
     assert set(kept["attributes"]) == {"/", "/a", "/a/good"}
     assert "values" not in kept
-    kept = open_hdf5(str(path), skip=["a"]).provenance()["files"][0]
+    kept = open_hdf5(str(path), skip=["a"]).origin["files"][0]
     assert set(kept["attributes"]) == {"/", "/b", "/one"}
     assert kept["values"] == {"/one": 1}

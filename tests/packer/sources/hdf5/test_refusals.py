@@ -136,8 +136,8 @@ def test_never_written_values_are_the_fill_value_and_noted(tmp_path: Path) -> No
     block = next(iter(source.read()))
     assert np.all(block["none"] == 7)
     assert np.asarray(block["part"])[:, 0].tolist() == [1] * 4 + [5] * 6
-    assert any("/none was never written" in note for note in source.notes())
-    assert any("/part: 3 of 5 chunks were never written" in note for note in source.notes())
+    assert any("/none was never written" in note for note in source.remarks)
+    assert any("/part: 3 of 5 chunks were never written" in note for note in source.remarks)
 
 
 def _virtual(tmp_path: Path) -> str:
@@ -253,7 +253,7 @@ def test_text_that_is_not_utf8_names_its_sample(tmp_path: Path, length: int | No
     source = open_hdf5(path, encoding="latin-1")
     (block,) = source.read()
     assert block == {"t": ["a", "b", "ÿé", "c"], "u": ["é"] * 4}
-    assert source.provenance()["options"]["encoding"] == "latin-1"
+    assert source.origin["options"]["encoding"] == "latin-1"
     with pytest.raises(UsageError, match=r"--encoding latin-11: there is no such encoding"):
         open_hdf5(path, encoding="latin-11")
 
@@ -357,7 +357,7 @@ def test_names_that_are_not_utf8_are_named(tmp_path: Path) -> None:
     with h5py.File(path, "w") as file:
         file["x"] = np.arange(3)
         file["x"].attrs[b"\xff"] = 1
-    assert open_hdf5(path).provenance()["files"][0]["attributes"] == {"/x": {"\\xff": 1}}
+    assert open_hdf5(path).origin["files"][0]["attributes"] == {"/x": {"\\xff": 1}}
     with h5py.File(path, "r+") as file:
         file[b"\xfe"] = np.arange(3)
     with pytest.raises(SourceError, match=r"/\\xfe has a name that is not UTF-8"):
@@ -412,4 +412,4 @@ def test_long_names_are_cut(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"/beginn+\.\.\.n+end/ref holds references") as caught:
         open_hdf5(path)
     assert len(str(caught.value)) < 2000
-    assert all(len(note) < 2000 for note in open_hdf5(path, skip=[name]).notes())
+    assert all(len(note) < 2000 for note in open_hdf5(path, skip=[name]).remarks)

@@ -121,7 +121,7 @@ def test_real_files_pack_or_say_why(path: Path) -> None:
         return
     assert path.name in PACKED
     found = everything(source)
-    kept = source.provenance()["paths"]
+    kept = source.origin["paths"]
     with h5py.File(path) as file:
         for spec in source.fields:
             steps = kept.get(spec.name, "/" + spec.name.replace(".", "/")).split("/")
@@ -230,11 +230,11 @@ def test_attributes_and_single_values_are_kept(tmp_path: Path) -> None:
         file["e"].attrs["pair"] = np.zeros((), "i4,f4")
     source = open_hdf5(path)
     same(everything(source)["e"], np.array([1, 2], "u1"))
-    kept = source.provenance()["files"][0]
+    kept = source.origin["files"][0]
     assert kept["values"] == {"/version": 3}
     assert kept["attributes"]["/"] == {"author": "me"}
     assert kept["attributes"]["/e"]["scale"] == {"dtype": "<f4", "value": [0.5, "nan"]}
-    assert source.notes() == [
+    assert source.remarks == [
         "a.h5: dataset /e is exported without the names of its values",
         "a.h5: attributes too large or of a kind that is not kept: 'pair' of /e",
         "/version is a single value: kept with the attributes",
@@ -293,7 +293,7 @@ def test_a_user_block_is_no_obstacle(tmp_path: Path) -> None:
         file["x"].attrs["MATLAB_class"] = np.bytes_("double")
     source = open_hdf5(path, axis=-1)
     same(everything(source)["x"], np.arange(6).reshape(2, 3).T)
-    assert any("MATLAB's in reverse" in note for note in source.notes())
+    assert any("MATLAB's in reverse" in note for note in source.remarks)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="what a process has read is told on Linux alone")

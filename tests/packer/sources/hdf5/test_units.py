@@ -42,7 +42,7 @@ def test_groups_are_samples_in_natural_order(tmp_path: Path) -> None:
     assert shapes is not None
     assert shapes.tolist() == [[i + 1, 3] for i in range(12)]
     assert source.shapes("name") is None
-    assert source.provenance()["attributes"]["s3"] == {"source": 3}
+    assert source.origin["attributes"]["s3"] == {"source": 3}
     (block,) = source.read()
     values: Any = block
     assert values["label"].tolist() == list(range(12))

@@ -62,8 +62,8 @@ def test_real_folders_become_pairs(shared_data, owner, note):
     source = open_sources([f"lq={folder}/lq.lmdb", f"gt={folder}/gt.lmdb"])
     assert list(source.names) == ["baboon", "comic"]
     assert [spec.shape for spec in source.fields] == [(None, None, 3)] * 2
-    assert "gt is 4 times as large as lq in every sample" in source.notes()
-    assert any(note in said for said in source.notes())
+    assert "gt is 4 times as large as lq in every sample" in source.remarks
+    assert any(note in said for said in source.remarks)
     images = read_each(source)
     for field in ("lq", "gt"):
         with lmdb.open(f"{folder}/{field}.lmdb", readonly=True, lock=False) as env, env.begin() as txn:
@@ -171,7 +171,7 @@ def test_keys_without_partner_and_lists_that_lie(pairs, tmp_path):
     with pytest.raises(SourceError, match=r"meta_info\.txt: line 3 is 'b\.png'"):
         open_images({"x": odd})
     more = open_images({"x": make(tmp_path / "more.lmdb", {"a": encoded()[1], "b": encoded()[1]}, [])})
-    assert "2 keys are not in meta_info.txt" in more.notes()[0]
+    assert "2 keys are not in meta_info.txt" in more.remarks[0]
 
 
 def test_damaged_files(tmp_path):

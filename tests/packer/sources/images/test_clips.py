@@ -55,8 +55,8 @@ def test_a_folder_of_frames_is_a_sample(tmp_path, reds):
     for name, wanted_clips in reds.items():
         for found, wanted in zip(last[name], wanted_clips[1:], strict=True):
             np.testing.assert_array_equal(found, wanted)
-    assert any("3 clips of 3 to 5 frames" in note for note in source.notes())
-    assert any("hr is 2 times as large as lr in every sample" in note for note in source.notes())
+    assert any("3 clips of 3 to 5 frames" in note for note in source.remarks)
+    assert any("hr is 2 times as large as lr in every sample" in note for note in source.remarks)
     convert(sources, tmp_path / "out", workers=1, source=FOLDERS)
     dataset = PackedDataset(tmp_path / "out")
     for number, name in enumerate(dataset.names):
@@ -143,7 +143,7 @@ def test_a_gap_is_said(tmp_path):
     """A missing number is in the plan, with the frame before it; numbers in even steps are no gap."""
     clip(tmp_path / "clips" / "a", (0, 10, 20))
     clip(tmp_path / "clips" / "b", (0, 1, 2, 4))
-    (said,) = (note for note in source_of([str(tmp_path / "clips")], source=FOLDERS).notes() if "gaps" in note)
+    (said,) = (note for note in source_of([str(tmp_path / "clips")], source=FOLDERS).remarks if "gaps" in note)
     assert "gaps in b (after 00000002.png)" in said
 
 
@@ -194,14 +194,14 @@ def test_the_wrong_unit_is_said(tmp_path, reds):
     """Frames packed as pictures are a note of the plan; pictures next to clips, squares and rows are refused."""
     source = source_of([f"lr={tmp_path}/LR", f"hr={tmp_path}/HR"])
     assert len(source) == 11
-    assert any("each picture is a sample" in note and "`--samples folders`" in note for note in source.notes())
+    assert any("each picture is a sample" in note and "`--samples folders`" in note for note in source.remarks)
     for name in ("a/left", "a/right", "b/left", "b/right"):
         save(tmp_path / "views" / f"{name}.png")
-    (said,) = (note for note in source_of([str(tmp_path / "views")]).notes() if "each picture is a sample" in note)
+    (said,) = (note for note in source_of([str(tmp_path / "views")]).remarks if "each picture is a sample" in note)
     assert "the same names (left, right): if these are fields of one sample, say `--samples folders`" in said
     shutil.rmtree(tmp_path / "views")
     chosen = source_of([str(tmp_path / "LR")], source=SourceOptions(samples="files"))
-    assert not any("--samples" in note for note in chosen.notes())
+    assert not any("--samples" in note for note in chosen.remarks)
     with pytest.raises(UsageError, match="--patch, --stride and --downscale are for single pictures"):
         source_of([str(tmp_path / "LR")], source=SourceOptions(samples="folders", patch=2))
     with pytest.raises(UsageError, match="--samples rows: sources of images take files or folders"):

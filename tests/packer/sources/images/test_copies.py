@@ -31,7 +31,7 @@ def test_groups_are_those_of_equal_bytes(tmp_path, seed: int) -> None:
         pixels[-1, -1] = value
         Image.fromarray(pixels).save(tmp_path / f"{number}.png", compress_level=0)
     expected = sum(values.count(v) > 1 for v in values)
-    found = open_images({"x": str(tmp_path)}).notes()
+    found = open_images({"x": str(tmp_path)}).remarks
     assert bool(found) == bool(expected)
     if found:
         assert found[0].startswith(f"field x: {expected} files are copies of one another: ")
@@ -41,7 +41,7 @@ def test_a_sentence_names_a_few(tmp_path) -> None:
     """Three of each of three groups are named, the rest is counted."""
     for number in range(20):
         Image.new("L", (3, 3), number // 4).save(tmp_path / f"n{number}.png")
-    assert open_images({"x": str(tmp_path)}).notes() == [
+    assert open_images({"x": str(tmp_path)}).remarks == [
         "field x: 20 files are copies of one another: n0 = n1 = n2 and 1 more; n4 = n5 = n6 and 1 more; "
         "n8 = n9 = n10 and 1 more and 2 more groups; check these"
     ]
@@ -49,11 +49,11 @@ def test_a_sentence_names_a_few(tmp_path) -> None:
 
 def test_files_that_are_copies_stand_in_the_notes(pictures, tmp_path) -> None:
     """Copies under other names are named by sample; a part of the source does not repeat it."""
-    assert open_images({"hr": str(pictures)}).notes() == []
+    assert open_images({"hr": str(pictures)}).remarks == []
     shutil.copy(pictures / "0.png", pictures / "3.png")
     source = open_images({"hr": str(pictures)})
-    assert source.notes() == ["field hr: 2 files are copies of one another: 0 = 3; check these"]
-    assert source.part(1, 3).notes() == []
+    assert source.remarks == ["field hr: 2 files are copies of one another: 0 = 3; check these"]
+    assert source.part(1, 3).remarks == []
 
 
 def test_values_of_lmdb_folders_are_compared_too(pictures, tmp_path) -> None:
@@ -64,4 +64,4 @@ def test_values_of_lmdb_folders_are_compared_too(pictures, tmp_path) -> None:
             txn.put(key.encode(), (pictures / f"{number}.png").read_bytes())
     (folder / "meta_info.txt").write_text("".join(f"{key}.png (8,9,3) 1\n" for key in "abcd"))
     source = open_images({"hr": str(folder)})
-    assert source.notes() == ["field hr: 2 files are copies of one another: a = c; check these"]
+    assert source.remarks == ["field hr: 2 files are copies of one another: a = c; check these"]

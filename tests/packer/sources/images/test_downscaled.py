@@ -127,9 +127,9 @@ def test_the_kernel_is_said_and_kept(folder, tmp_path):
     """--kernel matlab gives other pixels than Pillow's; plan and manifest say which kernel it was."""
     matlab = open_sources([f"hr={folder}"], SourceOptions(downscale=4, kernel="matlab"))
     pillow = open_sources([f"hr={folder}"], SourceOptions(downscale=4))
-    assert any("by MATLAB's bicubic" in note for note in matlab.notes())
-    assert any("by Pillow's bicubic" in note for note in pillow.notes())
-    assert (matlab.provenance()["kernel"], "kernel" in pillow.provenance()) == ("matlab", False)
+    assert any("by MATLAB's bicubic" in note for note in matlab.remarks)
+    assert any("by Pillow's bicubic" in note for note in pillow.remarks)
+    assert (matlab.origin["kernel"], "kernel" in pillow.origin) == ("matlab", False)
     (one,), (other,) = list(matlab.read()), list(pillow.read())
     for a, b, large in zip(one["lr"], other["lr"], one["hr"], strict=True):
         assert np.array_equal(a, KERNELS["matlab"](large, 4))

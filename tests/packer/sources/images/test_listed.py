@@ -43,7 +43,7 @@ def test_a_list_of_basicsr_selects_and_orders(pairs, tmp_path):
     (block,) = source.read()
     assert [image[0, 0, 0] for image in block["hr"]] == [3, 0, 2]
     assert [image[0, 0, 0] for image in block["lr"]] == [103, 100, 102]
-    assert any("2 samples are not in --list" in note for note in source.notes())
+    assert any("2 samples are not in --list" in note for note in source.remarks)
 
 
 def test_names_with_blanks_can_be_listed(tmp_path):

@@ -168,7 +168,7 @@ def test_pixels_in_no_square_are_counted(tmp_path, sizes, patch, stride, said):
             for c in range(0, width - patch + 1, stride):
                 mask[r : r + patch, c : c + patch] = True
         lost += int((~mask).sum()) * bool(mask.any())
-    notes = [note for note in open_cut([f"hr={tmp_path}/hr"], patch, stride).notes() if "no square" in note]
+    notes = [note for note in open_cut([f"hr={tmp_path}/hr"], patch, stride).remarks if "no square" in note]
     assert notes == [] if said is None else notes[0].startswith(said)
     assert bool(lost) == bool(notes)
     if notes:
@@ -181,7 +181,7 @@ def test_a_stride_that_fits_is_named(tmp_path):
     for name, size in (("a", (40, 64)), ("b", (52, 16))):
         Image.new("L", size).save(tmp_path / "hr" / f"{name}.png")
     source = open_cut([f"hr={tmp_path}/hr"], 16, 16)
-    assert source.notes()[-1].endswith("; --stride 12 loses none")
-    assert "no square" not in open_cut([f"hr={tmp_path}/hr"], 16, 12).notes()[-1]
+    assert source.remarks[-1].endswith("; --stride 12 loses none")
+    assert "no square" not in open_cut([f"hr={tmp_path}/hr"], 16, 12).remarks[-1]
     Image.new("L", (53, 16)).save(tmp_path / "hr" / "c.png")
-    assert open_cut([f"hr={tmp_path}/hr"], 16, 16).notes()[-1].endswith("; a smaller --stride loses fewer")
+    assert open_cut([f"hr={tmp_path}/hr"], 16, 16).remarks[-1].endswith("; a smaller --stride loses fewer")

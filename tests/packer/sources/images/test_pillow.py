@@ -52,8 +52,8 @@ def opened(folder: Path, name: str, data: bytes) -> ImageSource:
 
 def test_a_plain_tiff_needs_no_word(tmp_path) -> None:
     """RGB, and RGBA with an alpha of its own, come without a note; an orientation of 1 says nothing."""
-    assert opened(tmp_path, "a.tif", tiff(COLOURS[:, :, :3])).notes() == []
-    assert opened(tmp_path, "b.tif", tiff(COLOURS, t338=[2], t274=[1])).notes() == []
+    assert opened(tmp_path, "a.tif", tiff(COLOURS[:, :, :3])).remarks == []
+    assert opened(tmp_path, "b.tif", tiff(COLOURS, t338=[2], t274=[1])).remarks == []
 
 
 @pytest.mark.parametrize("orientation", range(2, 9))
@@ -61,7 +61,7 @@ def test_the_orientation_of_a_tiff_is_applied_and_said(tmp_path, orientation: in
     """Pillow turns a TIFF as its tag says, also its sides."""
     source = opened(tmp_path, "a.tif", tiff(COLOURS[:, :, :3], t274=[orientation]))
     assert source.fields[0].shape == ((3, 4, 3) if orientation < 5 else (4, 3, 3))
-    assert source.notes() == [f"field x, 1 file: {formats.TURNED}"]
+    assert source.remarks == [f"field x, 1 file: {formats.TURNED}"]
 
 
 @pytest.mark.parametrize("suffix", [".jpg", ".webp"])
@@ -73,7 +73,7 @@ def test_the_orientation_of_other_files_is_not_applied_and_said(tmp_path, suffix
     Image.fromarray(COLOURS[:, :, :3]).save(file, Image.registered_extensions()[suffix], exif=exif)
     source = opened(tmp_path, f"a{suffix}", file.getvalue())
     assert source.fields[0].shape == (3, 4, 3)
-    assert source.notes() == [f"field x, 1 file: {formats.NOT_TURNED}"]
+    assert source.remarks == [f"field x, 1 file: {formats.NOT_TURNED}"]
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
@@ -82,7 +82,7 @@ def test_damaged_exif_harms_no_pixel(tmp_path, exif: bytes) -> None:
     """What cannot be read beside the pixels is passed over."""
     file = io.BytesIO()
     Image.fromarray(COLOURS[:, :, :3]).save(file, "JPEG", exif=exif)
-    assert opened(tmp_path, "a.jpg", file.getvalue()).notes() == []
+    assert opened(tmp_path, "a.jpg", file.getvalue()).remarks == []
 
 
 def test_associated_alpha_is_said(tmp_path) -> None:
@@ -91,20 +91,20 @@ def test_associated_alpha_is_said(tmp_path) -> None:
     pixels[..., :3] = pixels[..., :3].astype(int) * pixels[..., 3:] // 255
     source = opened(tmp_path, "a.tif", tiff(pixels, t338=[1]))
     assert source.fields[0].shape == (3, 4, 4)
-    assert source.notes() == [f"field x, 1 file: {formats.DIVIDED}"]
+    assert source.remarks == [f"field x, 1 file: {formats.DIVIDED}"]
 
 
 def test_samples_that_pillow_drops_are_said(tmp_path) -> None:
     """A fourth sample that the file does not call alpha is not read, and that is no secret."""
     source = opened(tmp_path, "a.tif", tiff(COLOURS, t338=[0]))
     assert source.fields[0].shape == (3, 4, 3)
-    assert source.notes() == ["field x, 1 file: 1 of the 4 channels are not kept: Pillow does not read them"]
+    assert source.remarks == ["field x, 1 file: 1 of the 4 channels are not kept: Pillow does not read them"]
 
 
 def test_gray_of_one_bit_is_said(tmp_path) -> None:
     """As for PNG, 1 bit becomes 0 and 255."""
     source = opened(tmp_path, "a.tif", tiff((COLOURS[:, :, 0] > 99).astype(np.uint8), bits=1))
-    assert source.notes() == [f"field x, 1 file: {FEW_BITS}"]
+    assert source.remarks == [f"field x, 1 file: {FEW_BITS}"]
 
 
 @pytest.mark.parametrize(
@@ -114,13 +114,13 @@ def test_gray_of_one_bit_is_said(tmp_path) -> None:
 def test_white_that_is_zero_is_said(tmp_path, dtype, bits: int, note: str) -> None:
     """Pillow inverts 8 bits and leaves 16 as they are; either is said."""
     source = opened(tmp_path, "a.tif", tiff(COLOURS[:, :, 0].astype(dtype), bits=bits, t262=[0]))
-    assert source.notes() == [f"field x, 1 file: {note}"]
+    assert source.remarks == [f"field x, 1 file: {note}"]
 
 
 def test_signed_values_of_16_bits_keep_their_dtype(tmp_path) -> None:
     """Pillow widens them to 32 bits."""
     values = np.array([[-32768, -1], [0, 32767]], np.int16)
     source = opened(tmp_path, "a.tif", tiff(values, bits=16, t339=[2]))
-    assert (source.fields[0].dtype, source.notes()) == ("int16", [])
+    assert (source.fields[0].dtype, source.remarks) == ("int16", [])
     (block,) = source.read()
     assert block["x"].dtype == np.int16

@@ -147,7 +147,7 @@ def test_one_file_for_each_field_is_said(pairs):
     source = open_images({"lr": f"{pairs}/lr/1x2.png", "hr": f"{pairs}/hr/10.png"})
     assert source.names == ["1x2"]
     expected = "there is one file for each field: 1x2.png as lr and 10.png as hr are taken for one sample, '1x2'"
-    assert expected in source.notes()
+    assert expected in source.remarks
 
 
 @pytest.mark.parametrize("inner", ["", "train/"])
@@ -182,8 +182,8 @@ def test_markers_of_every_folder_are_said(tmp_path):
     source = open_images({"lr": f"{tmp_path}/*/*LRBI*", "hr": f"{tmp_path}/*/*HR*"})
     assert source.names == ["x2/a", "x3/a"]
     told = "field lr: the names end in '_LRBI_x2' in x2/, end in '_LRBI_x3' in x3/; samples are named without it"
-    assert told in source.notes()
-    assert source.provenance()["markers"]["hr"] == {"x2/": {"suffix": "_HR_x2"}, "x3/": {"suffix": "_HR_x3"}}
+    assert told in source.remarks
+    assert source.origin["markers"]["hr"] == {"x2/": {"suffix": "_HR_x2"}, "x3/": {"suffix": "_HR_x3"}}
 
 
 @pytest.mark.parametrize("kind", [b"iCCP", b"IDAT"])

@@ -66,13 +66,13 @@ def test_the_plan_is_told_markers_and_ratio(pairs):
     (pairs / "lr" / "readme.txt").write_text("about")
     (pairs / "lr" / ".hidden").write_text("")
     source = open_pairs(pairs)
-    assert source.notes() == [
+    assert source.remarks == [
         "field lr: left out 1 .txt, 1 hidden",
         "field lr: the names end in 'x2'; samples are named without it",
         "hr is 2 times as large as lr in every sample",
     ]
-    assert source.provenance()["markers"] == {"lr": {"suffix": "x2"}, "hr": {}}
-    assert str(pairs) not in json.dumps(source.provenance())
+    assert source.origin["markers"] == {"lr": {"suffix": "x2"}, "hr": {}}
+    assert str(pairs) not in json.dumps(source.origin)
 
 
 def test_sizes_that_differ_make_ragged_axes(tmp_path):
@@ -115,7 +115,7 @@ def test_16_bits_stay_16_bits_also_beside_8(tmp_path):
     save(tmp_path / "depth" / "a.png", depth)
     source = open_images({"rgb": str(tmp_path / "rgb"), "depth": str(tmp_path / "depth")})
     np.testing.assert_array_equal(read_each(source)["depth"][0][:, :, 0], depth)
-    assert "bit depths differ: rgb is uint8, depth is uint16" in source.notes()
+    assert "bit depths differ: rgb is uint8, depth is uint16" in source.remarks
 
 
 @pytest.mark.parametrize("suffix", ["tif", "png"])
@@ -159,9 +159,9 @@ def test_a_colour_marked_as_transparent_becomes_alpha(tmp_path, name, channels):
         expected = np.asarray(original.convert("RGBA"))
     assert (expected[:, :, 3] == 0).sum() == 1
     np.testing.assert_array_equal(read_each(source)["x"][0], expected)
-    assert source.notes() == []
+    assert source.remarks == []
     for mode in (None, "rgb", "gray"):
-        assert any(COLOUR_KEY in note for note in open_images({"x": str(tmp_path)}, mode=mode).notes())
+        assert any(COLOUR_KEY in note for note in open_images({"x": str(tmp_path)}, mode=mode).remarks)
 
 
 def write_png16(path, image):
@@ -191,10 +191,10 @@ def test_changes_on_the_way_are_said(tmp_path):
     Image.fromarray(picture()).save(tmp_path / "key.png", transparency=(1, 2, 3))
     mask = open_images({"x": str(tmp_path / "mask")})
     np.testing.assert_array_equal(read_each(mask)["x"][0][:, :, 0], np.eye(4) * 255)
-    assert "1 file: gray of 1, 2 or 4 bits" in mask.notes()[0]
+    assert "1 file: gray of 1, 2 or 4 bits" in mask.remarks[0]
     Image.fromarray(np.eye(4, dtype=bool)).save(tmp_path / "both" / "a.png", transparency=0)
-    assert open_images({"x": str(tmp_path / "both")}).notes() == [f"field x, 1 file: {FEW_BITS}; {COLOUR_KEY}"]
-    assert "marked as transparent" in open_images({"x": str(tmp_path / "key.png")}).notes()[0]
+    assert open_images({"x": str(tmp_path / "both")}).remarks == [f"field x, 1 file: {FEW_BITS}; {COLOUR_KEY}"]
+    assert "marked as transparent" in open_images({"x": str(tmp_path / "key.png")}).remarks[0]
 
 
 def test_globs_share_one_folder(tmp_path):
@@ -205,7 +205,7 @@ def test_globs_share_one_folder(tmp_path):
     source = open_images({"lr": str(tmp_path / "*x2.png"), "hr": str(tmp_path / "*.png")})
     assert source.names == ["a", "b"]
     assert [Path(file).name for file in source.files()] == ["ax2.png", "a.png", "bx2.png", "b.png"]
-    assert source.notes()[0] == "field hr: 2 files also fit lr, and go there"
+    assert source.remarks[0] == "field hr: 2 files also fit lr, and go there"
 
 
 def test_folders_are_searched_to_any_depth_and_globs_count_from_their_fixed_part(tmp_path):
@@ -267,7 +267,7 @@ def test_blocks_are_bounded(tmp_path):
 def test_pairs_out_of_ratio_are_named(pairs):
     """The plan names samples whose sizes do not keep the usual ratio."""
     save(pairs / "hr" / "10.png", picture(8, 11))
-    assert open_pairs(pairs).notes()[-1] == (
+    assert open_pairs(pairs).remarks[-1] == (
         "hr is 2 times as large as lr, but not in 1 of 3 samples: 10 (lr 4 x 5, hr 8 x 11); check these"
     )
 

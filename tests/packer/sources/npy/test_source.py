@@ -63,8 +63,8 @@ def test_members_of_an_npz(tmp_path, savez, monkeypatch):
     monkeypatch.setattr(npy, "BLOCK_BYTES", 150)
     source = open_sources([str(tmp_path / "rows.npz")])
     assert [spec.name for spec in source.fields] == ["x", "y", "f", "big"]
-    assert any("not arrays: " in note and "[readme.txt]" in note for note in source.notes())
-    assert any("field big: big-endian" in note for note in source.notes())
+    assert any("not arrays: " in note and "[readme.txt]" in note for note in source.remarks)
+    assert any("field big: big-endian" in note for note in source.remarks)
     assert len(list(source.read())) > 3
     for start, stop in ((0, 10), (4, 9)):
         values = read_joined(source.part(start, stop))
@@ -289,7 +289,7 @@ def test_a_folder_named_as_a_field_is_its_parts(tmp_path):
     save(tmp_path / "10.npy", Y)
     save(tmp_path / "9.npy", Y + 1)
     assert read_joined(open_sources([f"y={tmp_path}"]))["y"].tolist() == [*(Y + 1), *Y]
-    (note,) = open_sources([f"y={tmp_path}"]).notes()
+    (note,) = open_sources([f"y={tmp_path}"]).remarks
     assert note == "field y: the rows of 2 files, one after another; `--samples files` makes each a sample"
     save(tmp_path / "8.npy", X)
     with pytest.raises(UsageError, match=r"rows of .* so they are not parts of one array"):

@@ -212,7 +212,7 @@ def test_the_wrong_unit_is_said(tmp_path, episodes, scenes):
         source_of([str(tmp_path / "episodes")], source=FOLDERS)
     rows = source_of([str(tmp_path / "train" / "scene0000_00")])
     assert len(rows) == 7
-    assert any("each of the 4 files is a field, and a sample is a row of all" in note for note in rows.notes())
+    assert any("each of the 4 files is a field, and a sample is a row of all" in note for note in rows.remarks)
     np.save(tmp_path / "train" / "about.npy", np.zeros(3))
     with pytest.raises(SourceError, match=r"about.npy: lies next to the folders that are the samples"):
         source_of([str(tmp_path / "train")], source=FOLDERS)

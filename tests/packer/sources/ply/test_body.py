@@ -36,7 +36,7 @@ def read(path: Path) -> Read:
     (block,) = source.read()
     sample = {name: arrays[0] for name, arrays in block.items()}
     assert [tuple(source.shapes(name)[0]) for name in sample] == [array.shape for array in sample.values()]
-    return Read(sample, source.provenance()["headers"][0]["elements"])
+    return Read(sample, source.origin["headers"][0]["elements"])
 
 
 @pytest.fixture(scope="module")

@@ -172,7 +172,7 @@ def test_order_and_names(tmp_path) -> None:
     source = open_ply(str(tmp_path))
     assert source.names == ["a 1.x", "b/9", "b/10"]
     assert source.files() == [str(tmp_path / n) for n in ("a 1.x.ply", "b/9.PLY", "b/10.ply")]
-    assert "2 hidden files" in source.notes()[0]
+    assert "2 hidden files" in source.remarks[0]
     assert open_ply(str(tmp_path / "*" / "*.ply")).names == ["b/10"]
     assert open_ply(str(tmp_path / "**" / "*.ply")).names == ["a 1.x", "b/10"]
     assert open_ply(str(tmp_path / "b" / "10.ply")).names == ["10"]
@@ -311,7 +311,7 @@ def test_origin_is_kept(tmp_path) -> None:
     write(tmp_path / "1.ply", vertices(2, "z:f4 y:f4 x:f4"), comments=["one"], obj_info=["by hand"])
     write(tmp_path / "2.ply", vertices(2, "z:f4 y:f4 x:f4"), comments=["two"], text=True)
     write(tmp_path / "3.ply", vertices(5, "z:f4 y:f4 x:f4"), comments=["one"], obj_info=["by hand"])
-    origin = open_ply(str(tmp_path)).provenance()
+    origin = open_ply(str(tmp_path)).origin
     assert json.loads(json.dumps(origin)) == origin
     assert str(tmp_path) not in json.dumps(origin)
     first, second = origin["headers"]
@@ -359,4 +359,4 @@ def test_stray_lines_are_noted(tmp_path) -> None:
     (tmp_path / "a.ply").write_text(head)
     source = open_ply(str(tmp_path))
     assert samples(source)[0]["a"].tolist() == [1]
-    assert "TextureFile" in source.notes()[0]
+    assert "TextureFile" in source.remarks[0]

@@ -126,5 +126,5 @@ def test_lists_may_not_grow_without_end(tmp_path, monkeypatch) -> None:
 def test_the_option_stands_in_the_origin(tmp_path) -> None:
     """What is asked for is kept, so that an unfinished conversion is not gone on with in another way."""
     path = str(mesh(tmp_path / "a.ply", [[0, 1, 2]]))
-    assert open_ply(path, triangulate=True).provenance()["options"]["triangulate"] is True
-    assert open_ply(path).provenance() != open_ply(path, triangulate=True).provenance()
+    assert open_ply(path, triangulate=True).origin["options"]["triangulate"] is True
+    assert open_ply(path).origin != open_ply(path, triangulate=True).origin
