@@ -21,7 +21,7 @@ from packer.format.column import BEFORE, BYTES, DECODED, SHAPE, START, STORED, N
 from packer.format.schema import Field, FrameRule
 from readers.draws import Visits
 from readers.fields import Places, StoredReader, distinct
-from readers.gather import Allocate, Records, fresh
+from readers.gather import Allocate, Records, fresh, items_of
 
 #: How many bytes of frames are decoded at a time: what is copied from them is still in the processor's cache.
 DECODED_BYTES = 2**20
@@ -69,7 +69,6 @@ class PartReader(StoredReader):
         super().__init__(field, places)
         self._whole = places.field
         self._axis = axis
-        self._records: dict[torch.dtype, Records] = {}
         #: The first column of a place that is the subclass's own.
         self._own = SHAPE + len(self._whole.shape)
 
@@ -127,13 +126,7 @@ class PartReader(StoredReader):
         """Return the bytes of the parts, by one gather over the memory of all shards."""
         starts = located[:, START] + located[:, BEFORE] + wanted.starts
         at = (wanted.rows * self._row_bytes(located)[:, None] + starts[:, None]).reshape(-1)
-        # The longest elements that records at these addresses, of this length, are made of.
-        odd = int(np.bitwise_or.reduce(at)) | wanted.length
-        units = torch.int64, torch.int32, torch.int16, torch.uint8
-        unit = next(unit for unit in units if not odd % unit.itemsize)
-        if unit not in self._records:  # of one length: that of a reader is always the same
-            self._records[unit] = self._memory.records(unit, np.uint8, (wanted.length,))
-        return self._records[unit].tensor(at // unit.itemsize, allocate)
+        return Records(self._memory.tensor, np.uint8, (wanted.length,)).tensor(at, allocate)
 
     def _decode(self, located: Numbers, wanted: Wanted, out: NDArray[np.uint8]) -> None:
         """Decode each frame that is touched once, some at a time, and copy the rows that lie in them."""
@@ -165,14 +158,14 @@ class PartReader(StoredReader):
             own, of = item[some], frame[some]
             at = before[of] + starts[own]
             if self._codec.filter is None:
-                into[some] = _items(decoded, wanted.length)[at + row[some] * widths[own]]
+                into[some] = items_of(decoded, wanted.length)[at + row[some] * widths[own]]
                 continue
             # Undone for the columns that are wanted alone, once for each sample and frame.
             _, one, local = distinct(own * len(sizes) + of)
             owner, depth = own[one], np.arange(int(row[some].max()) + 1)
             held = (located[owner, BYTES] if band_rows is None else sizes[of[one]]) // widths[owner]
             rows = at[one, None] + np.minimum(depth, held[:, None] - 1) * widths[owner, None]
-            cut = _items(decoded, wanted.length)[rows.reshape(-1)]
+            cut = items_of(decoded, wanted.length)[rows.reshape(-1)]
             values = cut.view(self.field.np_dtype).reshape(*rows.shape, -1)
             self._undo_filter(values, located[owner, SHAPE + 2])
             into[some] = cut[local * len(depth) + row[some]]
@@ -207,11 +200,6 @@ def _groups(sizes: Numbers, frame: Numbers) -> list[tuple[int, int, Any]]:
     order = frame.argsort(kind="stable")
     rows = np.split(order, frame[order].searchsorted(edges[1:-1]))
     return list(zip(edges[:-1], edges[1:], rows, strict=True))
-
-
-def _items(memory: NDArray[np.uint8], length: int) -> NDArray[np.void]:
-    """Return what begins at each byte of some memory as items of `length` bytes, which overlap."""
-    return np.ndarray((len(memory) - length + 1,), np.dtype((np.void, length)), memory.data, 0, (1,))
 
 
 class RegionReader(PartReader):
