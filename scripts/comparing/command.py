@@ -22,6 +22,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import pictures
 import torch
 from benchmark.command import frames_by
 from benchmark.measuring import Rounds, epochs, files_of, measured, warm
@@ -38,9 +39,6 @@ LONG = 5.0
 #: Packages whose versions are told.
 THEIRS = ("lmdb", "lz4", "ffcv", "tensordict", "datasets", "pyarrow", "zarr", "tensorstore", "webdataset")
 DOCS = Path(__file__).parents[2] / "docs"
-#: Read on white and on black alike.
-TEXT, OTHERS, OURS = "#7d8590", "#a5adb8", "#2f81f7"
-COLUMNS = 2
 START, STOP = "<!-- tables of scripts/compare -->", "<!-- end of tables -->"
 
 _THREADS = torch.get_num_threads()
@@ -82,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
     if options.docs:
-        write_docs(results, DOCS)
+        write_docs(results)
     return 0
 
 
@@ -227,53 +225,13 @@ def _best_in_bold(found: Results) -> dict[str, str]:
     return shown | {best: f"**{shown[best]}**"}
 
 
-def write_docs(results: Results, docs: Path) -> None:
-    """Write results, pictures, and the tables of compare.md between its two marks."""
-    (docs / "img").mkdir(exist_ok=True)
-    (docs / "compare.json").write_text(json.dumps(results, indent=1) + "\n")
-    page = docs / "compare.md"
+def write_docs(results: Results) -> None:
+    """Write results, the tables of compare.md between its two marks, and the pictures of them."""
+    (DOCS / "compare.json").write_text(json.dumps(results, indent=1) + "\n")
+    page = DOCS / "compare.md"
     before, rest = page.read_text().split(START)
     page.write_text(f"{before}{START}\n\n{tables(results)}\n\n{STOP}{rest.split(STOP)[1]}")
-    draw(
-        results,
-        docs / "img" / "compare.svg",
-        ["loose files", "LMDB, lz4 + pickle", "FFCV", "packer, lz4", "packer, none"],
-    )
-    draw(results, docs / "img" / "compare-all.svg", [system.name for system in SYSTEMS])
-
-
-def draw(results: dict[str, Any], path: Path, names: Sequence[str]) -> None:
-    """Draw samples a second as bars, a panel for each workload and batch size.
-
-    Args:
-        names: which systems, from top to bottom; those that were not measured are left out.
-    """
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    measured = results["reading"]
-    shown = [name for name in names if any(name in found for found in measured.values())]
-    rows = -(-len(measured) // COLUMNS)
-    with mpl.rc_context({"svg.hashsalt": "compare", "svg.fonttype": "none", "font.size": 9, "text.color": TEXT}):
-        figure = Figure(figsize=(8.3, rows * (0.55 + 0.2 * len(shown))), layout="constrained")
-        panels = figure.subplots(rows, COLUMNS, squeeze=False).flat
-        for panel, (title, found) in zip(panels, measured.items(), strict=False):
-            rates = [found[name]["samples_a_second"] / 1e3 if name in found else 0.0 for name in shown]
-            colours = [OURS if name.startswith("packer") else OTHERS for name in shown]
-            bars = panel.barh(range(len(shown)), rates, color=colours, height=0.72)
-            labels = [f"{rate:,.{0 if rate >= 10 else 1}f}" if rate else "fixed shapes only" for rate in rates]
-            panel.bar_label(bars, labels, padding=3, fontsize=8)
-            panel.set_title(f"{title}", loc="left", color=TEXT, fontsize=9, fontweight="bold")
-            panel.set_yticks(range(len(shown)), shown)
-            panel.tick_params(axis="y", length=0, colors=TEXT)
-            panel.invert_yaxis()
-            panel.set_xlim(0, max(rates) * 1.2)
-            panel.xaxis.set_visible(False)
-            panel.spines[:].set_visible(False)
-        for panel in list(figure.axes)[len(measured) :]:
-            panel.set_visible(False)
-        figure.suptitle("Thousand samples a second, shuffled, files in memory: longer is better", fontsize=9)
-        figure.savefig(path, transparent=True, metadata={"Date": None})
+    pictures.main()
 
 
 def _path(bench: Bench, source: Loose, system: System) -> Path:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pictures
 import pytest
 from benchmark.measuring import Rounds, WrongContentError
 from benchmark.store import Bench
@@ -88,8 +90,17 @@ def test_the_page_shows_what_was_measured() -> None:
 
 def test_pictures_are_drawn_of_what_there_is(tmp_path: Path) -> None:
     """Systems that were not measured, or not for one workload, leave no bar."""
-    rate = {"samples_a_second": 2_000.0}
-    command.draw(
-        {"reading": {"a": {"x": rate, "packer": rate}, "b": {"packer": rate}}}, tmp_path / "a.svg", ["x", "y", "packer"]
+    page = tmp_path / "page.md"
+    page.write_text(
+        "| thousand samples a second | a | b |\n"
+        "| --- | ---: | ---: |\n"
+        "| x | 2.0 |  |\n"
+        "| packer | **4.0** | **1,000** |\n\n"
     )
-    assert (tmp_path / "a.svg").read_text().startswith("<?xml")
+    drawn = pictures.bars(page, ["x", "y", "packer"])
+    assert re.findall(r">([^<>\n]+)</text>", drawn)[1:] == [
+        *["a", "x", "2.0", "packer", "4.0"],
+        *["b", "x", "fixed shapes only", "packer", "1,000"],
+    ]
+    few, full, none, same = (float(width) for width in re.findall(r'<rect .* width="([\d.]+)"', drawn))
+    assert (2 * few, none, same) == (full, 0, full)
