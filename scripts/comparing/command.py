@@ -109,7 +109,10 @@ def compare(bench: Bench, only: Sequence[str] = (), workloads: Sequence[Workload
     for workload in workloads:
         source = loose(bench, workload)
         able = [system for system in systems if system.takes_ragged or not workload.is_ragged]
-        results["writing"][workload.name] = written = convert_all(bench, source, able, results["left_out"])
+        written = convert_all(bench, source, able, results["left_out"])
+        if not written:  # none of them takes such samples
+            continue
+        results["writing"][workload.name] = written
         for batch in workload.batches:
             readers = [system for system in able if system.name in written]
             results["reading"][f"{workload.name}, batch {batch}"] = read_all(bench, source, readers, batch)

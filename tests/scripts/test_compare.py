@@ -57,6 +57,14 @@ def test_a_system_that_is_missing_is_left_out(bench: Bench, monkeypatch: pytest.
     assert "- Left out: LMDB, lz4 + pickle (No module named 'lz9')." in command.tables(results)
 
 
+def test_a_workload_that_no_system_takes_has_no_column(bench: Bench) -> None:
+    """TensorDict cannot keep clouds: asked for alone, it is measured with the other workloads."""
+    with bench.alone():
+        results = command.compare(bench, ["TensorDict"], [WORKLOADS[3]])
+    assert (results["writing"], results["reading"]) == ({}, {})
+    assert "clouds, batch" not in command.tables(results)
+
+
 def test_what_cannot_be_measured_is_said_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No system of a name, and a folder that another run is at work in."""
     arguments = ["--data", str(tmp_path), "--only"]
