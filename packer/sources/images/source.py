@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.format.schema import FieldSpec
-from packer.sources.base import Block, Source, runs
+from packer.sources.base import Block, Source, faults_of, joined
 from packer.sources.files import LMDB_DATA, join
 from packer.sources.images.formats import ImageOptions, Place, read_image
 
@@ -69,20 +69,14 @@ class ImageSource(Source):
         )
 
     def read(self) -> Iterator[Block]:
+        return joined(self._samples(), self.fields, BLOCK_BYTES)
+
+    def _samples(self) -> Iterator[dict[str, Any]]:
         shapes = {spec.name: self.shapes(spec.name) for spec in self.fields}
-        nbytes = np.sum([shapes[spec.name].prod(axis=1) * spec.itemsize for spec in self.fields], axis=0)
-        for start, stop in runs(nbytes, BLOCK_BYTES):
-            block = {spec.name: _room(spec, stop - start) for spec in self.fields}
-            for number in range(start, stop):
-                try:
-                    # Copied one by one, while processors cache it.
-                    for spec in self.fields:
-                        block[spec.name][number - start] = self._picture(spec, number, shapes[spec.name][number])
-                except SourceError as error:
-                    if number > start:
-                        yield {name: some[: number - start] for name, some in block.items()}
-                    raise SourceError(error.reason, error.path, number) from error
-            yield block
+        for number in range(len(self)):
+            with faults_of(sample=number):
+                sample = {spec.name: self._picture(spec, number, shapes[spec.name][number]) for spec in self.fields}
+            yield sample
 
     def _picture(self, spec: FieldSpec, number: int, shape: NDArray[np.int64]) -> NDArray[Any]:
         path, place = self.where(spec.name, number)
@@ -102,11 +96,6 @@ class ImageSource(Source):
         if self.places:
             return [join(self.folders[spec.name], LMDB_DATA) for spec in self.fields]
         return [self.where(spec.name, number)[0] for number in range(len(self)) for spec in self.fields]
-
-
-def _room(spec: FieldSpec, samples: int) -> Any:
-    """Return the field of a block, still to be filled."""
-    return [None] * samples if spec.is_ragged else np.empty((samples, *spec.shape), spec.np_dtype)
 
 
 def compared(source: ImageSource) -> list[str]:
