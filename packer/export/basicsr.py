@@ -8,6 +8,8 @@ Its code decodes BMP many times as fast as PNG (docs/benchmark.md), but BMP is a
 from __future__ import annotations
 
 import io
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from packer.errors import UsageError
-from packer.export.files import Files, Writer, partial_path, sample_names
+from packer.export.files import Files, Writer, sample_names
 from packer.export.png import check_image, check_png, write_png
 from packer.format.lmdb_appender import clear_errors, open_new
 from packer.format.schema import FieldSpec
@@ -50,41 +52,34 @@ class BasicsrWriter(Writer):
         self._room = {spec.name: (len(source) + 1) * _SLACK for spec in source.fields}
         for spec in source.fields:
             self._room[spec.name] += int(source.shapes(spec.name).prod(axis=1).sum()) * spec.itemsize * 9 // 8
-        self._open: dict[str, lmdb.Environment] = {}
-        self._lines: dict[str, list[str]] = {spec.name: [] for spec in source.fields}
 
-    def write(self, block: Block, start: int, stop: int) -> None:
+    def write(self) -> Generator[Block]:
+        lines: dict[str, list[str]] = {field: [] for field in self._folders}
+        with ExitStack() as stack:
+            opened = {field: stack.enter_context(self._new(field)) for field in self._folders}
+            for block, start, stop in self._blocks():
+                for field, (path, environment) in opened.items():
+                    images: Any = block[field]
+                    with clear_errors(path), environment.begin(write=True) as txn:
+                        for image, name in zip(images, self._names[start:stop], strict=True):
+                            txn.put(name.encode(), self._coded(image))
+                            lines[field].append(f"{name}.png ({','.join(map(str, image.shape))}) 1\n")
+                yield block
         for field, folder in self._folders.items():
-            images: Any = block[field]
-            lines = self._lines[field]
-            with clear_errors(self._data(folder)), self._environment(field, folder).begin(write=True) as txn:
-                for image, name in zip(images, self._names[start:stop], strict=True):
-                    txn.put(name.encode(), self._coded(image))
-                    lines.append(f"{name}.png ({','.join(map(str, image.shape))}) 1\n")
-
-    def close(self) -> None:
-        for field, folder in self._folders.items():
-            data = self._data(folder)
-            with clear_errors(data):
-                self._environment(field, folder).sync(True)
-                self._open.pop(field).close()
-            self._files.publish(data)
             with self._files.new(f"{folder}meta_info", ".txt") as file:
-                file.writelines(line.encode() for line in self._lines[field])
+                file.writelines(line.encode() for line in lines[field])
 
-    def abort(self) -> None:
-        for environment in self._open.values():
-            environment.close()
-        for folder in self._folders.values():
-            partial_path(self._files.folder / f"{folder}data.mdb").unlink(missing_ok=True)
-
-    def _data(self, folder: str) -> Path:
-        return self._files.path(f"{folder}data", ".mdb")
-
-    def _environment(self, field: str, folder: str) -> lmdb.Environment:
-        if field not in self._open:
-            self._open[field] = open_new(partial_path(self._data(folder)), self._room[field])
-        return self._open[field]
+    @contextmanager
+    def _new(self, field: str) -> Iterator[tuple[Path, lmdb.Environment]]:
+        """Open a new LMDB file, synced at the end of the block; give the path that it has then, too."""
+        with self._files.partial(f"{self._folders[field]}data", ".mdb") as partial:
+            path = partial.with_suffix("")
+            with clear_errors(path):
+                environment = open_new(partial, self._room[field])
+            with closing(environment):
+                yield path, environment
+                with clear_errors(path):
+                    environment.sync(True)
 
     def _coded(self, image: NDArray[Any]) -> bytes:
         file = io.BytesIO()

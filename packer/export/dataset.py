@@ -6,6 +6,7 @@ import importlib
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -108,14 +109,12 @@ def export(
     writer: Writer = make(source, files) if options.values is None else make(source, files, options.values)
     try:
         path.mkdir(parents=True, exist_ok=True)
-        _write(source, writer, options.progress)
-        writer.close()
+        with closing(writer.write()) as blocks:
+            for block in blocks:
+                if options.progress:
+                    options.progress(count(block), block_bytes(block))
     except OSError as error:
-        writer.abort()
         raise WriteError(f"{error.filename or path}: {error.strerror or error}; it cannot be written") from None
-    except BaseException:
-        writer.abort()
-        raise
     seconds = time.perf_counter() - began
     notes = [*_notes(source, to), *writer.notes]
     return ExportReport(path, to, len(source), files.count, files.bytes, tuple(dict.fromkeys(notes)), seconds)
@@ -132,16 +131,6 @@ def _notes(source: PackedSource, to: str) -> Iterator[str]:
         yield f"squares of {origin['patch']} pixels are written, as they were packed: the dataset has no whole pictures"
     if origin.get("downscale") is not None and any(spec.name == "lr" for spec in source.fields):
         yield f"the field lr was made {origin['downscale']} times as small as the pictures; the source had none"
-
-
-def _write(source: PackedSource, writer: Writer, progress: Progress | None) -> None:
-    at = 0
-    for block in source.read():
-        size = count(block)
-        writer.write(block, at, at + size)
-        if progress:
-            progress(size, block_bytes(block))
-        at += size
 
 
 def _kind_of(source: PackedSource) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from packer.errors import UsageError
-from packer.sources.base import Block
+from packer.sources.base import Block, count
 from packer.sources.packed import PackedSource
 
 
@@ -26,15 +26,17 @@ class Writer:
         self.notes = []
         self._source, self._files = source, files
 
-    def write(self, block: Block, start: int, stop: int) -> None:
-        """Write the samples start..stop."""
+    def write(self) -> Generator[Block]:
+        """Write all samples, and yield each block once it is written; closed early, nothing half-written is left."""
         raise NotImplementedError
 
-    def close(self) -> None:
-        """End the last file, if one is open between two calls of `write`."""
-
-    def abort(self) -> None:
-        """Let go of what is open; called if writing failed."""
+    def _blocks(self) -> Iterator[tuple[Block, int, int]]:
+        """Yield all samples in blocks, with the numbers start..stop of each block."""
+        start = 0
+        for block in self._source.read():
+            stop = start + count(block)
+            yield block, start, stop
+            start = stop
 
 
 class Files:
@@ -68,28 +70,26 @@ class Files:
         return path
 
     @contextmanager
-    def new(self, name: str, suffix: str) -> Iterator[BinaryIO]:
-        """Open a file to write to, under a temporary name until all is in it."""
+    def partial(self, name: str, suffix: str) -> Iterator[Path]:
+        """Give the temporary path of a file, which gets its name at the end of the block, or is removed on an error."""
         path = self.path(name, suffix)
-        partial = partial_path(path)
+        # File systems take names of 255 bytes.
+        partial = path.with_name(f"{os.fsdecode(os.fsencode(path.name)[:240])}.partial")
         try:
-            with partial.open("wb") as file:
-                yield file
-            self.publish(path)
+            yield partial
+            partial.replace(path)
         except BaseException:
-            partial.unlink(missing_ok=True)
+            with suppress(OSError):  # what failed before is what should be told
+                partial.unlink(missing_ok=True)
             raise
-
-    def publish(self, path: Path) -> None:
-        """Give a file that is whole its name, in place of its temporary one."""
-        partial_path(path).replace(path)
         self.count += 1
         self.bytes += path.stat().st_size
 
-
-def partial_path(path: Path) -> Path:
-    """Return the temporary name of a file; file systems take names of 255 bytes."""
-    return path.with_name(f"{os.fsdecode(os.fsencode(path.name)[:240])}.partial")
+    @contextmanager
+    def new(self, name: str, suffix: str) -> Iterator[BinaryIO]:
+        """Open a file to write to, under a temporary name until all is in it."""
+        with self.partial(name, suffix) as path, path.open("wb") as file:
+            yield file
 
 
 def sample_names(names: Sequence[str] | None, count: int) -> Sequence[str]:

@@ -7,10 +7,11 @@ Constants are in every file, below its root.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import groupby
+from functools import partial
+from itertools import groupby, pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -19,13 +20,13 @@ import msgspec
 import numpy as np
 
 from packer.errors import UsageError, first_few
-from packer.export.files import Files, Writer, checked, partial_path
+from packer.export.files import Files, Writer, checked
 from packer.export.hdf5_content import (
     Place,
     RaggedRows,
     Rows,
-    Sink,
     Stored,
+    new_file,
     place_of,
     usual_place,
     write_attributes,
@@ -33,7 +34,7 @@ from packer.export.hdf5_content import (
     write_kept,
 )
 from packer.packing.origin import kept_by, leaves
-from packer.sources.base import Block
+from packer.sources.base import Block, count
 from packer.sources.packed import PackedSource
 
 _SUFFIX = ".h5"
@@ -87,6 +88,7 @@ class _Segment:
         origin: what is known of its source.
         described: what the source file had besides the samples.
         roots: path of the group or dataset of each sample, empty for the file itself; None if samples are rows.
+        places: the datasets of the file, or of the group of each sample.
     """
 
     file: str
@@ -95,125 +97,99 @@ class _Segment:
     origin: _Origin
     described: Described
     roots: Sequence[str] | None = None
+    places: Sequence[Place] = ()
 
 
 class Hdf5Writer(Writer):
     """Writes a file for each source file, or one, under a temporary name while it is written."""
-
-    # Of the file that is open:
-    _segment: _Segment
-    _places: Sequence[Place]
-    _rows: Sequence[Rows | RaggedRows]
-    _path: Path
-    _sink: Sink
-    _file: h5py.File
 
     def __init__(self, source: PackedSource, files: Files) -> None:
         super().__init__(source, files)
         self._specs = {spec.name: spec for spec in source.fields}
         stem = Path(source.folder).resolve().stem or "data"
         segments = _named_apart(_segments(source, f"{stem}{_SUFFIX}", self.notes), self.notes)
-        self._todo = [(segment, self._places_of(segment)) for segment in segments]
-        self._is_open = False
+        self._segments = [replace(segment, places=self._places_of(segment)) for segment in segments]
 
-    def write(self, block: Block, start: int, stop: int) -> None:
-        at = start
-        while at < stop:
-            while not self._is_open or at >= self._segment.stop:
-                self._begin_next()
-            segment, end = self._segment, min(stop, self._segment.stop)
-            some: dict[str, Any] = {name: values[at - start : end - start] for name, values in block.items()}
-            first, last = at - segment.start, end - segment.start
-            try:
-                for rows in self._rows:
-                    rows.write(some, first, last)
-                for i, root in enumerate(segment.roots[first:last] if segment.roots is not None else ()):
-                    self._write_unit(root, {field: values[i] for field, values in some.items()}, first + i)
-            finally:
-                self._sink.check()
-            at = end
+    def write(self) -> Generator[Block]:
+        blocks = self._pieces()
+        for segment in self._segments:
+            with self._files.partial(segment.file, "") as path, new_file(path) as (file, sink):
+                writes = self._begin(file, segment)
+                at = segment.start
+                while at < segment.stop:
+                    block = next(blocks)
+                    end = at + count(block)
+                    for write in writes:
+                        write(block, at - segment.start, end - segment.start)
+                    sink.check()
+                    yield block
+                    at = end
+                self._end(file, segment)
 
-    def close(self) -> None:
-        while self._todo:  # files without samples
-            self._begin_next()
-        self._end()
+    def _pieces(self) -> Iterator[Block]:
+        """Yield all samples in blocks, each for one file: many small files share what is read at once."""
+        ends = np.unique([segment.stop for segment in self._segments])
+        for block, start, stop in self._blocks():
+            within = ends[(start < ends) & (ends < stop)].tolist()
+            for first, last in pairwise([start, *within, stop]):
+                yield {name: values[first - start : last - start] for name, values in block.items()}
 
-    def abort(self) -> None:
-        if self._is_open:
-            with suppress(Exception):  # what failed was said already
-                self._file.close()
-            with suppress(OSError):
-                self._sink.close()
-            partial_path(self._path).unlink(missing_ok=True)
-
-    def _begin_next(self) -> None:
-        """End the file that is open, and begin the next one with all but its samples."""
-        self._end()
-        self._segment, self._places = segment, places = self._todo.pop(0)
-        self._path = self._files.path(segment.file, "")
-        self._sink = Sink(partial_path(self._path))
-        self._file = h5py.File(self._sink, "w")
-        self._is_open = True
-        self._rows = [self._rows_of(place) for place in places] if segment.roots is None else []
-        if segment.roots is None and self._source.names is not None:
+    def _begin(self, file: h5py.File, segment: _Segment) -> Sequence[Callable[[Block, int, int], None]]:
+        """Begin a file with all but its samples; return what writes a block of them, numbered within the file."""
+        if segment.roots is not None:
+            return [partial(self._write_units, file, segment)]
+        writes = [self._rows_of(file, segment, place).write for place in segment.places]
+        if self._source.names is not None:
             names = self._source.names[segment.start : segment.stop]
             path = "names" if "names" not in self._specs else "sample_names"
-            self._file.create_dataset(path, len(names), h5py.string_dtype())[:] = list(names)
-        self._sink.check()
+            file.create_dataset(path, len(names), h5py.string_dtype())[:] = list(names)
+        return writes
 
-    def _rows_of(self, place: Place) -> Rows | RaggedRows:
-        segment = self._segment
+    def _rows_of(self, file: h5py.File, segment: _Segment, place: Place) -> Rows | RaggedRows:
         if None not in place.axes:
-            return Rows(self._file, place, segment.stop - segment.start, segment.origin.options.axis)
+            return Rows(file, place, segment.stop - segment.start, segment.origin.options.axis)
         (name,) = place.fields
         shapes = self._source.part(segment.start, segment.stop).shapes(name)
         if _is_sparse(place.path, segment.origin):
             group, _, values = place.path.rpartition("/")
-            return RaggedRows(self._file.require_group(group), self._specs[name], shapes, values, "indptr")
-        return RaggedRows(self._file.create_group(place.path), self._specs[name], shapes)
+            return RaggedRows(file.require_group(group), self._specs[name], shapes, values, "indptr")
+        return RaggedRows(file.create_group(place.path), self._specs[name], shapes)
 
-    def _write_unit(self, root: str, values: Mapping[str, Any], number: int) -> None:
-        """Write one sample, the `number`-th of its file, as a group or dataset."""
-        origin = self._segment.origin
-        if origin.options.samples == "datasets":
-            write_group(self._file, [replace(place, path=root) for place in self._places], values, number)
-        else:
-            write_group(self._file.require_group(root or "/"), self._places, values, number)
-        unit = self._file[root or "/"]
-        for attribute in origin.attrs:
-            unit.attrs[attribute] = values[attribute]
-        if self._source.names is not None:
-            name = self._source.names[self._segment.start + number]
-            write_attributes(unit, origin.attributes.get(name, {}), self.notes)
+    def _write_units(self, file: h5py.File, segment: _Segment, block: Block, start: int, stop: int) -> None:
+        """Write the samples start..stop of a file, each as a group or dataset."""
+        origin = segment.origin
+        for number, root in enumerate((segment.roots or ())[start:stop], start):
+            values: dict[str, Any] = {field: held[number - start] for field, held in block.items()}
+            if origin.options.samples == "datasets":
+                write_group(file, [replace(place, path=root) for place in segment.places], values, number)
+            else:
+                write_group(file.require_group(root or "/"), segment.places, values, number)
+            unit = file[root or "/"]
+            for attribute in origin.attrs:
+                unit.attrs[attribute] = values[attribute]
+            if self._source.names is not None:
+                name = self._source.names[segment.start + number]
+                write_attributes(unit, origin.attributes.get(name, {}), self.notes)
 
-    def _end(self) -> None:
-        """Write what the open file holds besides its samples, if one is open, and publish it."""
-        if not self._is_open:
-            return
-        described, lost = self._segment.described, []
-        try:
-            for path, held in {**described.values, **self._constants()}.items():
-                write_kept(self._file.create_dataset, path, held, path, self.notes)
-            for path, attributes in described.attributes.items():
-                if path not in self._file and path in described.groups:
-                    with suppress(ValueError, OSError, RuntimeError):  # a dataset is in its way
-                        self._file.create_group(path)
-                if path in self._file:
-                    write_attributes(self._file[path], attributes, self.notes)
-                else:
-                    lost.append(path)
-            self._file.close()
-        finally:
-            self._sink.check()
-        self._sink.close()
+    def _end(self, file: h5py.File, segment: _Segment) -> None:
+        """Write what a file holds besides its samples."""
+        described, lost = segment.described, []
+        for path, held in {**described.values, **self._constants(segment)}.items():
+            write_kept(file.create_dataset, path, held, path, self.notes)
+        for path, attributes in described.attributes.items():
+            if path not in file and path in described.groups:
+                with suppress(ValueError, OSError, RuntimeError):  # a dataset is in its way
+                    file.create_group(path)
+            if path in file:
+                write_attributes(file[path], attributes, self.notes)
+            else:
+                lost.append(path)
         if lost:
             self.notes.append(f"attributes of {first_few(lost)} are not written: the file does not hold them")
-        self._files.publish(self._path)
-        self._is_open = False
 
-    def _constants(self) -> dict[str, Any]:
+    def _constants(self, segment: _Segment) -> dict[str, Any]:
         """Return what all samples share by its path, which is that in the samples or in the source file."""
-        asked = {path.strip("/").replace("/", "."): path for path in self._segment.origin.options.once}
+        asked = {path.strip("/").replace("/", "."): path for path in segment.origin.options.once}
         constants = self._source.constants.items()
         return {f"/{asked.get(name, name.replace('.', '/')).strip('/')}": values for name, values in constants}
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -288,6 +289,21 @@ def _value(held: Any) -> tuple[Any, np.dtype[Any] | None]:
 
 
 # ---------------------------------------------------------------- the file below
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[tuple[h5py.File, Sink]]:
+    """Open a new HDF5 file, which is whole at the end of the block.
+
+    Raises:
+        OSError: something could not be written.
+    """
+    with Sink(path) as sink:
+        try:
+            with h5py.File(sink, "w") as file:
+                yield file, sink
+        finally:
+            sink.check()
 
 
 class Sink(io.FileIO):

@@ -5,7 +5,7 @@ Samples that came from no PLY file get a header made for their fields. The files
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, BinaryIO
 
@@ -51,15 +51,17 @@ class PlyWriter(Writer):
         for leaf in leaves(source.origin, len(source)):
             self._add_headers(leaf, source.names)
 
-    def write(self, block: Block, start: int, stop: int) -> None:
-        for i, number in enumerate(range(start, stop)):
-            arrays = {name: values[i] for name, values in block.items()}
-            name, header = self._names[number], self._headers[number]
-            with self._files.new(name, ".ply") as file:
-                try:
-                    _write_file(file, header, arrays, self.text or header.format == "ascii")
-                except UsageError as error:
-                    raise UsageError(f"sample {name!r}: {error}") from None
+    def write(self) -> Generator[Block]:
+        for block, start, stop in self._blocks():
+            for i, number in enumerate(range(start, stop)):
+                arrays = {name: values[i] for name, values in block.items()}
+                name, header = self._names[number], self._headers[number]
+                with self._files.new(name, ".ply") as file:
+                    try:
+                        _write_file(file, header, arrays, self.text or header.format == "ascii")
+                    except UsageError as error:
+                        raise UsageError(f"sample {name!r}: {error}") from None
+            yield block
 
     def _add_headers(self, leaf: Leaf, names: Sequence[str] | None) -> None:
         """Give the samples of one source their headers; made for the fields if the source's do not suit the dataset."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -36,14 +36,17 @@ class PngWriter(Writer):
         self._fields = [spec.name for spec in source.fields]
         self._names = sample_names(source.names, len(source))
 
-    def write(self, block: Block, start: int, stop: int) -> None:
-        for field in self._fields:
-            images: Any = block[field]
-            for image, name in zip(images, self._names[start:stop], strict=True):
-                if not 0 < min(image.shape[:2]) <= max(image.shape[:2]) <= _LONGEST:
-                    raise UsageError(f"field {field!r}, sample {name!r}: a PNG of {image.shape[:2]} pixels cannot be")
-                with self._files.new(f"{field}/{name}", ".png") as file:
-                    write_png(file, image)
+    def write(self) -> Generator[Block]:
+        for block, start, stop in self._blocks():
+            for field in self._fields:
+                images: Any = block[field]
+                for image, name in zip(images, self._names[start:stop], strict=True):
+                    sides = image.shape[:2]
+                    if not 0 < min(sides) <= max(sides) <= _LONGEST:
+                        raise UsageError(f"field {field!r}, sample {name!r}: a PNG of {sides} pixels cannot be")
+                    with self._files.new(f"{field}/{name}", ".png") as file:
+                        write_png(file, image)
+            yield block
 
 
 def write_png(file: BinaryIO, image: NDArray[Any], level: int = 6) -> None:
