@@ -93,26 +93,35 @@ def watched(items: Iterable[Item], what: str, looking: Looking, total: int | Non
     looking(what, done, done)
 
 
-class LargeArray(ABC):
+class LargeArray:
     """The array of one sample that is too large to be read at once: rows of it are read when they are asked for.
 
     It can be read until the next block is. numpy takes it for an array, and reads it whole then.
 
-    Attributes:
+    Args:
         dtype: native-endian.
         shape: of one axis or more.
+        read: returns the rows start..stop of the first axis.
+        path: of the file, for errors; None if `read` names it.
+        number: of the sample within its source, for errors; None if `read` says it.
     """
 
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
+    def __init__(
+        self,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        read: Callable[[int, int], NDArray[Any]],
+        path: str | None = None,
+        number: int | None = None,
+    ) -> None:
+        self.dtype, self.shape = dtype, shape
+        self._read, self._path, self._number = read, path, number
 
-    @abstractmethod
     def __getitem__(self, rows: slice) -> NDArray[Any]:
-        """Return the rows start..stop of the first axis.
-
-        Raises:
-            SourceError: as `Source.read` does.
-        """
+        """Return rows of the first axis; raises SourceError as `Source.read` does."""
+        start, stop, _ = rows.indices(len(self))
+        with faults_of(self._path, self._number):
+            return self._read(start, stop)
 
     def __len__(self) -> int:
         return self.shape[0]

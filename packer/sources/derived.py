@@ -132,19 +132,12 @@ def _picture(spec: FieldSpec) -> FieldSpec:
 def _with_channel(values: Any) -> Any:
     """Return gray samples with an axis of one channel: an array of them, or a list of arrays."""
     if isinstance(values, list):
-        return [_LargeGray(value) if isinstance(value, LargeArray) else value[..., None] for value in values]
+        return [_large_with_channel(value) if isinstance(value, LargeArray) else value[..., None] for value in values]
     return values[..., None]
 
 
-class _LargeGray(LargeArray):
-    """A large gray picture with an axis of one channel."""
-
-    def __init__(self, picture: LargeArray) -> None:
-        self._picture = picture
-        self.dtype, self.shape = picture.dtype, (*picture.shape, 1)
-
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        return self._picture[rows][..., None]
+def _large_with_channel(picture: LargeArray) -> LargeArray:
+    return LargeArray(picture.dtype, (*picture.shape, 1), lambda start, stop: picture[start:stop][..., None])
 
 
 class FittedSource(DerivedSource):

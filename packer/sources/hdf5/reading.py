@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
-from packer.sources.base import LARGE_BYTES, Block, LargeArray, faults_of, fits, runs
+from packer.sources.base import LARGE_BYTES, Block, LargeArray, fits, runs
 from packer.sources.hdf5.file import faults_named
 from packer.sources.hdf5.listing import text_attribute
 from packer.sources.hdf5.storage import CACHE_BYTES, dataset_at
@@ -183,7 +183,7 @@ def unit_sample(file: h5py.File, path: str, root: str, columns: Sequence[Column]
                 is_text = c.spec.kind == "text" and isinstance(value, str)
                 sample[c.spec.name] = value if is_text else field_values(np.asarray(value)[np.newaxis], c, path)[0]
             elif c.dataset in large:
-                sample[c.spec.name] = _LargeField(datasets[c.dataset], c, path, number)
+                sample[c.spec.name] = _large_field(datasets[c.dataset], c, path, number)
             else:
                 sample[c.spec.name] = field_values(values[c.dataset], c, path)[0]
         return sample
@@ -203,28 +203,24 @@ def _boxed(dataset: h5py.Dataset) -> NDArray[Any]:
     return np.asarray(dataset[()])[np.newaxis]
 
 
-class _LargeField(LargeArray):
-    """A field of one sample out of a large dataset, whose chunks are decoded once if its rows are read in order.
+def _large_field(dataset: h5py.Dataset, column: Column, path: str, number: int) -> LargeArray:
+    """Return a field of one sample out of a large dataset, whose chunks are decoded once if its rows are read in order.
 
     Args:
         number: of the sample, within its source.
     """
+    inner = dataset.dtype
+    for member in column.members:
+        inner = inner[member]
+    shape = (*dataset.shape, *inner.shape)
+    _check(inner.base, shape, column, path)
+    rows = shaped(column, shape[1:])
 
-    def __init__(self, dataset: h5py.Dataset, column: Column, path: str, number: int) -> None:
-        inner = dataset.dtype
-        for member in column.members:
-            inner = inner[member]
-        self.dtype = column.spec.np_dtype.newbyteorder("=")
-        self.shape = (*dataset.shape, *inner.shape)
-        _check(inner.base, self.shape, column, path)
-        self._dataset = dataset
-        self._column = shaped(column, self.shape[1:])
-        self._path, self._number = path, number
+    def read(start: int, stop: int) -> NDArray[Any]:
+        with faults_named(path, "reading"):
+            return np.asarray(field_values(dataset[start:stop], rows, path))
 
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        start, stop, _ = rows.indices(len(self))
-        with faults_of(self._path, self._number), faults_named(self._path, "reading"):
-            return np.asarray(field_values(self._dataset[start:stop], self._column, self._path))
+    return LargeArray(column.spec.np_dtype.newbyteorder("="), shape, read, path, number)
 
 
 # ---------------------------------------------------------------- values of fields

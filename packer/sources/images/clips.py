@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError, first_few
 from packer.format.schema import FieldSpec
-from packer.sources.base import LARGE_BYTES, Block, LargeArray, OnBad, Source, common_shape, faults_of, joined
+from packer.sources.base import LARGE_BYTES, Block, LargeArray, OnBad, Source, common_shape, joined
 from packer.sources.files import Found, join
 from packer.sources.images.source import BLOCK_BYTES, NAMED, ImageSource, compared
 from packer.sources.pairing import stem
@@ -191,7 +191,7 @@ class ClipSource(Source):
     def _clips(self) -> Iterator[dict[str, Any]]:
         for number in range(len(self)):
             frames = self.frames.part(*self.edges[number : number + 2].tolist())
-            clip = {spec.name: _Frames(frames, spec, number) for spec in frames.fields}
+            clip = {spec.name: _large(frames, spec, number) for spec in frames.fields}
             if sum(field.nbytes for field in clip.values()) > LARGE_BYTES:
                 yield clip
             else:
@@ -201,28 +201,22 @@ class ClipSource(Source):
         return self.frames.files()
 
 
-class _Frames(LargeArray):
-    """One field of a clip, decoded as far as it is asked for.
+def _large(frames: ImageSource, spec: FieldSpec, number: int) -> LargeArray:
+    """Return one field of a clip, decoded as far as it is asked for.
 
     Args:
         frames: those of the clip.
         spec: the field of the frames.
         number: of the clip, within its source.
     """
+    of_field = replace(frames, fields=(spec,))
+    shape = (len(frames), *frames.shapes(spec.name)[0].tolist())
 
-    def __init__(self, frames: ImageSource, spec: FieldSpec, number: int) -> None:
-        self.dtype = spec.np_dtype
-        self.shape = (len(frames), *frames.shapes(spec.name)[0].tolist())
-        self._frames = replace(frames, fields=(spec,))
-        self._field, self._number = spec.name, number
-
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        start, stop, _ = rows.indices(len(self))
-        out = np.empty((stop - start, *self.shape[1:]), self.dtype)
-        at = 0
-        with faults_of(sample=self._number):
-            for block in self._frames.part(start, stop).read():
-                for picture in block[self._field]:
-                    out[at] = picture
-                    at += 1
+    def read(start: int, stop: int) -> NDArray[Any]:
+        out = np.empty((stop - start, *shape[1:]), spec.np_dtype)
+        pictures = (picture for block in of_field.part(start, stop).read() for picture in block[spec.name])
+        for at, picture in enumerate(pictures):
+            out[at] = picture
         return out
+
+    return LargeArray(spec.np_dtype, shape, read, number=number)

@@ -86,20 +86,12 @@ def _runs(arrays: Sequence[Array], start: int, stop: int, rows: int) -> Iterator
 def _whole(array: Array, number: int) -> NDArray[Any] | LargeArray:
     """Return the one row of an array, the sample `number`, as a copy, so that no file stays open for it."""
     if array.nbytes > LARGE_BYTES and not array.is_deflated and not array.is_fortran:
-        return _LargeRow(array, number)
+        whole = replace(array, shape=array.shape[1:])
+
+        def read(start: int, stop: int) -> NDArray[Any]:
+            return next(whole.runs(start, stop, stop - start)).copy()
+
+        return LargeArray(array.native, whole.shape, read, number=number)
     (rows,) = array.runs(0, 1, 1)
     values: NDArray[Any] = rows.reshape(rows.shape[1:])
     return values.copy()
-
-
-class _LargeRow(LargeArray):
-    """The one row of an array, of which rows are read when they are asked for; `number` is that of the sample."""
-
-    def __init__(self, array: Array, number: int) -> None:
-        self._rows, self._number = replace(array, shape=array.shape[1:]), number
-        self.dtype, self.shape = array.native, self._rows.shape
-
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        start, stop, _ = rows.indices(len(self))
-        with faults_of(sample=self._number):
-            return next(self._rows.runs(start, stop, stop - start)).copy()
