@@ -47,7 +47,7 @@ class Progress:
     def __init__(self, verb: str = "packing", unit: str = "samples") -> None:
         self._verb, self._counts_bytes = verb, unit == "bytes"
         self._opened = self._began = self._shown = time.monotonic()
-        self._what, self._in_bytes, self._works = "", False, False
+        self._what, self._works = "", False
         self._done, self._before, self._bytes = 0, 0, 0  # `before` is what an earlier run has done
         self._total: int | None = None
 
@@ -64,8 +64,8 @@ class Progress:
             total: None while nobody knows it.
         """
         if what != self._what or done < self._done:
-            self._step(what, what in (FETCHING, UPLOADING))
-        self._works, self._done, self._total = False, done, total
+            self._step(what, works=False)
+        self._done, self._total = done, total
         self._show()
 
     def begin(self, plan: Plan) -> None:
@@ -74,8 +74,8 @@ class Progress:
 
     def start(self, total: int) -> None:
         """Learn how much there is to do, in the unit."""
-        self._step(self._verb, self._counts_bytes)
-        self._works, self._total = True, total
+        self._step(self._verb, works=True)
+        self._total = total
         self._show()
 
     def resume(self, samples: int, nbytes: int) -> None:
@@ -88,13 +88,17 @@ class Progress:
         self._bytes += nbytes
         self._show()
 
-    def _step(self, what: str, in_bytes: bool) -> None:
-        """Begin another step."""
-        self._what, self._in_bytes, self._began = what, in_bytes, time.monotonic()
+    def _step(self, what: str, works: bool) -> None:
+        """Begin another step: the work itself, or what comes before or after it."""
+        self._what, self._works, self._began = what, works, time.monotonic()
         self._done = self._before = self._bytes = 0
 
     def _show(self) -> None:
         """Show what is known now."""
+
+    @property
+    def _in_bytes(self) -> bool:
+        return self._counts_bytes if self._works else self._what in (FETCHING, UPLOADING)
 
     def _amount(self, count: int) -> str:
         return size_text(count) if self._in_bytes else f"{count:,}"
@@ -155,8 +159,8 @@ class BarProgress(Progress):
         self._task = self._bar.add_task("", total=None, amount="")
         self._shown = 0.0
 
-    def _step(self, what: str, in_bytes: bool) -> None:
-        super()._step(what, in_bytes)
+    def _step(self, what: str, works: bool) -> None:
+        super()._step(what, works)
         self._bar.reset(self._task, description=what, amount="")
 
     def resume(self, samples: int, nbytes: int) -> None:
