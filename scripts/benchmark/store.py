@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import shutil
 import sys
 import time
@@ -105,8 +106,10 @@ class Bench:
             size = max(-(-total // shards), 4096) if shards > 1 else None
             options = ConvertOptions(codec=codec, shard_size=size, workers=0)
             if "offsets" in fields:
-                samples = _Ragged(fields)
-                convert(samples, path, options, fields=samples.specs)
+                ends = itertools.pairwise(fields.pop("offsets"))
+                specs = [FieldSpec(name=k, dtype=v.dtype.name, shape=(None, *v.shape[1:])) for k, v in fields.items()]
+                samples = [{k: values[start:stop] for k, values in fields.items()} for start, stop in ends]
+                convert(samples, path, options, fields=specs)
             else:
                 pictures = tuple(name for name, values in fields.items() if values.ndim == 4)
                 sources = [f"{name}={folder / name}.npy" for name in fields]
@@ -151,21 +154,6 @@ def _name(make: Callable[..., object], *arguments: object) -> str:
 def _loaded(folder: Path) -> Arrays:
     """Return arrays; one set is held at a time: rows that use the same one stand together."""
     return {file.stem: np.load(file) for file in sorted(folder.glob("*.npy"))}
-
-
-class _Ragged:
-    """Samples by number, cut out of fields whose samples lie one after another."""
-
-    def __init__(self, fields: Arrays) -> None:
-        self.offsets = fields.pop("offsets")
-        self.fields = fields
-        self.specs = [FieldSpec(name=k, dtype=v.dtype.name, shape=(None, *v.shape[1:])) for k, v in fields.items()]
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def __getitem__(self, n: int) -> Arrays:
-        return {name: values[self.offsets[n] : self.offsets[n + 1]] for name, values in self.fields.items()}
 
 
 @lru_cache(maxsize=2)
