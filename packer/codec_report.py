@@ -33,8 +33,8 @@ _SECONDS = 0.05
 
 
 @dataclass(frozen=True)
-class Trial:
-    """One codec on one field.
+class CodecFigures:
+    """What one codec does with one field.
 
     Attributes:
         ratio: raw bytes over stored ones.
@@ -63,7 +63,7 @@ class FieldReport:
     samples: int
     raw_bytes: int
     share: float
-    trials: tuple[Trial, ...]
+    trials: tuple[CodecFigures, ...]
     auto: str
 
 
@@ -86,11 +86,11 @@ def codec_report(source: Source, limits: Limits | None = None) -> Iterator[Field
         samples = found[spec.name]
         share = plan.raw_bytes[spec.name] / max(total, 1)
         nbytes = sum(sample.nbytes for sample in samples)
-        trials = tuple(_trials(spec, samples)) if nbytes else ()
+        trials = tuple(_figures(spec, samples)) if nbytes else ()
         yield FieldReport(spec, len(samples), nbytes, share, trials, codec_name(stored.codec))
 
 
-def _trials(spec: FieldSpec, samples: Sequence[NDArray[Any]]) -> Iterator[Trial]:
+def _figures(spec: FieldSpec, samples: Sequence[NDArray[Any]]) -> Iterator[CodecFigures]:
     ends = itertools.accumulate(sample.nbytes for sample in samples)
     timed = samples[: 1 + sum(end < _TIMED_BYTES for end in ends)]
     for name, config in NAMED.items():
@@ -98,7 +98,7 @@ def _trials(spec: FieldSpec, samples: Sequence[NDArray[Any]]) -> Iterator[Trial]
             check_fits(config, spec)
         except UsageError:
             continue
-        yield Trial(name, measured_ratio(spec, config, samples), *_speeds(spec, config, timed))
+        yield CodecFigures(name, measured_ratio(spec, config, samples), *_speeds(spec, config, timed))
 
 
 def _speeds(spec: FieldSpec, config: Sequence[Config], samples: Sequence[NDArray[Any]]) -> tuple[float, float]:

@@ -80,30 +80,30 @@ class Setting:
         block = " block" if self.shuffle == "block" else ""
         return f"{self.way}{block} {self.workers}"
 
-    def reader(self, dataset: PackedDataset) -> Callable[[Numbers], Iterable[Any]]:
-        """Return what begins a pass over the samples of some numbers (n,), and returns their batches.
+    def reader(self, dataset: PackedDataset) -> Callable[[int, Numbers], Iterable[Any]]:
+        """Return what begins a pass, by its number, over the samples of some numbers (n,), and returns their batches.
 
-        A shuffle by blocks reads as many samples of an epoch that the numbers choose. Worker processes end with the
-        last reference to what is returned.
+        A shuffle by blocks chooses samples itself: it reads as many, of the epoch that has the number of the pass.
+        Worker processes end with the last reference to what is returned.
         """
         size, workers = self.batch_size, self.workers
         if self.way == INDEXING:
-            return lambda numbers: (dataset[numbers[at : at + size]] for at in range(0, len(numbers), size))
+            return lambda _, numbers: (dataset[numbers[at : at + size]] for at in range(0, len(numbers), size))
         if self.way == DATALOADER:
             order: list[int] = []
             loader = DataLoader(dataset, size, sampler=order, num_workers=workers, persistent_workers=workers > 0)
 
-            def begin(numbers: Numbers) -> Iterable[Any]:
+            def begin(_: int, numbers: Numbers) -> Iterable[Any]:
                 order[:] = numbers.tolist()
                 return loader
 
             return begin
         if self.shuffle == "full":
-            return lambda numbers: Loader(dataset, size, sampler=numbers, threads=workers)
+            return lambda _, numbers: Loader(dataset, size, sampler=numbers, threads=workers)
         blocks = Loader(dataset, size, "block", threads=workers)
 
-        def begin_blocks(numbers: Numbers) -> Iterable[Any]:
-            blocks.set_epoch(int(numbers[0]))
+        def begin_blocks(number: int, numbers: Numbers) -> Iterable[Any]:
+            blocks.set_epoch(number)
             epochs = itertools.chain.from_iterable(itertools.repeat(blocks))
             return itertools.islice(epochs, -(-len(numbers) // size))
 
@@ -200,7 +200,7 @@ class Report:
 
 
 @dataclass
-class Trial:
+class Measurement:
     """What is known of a setting while it is measured.
 
     Attributes:
@@ -271,7 +271,7 @@ class Bench:
         shares_frames = any(field.codec and (field.frame.samples or 1) > 1 for field in self.fields.values())
         shuffles = ["full", "block"] if shares_frames or not self.fits_memory else ["full"]
         cold_failure = "" if can_drop() else _CANNOT_DROP
-        trials: list[Trial] = []
+        measurements: list[Measurement] = []
         with warnings.catch_warnings():
             # That there are more workers than processors is what is to be found out.
             warnings.filterwarnings("ignore", "This DataLoader will create")
@@ -281,21 +281,21 @@ class Bench:
                     *(Setting(LOADER, size, n, shuffle) for shuffle in shuffles for n in workers),
                     *(Setting(DATALOADER, size, n) for n in workers),
                 ]
-                some = [Trial(setting) for setting in settings]
+                some = [Measurement(setting) for setting in settings]
                 self._warm(some, (1.0 if cold_failure else _WARM) * self.seconds / len(batch_sizes))
-                trials += some
+                measurements += some
             if not cold_failure:
-                self._cold(trials, _COLD * self.seconds)
-        cold = [one for trial in trials for one in trial.cold]
+                self._cold(measurements, _COLD * self.seconds)
+        cold = [one for measurement in measurements for one in measurement.cold]
         from_disk = sum(one.disk_bytes for one in cold)
         if cold and from_disk <= _COLD_SHARE * self.stored_bytes * sum(one.samples for one in cold):
             cold_failure = _STAYED
         speeds = []
-        for trial in trials:
-            size = trial.setting.batch_size
-            warm_rate = Rate.of(trial.warm, size, self.sample_bytes)
-            cold_rate = None if cold_failure else Rate.of(trial.cold, size, self.sample_bytes)
-            speeds.append(Speed(trial.setting, warm_rate, cold_rate, trial.failure))
+        for measurement in measurements:
+            size = measurement.setting.batch_size
+            warm_rate = Rate.of(measurement.warm, size, self.sample_bytes)
+            cold_rate = None if cold_failure else Rate.of(measurement.cold, size, self.sample_bytes)
+            speeds.append(Speed(measurement.setting, warm_rate, cold_rate, measurement.failure))
         return Report(
             path=str(self.path),
             samples=self.samples,
@@ -307,66 +307,73 @@ class Bench:
             fits_memory=self.fits_memory,
         )
 
-    def _warm(self, trials: Sequence[Trial], seconds: float) -> None:
+    def _warm(self, measurements: Sequence[Measurement], seconds: float) -> None:
         """Measure settings of one batch size over samples that are in memory."""
         # Each has a dataset of its own, since they keep decoded frames.
-        readers = {trial.setting: trial.setting.reader(self._open()) for trial in trials}
+        readers = {measurement.setting: measurement.setting.reader(self._open()) for measurement in measurements}
 
-        def one_pass(trial: Trial, share: float) -> None:
-            read = readers[trial.setting]
-            trial.batches = max(trial.batches, trial.least)
+        def one_pass(number: int, measurement: Measurement, share: float) -> None:
+            read = readers[measurement.setting]
+            measurement.batches = max(measurement.batches, measurement.least)
             # Read before it is timed, so that it is in memory; more and more until that takes long enough.
-            while _read_all(read(numbers := trial.draw(self.samples))).seconds < share / 4:
-                if trial.batches >= _MOST_BATCHES:
+            while _read_all(read(number, numbers := measurement.draw(self.samples))).seconds < share / 4:
+                if measurement.batches >= _MOST_BATCHES:
                     break
-                trial.batches *= 2
-            trial.warm.append(_read_all(read(numbers), len(numbers)))
+                measurement.batches *= 2
+            measurement.warm.append(_read_all(read(number, numbers), len(numbers)))
 
-        self._rounds(trials, seconds, _WARM_ROUNDS, one_pass)
+        self._rounds(measurements, seconds, _WARM_ROUNDS, one_pass)
 
-    def _cold(self, trials: Sequence[Trial], seconds: float) -> None:
+    def _cold(self, measurements: Sequence[Measurement], seconds: float) -> None:
         """Measure settings over samples that lie on the disk; each pass by a dataset of its own.
 
         Pages that any process has mapped stay in memory, so every other dataset on these files has to be gone.
         """
 
-        def one_pass(trial: Trial, share: float) -> None:
-            size = trial.setting.batch_size
+        def one_pass(number: int, measurement: Measurement, share: float) -> None:
+            size = measurement.setting.batch_size
             # Half the time goes into starting workers.
             rate = _DISK_SPEED / max(self.stored_bytes, 1)
-            if trial.cold:
-                rate = trial.cold[-1].samples / trial.cold[-1].seconds
+            if measurement.cold:
+                rate = measurement.cold[-1].samples / measurement.cold[-1].seconds
             # Each sample is read once: read again it would be warm.
-            trial.batches = min(max(round(share / 2 * rate / size), trial.least), max(self.samples // size, 1))
-            numbers = trial.draw(self.samples)[: self.samples]
-            read = trial.setting.reader(self._open())
-            if trial.setting.way == DATALOADER:
+            measurement.batches = min(
+                max(round(share / 2 * rate / size), measurement.least), max(self.samples // size, 1)
+            )
+            numbers = measurement.draw(self.samples)[: self.samples]
+            read = measurement.setting.reader(self._open())
+            if measurement.setting.way == DATALOADER:
                 # The first sample, over and over, starts the workers: what will be measured stays unread.
-                _read_all(read(np.zeros(max(trial.setting.workers, 1) * size, np.int64)))
+                _read_all(read(number, np.zeros(max(measurement.setting.workers, 1) * size, np.int64)))
             drop_files([self.path / shard.file for shard in self.manifest.shards])
-            trial.cold.append(_read_all(read(numbers), len(numbers)))
+            measurement.cold.append(_read_all(read(number, numbers), len(numbers)))
 
-        self._rounds(trials, seconds, _COLD_ROUNDS, one_pass)
+        self._rounds(measurements, seconds, _COLD_ROUNDS, one_pass)
 
     def _rounds(
-        self, trials: Sequence[Trial], seconds: float, rounds: int, one_pass: Callable[[Trial, float], None]
+        self,
+        measurements: Sequence[Measurement],
+        seconds: float,
+        rounds: int,
+        one_pass: Callable[[int, Measurement, float], None],
     ) -> None:
         """Let one setting after another have a pass, round after round, until the time is over.
 
         Args:
-            rounds: that the time is shared out to; `one_pass` is told the seconds of its share.
+            rounds: that the time is shared out to.
+            one_pass: told the number of the pass, and the seconds of its share.
         """
-        share = seconds / rounds / len(trials)
+        share = seconds / rounds / len(measurements)
         end = self._gone + seconds - share
         for number in range(_MOST_ROUNDS):
-            for trial in trials:
+            for measurement in measurements:
                 if number == 0:
-                    trial.failure = trial.failure or self._obstacle(trial.setting)
+                    measurement.failure = measurement.failure or self._obstacle(measurement.setting)
                 elif self._gone >= end:
                     return
-                if not trial.failure:
-                    with trial.guarded():
-                        one_pass(trial, share)
+                if not measurement.failure:
+                    with measurement.guarded():
+                        one_pass(number, measurement, share)
                     done = min(self._gone, self.seconds)
                     self._looking("measuring, in seconds", round(done), round(self.seconds))
 

@@ -16,7 +16,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from packer.cli import bench_measuring
-from packer.cli.bench_measuring import DATALOADER, INDEXING, LOADER, Rate, Report, Setting, Speed, Trial, advice
+from packer.cli.bench_measuring import DATALOADER, INDEXING, LOADER, Measurement, Rate, Report, Setting, Speed, advice
 from packer.cli.machine import machine_of
 from packer.convert import convert
 from packer.errors import DatasetError
@@ -191,7 +191,7 @@ def test_a_dataset_without_samples(refused, packed, tmp_path):
 
 def test_each_sample_comes_once_before_any_comes_again():
     """Within a pass; later passes draw others."""
-    one = Trial(Setting(INDEXING, 3), batches=8)
+    one = Measurement(Setting(INDEXING, 3), batches=8)
     first, second = one.draw(10).tolist(), one.draw(10).tolist()
     assert (sorted(first[:10]), sorted(first[10:20]), len(first)) == (list(range(10)), list(range(10)), 24)
     assert first != second
@@ -211,8 +211,8 @@ def test_ways_read_what_they_are_given(frames, way, workers):
     numbers = np.random.default_rng(0).permutation(300)[:49]
     setting = Setting(way[0], 7, workers, way[1])
     read = setting.reader(PackedDataset(frames))
-    for part in (numbers, numbers[:14], numbers):
-        found = [batch["label"].tolist() for batch in read(part)]
+    for number, part in enumerate((numbers, numbers[:14], numbers)):
+        found = [batch["label"].tolist() for batch in read(number, part)]
         assert {len(labels) for labels in found} == {7}
         given = list(itertools.chain.from_iterable(found))
         if setting.shuffle == "full":
@@ -224,24 +224,24 @@ def test_ways_read_what_they_are_given(frames, way, workers):
 def test_the_same_numbers_read_the_same_samples(frames):
     """A pass by blocks can be made warm by reading it twice, also one that is longer than an epoch."""
     read = Setting(LOADER, 8, 0, "block").reader(PackedDataset(frames))
-    first, again = ([batch["label"].tolist() for batch in read(np.arange(400) % 300)] for _ in range(2))
+    first, again = ([batch["label"].tolist() for batch in read(1, np.arange(400) % 300)] for _ in range(2))
     assert first == again
     assert len(first) == 50
 
 
 def test_failing_workers_are_told():
     """A worker that dies is a remark on its setting; other failures are not swallowed."""
-    one = Trial(Setting(DATALOADER, 8, 2))
+    one = Measurement(Setting(DATALOADER, 8, 2))
     with one.guarded():
         raise RuntimeError("DataLoader worker is killed by signal: Bus error.\nmore")
     assert one.failure == "DataLoader worker is killed by signal: Bus error."
-    with pytest.raises(RuntimeError, match="ours"), Trial(Setting(LOADER, 8, 2)).guarded():
+    with pytest.raises(RuntimeError, match="ours"), Measurement(Setting(LOADER, 8, 2)).guarded():
         raise RuntimeError("ours")
 
 
 def test_damage_found_by_a_worker_is_one_sentence(frames):
     """The error that a worker meets comes out as it was raised there, without the worker's traceback."""
-    with pytest.raises(DatasetError) as caught, Trial(Setting(DATALOADER, 8, 1)).guarded():
+    with pytest.raises(DatasetError) as caught, Measurement(Setting(DATALOADER, 8, 1)).guarded():
         list(DataLoader(PackedDataset(frames), 8, sampler=[0, 999], num_workers=1))
     with pytest.raises(DatasetError) as plain:
         PackedDataset(frames)[[0, 999]]
