@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
-from packer.sources.base import LARGE_BYTES, Block, LargeArray, fits, runs
+from packer.sources.base import LARGE_BYTES, Block, LargeArray, block_bytes, fits, joined
 from packer.sources.hdf5.file import faults_named
 from packer.sources.hdf5.listing import text_attribute
 from packer.sources.hdf5.storage import CACHE_BYTES, dataset_at
@@ -30,80 +30,79 @@ _FIRST_RUN, _LONGEST_RUN = 16, 1024
 # ---------------------------------------------------------------- rows
 
 
-class RowBlocks:
-    """Blocks of the rows start..stop of one open file.
+def row_blocks(
+    file: h5py.File, path: str, columns: Sequence[Column], axis: int, start: int, stop: int, number: int = 0
+) -> Iterator[Block]:
+    """Yield the rows start..stop of an open file in blocks.
 
     Args:
         file: the open file.
         path: its path as the user gave it.
         columns: the fields.
         axis: number of the sample axis.
-        start: first row.
-        stop: after the last one.
+        number: of the first of these rows within its source, for errors.
+
+    Raises:
+        SourceError: with the number of the bad sample, after all blocks before it.
     """
+    with faults_named(path, "opening the datasets"):
+        sparse = {c.spec.name: SparseRows(file, path, c) for c in columns if c.starts}
+        names = dict.fromkeys(c.dataset for c in columns if not c.starts)
+        share = CACHE_BYTES // max(1, len(names))
+        datasets = {name: dataset_at(file, path, name, stop, axis, share) for name in names}
+        for name, dataset in datasets.items():
+            have = dataset.shape[axis]
+            if have < stop:
+                raise SourceError(f"dataset {name} has {have:,} rows now: the file has changed; run again", path)
 
-    def __init__(self, file: h5py.File, path: str, columns: Sequence[Column], axis: int, start: int, stop: int) -> None:
-        self._path = path
-        self._columns = columns
-        self._axis = axis
-        self._start, self._stop = start, stop
-        with faults_named(path, "opening the datasets"):
-            self._sparse = {c.spec.name: SparseRows(file, path, c) for c in columns if c.starts}
-            names = dict.fromkeys(c.dataset for c in columns if not c.starts)
-            share = CACHE_BYTES // max(1, len(names))
-            self._datasets = {name: dataset_at(file, path, name, stop, axis, share) for name in names}
-            for name, dataset in self._datasets.items():
-                have = dataset.shape[axis]
-                if have < stop:
-                    raise SourceError(f"dataset {name} has {have:,} rows now: the file has changed; run again", path)
-        datasets = self._datasets.values()
-        self._is_variable = bool(self._sparse) or any(d.dtype.hasobject for d in datasets)
-        nbytes = sum(row_bytes(d, axis) for d in datasets) + sum(rows.row_bytes for rows in self._sparse.values())
-        nbytes += sum(_STR_BYTES for c in columns if c.spec.kind == "text")
-        self._run = max(1, BLOCK_BYTES // max(1, nbytes))
-
-    def __iter__(self) -> Iterator[Block]:
-        """
-        Raises:
-            SourceError: with the number of the bad sample, counted from `start`, after all blocks before it.
-        """
-        run = min(_FIRST_RUN, self._run) if self._is_variable else self._run
-        first = self._start
-        while first < self._stop:
-            last = min(self._stop, first + run)
-            try:
-                block = self._block(first, last)
-            except SourceError as error:
-                good = first + bisect_left(range(first, last), True, key=lambda row: self._is_bad(first, row + 1))
-                if good > first:
-                    yield self._block(first, good)
-                raise SourceError(error.reason, self._path, good - self._start) from error
-            if not self._is_variable:
-                yield block
-            else:
-                sizes = _sample_bytes(block, last - first)
-                for start, stop in runs(sizes, BLOCK_BYTES):
-                    yield {name: values[start:stop] for name, values in block.items()}
-                fitting = BLOCK_BYTES // max(1, int(sizes.mean()))
-                run = max(1, min(run * 4, fitting, self._run, _LONGEST_RUN))
-            first = last
-
-    def _block(self, first: int, last: int) -> Block:
-        with faults_named(self._path, f"reading rows {first:,} to {last - 1:,}"):
-            values = {name: _rows(dataset, self._axis, first, last) for name, dataset in self._datasets.items()}
+    def read(first: int, last: int) -> Block:
+        with faults_named(path, f"reading rows {first:,} to {last - 1:,}"):
+            values = {name: _rows(dataset, axis, first, last) for name, dataset in datasets.items()}
             return {
-                c.spec.name: self._sparse[c.spec.name].take(first, last)
+                c.spec.name: sparse[c.spec.name].take(first, last)
                 if c.starts
-                else field_values(values[c.dataset], c, self._path)
-                for c in self._columns
+                else field_values(values[c.dataset], c, path)
+                for c in columns
             }
 
-    def _is_bad(self, first: int, last: int) -> bool:
+    is_variable = bool(sparse) or any(d.dtype.hasobject for d in datasets.values())
+    nbytes = sum(row_bytes(d, axis) for d in datasets.values()) + sum(rows.row_bytes for rows in sparse.values())
+    nbytes += sum(_STR_BYTES for c in columns if c.spec.kind == "text")
+    most = max(1, BLOCK_BYTES // max(1, nbytes))
+    run = min(_FIRST_RUN, most) if is_variable else most
+    first = start
+    while first < stop:
+        last = min(stop, first + run)
         try:
-            self._block(first, last)
+            block = read(first, last)
+        except SourceError as error:
+            bad = _first_bad(read, first, last)
+            if bad > first:
+                yield read(first, bad)
+            raise SourceError(error.reason, path, number + bad - start) from error
+        size = block_bytes(block)
+        if size <= BLOCK_BYTES or last - first == 1:
+            yield block
+        else:
+            samples = ({name: values[i] for name, values in block.items()} for i in range(last - first))
+            yield from joined(samples, [c.spec for c in columns], BLOCK_BYTES)
+        if is_variable:
+            fitting = BLOCK_BYTES * (last - first) // max(1, size)
+            run = max(1, min(run * 4, fitting, most, _LONGEST_RUN))
+        first = last
+
+
+def _first_bad(read: Callable[[int, int], Block], first: int, last: int) -> int:
+    """Return the first row that cannot be read, of rows first..last, which cannot be together."""
+
+    def is_bad(row: int) -> bool:
+        try:
+            read(first, row + 1)
         except SourceError:
             return True
         return False
+
+    return first + bisect_left(range(first, last), True, key=is_bad)
 
 
 def _rows(dataset: h5py.Dataset, axis: int, start: int, stop: int) -> NDArray[Any]:
@@ -116,17 +115,6 @@ def _rows(dataset: h5py.Dataset, axis: int, start: int, stop: int) -> NDArray[An
 def row_bytes(dataset: h5py.Dataset, axis: int) -> int:
     """Return the bytes of one row along `axis`; of variable-length values only what points to them."""
     return int(math.prod(dataset.shape)) * int(dataset.dtype.itemsize) // max(1, int(dataset.shape[axis]))
-
-
-def _sample_bytes(block: Block, count: int) -> NDArray[np.int64]:
-    """Return the bytes of each sample in memory."""
-    sizes = np.ones(count, np.int64)
-    for values in block.values():
-        if isinstance(values, np.ndarray):
-            sizes += values.nbytes // max(1, count)
-        else:
-            sizes += [len(v) + _STR_BYTES if isinstance(v, str) else v.nbytes for v in values]
-    return sizes
 
 
 class SparseRows:

@@ -23,7 +23,7 @@ from packer.sources.files import find, kind_of
 from packer.sources.hdf5.choice import Request, difference
 from packer.sources.hdf5.file import opened
 from packer.sources.hdf5.origin import Kept, check_once, common, kept_of_units
-from packer.sources.hdf5.reading import BLOCK_BYTES, RowBlocks, shaped, unit_sample
+from packer.sources.hdf5.reading import BLOCK_BYTES, row_blocks, shaped, unit_sample
 from packer.sources.hdf5.types import Column
 from packer.sources.hdf5.units import FileUnits, Unit, units_of
 from packer.sources.units import Asked, unit_of
@@ -274,11 +274,7 @@ class RowSource(HDF5Source):
         before = 0
         for run in self._runs:
             with opened(run.path) as file:
-                try:
-                    yield from RowBlocks(file, run.path, self._columns, self._axis, run.start, run.stop)
-                except SourceError as error:
-                    sample = None if error.sample is None else error.sample + before
-                    raise SourceError(error.reason, error.path, sample) from error
+                yield from row_blocks(file, run.path, self._columns, self._axis, run.start, run.stop, before)
             before += run.stop - run.start
 
 

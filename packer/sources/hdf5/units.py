@@ -18,7 +18,7 @@ from packer.sources.hdf5.choice import Request, advice, chosen, family_of, namin
 from packer.sources.hdf5.file import faults_named, opened
 from packer.sources.hdf5.listing import Inventory, inventory
 from packer.sources.hdf5.origin import Constant, asides, attributes, constants_at, kept_of_rows, stored_types, unkept
-from packer.sources.hdf5.reading import RowBlocks, SparseRows, row_bytes, unit_sample
+from packer.sources.hdf5.reading import SparseRows, row_blocks, row_bytes, unit_sample
 from packer.sources.hdf5.roots import find_roots, numbered
 from packer.sources.hdf5.storage import storage_of
 from packer.sources.hdf5.types import Column, Listed, leaves
@@ -157,7 +157,7 @@ def _bad_text(file: h5py.File, rows: Unit, axis: int) -> SourceError | None:
     if nbytes:
         try:
             most = max(1, _LOOKED_AT_BYTES // nbytes)
-            for _ in RowBlocks(file, rows.path, texts, axis, 0, min(rows.samples, most)):
+            for _ in row_blocks(file, rows.path, texts, axis, 0, min(rows.samples, most)):
                 pass
         except SourceError as error:
             return SourceError(f"row {error.sample or 0:,}: {error.reason}", rows.path, error.sample)
