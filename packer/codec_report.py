@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.codecs import compiled
-from packer.codecs.configs import NAMED, check_fits, codec_name
+from packer.codecs.configs import NAMED, codec_name
 from packer.codecs.frames import FrameCodec, Frames
-from packer.codecs.stages import Buffer, Config
 from packer.errors import SourceError, UsageError
-from packer.format.schema import FieldSpec
-from packer.packing.framing import measured_ratio, sample_frames
-from packer.packing.plan import LOOK_PLACES, look, make_plan
+from packer.format.column_writer import ColumnWriter
+from packer.format.schema import Field, FieldSpec
+from packer.packing.framing import in_bands, packed_nowhere, stored_field
+from packer.packing.plan import LOOK_PLACES, FieldSizes, look, make_plan
 from packer.sources.apart import Limits
 from packer.sources.base import Source
 
@@ -91,29 +91,32 @@ def codec_report(source: Source, limits: Limits | None = None) -> Iterator[Field
 
 
 def _figures(spec: FieldSpec, samples: Sequence[NDArray[Any]]) -> Iterator[CodecFigures]:
+    shapes = np.array([sample.shape for sample in samples], np.int64)
+    extent = FieldSizes.of(spec, shapes).extent(spec)
     ends = itertools.accumulate(sample.nbytes for sample in samples)
     timed = samples[: 1 + sum(end < _TIMED_BYTES for end in ends)]
     for name, config in NAMED.items():
         try:
-            check_fits(config, spec)
+            field = stored_field(spec, config, extent)
         except UsageError:
             continue
-        yield CodecFigures(name, measured_ratio(spec, config, samples), *_speeds(spec, config, timed))
+        column = packed_nowhere(field, samples)
+        yield CodecFigures(name, column.raw_bytes / column.stored_bytes, *_speeds(field, timed))
 
 
-def _speeds(spec: FieldSpec, config: Sequence[Config], samples: Sequence[NDArray[Any]]) -> tuple[float, float]:
+def _speeds(field: Field, samples: Sequence[NDArray[Any]]) -> tuple[float, float]:
     """Return the raw bytes encoded and decoded a second."""
-    codec = FrameCodec(config, spec.np_dtype, spec.channels)
-    nbytes = sum(sample.nbytes for sample in samples)
+    chunks: list[memoryview] = []
 
-    def encode() -> list[tuple[Buffer, int]]:
-        frames = sample_frames(samples, config)
-        return [(codec.encode(frame), frame.nbytes) for frame in frames]
+    def keep(chunk: memoryview) -> int:
+        chunks.append(chunk)
+        return len(chunks)
 
-    stored = encode()
-    memory, frames = memoryview(b"".join(frame for frame, _ in stored)), _frames(stored, samples[0])
+    column = packed_nowhere(field, samples, keep)
+    codec = FrameCodec(field.codec, field.np_dtype, field.channels)
+    memory, frames = memoryview(b"".join(chunks)), _frames(field, samples, column)
     stacks = _stacks(samples) if codec.filter else []
-    out = np.empty(nbytes, np.uint8)
+    out = np.empty(column.raw_bytes, np.uint8)
     compiled.loading.load()  # as in any process that reads for long
 
     def decode() -> None:
@@ -122,15 +125,18 @@ def _speeds(spec: FieldSpec, config: Sequence[Config], samples: Sequence[NDArray
             for stack in stacks:
                 codec.filter.undo(stack)
 
-    return nbytes / _fastest(encode), nbytes / _fastest(decode)
+    encoding = _fastest(lambda: packed_nowhere(field, samples))
+    return column.raw_bytes / encoding, column.raw_bytes / _fastest(decode)
 
 
-def _frames(stored: Sequence[tuple[Buffer, int]], sample: NDArray[Any]) -> Frames:
-    """Return where encoded frames lie, one after the other, with rows as those of `sample`, or one row a frame."""
-    lengths = np.array([len(frame) for frame, _ in stored], np.int64)
-    sizes = np.array([size for _, size in stored], np.int64)
-    ends, row = lengths.cumsum(), max(sample[:1].nbytes if sample.ndim else sample.nbytes, 1)
-    return Frames(np.stack([ends - lengths, ends], axis=1), sizes, rows=np.where(sizes % row, sizes, row))
+def _frames(field: Field, samples: Sequence[NDArray[Any]], column: ColumnWriter) -> Frames:
+    """Return where the frames of a column lie, with rows as those of the first sample, or one row a frame."""
+    parts = in_bands(field, samples)
+    firsts = np.arange(0, len(parts), field.frame.samples or 1)
+    sizes = np.add.reduceat([part.nbytes for part in parts], firsts)
+    ends = column.finish()["frame_offsets"].astype(np.int64) if field.codec else np.append(0, sizes.cumsum())
+    row = max(samples[0][:1].nbytes if samples[0].ndim else samples[0].nbytes, 1)
+    return Frames(np.stack([ends[:-1], ends[1:]], axis=1), sizes, rows=np.where(sizes % row, sizes, row))
 
 
 def _stacks(samples: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:

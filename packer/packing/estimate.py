@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from packer.errors import SourceError
-from packer.format.column_writer import ColumnWriter
 from packer.format.layout import chunk_bytes
 from packer.format.names import names_bytes
 from packer.format.schema import Field
 from packer.format.sizes import PAGE_SIZE, slack_pages
+from packer.packing.framing import trial_column
 from packer.packing.plan import Plan, spread_runs
 from packer.sources.apart import Limits, each
 from packer.sources.base import Source, arrays_of, count
@@ -126,7 +125,7 @@ def estimate(plan: Plan, limits: Limits | None = None) -> Estimate:
 def _packed(fields: Sequence[Field], source: Source) -> _Run:
     """Pack a source to nowhere."""
     began = time.perf_counter()
-    columns = [_column(field) for field in fields]
+    columns = [trial_column(field) for field in fields]
     samples = 0
     for block in source.read():
         samples += count(block)
@@ -134,16 +133,9 @@ def _packed(fields: Sequence[Field], source: Source) -> _Run:
         for field, column in zip(fields, columns, strict=True):
             column.add(arrays[field.name])
     for column in columns:
-        column.finish()
+        column.flush()
     sizes = [(column.raw_bytes, column.stored_bytes) for column in columns]
     return _Run(samples, sizes, time.perf_counter() - began)
-
-
-def _column(field: Field) -> ColumnWriter:
-    """Return a column that is written to nowhere; if frames hold rows it takes parts of samples too."""
-    if field.frame.rows is not None:
-        field = msgspec.structs.replace(field, shape=(None, *field.shape[1:]))
-    return ColumnWriter(field, lambda chunk: 0)
 
 
 def _field(plan: Plan, field: Field, sizes: np.ndarray[Any, Any], tried: Trial) -> FieldEstimate:

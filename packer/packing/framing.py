@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.codecs.configs import LZ4, NAMED, check_fits
-from packer.codecs.filters import FILTERS
-from packer.codecs.frames import FrameCodec
 from packer.codecs.stages import Config
 from packer.errors import UsageError
+from packer.format.column_writer import ColumnWriter, PutChunk
 from packer.format.layout import (
     BAND_BYTES,
     BAND_SAMPLE_BYTES,
@@ -24,6 +24,7 @@ from packer.format.layout import (
     RAW_FRAME_BYTES,
 )
 from packer.format.schema import Field, FieldSpec, FrameRule
+from packer.sources.base import PIECE_BYTES, runs
 
 #: Smaller records of fixed shape stay raw under `auto`: to read one at random would mean decoding 16 KiB.
 LEAST_RECORD = 2048
@@ -80,13 +81,14 @@ def _frame_bytes(codec: Sequence[Config]) -> tuple[int, int]:
     return FRAME_BYTES, OWN_FRAME_BYTES
 
 
-def choose_codec(spec: FieldSpec, samples: Sequence[NDArray[Any]], share: float) -> tuple[Config, ...]:
+def choose_codec(spec: FieldSpec, samples: Sequence[NDArray[Any]], share: float, extent: Extent) -> tuple[Config, ...]:
     """Return the fastest codec that earns its keep on some samples of a field.
 
     The choice depends on the data alone, never on a clock, so that output is reproducible.
 
     Args:
         share: the field's share of the bytes of all fields.
+        extent: how large all samples of the field are, by which frames are cut.
     """
     small = not spec.is_ragged and spec.fixed_bytes < LEAST_RECORD
     if small or share < LEAST_SHARE or not sum(s.nbytes for s in samples):
@@ -95,7 +97,8 @@ def choose_codec(spec: FieldSpec, samples: Sequence[NDArray[Any]], share: float)
     for codec, gain in _CANDIDATES:
         if not _is_for(codec, spec):
             continue
-        ratio = measured_ratio(spec, codec, samples)
+        column = packed_nowhere(stored_field(spec, codec, extent), samples)
+        ratio = column.raw_bytes / column.stored_bytes
         if ratio >= best_ratio * gain:
             best, best_ratio = codec, ratio
     return best
@@ -105,40 +108,6 @@ def _is_for(codec: Sequence[Config], spec: FieldSpec) -> bool:
     """Return whether a codec does anything for values of a field that another of the candidates does not."""
     # Single bytes have none to be shuffled; their bits do.
     return not spec.misfit(codec[0]) and (spec.itemsize > 1 or codec[0].get("shuffle") != BYTES)
-
-
-def measured_ratio(spec: FieldSpec, codec: Sequence[Config], samples: Sequence[NDArray[Any]]) -> float:
-    """Return the raw bytes over stored bytes when `samples` are encoded in frames of the usual size."""
-    frame_codec = FrameCodec(codec, spec.np_dtype, spec.channels)
-    raw = stored = 0
-    for frame in sample_frames(samples, codec):
-        raw += frame.nbytes
-        stored += len(frame_codec.encode(frame))
-    return raw / stored if stored else 1.0
-
-
-def sample_frames(samples: Sequence[NDArray[Any]], codec: Sequence[Config]) -> Iterator[NDArray[Any]]:
-    """Yield the samples as the frames of a codec: small ones joined, large ones cut into bands of about 64 KiB."""
-    target, own = _frame_bytes(codec)
-    its_filter = FILTERS.get(codec[0]["id"]) if codec else None
-    waiting: list[NDArray[Any]] = []
-    size = 0
-    for sample in samples:
-        value = its_filter.apply(sample[None])[0] if its_filter else sample
-        flat = np.ascontiguousarray(value).reshape(-1)
-        step = max(1, BAND_BYTES // max(flat.itemsize, 1))
-        if its_filter and its_filter.by_pixel:
-            step = max(1, step // sample.shape[-1]) * sample.shape[-1]
-        if flat.nbytes > BAND_SAMPLE_BYTES:
-            yield from (flat[at : at + step] for at in range(0, flat.size, step))
-            continue
-        waiting.append(flat)
-        size += flat.nbytes
-        if size >= target or flat.nbytes >= own:
-            yield np.concatenate(waiting)
-            waiting, size = [], 0
-    if waiting:
-        yield np.concatenate(waiting)
 
 
 def stored_field(spec: FieldSpec, codec: Sequence[Config], extent: Extent) -> Field:
@@ -156,6 +125,31 @@ def stored_field(spec: FieldSpec, codec: Sequence[Config], extent: Extent) -> Fi
         codec=tuple(codec),
         frame=frame_rule(spec, codec, extent),
     )
+
+
+def trial_column(field: Field, put: PutChunk = lambda chunk: 0) -> ColumnWriter:
+    """Return a column whose chunks go nowhere, or to `put`; if frames hold rows it takes parts of samples too."""
+    if field.frame.rows is not None:
+        field = msgspec.structs.replace(field, shape=(None, *field.shape[1:]))
+    return ColumnWriter(field, put)
+
+
+def packed_nowhere(field: Field, samples: Sequence[NDArray[Any]], put: PutChunk = lambda chunk: 0) -> ColumnWriter:
+    """Return the column that some samples of a field make, or parts of them; its chunks go nowhere, or to `put`."""
+    column, parts = trial_column(field, put), in_bands(field, samples)
+    sizes = np.array([part.nbytes for part in parts], np.int64)
+    for start, stop in runs(sizes, PIECE_BYTES):  # of samples of one shape a copy is made
+        column.add(parts[start:stop])
+    column.flush()
+    return column
+
+
+def in_bands(field: Field, samples: Sequence[NDArray[Any]]) -> Sequence[NDArray[Any]]:
+    """Return the bands of the samples, each of which may be tried alone, or the samples if frames hold no rows."""
+    rows = field.frame.rows
+    if rows is None:
+        return samples
+    return [sample[at : at + rows] for sample in samples for at in range(0, len(sample), rows)]
 
 
 #: The name under which the codec of all other fields is kept; no field can have it.

@@ -169,15 +169,15 @@ def stored_fields(
     open_ = [spec for spec in specs if not isinstance(spec, Field)]
     texts = codec_by_field(codec, [spec.name for spec in open_])
     codecs = {name: parse_codec(text) for name, text in texts.items() if text != "auto"}
+    extents = {spec.name: sizes[spec.name].extent(spec) for spec in open_}
     auto = [spec for spec in open_ if spec.name not in codecs]
     if auto:
         some, total = looked(), max(sum(int(size.bytes.sum()) for size in sizes.values()), 1)
         for spec in auto:
             share = int(sizes[spec.name].bytes.sum()) / total
-            codecs[spec.name] = choose_codec(spec, some.get(spec.name, []), share)
+            codecs[spec.name] = choose_codec(spec, some.get(spec.name, []), share, extents[spec.name])
     return [
-        spec if isinstance(spec, Field) else stored_field(spec, codecs[spec.name], sizes[spec.name].extent(spec))
-        for spec in specs
+        spec if isinstance(spec, Field) else stored_field(spec, codecs[spec.name], extents[spec.name]) for spec in specs
     ]
 
 
