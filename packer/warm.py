@@ -16,6 +16,7 @@ import errno
 import mmap
 import multiprocessing
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,20 +157,11 @@ def _large_bytes(memory: mmap.mmap) -> int:
     begin = f"{array.ctypes.data:x}-"
     del array  # a map that an array looks into cannot be closed
     try:
-        lines = iter(_SMAPS.read_text().splitlines())
+        maps = _SMAPS.read_text()
     except OSError:  # not Linux
         return 0
-    for line in lines:
-        if line.startswith(begin):
-            break
-    found = 0
-    for line in lines:
-        name, _, value = line.partition(":")
-        if name in ("FilePmdMapped", "ShmemPmdMapped"):
-            found += int(value.split()[0]) * 1024
-        elif name == "VmFlags":  # the last line of a map
-            break
-    return found
+    told = maps.partition(f"\n{begin}")[2].partition("VmFlags")[0]  # the last line of a map
+    return sum(int(kib) * 1024 for kib in re.findall(r"(?:File|Shmem)PmdMapped: +(\d+)", told))
 
 
 try:
@@ -205,16 +197,13 @@ def drop_files(files: Iterable[Path]) -> None:
 
 def disk_bytes() -> int:
     """Return the bytes that this process and its workers have read from the disk so far; 0 if nothing tells."""
-    children = sum(_disk_bytes(str(child.pid)) or 0 for child in multiprocessing.active_children())
-    own = _disk_bytes("self")
-    if own is None:
-        own = resource.getrusage(resource.RUSAGE_SELF).ru_inblock * _BLOCK if resource else 0
-    return own + children
+    return sum(map(_disk_bytes, ["self", *(str(child.pid) for child in multiprocessing.active_children())]))
 
 
-def _disk_bytes(process: str) -> int | None:
+def _disk_bytes(process: str) -> int:
     try:
         lines = Path(f"/proc/{process}/io").read_text().splitlines()
-    except OSError:
-        return None
+    except OSError:  # not Linux, or a worker that has ended
+        knows = process == "self" and resource
+        return resource.getrusage(resource.RUSAGE_SELF).ru_inblock * _BLOCK if knows else 0
     return int(dict(line.split(": ") for line in lines)["read_bytes"])
