@@ -14,7 +14,8 @@ A batch passes these modules from top to bottom:
     checking    compares frames with their checksums before any of these is read, with `verify=True`
     batch       what is handed out, also to torch's DataLoader; `device` moves it there, `monitor` times the wait
 
-`basicsr` gives packed pairs in the shape of BasicSR's own dataset; nothing here imports it.
+Counts, seeds and names of fields that callers give are checked by `valid`. `basicsr` gives packed pairs in the shape of
+BasicSR's own dataset; nothing here imports it.
 """
 
 from readers.batch import Ragged

@@ -21,9 +21,9 @@ from packer.format.column import SHAPE, Numbers
 from packer.format.schema import Field
 from readers.draws import CROPS, Visits, below, drawn
 from readers.fields import Places
-from readers.indexing import Items, check_read
-from readers.order import check_count, check_seed
+from readers.indexing import Items
 from readers.rows import PartReader, Wanted, part_of
+from readers.valid import check_count, check_read, check_seed
 from readers.windows import Steps
 
 #: Words that a crop takes: row, column, flip, turn.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +26,14 @@ from readers.crop import Crop
 from readers.draws import new_visits
 from readers.fields import NAME, FieldReader, FixedRaw, KnownReader, WholeReader, as_images, gathered
 from readers.gather import Allocate, Pool
-from readers.indexing import Items, SampleNames, check_read, is_single, sample_number, sample_numbers
+from readers.indexing import Items, SampleNames, is_single, sample_number, sample_numbers
 from readers.joined import ByShard
 from readers.opened import Opened, describe, in_words, not_replaced, open_names
 from readers.order import check_epoch
 from readers.parts import Parts
 from readers.points import PointSample
 from readers.rows import RegionReader
+from readers.valid import check_read
 from readers.voxels import VoxelSample
 from readers.windows import Windows
 
@@ -229,7 +230,7 @@ class PackedDataset(Dataset[Any]):
         del lease
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
-    @property
+    @cached_property
     def draws(self) -> bool:
         """Return whether random parts of samples are read, so that two visits of one may differ."""
         return self._parts.draws

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from packer.format.column import Numbers
 from readers.gather import CPU
-from readers.order import check_epoch, check_seed
+from readers.order import check_epoch
+from readers.valid import check_seed
 
 Words = NDArray[np.uint64]
 #: One random word a visit, (n,).

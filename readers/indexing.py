@@ -6,24 +6,17 @@ samples in the whole dataset, and with an anchor step for each window.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packer.errors import MissingNameError, SampleIndexError, UsageError
+from packer.errors import MissingNameError, SampleIndexError
 from packer.format.column import Finder, Numbers
 
 LookUp = Callable[[Sequence[str]], Numbers]
-
-
-def check_read(what: str, names: Iterable[str], fields: Collection[str]) -> None:
-    """Raise UsageError if one of some names is not that of a field that is read."""
-    for name in names:
-        if name not in fields:
-            raise UsageError(f"{what}: no field {name!r} is read; there are {', '.join(fields)}")
 
 
 def is_single(index: Any) -> bool:

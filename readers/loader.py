@@ -38,12 +38,13 @@ from readers.order import (
     Order,
     Share,
     base,
-    check_count,
     check_state,
     describe,
+    present_rank,
     resumed,
 )
 from readers.stream import Stream
+from readers.valid import check_count
 
 
 class Loader(DataLoader[Any]):
@@ -153,7 +154,7 @@ class Loader(DataLoader[Any]):
         self._make_order = partial(order_of, dataset, shuffle, seed, sampler, window, repeat)
         check_count("batch_size", batch_size)
         batch_size = int(batch_size)  # torch takes no numbers of numpy, and neither do files of saved states
-        self.share = Share(batch_size, *self._present_rank(), drop_last)
+        self.share = Share(batch_size, *(self._rank or present_rank()), drop_last)
         self.order = self._make_order(self.share.step_size)
         mine, of_all = (EpochSampler(self.order, self._place, share) for share in (self.share, Share(batch_size)))
         super().__init__(dataset, batch_size, sampler=mine, drop_last=drop_last, pin_memory=pin_memory)
@@ -178,17 +179,11 @@ class Loader(DataLoader[Any]):
         """
         self._place.set_epoch(epoch)
 
-    def _present_rank(self) -> tuple[int, int]:
-        """Return this rank and the number of ranks, as they were given or as torch.distributed has them now."""
-        if self._rank is None and torch.distributed.is_available() and torch.distributed.is_initialized():
-            return torch.distributed.get_rank(), torch.distributed.get_world_size()
-        return self._rank or (0, 1)
-
     def _settle(self) -> None:
         """Take another share if torch.distributed was initialised after the loader was made."""
         if isinstance(self.order, BatchOrder):
             return
-        rank, world_size = self._present_rank()
+        rank, world_size = self._rank or present_rank()
         if (rank, world_size) != (self.share.rank, self.share.world_size):
             self.share = replace(self.share, rank=rank, world_size=world_size)
             self.order = self._make_order(self.share.step_size)

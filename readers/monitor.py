@@ -6,13 +6,13 @@ is the part of it spent inside the loader.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from math import ceil
 from time import perf_counter
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from packer.errors import UsageError
+from readers.order import present_rank
 
 Batch = TypeVar("Batch")
 
@@ -150,18 +150,10 @@ class DataTimeMonitor(Generic[Batch]):
         self._waits.clear()
         self._earlier = 0.0
         self._began = self._handed
-        current = rank()
-        if current == 0 or waits.share > self._threshold:
+        rank, _ = present_rank()
+        if rank == 0 or waits.share > self._threshold:
             above = f" (above {self._threshold:.2%})" if waits.share > self._threshold else ""
-            self._log(f"rank {current}, {waits}{above}")
-
-
-def rank() -> int:
-    """Return the number of this process among those of torch.distributed; 0 if torch is not loaded or distributed."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return 0
-    return int(distributed.get_rank())
+            self._log(f"rank {rank}, {waits}{above}")
 
 
 def duration(seconds: float) -> str:

@@ -19,7 +19,6 @@ promises no such thing for `Generator.permutation`.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -34,6 +33,7 @@ from numpy.typing import NDArray
 from packer.errors import UsageError
 from packer.format.column import Numbers
 from readers.gather import CPU
+from readers.valid import check_count, check_seed
 
 #: To be raised when the same seed gives another order than before: a saved state would go on with other samples.
 ORDER_VERSION = 3
@@ -372,22 +372,10 @@ def _within(numbers: Numbers, samples: int, who: str) -> Numbers:
     return numbers
 
 
-def check_seed(seed: int) -> None:
-    """Raise UsageError if `seed` cannot seed the generator."""
-    if not isinstance(seed, int | np.integer) or seed < 0:
-        raise UsageError(f"seed {seed!r}: a whole number from 0 on is expected")
-
-
 def check_epoch(epoch: int) -> None:
     """Raise UsageError if there is no epoch of this number."""
     if epoch < 0:
         raise UsageError(f"epoch {epoch}: a number from 0 on is expected")
-
-
-def check_count(what: str, count: object, most: float = math.inf) -> None:
-    """Raise UsageError if `count` is no whole number from 1 to `most`."""
-    if isinstance(count, bool) or not isinstance(count, int | np.integer) or not 1 <= count <= most:
-        raise UsageError(f"{what} {count!r}: a whole number from 1 on is expected")
 
 
 def random_bits(seed: int, epoch: int) -> np.random.PCG64:
@@ -471,6 +459,13 @@ class Share:
             return mine
         start = done + whole + self.rank * last
         return np.concatenate([mine, np.take(order, np.arange(start, start + last), mode="wrap")])
+
+
+def present_rank() -> tuple[int, int]:
+    """Return the number of this process among those of torch.distributed, and how many there are; 0 and 1 without."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return 0, 1
 
 
 # ---------------------------------------------------------------- saved states

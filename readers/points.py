@@ -17,9 +17,8 @@ from packer.format.column import SHAPE, Numbers
 from packer.format.schema import Field
 from readers.draws import POINTS, ROUNDS, Visits, drawn, permuted
 from readers.fields import Places
-from readers.indexing import check_read
-from readers.order import check_count, check_seed
 from readers.rows import PartReader, Wanted, part_of
+from readers.valid import check_count, check_read, check_seed
 
 #: Words that a subset takes.
 COUNT = 2 * ROUNDS + 1

@@ -29,7 +29,7 @@ from readers.batch import Ragged
 from readers.draws import MIX, MIX_AGAIN, STEP, VOXELS, Visits, Words, drawn
 from readers.fields import FieldReader, WholeReader
 from readers.gather import Allocate, fresh, take_rows
-from readers.indexing import check_read
+from readers.valid import check_read
 
 #: Cells further than this from the origin have no number that fits the loop.
 _FURTHEST = 2.0**62

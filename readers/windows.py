@@ -22,9 +22,9 @@ from packer.format.column import SHAPE, Numbers
 from packer.format.schema import MAX_AXIS, Field
 from readers.draws import Visits
 from readers.fields import KnownReader, Places
-from readers.indexing import Anchors, check_read
-from readers.order import check_count
+from readers.indexing import Anchors
 from readers.rows import PartReader, Wanted, part_of
+from readers.valid import check_count, check_read
 
 #: What follows the name of a field in that of its mask.
 IS_PAD = "_is_pad"

@@ -1,0 +1,29 @@
+"""Checks what callers give: counts, seeds, and the names of fields. An epoch's number is checked by `order.py`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+
+import numpy as np
+
+from packer.errors import UsageError
+
+
+def check_count(what: str, count: object, most: float = math.inf) -> None:
+    """Raise UsageError if `count` is no whole number from 1 to `most`."""
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or not 1 <= count <= most:
+        raise UsageError(f"{what} {count!r}: a whole number from 1 on is expected")
+
+
+def check_seed(seed: int) -> None:
+    """Raise UsageError if `seed` cannot seed the generator."""
+    if not isinstance(seed, int | np.integer) or seed < 0:
+        raise UsageError(f"seed {seed!r}: a whole number from 0 on is expected")
+
+
+def check_read(what: str, names: Iterable[str], fields: Collection[str]) -> None:
+    """Raise UsageError if one of some names is not that of a field that is read."""
+    for name in names:
+        if name not in fields:
+            raise UsageError(f"{what}: no field {name!r} is read; there are {', '.join(fields)}")
