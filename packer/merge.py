@@ -37,7 +37,6 @@ from packer.packing.rejected import Rejected, RejectedList, rejected_of
 from packer.packing.splits import joined_splits
 from packer.packing.tasks import shard_path
 from packer.sources.base import Progress, no_progress
-from packer.sources.derived import described
 from packer.sources.packed import read_names
 
 
@@ -179,7 +178,7 @@ def check_alike(first: Sequence[Field], other: Sequence[Field], where: str) -> N
         raise UsageError(f"{where} has the fields {', '.join(others)}; {', '.join(names)} are expected, in this order")
     for a, b in zip(first, other, strict=True):
         if a.spec != b.spec:
-            raise UsageError(f"{where}: field {a.name!r} is {described(b)}, {described(a)} is expected")
+            raise UsageError(f"{where}: field {a.name!r} is {b.in_words}, {a.in_words} is expected")
         if a != b:
             what = "another codec" if a.codec != b.codec else "frames of another size"
             raise UsageError(

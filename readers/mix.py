@@ -264,18 +264,11 @@ def _check_arguments(datasets: Any, stop: str, batches: str, extras: Sequence[st
 
 def _check_alike(first: PackedDataset, other: PackedDataset) -> None:
     """Raise UsageError if samples of two datasets cannot be in one batch; names the difference."""
-    fields, others = ({name: reader.field for name, reader in d.readers.items()} for d in (first, other))
+    fields, others = ({name: reader.field.in_words for name, reader in each.readers.items()} for each in (first, other))
     for name in {**fields, **others}:
-        one, two = _described(fields.get(name)), _described(others.get(name))
+        one, two = fields.get(name, "missing"), others.get(name, "missing")
         if one != two:
             raise UsageError(
                 f"mix: field {name!r} is {one} in {first!r} and {two} in {other!r}; choose fields alike in both: "
                 "PackedDataset(..., fields=[...])"
             )
-
-
-def _described(field: Field | None) -> str:
-    if field is None:
-        return "missing"
-    axes = ", ".join("any" if n is None else str(n) for n in field.shape)
-    return f"{field.kind} {field.dtype} [{axes}]"

@@ -183,10 +183,6 @@ class Names:
             raise DamagedError(f"{self.path}: sample {numbers.max()} of {self._samples} is named; run `packer repair`")
         return numbers.astype(np.int64)
 
-    def contains(self, name: str) -> bool:
-        """Return whether a sample has this name."""
-        return self._tree.get(_name_key(name)) is not None
-
     def name(self, number: int) -> str:
         """Return the name of a sample."""
         value = self._tree.get(KEY.pack(BY_NUMBER, number))

@@ -80,6 +80,12 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return f"field {self.name!r}: {config['id']} is for images of {images}, not {self.kind} {self.dtype}"
 
     @property
+    def in_words(self) -> str:
+        """Return the field in a few words, such as `image uint8 [any, any, 3]`."""
+        axes = ", ".join("any" if n is None else str(n) for n in self.shape)
+        return f"{self.kind} {self.dtype} [{axes}]"
+
+    @property
     def np_dtype(self) -> np.dtype[Any]:
         """Return the dtype as it is on disk: little-endian."""
         return np.dtype(str(self.dtype)).newbyteorder("<")

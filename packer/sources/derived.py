@@ -181,12 +181,6 @@ def check_fits(specs: Sequence[FieldSpec], fields: Sequence[FieldSpec]) -> None:
         spec = given[name]
         if (spec.dtype, spec.kind) != (field.dtype, field.kind) or not fits(spec.shape, field.shape):
             raise UsageError(
-                f"the source does not fit the dataset: field {name!r} is {described(spec)} in the source "
-                f"and {described(field)} in the dataset"
+                f"the source does not fit the dataset: field {name!r} is {spec.in_words} in the source "
+                f"and {field.in_words} in the dataset"
             )
-
-
-def described(spec: FieldSpec) -> str:
-    """Return a field in a few words, such as `image uint8 [any, any, 3]`."""
-    axes = ", ".join("any" if n is None else str(n) for n in spec.shape)
-    return f"{spec.kind} {spec.dtype} [{axes}]"

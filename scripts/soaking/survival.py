@@ -166,5 +166,5 @@ def _names(dataset: PackedDataset) -> None:
     for number in range(_read(dataset)):
         name = names[number]
         assert isinstance(name, str)
-        if dataset.name_table.contains(name):
+        if name in names:
             dataset.numbers([name])
