@@ -319,7 +319,16 @@ def _nbytes(values: Any) -> int:
     return sum(map(_nbytes, values)) if isinstance(values, list) else values.nbytes
 
 
-def common_shape(shapes: Iterable[Sequence[int]]) -> tuple[int | None, ...]:
+def difference(wanted: Mapping[str, str], found: Mapping[str, str]) -> str:
+    """Return how fields, described by name, differ from those wanted, as in `x is int16, not float32`; empty if not."""
+    return "; ".join(
+        f"{name} is {found.get(name, 'missing')}, not {wanted.get(name, 'missing')}"
+        for name in {**wanted, **found}
+        if found.get(name) != wanted.get(name)
+    )
+
+
+def common_shape(shapes: Iterable[Sequence[int | None]]) -> tuple[int | None, ...]:
     """Return the shape that arrays of as many axes share, with None for each axis whose length differs."""
     axes = [set(lengths) for lengths in zip(*shapes, strict=True)]
     return tuple(lengths.pop() if len(lengths) == 1 else None for lengths in axes)

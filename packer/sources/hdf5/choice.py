@@ -233,28 +233,6 @@ def _listing(entries: Sequence[Listed]) -> str:
     return "it holds:\n" + "\n".join(lines[:_MAX_LINES] + more)
 
 
-def difference(expected: Sequence[Column], found: Sequence[Column]) -> str | None:
-    """Return what differs, as a phrase such as `field x is float64 (3,), not float32 (3,)`; None if nothing does."""
-    ours = {c.spec.name: c for c in expected}
-    theirs = {c.spec.name: c for c in found}
-    missing = [name for name in ours if name not in theirs]
-    if missing:
-        return f"field {missing[0]} is missing"
-    extra = [name for name in theirs if name not in ours]
-    if extra:
-        return f"it also has field {extra[0]}"
-    for name, column in ours.items():
-        if column != theirs[name]:
-            return f"field {name} is {_looks(theirs[name])}, not {_looks(column)}"
-    return None
-
-
-def _looks(column: Column) -> str:
-    axes = ", ".join("*" if n is None else str(n) for n in column.spec.shape)
-    what = f"text in {' or '.join(column.encodings)}" if column.spec.kind == "text" else f"{column.spec.dtype} ({axes})"
-    return f"{what} of {column.path}" if column.path else what  # a dataset that is a sample has no path of its own
-
-
 # ---------------------------------------------------------------- what wrote the file
 
 

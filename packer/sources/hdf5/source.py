@@ -18,9 +18,21 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError, shortened
 from packer.sources.apart import Limits, each
-from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, joined, not_looking, stop, watched
+from packer.sources.base import (
+    HEADERS,
+    Block,
+    Looking,
+    OnBad,
+    Source,
+    common_shape,
+    difference,
+    joined,
+    not_looking,
+    stop,
+    watched,
+)
 from packer.sources.files import find, kind_of
-from packer.sources.hdf5.choice import Request, difference
+from packer.sources.hdf5.choice import Request
 from packer.sources.hdf5.file import opened
 from packer.sources.hdf5.origin import Kept, check_once, common, kept_of_units
 from packer.sources.hdf5.reading import BLOCK_BYTES, row_blocks, shaped, unit_sample
@@ -137,13 +149,25 @@ def _fitting(
 
 def _misfit(first: Unit, unit: Unit) -> str | None:
     """Return why a unit does not fit the first one; fields of units, and not of rows, may differ in their axes."""
-    if unit.kind == "row":
-        how = difference(first.columns, unit.columns)
+    of_rows = unit.kind == "row"
+    how = difference(*({c.spec.name: _looks(c, of_rows) for c in one.columns} for one in (first, unit)))
+    if not how:
+        return None
+    if of_rows:
         advice = "pack it by itself, pick common fields with --field, or make each file a sample with --samples files"
-        return f"does not fit {first}: {how}; {advice}" if how else None
-    how = difference(*([shaped(c, (None,) * len(c.spec.shape)) for c in one.columns] for one in (first, unit)))
+        return f"does not fit {first}: field {how}; {advice}"
     advice = "--skip leaves out a field, --on-error skip the sample; another --samples may take both"
-    return f"{unit} does not fit {first}: {how}. {advice}" if how else None
+    return f"{unit} does not fit {first}: field {how}. {advice}"
+
+
+def _looks(column: Column, with_lengths: bool) -> str:
+    """Return what a field is and where it lies, in words that differ if it cannot be read as another is."""
+    axes = ", ".join(str(n) if with_lengths and n is not None else "*" for n in column.spec.shape)
+    what = f"text in {' or '.join(column.encodings)}" if column.spec.kind == "text" else f"{column.spec.dtype} ({axes})"
+    members = [f"member {name}" for name in reversed(column.members)]
+    where = f"the attribute {column.attribute}" if column.attribute else column.dataset
+    # A dataset that is a sample has no path of its own.
+    return " of ".join(part for part in (what, *members, where) if part)
 
 
 def _doubts(found: Sequence[Unit], groups: str | None, samples: str | None) -> list[str]:
@@ -315,14 +339,10 @@ class UnitSource(HDF5Source):
         shapes_of = [{column.spec.name: column.spec.shape for column in unit.columns} for unit in found]
         columns = []
         for column in found[0].columns:
-            sizes = [[-1 if n is None else n for n in shapes[column.spec.name]] for shapes in shapes_of]
-            shapes = np.array(sizes, np.int64).reshape(len(found), -1)
-            same = (shapes == shapes[0]).all(axis=0).tolist()
-            columns.append(
-                shaped(column, tuple(n if s else None for n, s in zip(column.spec.shape, same, strict=True)))
-            )
-            if columns[-1].spec.is_ragged and shapes.min() >= 0:
-                self._shapes[column.spec.name] = shapes
+            sizes = [shapes[column.spec.name] for shapes in shapes_of]
+            columns.append(shaped(column, common_shape(sizes)))
+            if columns[-1].spec.is_ragged and not any(None in shape for shape in sizes):
+                self._shapes[column.spec.name] = np.array(sizes, np.int64)
         above = {home: held[path].above for path, home in homes.items() if held[path].above}
         origin, lost = kept_of_units(self.names, [unit.kept for unit in found], above)
         within = Counter(what for unit in found for what in unit.lost)

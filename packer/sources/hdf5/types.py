@@ -42,8 +42,6 @@ class Column:
 
     @property
     def path(self) -> str:
-        if self.attribute:
-            return f"the attribute {self.attribute}"
         return "/".join((self.dataset, *self.members))
 
 

@@ -20,7 +20,7 @@ from natsort import natsorted
 
 from packer.errors import SourceError, UsageError, first_few
 from packer.format.schema import FieldSpec
-from packer.sources.base import HEADERS, Looking, OnBad, common_shape, not_looking, stop, watched
+from packer.sources.base import HEADERS, Looking, OnBad, common_shape, difference, not_looking, stop, watched
 from packer.sources.files import KIND_OF, Found, find, join, suffix_of, unnamed
 from packer.sources.npy.array import Array, open_arrays
 from packer.sources.npy.source import NpySource
@@ -332,17 +332,11 @@ def _alike(units: Mapping[str, dict[str, Array]], unit: str, on_bad: OnBad) -> d
     model = next(name for name, kind in kinds.items() if kind.items() == usual)
     kept = {}
     for name, own in units.items():
-        mine, wanted = kinds[name], kinds[model]
-        difference = "; ".join(
-            f"{field} is {mine.get(field, 'missing')}, not {wanted.get(field, 'missing')}"
-            for field in {**wanted, **mine}
-            if mine.get(field) != wanted.get(field)
-        )
-        if difference:
+        if how := difference(kinds[model], kinds[name]):
             path = next(iter(own.values())).path
-            on_bad(SourceError(f"sample {name!r} does not fit {model!r}: {difference}; {_ADVICE[unit]}", path))
+            on_bad(SourceError(f"sample {name!r} does not fit {model!r}: {how}; {_ADVICE[unit]}", path))
         else:
-            kept[name] = {field: own[field] for field in wanted}
+            kept[name] = {field: own[field] for field in kinds[model]}
     return kept
 
 

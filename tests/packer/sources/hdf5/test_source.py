@@ -172,6 +172,21 @@ def test_a_file_that_differs_is_told_to_on_bad(tmp_path: Path) -> None:
     assert [Path(e.path or "").name for e in bad] == ["b.h5", "d.h5"]
 
 
+def test_files_that_hold_one_field_at_different_places_differ(tmp_path: Path) -> None:
+    """A member of a compound is no dataset in a group, though both are called so; all fields that differ are named."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["g/x"], file["y"] = np.ones(3, "f4"), np.arange(3)
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file["g"], file["z"] = np.ones(3, [("x", "f4")]), np.arange(3)
+    differs = (
+        r"y is missing, not int64 \(\) of /y; g\.x is float32 \(\) of member x of /g, not float32 \(\) of /g/x; z is "
+    )
+    with pytest.raises(
+        SourceError, match=rf"b\.h5: does not fit a\.h5: field {differs}int64 \(\) of /z, not missing; "
+    ):
+        open_hdf5(str(tmp_path))
+
+
 def test_no_common_axis_lists_all_and_picking_helps(tmp_path: Path) -> None:
     """The error lists every dataset with its shape; `fields` picks, `skip` leaves out."""
     path = str(tmp_path / "a.h5")
