@@ -402,7 +402,7 @@ def _finished(tasks: Sequence[ShardTask], compared: Path | None, overwrite: bool
         try:
             report = report_of(task.path, task.fields)
             differences = (
-                compare_shard(task.folder, task.fields, report.entry, task.source, task.first) if compared else []
+                compare_shard(task.folder, task.fields, report.entry, task.source, task.shard.start) if compared else []
             )
         except DamagedError as error:
             _log.warning("%s; it is packed again", error)
@@ -428,13 +428,11 @@ def _tasks(plan: Plan, options: ConvertOptions, work: Path) -> list[ShardTask]:
         ShardTask(
             source=plan.source.part(shard.start, shard.stop),
             folder=folder,
-            number=shard.number,
+            shard=shard,
             fields=plan.fields,
-            map_size=shard.map_size,
             origin=plan.origin,
             skip=options.on_error == "skip",
             map_limit=options.map_limit,
-            first=shard.start,
             claim=claim,
         )
         for shard in plan.shards

@@ -193,9 +193,8 @@ def _tasks(
             task = ShardTask(
                 source=part,
                 folder=work,
-                number=shard.number,
+                shard=shard,
                 fields=manifest.fields,
-                map_size=shard.map_size,
                 origin=conversion.origin,
                 skip=entry.rejected > 0,
             )

@@ -19,6 +19,7 @@ from packer.format.shard import Shard
 from packer.format.shard_writer import ShardWriter
 from packer.format.sync import sync_folder, write_synced
 from packer.packing.output import claim_of
+from packer.packing.plan import ShardPlan
 from packer.packing.rejected import Rejected, RejectedList
 from packer.sources.base import Block, Progress, Source, count, no_progress
 
@@ -37,8 +38,8 @@ class ShardTask:
     Attributes:
         source: the samples of this shard alone.
         folder: the dataset's folder.
+        shard: as the plan has it.
         skip: leave out samples that cannot be read, instead of stopping.
-        first: number that the first sample has in the whole source.
         crashing: numbers of samples not to be tried, since they would end this process, and what is noted of them.
         claim: what the folder has to be claimed for when the shard gets its name (see `claim_of`); empty if
             nobody else can be at work there.
@@ -46,19 +47,17 @@ class ShardTask:
 
     source: Source
     folder: Path
-    number: int
+    shard: ShardPlan
     fields: tuple[Field, ...]
-    map_size: int
     origin: dict[str, Any] = field(default_factory=dict)
     skip: bool = False
     map_limit: int | None = None
-    first: int = 0
     crashing: Mapping[int, Rejected] = field(default_factory=dict)
     claim: str = ""
 
     @property
     def path(self) -> Path:
-        return shard_path(self.folder, self.number)
+        return shard_path(self.folder, self.shard.number)
 
 
 class ShardReport(msgspec.Struct, frozen=True):
@@ -92,9 +91,9 @@ def write_shard(task: ShardTask, progress: Progress = no_progress, step: Step = 
     try:
         writer = ShardWriter(
             partial,
-            task.number,
+            task.shard.number,
             task.fields,
-            map_size=task.map_size,
+            map_size=task.shard.map_size,
             named=task.source.names is not None,
             origin=task.origin,
             map_limit=task.map_limit,
@@ -106,7 +105,7 @@ def write_shard(task: ShardTask, progress: Progress = no_progress, step: Step = 
                 writer.add(block, count(block), names)
                 progress(count(block), writer.raw_bytes - before)
         _check_claim(task)
-        left_out = [msgspec.structs.replace(bad, shard=task.number) for bad in rejected]
+        left_out = [msgspec.structs.replace(bad, shard=task.shard.number) for bad in rejected]
         return publish(partial, task.path, task.fields, left_out)
     except BaseException:  # Ctrl-C too, which may come before the writer looks after its file
         with contextlib.suppress(OSError):

@@ -79,8 +79,8 @@ def _pack(task: ShardTask, here: Here) -> ShardReport:
     except (PackerError, MemoryError, BrokenPipeError, ConnectionResetError):
         raise
     except Exception as error:
-        _log.debug("shard %d", task.number, exc_info=True)
-        raise WriteError(f"shard {task.number} was not packed: {type(error).__name__}: {error}") from None
+        _log.debug("shard %d", task.shard.number, exc_info=True)
+        raise WriteError(f"shard {task.shard.number} was not packed: {type(error).__name__}: {error}") from None
     here.tell((samples, nbytes))
     return report
 
@@ -96,11 +96,11 @@ def _without_culprit(task: ShardTask, lost: Lost) -> ShardTask:
     found = None if lost.at is None else _culprit(task, lost.at, lost.limits)
     if found is None:
         if lost.kind == "memory":
-            raise WriteError(f"shard {task.number}: out of memory; take fewer --workers, or raise --read-memory")
+            raise WriteError(f"shard {task.shard.number}: out of memory; take fewer --workers, or raise --read-memory")
         how = "read for too long" if lost.kind == "time" else f"died ({lost.ending})"
         kept = "what is finished is kept, " if any(task.path.parent.glob("*.lmdb")) else ""
         raise WriteError(
-            f"the process that packed shard {task.number} {how}; {kept}run the same command again to go on"
+            f"the process that packed shard {task.shard.number} {how}; {kept}run the same command again to go on"
         )
     number, error = found
     if not task.skip:
@@ -132,7 +132,7 @@ def _culprit(task: ShardTask, at: int, limits: Limits) -> tuple[int, SourceError
             bad, error = middle, found
     # A sample of several files may be the fault of any of them.
     names, files = source.names, source.part(good, good + 1).files()
-    which = f"{task.first + good:,}" if names is None else repr(names[good])
+    which = f"{task.shard.start + good:,}" if names is None else repr(names[good])
     return good, SourceError(f"sample {which}: {error.reason}", " or ".join(files) or None, good)
 
 
@@ -174,7 +174,7 @@ def run_executor(tasks: Sequence[ShardTask], executor: Executor, progress: Progr
             except PackerError:
                 raise
             except Exception as error:
-                number = futures[future].number
+                number = futures[future].shard.number
                 raise WriteError(f"shard {number} was not packed: {type(error).__name__}: {error}") from error
             remove_partials([futures[future]])  # of a worker that was lost, so that another did its work
             progress(report.entry.samples, report.raw_bytes)

@@ -161,7 +161,7 @@ def test_going_on_after_a_failure(tmp_path, monkeypatch, files_of, workers):
     whole = tasks.write_shard
 
     def third_time(task, *rest):
-        if task.number == 3 and next(count) == 0:
+        if task.shard.number == 3 and next(count) == 0:
             raise WriteError("the disk is full")
         return whole(task, *rest)
 

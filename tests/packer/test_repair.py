@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
 import h5py
 import msgspec
@@ -191,7 +192,7 @@ def test_other_bytes_of_the_same_samples(pairs, monkeypatch, tmp_path):
     packed_again = repairing.write_shard
 
     def slightly_longer(task, progress):
-        task = type(task)(**{**vars(task), "map_size": task.map_size + 2**20})
+        task = replace(task, shard=replace(task.shard, file_bytes=task.shard.file_bytes + 2**20))
         return packed_again(task, progress)
 
     monkeypatch.setattr(repairing, "write_shard", slightly_longer)
