@@ -71,28 +71,25 @@ def leaves(origin: Origin, samples: int) -> list[Leaf]:
 
 def classes_of(origin: Origin, samples: int) -> tuple[str, ...]:
     """Return the class names of the numbers in field `label`; empty if the origin does not say. Its parts agree."""
-    for _ in range(_DEEPEST):
-        match origin:
+    for level in _levels(origin, samples):
+        match level:
             case {"classes": [str(), *_] as classes}:
                 return tuple(classes)
-        if not (held := _below(origin, samples)):
-            break
-        samples, origin = held[0]
     return ()
 
 
 def is_in_order(origin: Origin, samples: int) -> bool:
     """Return whether the samples are in the order of their sources, one source after another."""
-    if not _has_shuffled(origin, samples):
+    if not any(isinstance(level.get("shuffled"), int) for level in _levels(origin, samples)):
         return True  # without an array of the numbers of all samples: there may be a billion
     return all(bool((np.diff(leaf.numbers) == 1).all()) for leaf in leaves(origin, samples))
 
 
-def _has_shuffled(origin: Origin, samples: int, depth: int = 0) -> bool:
-    """Return whether samples were put into another order, in the origin itself or in that of one of its parts."""
-    if isinstance(origin.get("shuffled"), int):
-        return True
-    return depth < _DEEPEST and any(_has_shuffled(part, count, depth + 1) for count, part in _below(origin, samples))
+def _levels(origin: Origin, samples: int, depth: int = 0) -> Iterator[Origin]:
+    """Yield an origin, and all that it was made of, from the top down."""
+    yield origin
+    for count, part in _below(origin, samples) if depth < _DEEPEST else ():
+        yield from _levels(part, count, depth + 1)
 
 
 def _leaves(origin: Origin, numbers: NDArray[np.int64], depth: int) -> Iterator[Leaf]:
