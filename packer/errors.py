@@ -46,6 +46,12 @@ def first_few(things: list[str] | tuple[str, ...], most: int = 5, joined: str = 
     return f"{joined.join(things[:most])}{more}"
 
 
+def as_text(text: str | bytes) -> str:
+    """Return text with escapes for what is not UTF-8, such as some names of files: JSON and terminals hold no other."""
+    data = text if isinstance(text, bytes) else text.encode(errors="backslashreplace")
+    return data.decode(errors="backslashreplace")
+
+
 class PackerError(Exception):
     """Base of all errors raised on purpose; `exit_status` is what the command line exits with."""
 

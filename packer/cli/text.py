@@ -11,6 +11,8 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
+from packer.errors import as_text
+
 _GAP = "  "
 #: A column is not made narrower than this; a terminal too narrow for that has to wrap lines.
 _NARROWEST = 8
@@ -87,8 +89,8 @@ def indented(document: Any) -> str:
     """Return JSON that people can read too."""
     import msgspec  # here: `packer --help` loads this module
 
-    if "path" in document:  # which need not be UTF-8, as JSON is
-        document = {**document, "path": str(document["path"]).encode(errors="backslashreplace").decode()}
+    if "path" in document:
+        document = {**document, "path": as_text(str(document["path"]))}
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
 
 

@@ -24,7 +24,7 @@ import filelock
 import msgspec
 import xxhash
 
-from packer.errors import SourceError, UsageError, WriteError
+from packer.errors import SourceError, UsageError, WriteError, as_text
 from packer.format.manifest import CONSTANTS_FILE, MANIFEST, NAMES_FILE, REJECTED_FILE, SHARD_FOLDER, UNFINISHED
 from packer.format.sync import sync_folder, write_synced
 from packer.remote.store import refuse_url
@@ -362,9 +362,7 @@ def source_files(paths: list[str]) -> list[tuple[str, int, int]]:
         folder, name = path[:cut], path[cut:]
         if folder not in folders:
             folders[folder] = os.path.abspath(folder).rstrip("/")  # noqa: PTH100
-        shown = f"{folders[folder]}/{name}"
-        shown = shown.encode(errors="backslashreplace").decode()  # JSON holds nothing but text
-        out.append((shown, found.st_size, found.st_mtime_ns))
+        out.append((as_text(f"{folders[folder]}/{name}"), found.st_size, found.st_mtime_ns))
     return out
 
 

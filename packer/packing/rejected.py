@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import xxhash
 
-from packer.errors import DamagedError, DatasetError, SourceError
+from packer.errors import DamagedError, DatasetError, SourceError, as_text
 from packer.format.lmdb_appender import clear_errors
 from packer.format.manifest import REJECTED_FILE, FileEntry, Manifest
 from packer.format.sync import write_synced
@@ -34,7 +34,7 @@ class Rejected(msgspec.Struct, frozen=True, omit_defaults=True):
     @classmethod
     def of(cls, error: SourceError, kind: str = "") -> Rejected:
         """Return what is noted of an error; a name that is not UTF-8 shows as escapes, since JSON cannot hold it."""
-        return cls(_text(error.path or kind), _text(error.reason))
+        return cls(as_text(error.path or kind), as_text(error.reason))
 
     def moved(self, shards: int) -> Rejected:
         """Return the same for a dataset in which this many other shards come before its own."""
@@ -132,7 +132,3 @@ def rejected_of(folder: Path, manifest: Manifest) -> list[Rejected]:
 
 def _damaged(path: Path, what: str) -> DamagedError:
     return DamagedError(f"{path}: {what}; {_MEND}")
-
-
-def _text(text: str) -> str:
-    return text.encode(errors="backslashreplace").decode()

@@ -11,7 +11,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from packer.errors import SourceError, UsageError
+from packer.errors import SourceError, UsageError, as_text
 from packer.format.manifest import MAX_FIELDS
 from packer.format.schema import MAX_AXES, MAX_AXIS
 from packer.sources.hdf5.file import FAULTS, plain
@@ -75,7 +75,7 @@ def walk(root: h5py.Group, limit: int, is_entered: Callable[[str], bool] = lambd
             todo = [waiting.popleft()]
         deeper = []
         for prefix, group, name in todo:
-            found = _follow(group, name, f"{prefix}/{_text(name)}")
+            found = _follow(group, name, f"{prefix}/{as_text(name)}")
             if isinstance(found.thing, h5py.Datatype):
                 continue
             if found.thing is not None:
@@ -114,12 +114,6 @@ def _follow(group: h5py.Group, name: str | bytes, path: str) -> Found:
     elif isinstance(link, h5py.SoftLink):
         problem = f"is a link to {link.path}, which does not exist"
     return Found(path, None, problem)
-
-
-def _text(name: str | bytes) -> str:
-    """Return a name as text, with escapes for bytes that are not UTF-8."""
-    # h5py leaves names that are not UTF-8 as bytes.
-    return name if isinstance(name, str) else name.decode("utf-8", "backslashreplace")
 
 
 def _identity(thing: h5py.HLObject, places: dict[int, Any]) -> tuple[Any, int]:

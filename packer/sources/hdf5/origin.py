@@ -21,7 +21,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from packer.errors import SourceError, UsageError, first_few
+from packer.errors import SourceError, UsageError, as_text, first_few
 from packer.format.schema import DTYPES
 from packer.sources.hdf5.choice import naming
 from packer.sources.hdf5.file import FAULTS, faults_named, opened
@@ -143,7 +143,7 @@ def attributes(thing: h5py.HLObject) -> dict[str, Any]:
         names = list(thing.attrs)
     except FAULTS:
         return {"": {"summary": "attributes cannot be read"}}
-    found = {_printable(name): _kept(thing, name) for name in names[:_MAX_ATTRIBUTES]}
+    found = {as_text(name): _kept(thing, name) for name in names[:_MAX_ATTRIBUTES]}
     if len(names) > _MAX_ATTRIBUTES:
         found[""] = {"summary": f"{len(names) - _MAX_ATTRIBUTES:,} more attributes left out"}
     return found
@@ -194,7 +194,7 @@ def _strings(value: Any, length: int | None) -> Any:
     array = np.asarray(value, object if length is None else None)
     size = sum(map(len, array.flat))
     if size > _MAX_BYTES:
-        return {"summary": f"text of {size:,} characters, beginning {_printable(next(filter(None, array.flat))[:60])}"}
+        return {"summary": f"text of {size:,} characters, beginning {as_text(next(filter(None, array.flat))[:60])}"}
     try:
         held = np.vectorize(_decoded, otypes=[object])(array).tolist() if array.size else array.tolist()
     except UnicodeDecodeError:
@@ -216,13 +216,6 @@ def _lists(value: Any) -> Any:
         return str(value)
     # JSON has no NaN; writers would make it null.
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _printable(value: str | bytes) -> str:
-    """Return text without lone surrogates, which JSON in UTF-8 cannot hold; h5py leaves some names bytes."""
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "backslashreplace")
-    return value.encode("utf-8", "backslashreplace").decode()
 
 
 # ---------------------------------------------------------------- dtypes

@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import SourceError, UsageError, shortened
+from packer.errors import SourceError, UsageError, as_text, shortened
 from packer.sources.apart import Limits, each
 from packer.sources.base import (
     HEADERS,
@@ -317,8 +317,7 @@ def _origins(found: Sequence[Unit]) -> list[dict[str, Any]]:
     """Return of every file its name, samples, and what is kept of it if that is not what is kept of the first one."""
     origins: list[dict[str, Any]] = []
     for unit in found:
-        # JSON holds no bytes that are no text (UTF-8): they show as escapes.
-        name = Path(unit.path).name.encode(errors="backslashreplace").decode()
+        name = as_text(Path(unit.path).name)
         kept = {"like_first": True} if origins and unit.kept == found[0].kept else unit.kept
         origins.append({"name": name, "samples": unit.samples} | kept)
     return origins

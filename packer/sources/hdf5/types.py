@@ -14,6 +14,7 @@ import h5py
 import numpy as np
 from numpy.lib.recfunctions import repack_fields
 
+from packer.errors import as_text
 from packer.format.schema import DTYPES, FieldSpec
 
 #: The name of a field until it is chosen.
@@ -169,7 +170,7 @@ def _parts(type_: h5py.h5t.TypeID, member: str | None = None, in_list: bool = Fa
         yield from _parts(type_.get_super(), member, in_list or isinstance(type_, h5py.h5t.TypeVlenID))
     elif isinstance(type_, h5py.h5t.TypeCompoundID):
         for number in range(type_.get_nmembers()):
-            name = type_.get_member_name(number).decode("utf-8", "backslashreplace")
+            name = as_text(type_.get_member_name(number))
             yield from _parts(type_.get_member_type(number), name, in_list)
     else:
         yield _Part(type_, member, in_list)

@@ -18,7 +18,7 @@ from typing import Any
 
 from natsort import natsorted
 
-from packer.errors import SourceError, UsageError, first_few
+from packer.errors import SourceError, UsageError, as_text, first_few
 from packer.format.schema import FieldSpec
 from packer.sources.base import HEADERS, Looking, OnBad, common_shape, difference, not_looking, stop, watched
 from packer.sources.files import KIND_OF, Found, find, join, suffix_of, unnamed
@@ -113,7 +113,7 @@ def _origin_of(fields: Mapping[str, Sequence[Array]], unit: str) -> dict[str, An
 
 def _told(array: Array) -> dict[str, Any]:
     return {
-        "file": Path(array.path).name.encode(errors="backslashreplace").decode(),
+        "file": as_text(Path(array.path).name),
         "member": array.member,
         "dtype": array.dtype.str,
         "fortran": array.is_fortran,
