@@ -56,7 +56,8 @@ from packer.remote.store import is_url
 from packer.sources.apart import Limits, check_may_start, usual_memory
 from packer.sources.base import FETCHING, UPLOADING, Looking, Progress, Source, no_progress, not_looking
 from packer.sources.files import pattern_folder
-from packer.sources.opening import SourceOptions, open_sources
+from packer.sources.opening import open_sources
+from packer.sources.options import SourceOptions
 from packer.sources.samples import SampleSource
 
 _log = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from packer.convert import ConvertOptions
 from packer.errors import NoDatasetError
 from packer.packing.splits import SPLIT
 from packer.sources.apart import usual_memory
-from packer.sources.opening import SourceOptions, flag_of
+from packer.sources.options import SourceOptions, flag_of
 
 Command = Callable[..., Any]
 Option = Callable[[Command], Command]

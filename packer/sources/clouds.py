@@ -15,6 +15,7 @@ Columns become fields as the properties of PLY vertices do (`packer.sources.ply.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -22,8 +23,9 @@ import msgspec
 import numpy as np
 
 from packer.errors import SourceError, UsageError
-from packer.sources.base import Looking, OnBad, not_looking, stop
-from packer.sources.files import CLOUDS, find, refuse_pointer, suffix_of, unreadable
+from packer.sources.base import Looking, OnBad
+from packer.sources.files import CLOUDS, Found, refuse_pointer, suffix_of, unreadable
+from packer.sources.options import SourceOptions
 from packer.sources.ply.fields import Lengths, Member, rules_of
 from packer.sources.ply.header import SIZES, TYPES, Element, Header, Property
 from packer.sources.ply.source import Contents, PointSource, members_of
@@ -42,29 +44,30 @@ _COMMENT = re.compile(rb"(?<![^\s,])(#|//)[^\n]*")
 _NO_VALUE = re.compile(rb"(^|,)[ \t]*,", re.MULTILINE)
 
 
-def open_clouds(path: str, columns: str, *, on_bad: OnBad = stop, looking: Looking = not_looking) -> PointSource:
-    """Open the clouds of a folder (and all below it), one file, or a glob, in natural order of their names.
+def open_clouds(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: OnBad, looking: Looking) -> PointSource:
+    """Open clouds, in natural order of their names: the relative paths without suffix.
 
     The plan comes from the sizes of binary files; of text the lines are counted, and the numbers in each.
 
     Args:
-        path: folder, file or glob; a sample's name is the relative path without suffix.
-        columns: names and types, see above.
+        inputs: the one source.
+        options: `columns` are names and types, see above.
         on_bad: told of each file that does not hold rows of these columns.
-        looking: told how far finding files and reading them is.
+        looking: told how far reading the files is.
 
     Raises:
-        UsageError: nothing is at `path`, it holds files of several suffixes, or `columns` are wrong.
+        UsageError: there are files of several suffixes, or `columns` are wrong.
         SourceError: no file is good; or whatever `on_bad` raises.
     """
-    found = find(path, looking)
+    (found,) = inputs.values()
+    columns = options.columns or ""
     files = found.pick(lambda file: suffix_of(file) in CLOUDS, on_bad)
     if not files:
-        raise SourceError(f"no clouds here; files that end in {' or '.join(CLOUDS)} are expected", path)
+        raise SourceError(f"no clouds here; files that end in {' or '.join(CLOUDS)} are expected", found.text)
     suffixes = sorted({suffix_of(file) for file in files})
     if len(suffixes) > 1:
         raise UsageError(
-            f"{path}: files of several kinds, {' and '.join(suffixes)}; name one kind with a pattern like '*.bin'"
+            f"{found.text}: files of several kinds, {' and '.join(suffixes)}; name one kind with a pattern like '*.bin'"
         )
     is_text = suffixes[0] != _BINARY
     element, untyped = element_of(columns, is_text)
@@ -78,7 +81,7 @@ def open_clouds(path: str, columns: str, *, on_bad: OnBad = stop, looking: Looki
     def member(path: str, name: str) -> Member:
         return Member(path, name, header, rules, dict.fromkeys(rules, Lengths(rows(path, element))))
 
-    members = members_of(path, found, files, member, on_bad, looking)
+    members = members_of(found, files, member, on_bad, looking)
     source = PointSource.of("clouds", members, rules, partial(_read, header=header), {"columns": columns})
     source.remarks = found.remarks()
     if untyped:

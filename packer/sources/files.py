@@ -60,19 +60,21 @@ _LFS_POINTER = b"version https://git-lfs"
 
 
 class Found(NamedTuple):
-    """Files below a folder.
+    """Files below a folder, one file, or those that fit a pattern.
 
     Attributes:
         folder: the folder that names count from; empty for the current one.
         files: relative paths with slashes, sorted; none is hidden.
         odd: those of `files` that are broken links or no regular files (a pipe would be read for ever).
         hidden: how many hidden files and folders were passed over.
+        text: what they were found by, as it was given.
     """
 
     folder: str
     files: list[str]
     odd: frozenset[str] = frozenset()
     hidden: int = 0
+    text: str = ""
 
     def path(self, file: str) -> str:
         """Return the path of one of `files`."""
@@ -157,7 +159,7 @@ def find(text: str, looking: Looking = not_looking) -> Found:
     if place.is_dir():
         folder, entries = _text(place), walk(place.as_posix())
     elif place.exists() or place.is_symlink():
-        return Found(_text(place.parent), [place.name], frozenset([] if place.is_file() else [place.name]))
+        return Found(_text(place.parent), [place.name], frozenset([] if place.is_file() else [place.name]), text=text)
     elif glob.has_magic(text):
         folder, entries = _text(pattern_folder(text)), _matches(text)
     else:
@@ -165,7 +167,7 @@ def find(text: str, looking: Looking = not_looking) -> Found:
     found = sorted(watched(entries, FINDING, looking))
     seen = [(file, regular) for file, regular in found if file[0] != "." and "/." not in file.replace("../", "")]
     odd = frozenset(file for file, regular in seen if not regular)
-    return Found(folder, [file for file, _ in seen], odd, len(found) - len(seen))
+    return Found(folder, [file for file, _ in seen], odd, len(found) - len(seen), text)
 
 
 def walk(folder: str, relative: str = "", above: tuple[str, ...] = ()) -> Iterator[tuple[str, bool]]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,96 +15,23 @@ from packer.format.schema import check_field_name
 from packer.sources.apart import Limits
 from packer.sources.base import Looking, OnBad, Source, not_looking, stop
 from packer.sources.derived import LabelledSource, PicturedSource
-from packer.sources.files import CLOUDS, KIND_OF, find, is_basicsr, kind_of
-from packer.sources.units import UNITS_OF, unit_of
+from packer.sources.files import CLOUDS, KIND_OF, Found, find, is_basicsr, kind_of
+from packer.sources.options import SourceOptions, check_options
 
 #: Files looked at before the kind of a folder is settled: those without a known suffix are opened.
 LOOK_AT = 10_000
-#: Kinds of sources that hold pictures, and all kinds.
-_PICTURES, _ALL = "images basicsr", " ".join(UNITS_OF)
-
-
-def _of(
-    kinds: str, usual: Any = None, flag: str = "", *, choices: str = "", form: str | None = None, least: int = 0
-) -> Any:
-    """Return an option that sources of these kinds listen to.
-
-    Args:
-        usual: the value if nothing else is asked for; empty for what may be given several times.
-        flag: what it is called on the command line, if that is not its name.
-        choices: all values that it takes, with `|` between them.
-        form: of a value, as the command line shows it.
-        least: the least number that it takes.
-    """
-    about = {"kinds": kinds.split(), "flag": flag, "choices": choices, "form": form, "least": least}
-    if isinstance(usual, dict):
-        return field(default_factory=dict, metadata=about)
-    return field(default=usual, metadata=about)
-
-
-@dataclass(frozen=True)
-class SourceOptions:
-    """Options of the sources; each source takes those that concern it. None leaves the choice to the source.
-
-    The command line is made from this class: its options are the attributes, its help the lines below.
-
-    Attributes:
-        mode: Images: convert all to this.
-        palette: Images with a palette: pack their colours, or the indices.
-        max_pixels: Images: refuse larger ones.
-        patch: Images: cut squares of this many pixels from the largest field.
-        stride: Images: pixels from one square to the next.  [default: --patch]
-        downscale: Images: make a field lr, this many times smaller, by bicubic.
-        kernel: --downscale: which bicubic; papers on super-resolution use MATLAB's.
-        listed: Images: pack the samples that FILE names, in its order: each line or its first word, as in BasicSR's
-            meta_info.txt.
-        fields: PLY: which fields to take if the files differ in them.
-        cast: PLY: convert a field, as in xyz=float32.
-        triangulate: PLY: make polygons into triangles, a fan from the first corner of each face.
-        group: PLY: make one field of numbered properties (rot of rot_0 to rot_3), or a field of each.
-        columns: Clouds without a header (.bin, .txt, .xyz, .pts): names and types of their columns, such as
-            x,y,z,intensity:float32 or x,y,z:float32,r,g,b:uint8.
-        label: Make a field label: the number of the first folder that a file lies in, such as cat of cat/1.png.
-        pick: HDF5: take this dataset, under this name.
-        skip: HDF5: leave out a field, dataset or group.
-        axis: HDF5: number of the axis that counts samples.
-        samples: What one sample is made from; PATTERN as in /data/*.  [default: rows of HDF5 and npy, files of images
-            and PLY]
-        attrs: HDF5: make a field of this attribute of each file, dataset or group that is a sample.
-        once: HDF5: keep this dataset once, as ds.constants: it is the same for all samples, such as a grid.
-        sparse: HDF5: pack rows of this sparse matrix (data, indices, indptr), as X.indices and X.data.
-        images: HDF5 and npy: the arrays of this field, (H, W) or (H, W, C), are pictures.
-        encoding: HDF5: encoding of text that the file does not mark as UTF-8, such as latin-1.
-    """
-
-    mode: str | None = _of(_PICTURES, choices="gray|rgb|rgba")
-    palette: str = _of(_PICTURES, "colour", choices="colour|index")
-    max_pixels: int | None = _of(_PICTURES, least=1)
-    patch: int | None = _of(_PICTURES, least=1)
-    stride: int | None = _of(_PICTURES, least=1)
-    downscale: int | None = _of(_PICTURES, least=2)
-    kernel: str = _of(_PICTURES, "pillow", choices="pillow|matlab")
-    listed: str | None = _of(_PICTURES, None, "--list", form="FILE")
-    fields: str = _of("ply", "same", form="same|common|all|A,B")
-    cast: Mapping[str, str] = _of("ply", {}, form="FIELD=DTYPE")
-    triangulate: bool = _of("ply", False)
-    group: str = _of("ply", "numbered", choices="numbered|none")
-    columns: str | None = _of("clouds", form="NAMES[:TYPE]")
-    label: str | None = _of(_ALL, choices="folder")
-    pick: Mapping[str, str] = _of("hdf5", {}, "--field", form="NAME=/PATH")
-    skip: tuple[str, ...] = _of("hdf5", (), form="FIELD")
-    axis: int = _of("hdf5", 0)
-    samples: str | None = _of(_ALL, form="rows|files|folders|datasets|groups[:PATTERN]")
-    attrs: tuple[str, ...] = _of("hdf5", (), "--attr", form="NAME")
-    once: tuple[str, ...] = _of("hdf5", (), form="PATH")
-    sparse: tuple[str, ...] = _of("hdf5", (), form="PATH")
-    images: tuple[str, ...] = _of("hdf5 npy", (), "--image", form="FIELD")
-    encoding: str = _of("hdf5", "utf-8", form="NAME")
-
-
-def flag_of(option: Field[Any]) -> str:
-    """Return what a field of SourceOptions is called on the command line."""
-    return option.metadata["flag"] or f"--{option.name.replace('_', '-')}"
+#: The module and function that open the sources of each kind, given what was found for each field and the options;
+#: imported when they are used, since `packer --help` needs none.
+_OPENERS = {
+    "images": ("packer.sources.images.opening", "open_images"),
+    "basicsr": ("packer.sources.images.opening", "open_images"),
+    "npy": ("packer.sources.npy.opening", "open_npy"),
+    "ply": ("packer.sources.ply.source", "open_ply"),
+    "clouds": ("packer.sources.clouds", "open_clouds"),
+    "hdf5": ("packer.sources.hdf5.source", "open_hdf5"),
+}
+#: Kinds whose fields are named on the command line; files of the others name theirs themselves.
+_FIELDS_NAMED = ("images", "basicsr", "npy")
 
 
 def open_sources(
@@ -128,23 +55,20 @@ def open_sources(
     """
     options = options or SourceOptions()
     named = _named(inputs)
-    kinds = {name: _kind(path, options.columns is not None, looking) for name, path in named.items()}
-    kind = next(iter(kinds.values()))
-    if len(set(kinds.values())) > 1:
-        said = ", ".join(f"{named[name]} holds {kind}" for name, kind in kinds.items())
+    looked = {name: _look(path, options.columns is not None, looking) for name, path in named.items()}
+    kind = next(kind for kind, _ in looked.values())
+    if any(other != kind for other, _ in looked.values()):
+        said = ", ".join(f"{named[name]} holds {kind}" for name, (kind, _) in looked.items())
         raise UsageError(f"sources of several kinds cannot be packed together: {said}; pack each alone")
-    _check_options(options, kind)
-    unit = unit_of(kind, options.samples).name
+    check_options(options, kind)
+    if kind not in _FIELDS_NAMED:
+        _check_is_one(kind, named)
+    module, function = _OPENERS[kind]
     told: dict[str, Any] = {"on_bad": on_bad, "looking": looking}
-    # Each kind is imported only when it is met: `packer --help` needs none.
-    if kind in ("images", "basicsr"):
-        source = _open_pictures(kind, named, unit, options, told)
-    elif kind == "npy":
-        from packer.sources.npy.opening import open_npy
-
-        source = open_npy(named, samples=unit, **told)
-    else:
-        source = _open_single(kind, named, options, limits, told)
+    if kind == "hdf5":  # of whose library alone headers can crash the process
+        told["limits"] = limits
+    found = {name: some for name, (_, some) in looked.items()}
+    source: Source = getattr(importlib.import_module(module), function)(found, options, **told)
     if options.images:
         source = PicturedSource(source, options.images)
     if options.label is not None:
@@ -152,100 +76,16 @@ def open_sources(
     return source
 
 
-def _open_single(
-    kind: str, named: Mapping[str, str], options: SourceOptions, limits: Limits | None, told: dict[str, Any]
-) -> Source:
-    """Open a source of a kind whose files name their fields themselves."""
+def _check_is_one(kind: str, named: Mapping[str, str]) -> None:
+    """Raise UsageError if fields are named, or several sources, of a kind whose files name their fields themselves."""
     if len(named) > 1:
         raise UsageError(
             f"only one source of {kind} can be packed at a time; name a folder or a quoted pattern of files"
         )
-    name, path = next(iter(named.items()))
+    (name,) = named
     if name:
         more = " and name fields with --field NAME=/PATH" if kind == "hdf5" else ""
         raise UsageError(f"{name}=: {kind} files name their fields themselves; leave {name}= out{more}")
-    if kind == "ply":
-        from packer.sources.ply.source import open_ply
-
-        return open_ply(
-            path,
-            fields=options.fields,
-            cast=options.cast,
-            triangulate=options.triangulate,
-            numbered=options.group == "numbered",
-            **told,
-        )
-    if kind == "clouds":
-        from packer.sources.clouds import open_clouds
-
-        return open_clouds(path, options.columns or "", **told)
-    from packer.sources.hdf5.source import open_hdf5
-
-    return open_hdf5(
-        path,
-        fields=options.pick or None,
-        skip=options.skip,
-        axis=options.axis,
-        samples=options.samples,
-        encoding=options.encoding,
-        attrs=options.attrs,
-        once=options.once,
-        sparse=options.sparse,
-        limits=limits,
-        **told,
-    )
-
-
-def _open_pictures(
-    kind: str, named: Mapping[str, str], unit: str, options: SourceOptions, told: dict[str, Any]
-) -> Source:
-    from packer.sources.images.clips import ClipSource, units_note
-    from packer.sources.images.derived import DownscaledSource, PatchSource
-    from packer.sources.images.formats import MAX_PIXELS
-    from packer.sources.images.opening import open_images
-    from packer.sources.pairing import check_one_field
-
-    opened = open_images(
-        {name or "image": path for name, path in named.items()},
-        mode=options.mode,
-        palette=options.palette,
-        max_pixels=MAX_PIXELS if options.max_pixels is None else options.max_pixels,
-        samples=unit,
-        listed=options.listed,
-        **told,
-    )
-    frames = opened.frames if isinstance(opened, ClipSource) else opened
-    if kind == "images" and list(named) == [""] and "image" in frames.folders:
-        more = "" if options.samples is None else f" --samples {options.samples}"
-        check_one_field(frames.folders["image"], frames.paths["image"], frames.sizes["image"], more)
-    if isinstance(opened, ClipSource):
-        if options.patch or options.stride or options.downscale:
-            raise UsageError("--patch, --stride and --downscale are for single pictures, not for clips; leave them out")
-        return opened
-    if options.samples is None and options.label is None:
-        opened.remarks += units_note(opened)
-    if options.downscale is None and options.kernel != "pillow":
-        raise UsageError("--kernel needs --downscale, which says how many times smaller pictures are made")
-    if options.patch is None and options.stride is not None:
-        raise UsageError("--stride needs --patch, which says how large the squares are")
-    source = opened if options.downscale is None else DownscaledSource(opened, options.downscale, options.kernel)
-    return source if options.patch is None else PatchSource(source, options.patch, options.stride or options.patch)
-
-
-def _check_options(options: SourceOptions, kind: str) -> None:
-    """Raise UsageError if an option has a value that it cannot have, or does not concern the source."""
-    for option in fields(options):
-        about, value, flag = option.metadata, getattr(options, option.name), flag_of(option)
-        if value == getattr(SourceOptions(), option.name):
-            continue
-        if kind not in about["kinds"]:
-            kinds = " and ".join(about["kinds"])
-            raise UsageError(f"{flag} is for sources of {kinds}, but this one holds {kind}; leave it out")
-        choices = about["choices"].split("|")
-        if about["choices"] and value not in choices:
-            raise UsageError(f"{flag} {value}: {' or '.join(choices)} is expected")
-        if about["least"] and value < about["least"]:
-            raise UsageError(f"{flag} {value}: {about['least']} or more is expected")
 
 
 def _named(inputs: Sequence[str]) -> dict[str, str]:
@@ -290,8 +130,8 @@ def _split(text: str) -> tuple[str, str]:
     return name, path
 
 
-def _kind(path: str, clouds: bool, looking: Looking) -> str:
-    """Return the kind of the files that `path` names, one of `UNITS_OF`.
+def _look(path: str, clouds: bool, looking: Looking) -> tuple[str, Found]:
+    """Return the kind of the files that `path` names, one of `_OPENERS`, and the files; an LMDB folder is not listed.
 
     Args:
         clouds: whether files of `CLOUDS` are looked at too; their kind is `clouds`.
@@ -301,11 +141,11 @@ def _kind(path: str, clouds: bool, looking: Looking) -> str:
         SourceError: it is a folder that holds no file of any kind.
     """
     if is_basicsr(Path(path)):
-        return "basicsr"
+        return "basicsr", Found(path, [], text=path)
     found = find(path, looking)
     kinds = Counter(kind for file in found.files[:LOOK_AT] if (kind := kind_of(found.path(file), clouds)))
     if len(kinds) == 1:
-        return next(iter(kinds))
+        return next(iter(kinds)), found
     if kinds:
         said = ", ".join(f"{count:,} of {kind}" for kind, count in kinds.most_common())
         raise UsageError(f"{path}: files of several kinds ({said}); name one kind with a quoted pattern like '*.png'")

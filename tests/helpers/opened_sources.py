@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.convert import ConvertOptions, open_source
-from packer.sources.base import Source
+from packer.sources.base import OnBad, Source, stop
+from packer.sources.opening import open_sources
+from packer.sources.options import SourceOptions
 
 
 def source_of(sources: Iterable[str], **options: Any) -> Source:
     """What `convert` opens with these options."""
     return open_source(list(sources), ConvertOptions(**options), [])
+
+
+def open_images(paths: Mapping[str, str], on_bad: OnBad = stop, **options: Any) -> Any:
+    """Pictures of one or more fields, opened with these `SourceOptions`."""
+    return open_sources([f"{name}={path}" for name, path in paths.items()], SourceOptions(**options), on_bad)
+
+
+def open_npy(paths: Mapping[str, str], on_bad: OnBad = stop, **options: Any) -> Any:
+    """Arrays of one or more fields, or of files that name their fields under the name ""."""
+    inputs = [f"{name}={path}" if name else path for name, path in paths.items()]
+    return open_sources(inputs, SourceOptions(**options), on_bad)
+
+
+def open_ply(path: str, on_bad: OnBad = stop, **options: Any) -> Any:
+    """PLY files, opened with these `SourceOptions`."""
+    return open_sources([path], SourceOptions(**options), on_bad)
+
+
+def open_hdf5(path: str, on_bad: OnBad = stop, **options: Any) -> Any:
+    """HDF5 files, opened with these `SourceOptions`."""
+    return open_sources([path], SourceOptions(**options), on_bad)
 
 
 def read_each(source: Source) -> dict[str, list[Any]]:

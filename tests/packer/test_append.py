@@ -16,7 +16,7 @@ from packer.convert import convert
 from packer.errors import DatasetError, SourceError, UsageError
 from packer.format import manifest as manifests
 from packer.packing.output import dataset_lock
-from packer.sources.opening import SourceOptions
+from packer.sources.options import SourceOptions
 from packer.verify import verify
 from packer.writer import DatasetWriter
 from readers import PackedDataset

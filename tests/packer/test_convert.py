@@ -21,7 +21,7 @@ from packer.packing import tasks
 from packer.packing.output import OutputFolder
 from packer.packing.rejected import Rejected
 from packer.sources.apart import usual_memory
-from packer.sources.opening import SourceOptions
+from packer.sources.options import SourceOptions
 from packer.verify import verify
 from packer.writer import DatasetWriter
 from readers import PackedDataset

@@ -18,7 +18,7 @@ from packer.packing.output import dataset_lock
 from packer.packing.splits import Samples, parsed, share_out
 from packer.repack import repack
 from packer.repair import repair
-from packer.sources.opening import SourceOptions
+from packer.sources.options import SourceOptions
 from packer.sources.samples import SampleSource
 from packer.split import split
 from packer.writer import DatasetWriter

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
 from itertools import groupby
@@ -18,82 +18,60 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError, as_text, shortened
 from packer.sources.apart import Limits, each
-from packer.sources.base import (
-    HEADERS,
-    Block,
-    Looking,
-    OnBad,
-    Source,
-    common_shape,
-    difference,
-    joined,
-    not_looking,
-    stop,
-    watched,
-)
-from packer.sources.files import find, kind_of
+from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, common_shape, difference, joined, watched
+from packer.sources.files import Found, kind_of
 from packer.sources.hdf5.choice import Request
 from packer.sources.hdf5.file import opened
 from packer.sources.hdf5.origin import Kept, check_once, common, kept_of_units
 from packer.sources.hdf5.reading import BLOCK_BYTES, row_blocks, shaped, unit_sample
 from packer.sources.hdf5.types import Column
 from packer.sources.hdf5.units import FileUnits, Unit, units_of
+from packer.sources.options import SourceOptions
 from packer.sources.units import Asked, unit_of
 
 
 def open_hdf5(
-    path: str,
-    *,
-    fields: Mapping[str, str] | None = None,
-    skip: Collection[str] = (),
-    on_bad: OnBad = stop,
-    axis: int = 0,
-    samples: str | None = None,
-    encoding: str = "utf-8",
-    attrs: Sequence[str] = (),
-    once: Sequence[str] = (),
-    sparse: Sequence[str] = (),
-    limits: Limits | None = None,
-    looking: Looking = not_looking,
+    inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: OnBad, looking: Looking, limits: Limits | None
 ) -> Source:
-    """Open the samples of an HDF5 file, or of all files of a folder or glob, one file after another.
+    """Open the samples of HDF5 files, one file after another.
 
     Args:
-        path: a file, a folder, or a glob such as `train_*.h5`.
-        fields: `{"NAME": "/path"}` picks datasets; None takes all that share the sample axis.
-        skip: fields, paths or groups to leave out.
+        inputs: the one source, whose files name their fields themselves.
+        options: paths in `pick` and `skip` start from a sample, if that is a file, dataset or group.
         on_bad: told of each file (or unit) that cannot be used; if it returns, that is left out.
-        axis: number of the sample axis, from the end if negative.
-        samples: `rows`: along an axis of the datasets; `files`, `datasets`, `groups` or `groups:PATTERN`: each of
-            these is one sample, and paths in `fields` and `skip` start from it.
-        encoding: of text that the file does not say to be UTF-8, such as `latin-1`.
-        attrs: names of attributes of the units that become fields.
-        once: paths, within a unit or from the root of the file, of datasets that are kept once as `constants`.
-        sparse: groups of `data`, `indices` and `indptr`, a sparse matrix: rows have the fields `X.indices`, `X.data`.
+        looking: told how far reading headers is.
         limits: what the headers of one file may take, in a process of its own: files exist that crash the library,
             or of which it makes gigabytes. None: in this process.
-        looking: told how far reading headers is.
 
     Raises:
-        UsageError: a field name in `fields` cannot be one, `skip` fits nothing, `samples` is another word, or there is
-            no such encoding.
+        UsageError: a name in `pick` cannot be one of a field, `skip` fits nothing, options do not go together, or there
+            is no such encoding.
         SourceError: no usable file, no common sample axis, or data that cannot be stored.
     """
-    request = Request(dict(fields or {}), tuple(skip), axis, encoding, tuple(attrs), tuple(once), tuple(sparse))
-    asked = unit_of("hdf5", samples)
+    (found,) = inputs.values()
+    request = Request(
+        fields=options.pick,
+        skip=options.skip,
+        axis=options.axis,
+        encoding=options.encoding,
+        attrs=options.attrs,
+        once=options.once,
+        sparse=options.sparse,
+    )
+    asked = unit_of("hdf5", options.samples)
     _check_goes_together(asked, request)
-    files = hdf5_paths(path)
+    files = _paths(found)
     looked = each(partial(units_of, asked=asked, request=request), files, limits)
-    found = watched(zip(files, looked, strict=True), HEADERS, looking, len(files))
-    held, kept = _fitting(found, path, on_bad)
+    listed = watched(zip(files, looked, strict=True), HEADERS, looking, len(files))
+    held, kept = _fitting(listed, found.text, on_bad)
     if useless := set.intersection(*(some.useless for some in held.values())):
-        raise UsageError(f"--skip {min(useless)}: {path} has no such dataset or group")
+        raise UsageError(f"--skip {min(useless)}: {found.text} has no such dataset or group")
     constants = common((Path(file).name, some.once) for file, some in held.items())
     constants |= common((str(one), one.once) for one in kept)
-    check_once(constants, once)
+    check_once(constants, options.once)
     source: Source
     if asked.name == "rows":
-        doubts = _doubts(kept, held[kept[0].path].groups, samples)
+        doubts = _doubts(kept, held[kept[0].path].groups, options.samples)
         source = RowSource(kept, request.told() | {"axis": request.axis}, doubts)
     else:
         source = UnitSource(kept, request.told() | {"samples": str(asked)}, held)
@@ -198,22 +176,20 @@ def _doubts(found: Sequence[Unit], groups: str | None, samples: str | None) -> l
     return doubts
 
 
-def hdf5_paths(path: str) -> list[str]:
+def _paths(found: Found) -> list[str]:
     """Return the paths of the files, in natural order (train_2.h5 before train_10.h5).
 
     Of a folder those that are HDF5 are taken; a file named by itself, or by a pattern, may be anything yet.
 
     Raises:
-        SourceError: the folder or pattern holds none, or one that is a broken link or no regular file.
+        SourceError: one is a broken link or no regular file.
     """
-    is_folder = Path(path).is_dir()
-    if not is_folder and (Path(path).exists() or not glob.has_magic(path)):
-        return [path]
-    found = find(path)
-    files = found.pick(lambda file: not is_folder or kind_of(found.path(file)) == "hdf5")
-    if not files:
-        raise SourceError("the folder holds no HDF5 file" if is_folder else "no file fits this pattern", path)
-    return [found.path(file) for file in files]
+    place = Path(found.text)
+    if place.is_dir():
+        return [found.path(file) for file in found.pick(lambda file: kind_of(found.path(file)) == "hdf5")]
+    if place.exists() or not glob.has_magic(found.text):
+        return [found.text]
+    return [found.path(file) for file in found.pick(lambda file: True)]
 
 
 # ---------------------------------------------------------------- the samples

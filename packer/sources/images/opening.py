@@ -1,6 +1,4 @@
-"""Opens pictures in folders: finds them, pairs them, and reads names and headers alone.
-
-source = open_images({"lr": "DIV2K/LR_x4", "hr": "DIV2K/HR"})
+"""Opens pictures in folders: picks them, pairs them, and reads names and headers alone.
 
 A folder of files and an LMDB folder of BasicSR go the same way; `basicsr` finds the keys of the latter.
 """
@@ -21,10 +19,11 @@ import xxhash
 from packer.errors import SourceError, UsageError, first_few
 from packer.format.schema import FieldSpec
 from packer.sources import files
-from packer.sources.base import HEADERS, Looking, OnBad, common_shape, not_looking, stop, watched
+from packer.sources.base import HEADERS, Looking, OnBad, Source, common_shape, watched
 from packer.sources.files import IMAGES, Found, is_basicsr
 from packer.sources.images import basicsr
-from packer.sources.images.clips import ClipSource, clips, fields_in_folders
+from packer.sources.images.clips import ClipSource, clips, fields_in_folders, units_note
+from packer.sources.images.derived import DownscaledSource, PatchSource
 from packer.sources.images.formats import (
     MAX_PIXELS,
     ImageHeader,
@@ -35,8 +34,10 @@ from packer.sources.images.formats import (
     read_header,
 )
 from packer.sources.images.source import NAMED, ImageSource, compared
+from packer.sources.options import SourceOptions
 from packer.sources.pairing import (
     Pairing,
+    check_one_field,
     chosen,
     field_command,
     marker_values,
@@ -46,7 +47,7 @@ from packer.sources.pairing import (
     share_out,
     subfolders_of,
 )
-from packer.sources.units import folder_of, unit_name
+from packer.sources.units import folder_of, unit_name, unit_of
 
 #: Threads that read headers if a sample waits longer than this many seconds, and samples that each is given at a time:
 #: a disk takes many requests at once, but threads that never wait for it only hinder each other.
@@ -66,54 +67,64 @@ _Row = Sequence[tuple[str, Place | None]]
 _KINDS = {1: "gray", 2: "gray with alpha", 3: "RGB", 4: "RGBA"}
 
 
-def open_images(
-    inputs: Mapping[str, str],
-    *,
-    on_bad: OnBad = stop,
-    mode: str | None = None,
-    palette: str = "colour",
-    max_pixels: int = MAX_PIXELS,
-    samples: str = "files",
-    listed: str | None = None,
-    looking: Looking = not_looking,
-) -> ImageSource | ClipSource:
-    """Open the images of one or more fields, partners paired by name.
+def open_images(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: OnBad, looking: Looking) -> Source:
+    """Open the pictures of one or more fields, partners paired by name; smaller ones or squares of them if asked for.
 
     Args:
-        inputs: by field name a folder (searched to any depth), a file, a glob pattern, or an LMDB folder of BasicSR.
+        inputs: by field name, the empty name for the field `image`; or LMDB folders of BasicSR.
+        options: of `samples`, `folders`: numbered pictures of a folder are the frames of a clip, others its fields.
         on_bad: told of every file that cannot be packed; if it returns, the sample is left out.
-        mode: `gray`, `rgb` or `rgba` converts every image; None keeps what the files hold.
-        palette: `colour` or `index`: what becomes of palette pictures.
-        max_pixels: larger pictures are refused before they take memory.
-        samples: `files`, or `folders`: numbered pictures of a folder are the frames of a clip, others its fields.
-        listed: a file that lists the samples to take, in their order; see `chosen`.
-        looking: told how far finding files and reading headers is.
+        looking: told how far reading headers is.
 
     Raises:
-        UsageError: an input is not there or holds no image; two are the same files; a field name or an option
-            cannot be.
+        UsageError: no image is there; two fields are the same files; a field name or an option cannot be; or pictures
+            of one field look like partners.
         SourceError: what `on_bad` raises; no sample is left; images of one field differ in kind; an LMDB file or its
             list is damaged.
     """
-    options = ImageOptions(mode, palette, max_pixels)
+    opened = _pictures({name or "image": found for name, found in inputs.items()}, options, on_bad, looking)
+    frames = opened.frames if isinstance(opened, ClipSource) else opened
+    if frames.kind == "images" and list(inputs) == [""] and "image" in frames.folders:
+        more = "" if options.samples is None else f" --samples {options.samples}"
+        check_one_field(frames.folders["image"], frames.paths["image"], frames.sizes["image"], more)
+    if isinstance(opened, ClipSource):
+        if options.patch or options.stride or options.downscale:
+            raise UsageError("--patch, --stride and --downscale are for single pictures, not for clips; leave them out")
+        return opened
+    if options.samples is None and options.label is None:
+        opened.remarks += units_note(opened)
+    if options.downscale is None and options.kernel != "pillow":
+        raise UsageError("--kernel needs --downscale, which says how many times smaller pictures are made")
+    if options.patch is None and options.stride is not None:
+        raise UsageError("--stride needs --patch, which says how large the squares are")
+    source = opened if options.downscale is None else DownscaledSource(opened, options.downscale, options.kernel)
+    return source if options.patch is None else PatchSource(source, options.patch, options.stride or options.patch)
+
+
+def _pictures(
+    inputs: Mapping[str, Found], options: SourceOptions, on_bad: OnBad, looking: Looking
+) -> ImageSource | ClipSource:
+    """Return the pictures as they are, or clips of them."""
+    samples = unit_of("images", options.samples).name
+    reading = ImageOptions(options.mode, options.palette, options.max_pixels or MAX_PIXELS)
     broken: set[str] = set()
 
     def told(error: SourceError) -> None:
         on_bad(error)
         broken.add(folder_of(error.path or ""))
 
-    found, stored, remarks = _find_all(inputs, told, looking)
+    found, stored, remarks = _images(inputs, told)
     in_folders = fields_in_folders(found) if samples == "folders" and not stored else None
     if in_folders is None:
         paired = pair({name: some.files for name, some in found.items()})
     else:
         found, root = in_folders, next(iter(found.values())).folder
         paired = pair({name: some.files for name, some in found.items()}, lambda file: unit_name(root, folder_of(file)))
-    if listed is not None:
-        paired, unlisted = chosen(paired, listed)
+    if options.listed is not None:
+        paired, unlisted = chosen(paired, options.listed)
         remarks += unlisted
     report_partners(paired, found, told)
-    good, headers = _read_headers(paired, found, stored, options, told, looking)
+    good, headers = _read_headers(paired, found, stored, reading, told, looking)
     paths = {name: [some[i] for i in good] for name, some in paired.files.items()}
     source = ImageSource(
         fields=tuple(_field_spec(name, headers[name], paths[name], found[name].folder) for name in found),
@@ -121,7 +132,7 @@ def open_images(
         folders={name: some.folder for name, some in found.items()},
         paths=paths,
         sizes={name: np.array([header[:2] for header in some], np.int32) for name, some in headers.items()},
-        options=options,
+        options=reading,
         origin={"mode": options.mode, "palette": options.palette, "markers": marker_values(paired)},
         places={name: [folder.places[file] for file in paths[name]] for name, folder in stored.items()},
     )
@@ -136,10 +147,10 @@ def open_images(
     return source
 
 
-def _find_all(
-    inputs: Mapping[str, str], on_bad: OnBad, looking: Looking
+def _images(
+    inputs: Mapping[str, Found], on_bad: OnBad
 ) -> tuple[dict[str, Found], dict[str, basicsr.Folder], list[str]]:
-    """Find the images of every field, as `_find` does, and in LMDB folders.
+    """Return the images of every field, as `_picked` does, and in LMDB folders.
 
     Returns:
         by field the images, and the folder if it is one of LMDB; sentences on what was left out or is another field's.
@@ -147,29 +158,25 @@ def _find_all(
     found: dict[str, Found] = {}
     stored: dict[str, basicsr.Folder] = {}
     remarks: list[str] = []
-    for name, text in inputs.items():
-        if is_basicsr(Path(text)):
-            stored[name] = basicsr.opened(text, on_bad)
+    for name, some in inputs.items():
+        if is_basicsr(Path(some.text)):
+            stored[name] = basicsr.opened(some.text, on_bad)
             found[name] = stored[name].found
         else:
-            found[name], left_out = _find(name, text, on_bad, looking)
+            found[name], left_out = _picked(name, some, on_bad)
             remarks += left_out
     return found, stored, remarks + share_out(found)
 
 
-def _find(field: str, text: str, on_bad: OnBad, looking: Looking) -> tuple[Found, list[str]]:
-    """Find the image files that `text` stands for: all below a folder, one file, or what fits a glob pattern.
+def _picked(field: str, found: Found, on_bad: OnBad) -> tuple[Found, list[str]]:
+    """Return the image files among those found, and a sentence on what was left out, if there is any.
 
-    Hidden files, files without a suffix and the suffixes in `BESIDE` are left out and counted. `on_bad`
-    is told of every other file that is no image, `looking` how many are found.
-
-    Returns:
-        the images, and a sentence on what was left out, if there is any.
+    Hidden files, files without a suffix and the suffixes in `BESIDE` are left out and counted. `on_bad` is told of
+    every other file that is no image.
 
     Raises:
-        UsageError: nothing is there, or nothing there is an image.
+        UsageError: nothing there is an image.
     """
-    found = files.find(text, looking)
     kept, left_out = [], Counter({"hidden": found.hidden} if found.hidden else {})
     for file in found.files:
         suffix = files.suffix_of(file)
@@ -183,7 +190,9 @@ def _find(field: str, text: str, on_bad: OnBad, looking: Looking) -> tuple[Found
     said = ", ".join(f"{count:,} {what}" for what, count in sorted(left_out.items()))
     if not kept:
         there = f"; it holds {said}" if said else ""
-        raise UsageError(f"{text}: no image for field {field!r} ({SUFFIX_LIST} are images){there}; check the path")
+        raise UsageError(
+            f"{found.text}: no image for field {field!r} ({SUFFIX_LIST} are images){there}; check the path"
+        )
     return found._replace(files=kept), [f"field {field}: left out {said}"] if said else []
 
 

@@ -1,9 +1,9 @@
 """Opens `.npy` and `.npz` files: what is a field, and what a sample.
 
-source = open_npy({"": "features.npz"})
-source = open_npy({"x": "images.npy", "y": "labels.npy"})
-source = open_npy({"x": "parts/x_*.npy", "y": "parts/y_*.npy"})
-source = open_npy({"": "scenes"}, samples="folders")
+features.npz                                 rows of its arrays
+x=images.npy y=labels.npy                    rows of both
+x=parts/x_*.npy y=parts/y_*.npy              rows of the files of each, one after another
+scenes --samples folders                     a sample a folder
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from natsort import natsorted
 
 from packer.errors import SourceError, UsageError, as_text, first_few
 from packer.format.schema import FieldSpec
-from packer.sources.base import HEADERS, Looking, OnBad, common_shape, difference, not_looking, stop, watched
-from packer.sources.files import KIND_OF, Found, find, join, suffix_of, unnamed
+from packer.sources.base import HEADERS, Looking, OnBad, common_shape, difference, stop, watched
+from packer.sources.files import KIND_OF, Found, join, suffix_of, unnamed
 from packer.sources.npy.array import Array, open_arrays
 from packer.sources.npy.source import NpySource
+from packer.sources.options import SourceOptions
 from packer.sources.pairing import markers, pair, report_partners, share_out, stem
-from packer.sources.units import by_folder, folder_of, pattern_of, refuse_strays, unit_name
+from packer.sources.units import by_folder, folder_of, pattern_of, refuse_strays, unit_name, unit_of
 
 #: Files that a command in a message names.
 _SHOWN = 20
@@ -42,32 +43,30 @@ _ADVICE = {
 }
 
 
-def open_npy(
-    inputs: Mapping[str, str], *, samples: str = "rows", on_bad: OnBad = stop, looking: Looking = not_looking
-) -> NpySource:
-    """Return the arrays that `inputs` name.
+def open_npy(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: OnBad, looking: Looking) -> NpySource:
+    """Open arrays.
 
     Args:
-        inputs: a file, a folder or a glob pattern by field name; an empty name for files that name their fields.
-        samples: what a sample is: `rows`: a row of each array; `files`: a file; `folders`: a folder.
+        inputs: by field name; an empty name for files that name their fields.
+        options: of `samples`, `rows`: a row of each array is a sample; `files`: a file; `folders`: a folder.
         on_bad: told of every file or folder that cannot be a sample; if it returns, that one is left out.
         looking: told how far reading headers is.
 
     Raises:
-        UsageError: nothing is there, two arrays have one name, a named path holds what are no parts of one array, or
-            it cannot be told what is a field and what a sample.
+        UsageError: no array is there, two have one name, a named path holds what are no parts of one array, or it
+            cannot be told what is a field and what a sample.
         SourceError: a file is damaged or holds what cannot be packed, or the fields differ in their number of rows.
     """
+    unit = unit_of("npy", options.samples).name
     # Rows of files that lack a part would be those of other samples.
-    found = {name: _find(path, stop if samples == "rows" else on_bad) for name, path in inputs.items()}
-    return _open_rows(found) if samples == "rows" else _open_units(found, samples, on_bad, looking)
+    found = {name: _arrays(some, stop if unit == "rows" else on_bad) for name, some in inputs.items()}
+    return _open_rows(found) if unit == "rows" else _open_units(found, unit, on_bad, looking)
 
 
-def _find(path: str, on_bad: OnBad) -> Found:
-    found = find(path)
+def _arrays(found: Found, on_bad: OnBad) -> Found:
     picked = found.pick(lambda file: KIND_OF.get(suffix_of(file)) == "npy", on_bad)
     if not picked:
-        raise UsageError(f"{path}: there is no .npy or .npz file; check the path")
+        raise UsageError(f"{found.text}: there is no .npy or .npz file; check the path")
     return found._replace(files=picked)
 
 

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
 from packer.format.schema import DTYPES, FieldSpec
-from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, faults_of, not_looking, stop, watched
-from packer.sources.files import Found, find, suffix_of, unnamed
+from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, faults_of, watched
+from packer.sources.files import Found, suffix_of, unnamed
+from packer.sources.options import SourceOptions
 from packer.sources.ply.fields import Choice, Column, Lengths, Member, Rule, agreeing, columns_of, corners_of, rules_of
 from packer.sources.ply.header import Element, Header, opened
 from packer.sources.ply.table import (
@@ -44,63 +45,36 @@ _SUFFIX = ".ply"
 MAX_HEADERS = 1000
 
 
-@dataclass(frozen=True)
-class PlyOptions:
-    """How files are read.
-
-    Attributes:
-        cast: names of fields, and the dtypes to convert them to.
-        numbered: whether numbered properties, such as `rot_0` to `rot_3`, become one field.
-        triangulate: whether polygons become triangles.
-    """
-
-    cast: tuple[tuple[str, str], ...] = ()
-    numbered: bool = True
-    triangulate: bool = False
-
-
-def open_ply(
-    path: str,
-    *,
-    on_bad: OnBad = stop,
-    fields: str = "same",
-    cast: Mapping[str, str] | None = None,
-    triangulate: bool = False,
-    numbered: bool = True,
-    looking: Looking = not_looking,
-) -> PointSource:
-    """Open the PLY files of a folder (and all below it), one file, or a glob, in natural order of their names.
+def open_ply(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: OnBad, looking: Looking) -> PointSource:
+    """Open PLY files, in natural order of their names: the relative paths without suffix.
 
     Args:
-        path: folder, file or glob; a sample's name is the relative path without suffix.
+        inputs: the one source, whose files name their fields themselves.
+        options: of `fields`, `same`: all files must have the same fields; `common`: those that all have; `all`: those
+            that any has, with no rows if a file has none; or names with commas, which every file must have. A float
+            that is `cast` may be rounded; a value outside the range of its new dtype is an error. `triangulate` makes
+            `face` (m, 3); what else a face has is repeated for each triangle, see `table`.
         on_bad: told of each file whose header is wrong or that does not fit the others.
-        fields: `same`: all files must have the same fields; `common`: those that all have; `all`: those that
-            any has, with no rows if a file has none; or names with commas, which every file must have.
-        cast: dtypes to convert fields to, as `{"xyz": "float32"}`. A float may be rounded; a value outside
-            the range of its new dtype is an error.
-        triangulate: makes polygons into triangles, so that `face` is (m, 3): a fan from the first corner of each
-            face, in order; what else a face has is repeated for each triangle. See `table`.
-        numbered: makes properties such as `rot_0` to `rot_3` one field, `rot`; else they are a field each.
-        looking: told how far finding files and reading headers is.
+        looking: told how far reading headers is.
 
     Raises:
-        UsageError: nothing is at `path`, or `fields`, `cast` or `triangulate` asks for what is not there.
+        UsageError: `fields`, `cast` or `triangulate` asks for what is not there.
         SourceError: no file is good; or whatever `on_bad` raises.
     """
-    options = PlyOptions(tuple((cast or {}).items()), numbered, triangulate)
+    (found,) = inputs.values()
+    fields = options.fields
     choice: Choice = fields if fields in ("same", "common", "all") else tuple(map(str.strip, fields.split(",")))
-    for name, dtype in options.cast:
+    for name, dtype in options.cast.items():
         if dtype not in DTYPES or dtype == "bool" or dtype.startswith("complex"):
             raise UsageError(f"--cast {name}={dtype}: a numeric dtype such as float32 or int64 is expected")
-    found = find(path, looking)
     files = found.pick(lambda file: suffix_of(file) == _SUFFIX, on_bad)
     if not files:
-        raise SourceError(f"no {_SUFFIX} file is there", path)
-    good = members_of(path, found, files, partial(_member, options=options), on_bad, looking)
+        raise SourceError(f"no {_SUFFIX} file is there", found.text)
+    good = members_of(found, files, partial(_member, options=options), on_bad, looking)
     members, rules = agreeing(good, choice, on_bad)
-    if unknown := [name for name, _ in options.cast if name not in rules]:
+    if unknown := [name for name in options.cast if name not in rules]:
         raise UsageError(f"--cast: there is no field {', '.join(unknown)}; fields are {', '.join(rules)}")
-    if triangulate and corners_of(rules) is None:
+    if options.triangulate and corners_of(rules) is None:
         raise UsageError(
             f"--triangulate: there is no field face; fields are {', '.join(rules)}; leave --triangulate out"
         )
@@ -115,12 +89,11 @@ def open_ply(
 
 
 def members_of(
-    path: str, found: Found, files: Sequence[str], member: Callable[[str, str], Member], on_bad: OnBad, looking: Looking
+    found: Found, files: Sequence[str], member: Callable[[str, str], Member], on_bad: OnBad, looking: Looking
 ) -> list[Member]:
     """Return what each of some files holds, by its path without suffix.
 
     Args:
-        path: what was asked for, for the error.
         files: those of `found` to look at.
         member: tells what the file at a path holds, whose sample has a name; a file that is bad is a SourceError.
 
@@ -139,11 +112,11 @@ def members_of(
         except SourceError as error:
             on_bad(error)
     if not good:
-        raise SourceError("none of its files can be packed", path)
+        raise SourceError("none of its files can be packed", found.text)
     return list(good.values())
 
 
-def _member(path: str, name: str, options: PlyOptions) -> Member:
+def _member(path: str, name: str, options: SourceOptions) -> Member:
     """Return what the header of a file says, and its body if it holds lists; raises SourceError as `_read` does."""
     header, rules, tables = _read(path, options, with_numbers=False)
     counts = {element.name: element.count for element in header.elements}
@@ -165,7 +138,7 @@ class Contents(NamedTuple):
     tables: Mapping[str, Table]
 
 
-def _read(path: str, options: PlyOptions, with_numbers: bool = True) -> Contents:
+def _read(path: str, options: SourceOptions, with_numbers: bool = True) -> Contents:
     """Return what a file holds.
 
     Args:
@@ -177,7 +150,8 @@ def _read(path: str, options: PlyOptions, with_numbers: bool = True) -> Contents
     with opened(path) as (header, file):
         _check_size(header, os.fstat(file.fileno()).st_size, path)
         with faults_of(path):
-            rules = rules_of(header.without_counts().elements, options.cast, options.numbered)
+            is_grouped = options.group == "numbered"
+            rules = rules_of(header.without_counts().elements, tuple(options.cast.items()), is_grouped)
         if not (with_numbers or header.has_lists):
             return Contents(header, rules, {})
         # Read on its own the body lies aligned in memory, and a cloud of one field needs no copy.
@@ -208,7 +182,7 @@ def _check_size(header: Header, size: int, path: str) -> None:
         raise SourceError(f"{declared} need {need} after the header, but there are {body}; get the file again", path)
 
 
-def _origin_of(members: Sequence[Member], choice: Choice, options: PlyOptions) -> dict[str, Any]:
+def _origin_of(members: Sequence[Member], choice: Choice, options: SourceOptions) -> dict[str, Any]:
     """Return what the manifest keeps of the files, as JSON values, so that they can be written again as they were.
 
     `headers` holds each different header once (the first is that of the first sample), with the field that each

@@ -22,7 +22,7 @@ from benchmark.measuring import Figures, Row, Side, checksum, epochs, files_of
 from benchmark.store import Bench
 from packer.convert import convert
 from packer.format.manifest import read as read_manifest
-from packer.sources.opening import SourceOptions
+from packer.sources.options import SourceOptions
 from readers import Crop, PackedDataset, Windows
 
 BATCH = 16

@@ -21,7 +21,7 @@ from packer.merge import merge
 from packer.repack import repack
 from packer.repair import RepairReport, repair
 from packer.sources.derived import FittedSource
-from packer.sources.opening import SourceOptions
+from packer.sources.options import SourceOptions
 from packer.sources.packed import open_packed
 
 
@@ -144,7 +144,7 @@ def test_same_bits():
 
 
 def _gray():
-    from packer.sources.opening import SourceOptions
+    from packer.sources.options import SourceOptions
 
     return SourceOptions(mode="gray")
 

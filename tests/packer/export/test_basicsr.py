@@ -11,12 +11,12 @@ import sys
 import lmdb
 import numpy as np
 import pytest
+from opened_sources import open_images
 from PIL import Image
 
 from packer.errors import UsageError
 from packer.export import export
 from packer.format.schema import FieldSpec
-from packer.sources.images.opening import open_images
 from packer.writer import DatasetWriter
 
 HR = FieldSpec(name="hr", dtype="uint8", kind="image", shape=(None, None, 3))

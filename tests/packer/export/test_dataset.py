@@ -14,7 +14,7 @@ from packer.export import export
 from packer.export.files import checked
 from packer.format import manifest as manifests
 from packer.format.schema import FieldSpec
-from packer.sources.opening import SourceOptions
+from packer.sources.options import SourceOptions
 from packer.writer import DatasetWriter
 
 

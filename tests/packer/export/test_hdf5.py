@@ -12,7 +12,7 @@ from packer.export import export
 from packer.format import manifest as manifests
 from packer.merge import merge
 from packer.repack import repack
-from packer.sources.opening import SourceOptions
+from packer.sources.options import SourceOptions
 
 
 def assert_same_hdf5(a, b):

@@ -10,7 +10,7 @@ import pytest
 from packer.convert import convert
 from packer.export import export
 from packer.format import manifest as manifests
-from packer.sources.opening import SourceOptions
+from packer.sources.options import SourceOptions
 
 #: What is said if datasets would have to be one, or lie within one another.
 CLASH = "fields that were one dataset are written by their own names, below the root"

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from opened_sources import open_hdf5
 
 from packer.append import append
 from packer.convert import convert
@@ -18,8 +19,7 @@ from packer.export import export
 from packer.format import manifest as manifests
 from packer.merge import merge
 from packer.repack import repack
-from packer.sources.hdf5.source import open_hdf5
-from packer.sources.opening import SourceOptions
+from packer.sources.options import SourceOptions
 
 NUMBERS = [f"{order}{kind}" for kind in ("i2", "u4", "i8", "f2", "f4", "f8", "c8", "c16") for order in "<>"]
 NUMBERS += ["|i1", "|u1", "|b1"]

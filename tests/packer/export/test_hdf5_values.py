@@ -5,10 +5,10 @@ from __future__ import annotations
 import h5py
 import numpy as np
 import pytest
+from opened_sources import open_hdf5
 
 from packer.convert import convert
 from packer.export import export
-from packer.sources.hdf5.source import open_hdf5
 
 LONG = 20_000
 

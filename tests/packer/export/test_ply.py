@@ -10,7 +10,7 @@ from packer.convert import convert
 from packer.errors import UsageError
 from packer.export import export
 from packer.format import manifest as manifests
-from packer.sources.opening import SourceOptions
+from packer.sources.options import SourceOptions
 from packer.sources.ply.header import Header, opened
 from readers import PackedDataset
 

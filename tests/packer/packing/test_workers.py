@@ -21,7 +21,7 @@ from packer.sources import apart
 from packer.sources.apart import Limits, each, run
 from packer.sources.base import Source
 from packer.sources.hdf5 import source as hdf5
-from packer.sources.opening import SourceOptions
+from packer.sources.options import SourceOptions
 from readers import PackedDataset
 
 BLOCK = 7

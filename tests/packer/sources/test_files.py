@@ -32,7 +32,7 @@ def test_folders_files_and_patterns(tmp_path, monkeypatch):
     """A folder gives all below it, a file itself, a pattern what fits; names count from the folder that is named."""
     fill(tmp_path, "a/1.ply", "a/b/2.ply", "3.ply", "a/b/notes.txt")
     every = ["3.ply", "a/1.ply", "a/b/2.ply", "a/b/notes.txt"]
-    assert find(str(tmp_path)) == (str(tmp_path), every, frozenset(), 0)
+    assert find(str(tmp_path)) == (str(tmp_path), every, frozenset(), 0, str(tmp_path))
     assert find(f"{tmp_path}/a/b/2.ply")[:2] == (f"{tmp_path}/a/b", ["2.ply"])
     assert find(f"{tmp_path}/a/**/*.ply")[:2] == (f"{tmp_path}/a", ["1.ply", "b/2.ply"])
     assert find(f"{tmp_path}/*/[12].ply")[:2] == (str(tmp_path), ["a/1.ply"])
@@ -53,7 +53,7 @@ def test_nothing_there(tmp_path):
 def test_hidden_files_are_counted_and_left_out(tmp_path):
     """What some systems leave next to files, and hidden folders, are no sources; a folder named by itself is one."""
     fill(tmp_path, "a.ply", "._a.ply", ".trash/b.ply", "c/.DS_Store", ".trash/.c/d.ply")
-    assert find(str(tmp_path))[1:] == (["a.ply"], frozenset(), 3)
+    assert find(str(tmp_path))[1:4] == (["a.ply"], frozenset(), 3)
     assert find(str(tmp_path / ".trash")).files == ["b.ply"]
     assert find(f"{tmp_path}/.trash/*.ply").files == ["b.ply"]
     assert find(str(tmp_path / "._a.ply")).files == ["._a.ply"]

@@ -20,7 +20,7 @@ from packer.format.schema import FieldSpec
 from packer.merge import merge
 from packer.repack import repack
 from packer.repair import repair
-from packer.sources.opening import SourceOptions
+from packer.sources.options import SourceOptions
 from readers import PackedDataset
 
 BY_FOLDER = SourceOptions(label="folder")

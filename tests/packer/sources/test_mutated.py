@@ -15,14 +15,12 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+from opened_sources import open_hdf5, open_images, open_ply
 from PIL import Image
 from plyfile import PlyData, PlyElement
 
 from packer.errors import PackerError, SourceError
 from packer.sources.apart import Limits, each
-from packer.sources.hdf5.source import open_hdf5
-from packer.sources.images.opening import open_images
-from packer.sources.ply.source import open_ply
 
 COUNT = int(os.environ.get("MUTATIONS", "200"))
 SHARED = Path(__file__).parents[4] / "shared" / "data"

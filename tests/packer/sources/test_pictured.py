@@ -17,7 +17,8 @@ from packer.errors import UsageError
 from packer.export.dataset import export
 from packer.format import manifest as manifests
 from packer.sources import base
-from packer.sources.opening import SourceOptions, open_sources
+from packer.sources.opening import open_sources
+from packer.sources.options import SourceOptions
 from readers import Crop, PackedDataset
 
 

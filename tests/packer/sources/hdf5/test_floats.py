@@ -7,9 +7,9 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from opened_sources import open_hdf5
 
 from packer.errors import SourceError
-from packer.sources.hdf5.source import open_hdf5
 
 ALL = h5py.h5s.ALL
 BITS = np.arange(2**16, dtype="<u2")

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from numpy.typing import NDArray
+from opened_sources import open_hdf5
 
 from packer.cli.main import main
 from packer.convert import Report, convert
 from packer.errors import SourceError, UsageError
 from packer.export import export
-from packer.sources.hdf5.source import open_hdf5
-from packer.sources.opening import SourceOptions
+from packer.sources.options import SourceOptions
 from readers import PackedDataset
 
 RNG = np.random.default_rng(0)

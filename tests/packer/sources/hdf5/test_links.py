@@ -7,11 +7,11 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from opened_sources import open_hdf5
 
 from packer.convert import convert
 from packer.errors import SourceError
 from packer.export import export
-from packer.sources.hdf5.source import open_hdf5
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_further_names_are_said(linked: str) -> None:
 @pytest.mark.parametrize("name", ["/a", "/b", "deep/er/soft", "/g/up/b", "/g/up/g/up/a"])
 def test_a_dataset_is_picked_by_any_name(linked: str, name: str) -> None:
     """Links to it and links to groups above it lead to it."""
-    source = open_hdf5(linked, fields={"q": name, "x": "/h/x"})
+    source = open_hdf5(linked, pick={"q": name, "x": "/h/x"})
     (block,) = source.read()
     assert np.asarray(block["q"]).tolist() == [0, 1, 2]
     assert np.asarray(block["x"]).tolist() == [0, 1, 2]
@@ -57,10 +57,10 @@ def test_a_dataset_is_picked_by_any_name(linked: str, name: str) -> None:
 def test_a_name_that_leads_nowhere_is_said_as_it_was_asked_for(linked: str) -> None:
     """The message has the path that was given, and lists the further names."""
     with pytest.raises(SourceError, match=r"has no dataset /h/nope for field q") as caught:
-        open_hdf5(linked, fields={"q": "/h/nope"})
+        open_hdf5(linked, pick={"q": "/h/nope"})
     assert "/b    (is another name of /a)" in str(caught.value)
     with pytest.raises(SourceError, match=r"field q: /one is a single value"):
-        open_hdf5(linked, fields={"q": "/single"})
+        open_hdf5(linked, pick={"q": "/single"})
 
 
 def test_exports_have_the_names_they_were_packed_by(linked: str, tmp_path: Path) -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from opened_sources import open_hdf5
 
 from packer.convert import convert
 from packer.export import export
 from packer.repack import repack
 from packer.sources.hdf5 import origin
-from packer.sources.hdf5.source import open_hdf5
-from packer.sources.opening import SourceOptions
+from packer.sources.options import SourceOptions
 
 Notes = tuple[str, ...]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from opened_sources import open_hdf5
 
 from packer.checking.against import compare
 from packer.convert import convert
@@ -17,8 +18,7 @@ from packer.sources import base
 from packer.sources.apart import memory_within
 from packer.sources.hdf5 import reading
 from packer.sources.hdf5.file import faults_named
-from packer.sources.hdf5.source import open_hdf5
-from packer.sources.opening import SourceOptions
+from packer.sources.options import SourceOptions
 from readers import PackedDataset
 
 #: Far more than a process of many tests has free in its heap, which its children may use beyond the limit.

@@ -7,14 +7,14 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from opened_sources import open_hdf5
 
 from packer.errors import SourceError
-from packer.sources.hdf5.source import open_hdf5
 
 
 def is_picked(path: Path, name: str = "good") -> bool:
     """Whether one dataset can be picked from the file, and holds 0, 1, 2."""
-    (block,) = open_hdf5(str(path), fields={"q": f"/{name}"}).read()
+    (block,) = open_hdf5(str(path), pick={"q": f"/{name}"}).read()
     return np.asarray(block["q"]).tolist() == [0, 1, 2]
 
 
@@ -127,7 +127,7 @@ def test_attributes_of_what_is_not_packed_are_not_read(tmp_path: Path) -> None:
         file["one"] = 1
         for name in ("/", "a", "a/good", "a/other", "b", "one"):
             file[name].attrs["of"] = name
-    kept = open_hdf5(str(path), fields={"q": "/a/good"}).origin["files"][0]
+    kept = open_hdf5(str(path), pick={"q": "/a/good"}).origin["files"][0]
     assert set(kept["attributes"]) == {"/", "/a", "/a/good"}
     assert "values" not in kept
     kept = open_hdf5(str(path), skip=["a"]).origin["files"][0]

@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from opened_sources import open_hdf5
 
 from packer.append import append
 from packer.cli.main import main
@@ -18,8 +19,7 @@ from packer.export import export
 from packer.merge import merge
 from packer.repack import repack
 from packer.repair import repair
-from packer.sources.hdf5.source import open_hdf5
-from packer.sources.opening import SourceOptions
+from packer.sources.options import SourceOptions
 from packer.verify import verify
 from readers import PackedDataset
 

@@ -9,8 +9,14 @@ import numpy as np
 import pytest
 
 from packer.errors import SourceError
-from packer.sources.hdf5.source import hdf5_paths
 from packer.sources.opening import open_sources
+
+
+def rows(path: Path) -> str:
+    """Writes a file of three rows."""
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(3)
+    return str(path)
 
 
 def test_hidden_files_are_passed_over(tmp_path: Path) -> None:
@@ -18,21 +24,21 @@ def test_hidden_files_are_passed_over(tmp_path: Path) -> None:
     (tmp_path / ".trash").mkdir()
     for name in ("._a.h5", ".trash/b.h5"):
         (tmp_path / name).write_bytes(b"\0\5\x16\7")
-    with pytest.raises(SourceError, match="the folder holds no HDF5 file"):
-        hdf5_paths(str(tmp_path))
-    (tmp_path / "a.h5").touch()
-    assert hdf5_paths(str(tmp_path)) == [str(tmp_path / "a.h5")]
-    (tmp_path / ".trash" / "c.h5").touch()
-    assert len(hdf5_paths(str(tmp_path / ".trash"))) == 2
+    with pytest.raises(SourceError, match="is empty, apart from hidden files"):
+        open_sources([str(tmp_path)])
+    a = rows(tmp_path / "a.h5")
+    assert open_sources([str(tmp_path)]).files() == [a]
+    inner = [rows(tmp_path / ".trash" / name) for name in ("b.h5", "c.h5")]
+    assert open_sources([str(tmp_path / ".trash")]).files() == inner
 
 
 def test_linked_folders_are_followed(tmp_path: Path) -> None:
     """As those of images and clouds are."""
     (tmp_path / "disk").mkdir()
-    (tmp_path / "disk" / "a.h5").touch()
+    rows(tmp_path / "disk" / "a.h5")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "linked").symlink_to(tmp_path / "disk")
-    assert hdf5_paths(str(tmp_path / "data")) == [str(tmp_path / "data" / "linked" / "a.h5")]
+    assert open_sources([str(tmp_path / "data")]).files() == [str(tmp_path / "data" / "linked" / "a.h5")]
 
 
 @pytest.mark.parametrize("suffix", [".nxs", ".he5", ".nc4", ".hdf", ".mat", ".weights", ""])

@@ -13,11 +13,11 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from opened_sources import open_hdf5
 
 from packer.cli.main import main
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
-from packer.sources.hdf5.source import open_hdf5
 
 FOREIGN = {
     "empty": (b"", r"is empty \(0 bytes\)"),
@@ -57,12 +57,12 @@ def test_a_truncated_file_is_said_to_be_cut_short(tmp_path: Path) -> None:
 
 def test_missing_files_and_empty_folders(tmp_path: Path) -> None:
     """A path, a pattern or a folder without a file says so."""
-    for path, words in (
-        (tmp_path / "no.h5", "does not exist"),
-        (tmp_path / "*.h5", "no file fits"),
-        (tmp_path, "folder"),
+    for path, error, words in (
+        (tmp_path / "no.h5", UsageError, "there is no such file"),
+        (tmp_path / "*.h5", UsageError, "no file fits"),
+        (tmp_path, SourceError, "the folder is empty"),
     ):
-        with pytest.raises(SourceError, match=words):
+        with pytest.raises(error, match=words):
             open_hdf5(str(path))
 
 
@@ -87,9 +87,9 @@ def test_types_that_cannot_be_stored_are_named_and_can_be_skipped(tmp_path: Path
     ):
         assert words in str(caught.value)
     assert [f.name for f in open_hdf5(path, skip=["opaque", "ref", "none", "#wide"]).fields] == ["good"]
-    assert [f.name for f in open_hdf5(path, fields={"g": "/good"}).fields] == ["g"]
+    assert [f.name for f in open_hdf5(path, pick={"g": "/good"}).fields] == ["g"]
     with pytest.raises(SourceError, match="field o: /opaque holds opaque"):
-        open_hdf5(path, fields={"o": "/opaque"})
+        open_hdf5(path, pick={"o": "/opaque"})
 
 
 def test_several_texts_or_lists_a_sample_are_named_and_can_be_skipped(tmp_path: Path) -> None:
@@ -292,7 +292,7 @@ def test_keras_weights_are_refused_with_the_reason(tmp_path: Path) -> None:
         file["model_weights/a/kernel:0"] = np.zeros((4, 4))
     with pytest.raises(SourceError, match="weights of a Keras model, which have no sample axis"):
         open_hdf5(path)
-    assert len(open_hdf5(path, fields={"w": "/model_weights/a/kernel:0"})) == 4
+    assert len(open_hdf5(path, pick={"w": "/model_weights/a/kernel:0"})) == 4
 
 
 def test_a_file_that_changes_after_planning_is_an_error(tmp_path: Path) -> None:
@@ -398,7 +398,7 @@ def test_too_many_fields_are_counted_before_each_is_looked_at(tmp_path: Path, mo
         open_hdf5(path)
     assert len(looked) <= 501
     monkeypatch.undo()
-    assert len(open_hdf5(path, fields={"q": "/x0000/a"})) == 2
+    assert len(open_hdf5(path, pick={"q": "/x0000/a"})) == 2
 
 
 def test_long_names_are_cut(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from opened_sources import open_hdf5
 
 from packer.errors import SourceError, UsageError
 from packer.format.schema import DTYPES
 from packer.sources.base import Source
 from packer.sources.hdf5.reading import BLOCK_BYTES
-from packer.sources.hdf5.source import open_hdf5
 
 SAMPLES = Path(__file__).parents[5] / "shared" / "data"
 SAMPLE_FILES = sorted(
@@ -198,15 +198,15 @@ def test_no_common_axis_lists_all_and_picking_helps(tmp_path: Path) -> None:
         open_hdf5(path)
     for text in ("/g/x  (4, 2) int64", "/g/y  (4,) int64", "/z  (7,) int64", "--field NAME=/path"):
         assert text in str(caught.value)
-    assert set(everything(open_hdf5(path, fields={"a": "/g/x"}))) == {"a"}
+    assert set(everything(open_hdf5(path, pick={"a": "/g/x"}))) == {"a"}
     assert set(everything(open_hdf5(path, skip=["z"]))) == {"g.x", "g.y"}
     assert set(everything(open_hdf5(path, skip=["/g"]))) == {"z"}
     with pytest.raises(SourceError, match="has no dataset /nope for field a"):
-        open_hdf5(path, fields={"a": "nope"})
+        open_hdf5(path, pick={"a": "nope"})
     with pytest.raises(UsageError, match="--skip zz"):
         open_hdf5(path, skip=["z", "zz"])
     with pytest.raises(UsageError, match="field name"):
-        open_hdf5(path, fields={"a/b": "/g/x"})
+        open_hdf5(path, pick={"a/b": "/g/x"})
 
 
 def test_text_ragged_and_compound(tmp_path: Path) -> None:
@@ -230,8 +230,8 @@ def test_text_ragged_and_compound(tmp_path: Path) -> None:
     same(found["table.pos"], table["pos"])
     assert found["table.in.name"] == ["a", "é", ""]
     assert source.shapes("ragged") is None
-    assert set(everything(open_hdf5(path, fields={"t": "/table"}))) == {"t.n", "t.pos", "t.in.name", "t.in.ok"}
-    assert set(everything(open_hdf5(path, fields={"t": "/table/in/ok"}))) == {"t"}
+    assert set(everything(open_hdf5(path, pick={"t": "/table"}))) == {"t.n", "t.pos", "t.in.name", "t.in.ok"}
+    assert set(everything(open_hdf5(path, pick={"t": "/table/in/ok"}))) == {"t"}
 
 
 def test_attributes_and_single_values_are_kept(tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from opened_sources import open_hdf5
 
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.export import export
-from packer.sources.hdf5.source import open_hdf5
-from packer.sources.opening import SourceOptions
+from packer.sources.options import SourceOptions
 from readers import PackedDataset
 
 GENES = 9
@@ -78,7 +78,7 @@ def test_the_cells_of_10x_files_are_packed_as_the_message_says(tmp_path: Path) -
         file["matrix/indptr"], file["matrix/shape"] = np.array([0, 1, 3]), np.array([3, 2])
     with pytest.raises(SourceError, match="--sparse matrix packs its cells, and --field barcode=/matrix/barcodes"):
         open_hdf5(str(path))
-    (block,) = open_hdf5(str(path), sparse=["matrix"], fields={"barcode": "/matrix/barcodes"}).read()
+    (block,) = open_hdf5(str(path), sparse=["matrix"], pick={"barcode": "/matrix/barcodes"}).read()
     assert block["barcode"] == ["AA", "AC"]
     assert [row.tolist() for row in block["matrix.data"]] == [[0], [1, 2]]
 

@@ -9,9 +9,9 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from opened_sources import open_hdf5
 
 from packer.errors import SourceError, UsageError
-from packer.sources.hdf5.source import open_hdf5
 
 
 def write(path: Path, count: int, base: str = "") -> str:
@@ -57,7 +57,7 @@ def test_parts_pickle_and_read_late(tmp_path: Path) -> None:
     """A part holds its own samples, names and shapes."""
     write(tmp_path / "a.h5", 3, "data")
     write(tmp_path / "b.h5", 3, "data")
-    source = open_hdf5(str(tmp_path / "*.h5"), samples="groups:/data", fields={"y": "label", "p": "/deep/xyz"})
+    source = open_hdf5(str(tmp_path / "*.h5"), samples="groups:/data", pick={"y": "label", "p": "/deep/xyz"})
     assert source.names == [f"{file}/data/s{n}" for file in "ab" for n in range(3)]
     part = pickle.loads(pickle.dumps(source.part(2, 5)))
     assert part.names == ["a/data/s2", "b/data/s0", "b/data/s1"]
@@ -85,7 +85,7 @@ def test_datasets_that_differ_are_described(tmp_path: Path) -> None:
     with h5py.File(path, "w") as file:
         file["v0"], file["v1"] = np.zeros((2, 3)), np.zeros((2, 3), "f4")
     with pytest.raises(SourceError, match=r"values is float32 \(\*, \*\), not float64 \(\*, \*\)\. --skip"):
-        open_hdf5(path, samples="datasets")
+        open_hdf5(str(path), samples="datasets")
 
 
 def test_a_damaged_sample_is_numbered(tmp_path: Path) -> None:

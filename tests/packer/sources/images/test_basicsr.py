@@ -10,15 +10,15 @@ from pathlib import Path
 import lmdb
 import numpy as np
 import pytest
-from opened_sources import read_each
+from opened_sources import open_images, read_each
 from PIL import Image
 
 from packer.checking.against import compare
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
-from packer.sources.images.opening import open_images
-from packer.sources.opening import SourceOptions, open_sources
+from packer.sources.opening import open_sources
+from packer.sources.options import SourceOptions
 
 
 def encoded(seed=0, height=4, width=5, **options):

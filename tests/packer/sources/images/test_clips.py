@@ -19,7 +19,7 @@ from packer.packing import framing
 from packer.sources import base
 from packer.sources.images import clips
 from packer.sources.images import source as reading
-from packer.sources.opening import SourceOptions
+from packer.sources.options import SourceOptions
 from packer.verify import verify
 from readers import PackedDataset
 

@@ -7,9 +7,8 @@ import shutil
 import lmdb
 import numpy as np
 import pytest
+from opened_sources import open_images
 from PIL import Image
-
-from packer.sources.images.opening import open_images
 
 
 @pytest.fixture

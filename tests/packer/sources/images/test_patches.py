@@ -15,7 +15,8 @@ from packer.convert import ConvertOptions, convert
 from packer.errors import SourceError, UsageError
 from packer.sources.images import derived, source
 from packer.sources.images.formats import read_image
-from packer.sources.opening import SourceOptions, open_sources
+from packer.sources.opening import open_sources
+from packer.sources.options import SourceOptions
 
 SIZES = {"a": (20, 28), "b": (8, 8), "c": (17, 9), "d": (4, 40)}
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from opened_sources import open_images
 from PIL import Image
 
 from packer.sources.images import formats
 from packer.sources.images.formats import FEW_BITS
-from packer.sources.images.opening import open_images
 from packer.sources.images.source import ImageSource
 
 COLOURS = np.random.default_rng(0).integers(0, 256, (3, 4, 4), dtype=np.uint8)

@@ -7,13 +7,13 @@ import struct
 from pathlib import Path
 
 import pytest
-from opened_sources import read_each
+from opened_sources import open_images, read_each
 from picture_files import open_pairs, picture, save, save_pairs
 from PIL import Image
 
 from packer.errors import PackerError, SourceError, UsageError
-from packer.sources.images.opening import open_images
-from packer.sources.opening import SourceOptions, open_sources
+from packer.sources.opening import open_sources
+from packer.sources.options import SourceOptions
 
 
 def collect():
@@ -64,7 +64,7 @@ def test_images_of_one_field_are_of_one_kind(tmp_path):
         ("a.png", b"\x89PNG\n\x1a\n and so on", "signature it begins with was changed"),
         ("a.jpg", b"\xff\xd8\xff" + bytes(50), "damaged, or a kind of JPEG"),
         ("a.tif", b"II*\0" + bytes(50), "damaged, or a kind of TIFF"),
-        ("a.npy", b"\x93NUMPY", r"a\.npy: is not an image .* but lies among images"),
+        ("a.psd", b"8BPS", r"a\.psd: is not an image .* but lies among images"),
     ],
 )
 def test_bad_files_are_named_with_the_reason(tmp_path, name, content, message):
@@ -210,14 +210,17 @@ def test_nothing_to_pack_is_said(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "a.txt").write_text("")
-    for text, message in (
-        ("empty", "no image for field 'x'"),
-        ("text", r"it holds 1 \.txt"),
-        ("*.png", "no image"),
-        ("nothing", "no such file or folder"),
+    for text, error, message in (
+        ("empty", SourceError, "the folder is empty"),
+        ("text", SourceError, "holds 1 files, but none of a kind that can be packed"),
+        ("*.png", UsageError, "no file fits it as a pattern"),
+        ("nothing", UsageError, "no such file or folder"),
     ):
-        with pytest.raises(UsageError, match=message):
+        with pytest.raises(error, match=message):
             open_images({"x": str(tmp_path / text)})
+    (tmp_path / "text" / "b.png").symlink_to("nowhere")
+    with pytest.raises(UsageError, match=r"no image for field 'x'.* it holds 1 \.png, 1 \.txt"):
+        open_images({"x": str(tmp_path / "text")}, on_bad=lambda error: None)
     for name in ("a/1.png", "a/2.png", "b/3.png"):
         save(tmp_path / name)
     with pytest.raises(SourceError, match="no sample is left"):
@@ -235,8 +238,8 @@ def test_wrong_options_are_refused(tmp_path):
     ):
         with pytest.raises(UsageError, match=reason):
             open_sources([f"x={tmp_path}"], SourceOptions(**options))
-    with pytest.raises(UsageError, match="'a/b'"):
-        open_images({"a/b": str(tmp_path)})
+    with pytest.raises(UsageError, match=r"'a\\\\b': printable characters"):
+        open_images({"a\\b": str(tmp_path)})
 
 
 def test_reading_stops_at_damage_with_the_number_of_the_sample(pairs):

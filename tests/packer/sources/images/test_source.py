@@ -10,14 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from opened_sources import read_each
+from opened_sources import open_images, read_each
 from picture_files import open_pairs, picture, save, save_pairs
 from PIL import Image
 
 from packer.errors import SourceError
 from packer.format.schema import FieldSpec
 from packer.sources.images.formats import COLOUR_KEY, FEW_BITS
-from packer.sources.images.opening import open_images
 from packer.sources.images.source import BLOCK_BYTES
 
 SHARED = Path(__file__).parents[5] / "shared" / "data"

@@ -13,14 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from opened_sources import read_joined
+from opened_sources import open_npy, read_joined
 
 from packer.checking.against import compare
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
 from packer.sources.npy import source as npy
-from packer.sources.npy.opening import open_npy
 from packer.sources.opening import open_sources
 
 X = np.arange(60, dtype=np.float32).reshape(10, 2, 3)
@@ -227,8 +226,11 @@ def test_arrays_that_do_not_go_together(tmp_path):
         open_npy({"": str(tmp_path / "**" / "x.npy")})
     with pytest.raises(UsageError, match="are both called 'x'"):
         open_npy({"x": y, "": str(tmp_path / "a")})
-    with pytest.raises(UsageError, match=r"there is no \.npy or \.npz file"):
+    with pytest.raises(UsageError, match="no file fits it as a pattern"):
         open_npy({"": str(tmp_path / "none*.npy")})
+    (tmp_path / "gone.npy").symlink_to("nowhere")
+    with pytest.raises(UsageError, match=r"there is no \.npy or \.npz file"):
+        open_npy({"": str(tmp_path / "gone.npy")}, on_bad=lambda error: None, samples="files")
     np.savez(tmp_path / "empty.npz")
     with pytest.raises(SourceError, match=r"empty\.npz: holds no array"):
         open_npy({"": str(tmp_path / "empty.npz")})

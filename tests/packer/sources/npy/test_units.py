@@ -18,7 +18,7 @@ from packer.format.schema import FieldSpec
 from packer.packing import framing
 from packer.sources import base
 from packer.sources.npy import source as npy
-from packer.sources.opening import SourceOptions
+from packer.sources.options import SourceOptions
 from packer.verify import verify
 from readers import PackedDataset
 

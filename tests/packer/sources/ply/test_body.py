@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from opened_sources import open_ply
 from plyfile import PlyData, PlyElement
 
 from packer.errors import SourceError
-from packer.sources.ply.source import open_ply
 
 SHARED = Path(__file__).parents[5] / "shared" / "data"
 FILES = sorted(SHARED.glob("ply_*/**/*.ply"))

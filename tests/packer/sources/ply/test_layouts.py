@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from opened_sources import open_ply
 
 from packer.errors import SourceError, UsageError
-from packer.sources.opening import SourceOptions, open_sources
-from packer.sources.ply.source import open_ply
+from packer.sources.opening import open_sources
+from packer.sources.options import SourceOptions
 
 #: The properties of a Gaussian splat, in the order of its reference implementation.
 SPLAT = [
@@ -75,9 +76,9 @@ def test_splats(tmp_path, text: bool) -> None:
 
 
 def test_splats_apart(tmp_path) -> None:
-    """With `numbered=False` each numbered property is a field; positions and normals are still one each."""
+    """With `group="none"` each numbered property is a field; positions and normals are still one each."""
     values = splat(tmp_path / "a.ply", text=False)
-    (block,) = open_ply(str(tmp_path / "a.ply"), numbered=False).read()
+    (block,) = open_ply(str(tmp_path / "a.ply"), group="none").read()
     assert list(block) == ["xyz", "normal", *SPLAT[6:]]
     assert all(block[name][0].tobytes() == values[:, i].tobytes() for i, name in enumerate(SPLAT) if i > 5)
     with pytest.raises(UsageError, match="--group some: numbered or none is expected"):
@@ -132,7 +133,7 @@ def test_files_that_differ_in_numbered_properties(tmp_path) -> None:
     splat(tmp_path / "b.ply", False, ["x", "b_0", "b_1", "b_2"])
     with pytest.raises(SourceError, match=r"b is float32 x 3, float32 x 2 is expected.*--group none"):
         open_ply(str(tmp_path))
-    assert len(open_ply(str(tmp_path), numbered=False, fields="common")) == 2
+    assert len(open_ply(str(tmp_path), group="none", fields="common")) == 2
 
 
 @pytest.mark.parametrize("text", [True, False])

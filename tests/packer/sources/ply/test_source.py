@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from opened_sources import open_ply
 from plyfile import PlyData, PlyElement
 
 from packer.errors import PackerError, SourceError, UsageError
-from packer.sources.ply.source import PointSource, open_ply
+from packer.sources.ply.source import PointSource
 
 SHARED = Path(__file__).parents[5] / "shared" / "data"
 FILES = sorted(SHARED.glob("ply_*/**/*.ply"))
@@ -179,11 +180,14 @@ def test_order_and_names(tmp_path) -> None:
 
 
 def test_no_files(tmp_path) -> None:
-    """A folder without PLY files is an error; so is a path where nothing is."""
-    with pytest.raises(SourceError, match=r"no \.ply file"):
+    """A folder without PLY files is an error; so is a path where nothing is, or nothing that can be read."""
+    with pytest.raises(SourceError, match="the folder is empty"):
         open_ply(str(tmp_path))
-    with pytest.raises(SourceError, match=r"no \.ply file"):
+    with pytest.raises(UsageError, match="no file fits it as a pattern"):
         open_ply(str(tmp_path / "*.ply"))
+    (tmp_path / "gone.ply").symlink_to("nowhere")
+    with pytest.raises(SourceError, match=r"no \.ply file"):
+        open_ply(str(tmp_path), on_bad=lambda error: None)
     with pytest.raises(UsageError, match="no such file"):
         open_ply(str(tmp_path / "nowhere"))
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from opened_sources import open_ply
 from plyfile import PlyData, PlyElement
 
 from packer.errors import SourceError, UsageError
 from packer.sources.ply import table
-from packer.sources.ply.source import open_ply
 
 POINTS = PlyElement.describe(np.zeros(9, [(c, "f4") for c in "xyz"]), "vertex")
 

@@ -1,0 +1,113 @@
+"""The options of sources, of which the command line is made: what each is called, may be, and which sources take it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, field, fields
+from typing import Any
+
+from packer.errors import UsageError
+from packer.sources.units import UNITS_OF, unit_of
+
+#: Kinds of sources that hold pictures, and all kinds.
+_PICTURES, _ALL = "images basicsr", " ".join(UNITS_OF)
+
+
+def _of(
+    kinds: str, usual: Any = None, flag: str = "", *, choices: str = "", form: str | None = None, least: int = 0
+) -> Any:
+    """Return an option that sources of these kinds listen to.
+
+    Args:
+        usual: the value if nothing else is asked for; empty for what may be given several times.
+        flag: what it is called on the command line, if that is not its name.
+        choices: all values that it takes, with `|` between them.
+        form: of a value, as the command line shows it.
+        least: the least number that it takes.
+    """
+    about = {"kinds": kinds.split(), "flag": flag, "choices": choices, "form": form, "least": least}
+    if isinstance(usual, dict):
+        return field(default_factory=dict, metadata=about)
+    return field(default=usual, metadata=about)
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """Options of the sources; each source takes those that concern it. None leaves the choice to the source.
+
+    The command line is made from this class: its options are the attributes, its help the lines below.
+
+    Attributes:
+        mode: Images: convert all to this.
+        palette: Images with a palette: pack their colours, or the indices.
+        max_pixels: Images: refuse larger ones.
+        patch: Images: cut squares of this many pixels from the largest field.
+        stride: Images: pixels from one square to the next.  [default: --patch]
+        downscale: Images: make a field lr, this many times smaller, by bicubic.
+        kernel: --downscale: which bicubic; papers on super-resolution use MATLAB's.
+        listed: Images: pack the samples that FILE names, in its order: each line or its first word, as in BasicSR's
+            meta_info.txt.
+        fields: PLY: which fields to take if the files differ in them.
+        cast: PLY: convert a field, as in xyz=float32.
+        triangulate: PLY: make polygons into triangles, a fan from the first corner of each face.
+        group: PLY: make one field of numbered properties (rot of rot_0 to rot_3), or a field of each.
+        columns: Clouds without a header (.bin, .txt, .xyz, .pts): names and types of their columns, such as
+            x,y,z,intensity:float32 or x,y,z:float32,r,g,b:uint8.
+        label: Make a field label: the number of the first folder that a file lies in, such as cat of cat/1.png.
+        pick: HDF5: take this dataset, under this name.
+        skip: HDF5: leave out a field, dataset or group.
+        axis: HDF5: number of the axis that counts samples.
+        samples: What one sample is made from; PATTERN as in /data/*.  [default: rows of HDF5 and npy, files of images
+            and PLY]
+        attrs: HDF5: make a field of this attribute of each file, dataset or group that is a sample.
+        once: HDF5: keep this dataset once, as ds.constants: it is the same for all samples, such as a grid.
+        sparse: HDF5: pack rows of this sparse matrix (data, indices, indptr), as X.indices and X.data.
+        images: HDF5 and npy: the arrays of this field, (H, W) or (H, W, C), are pictures.
+        encoding: HDF5: encoding of text that the file does not mark as UTF-8, such as latin-1.
+    """
+
+    mode: str | None = _of(_PICTURES, choices="gray|rgb|rgba")
+    palette: str = _of(_PICTURES, "colour", choices="colour|index")
+    max_pixels: int | None = _of(_PICTURES, least=1)
+    patch: int | None = _of(_PICTURES, least=1)
+    stride: int | None = _of(_PICTURES, least=1)
+    downscale: int | None = _of(_PICTURES, least=2)
+    kernel: str = _of(_PICTURES, "pillow", choices="pillow|matlab")
+    listed: str | None = _of(_PICTURES, None, "--list", form="FILE")
+    fields: str = _of("ply", "same", form="same|common|all|A,B")
+    cast: Mapping[str, str] = _of("ply", {}, form="FIELD=DTYPE")
+    triangulate: bool = _of("ply", False)
+    group: str = _of("ply", "numbered", choices="numbered|none")
+    columns: str | None = _of("clouds", form="NAMES[:TYPE]")
+    label: str | None = _of(_ALL, choices="folder")
+    pick: Mapping[str, str] = _of("hdf5", {}, "--field", form="NAME=/PATH")
+    skip: tuple[str, ...] = _of("hdf5", (), form="FIELD")
+    axis: int = _of("hdf5", 0)
+    samples: str | None = _of(_ALL, form="rows|files|folders|datasets|groups[:PATTERN]")
+    attrs: tuple[str, ...] = _of("hdf5", (), "--attr", form="NAME")
+    once: tuple[str, ...] = _of("hdf5", (), form="PATH")
+    sparse: tuple[str, ...] = _of("hdf5", (), form="PATH")
+    images: tuple[str, ...] = _of("hdf5 npy", (), "--image", form="FIELD")
+    encoding: str = _of("hdf5", "utf-8", form="NAME")
+
+
+def flag_of(option: Field[Any]) -> str:
+    """Return what a field of SourceOptions is called on the command line."""
+    return option.metadata["flag"] or f"--{option.name.replace('_', '-')}"
+
+
+def check_options(options: SourceOptions, kind: str) -> None:
+    """Raise UsageError if an option has a value that it cannot have, or does not concern the source."""
+    for option in fields(options):
+        about, value, flag = option.metadata, getattr(options, option.name), flag_of(option)
+        if value == getattr(SourceOptions(), option.name):
+            continue
+        if kind not in about["kinds"]:
+            kinds = " and ".join(about["kinds"])
+            raise UsageError(f"{flag} is for sources of {kinds}, but this one holds {kind}; leave it out")
+        choices = about["choices"].split("|")
+        if about["choices"] and value not in choices:
+            raise UsageError(f"{flag} {value}: {' or '.join(choices)} is expected")
+        if about["least"] and value < about["least"]:
+            raise UsageError(f"{flag} {value}: {about['least']} or more is expected")
+    unit_of(kind, options.samples)
