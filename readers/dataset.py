@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, get_worker_info
+from torch.utils.data import Dataset
 
 from packer.errors import MissingNameError, UsageError
 from packer.format import manifest as manifests
@@ -262,8 +262,7 @@ class PackedDataset(Dataset[Any]):
             return [self[index] for index in indices]
         numbers = self.numbers(indices)
         # Batches of one size follow one another: they find the memory of those that are gone.
-        allocate = None if get_worker_info() else self._session.pool.allocate
-        return batch_of(self._transformed(self.gather(numbers, allocate)), len(numbers))
+        return batch_of(self._transformed(self.gather(numbers, self._session.pool)), len(numbers))
 
     def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(len(self)))
@@ -303,12 +302,13 @@ class PackedDataset(Dataset[Any]):
             )
         return self.sample_numbers(names)
 
-    def gather(self, numbers: Numbers, allocate: Allocate | None = None) -> dict[str, Any]:
+    def gather(self, numbers: Numbers, allocate: Allocate | Pool | None = None) -> dict[str, Any]:
         """Return the batch of the items `numbers` (n,), untransformed: field name to values.
 
         Args:
             numbers: within 0 to len(self) - 1.
-            allocate: gives the memory that each field is read into; torch's allocator by default.
+            allocate: gives the memory that each field is read into, a pool only where that pays; torch's allocator by
+                default.
         """
         samples, anchors = self.items.of(numbers)
         by_shard = self._session.by_shard

@@ -27,7 +27,7 @@ from packer.format.schema import Field
 from packer.format.shard import Shard
 from readers.batch import Ragged, Views, share_offsets
 from readers.draws import Visits
-from readers.gather import TORCH_DTYPES, Allocate, Memory, Records, fresh, own_parts, shared, take_rows
+from readers.gather import TORCH_DTYPES, Allocate, Memory, Pool, Records, fresh, own_parts, shared, take_rows
 
 #: What batches call the names of their samples.
 NAME = "name"
@@ -452,25 +452,32 @@ def _texts(flat: torch.Tensor, ends: Numbers) -> list[str]:
         raise ValueError(f"it is not UTF-8 text ({error.reason})") from None
 
 
+def memory_for(reader: FieldReader, count: int, allocate: Allocate | Pool | None) -> Allocate | None:
+    """Return what gives the memory that one field of `count` samples is read into; None for new memory."""
+    if not isinstance(allocate, Pool):
+        return allocate
+    return allocate.allocate if reader.is_ragged or allocate.pays(count * reader.sample_bytes) else None
+
+
 def gathered(
     readers: Mapping[str, FieldReader],
     numbers: Numbers,
-    allocate: Allocate | None = None,
+    allocate: Allocate | Pool | None = None,
     visits: Visits | None = None,
     anchors: Numbers | None = None,
 ) -> dict[str, Any]:
     """Return samples (n,) of some fields of one open dataset: field name to values.
 
     Args:
-        allocate: gives the memory that each field is read into; torch's allocator by default.
+        allocate: see `memory_for`; it is not asked in a worker process.
         visits: (n,), if random parts of samples are read.
         anchors: (n,), if windows of samples are read.
     """
     in_worker = get_worker_info() is not None
-    # Shared memory within a worker process of DataLoader, where a batch would else be copied once more.
-    memory = allocate or (shared if in_worker else None)
     out = {}
     for name, reader in readers.items():
+        # Within a worker process of DataLoader any other memory would be copied once more.
+        memory = shared if in_worker else memory_for(reader, len(numbers), allocate)
         values = as_images(reader.field, reader.read(reader.locate(numbers, visits, anchors), memory))
         if in_worker and isinstance(values, list) and reader.field.kind != "text":
             values = Views(values)  # handed over as one tensor and what tells its parts apart

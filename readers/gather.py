@@ -242,11 +242,19 @@ class Pool:
     def __reduce__(self) -> tuple[type[Pool], tuple[bool, int]]:
         return Pool, (self.pinned, self._keep)
 
+    def pays(self, nbytes: float) -> bool:
+        """Return whether to read so many bytes into memory from here.
+
+        Little memory comes from the system's allocator, which finds it again by itself, and new memory is read into
+        faster.
+        """
+        return self.pinned or nbytes >= LARGE_BYTES
+
     def allocate(self, nbytes: int) -> torch.Tensor:
         """Return `nbytes` of writable memory, uint8 (nbytes,); what it holds is left over."""
         if self.pinned:
             return torch.empty(nbytes, dtype=torch.uint8, device=CPU, pin_memory=True)
-        if nbytes < LARGE_BYTES:  # the system's allocator finds small memory again by itself
+        if not self.pays(nbytes):
             return fresh(nbytes)
         memory = self._fitting(nbytes)
         if memory is None:

@@ -32,7 +32,7 @@ from packer.format.sizes import PAGE_SIZE
 from readers.batch import Ragged, share_offsets
 from readers.dataset import PackedDataset
 from readers.draws import Visits
-from readers.fields import FieldReader, FixedRaw, KnownReader, NameReader, WholeReader, as_images
+from readers.fields import FieldReader, FixedRaw, KnownReader, NameReader, WholeReader, as_images, memory_for
 from readers.gather import LARGE_BYTES, Pool, own_parts
 from readers.indexing import Items
 from readers.joined import JoinedReader
@@ -111,9 +111,8 @@ class Stream:
         """Return the batches of a run, read into memory of the pool if it pays."""
         batch: dict[str, Any] = {}
         for (name, reader), places in zip(readers.items(), run.places, strict=True):
-            # Little memory comes from the system's allocator, which finds it again by itself.
-            pays = self.pool.pinned or reader.is_ragged or len(places) * reader.sample_bytes >= LARGE_BYTES
-            batch[name] = as_images(reader.field, reader.read(places, self.pool.allocate if pays else None))
+            memory = memory_for(reader, len(places), self.pool)
+            batch[name] = as_images(reader.field, reader.read(places, memory))
         batches = [batch]
         if len(run.sizes) > 1:
             parts = [split(values, run.sizes) for values in batch.values()]

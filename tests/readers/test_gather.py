@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 from packer.codecs.configs import NAMED
 from packer.convert import convert
 from packer.format.schema import Field
-from readers import Loader, PackedDataset, gather, stream
+from readers import Loader, Mix, PackedDataset, gather, stream
 from readers.gather import LARGE_BYTES, Pool, Records
 
 MIB = 2**20
@@ -334,10 +334,27 @@ def test_what_a_transform_has_let_go_of_is_kept_by_nobody(folder: Path, way: str
         assert seen[-1]() is None
 
 
+def test_a_pool_gives_only_large_memory(folder: Path) -> None:
+    """Other fields are read faster into new memory, which the system's allocator finds again by itself."""
+    sizes = []
+
+    class Noted(Pool):
+        def allocate(self, nbytes: int) -> torch.Tensor:
+            sizes.append(nbytes)
+            return super().allocate(nbytes)
+
+    batch = PackedDataset(folder).gather(np.arange(COUNT).repeat(400), Noted())
+    assert sizes == [value.nbytes for value in batch.values() if value.nbytes >= LARGE_BYTES]
+    assert 0 < len(sizes) < len(batch)
+
+
+@pytest.mark.parametrize("is_mixed", [False, True])
 @pytest.mark.parametrize("kind", [Loader, DataLoader])
-def test_memory_is_used_again_and_not_before_it_is_free(folder: Path, way: str, kind: type[DataLoader[Any]]) -> None:
+def test_memory_is_used_again_and_not_before_it_is_free(
+    folder: Path, way: str, kind: type[DataLoader[Any]], is_mixed: bool
+) -> None:
     """A batch that is held stays as it is; those let go of give their memory to later ones."""
-    dataset = PackedDataset(folder)
+    dataset: Any = Mix({PackedDataset(folder): 1}) if is_mixed else PackedDataset(folder)
     places = []
     held = None
     for at, batch in enumerate(kind(dataset, 8)):
