@@ -26,7 +26,7 @@ from readers.batch import batch_of
 from readers.dataset import PackedDataset, reads_batches
 from readers.draws import new_visits
 from readers.fields import FieldReader, FixedRaw, KnownReader, Places, gathered, starts_of
-from readers.gather import Memory
+from readers.gather import Memory, Pool
 from readers.indexing import sample_numbers
 from readers.joined import JoinedReader, by_part
 from readers.order import Mixed
@@ -99,7 +99,7 @@ class Mix(Dataset[Any]):
         numbers = sample_numbers(indices, len(self), _no_names)
         samples, anchors = self.items.of(numbers)
         visits = new_visits(len(numbers)) if self.draws else None
-        batch = gathered(self.readers, samples, None, visits, anchors)
+        batch = gathered(self.readers, samples, self.opened.pool, visits, anchors)
         return batch_of(batch if self.transform is None else self.transform(batch), len(numbers))
 
     def __add__(self, other: Dataset[Any]) -> Dataset[Any]:  # type: ignore[override]  # torch's gives a ConcatDataset
@@ -216,6 +216,7 @@ class Together:
         made_of: what reads each field, of each dataset.
         shards: those of all.
         memory: all of them, addressed as one.
+        pool: memory for batches of torch's DataLoader.
         is_warm: see `Opened`.
         readers: what reads each field. Samples are numbered over all whole datasets, one after another.
     """
@@ -225,6 +226,7 @@ class Together:
         opened = [dataset.opened for dataset in datasets]
         self.shards = [shard for each in opened for shard in each.shards]
         self.memory = Memory(self.shards)
+        self.pool = Pool()
         self.is_warm = False
         starts = starts_of([dataset.items.total for dataset in datasets])
         first_shards = starts_of([len(each.shards) for each in opened])[:-1]
