@@ -60,6 +60,8 @@ BESIDE = {
 }
 
 SUFFIX_LIST = ", ".join(IMAGES)
+#: Name of the field of pictures for which none is given.
+_FIELD = "image"
 
 #: The files of a sample: the path of each, and its place if it is no file of its own.
 _Row = Sequence[tuple[str, Place | None]]
@@ -71,7 +73,7 @@ def open_images(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: 
     """Open the pictures of one or more fields, partners paired by name; smaller ones or squares of them if asked for.
 
     Args:
-        inputs: by field name, the empty name for the field `image`; or LMDB folders of BasicSR.
+        inputs: by field name, empty if none is given; or LMDB folders of BasicSR.
         options: of `samples`, `folders`: numbered pictures of a folder are the frames of a clip, others its fields.
         on_bad: told of every file that cannot be packed; if it returns, the sample is left out.
         looking: told how far reading headers is.
@@ -82,11 +84,14 @@ def open_images(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: 
         SourceError: what `on_bad` raises; no sample is left; images of one field differ in kind; an LMDB file or its
             list is damaged.
     """
-    opened = _pictures({name or "image": found for name, found in inputs.items()}, options, on_bad, looking)
+    if {"", _FIELD} <= inputs.keys():
+        reason = f"{inputs[''].text} is given without FIELD=, so it would be the field {_FIELD}"
+        raise UsageError(f"{reason}, but {inputs[_FIELD].text} is; name the field of each")
+    opened = _pictures({name or _FIELD: found for name, found in inputs.items()}, options, on_bad, looking)
     frames = opened.frames if isinstance(opened, ClipSource) else opened
-    if frames.kind == "images" and list(inputs) == [""] and "image" in frames.folders:
+    if frames.kind == "images" and list(inputs) == [""] and _FIELD in frames.folders:
         more = "" if options.samples is None else f" --samples {options.samples}"
-        check_one_field(frames.folders["image"], frames.paths["image"], frames.sizes["image"], more)
+        check_one_field(frames.folders[_FIELD], frames.paths[_FIELD], frames.sizes[_FIELD], more)
     if isinstance(opened, ClipSource):
         if options.patch or options.stride or options.downscale:
             raise UsageError("--patch, --stride and --downscale are for single pictures, not for clips; leave them out")

@@ -103,6 +103,10 @@ def test_what_does_not_go_together(pairs, clouds, rows):
         ([*pairs.sources, f"c={clouds.folder}"], "several kinds"),
         ([str(clouds.folder), f"b={clouds.folder}"], "only one source of ply can be packed at a time"),
         ([pairs.sources[0], pairs.sources[0]], "both named lr="),
+        (
+            [f"image={pairs.folder}/lr", str(pairs.folder / "hr")],
+            "hr is given without FIELD=, so it would be the field image, but",
+        ),
         ([str(pairs.folder / "lr"), str(pairs.folder / "hr")], "2 sources are given without FIELD="),
         ([pairs.sources[0], "a.h5", "b.h5", "c.h5"], r"3 sources .* \(a.h5, b.h5, c.h5\): quote a pattern"),
         ([f"x={rows.path}"], "name their fields themselves"),
