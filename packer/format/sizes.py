@@ -170,8 +170,8 @@ def shard_bytes(
     shapes: Mapping[str, NDArray[np.int64]],
     name_bytes: int | None,
     origin: Mapping[str, Any],
-) -> int:
-    """Return the bytes of the shard's file.
+) -> tuple[int, int]:
+    """Return the most bytes that the shard's file can have, and how many of these are for what encoding may waste.
 
     Args:
         shapes: full shapes (samples, axes) of every ragged field.
@@ -195,10 +195,11 @@ def shard_bytes(
     if name_bytes is not None:
         values += [(len(NAME_BYTES), name_bytes), (len(NAME_OFFSETS), 8 * (samples + 1))]
     encoded = sum(len(sizes.chunks) for field, sizes in zip(fields, columns, strict=True) if field.codec)
-    return file_bytes(values) + slack_pages(encoded) * PAGE_SIZE
+    slack = _slack_pages(encoded) * PAGE_SIZE
+    return file_bytes(values) + slack, slack
 
 
-def slack_pages(encoded_chunks: int) -> int:
+def _slack_pages(encoded_chunks: int) -> int:
     """Return the pages that encoding can cost more than it saves, at worst.
 
     A chunk that shrinks may waste the rest of its last page, or move next to its key and split a leaf: one page

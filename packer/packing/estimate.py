@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 
 from packer.errors import SourceError
-from packer.format.layout import chunk_bytes
 from packer.format.names import names_bytes
 from packer.format.schema import Field
-from packer.format.sizes import PAGE_SIZE, slack_pages
+from packer.format.sizes import PAGE_SIZE
 from packer.packing.framing import trial_column
 from packer.packing.plan import Plan, spread_runs
 from packer.sources.apart import Limits, each
@@ -114,11 +113,12 @@ def estimate(plan: Plan, limits: Limits | None = None) -> Estimate:
     fields = {field.name: _field(plan, field, sizes[:, n], tried) for n, field in enumerate(plan.fields)}
     low, stored, high = (sum(getattr(f, bound) for f in fields.values()) for bound in ("low", "stored", "high"))
     # The plan takes every frame to be raw; what is more in it than the data are indexes and ends of pages.
-    rest = plan.file_bytes - _spare(plan) - sum(plan.raw_bytes.values()) + names
+    slack = sum(shard.slack_bytes for shard in plan.shards)
+    rest = plan.file_bytes - slack - sum(plan.raw_bytes.values()) + names
     # A column ends somewhere within a page; which one is not known if it is encoded.
-    slack = 0 if plan.exact else PAGE_SIZE * len(fields) * len(plan.shards)
+    ends = 0 if plan.exact else PAGE_SIZE * len(fields) * len(plan.shards)
     return Estimate(
-        fields, names, max(0, low + rest - slack), stored + rest, high + rest + slack, plan.exact, trial=tried
+        fields, names, max(0, low + rest - ends), stored + rest, high + rest + ends, plan.exact, trial=tried
     )
 
 
@@ -154,12 +154,3 @@ def _field(plan: Plan, field: Field, sizes: np.ndarray[Any, Any], tried: Trial) 
     spread = max(error * math.sqrt(max(1 - tried.samples / plan.samples, 0)), _LEAST * share)
     low, high = max(0.0, share - spread), min(1.0, share + spread)
     return FieldEstimate(total, math.floor(total * low), round(total * share), math.ceil(total * high))
-
-
-def _spare(plan: Plan) -> int:
-    """Return what the plan's upper bound holds for pages that may be needed and mostly are not: see `slack_pages`."""
-    shards = len(plan.shards)
-    encoded = [plan.raw_bytes[field.name] for field in plan.fields if field.codec]
-    most = -(-plan.samples // shards)  # a sample lies in one chunk, however large
-    chunks = sum(min(most, -(-nbytes // (chunk_bytes(len(plan.fields)) * shards))) for nbytes in encoded)
-    return shards * slack_pages(chunks) * PAGE_SIZE

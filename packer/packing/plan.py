@@ -48,13 +48,18 @@ Looked = Mapping[str, Sequence[NDArray[Any]]]
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """One shard: the samples start..stop, its raw bytes, and its file's size (exact, or an upper bound)."""
+    """One shard: the samples start..stop, its raw bytes, and its file's size (exact, or an upper bound).
+
+    Attributes:
+        slack_bytes: of the file's size, what may be needed if frames are encoded, and mostly is not.
+    """
 
     number: int
     start: int
     stop: int
     raw_bytes: int
     file_bytes: int
+    slack_bytes: int
 
     @property
     def map_size(self) -> int:
@@ -261,8 +266,8 @@ def plan_shards(
     for number, (start, stop) in enumerate(zip(starts, stops, strict=True)):
         shapes = {name: size.shapes[start:stop] for name, size in sizes.items() if size.shapes is not None}
         name_bytes = None if name_ends is None else int(name_ends[stop] - name_ends[start])
-        size = shard_bytes(number, fields, stop - start, shapes, name_bytes, origin)
-        shards.append(ShardPlan(number, start, stop, int(total[start:stop].sum()), size))
+        size, slack = shard_bytes(number, fields, stop - start, shapes, name_bytes, origin)
+        shards.append(ShardPlan(number, start, stop, int(total[start:stop].sum()), size, slack))
     return shards
 
 

@@ -224,7 +224,7 @@ def _shard(
     shapes = {f.name: np.array([_shape(v) for v in block[f.name]], np.int64) for f in fields if f.is_ragged}
     name_bytes = None if names is None else sum(len(name.encode()) for name in names)
     # Small chunks take a few pages more than the plan knows of.
-    room = map_size(shard_bytes(number, fields, count, shapes, name_bytes, ORIGIN)) + 2**20
+    room = map_size(shard_bytes(number, fields, count, shapes, name_bytes, ORIGIN)[0]) + 2**20
     options: dict[str, Any] = {"map_size": room, "named": names is not None, "origin": ORIGIN, "chunk_bytes": 1500}
     with ShardWriter(path, number, fields, **options) as writer:
         writer.add(block, count, names)
