@@ -24,7 +24,7 @@ from packer.errors import SourceError, UsageError, first_few
 from packer.sources.base import OnBad
 from packer.sources.files import Found, join
 from packer.sources.markers import Marker, find_markers, folder_markers, shared_folders, split, stripped
-from packer.sources.units import upwards
+from packer.sources.units import folder_of, unit_name, upwards
 
 #: Files that an error names; the rest is counted.
 NAMED = 5
@@ -57,6 +57,29 @@ def stem(file: str) -> str:
     return file[: file.rindex(".")] if "." in file.rpartition("/")[2] else file
 
 
+def partners(
+    found: Mapping[str, Found], unit: str, on_bad: OnBad, listed: str | None = None
+) -> tuple[Pairing, list[str]]:
+    """Return the samples that files of one or more fields are, and sentences for the plan.
+
+    Args:
+        unit: `files`: partners have the same path; `folders`: they lie in the same folder.
+        on_bad: told of every file without a partner and of every second file of one name.
+        listed: a file that lists the samples to take, in their order; see `_chosen`.
+    """
+    root = next(iter(found.values())).folder
+
+    def name_of(file: str) -> str:
+        return stem(file) if unit == "files" else unit_name(root, folder_of(file))
+
+    paired = pair({field: some.files for field, some in found.items()}, name_of)
+    left_out: list[str] = []
+    if listed is not None:
+        paired, left_out = _chosen(paired, listed)
+    _report(paired, found, on_bad)
+    return paired, left_out + _remarks(paired)
+
+
 def pair(files: Mapping[str, Sequence[str]], name_of: Callable[[str], str] = stem) -> Pairing:
     """Pair relative paths (with suffix, slashes between folders) of one or more fields.
 
@@ -81,7 +104,7 @@ def pair(files: Mapping[str, Sequence[str]], name_of: Callable[[str], str] = ste
     return paired
 
 
-def chosen(paired: Pairing, path: str) -> tuple[Pairing, list[str]]:
+def _chosen(paired: Pairing, path: str) -> tuple[Pairing, list[str]]:
     """Return the samples that a text file lists, in its order, and a sentence on what that leaves out.
 
     Each line, or its first word, is the name of a sample, with the suffix of its file or without, or of a folder of
@@ -199,15 +222,15 @@ def share_out(found: dict[str, Found]) -> list[str]:
     return notes
 
 
-def markers(paired: Pairing) -> list[str]:
+def _remarks(paired: Pairing) -> list[str]:
     """Say which markers were found, and which files are a sample although their names differ."""
-    if len(paired.names) == 1 and not _told(paired) and len({stem(*files) for files in paired.files.values()}) > 1:
+    if len(paired.names) == 1 and not _marked(paired) and len({stem(*files) for files in paired.files.values()}) > 1:
         files = " and ".join(f"{file} as {field}" for field, (file,) in paired.files.items())
         return [f"there is one file for each field: {files} are taken for one sample, {paired.names[0]!r}"]
-    return [f"{told}; samples are named without it" for told in _told(paired)]
+    return [f"{sentence}; samples are named without it" for sentence in _marked(paired)]
 
 
-def _told(paired: Pairing) -> list[str]:
+def _marked(paired: Pairing) -> list[str]:
     """Return the markers of each field, as `field lr: the names end in 'x4'`."""
     sentences = []
     for field, by_folder in paired.markers.items():
@@ -228,7 +251,7 @@ def marker_values(paired: Pairing) -> dict[str, Any]:
     return values
 
 
-def report_partners(paired: Pairing, found: Mapping[str, Found], on_bad: OnBad) -> None:
+def _report(paired: Pairing, found: Mapping[str, Found], on_bad: OnBad) -> None:
     """Tell `on_bad` of every file without a partner and of every second file of one name."""
     for field, first, second, name in paired.doubles:
         reason = f"this file and {first} would both be sample {name!r} of field {field!r}; rename one or move it away"
@@ -237,7 +260,7 @@ def report_partners(paired: Pairing, found: Mapping[str, Found], on_bad: OnBad) 
     lists = [f"{field}: {first_few(files)}" for field, files in paired.orphans.items() if files]
     # The first one lists them all: it is the only one that is seen if the first error stops.
     summary = f"; {count:,} files have no partner ({'; '.join(lists)})" if count > 1 else ""
-    tried = _told(paired)
+    tried = _marked(paired)
     summary += (
         f"; names were compared without their markers ({'; '.join(tried)})"
         if tried

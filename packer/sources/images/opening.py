@@ -38,16 +38,13 @@ from packer.sources.options import SourceOptions
 from packer.sources.pairing import (
     Pairing,
     check_one_field,
-    chosen,
     field_command,
     marker_values,
-    markers,
-    pair,
-    report_partners,
+    partners,
     share_out,
     subfolders_of,
 )
-from packer.sources.units import folder_of, unit_name, unit_of
+from packer.sources.units import folder_of, unit_of
 
 #: Threads that read headers if a sample waits longer than this many seconds, and samples that each is given at a time:
 #: a disk takes many requests at once, but threads that never wait for it only hinder each other.
@@ -119,16 +116,11 @@ def _pictures(
         broken.add(folder_of(error.path or ""))
 
     found, stored, remarks = _images(inputs, told)
-    in_folders = fields_in_folders(found) if samples == "folders" and not stored else None
-    if in_folders is None:
-        paired = pair({name: some.files for name, some in found.items()})
-    else:
-        found, root = in_folders, next(iter(found.values())).folder
-        paired = pair({name: some.files for name, some in found.items()}, lambda file: unit_name(root, folder_of(file)))
-    if options.listed is not None:
-        paired, unlisted = chosen(paired, options.listed)
-        remarks += unlisted
-    report_partners(paired, found, told)
+    unit = "files"
+    if samples == "folders" and not stored and (in_folders := fields_in_folders(found)):
+        found, unit = in_folders, "folders"
+    paired, said = partners(found, unit, told, options.listed)
+    remarks += said
     good, headers = _read_headers(paired, found, stored, reading, told, looking)
     paths = {name: [some[i] for i in good] for name, some in paired.files.items()}
     source = ImageSource(
@@ -143,8 +135,8 @@ def _pictures(
     )
     for name, folder in stored.items():
         remarks += folder.notes(paths[name], source.sizes[name])
-    source.remarks = [*remarks, *markers(paired), *_changes(headers)]
-    if samples == "folders" and in_folders is None:
+    source.remarks = [*remarks, *_changes(headers)]
+    if samples != unit:  # the pictures are the frames of what a sample is
         return clips(source, broken, on_bad)
     source.remarks += compared(source)
     for name, some in headers.items():

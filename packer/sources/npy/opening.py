@@ -25,7 +25,7 @@ from packer.sources.files import KIND_OF, Found, join, suffix_of, unnamed
 from packer.sources.npy.array import Array, open_arrays
 from packer.sources.npy.source import NpySource
 from packer.sources.options import SourceOptions
-from packer.sources.pairing import markers, pair, report_partners, share_out, stem
+from packer.sources.pairing import partners, share_out
 from packer.sources.units import by_folder, folder_of, pattern_of, refuse_strays, unit_name, unit_of
 
 #: Files that a command in a message names.
@@ -282,16 +282,12 @@ def _files_of(found: dict[str, Found], unit: str, on_bad: OnBad) -> tuple[dict[s
             folders = by_folder(paths)
             return {unit_name(root, f): [("", join(root, paths[i])) for i in at] for f, at in folders.items()}, notes
 
-    def name_of(file: str) -> str:
-        return stem(file) if unit == "files" else unit_name(root, folder_of(file))
-
-    paired = pair({name: some.files for name, some in found.items()}, name_of)
-    report_partners(paired, found, on_bad)
+    paired, said = partners(found, unit, on_bad)
     files = {
         sample: [(name, found[name].path(some[i])) for name, some in paired.files.items()]
         for i, sample in enumerate(paired.names)
     }
-    return files, [*notes, *(markers(paired) if unit == "files" else [])]
+    return files, notes + said
 
 
 def _fields_of(files: _Files, unit: str) -> tuple[dict[str, Array], list[str]]:

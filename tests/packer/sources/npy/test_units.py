@@ -110,6 +110,16 @@ def test_a_folder_is_a_sample(tmp_path, scenes):
         source_of([str(tmp_path / "train")], source=FOLDERS)
 
 
+def test_what_is_taken_off_the_names_of_folders_is_said(tmp_path):
+    """Folders are partners but for what all of a field end in, as files are, and the plan says so."""
+    for name in ("a_L", "b_L", "a_R", "b_R"):
+        (tmp_path / name[-1] / name).mkdir(parents=True)
+        np.save(tmp_path / name[-1] / name / "v.npy", np.arange(3))
+    source = source_of([f"left={tmp_path}/L/*/v.npy", f"right={tmp_path}/R/*/v.npy"], source=FOLDERS)
+    assert source.names == ["a", "b"]
+    assert any("field left: the names end in '_L'; samples are named without it" in note for note in source.remarks)
+
+
 def test_npy_files_are_samples_of_one_field(tmp_path):
     """Each .npy is a sample of the field x, or of the one named; files of several fields are partners."""
     rng = np.random.default_rng(0)
