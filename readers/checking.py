@@ -105,7 +105,7 @@ class CheckedReader(FieldReader):
         frames = LocatedFrames(*(part[touched] for part in frames))
         # Each once. None of them is empty: two that start at one place are one.
         _, at, inverse = distinct(frames.spans[:, 0])
-        found = frame_hashes(self._places.memory.bytes, frames.spans[at])
+        found = frame_hashes(self._places.memory.array.data, frames.spans[at])
         wrong = found[inverse] != self._places.checksums(located, frames)
         if wrong.any():
             raise self._error(np.unique(numbers[frames.item[wrong]]))

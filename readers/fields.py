@@ -354,7 +354,7 @@ class WholeReader(StoredReader):
         rows = None
         if self._codec.filter:
             rows = (located[:, BYTES] // np.maximum(located[:, SHAPE], 1))[frames.item]
-        return self._codec.decode_frames(self._memory.bytes, Frames(frames.spans, frames.sizes, rows=rows), flat)
+        return self._codec.decode_frames(self._memory.array.data, Frames(frames.spans, frames.sizes, rows=rows), flat)
 
     def _read_shared(self, located: Numbers, out: NDArray[np.uint8]) -> None:
         """Read samples that share frames; rows of one size come from where they lie if their frame was kept raw."""
@@ -391,7 +391,7 @@ class WholeReader(StoredReader):
 
         def decode(some: Numbers, places: Numbers, memory: NDArray[np.uint8]) -> None:
             spans = np.stack([addresses[some], addresses[some] + stored[some]], axis=1)
-            self._codec.decode_frames(self._memory.bytes, Frames(spans, sizes[some], places), memory)
+            self._codec.decode_frames(self._memory.array.data, Frames(spans, sizes[some], places), memory)
 
         with self._cache.lock:
             begin = self._cache.fill(addresses, sizes, decode)[inverse] + located[:, BEFORE]

@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
 
-from packer.format.column import Numbers
+from packer.format.column import Numbers, items_of
 from packer.format.shard import Shard
 
 #: Gives `n` bytes of writable memory as a uint8 tensor (n,).
@@ -94,8 +94,7 @@ class Memory:
 
     Attributes:
         starts: address of the first byte of each shard, (shards,) int64.
-        bytes: the whole window; slice it only at addresses that an index gives.
-        array: the same as an array, for slices that numpy joins.
+        array: the whole window, read-only; slice it only at addresses that an index gives.
         tensor: the same for `Records`; never to be handed out.
     """
 
@@ -108,17 +107,10 @@ class Memory:
         self.starts: Numbers = at - base
         # Writable, since torch warns of anything else: nothing here writes to it, and no tensor on it is handed out.
         window = np.ctypeslib.as_array((ctypes.c_uint8 * span).from_address(base)) if span else np.empty(0, np.uint8)
-        self.bytes: memoryview = window.data.toreadonly()
         self.tensor = torch.from_numpy(window)
         window = window.view()
         window.flags.writeable = False
         self.array: NDArray[np.uint8] = window
-
-
-def items_of(memory: NDArray[np.uint8], nbytes: int) -> NDArray[np.void]:
-    """Return what begins at each byte of some memory, as items of `nbytes` bytes, which overlap."""
-    count = max(len(memory) - nbytes + 1, 0)
-    return np.ndarray((count,), np.dtype((np.void, nbytes)), memory.data, 0, (1,))
 
 
 class Records:

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from packer.codecs.frames import Frames
 from packer.errors import UsageError
-from packer.format.column import BEFORE, BYTES, DECODED, SHAPE, START, STORED, Numbers
+from packer.format.column import BEFORE, BYTES, DECODED, SHAPE, START, STORED, Numbers, items_of
 from packer.format.schema import Field, FrameRule
 from readers.draws import Visits
 from readers.fields import Places, StoredReader, distinct
-from readers.gather import Allocate, Records, fresh, items_of
+from readers.gather import Allocate, Records, fresh
 
 #: How many bytes of frames are decoded at a time: what is copied from them is still in the processor's cache.
 DECODED_BYTES = 2**20
@@ -143,7 +143,7 @@ class PartReader(StoredReader):
         into = out.view(np.dtype((np.void, wanted.length)))
         if band_rows is not None and self._codec.filter is None and (sizes == wanted.length).all():
             # Each frame is one row that is wanted whole, such as a step of a clip: it is decoded to where it goes.
-            self._codec.decode_frames(self._memory.bytes, Frames(spans, sizes, each * wanted.length), out)
+            self._codec.decode_frames(self._memory.array.data, Frames(spans, sizes, each * wanted.length), out)
             again = np.flatnonzero(each[frame] != np.arange(len(frame)))
             into[again] = into[each[frame[again]]]
             return
@@ -153,7 +153,7 @@ class PartReader(StoredReader):
         before = np.zeros(len(sizes), np.int64)
         for start, stop, some in groups:
             decoded = room[: sizes[start:stop].sum()]
-            self._codec.decode_frames(self._memory.bytes, Frames(spans[start:stop], sizes[start:stop]), decoded)
+            self._codec.decode_frames(self._memory.array.data, Frames(spans[start:stop], sizes[start:stop]), decoded)
             before[start + 1 : stop] = sizes[start : stop - 1].cumsum()
             own, of = item[some], frame[some]
             at = before[of] + starts[own]

@@ -266,11 +266,7 @@ class Locator:
         if not len(at):
             return np.empty((0, count), np.int64)
         if count not in self._records:
-            # One record begins at every byte, since a small array lies at any. To numpy each is one opaque item, and
-            # so a gather one copy of memory an item.
-            item = np.dtype((np.void, 8 * count))
-            shape = (len(self._bytes) - item.itemsize + 1,)
-            self._records[count] = np.ndarray(shape, item, self._bytes.data, 0, (1,))
+            self._records[count] = items_of(self._bytes, 8 * count)  # a small array lies at any byte
         found: NDArray[Any] = self._records[count][self._arrays[array][shard] + 8 * at]
         return found.view("<i8").reshape(-1, count)
 
@@ -462,6 +458,15 @@ class Finder:
         for _ in range(self._compared):
             found += numbers >= self._padded.take(found)
         return found
+
+
+def items_of(memory: NDArray[np.uint8], nbytes: int) -> NDArray[np.void]:
+    """Return what begins at each byte of some memory, as items of `nbytes` bytes, which overlap.
+
+    To numpy each is one opaque item, and so a gather one copy of memory an item.
+    """
+    count = max(len(memory) - nbytes + 1, 0)
+    return np.ndarray((count,), np.dtype((np.void, nbytes)), memory.data, 0, (1,))
 
 
 def _not_text(joined: bytes, starts: Numbers) -> Numbers:

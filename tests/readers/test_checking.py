@@ -316,7 +316,7 @@ def test_no_more_frames_are_looked_at_than_there_are(monkeypatch):
     data = {name: part.view(np.uint8).data for name, part in zip(arrays, parts, strict=True)}
     index = ColumnIndex(field, 3, data, lambda numbers: np.zeros((len(numbers), 2), np.int64), "a.lmdb")
     held = Memory([])
-    held.starts, held.array, held.bytes = np.zeros(1, np.int64), memory.view(np.uint8), memory.view(np.uint8).data
+    held.starts, held.array = np.zeros(1, np.int64), memory.view(np.uint8)
     places = Places(field, [index], held)
     opened = SimpleNamespace(places={"x": places}, shards=[SimpleNamespace(path="a.lmdb")], checked={0})
     reader = CheckedReader(WholeReader(places), opened, str)

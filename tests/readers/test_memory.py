@@ -35,14 +35,14 @@ def test_every_byte_of_every_shard_is_at_its_address(rows: Path) -> None:
     assert len(memory.starts) == 2
     for entry, start in zip(ds.manifest.shards, memory.starts.tolist(), strict=True):
         data = (rows / entry.file).read_bytes()
-        assert memory.bytes[start : start + len(data)] == data
-    assert memory.bytes.readonly
+        assert memory.array[start : start + len(data)].tobytes() == data
+    assert not memory.array.flags.writeable
 
 
 def test_no_shard_is_a_window_of_nothing() -> None:
     """A dataset without samples opens."""
     memory = Memory([])
-    assert len(memory.bytes) == 0
+    assert len(memory.array) == 0
 
 
 def test_readers_keep_the_maps_alive(rows: Path) -> None:

@@ -365,7 +365,7 @@ def test_damage_is_found_in_windows(packed_episodes: tuple[Path, list[Episode]],
         (copy / file.relative_to(path)).write_bytes(file.read_bytes())
     ds = PackedDataset(copy, windows=Windows({"actions": range(2)}, pad="edge"), verify=True)
     start, size = ds.readers["actions"].spans(ds.readers["actions"].locate(np.array([3]), None, np.array([6])))[0]
-    shard = np.frombuffer(ds.opened.memory.bytes[start : start + size], np.uint8).tobytes()
+    shard = ds.opened.memory.array[start : start + size].tobytes()
     file = next(f for f in (copy / "shards").iterdir() if shard in f.read_bytes())
     data = bytearray(file.read_bytes())
     data[data.index(shard) + 3] ^= 1
