@@ -24,13 +24,15 @@ from packer.format.layout import (
     RAW_FRAME_BYTES,
 )
 from packer.format.schema import Field, FieldSpec, FrameRule
-from packer.sources.base import PIECE_BYTES, runs
+from packer.sources.base import runs
 
 #: Smaller records of fixed shape stay raw under `auto`: to read one at random would mean decoding 16 KiB.
 LEAST_RECORD = 2048
 #: Fields with less than this share of all bytes stay raw under `auto`: nothing is gained.
 LEAST_SHARE = 0.01
 
+#: Bytes of samples that are packed to nowhere at once: a copy is made of those of one shape.
+_AT_ONCE = 2**20
 #: What blosc calls shuffling by bytes.
 BYTES = 1
 #: Codecs that `auto` weighs, the fastest to decode first, each with its minimum gain in ratio over the best before it:
@@ -138,7 +140,7 @@ def packed_nowhere(field: Field, samples: Sequence[NDArray[Any]], put: PutChunk 
     """Return the column that some samples of a field make, or parts of them; its chunks go nowhere, or to `put`."""
     column, parts = trial_column(field, put), in_bands(field, samples)
     sizes = np.array([part.nbytes for part in parts], np.int64)
-    for start, stop in runs(sizes, PIECE_BYTES):  # of samples of one shape a copy is made
+    for start, stop in runs(sizes, _AT_ONCE):
         column.add(parts[start:stop])
     column.flush()
     return column
