@@ -27,7 +27,7 @@ _OPENERS = {
     "basicsr": ("packer.sources.images.opening", "open_images"),
     "npy": ("packer.sources.npy.opening", "open_npy"),
     "ply": ("packer.sources.ply.source", "open_ply"),
-    "clouds": ("packer.sources.clouds", "open_clouds"),
+    "clouds": ("packer.sources.ply.clouds", "open_clouds"),
     "hdf5": ("packer.sources.hdf5.source", "open_hdf5"),
 }
 #: Kinds whose fields are named on the command line; files of the others name theirs themselves.

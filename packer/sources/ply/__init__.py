@@ -1,1 +1,1 @@
-"""PLY files: point clouds and meshes, text or binary."""
+"""Point clouds and meshes: PLY files, text or binary, and clouds without a header."""
