@@ -28,7 +28,7 @@ from packer.format.column import Numbers
 from readers.batch import Batch, item_of
 from readers.crop import Crop, by
 from readers.dataset import PackedDataset
-from readers.indexing import sample_numbers
+from readers.indexing import numbers_asked
 
 #: What values of a dtype are divided by, so that they reach from 0 to 1.
 _FULL = {torch.uint8: 255.0, torch.uint16: 65535.0}
@@ -113,7 +113,7 @@ class PackedPairedImageDataset(Dataset[dict[str, Any]]):
 
     def _pairs(self, indices: Sequence[int]) -> dict[str, Any]:
         """Return a batch of pairs: tensors (n, 3, H, W), or lists of (3, H, W) if whole pictures differ in size."""
-        numbers = sample_numbers(indices, len(self), self._gt.sample_numbers)
+        numbers = numbers_asked(indices, len(self), self._gt.sample_numbers)
         numbers = numbers if self._numbers is None else self._numbers[numbers]
         state = torch.get_rng_state()
         lq = self._lq[numbers][self._lq_field]

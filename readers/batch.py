@@ -124,10 +124,6 @@ def share_offsets(batch: dict[str, Any]) -> None:
                 batch[name] = Ragged(values.values, same)
 
 
-#: Offset in the storage, shape and strides of a tensor.
-Place = tuple[int, torch.Size, tuple[int, ...]]
-
-
 class Views(list[torch.Tensor]):
     """Tensors of one storage and dtype, pickled as one; becomes a plain list on the other side.
 
@@ -143,8 +139,8 @@ class Views(list[torch.Tensor]):
         return views_of, (storage, [(t.storage_offset(), t.shape, t.stride()) for t in self])
 
 
-def views_of(storage: torch.Tensor, places: Sequence[Place]) -> list[torch.Tensor]:
-    """Return the tensors at `places` of a storage."""
+def views_of(storage: torch.Tensor, places: Sequence[tuple[int, torch.Size, tuple[int, ...]]]) -> list[torch.Tensor]:
+    """Return the tensors of a storage that have these offsets, shapes and strides."""
     return [storage.as_strided(shape, strides, offset) for offset, shape, strides in places]
 
 

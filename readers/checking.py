@@ -10,7 +10,6 @@ fit all the same. Before the first such shape of a shard is used, the digest of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from packer.errors import DamagedError
 from packer.format.column import FRAMES, LocatedFrames, Numbers
 from packer.format.shard import Shard
 from readers.draws import Visits
-from readers.fields import FieldReader, distinct
+from readers.fields import Describe, FieldReader, distinct
 from readers.gather import Allocate
 from readers.opened import Opened
 
@@ -63,7 +62,7 @@ class CheckedReader(FieldReader):
         in_words: gives a sample in words, by its number.
     """
 
-    def __init__(self, reader: FieldReader, opened: Opened, in_words: Callable[[int], str]) -> None:
+    def __init__(self, reader: FieldReader, opened: Opened, in_words: Describe) -> None:
         super().__init__(reader.field)
         self._reader = reader
         self._places = opened.places[self.field.name]

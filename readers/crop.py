@@ -9,7 +9,7 @@ a window, and for all fields that are cropped.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,7 +20,7 @@ from packer.errors import UsageError
 from packer.format.column import SHAPE, Numbers
 from packer.format.schema import Field
 from readers.draws import CROPS, Visits, below, drawn
-from readers.fields import Places
+from readers.fields import Describe, Places
 from readers.indexing import Items
 from readers.rows import PartReader, Wanted, part_of
 from readers.valid import check_count, check_read, check_seed
@@ -28,9 +28,6 @@ from readers.windows import Steps
 
 #: Words that a crop takes: row, column, flip, turn.
 COUNT = 4
-
-#: A sample in words, by its number.
-Describe = Callable[[int], str]
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,7 @@ from readers.crop import Crop
 from readers.draws import new_visits
 from readers.fields import NAME, FieldReader, FixedRaw, KnownReader, WholeReader, as_images, gathered
 from readers.gather import Allocate, Pool
-from readers.indexing import Items, SampleNames, is_single, sample_number, sample_numbers
+from readers.indexing import Items, SampleNames, is_single, number_asked, numbers_asked
 from readers.joined import ByShard
 from readers.opened import Opened, describe, in_words, not_replaced, open_names
 from readers.order import check_epoch
@@ -251,7 +251,7 @@ class PackedDataset(Dataset[Any]):
             DamagedError: what is stored cannot be decoded.
         """
         if is_single(index):
-            number = sample_number(index, len(self), self._numbers_of)
+            number = number_asked(index, len(self), self._numbers_of)
             sample = item_of(self.gather(np.array([number])), 0, 1)
             return self._transformed(sample)
         return self._transformed(self.gather(self.numbers(index)))
@@ -275,7 +275,7 @@ class PackedDataset(Dataset[Any]):
 
     def numbers(self, index: Any) -> Numbers:
         """Return the numbers of the items that an index of many asks for, (n,) int64."""
-        return sample_numbers(index, len(self), self._numbers_of)
+        return numbers_asked(index, len(self), self._numbers_of)
 
     def _transformed(self, value: Any) -> Any:
         return value if self.transform is None else self.transform(value)
@@ -335,7 +335,7 @@ class PackedDataset(Dataset[Any]):
             SampleIndexError, MissingNameError, DamagedError: as when the whole sample is read.
         """
         check_read(str(self.path), [field], self.fields)
-        own = sample_number(index, self._samples.samples, self.sample_numbers)
+        own = number_asked(index, self._samples.samples, self.sample_numbers)
         number = int(self._samples.in_whole(np.array([own]))[0])
         by_shard = self._session.by_shard
         opened, number = (self.opened, number) if by_shard is None else by_shard.holding(number)

@@ -29,6 +29,8 @@ from readers.batch import Ragged, Views, share_offsets
 from readers.draws import Visits
 from readers.gather import TORCH_DTYPES, Allocate, Memory, Pool, Records, fresh, own_parts, shared, take_rows
 
+#: Gives a sample in words, by its number in the whole dataset, for messages.
+Describe = Callable[[int], str]
 #: What batches call the names of their samples.
 NAME = "name"
 #: Decoded frames that one field keeps between batches, unless a loader asks for more.

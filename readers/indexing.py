@@ -24,7 +24,7 @@ def is_single(index: Any) -> bool:
     return isinstance(index, (int, str, np.integer)) or getattr(index, "ndim", None) == 0
 
 
-def sample_number(index: Any, samples: int, look_up: LookUp) -> int:
+def number_asked(index: Any, samples: int, look_up: LookUp) -> int:
     """Return the number of the one sample asked for.
 
     Raises:
@@ -42,7 +42,7 @@ def sample_number(index: Any, samples: int, look_up: LookUp) -> int:
     return value + samples if value < 0 else value
 
 
-def sample_numbers(index: Any, samples: int, look_up: LookUp) -> Numbers:
+def numbers_asked(index: Any, samples: int, look_up: LookUp) -> Numbers:
     """Return the numbers (n,) of the samples asked for, in the order asked.
 
     Args:
@@ -80,7 +80,7 @@ def sample_numbers(index: Any, samples: int, look_up: LookUp) -> Numbers:
         return look_up(items)
     if are_names == {True, False}:
         raise TypeError("names and numbers cannot be mixed in one index")
-    return np.array([sample_number(item, samples, look_up) for item in items], np.int64)
+    return np.array([number_asked(item, samples, look_up) for item in items], np.int64)
 
 
 def _as_array(index: Any) -> NDArray[Any]:
@@ -210,8 +210,8 @@ class SampleNames(Sequence[str]):
 
     def __getitem__(self, index: Any) -> Any:
         if is_single(index):
-            return self._names(np.array([sample_number(index, len(self), self._look_up)]))[0]
-        return self._names(sample_numbers(index, len(self), self._look_up))
+            return self._names(np.array([number_asked(index, len(self), self._look_up)]))[0]
+        return self._names(numbers_asked(index, len(self), self._look_up))
 
     def _names(self, numbers: Numbers) -> list[str]:
         return list(map(self._name_of, self._samples.in_whole(numbers).tolist()))

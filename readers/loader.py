@@ -37,11 +37,11 @@ from readers.order import (
     Mixed,
     Order,
     Share,
-    base,
     check_state,
-    describe,
+    order_in_words,
     present_rank,
     resumed,
+    unrepeated,
 )
 from readers.stream import Stream
 from readers.valid import check_count
@@ -137,8 +137,8 @@ class Loader(DataLoader[Any]):
         on_gpu = self.device is not None and self.device.type == "cuda"
         self._pool = Pool(torch.cuda.is_available() and (pin_memory or on_gpu), held * max(len(dataset.fields), 1))
         # What comes when. As a torch DataLoader it is told so, too.
-        self._place = Place()
-        self._rank = None if rank is None or world_size is None else (rank, world_size)
+        self._position = Position()
+        self._given_rank = None if rank is None or world_size is None else (rank, world_size)
         self.order: Order
         if batch_sampler is not None:
             others = (batch_size != 1, shuffle, drop_last, sampler is not None, window, repeat != 1, rank is not None)
@@ -154,9 +154,9 @@ class Loader(DataLoader[Any]):
         self._make_order = partial(order_of, dataset, shuffle, seed, sampler, window, repeat)
         check_count("batch_size", batch_size)
         batch_size = int(batch_size)  # torch takes no numbers of numpy, and neither do files of saved states
-        self.share = Share(batch_size, *(self._rank or present_rank()), drop_last)
+        self.share = Share(batch_size, *(self._given_rank or present_rank()), drop_last)
         self.order = self._make_order(self.share.step_size)
-        mine, of_all = (EpochSampler(self.order, self._place, share) for share in (self.share, Share(batch_size)))
+        mine, of_all = (EpochSampler(self.order, self._position, share) for share in (self.share, Share(batch_size)))
         super().__init__(dataset, batch_size, sampler=mine, drop_last=drop_last, pin_memory=pin_memory)
         # torch would make it from `mine`; frameworks that take batches from it share them among the ranks themselves.
         vars(self)["batch_sampler"] = BatchSampler(of_all, batch_size, drop_last)
@@ -164,7 +164,7 @@ class Loader(DataLoader[Any]):
     @property
     def epoch(self) -> int:
         """Return the present epoch, or the next one after the end of a loop."""
-        return self._place.epoch
+        return self._position.epoch
 
     def __len__(self) -> int:
         """Return the batches of a whole epoch, on this rank."""
@@ -177,36 +177,36 @@ class Loader(DataLoader[Any]):
         A state taken at the last step of an epoch is that of the beginning of the next one: `set_epoch` with the epoch
         that has ended would read it again.
         """
-        self._place.set_epoch(epoch)
+        self._position.set_epoch(epoch)
 
     def _settle(self) -> None:
         """Take another share if torch.distributed was initialised after the loader was made."""
         if isinstance(self.order, BatchOrder):
             return
-        rank, world_size = self._rank or present_rank()
+        rank, world_size = self._given_rank or present_rank()
         if (rank, world_size) != (self.share.rank, self.share.world_size):
             self.share = replace(self.share, rank=rank, world_size=world_size)
             self.order = self._make_order(self.share.step_size)
-            vars(self)["sampler"] = EpochSampler(self.order, self._place, self.share)
+            vars(self)["sampler"] = EpochSampler(self.order, self._position, self.share)
             vars(self).pop("_order_in_words", None)
 
     @property
-    def _present(self) -> Order:
+    def _present_order(self) -> Order:
         """Return the order of the present epoch."""
-        return self.order if self._place.begun is None else self._place.begun
+        return self.order if self._position.begun is None else self._position.begun
 
     @cached_property
     def _order_in_words(self) -> str:
         # Once: some take a state at every step.
-        return describe(self.order)
+        return order_in_words(self.order)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the loader stands: epoch, and how many samples of the common order all ranks were given."""
-        order = base(self._present)
+        order = unrepeated(self._present_order)
         return {
-            "epoch": self._place.epoch,
-            "done": self._place.done,
-            "samples": len(self._present),
+            "epoch": self._position.epoch,
+            "done": self._position.done,
+            "samples": len(self._present_order),
             "order": self._order_in_words,
             **({"weights": list(order.weights)} if isinstance(order, Mixed) else {}),
         }
@@ -226,10 +226,10 @@ class Loader(DataLoader[Any]):
         order = resumed(self.order, state)
         check_state(state, len(order), self._order_in_words)
         self.share.steps(len(order), state["done"])
-        self._place.begin(state["epoch"])
+        self._position.begin(state["epoch"])
         if state["done"]:
-            self._place.done, self._place.begun = state["done"], order
-        self._place.is_chosen = True
+            self._position.done, self._position.begun = state["done"], order
+        self._position.is_chosen = True
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch's own iterator has more that nobody asks for
         """Yield the rest of this epoch, or all of the next; the first batch decides which.
@@ -241,20 +241,20 @@ class Loader(DataLoader[Any]):
             DamagedError: what is stored cannot be decoded.
         """
         self._settle()
-        place = self._place
-        if not place.is_chosen and place.done:
+        position = self._position
+        if not position.is_chosen and position.done:
             # The last loop was left in the middle of its epoch: as with torch's DataLoader, a new one begins.
-            place.begin(place.epoch + 1)
-        place.is_chosen = False
-        epoch, done = place.epoch, place.done
+            position.begin(position.epoch + 1)
+        position.is_chosen = False
+        epoch, done = position.epoch, position.done
         self.dataset.set_epoch(epoch)
-        order = self._present.epoch(epoch)
+        order = self._present_order.epoch(epoch)
         n = len(order)
         steps = self.share.steps(n, done)
         if not steps:
-            place.begin(epoch + 1)
+            position.begin(epoch + 1)
             return
-        shuffled = base(self.order)
+        shuffled = unrepeated(self.order)
         if isinstance(shuffled, BlockShuffled) and isinstance(self.dataset, PackedDataset):
             keep_frames(self.dataset, shuffled.window, self.share.batch_size, self.threads)
         read = self._batches(order, epoch, done)
@@ -262,9 +262,9 @@ class Loader(DataLoader[Any]):
         with closing(read), closing(moved):
             for step in range(1, steps + 1):
                 batch = next(moved)
-                place.done = min(done + step * self.share.step_size, n)
+                position.done = min(done + step * self.share.step_size, n)
                 if step == steps:
-                    place.begin(epoch + 1)
+                    position.begin(epoch + 1)
                 yield batch
                 # The generator must not hold a batch whose memory the pool could use again.
                 del batch
@@ -285,7 +285,7 @@ class Loader(DataLoader[Any]):
 
 
 @dataclass
-class Place:
+class Position:
     """Where a loader stands; its samplers may be told the epoch as well.
 
     Attributes:
@@ -317,19 +317,19 @@ class EpochSampler(DistributedSampler[int]):
     As a DistributedSampler it says that ranks are taken care of.
     """
 
-    def __init__(self, order: Order, place: Place, share: Share) -> None:
+    def __init__(self, order: Order, position: Position, share: Share) -> None:
         super().__init__(range(len(order)), share.world_size, share.rank, shuffle=False)  # type: ignore[arg-type]
-        self._order, self._place, self._share = order, place, share
+        self._order, self._position, self._share = order, position, share
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._share.numbers(self._order.epoch(self._place.epoch)).tolist())
+        return iter(self._share.numbers(self._order.epoch(self._position.epoch)).tolist())
 
     def __len__(self) -> int:
         return len(self._share.numbers(np.arange(len(self._order))))
 
     def set_epoch(self, epoch: int) -> None:
         """See `Loader.set_epoch`."""
-        self._place.set_epoch(epoch)
+        self._position.set_epoch(epoch)
 
 
 def _to_numpy(batch: Any) -> Any:

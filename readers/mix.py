@@ -27,7 +27,7 @@ from readers.dataset import PackedDataset, reads_batches
 from readers.draws import new_visits
 from readers.fields import FieldReader, FixedRaw, KnownReader, Places, gathered, starts_of
 from readers.gather import Memory, Pool
-from readers.indexing import sample_numbers
+from readers.indexing import numbers_asked
 from readers.joined import JoinedReader, by_part
 from readers.order import Mixed
 
@@ -96,7 +96,7 @@ class Mix(Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
         """Return a batch for torch's DataLoader, which takes it as one."""
-        numbers = sample_numbers(indices, len(self), _no_names)
+        numbers = numbers_asked(indices, len(self), _no_names)
         samples, anchors = self.items.of(numbers)
         visits = new_visits(len(numbers)) if self.draws else None
         batch = gathered(self.readers, samples, self.opened.pool, visits, anchors)

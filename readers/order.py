@@ -471,17 +471,17 @@ def present_rank() -> tuple[int, int]:
 # ---------------------------------------------------------------- saved states
 
 
-def base(order: Order) -> Order:
+def unrepeated(order: Order) -> Order:
     """Return the order that is repeated, if it is."""
     return order.order if isinstance(order, Repeated) else order
 
 
-def describe(order: Order) -> str:
+def order_in_words(order: Order) -> str:
     """Return what an order depends on, for a saved state: one of another order would go on with other samples.
 
     Of a torch sampler only the kind and the seed are known here.
     """
-    once = base(order)
+    once = unrepeated(order)
     said = f"{type(once).__name__}, seed {getattr(once, 'seed', None)}, window {getattr(once, 'window', None)}"
     if isinstance(once, BlockShuffled):
         said += f", blocks {_digest(once.edges)}"
@@ -505,7 +505,7 @@ def resumed(order: Order, state: Mapping[str, Any]) -> Order:
     Raises:
         UsageError: the state's weights do not fit this mix.
     """
-    mixed, weights = base(order), state.get("weights")
+    mixed, weights = unrepeated(order), state.get("weights")
     if not isinstance(mixed, Mixed) or weights is None:
         return order
     numbers = isinstance(weights, Sequence) and all(isinstance(w, int | float) and w > 0 for w in weights)

@@ -1,4 +1,4 @@
-"""Which parts of samples are read: crops, windows of steps, and points of clouds, or several of these together."""
+"""Which parts of samples are read: crops, windows of steps, points or voxels of clouds, or several of these."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from packer.errors import UsageError
 from packer.format.schema import Field
-from readers.crop import Crop, CropReader, Describe, Placing, is_random
-from readers.fields import FieldReader, Places, WholeReader
+from readers.crop import Crop, CropReader, Placing, is_random
+from readers.fields import Describe, FieldReader, Places, WholeReader
 from readers.indexing import Items
-from readers.points import PointSample, PointsReader, Subset
+from readers.points import Points, PointSample, PointsReader
 from readers.voxels import VoxelReader, Voxels, VoxelSample
 from readers.windows import IS_PAD, WindowReader, Windows, pad_reader
 
@@ -93,8 +93,8 @@ class Parts:
                 voxels = Voxels(points, WholeReader(places[tied[0]]), describe)
                 readers |= {name: VoxelReader(WholeReader(places[name]), voxels) for name in tied}
             else:
-                subset = Subset(points)
-                readers |= {name: PointsReader(places[name], places[tied[0]], subset, describe) for name in tied}
+                chosen = Points(points)
+                readers |= {name: PointsReader(places[name], places[tied[0]], chosen, describe) for name in tied}
         for name, own in steps.items():
             if name not in readers:
                 readers[name] = WindowReader(places[name], own)

@@ -7,7 +7,7 @@ The points are drawn anew each time that a sample is read (see `draws.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,11 +16,11 @@ from packer.errors import UsageError
 from packer.format.column import SHAPE, Numbers
 from packer.format.schema import Field
 from readers.draws import POINTS, ROUNDS, Visits, drawn, permuted
-from readers.fields import Places
+from readers.fields import Describe, Places
 from readers.rows import PartReader, Wanted, part_of
 from readers.valid import check_count, check_read, check_seed
 
-#: Words that a subset takes.
+#: Words that the points of a sample take.
 COUNT = 2 * ROUNDS + 1
 #: The field that tells how many points there are; the first one if none has this name.
 USUAL = "xyz"
@@ -73,13 +73,13 @@ class PointSample:
         return found
 
 
-class Subset:
-    """The points that samples give."""
+class Points:
+    """Draws the points of batches."""
 
-    def __init__(self, points: PointSample) -> None:
-        self.count = int(points.count)
-        self._seed = points.seed
-        self._last: tuple[bytes, Numbers] = (b"", np.zeros((0, points.count), np.int64))
+    def __init__(self, sample: PointSample) -> None:
+        self.count = int(sample.count)
+        self._seed = sample.seed
+        self._last: tuple[bytes, Numbers] = (b"", np.zeros((0, sample.count), np.int64))
 
     def rows(self, located: Numbers) -> Numbers:
         """Return the rows of samples, from their visits and lengths (n, 2): (n, count)."""
@@ -102,10 +102,10 @@ class PointsReader(PartReader):
         describe: gives a sample in words, by its number.
     """
 
-    def __init__(self, places: Places, first: Places, subset: Subset, describe: Callable[[int], str]) -> None:
-        super().__init__(part_of(places.field, (subset.count, *places.field.shape[1:])), places)
+    def __init__(self, places: Places, first: Places, points: Points, describe: Describe) -> None:
+        super().__init__(part_of(places.field, (points.count, *places.field.shape[1:])), places)
         self._first = first
-        self._subset = subset
+        self._points = points
         self._describe = describe
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
@@ -126,12 +126,12 @@ class PointsReader(PartReader):
             at = int((lengths == 0).argmax())
             raise UsageError(
                 f"{self._describe(int(numbers[at]))}: field {self.field.name!r} has no points to choose "
-                f"{self._subset.count} from; leave the sample out, by torch.utils.data.Subset or Loader's sampler"
+                f"{self._points.count} from; leave the sample out, by torch.utils.data.Subset or Loader's sampler"
             )
         assert visits is not None, "points are drawn by their visits"
         return np.column_stack([located, visits.view(np.int64), lengths])
 
     def _wanted(self, located: Numbers) -> Wanted:
         """Return the points, in random order."""
-        rows = self._subset.rows(located[:, self._own : self._own + 2])
-        return Wanted(rows, np.zeros(len(located), np.int64), self.field.fixed_bytes // self._subset.count)
+        rows = self._points.rows(located[:, self._own : self._own + 2])
+        return Wanted(rows, np.zeros(len(located), np.int64), self.field.fixed_bytes // self._points.count)

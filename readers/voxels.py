@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, NamedTuple
@@ -27,7 +27,7 @@ from packer.format.column import SHAPE, Numbers
 from packer.format.schema import Field
 from readers.batch import Ragged
 from readers.draws import MIX, MIX_AGAIN, STEP, VOXELS, Visits, Words, drawn
-from readers.fields import FieldReader, WholeReader
+from readers.fields import Describe, FieldReader, WholeReader
 from readers.gather import Allocate, fresh, take_rows
 from readers.valid import check_read
 
@@ -107,7 +107,7 @@ class Voxels:
         describe: gives a sample in words, by its number.
     """
 
-    def __init__(self, sample: VoxelSample, whole: WholeReader, describe: Callable[[int], str]) -> None:
+    def __init__(self, sample: VoxelSample, whole: WholeReader, describe: Describe) -> None:
         self.name = whole.field.name
         self._sample = sample
         self._whole = whole
