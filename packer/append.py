@@ -75,11 +75,9 @@ def append(
     if options.codec != "auto" or options.overwrite or options.fields is not None:
         raise UsageError("append takes no codec, fields or overwrite: new samples are packed like those that are there")
     folder, work = Path(dataset), next_to(Path(dataset), "appending")
-    manifests.read(folder)  # if there is no dataset, no lock is made
-    check_apart(sources, folder)
     rejected: list[Rejected] = []
-    with dataset_lock(folder):
-        held = manifests.read(folder)
+    with dataset_lock(folder, manifests.read) as held:
+        check_apart(sources, folder)
         with contextlib.suppress(OSError):
             work.rmdir()  # empty: all was done when a call was killed
         source = _open(sources, options, rejected, held)

@@ -89,18 +89,8 @@ def repair(
         WriteError: the folder cannot be written.
     """
     folder = Path(dataset)
-    try:
-        manifests.read(folder)
-    except ManifestError:
-        # If there is no dataset, no lock is made.
-        if not (folder / SHARD_FOLDER).is_dir():
-            raise
-    with dataset_lock(folder), _work_folder(folder) as work:
-        rebuilt = False
-        try:
-            manifest = manifests.read(folder)
-        except ManifestError:
-            manifest, rebuilt = rebuild_manifest(folder), True
+    with dataset_lock(folder, _known) as known, _work_folder(folder) as work:
+        manifest = known or rebuild_manifest(folder)
         for half in (folder / SHARD_FOLDER).glob("*.partial"):
             half.unlink()
         report = verify(folder, checked, workers)
@@ -129,7 +119,17 @@ def repair(
             entries = [again.get(entry, entry) for entry in manifest.shards]
             _publish(folder, manifest, entries, keeps_stats=not totals)
     shards = tuple(entry.file for entry in bad)
-    return RepairReport(rebuilt or totals, names, shards, changed, left_out, constants is not None)
+    return RepairReport(known is None or totals, names, shards, changed, left_out, constants is not None)
+
+
+def _known(folder: Path) -> Manifest | None:
+    """Return the manifest of a dataset; None if it is wrong or lost, and there may be shards to make it from."""
+    try:
+        return manifests.read(folder)
+    except ManifestError:
+        if not (folder / SHARD_FOLDER).is_dir():
+            raise
+        return None
 
 
 @contextlib.contextmanager

@@ -44,9 +44,7 @@ def split(
     folder = Path(dataset)
     refuse_url(folder)
     asked = parsed({name: rule for name, rule in rules.items() if rule is not None})
-    manifests.read(folder)  # if there is no dataset, no lock is made
-    with dataset_lock(folder):
-        manifest = manifests.read(folder)
+    with dataset_lock(folder, manifests.read) as manifest:
         samples = Samples(manifest.samples, read_names(folder, manifest), manifest.origin)
         there = manifest.splits
         if missing := [name for name, rule in rules.items() if rule is None and name not in there]:

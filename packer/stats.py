@@ -66,9 +66,7 @@ def save(dataset: str | os.PathLike[str], stats: dict[str, FieldStats]) -> None:
         WriteError: the folder cannot be written.
     """
     folder = Path(dataset)
-    manifests.read(folder)  # if there is no dataset, no lock is made
-    with dataset_lock(folder):
-        manifest = manifests.read(folder)
+    with dataset_lock(folder, manifests.read) as manifest:
         try:
             kept = msgspec.structs.replace(manifest, stats=stats)  # which compares them with the sizes of the columns
         except ValueError as error:

@@ -15,10 +15,10 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import filelock
 import msgspec
@@ -30,6 +30,8 @@ from packer.format.sync import sync_folder, write_synced
 from packer.remote.store import refuse_url
 
 _log = logging.getLogger(__name__)
+
+Known = TypeVar("Known")
 
 LOCK = ".lock"
 #: Tables of names that appending made.
@@ -387,21 +389,25 @@ def locked(folder: Path, busy: str) -> filelock.BaseFileLock:
 
 
 @contextlib.contextmanager
-def dataset_lock(folder: Path) -> Iterator[None]:
-    """Keep others from changing the dataset; its manifest is to be read inside, or it may be an old one.
+def dataset_lock(folder: Path, read: Callable[[Path], Known]) -> Iterator[Known]:
+    """Keep others from changing the dataset, and give what `read` tells of it then: earlier it may be an old one.
 
     Readers need no lock, and do not look at it. It is the one that converting into the folder holds.
+
+    Args:
+        read: as `manifests.read`. If it raises, because there is no dataset, no lock is made.
 
     Raises:
         UsageError: something is changing it already.
         WriteError: the folder cannot be written.
     """
+    read(folder)
     try:
         lock = locked(folder, f"{folder} is being changed already: appended to, repaired or replaced; wait for it")
     except OSError as error:
         raise WriteError(f"{folder}: cannot be written: {error.strerror or error}") from None
     try:
-        yield
+        yield read(folder)
     finally:
         (folder / LOCK).unlink(missing_ok=True)  # while it is held: later it could be another one's
         lock.release()

@@ -181,7 +181,7 @@ def test_old_tables_of_names_go_with_the_next_append(tmp_path, two):
 
 def test_two_at_once_are_refused(two):
     """The second call is told so, and harms nothing."""
-    with dataset_lock(two[0]), pytest.raises(UsageError, match="being changed already"):
+    with dataset_lock(two[0], manifests.read), pytest.raises(UsageError, match="being changed already"):
         append(two[0], two[1])
     assert append(two[0], two[1], workers=0).added == 5
 
@@ -192,10 +192,10 @@ def test_one_behind_another_loses_nothing(tmp_path, two, contents, monkeypatch):
     c = write(tmp_path / "c", "c", 4, seed=2)
     expected = contents(a)[1] | contents(c)[1] | contents(b)[1]
 
-    def late(folder):
+    def late(folder, read):
         monkeypatch.setattr(appending, "dataset_lock", dataset_lock)
         append(a, c, workers=0)
-        return dataset_lock(folder)
+        return dataset_lock(folder, read)
 
     monkeypatch.setattr(appending, "dataset_lock", late)
     append(a, b, workers=0)

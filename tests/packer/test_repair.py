@@ -371,7 +371,7 @@ def test_nothing_is_repaired_beside_another_change(pairs, tmp_path):
     folder = packed(pairs, tmp_path / "out")
     partial = folder / "shards" / "00002.lmdb.partial"
     partial.write_bytes(b"")
-    with dataset_lock(folder), pytest.raises(UsageError, match="being changed already"):
+    with dataset_lock(folder, manifests.read), pytest.raises(UsageError, match="being changed already"):
         repair(folder)
     assert partial.exists()
 

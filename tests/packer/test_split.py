@@ -349,7 +349,7 @@ def test_repair_keeps_splits(pairs, tmp_path):
 def test_splitting_waits_for_nobody_and_breaks_nothing(tmp_path, monkeypatch):
     """A dataset that is being changed is refused; a manifest that cannot be written leaves the old one."""
     folder = pack(tmp_path / "a", 4)
-    with dataset_lock(folder), pytest.raises(UsageError, match="being changed"):
+    with dataset_lock(folder, manifests.read), pytest.raises(UsageError, match="being changed"):
         split(folder, {"train": 0.5})
     with pytest.raises(UsageError, match="name a folder"):
         split("s3://bucket/set", {"train": 0.5})

@@ -113,7 +113,7 @@ def test_statistics_are_kept_by_one_at_a_time(rows, tmp_path):
     """While something is appended the manifest is left alone; a folder that cannot be written is an error of ours."""
     folder = convert(rows.sources, tmp_path / "out", workers=0).path
     found = stats.statistics(folder)
-    with dataset_lock(folder), pytest.raises(UsageError, match="being changed already"):
+    with dataset_lock(folder, manifests.read), pytest.raises(UsageError, match="being changed already"):
         stats.save(folder, found)
     (folder / "manifest.json.partial").mkdir()
     with pytest.raises(WriteError, match="cannot be written"):
