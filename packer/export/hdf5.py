@@ -25,7 +25,6 @@ from packer.export.hdf5_content import (
     Place,
     RaggedRows,
     Rows,
-    Stored,
     new_file,
     place_of,
     usual_place,
@@ -35,48 +34,10 @@ from packer.export.hdf5_content import (
 )
 from packer.packing.origin import kept_by, leaves
 from packer.sources.base import Block, count
+from packer.sources.hdf5.origin import Described, HDF5Options, HDF5Origin, Stored
 from packer.sources.packed import PackedSource
 
 _SUFFIX = ".h5"
-
-
-class Described(msgspec.Struct, frozen=True):
-    """What the HDF5 source keeps of a file: attributes by path, and which of these are groups; single values by path.
-
-    `types` says what is not usual of the fields' dtypes; all is like in the first file if `like_first`.
-    """
-
-    name: str = f"default{_SUFFIX}"
-    samples: int = 0
-    like_first: bool = False
-    attributes: dict[str, dict[str, Any]] = {}
-    groups: tuple[str, ...] = ()
-    values: dict[str, Any] = {}
-    types: dict[str, Stored] = {}
-
-
-class _Options(msgspec.Struct, frozen=True):
-    axis: int = 0
-    samples: str = "rows"
-    once: tuple[str, ...] = ()
-    sparse: tuple[str, ...] = ()
-
-
-class _Origin(msgspec.Struct, frozen=True):
-    """What the HDF5 source keeps: `files` of rows; of units `attributes` by name, and those `above` them by home.
-
-    `homes` are what the names of a file's samples begin with; files that are samples have none.
-    `attrs` are the fields that were attributes of the units.
-    """
-
-    options: _Options = _Options()
-    paths: dict[str, str] = {}
-    files: tuple[Described, ...] = ()
-    types: dict[str, Stored] = {}
-    attributes: dict[str, dict[str, Any]] = {}
-    above: dict[str, dict[str, dict[str, Any]]] = {}
-    homes: tuple[str, ...] = ()
-    attrs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,7 +55,7 @@ class _Segment:
     file: str
     start: int
     stop: int
-    origin: _Origin
+    origin: HDF5Origin
     described: Described
     roots: Sequence[str] | None = None
     places: Sequence[Place] = ()
@@ -147,7 +108,7 @@ class Hdf5Writer(Writer):
 
     def _rows_of(self, file: h5py.File, segment: _Segment, place: Place) -> Rows | RaggedRows:
         if None not in place.axes:
-            return Rows(file, place, segment.stop - segment.start, segment.origin.options.axis)
+            return Rows(file, place, segment.stop - segment.start, segment.origin.options.axis or 0)
         (name,) = place.fields
         shapes = self._source.part(segment.start, segment.stop).shapes(name)
         if _is_sparse(place.path, segment.origin):
@@ -238,7 +199,7 @@ def _lie_within_one_another(places: Sequence[Place]) -> bool:
     return len(paths) < len(places) or any(parent in paths for path in paths for parent in path.parents)
 
 
-def _is_sparse(path: str, origin: _Origin) -> bool:
+def _is_sparse(path: str, origin: HDF5Origin) -> bool:
     """Return whether a dataset is a part of a sparse matrix, of which samples were rows."""
     return path in {f"/{group.strip('/')}/{part}" for group in origin.options.sparse for part in ("indices", "data")}
 
@@ -253,7 +214,7 @@ def _segments(source: PackedSource, file: str, notes: list[str]) -> list[_Segmen
         file: name of the one file for samples that came from no HDF5 file, or were put into another order.
     """
     whole = leaves(source.origin, len(source))
-    origins = [kept_by("hdf5", leaf.origin, _Origin) for leaf in whole]
+    origins = [kept_by("hdf5", leaf.origin, HDF5Origin) for leaf in whole]
     found: list[_Segment] = []
     start = 0
     for leaf, origin in zip(whole, origins, strict=True):
@@ -268,7 +229,7 @@ def _segments(source: PackedSource, file: str, notes: list[str]) -> list[_Segmen
     return found
 
 
-def _one_file(source: PackedSource, file: str, origins: Sequence[_Origin | None], notes: list[str]) -> _Segment:
+def _one_file(source: PackedSource, file: str, origins: Sequence[HDF5Origin | None], notes: list[str]) -> _Segment:
     """Return one file for all samples; if all came from rows of HDF5 files, the first file's attributes stay."""
     known = [origin for origin in origins if origin is not None]
     of_rows = [origin for origin in known if origin.options.samples == "rows" and origin.files]
@@ -276,8 +237,8 @@ def _one_file(source: PackedSource, file: str, origins: Sequence[_Origin | None]
         if any(origin.options.samples != "rows" for origin in known):
             how = "they are written as rows, without groups or attributes"
             notes.append(f"the samples are in another order than in their files: {how}")
-        plain = _Origin(paths={spec.name: f"/{spec.name}" for spec in source.fields})
-        return _Segment(file, 0, len(source), plain, Described())
+        plain = HDF5Origin(HDF5Options({}, ()), {spec.name: f"/{spec.name}" for spec in source.fields})
+        return _Segment(file, 0, len(source), plain, Described(file, len(source)))
     notes.append("the samples are in another order than in their files, so all are written to one file")
     described = _of_all([described for origin in of_rows for described in origin.files])
     return _Segment(file, 0, len(source), of_rows[0], described)
@@ -289,9 +250,9 @@ def _of_all(files: Sequence[Described]) -> Described:
     return files[0] if same else msgspec.structs.replace(files[0], types={})
 
 
-def _files_of_rows(origin: _Origin, start: int, stop: int, file: str, notes: list[str]) -> Iterator[_Segment]:
+def _files_of_rows(origin: HDF5Origin, start: int, stop: int, file: str, notes: list[str]) -> Iterator[_Segment]:
     """Yield the files of rows: those of the source, or one if samples were left out of them."""
-    files = list(origin.files) or [Described(name=file, samples=stop - start)]
+    files = list(origin.files) or [Described(file, stop - start)]
     if sum(described.samples for described in files) != stop - start:
         if len(files) > 1:
             notes.append("samples of the source were left out, so all others are written to one file")
@@ -302,19 +263,19 @@ def _files_of_rows(origin: _Origin, start: int, stop: int, file: str, notes: lis
         start = end
 
 
-def _files_of_units(names: Sequence[str], origin: _Origin, start: int, file: str) -> Iterator[_Segment]:
+def _files_of_units(names: Sequence[str], origin: HDF5Origin, start: int, file: str) -> Iterator[_Segment]:
     """Yield the files whose groups or datasets, or which themselves, were samples; `start` is the first sample."""
     places = [_home_and_root(name, origin) for name in names]
     for home, some in groupby(places, key=lambda place: place[0]):
         roots = [root for _, root in some]
         above = origin.above.get(home, {})
-        described = Described(attributes=above, groups=tuple(above))
         name = f"{home}{_SUFFIX}" if home else file
+        described = Described(name, len(roots), attributes=above, groups=tuple(above))
         yield _Segment(name, start, start + len(roots), origin, described, roots)
         start += len(roots)
 
 
-def _home_and_root(name: str, origin: _Origin) -> tuple[str, str]:
+def _home_and_root(name: str, origin: HDF5Origin) -> tuple[str, str]:
     """Return what the names of a file's samples begin with, and the path of the unit in it, for a sample's name."""
     if origin.options.samples == "files":
         return name, ""

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
 from packer.format.schema import FieldSpec
+from packer.sources.hdf5.origin import Stored
 
 #: How many bytes of values are made at a time: fixed strings can be far longer than the texts in a block.
 _WRITE_BYTES = 32 * 2**20
@@ -28,22 +28,6 @@ _REFUSED = (ValueError, TypeError, LookupError, OverflowError, OSError, RuntimeE
 
 
 # ---------------------------------------------------------------- datasets
-
-
-class Stored(msgspec.Struct, frozen=True):
-    """How a field is stored.
-
-    Attributes:
-        dataset: path of its dataset, which is empty if the dataset itself was a sample.
-        dtype: of the values, as numpy calls it: `>f4`, `|S5`, `|O` for text and lists of any length.
-        members: compound members that lead to it.
-        axes: axes of array types: that of the dataset, then that of each member.
-    """
-
-    dataset: str
-    dtype: str
-    members: Members = ()
-    axes: tuple[tuple[int, ...], ...] = ((),)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import h5py
 import msgspec
@@ -66,13 +66,6 @@ class Request:
     def takes(self, entry: Listed) -> bool:
         """Return whether an entry becomes a field if it can; none does by itself if some are picked by name."""
         return not self.fields and not naming(entry.name, (*self.skip, *self.once, *self.sparse))
-
-    def told(self) -> dict[str, Any]:
-        """Return what the manifest keeps of it; what is as usual is not told."""
-        told: dict[str, Any] = {"fields": dict(self.fields), "skip": list(self.skip)}
-        told |= {} if self.encoding == "utf-8" else {"encoding": self.encoding}
-        told |= {"once": list(self.once)} if self.once else {}
-        return told | ({"sparse": list(self.sparse)} if self.sparse else {})
 
 
 class Chosen(NamedTuple):

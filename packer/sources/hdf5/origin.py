@@ -14,9 +14,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import h5py
+import msgspec
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
@@ -37,59 +39,142 @@ _MAX_BYTES = 16 * 2**10
 _MAX_ATTRIBUTES = 1000
 
 
-def kept_of_rows(
-    file: h5py.File, held: Inventory, columns: Sequence[Column], is_kept: Callable[[str], bool]
-) -> tuple[dict[str, Any], list[str]]:
-    """Return what is kept of a file of rows.
+# ---------------------------------------------------------------- the form in the manifest
 
-    Attributes by path, which of these are groups, single values by path, and `types` of fields; and sentences on what
-    is lost.
+
+class Stored(msgspec.Struct, frozen=True):
+    """How a field is stored.
+
+    Attributes:
+        dataset: path of its dataset, which is empty if the dataset itself was a sample.
+        dtype: of the values, as numpy calls it: `>f4`, `|S5`, `|O` for text and lists of any length.
+        members: compound members that lead to it.
+        axes: axes of array types: that of the dataset, then that of each member.
+    """
+
+    dataset: str
+    dtype: str
+    members: tuple[str, ...] = ()
+    axes: tuple[tuple[int, ...], ...] = ((),)
+
+
+class Described(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is kept of a file of rows, or of a unit.
+
+    Attributes:
+        name: of the file; of a unit its path there.
+        samples: how many of it were packed.
+        like_first: whether all else is as in the first file.
+        attributes: of its root and of what lies below, by path.
+        groups: which of these paths are groups.
+        values: single values by path.
+        types: what is not usual of the fields' dtypes.
+    """
+
+    name: str
+    samples: int
+    like_first: bool = False
+    attributes: dict[str, dict[str, Any]] = {}
+    groups: tuple[str, ...] = ()
+    values: dict[str, Any] = {}
+    types: dict[str, Stored] = {}
+
+
+class HDF5Options(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was asked: of rows their `axis`, of units what they are; no encoding if it is UTF-8."""
+
+    fields: dict[str, str]
+    skip: tuple[str, ...]
+    encoding: str | None = None
+    once: tuple[str, ...] = ()
+    sparse: tuple[str, ...] = ()
+    axis: int | None = None
+    samples: str = "rows"
+
+
+class HDF5Origin(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is kept of all that was packed.
+
+    Attributes:
+        paths: those of fields that are not their names with slashes for dots.
+        files: of rows.
+        attributes: of units, by the names of the samples.
+        above: attributes of the groups above units by path, by home.
+        types: of units, as in `Described`.
+        homes: what the names of a file's samples begin with; files that are samples have none.
+        attrs: the fields that were attributes of units.
+    """
+
+    options: HDF5Options
+    paths: dict[str, str]
+    files: tuple[Described, ...] = ()
+    attributes: dict[str, dict[str, Any]] = {}
+    above: dict[str, dict[str, dict[str, Any]]] = {}
+    types: dict[str, Stored] = {}
+    homes: tuple[str, ...] = ()
+    attrs: tuple[str, ...] = ()
+
+
+# ---------------------------------------------------------------- files and units
+
+
+def kept_of_rows(
+    file: h5py.File, path: str, samples: int, held: Inventory, columns: Sequence[Column], is_kept: Callable[[str], bool]
+) -> tuple[Described, list[str]]:
+    """Return what is kept of a file of rows, and sentences on what is lost.
 
     Args:
         is_kept: tells whether an object is kept, by its path: what is not packed is not read.
     """
-    described = [path for path in (["/"] if has_attributes(file) else []) + held.described if is_kept(path)]
+    described = [place for place in (["/"] if has_attributes(file) else []) + held.described if is_kept(place)]
     singles = [e.dataset for e in held.entries if e.aside == SINGLE and is_kept(e.dataset)]
-    types = stored_types(file, columns)
-    parts = {
-        "attributes": {path: attributes(file[path]) for path in described[:MAX_KEPT]},
-        "groups": [path for path in described[:MAX_KEPT] if isinstance(file[path], h5py.Group)],
-        "values": {path: _kept(file[path]) for path in singles[:MAX_KEPT]},
-        "types": types,
-    }
+    kept = Described(
+        as_text(Path(path).name),
+        samples,
+        attributes={place: attributes(file[place]) for place in described[:MAX_KEPT]},
+        groups=tuple(place for place in described[:MAX_KEPT] if isinstance(file[place], h5py.Group)),
+        values={place: _kept(file[place]) for place in singles[:MAX_KEPT]},
+        types=_stored_types(file, columns),
+    )
     lost = [
+        *_unkept(kept.attributes),
         *_beyond(len(described), "attributes of {} datasets and groups"),
         *_beyond(len(singles), "{} single values"),
     ]
-    return {name: part for name, part in parts.items() if part}, lost
+    return kept, lost
+
+
+def like_first(files: Sequence[Described]) -> tuple[Described, ...]:
+    """Return what is kept of files of rows; those of which the same is kept as of the first one say so alone."""
+    first, *others = files
+    return first, *(
+        Described(file.name, file.samples, like_first=True)
+        if msgspec.structs.replace(file, name=first.name, samples=first.samples) == first
+        else file
+        for file in others
+    )
+
+
+def kept_of_unit(thing: h5py.Group | h5py.Dataset, root: str, columns: Sequence[Column]) -> tuple[Described, list[str]]:
+    """Return what is kept of a unit, whose own attributes are those of `/`, and sentences on what is lost."""
+    own = attributes(thing)
+    kept = Described(root, 1, attributes={"/": own} if own else {}, types=_stored_types(thing, columns))
+    return kept, _unkept({"samples": own})
 
 
 def kept_of_units(
-    names: Sequence[str], kept: Sequence[Mapping[str, Any]], above: Mapping[str, Mapping[str, Any]]
-) -> tuple[dict[str, Any], list[str]]:
-    """Return what is kept of units, and sentences on what is lost.
+    origin: HDF5Origin, names: Sequence[str], kept: Sequence[Described], above: Mapping[str, dict[str, dict[str, Any]]]
+) -> tuple[HDF5Origin, list[str]]:
+    """Return `origin` with what is kept of units, and sentences on what is lost.
 
     Args:
         names: of the samples.
-        kept: `attributes` and `types` of each unit.
+        kept: of each unit.
         above: attributes of the groups above the units, by path, of each file.
     """
-    described = {name: unit["attributes"] for name, unit in zip(names, kept, strict=True) if unit["attributes"]}
-    types = kept[0]["types"]
-    mixed = {
-        held["dataset"]
-        for own in (unit["types"] for unit in kept)
-        if own != types
-        for name in own.keys() | types.keys()
-        if own.get(name) != types.get(name)
-        for held in (own.get(name), types.get(name))
-        if held
-    }
-    parts = {
-        "attributes": dict(list(described.items())[:MAX_KEPT]),
-        "above": dict(list(above.items())[:MAX_KEPT]),
-        "types": {name: held for name, held in types.items() if held["dataset"] not in mixed},
-    }
+    described = {name: unit.attributes["/"] for name, unit in zip(names, kept, strict=True) if unit.attributes}
+    types = kept[0].types
+    mixed = {held.dataset for unit in kept for _, held in unit.types.items() ^ types.items()}
     lost = [
         *_beyond(len(described), "attributes of {} samples"),
         *_beyond(len(above), "attributes of groups above the samples of {} files"),
@@ -99,7 +184,19 @@ def kept_of_units(
         lost.append(
             f"byte orders, string lengths or compounds of {which} differ between samples: an export will not have them"
         )
-    return {name: part for name, part in parts.items() if part}, lost
+    origin = msgspec.structs.replace(
+        origin,
+        attributes=dict(list(described.items())[:MAX_KEPT]),
+        above=dict(list(above.items())[:MAX_KEPT]),
+        types={name: held for name, held in types.items() if held.dataset not in mixed},
+    )
+    return origin, lost
+
+
+def _unkept(described: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return a sentence on the attributes, by object, that are summarised."""
+    found = [f"{name!r} of {thing}" for thing, some in described.items() for name in some if _summary(some[name])]
+    return [f"attributes too large or of a kind that is not kept: {first_few(found)}"] if found else []
 
 
 def _beyond(count: int, what: str) -> list[str]:
@@ -126,12 +223,6 @@ def asides(entries: Sequence[Listed], skip: Collection[str], values: Mapping[str
             lost.append(f"{entry.path} is a single value, too large or of a kind that is not kept ({why})")
     notes = [*lost, *kept]
     return notes if len(notes) <= 10 else [*notes[:10], f"{len(notes) - 10} more datasets left out like these"]
-
-
-def unkept(described: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return a sentence on the attributes, by object, that are summarised."""
-    found = [f"{name!r} of {thing}" for thing, some in described.items() for name in some if _summary(some[name])]
-    return [f"attributes too large or of a kind that is not kept: {first_few(found)}"] if found else []
 
 
 # ---------------------------------------------------------------- attributes and single values
@@ -221,13 +312,13 @@ def _lists(value: Any) -> Any:
 # ---------------------------------------------------------------- dtypes
 
 
-def stored_types(root: h5py.Group | h5py.Dataset, columns: Sequence[Column]) -> dict[str, Any]:
+def _stored_types(root: h5py.Group | h5py.Dataset, columns: Sequence[Column]) -> dict[str, Stored]:
     """Return how fields are stored whose dtype an export would not choose by itself, by field.
 
     Args:
         root: the file, or the group or dataset that is one sample.
     """
-    found: dict[str, Any] = {}
+    found: dict[str, Stored] = {}
     dtypes: dict[str, np.dtype[Any]] = {}
     for column in columns:
         if column.attribute:
@@ -244,12 +335,7 @@ def stored_types(root: h5py.Group | h5py.Dataset, columns: Sequence[Column]) -> 
         name = "|O" if is_text and column.encodings[-1] != "utf-8" else inner.str
         is_usual = name == "|O" if is_text else inner.kind != "O" and inner.isnative
         if column.members or any(axes) or not is_usual:
-            found[column.spec.name] = {
-                "dataset": column.dataset,
-                "dtype": name,
-                "members": column.members,
-                "axes": axes,
-            }
+            found[column.spec.name] = Stored(column.dataset, name, column.members, tuple(axes))
     return found
 
 

@@ -13,16 +13,17 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import h5py
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import SourceError, UsageError, as_text, shortened
+from packer.errors import SourceError, UsageError, shortened
 from packer.sources.apart import Limits, each
 from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, common_shape, difference, joined, watched
 from packer.sources.files import Found, kind_of
 from packer.sources.hdf5.choice import Request
 from packer.sources.hdf5.file import opened
-from packer.sources.hdf5.origin import Kept, check_once, common, kept_of_units
+from packer.sources.hdf5.origin import HDF5Options, HDF5Origin, Kept, check_once, common, kept_of_units, like_first
 from packer.sources.hdf5.reading import BLOCK_BYTES, row_blocks, shaped, unit_sample
 from packer.sources.hdf5.types import Column
 from packer.sources.hdf5.units import FileUnits, Unit, units_of
@@ -72,9 +73,9 @@ def open_hdf5(
     source: Source
     if asked.name == "rows":
         doubts = _doubts(kept, held[kept[0].path].groups, options.samples)
-        source = RowSource(kept, request.told() | {"axis": request.axis}, doubts)
+        source = RowSource(kept, _told(request, axis=request.axis), doubts)
     else:
-        source = UnitSource(kept, request.told() | {"samples": str(asked)}, held)
+        source = UnitSource(kept, _told(request, samples=str(asked)), held)
     source.constants = Kept(constants)
     return source
 
@@ -94,6 +95,13 @@ def _check_goes_together(asked: Asked, request: Request) -> None:
         raise UsageError(f"--sparse {request.sparse[0]}: {reason}")
     if asked.name == "datasets" and request.fields:
         raise UsageError("--field: with --samples datasets there is one field, values; leave --field out")
+
+
+def _told(request: Request, **unit: Any) -> HDF5Options:
+    """Return what the manifest keeps of what was asked; `unit` is the axis of rows, or what units are."""
+    encoding = None if request.encoding == "utf-8" else request.encoding
+    skip, once, sparse = tuple(request.skip), tuple(request.once), tuple(request.sparse)
+    return HDF5Options(dict(request.fields), skip, encoding, once, sparse, **unit)
 
 
 def _fitting(
@@ -214,8 +222,7 @@ class HDF5Source(Source):
     Args:
         columns: the fields.
         found: what they are read from.
-        options: what the manifest keeps of what was asked.
-        origin: what else it keeps.
+        origin: what the manifest keeps, but for paths.
         remarks: sentences for the plan, besides those of the units.
     """
 
@@ -225,8 +232,7 @@ class HDF5Source(Source):
         self,
         columns: Sequence[Column],
         found: Sequence[Unit],
-        options: dict[str, Any],
-        origin: dict[str, Any],
+        origin: HDF5Origin,
         remarks: Sequence[str],
     ) -> None:
         self._columns = tuple(columns)
@@ -235,7 +241,7 @@ class HDF5Source(Source):
         # The path of a field is kept if it is not its name with slashes for dots: names may hold dots of their own.
         paths = {c.spec.name: c.path for c in columns if not c.attribute}
         paths = {name: path for name, path in paths.items() if path != "/" + name.replace(".", "/")}
-        self.origin = {"options": options, "paths": paths, **origin}
+        self.origin = msgspec.to_builtins(msgspec.structs.replace(origin, paths=paths))
         self.remarks = [
             shortened(note) for note in dict.fromkeys([*(n for unit in found for n in unit.notes), *remarks])
         ]
@@ -259,9 +265,10 @@ class RowSource(HDF5Source):
 
     names = None
 
-    def __init__(self, found: Sequence[Unit], options: dict[str, Any], remarks: Sequence[str]) -> None:
-        super().__init__(found[0].columns, found, options, {"files": _origins(found)}, remarks)
-        self._axis: int = options["axis"]
+    def __init__(self, found: Sequence[Unit], options: HDF5Options, remarks: Sequence[str]) -> None:
+        origin = HDF5Origin(options, {}, like_first([unit.kept for unit in found]))
+        super().__init__(found[0].columns, found, origin, remarks)
+        self._axis = options.axis or 0
 
     def shapes(self, field: str) -> NDArray[np.int64] | None:
         """Return None: HDF5 tells how long a variable-length value is only when it is read."""
@@ -289,22 +296,12 @@ def _overlaps(runs: Sequence[_Run], start: int, stop: int) -> Iterator[_Run]:
         before += run.stop - run.start
 
 
-def _origins(found: Sequence[Unit]) -> list[dict[str, Any]]:
-    """Return of every file its name, samples, and what is kept of it if that is not what is kept of the first one."""
-    origins: list[dict[str, Any]] = []
-    for unit in found:
-        name = as_text(Path(unit.path).name)
-        kept = {"like_first": True} if origins and unit.kept == found[0].kept else unit.kept
-        origins.append({"name": name, "samples": unit.samples} | kept)
-    return origins
-
-
 class UnitSource(HDF5Source):
     """One sample a unit, with its path for a name; axes of fields that differ between units are ragged."""
 
     names: list[str]
 
-    def __init__(self, found: Sequence[Unit], options: dict[str, Any], held: Mapping[str, FileUnits]) -> None:
+    def __init__(self, found: Sequence[Unit], options: HDF5Options, held: Mapping[str, FileUnits]) -> None:
         homes = _homes(found)
         self.names = [f"{homes[unit.path]}{unit.root}".lstrip("/") for unit in found]
         self.splits = _splits(found, self.names, held)
@@ -319,14 +316,13 @@ class UnitSource(HDF5Source):
             if columns[-1].spec.is_ragged and not any(None in shape for shape in sizes):
                 self._shapes[column.spec.name] = np.array(sizes, np.int64)
         above = {home: held[path].above for path, home in homes.items() if held[path].above}
-        origin, lost = kept_of_units(self.names, [unit.kept for unit in found], above)
+        attrs = tuple(column.attribute for column in columns if column.attribute)
+        # Files that are samples are called as their samples are.
+        origin = HDF5Origin(options, {}, homes=tuple(homes.values()) if found[0].root else (), attrs=attrs)
+        origin, lost = kept_of_units(origin, self.names, [unit.kept for unit in found], above)
         within = Counter(what for unit in found for what in unit.lost)
         lost += [f"{what} within samples are not kept; {count:,} samples have some" for what, count in within.items()]
-        if found[0].root:  # of files that are samples these are the names
-            origin["homes"] = list(homes.values())
-        if attrs := [column.attribute for column in columns if column.attribute]:
-            origin["attrs"] = attrs
-        super().__init__(columns, found, options, origin, [*(some.note for some in held.values() if some.note), *lost])
+        super().__init__(columns, found, origin, [*(some.note for some in held.values() if some.note), *lost])
 
     def shapes(self, field: str) -> NDArray[np.int64] | None:
         return self._shapes.get(field)

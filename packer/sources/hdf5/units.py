@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from packer.errors import SourceError, first_few
 from packer.sources.hdf5.choice import Request, advice, chosen, family_of, naming
 from packer.sources.hdf5.file import faults_named, opened
 from packer.sources.hdf5.listing import Inventory, inventory
-from packer.sources.hdf5.origin import Constant, asides, attributes, constants_at, kept_of_rows, stored_types, unkept
+from packer.sources.hdf5.origin import Constant, Described, asides, attributes, constants_at, kept_of_rows, kept_of_unit
 from packer.sources.hdf5.reading import SparseRows, row_blocks, row_bytes, unit_sample
 from packer.sources.hdf5.roots import find_roots, numbered
 from packer.sources.hdf5.storage import storage_of
@@ -41,7 +42,7 @@ class Unit:
         files: further files that are read for it.
         notes: sentences for the plan.
         once: what it holds that is to be the same in all units, by name.
-        kept: what the manifest keeps of it, as `packer.sources.hdf5.origin` has it.
+        kept: what the manifest keeps of it.
         lost: what of it is not kept, in the words that a sentence begins with.
         bad: the error of the first row found that cannot be read.
     """
@@ -54,7 +55,7 @@ class Unit:
     files: tuple[str, ...]
     notes: tuple[str, ...]
     once: dict[str, Constant]
-    kept: dict[str, Any] = field(default_factory=dict)
+    kept: Described = field(default_factory=partial(Described, "", 0))
     lost: tuple[str, ...] = ()
     bad: SourceError | None = None
 
@@ -138,9 +139,9 @@ def _rows(file: h5py.File, path: str, request: Request) -> FileUnits:
             return any(f"{name}/".startswith(f"{thing.rstrip('/')}/") for name in names)
         return not naming(thing, request.skip)
 
-    kept, lost = kept_of_rows(file, held, rows.columns, is_kept)
-    notes = [f"{rows}: {note}" for note in (*rows.notes, *unkept(kept.get("attributes", {})), *lost)]
-    notes += [] if request.fields else asides(held.entries, request.skip, kept.get("values", {}))
+    kept, lost = kept_of_rows(file, path, rows.samples, held, rows.columns, is_kept)
+    notes = [f"{rows}: {note}" for note in (*rows.notes, *lost)]
+    notes += [] if request.fields else asides(held.entries, request.skip, kept.values)
     notes += [f"{rows}:{advice(family)}"] if family == "matlab" else []
     for column in rows.columns:
         if column.starts:
@@ -228,15 +229,15 @@ def _one_sample(file: h5py.File, path: str, root: str, kind: str, request: Reque
     used.update(skip for entry in held.entries for skip in naming(entry.name, request.skip))
     unit = _unit(file, path, root, kind, held, request)
     unit_sample(file, path, root, _fixed_texts(file, unit), 0)  # text that cannot be decoded is found early
-    own = attributes(thing)
+    kept, notes = kept_of_unit(thing, root, unit.columns)
     lost = {
         "attributes of datasets and groups": any(held.described),
         "further names of datasets and groups": any(entry.same is not None for entry in held.entries),
     }
     return replace(
         unit,
-        notes=(*unit.notes, *unkept({"samples": own})),
-        kept={"attributes": own, "types": stored_types(thing, unit.columns)},
+        notes=(*unit.notes, *notes),
+        kept=kept,
         lost=tuple(what for what, is_lost in lost.items() if is_lost),
     )
 
