@@ -26,6 +26,8 @@ from packer.format.schema import FieldSpec
 #: may hold a `LargeArray` in a list, whether its field is ragged or not.
 Block = dict[str, "NDArray[Any] | list[NDArray[Any]] | list[str]"]
 
+#: Bytes that a block holds at most, unless one sample is larger.
+BLOCK_BYTES = 8 * 2**20
 #: Samples, or fields of one, that are larger than this are large arrays.
 LARGE_BYTES = 32 * 2**20
 #: Bytes of a large array that are read at once.
@@ -225,7 +227,7 @@ class DerivedSource(Source):
         return self._source.files()
 
 
-def joined(samples: Iterable[dict[str, Any]], fields: Sequence[FieldSpec], most: int) -> Iterator[Block]:
+def joined(samples: Iterable[dict[str, Any]], fields: Sequence[FieldSpec], most: int = BLOCK_BYTES) -> Iterator[Block]:
     """Yield samples, which are arrays, large ones or str by field, in blocks of at most `most` bytes, or one sample.
 
     Raises:

@@ -28,10 +28,8 @@ from packer.format.manifest import Manifest, ShardEntry, check_file
 from packer.format.names import Names
 from packer.format.schema import Field, FieldSpec
 from packer.format.shard import Shard
-from packer.sources.base import Block, Source, runs
+from packer.sources.base import BLOCK_BYTES, Block, Source, runs
 
-#: Raw bytes that a block holds at most, unless one sample is larger.
-BLOCK_BYTES = 8 * 2**20
 #: Shards open at a time; each takes two of the 1,024 files that a process may usually have open.
 MOST_OPEN = 128
 

@@ -14,13 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
-from packer.sources.base import LARGE_BYTES, Block, LargeArray, block_bytes, fits, joined
+from packer.sources.base import BLOCK_BYTES, LARGE_BYTES, Block, LargeArray, block_bytes, fits, joined
 from packer.sources.hdf5.file import faults_named
 from packer.sources.hdf5.listing import text_attribute
 from packer.sources.hdf5.storage import CACHE_BYTES, dataset_at
 from packer.sources.hdf5.types import Column, swaps_are_forgotten
 
-BLOCK_BYTES = 8 * 2**20
 #: What a str costs besides its characters.
 _STR_BYTES = 64
 #: How many variable-length rows are read at once at first, and at most; how long they are is seen only then.

@@ -24,7 +24,7 @@ from packer.sources.files import Found, kind_of
 from packer.sources.hdf5.choice import Request
 from packer.sources.hdf5.file import opened
 from packer.sources.hdf5.origin import HDF5Options, HDF5Origin, Kept, check_once, common, kept_of_units, like_first
-from packer.sources.hdf5.reading import BLOCK_BYTES, row_blocks, shaped, unit_sample
+from packer.sources.hdf5.reading import row_blocks, shaped, unit_sample
 from packer.sources.hdf5.types import Column
 from packer.sources.hdf5.units import FileUnits, Unit, units_of
 from packer.sources.options import SourceOptions
@@ -338,7 +338,7 @@ class UnitSource(HDF5Source):
         for path, runs in groupby(self._runs, key=lambda run: run.path):
             roots = [run.root for run in runs]
             with opened(path) as file:  # large arrays are read after the last sample was asked for
-                yield from joined(self._samples(file, path, roots, before), self.fields, BLOCK_BYTES)
+                yield from joined(self._samples(file, path, roots, before), self.fields)
             before += len(roots)
 
     def _samples(self, file: h5py.File, path: str, roots: list[str], before: int) -> Iterator[dict[str, Any]]:

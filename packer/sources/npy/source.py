@@ -15,11 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.format.schema import FieldSpec
-from packer.sources.base import LARGE_BYTES, Block, LargeArray, Source, faults_of, joined
+from packer.sources.base import BLOCK_BYTES, LARGE_BYTES, Block, LargeArray, Source, faults_of, joined
 from packer.sources.npy.array import Array
-
-#: Bytes that a block holds at most, unless one row is larger.
-BLOCK_BYTES = 8 * 2**20
 
 
 @dataclass(eq=False)

@@ -19,8 +19,7 @@ from opened_sources import open_hdf5
 
 from packer.errors import SourceError, UsageError
 from packer.format.schema import DTYPES
-from packer.sources.base import Source
-from packer.sources.hdf5.reading import BLOCK_BYTES
+from packer.sources.base import BLOCK_BYTES, Source
 
 SAMPLES = Path(__file__).parents[5] / "shared" / "data"
 SAMPLE_FILES = sorted(
