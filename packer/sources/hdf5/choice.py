@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import h5py
 import msgspec
@@ -68,22 +67,12 @@ class Request:
         return not self.fields and not naming(entry.name, (*self.skip, *self.once, *self.sparse))
 
 
-class Chosen(NamedTuple):
-    """What is packed of a file or unit.
+def chosen(
+    entries: Sequence[Listed], request: Request, family: str | None, path: str
+) -> tuple[tuple[Column, ...], int | None, list[str]]:
+    """Return the fields of a file or unit that are packed: those in `fields`, or else all that are not skipped.
 
-    Attributes:
-        columns: the fields.
-        samples: how many there are; None if all is one sample.
-        notes: what is not stored as it is in the file, for each dataset.
-    """
-
-    columns: tuple[Column, ...]
-    samples: int | None
-    notes: tuple[str, ...]
-
-
-def chosen(entries: Sequence[Listed], request: Request, family: str | None, path: str) -> Chosen:
-    """Return the datasets to pack: those in `fields`, or else all that are not skipped.
+    Also the number of samples, which is None if all is one sample, and what is not stored as it is in the file.
 
     Args:
         entries: everything the file holds.
@@ -114,7 +103,7 @@ def chosen(entries: Sequence[Listed], request: Request, family: str | None, path
         columns.append(Column(spec, entry.dataset, entry.members, tuple(dict.fromkeys(encodings)), starts=entry.starts))
     samples = _samples(entries, wanted.values(), family, path)
     notes = [f"dataset {name} {note}" for name, note in {e.dataset: e.note for e in wanted.values()}.items() if note]
-    return Chosen(tuple(columns), samples, tuple(notes))
+    return tuple(columns), samples, notes
 
 
 def naming(name: str, asked: Iterable[str]) -> list[str]:

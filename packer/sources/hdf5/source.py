@@ -65,7 +65,7 @@ def open_hdf5(
     looked = each(partial(units_of, asked=asked, request=request), files, limits)
     listed = watched(zip(files, looked, strict=True), HEADERS, looking, len(files))
     held, kept = _fitting(listed, found.text, on_bad)
-    if useless := set.intersection(*(some.useless for some in held.values())):
+    if useless := set(request.skip).difference(*(some.used for some in held.values())):
         raise UsageError(f"--skip {min(useless)}: {found.text} has no such dataset or group")
     constants = common((Path(file).name, some.once) for file, some in held.items())
     constants |= common((str(one), one.once) for one in kept)

@@ -68,7 +68,7 @@ class FileUnits:
     """The units of one file in natural order, and the errors of those that cannot be packed.
 
     Attributes:
-        useless: entries of the request's `skip` that fit nothing here.
+        used: entries of the request's `skip` that name something here.
         splits: by name, the roots of the samples of each split that the file itself lists.
         note: what was taken for a unit; None if the user said it.
         once: what lies outside of the units and is to be the same in all files, by name.
@@ -77,7 +77,7 @@ class FileUnits:
     """
 
     units: list[Unit | SourceError]
-    useless: set[str]
+    used: set[str]
     splits: dict[str, set[str]] = field(default_factory=dict)
     note: str | None = None
     once: dict[str, Constant] = field(default_factory=dict)
@@ -125,6 +125,11 @@ def _unit(
     return Unit(path, root, kind, columns, count, tuple(files), (*unwritten, *notes), once)
 
 
+def _named(held: Inventory, request: Request) -> set[str]:
+    """Return the entries of the request's `skip` that name something of what lies in a file or unit."""
+    return {name for entry in held.entries for name in naming(entry.name, request.skip)}
+
+
 # ---------------------------------------------------------------- rows
 
 
@@ -147,8 +152,7 @@ def _rows(file: h5py.File, path: str, request: Request) -> FileUnits:
         if column.starts:
             SparseRows(file, path, column)  # checks where its rows start
     rows = replace(rows, notes=tuple(notes), kept=kept, bad=_bad_text(file, rows, request.axis))
-    used = {name for entry in held.entries for name in naming(entry.name, request.skip)}
-    return FileUnits([rows], set(request.skip) - used, groups=None if request.fields else numbered(names))
+    return FileUnits([rows], _named(held, request), groups=None if request.fields else numbered(names))
 
 
 def _bad_text(file: h5py.File, rows: Unit, axis: int) -> SourceError | None:
@@ -175,21 +179,20 @@ def _fixed_texts(file: h5py.File, unit: Unit) -> list[Column]:
 
 
 def _units(file: h5py.File, path: str, asked: Asked, request: Request) -> FileUnits:
-    skips, used = request.skip, set[str]()
+    used: set[str] = set()
 
     def is_left_out(place: str) -> bool:
-        found = naming(place, (*skips, *request.once))
+        found = naming(place, (*request.skip, *request.once))
         used.update(found)
         return bool(found)
 
-    once: dict[str, Constant] = {}
     with faults_named(path, "listing the file"):
         roots = find_roots(file, asked, is_left_out)
         _refuse_others(roots.others, asked, path)
         outside = [name for name in request.once if asked.name != "files" and file.get(name) is not None]
         once = constants_at(file, path, "", outside)
         # What names something next to the units, from the root of the file, is not also the name of a field.
-        within = [skip for skip in skips if skip not in used or skip[0] != "/"]
+        within = [skip for skip in request.skip if skip not in used or skip[0] != "/"]
         inner = replace(request, skip=within, once=tuple(name for name in request.once if name not in outside))
         places = dict.fromkeys(place for root in roots.roots for place in _groups_above(root))
         above = {place: found for place in places if (found := attributes(file[place]))}
@@ -198,10 +201,12 @@ def _units(file: h5py.File, path: str, asked: Asked, request: Request) -> FileUn
         kind = asked.name[:-1]
         try:
             with faults_named(path, "listing it"):
-                units.append(_one_sample(file, path, root, kind, inner, used))
+                held = inventory(file[root or "/"], path, None, inner.takes)
+                used |= _named(held, inner)
+                units.append(_one_sample(file, path, root, kind, held, inner))
         except SourceError as error:
             units.append(SourceError(f"{kind} {root}: {error.reason}" if root else error.reason, path))
-    return FileUnits(units, set(skips) - used, roots.splits, roots.note, once, above)
+    return FileUnits(units, used, roots.splits, roots.note, once, above)
 
 
 def _refuse_others(others: list[str], asked: Asked, path: str) -> None:
@@ -222,14 +227,11 @@ def _groups_above(root: str) -> list[str]:
     return ["/".join(parts[:number]) or "/" for number in range(1, len(parts))]
 
 
-def _one_sample(file: h5py.File, path: str, root: str, kind: str, request: Request, used: set[str]) -> Unit:
-    """Return a unit; what names something in it is put into `used`."""
-    thing = file[root or "/"]
-    held = inventory(thing, path, None, request.takes)
-    used.update(skip for entry in held.entries for skip in naming(entry.name, request.skip))
+def _one_sample(file: h5py.File, path: str, root: str, kind: str, held: Inventory, request: Request) -> Unit:
+    """Return a unit, of which `held` is all that lies there."""
     unit = _unit(file, path, root, kind, held, request)
     unit_sample(file, path, root, _fixed_texts(file, unit), 0)  # text that cannot be decoded is found early
-    kept, notes = kept_of_unit(thing, root, unit.columns)
+    kept, notes = kept_of_unit(file[root or "/"], root, unit.columns)
     lost = {
         "attributes of datasets and groups": any(held.described),
         "further names of datasets and groups": any(entry.same is not None for entry in held.entries),
