@@ -171,7 +171,8 @@ class Rows:
             if h5py.check_vlen_dtype(self._place.dtype) is not None:
                 _write_lists(self._dataset, values, first)
             elif values.size:
-                self._dataset[(*[slice(None)] * self._axis, slice(first, last))] = np.moveaxis(values, 0, self._axis)
+                place = (*[slice(None)] * self._axis, slice(first, last))
+                self._dataset[place] = np.moveaxis(values, 0, self._axis)
 
 
 def _write_lists(dataset: h5py.Dataset, values: NDArray[Any], start: int) -> None:

@@ -13,13 +13,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from typing import Any, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.format.schema import FieldSpec
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # which typing has from Python 3.11 on
 
 #: Several samples at once, by field: fixed shapes as one array (m, *shape), ragged ones as a list of m
 #: arrays, text as a list of m str. All fields of a block hold the same number of samples. A block of one sample

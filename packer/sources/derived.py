@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from packer.errors import SourceError, UsageError, first_few
 from packer.format.schema import Field, FieldSpec
 from packer.sources.base import Block, DerivedSource, LargeArray, Source, count, fits
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # which typing has from Python 3.11 on
 
 #: Name of the field that `--label folder` makes.
 LABEL = "label"

@@ -31,7 +31,7 @@ CLIPS = 18
 def photographs() -> Iterator[tuple[str, Image.Image]]:
     """Yield the name and RGB picture of each photograph."""
     for file in PHOTOGRAPHS:
-        with files("skimage").joinpath("data", file).open("rb") as stream:
+        with files("skimage").joinpath("data").joinpath(file).open("rb") as stream:
             yield Path(file).stem, Image.open(stream).convert("RGB")
 
 

@@ -107,7 +107,8 @@ def _first_bad(read: Callable[[int, int], Block], first: int, last: int) -> int:
 def _rows(dataset: h5py.Dataset, axis: int, start: int, stop: int) -> NDArray[Any]:
     """Return rows start..stop, (stop - start, ...), C-contiguous, in the dataset's own dtype."""
     axis %= dataset.ndim
-    values: NDArray[Any] = dataset[(*[slice(None)] * axis, slice(start, stop))]
+    place = (*[slice(None)] * axis, slice(start, stop))
+    values: NDArray[Any] = dataset[place]
     return np.ascontiguousarray(np.moveaxis(values, axis, 0))
 
 

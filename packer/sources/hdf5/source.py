@@ -10,7 +10,7 @@ from copy import copy
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import h5py
 import msgspec
@@ -29,6 +29,9 @@ from packer.sources.hdf5.types import Column
 from packer.sources.hdf5.units import FileUnits, Unit, units_of
 from packer.sources.options import SourceOptions
 from packer.sources.units import Asked, unit_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # which typing has from Python 3.11 on
 
 
 def open_hdf5(

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from copy import copy
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -22,6 +22,9 @@ from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
 from packer.sources.base import Block, DerivedSource
 from packer.sources.images.source import BLOCK_BYTES, ImageSource
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # which typing has from Python 3.11 on
 
 #: Name of the field that is made.
 FIELD = "lr"
