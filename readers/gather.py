@@ -31,17 +31,12 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 
 from packer.format.column import Numbers, items_of
+from packer.format.schema import DTYPES
 from packer.format.shard import Shard
 
 #: Gives `n` bytes of writable memory as a uint8 tensor (n,).
 Allocate = Callable[[int], torch.Tensor]
-TORCH_DTYPES: dict[str, torch.dtype] = {
-    name: getattr(torch, name)
-    for name in (
-        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-        *("float16", "float32", "float64", "complex64", "complex128"),
-    )
-}
+TORCH_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPES}
 #: The device itself, not its name, which torch would have to look up.
 CPU = torch.device("cpu")
 #: Smaller memory for decoded batches comes from the system's allocator, which finds it again by itself.
@@ -159,7 +154,7 @@ class Records:
 
     def _select(self, places: Numbers, out: torch.Tensor) -> None:
         """Let torch's threads copy the records at the bytes `places` (n,) into `out`, uint8."""
-        # By the longest elements that all of them are made of: torch is slow for single bytes.
+        # By the longest elements that all of them are made of: those of many elements torch copies one after another.
         odd = int(np.bitwise_or.reduce(places)) | self._nbytes
         unit = next(unit for unit in UNITS if not odd % unit.itemsize)
         length = self._nbytes // unit.itemsize

@@ -1,7 +1,7 @@
-"""The order of an epoch: which samples come when, and which of them one rank reads. No files are needed.
+"""The order of an epoch: which samples come when, which of them one rank reads, and what saved states say of it.
 
-An `Order` gives the numbers of all samples of an epoch, in the order in which all ranks together read
-them. It depends on the seed and the epoch alone, so that any number of ranks, threads and restarts sees the same
+No files are needed. An `Order` gives the numbers of all samples of an epoch, in the order in which all ranks together
+read them. It depends on the seed and the epoch alone, so that any number of ranks, threads and restarts sees the same
 one. `Share` cuts it into batches for one rank:
 
     order   7 2 9 4 | 0 5 1 8 | 3 6      2 ranks, batches of 2
