@@ -7,7 +7,7 @@ Constants are in every file, below its root.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,6 +32,7 @@ from packer.export.hdf5_content import (
     write_group,
     write_kept,
 )
+from packer.format.schema import FieldSpec
 from packer.packing.origin import kept_by, leaves
 from packer.sources.base import Block, count
 from packer.sources.hdf5.origin import Described, HDF5Options, HDF5Origin, Stored
@@ -163,20 +164,7 @@ class Hdf5Writer(Writer):
         checked(segment.file)
         origin, of_rows = segment.origin, segment.roots is None
         specs = {name: spec for name, spec in self._specs.items() if of_rows or name not in origin.attrs}
-        datasets: dict[str, dict[str, Stored]] = {}
-        for name, stored in (segment.described.types if of_rows else origin.types).items():
-            if name in specs:
-                datasets.setdefault(stored.dataset, {})[name] = stored
-        places: list[Place] = []
-        for path, held in datasets.items():
-            try:
-                # The path of a unit that is a dataset itself is empty, and takes its place when it is written.
-                place = place_of(path or "/values", held, specs)
-            except ValueError as error:
-                self.notes.append(f"{path} is not written as it was in its source: {error}")
-                continue
-            if not (of_rows and None in place.axes):  # else ragged now: values and offsets
-                places.append(place)
+        places = self._stored_places(segment, specs)
         placed = {name for place in places for name in place.fields}
         for name, spec in specs.items():
             if name not in placed:
@@ -190,6 +178,28 @@ class Hdf5Writer(Writer):
                 raise UsageError(
                     f"field {next(iter(place.fields))!r} would have the path {place.path!r}, which HDF5 cannot hold"
                 )
+        return places
+
+    def _stored_places(self, segment: _Segment, specs: Mapping[str, FieldSpec]) -> list[Place]:
+        """Return the datasets whose types the manifest tells, made of these fields as in the source; others are noted.
+
+        Rows of another length each are not among them: they are values and offsets now.
+        """
+        of_rows = segment.roots is None
+        datasets: dict[str, dict[str, Stored]] = {}
+        for name, stored in (segment.described.types if of_rows else segment.origin.types).items():
+            if name in specs:
+                datasets.setdefault(stored.dataset, {})[name] = stored
+        places: list[Place] = []
+        for path, held in datasets.items():
+            try:
+                # The path of a unit that is a dataset itself is empty, and takes its place when it is written.
+                place = place_of(path or "/values", held, specs)
+            except ValueError as error:
+                self.notes.append(f"{path} is not written as it was in its source: {error}")
+                continue
+            if not (of_rows and None in place.axes):
+                places.append(place)
         return places
 
 
