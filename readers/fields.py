@@ -7,6 +7,7 @@ turns sample numbers into places, `read` copies or decodes what lies there. Part
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -70,7 +71,7 @@ class FieldReader:
         return self.field.fixed_bytes
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
-        """Return the places of samples (n,): an array with one row a sample.
+        """Return the places of samples (n,), one row a sample: (n, m).
 
         Args:
             visits: (n,), by which random crops and points are drawn, see `draws.py`. Other readers need none.
@@ -111,13 +112,13 @@ class KnownReader(FieldReader):
         self._values = values
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
-        """Return the values themselves, (n, *shape)."""
-        return self._values(numbers, anchors)
+        """Return the values themselves, (n, values of a sample)."""
+        return self._values(numbers, anchors).reshape(len(numbers), math.prod(self._shape))
 
     def read(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
         """Return the values, (n, *shape), in new memory or in what `allocate` gives."""
         flat = (allocate or fresh)(located.size * self.field.itemsize)
-        return self._shaped(flat, len(located)).copy_(torch.from_numpy(located))
+        return self._shaped(flat, len(located)).copy_(torch.from_numpy(located).view(-1, *self._shape))
 
 
 class NameReader(FieldReader):
@@ -168,18 +169,18 @@ class FixedRaw(FieldReader):
         self._records = Records(places.memory.tensor, self.field.np_dtype, self._shape)
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
-        """Return the address of each sample, (n,)."""
+        """Return the address of each sample, (n, 1)."""
         addresses: Numbers = numbers * self._row
         addresses += self._at.take(self._places.chunk_of(numbers)) if len(self._at) > 1 else self._at
-        return addresses
+        return addresses[:, None]
 
     def spans(self, located: Numbers) -> Numbers:
         """Return the address and size of each sample, (n, 2)."""
-        return np.stack([located, np.full_like(located, self._row)], axis=1)
+        return np.column_stack([located, np.full_like(located, self._row)])
 
     def read(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
         """Return the samples, (n, *shape), in new memory or in what `allocate` gives."""
-        return self._records.tensor(located, allocate)
+        return self._records.tensor(located[:, 0], allocate)
 
 
 class FrameCache:

@@ -48,18 +48,17 @@ class JoinedReader(FieldReader):
         self._starts = starts
         self._shifts = np.zeros(len(readers), np.int64) if shifts is None else shifts
         none = np.zeros(0, np.int64)
-        shapes = [reader.locate(none, none.view(np.uint64), none).shape[1:] for reader in readers]
-        #: Numbers that a place takes: several, or one number that is no row.
-        self._widths = [shape[0] if shape else 0 for shape in shapes]
+        #: Numbers that a place takes.
+        self._widths = [reader.locate(none, none.view(np.uint64), none).shape[1] for reader in readers]
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
         """Return the part of each sample, and its places there, (n, m + 1)."""
-        located = np.zeros((len(numbers), 1 + max(1, *self._widths)), np.int64)
+        located = np.zeros((len(numbers), 1 + max(self._widths)), np.int64)
         for part, at in by_part(numbers, self._starts):
             drawn, steps = None if visits is None else visits[at], None if anchors is None else anchors[at]
             found = self.readers[part].locate(numbers[at] - self._starts[part], drawn, steps)
             located[at, 0] = part
-            located[at, 1 : 1 + (self._widths[part] or 1)] = found.reshape(len(at), -1)
+            located[at, 1 : 1 + self._widths[part]] = found
         return located
 
     def spans(self, located: Numbers) -> Numbers:
@@ -87,8 +86,7 @@ class JoinedReader(FieldReader):
 
     def _places(self, part: int, located: Numbers) -> Numbers:
         """Return the places as the reader of one part has them."""
-        width = self._widths[part]
-        return located[:, 1 : 1 + width] if width else located[:, 1].copy()
+        return located[:, 1 : 1 + self._widths[part]]
 
 
 def joined(parts: Sequence[tuple[Numbers, Any]], count: int, allocate: Allocate) -> Any:
