@@ -3,74 +3,31 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 
 import h5py
 import msgspec
 
-from packer.errors import SourceError, UsageError
+from packer.errors import SourceError
 from packer.format.manifest import check_count
-from packer.format.schema import check_field_name
 from packer.sources.hdf5.file import FAULTS
 from packer.sources.hdf5.listing import link_class, text_attribute
 from packer.sources.hdf5.types import Column, Listed
+from packer.sources.options import SourceOptions
 
 _MAX_LINES = 10
 
 
-@dataclass(frozen=True)
-class Request:
-    """What is asked of every file.
-
-    Attributes:
-        fields: path of the dataset for each field wanted; empty takes all.
-        skip: paths or field names to leave out; a group stands for all below it.
-        axis: number of the sample axis, from the end if negative.
-        encoding: of text that is not UTF-8 by its type.
-        attrs: names of attributes of a unit that become fields.
-        sparse: paths of groups whose `data`, `indices` and `indptr` are a sparse matrix, of which rows are samples.
-        once: paths, in a unit or from the root of the file, of what is the same for all samples and kept once.
-
-    Raises:
-        UsageError: a wanted field name cannot be one, or there is no such encoding.
-    """
-
-    fields: Mapping[str, str] = field(default_factory=dict)
-    skip: Collection[str] = ()
-    axis: int = 0
-    encoding: str = "utf-8"
-    attrs: tuple[str, ...] = ()
-    once: tuple[str, ...] = ()
-    sparse: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        try:
-            "".encode(self.encoding)
-        except LookupError:
-            raise UsageError(
-                f"--encoding {self.encoding}: there is no such encoding; try utf-8, latin-1 or cp1252"
-            ) from None
-        for name, path in self.fields.items():
-            try:
-                check_field_name(name)
-            except ValueError as error:
-                raise UsageError(str(error)) from None
-            if not path.strip("/"):
-                raise UsageError(f"field {name!r}: the path of a dataset is expected, not {path!r}")
-        for path in self.once:
-            if not path.strip("/"):
-                raise UsageError(f"--once {path!r}: the path of a dataset or group within a sample or file is expected")
-
-    def takes(self, entry: Listed) -> bool:
-        """Return whether an entry becomes a field if it can; none does by itself if some are picked by name."""
-        return not self.fields and not naming(entry.name, (*self.skip, *self.once, *self.sparse))
+def takes(options: SourceOptions, entry: Listed) -> bool:
+    """Return whether an entry becomes a field if it can; none does by itself if some are picked by name."""
+    return not options.pick and not naming(entry.name, (*options.skip, *options.once, *options.sparse))
 
 
 def chosen(
-    entries: Sequence[Listed], request: Request, family: str | None, path: str
+    entries: Sequence[Listed], options: SourceOptions, family: str | None, path: str
 ) -> tuple[tuple[Column, ...], int | None, list[str]]:
-    """Return the fields of a file or unit that are packed: those in `fields`, or else all that are not skipped.
+    """Return the fields of a file or unit that are packed: those in `pick`, or else all that are not skipped.
 
     Also the number of samples, which is None if all is one sample, and what is not stored as it is in the file.
 
@@ -84,18 +41,18 @@ def chosen(
         SourceError: a wanted one is missing or cannot be stored, or the sample axes differ.
     """
     wanted: dict[str, Listed] = {}
-    if request.fields:
-        for name, where in request.fields.items():
+    if options.pick:
+        for name, where in options.pick.items():
             wanted.update(_picked(entries, name, where, path))
     else:
-        wanted = _all([e for e in entries if not e.aside and request.takes(e)], family, path)
-    for group in request.sparse:
+        wanted = _all([e for e in entries if not e.aside and takes(options, e)], family, path)
+    for group in options.sparse:
         wanted.update(_sparse(entries, group.strip("/"), path))
     check_count(len(wanted))
     columns = []
     for name, entry in wanted.items():
         assert entry.spec is not None  # what cannot be a field was refused above
-        encodings = ("utf-8", request.encoding) if entry.is_utf8 else (request.encoding,)
+        encodings = ("utf-8", options.encoding) if entry.is_utf8 else (options.encoding,)
         try:
             spec = msgspec.structs.replace(entry.spec, name=name)
         except ValueError as error:

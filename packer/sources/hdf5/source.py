@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError, shortened
+from packer.format.schema import check_field_name
 from packer.sources.apart import Limits, each
 from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, common_shape, difference, joined, watched
 from packer.sources.files import Found, kind_of
-from packer.sources.hdf5.choice import Request
 from packer.sources.hdf5.file import opened
 from packer.sources.hdf5.origin import HDF5Options, HDF5Origin, Kept, check_once, common, kept_of_units, like_first
 from packer.sources.hdf5.reading import row_blocks, shaped, unit_sample
@@ -53,22 +53,13 @@ def open_hdf5(
         SourceError: no usable file, no common sample axis, or data that cannot be stored.
     """
     (found,) = inputs.values()
-    request = Request(
-        fields=options.pick,
-        skip=options.skip,
-        axis=options.axis,
-        encoding=options.encoding,
-        attrs=options.attrs,
-        once=options.once,
-        sparse=options.sparse,
-    )
     asked = unit_of("hdf5", options.samples)
-    _check_goes_together(asked, request)
+    _check(options, asked)
     files = _paths(found)
-    looked = each(partial(units_of, asked=asked, request=request), files, limits)
+    looked = each(partial(units_of, asked=asked, options=options), files, limits)
     listed = watched(zip(files, looked, strict=True), HEADERS, looking, len(files))
     held, kept = _fitting(listed, found.text, on_bad)
-    if useless := set(request.skip).difference(*(some.used for some in held.values())):
+    if useless := set(options.skip).difference(*(some.used for some in held.values())):
         raise UsageError(f"--skip {min(useless)}: {found.text} has no such dataset or group")
     constants = common((Path(file).name, some.once) for file, some in held.items())
     constants |= common((str(one), one.once) for one in kept)
@@ -76,35 +67,51 @@ def open_hdf5(
     source: Source
     if asked.name == "rows":
         doubts = _doubts(kept, held[kept[0].path].groups, options.samples)
-        source = RowSource(kept, _told(request, axis=request.axis), doubts)
+        source = RowSource(kept, _told(options, axis=options.axis), doubts)
     else:
-        source = UnitSource(kept, _told(request, samples=str(asked)), held)
+        source = UnitSource(kept, _told(options, samples=str(asked)), held)
     source.constants = Kept(constants)
     return source
 
 
-def _check_goes_together(asked: Asked, request: Request) -> None:
-    """Raise UsageError if something is asked for that this unit has not."""
+def _check(options: SourceOptions, asked: Asked) -> None:
+    """Raise UsageError if something is asked for that cannot be, or that this unit has not."""
+    try:
+        "".encode(options.encoding)
+    except LookupError:
+        raise UsageError(
+            f"--encoding {options.encoding}: there is no such encoding; try utf-8, latin-1 or cp1252"
+        ) from None
+    for name, path in options.pick.items():
+        try:
+            check_field_name(name)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        if not path.strip("/"):
+            raise UsageError(f"field {name!r}: the path of a dataset is expected, not {path!r}")
+    for path in options.once:
+        if not path.strip("/"):
+            raise UsageError(f"--once {path!r}: the path of a dataset or group within a sample or file is expected")
     if asked.name == "rows":
-        if request.attrs:
+        if options.attrs:
             reason = "rows have no attributes; files, datasets and groups do (--samples)"
-            raise UsageError(f"--attr {request.attrs[0]}: {reason}")
+            raise UsageError(f"--attr {options.attrs[0]}: {reason}")
         return
-    if request.axis:
+    if options.axis:
         reason = f"is for rows, but with --samples {asked} each of these is one sample; leave --axis out"
-        raise UsageError(f"--axis {request.axis} {reason}")
-    if request.sparse:
+        raise UsageError(f"--axis {options.axis} {reason}")
+    if options.sparse:
         reason = f"samples are the rows of the matrix; leave out --samples {asked}"
-        raise UsageError(f"--sparse {request.sparse[0]}: {reason}")
-    if asked.name == "datasets" and request.fields:
+        raise UsageError(f"--sparse {options.sparse[0]}: {reason}")
+    if asked.name == "datasets" and options.pick:
         raise UsageError("--field: with --samples datasets there is one field, values; leave --field out")
 
 
-def _told(request: Request, **unit: Any) -> HDF5Options:
+def _told(options: SourceOptions, **unit: Any) -> HDF5Options:
     """Return what the manifest keeps of what was asked; `unit` is the axis of rows, or what units are."""
-    encoding = None if request.encoding == "utf-8" else request.encoding
-    skip, once, sparse = tuple(request.skip), tuple(request.once), tuple(request.sparse)
-    return HDF5Options(dict(request.fields), skip, encoding, once, sparse, **unit)
+    encoding = None if options.encoding == "utf-8" else options.encoding
+    skip, once, sparse = tuple(options.skip), tuple(options.once), tuple(options.sparse)
+    return HDF5Options(dict(options.pick), skip, encoding, once, sparse, **unit)
 
 
 def _fitting(
@@ -232,11 +239,7 @@ class HDF5Source(Source):
     kind = "hdf5"
 
     def __init__(
-        self,
-        columns: Sequence[Column],
-        found: Sequence[Unit],
-        origin: HDF5Origin,
-        remarks: Sequence[str],
+        self, columns: Sequence[Column], found: Sequence[Unit], origin: HDF5Origin, remarks: Sequence[str]
     ) -> None:
         self._columns = tuple(columns)
         self.fields = tuple(column.spec for column in columns)

@@ -15,7 +15,7 @@ import h5py
 import msgspec
 
 from packer.errors import SourceError, first_few
-from packer.sources.hdf5.choice import Request, advice, chosen, family_of, naming
+from packer.sources.hdf5.choice import advice, chosen, family_of, naming, takes
 from packer.sources.hdf5.file import faults_named, opened
 from packer.sources.hdf5.listing import Inventory, inventory
 from packer.sources.hdf5.origin import Constant, Described, asides, attributes, constants_at, kept_of_rows, kept_of_unit
@@ -23,6 +23,7 @@ from packer.sources.hdf5.reading import SparseRows, row_blocks, row_bytes, unit_
 from packer.sources.hdf5.roots import find_roots, numbered
 from packer.sources.hdf5.storage import storage_of
 from packer.sources.hdf5.types import Column, Listed, leaves
+from packer.sources.options import SourceOptions
 from packer.sources.units import Asked
 
 #: Text of fixed length that is decoded while a file is looked at: a bad one is found before hours of packing.
@@ -68,7 +69,7 @@ class FileUnits:
     """The units of one file in natural order, and the errors of those that cannot be packed.
 
     Attributes:
-        used: entries of the request's `skip` that name something here.
+        used: entries of the option `skip` that name something here.
         splits: by name, the roots of the samples of each split that the file itself lists.
         note: what was taken for a unit; None if the user said it.
         once: what lies outside of the units and is to be the same in all files, by name.
@@ -85,12 +86,12 @@ class FileUnits:
     groups: str | None = None
 
 
-def units_of(path: str, asked: Asked, request: Request) -> FileUnits:
+def units_of(path: str, asked: Asked, options: SourceOptions) -> FileUnits:
     """Return the units of one file, after checking every file and size that they depend on.
 
     Args:
         path: the file.
-        request: `fields` and `skip` are relative to a unit; `skip` may name what belongs to no unit too.
+        options: `pick` and `skip` are relative to a unit; `skip` may name what belongs to no unit too.
 
     Raises:
         UsageError: there are more fields than a dataset may have.
@@ -100,12 +101,12 @@ def units_of(path: str, asked: Asked, request: Request) -> FileUnits:
     with opened(path) as file:
         if asked.name == "rows":
             with faults_named(path, "listing the file"):
-                return _rows(file, path, request)
-        return _units(file, path, asked, request)
+                return _rows(file, path, options)
+        return _units(file, path, asked, options)
 
 
 def _unit(
-    file: h5py.File, path: str, root: str, kind: str, held: Inventory, request: Request, family: str | None = None
+    file: h5py.File, path: str, root: str, kind: str, held: Inventory, options: SourceOptions, family: str | None = None
 ) -> Unit:
     """Return a file's rows, or one of its units, without what the manifest keeps of it.
 
@@ -113,46 +114,46 @@ def _unit(
         held: all that lies there.
         family: of a file of rows.
     """
-    columns, samples, notes = chosen(held.entries, request, family, path)
+    columns, samples, notes = chosen(held.entries, options, family, path)
     taken = {column.spec.name for column in columns}
-    columns += tuple(_attribute_column(file[root or "/"], name, taken) for name in request.attrs)
+    columns += tuple(_attribute_column(file[root or "/"], name, taken) for name in options.attrs)
     count = 1 if samples is None else samples
     names = dict.fromkeys(column.dataset for column in columns if not column.attribute)
     storages = [storage_of(file[root + name], path, count) for name in names]
     files = dict.fromkeys(name for storage in storages for name in storage.files)
     unwritten = [storage.note for storage in storages if storage.note and kind == "row"]
-    once = constants_at(file, path, root, request.once)
+    once = constants_at(file, path, root, options.once)
     return Unit(path, root, kind, columns, count, tuple(files), (*unwritten, *notes), once)
 
 
-def _named(held: Inventory, request: Request) -> set[str]:
-    """Return the entries of the request's `skip` that name something of what lies in a file or unit."""
-    return {name for entry in held.entries for name in naming(entry.name, request.skip)}
+def _named(held: Inventory, options: SourceOptions) -> set[str]:
+    """Return the entries of the option `skip` that name something of what lies in a file or unit."""
+    return {name for entry in held.entries for name in naming(entry.name, options.skip)}
 
 
 # ---------------------------------------------------------------- rows
 
 
-def _rows(file: h5py.File, path: str, request: Request) -> FileUnits:
+def _rows(file: h5py.File, path: str, options: SourceOptions) -> FileUnits:
     family = family_of(file)
-    held = inventory(file, path, request.axis, request.takes)
-    rows = _unit(file, path, "", "row", held, request, family)
+    held = inventory(file, path, options.axis, partial(takes, options))
+    rows = _unit(file, path, "", "row", held, options, family)
     names = list(dict.fromkeys(column.dataset for column in rows.columns))
 
     def is_kept(thing: str) -> bool:
-        if request.fields:
+        if options.pick:
             return any(f"{name}/".startswith(f"{thing.rstrip('/')}/") for name in names)
-        return not naming(thing, request.skip)
+        return not naming(thing, options.skip)
 
     kept, lost = kept_of_rows(file, path, rows.samples, held, rows.columns, is_kept)
     notes = [f"{rows}: {note}" for note in (*rows.notes, *lost)]
-    notes += [] if request.fields else asides(held.entries, request.skip, kept.values)
+    notes += [] if options.pick else asides(held.entries, options.skip, kept.values)
     notes += [f"{rows}:{advice(family)}"] if family == "matlab" else []
     for column in rows.columns:
         if column.starts:
             SparseRows(file, path, column)  # checks where its rows start
-    rows = replace(rows, notes=tuple(notes), kept=kept, bad=_bad_text(file, rows, request.axis))
-    return FileUnits([rows], _named(held, request), groups=None if request.fields else numbered(names))
+    rows = replace(rows, notes=tuple(notes), kept=kept, bad=_bad_text(file, rows, options.axis))
+    return FileUnits([rows], _named(held, options), groups=None if options.pick else numbered(names))
 
 
 def _bad_text(file: h5py.File, rows: Unit, axis: int) -> SourceError | None:
@@ -178,22 +179,22 @@ def _fixed_texts(file: h5py.File, unit: Unit) -> list[Column]:
 # ---------------------------------------------------------------- units that are one sample each
 
 
-def _units(file: h5py.File, path: str, asked: Asked, request: Request) -> FileUnits:
+def _units(file: h5py.File, path: str, asked: Asked, options: SourceOptions) -> FileUnits:
     used: set[str] = set()
 
     def is_left_out(place: str) -> bool:
-        found = naming(place, (*request.skip, *request.once))
+        found = naming(place, (*options.skip, *options.once))
         used.update(found)
         return bool(found)
 
     with faults_named(path, "listing the file"):
         roots = find_roots(file, asked, is_left_out)
         _refuse_others(roots.others, asked, path)
-        outside = [name for name in request.once if asked.name != "files" and file.get(name) is not None]
+        outside = [name for name in options.once if asked.name != "files" and file.get(name) is not None]
         once = constants_at(file, path, "", outside)
         # What names something next to the units, from the root of the file, is not also the name of a field.
-        within = [skip for skip in request.skip if skip not in used or skip[0] != "/"]
-        inner = replace(request, skip=within, once=tuple(name for name in request.once if name not in outside))
+        within = tuple(skip for skip in options.skip if skip not in used or skip[0] != "/")
+        inner = replace(options, skip=within, once=tuple(name for name in options.once if name not in outside))
         places = dict.fromkeys(place for root in roots.roots for place in _groups_above(root))
         above = {place: found for place in places if (found := attributes(file[place]))}
     units: list[Unit | SourceError] = []
@@ -201,7 +202,7 @@ def _units(file: h5py.File, path: str, asked: Asked, request: Request) -> FileUn
         kind = asked.name[:-1]
         try:
             with faults_named(path, "listing it"):
-                held = inventory(file[root or "/"], path, None, inner.takes)
+                held = inventory(file[root or "/"], path, None, partial(takes, inner))
                 used |= _named(held, inner)
                 units.append(_one_sample(file, path, root, kind, held, inner))
         except SourceError as error:
@@ -227,9 +228,9 @@ def _groups_above(root: str) -> list[str]:
     return ["/".join(parts[:number]) or "/" for number in range(1, len(parts))]
 
 
-def _one_sample(file: h5py.File, path: str, root: str, kind: str, held: Inventory, request: Request) -> Unit:
+def _one_sample(file: h5py.File, path: str, root: str, kind: str, held: Inventory, options: SourceOptions) -> Unit:
     """Return a unit, of which `held` is all that lies there."""
-    unit = _unit(file, path, root, kind, held, request)
+    unit = _unit(file, path, root, kind, held, options)
     unit_sample(file, path, root, _fixed_texts(file, unit), 0)  # text that cannot be decoded is found early
     kept, notes = kept_of_unit(file[root or "/"], root, unit.columns)
     lost = {
