@@ -23,7 +23,7 @@ _KNOWN_LINKS = (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT, h5py.h5l.TYPE_EXTERNAL)
 
 
 @dataclass(frozen=True)
-class Found:
+class Met:
     """One thing that a walk met: a dataset or a group, another name of one, or a link that leads nowhere, and why.
 
     Attributes:
@@ -39,7 +39,7 @@ class Found:
     same: str | None = None
 
 
-def walk(root: h5py.Group, limit: int, is_entered: Callable[[str], bool] = lambda path: True) -> Iterator[Found]:
+def walk(root: h5py.Group, limit: int, is_entered: Callable[[str], bool] = lambda path: True) -> Iterator[Met]:
     """Yield groups and datasets below `root` in the file's order; soft and external links after the rest.
 
     Of what was met already only the path comes, so that every dataset comes once.
@@ -70,7 +70,7 @@ def walk(root: h5py.Group, limit: int, is_entered: Callable[[str], bool] = lambd
                     if count > limit:
                         raise SourceError(f"holds more than {limit:,} links", root.file.filename)
             except FAULTS as error:
-                yield Found(prefix or "/", None, f"cannot be listed: {plain(error)}")
+                yield Met(prefix or "/", None, f"cannot be listed: {plain(error)}")
         else:
             todo = [waiting.popleft()]
         deeper = []
@@ -81,7 +81,7 @@ def walk(root: h5py.Group, limit: int, is_entered: Callable[[str], bool] = lambd
             if found.thing is not None:
                 first = seen.setdefault(_identity(found.thing, places), found.path)
                 if first != found.path:
-                    found = Found(found.path, None, same=first)
+                    found = Met(found.path, None, same=first)
                 elif isinstance(found.thing, h5py.Group) and is_entered(found.path):
                     deeper.append((found.path, found.thing))
             yield found
@@ -93,18 +93,18 @@ def link_class(group: h5py.Group, name: str | bytes) -> int:
     return int(group.id.links.get_info(name if isinstance(name, bytes) else name.encode()).type)
 
 
-def _follow(group: h5py.Group, name: str | bytes, path: str) -> Found:
+def _follow(group: h5py.Group, name: str | bytes, path: str) -> Met:
     """Return what a link leads to, or why it leads nowhere."""
     if isinstance(name, bytes):
-        return Found(path, None, "has a name that is not UTF-8")
+        return Met(path, None, "has a name that is not UTF-8")
     link = None
     try:
         number = link_class(group, name)
         if number not in _KNOWN_LINKS:
             problem = f"is a link of class {number}, which another program defines and h5py cannot follow"
-            return Found(path, None, problem)
+            return Met(path, None, problem)
         link = group.get(name, getlink=True)
-        return Found(path, group[name])
+        return Met(path, group[name])
     except FAULTS as error:
         problem = f"cannot be opened: {plain(error)}"
     if isinstance(link, h5py.ExternalLink):
@@ -113,7 +113,7 @@ def _follow(group: h5py.Group, name: str | bytes, path: str) -> Found:
         problem = f"is a link to {link.path} of file {link.filename}, {missing}"
     elif isinstance(link, h5py.SoftLink):
         problem = f"is a link to {link.path}, which does not exist"
-    return Found(path, None, problem)
+    return Met(path, None, problem)
 
 
 def _identity(thing: h5py.HLObject, places: dict[int, Any]) -> tuple[Any, int]:
@@ -168,7 +168,7 @@ def inventory(
         UsageError: there are more fields than a dataset may have; told before the rest is looked at.
     """
     held, fields = Inventory(), 0
-    for found in walk(root, MAX_LINKS) if isinstance(root, h5py.Group) else [Found("", root)]:
+    for found in walk(root, MAX_LINKS) if isinstance(root, h5py.Group) else [Met("", root)]:
         entries = _listed(found, axis)
         fields += sum(not entry.aside and is_wanted(entry) for entry in entries)
         if fields > MAX_FIELDS:
@@ -190,7 +190,7 @@ def has_attributes(thing: h5py.HLObject) -> bool:
         return True
 
 
-def _listed(found: Found, axis: int | None) -> list[Listed]:
+def _listed(found: Met, axis: int | None) -> list[Listed]:
     """Return what a dataset, another name of one, or a dead link can become; nothing for groups."""
     if found.same is not None:
         return [Listed(found.path, aside=f"is another name of {found.same}", same=found.same)]
