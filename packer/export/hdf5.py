@@ -247,7 +247,7 @@ def _one_file(source: PackedSource, file: str, origins: Sequence[HDF5Origin | No
         if any(origin.options.samples != "rows" for origin in known):
             how = "they are written as rows, without groups or attributes"
             notes.append(f"the samples are in another order than in their files: {how}")
-        plain = HDF5Origin(HDF5Options({}, ()), {spec.name: f"/{spec.name}" for spec in source.fields})
+        plain = HDF5Origin(HDF5Options({}, []), {spec.name: f"/{spec.name}" for spec in source.fields})
         return _Segment(file, 0, len(source), plain, Described(file, len(source)))
     notes.append("the samples are in another order than in their files, so all are written to one file")
     described = _of_all([described for origin in of_rows for described in origin.files])
@@ -262,7 +262,7 @@ def _of_all(files: Sequence[Described]) -> Described:
 
 def _files_of_rows(origin: HDF5Origin, start: int, stop: int, file: str, notes: list[str]) -> Iterator[_Segment]:
     """Yield the files of rows: those of the source, or one if samples were left out of them."""
-    files = list(origin.files) or [Described(file, stop - start)]
+    files = origin.files or [Described(file, stop - start)]
     if sum(described.samples for described in files) != stop - start:
         if len(files) > 1:
             notes.append("samples of the source were left out, so all others are written to one file")
@@ -280,7 +280,7 @@ def _files_of_units(names: Sequence[str], origin: HDF5Origin, start: int, file: 
         roots = [root for _, root in some]
         above = origin.above.get(home, {})
         name = f"{home}{_SUFFIX}" if home else file
-        described = Described(name, len(roots), attributes=above, groups=tuple(above))
+        described = Described(name, len(roots), attributes=above, groups=list(above))
         yield _Segment(name, start, start + len(roots), origin, described, roots)
         start += len(roots)
 

@@ -40,6 +40,7 @@ _MAX_ATTRIBUTES = 1000
 
 
 # ---------------------------------------------------------------- the form in the manifest
+# What may be empty is a list or a dict: msgspec leaves those out, an empty tuple only if it is the default itself.
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -75,7 +76,7 @@ class Described(msgspec.Struct, frozen=True, omit_defaults=True):
     samples: int
     like_first: bool = False
     attributes: dict[str, dict[str, Any]] = {}
-    groups: tuple[str, ...] = ()
+    groups: list[str] = []
     values: dict[str, Any] = {}
     types: dict[str, Stored] = {}
 
@@ -84,10 +85,10 @@ class HDF5Options(msgspec.Struct, frozen=True, omit_defaults=True):
     """What was asked: of rows their `axis`, of units what they are; no encoding if it is UTF-8."""
 
     fields: dict[str, str]
-    skip: tuple[str, ...]
+    skip: list[str]
     encoding: str | None = None
-    once: tuple[str, ...] = ()
-    sparse: tuple[str, ...] = ()
+    once: list[str] = []
+    sparse: list[str] = []
     axis: int | None = None
     samples: str = "rows"
 
@@ -107,12 +108,12 @@ class HDF5Origin(msgspec.Struct, frozen=True, omit_defaults=True):
 
     options: HDF5Options
     paths: dict[str, str]
-    files: tuple[Described, ...] = ()
+    files: list[Described] = []
     attributes: dict[str, dict[str, Any]] = {}
     above: dict[str, dict[str, dict[str, Any]]] = {}
     types: dict[str, Stored] = {}
-    homes: tuple[str, ...] = ()
-    attrs: tuple[str, ...] = ()
+    homes: list[str] = []
+    attrs: list[str] = []
 
 
 # ---------------------------------------------------------------- files and units
@@ -132,7 +133,7 @@ def kept_of_rows(
         as_text(Path(path).name),
         samples,
         attributes={place: attributes(file[place]) for place in described[:MAX_KEPT]},
-        groups=tuple(place for place in described[:MAX_KEPT] if isinstance(file[place], h5py.Group)),
+        groups=[place for place in described[:MAX_KEPT] if isinstance(file[place], h5py.Group)],
         values={place: _kept(file[place]) for place in singles[:MAX_KEPT]},
         types=_stored_types(file, columns),
     )
@@ -144,15 +145,18 @@ def kept_of_rows(
     return kept, lost
 
 
-def like_first(files: Sequence[Described]) -> tuple[Described, ...]:
+def like_first(files: Sequence[Described]) -> list[Described]:
     """Return what is kept of files of rows; those of which the same is kept as of the first one say so alone."""
     first, *others = files
-    return first, *(
-        Described(file.name, file.samples, like_first=True)
-        if msgspec.structs.replace(file, name=first.name, samples=first.samples) == first
-        else file
-        for file in others
-    )
+    return [
+        first,
+        *(
+            Described(file.name, file.samples, like_first=True)
+            if msgspec.structs.replace(file, name=first.name, samples=first.samples) == first
+            else file
+            for file in others
+        ),
+    ]
 
 
 def kept_of_unit(thing: h5py.Group | h5py.Dataset, root: str, columns: Sequence[Column]) -> tuple[Described, list[str]]:

@@ -110,7 +110,7 @@ def _check(options: SourceOptions, asked: Asked) -> None:
 def _told(options: SourceOptions, **unit: Any) -> HDF5Options:
     """Return what the manifest keeps of what was asked; `unit` is the axis of rows, or what units are."""
     encoding = None if options.encoding == "utf-8" else options.encoding
-    skip, once, sparse = tuple(options.skip), tuple(options.once), tuple(options.sparse)
+    skip, once, sparse = list(options.skip), list(options.once), list(options.sparse)
     return HDF5Options(dict(options.pick), skip, encoding, once, sparse, **unit)
 
 
@@ -322,9 +322,9 @@ class UnitSource(HDF5Source):
             if columns[-1].spec.is_ragged and not any(None in shape for shape in sizes):
                 self._shapes[column.spec.name] = np.array(sizes, np.int64)
         above = {home: held[path].above for path, home in homes.items() if held[path].above}
-        attrs = tuple(column.attribute for column in columns if column.attribute)
+        attrs = [column.attribute for column in columns if column.attribute]
         # Files that are samples are called as their samples are.
-        origin = HDF5Origin(options, {}, homes=tuple(homes.values()) if found[0].root else (), attrs=attrs)
+        origin = HDF5Origin(options, {}, homes=list(homes.values()) if found[0].root else [], attrs=attrs)
         origin, lost = kept_of_units(origin, self.names, [unit.kept for unit in found], above)
         within = Counter(what for unit in found for what in unit.lost)
         lost += [f"{what} within samples are not kept; {count:,} samples have some" for what, count in within.items()]
