@@ -1,9 +1,8 @@
 """What codecs do to the values of images before their bytes are encoded; as many bytes come out as go in.
 
-A filter is two functions and an entry in `FILTERS`, and its undoing once more in machine code (`_undo_filter` of
-`loops.py`), which does it image by image. It can only be the first part of a codec. Whoever writes frames applies it to
-whole images, or to bands of them, and whoever reads undoes it for a batch at a time, by the functions here if machine
-code has not done so.
+A filter is two functions and an entry in `FILTERS`; it can only be the first part of a codec. Whoever writes frames
+applies it to whole images, or to bands of them, and whoever reads undoes it for a batch at a time. The functions here
+do so if machine code does not: it undoes `rowdelta` and `photo` image by image (`loops.py`).
 
 `rowdelta` stores each row less the row above. `photo` stores red and blue less green, then each row less the row above,
 then the sign in the lowest bit: what is left has mostly zeros in its high bits, which bitshuffle puts next to each
@@ -32,12 +31,14 @@ class Filter(NamedTuple):
         undo: gives such images their values back in place; also where some of the columns are there alone, and of
             the rows of a band the first ones, since that is what a crop decodes.
         dtypes: of images that it is for.
+        in_loops: whether the compiled loops undo it too, frame by frame.
         by_pixel: whether it does something else with each channel, so that a pixel is what comes again in its values.
     """
 
     apply: Callable[[Images], Images]
     undo: Callable[[Images], None]
     dtypes: tuple[str, ...]
+    in_loops: bool = False
     by_pixel: bool = False
 
 
@@ -79,6 +80,6 @@ def restore_photo(images: Images) -> None:
 
 #: By the id in the schema.
 FILTERS = {
-    "rowdelta": Filter(difference, accumulate, ("uint8", "uint16")),
-    "photo": Filter(store_photo, restore_photo, ("uint8", "uint16"), by_pixel=True),
+    "rowdelta": Filter(difference, accumulate, ("uint8", "uint16"), in_loops=True),
+    "photo": Filter(store_photo, restore_photo, ("uint8", "uint16"), in_loops=True, by_pixel=True),
 }

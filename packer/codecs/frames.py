@@ -75,7 +75,7 @@ class FrameCodec:
         self._number = compiled.number_of(configs)
         #: For the loops: channels, if the filter asks for them, and whether they can undo it.
         self._channels = channels if by_pixel else 0
-        self._in_loops = self.filter is not None and (channels > 0 or not by_pixel)
+        self._in_loops = self.filter is not None and self.filter.in_loops and (channels > 0 or not by_pixel)
 
     def encode(self, frame: NDArray[Any]) -> Buffer:
         """Return the stored bytes of a frame (C-contiguous): the raw bytes if encoding saves too little.

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from ways import handled
 
 from packer.codecs.filters import FILTERS, Filter
 from packer.errors import UsageError
@@ -45,8 +46,14 @@ def colours(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("stage", ['{"id": "zstd", "level": 1}', '{"id": "lz4"}', '{"id": "zlib", "level": 1}'])
 @pytest.mark.parametrize("ragged", [False, True])
-def test_images_come_back_through_a_new_filter(tmp_path: Path, stage: str, ragged: bool) -> None:
-    """Whole samples, batches, crops and regions, of small images and of those in bands."""
+@pytest.mark.parametrize("by_machine", [False, True])
+def test_images_come_back_through_a_new_filter(tmp_path: Path, stage: str, ragged: bool, by_machine: bool) -> None:
+    """Whole samples, batches, crops and regions, of small images and of those in bands; also next to the loops."""
+    with handled(by_machine):
+        _write_and_read(tmp_path, stage, ragged)
+
+
+def _write_and_read(tmp_path: Path, stage: str, ragged: bool) -> None:
     images = [
         (np.arange(BANDED * (18 + 2 * (ragged and n)) * 60) // 60 % 200 + n).astype(np.uint8).reshape(BANDED, -1, 60)
         for n in range(3)
