@@ -26,9 +26,9 @@ from packer.format.column import BEFORE, BYTES, DECODED, SHAPE, START, STORED, L
 from packer.format.column_index import ColumnIndex
 from packer.format.schema import Field
 from packer.format.shard import Shard
-from readers.batch import Ragged, Views, share_offsets
+from readers.batch import SIGNED, Ragged, Views, share_offsets
 from readers.draws import Visits
-from readers.gather import TORCH_DTYPES, Allocate, Memory, Pool, Records, fresh, own_parts, shared, take_rows
+from readers.gather import TORCH_DTYPES, Allocate, Memory, Pool, fresh, own_parts, shared, take_rows
 
 #: Gives a sample in words, by its number in the whole dataset, for messages.
 Describe = Callable[[int], str]
@@ -155,6 +155,9 @@ class FixedRaw(FieldReader):
 
     Args:
         places: where its samples lie.
+
+    Attributes:
+        unit: the elements that addresses count.
     """
 
     def __init__(self, places: Places) -> None:
@@ -164,19 +167,25 @@ class FixedRaw(FieldReader):
         # span_at holds for offsets within a shard; fold the shard's first sample in, once a chunk.
         chunk_shard = np.repeat(np.arange(len(places.indexes)), [len(i.chunk_at) for i in places.indexes])
         at = places.span_at - places.first[chunk_shard] * self._row
+        # Elements are addressed, not bytes: many are copied by torch, which is slow for single bytes.
+        # Only a chunk so small that it lies within a page of the B-tree may be out of step; then bytes are addressed.
+        self.unit = SIGNED.get(self._dtype, self._dtype)
+        if self._row and (at % self._dtype.itemsize).any():
+            self.unit = torch.uint8
+        self._length = self._row // self.unit.itemsize
         # Samples of no bytes may have no chunk.
-        self._at: Numbers = at if len(at) else np.zeros(1, np.int64)
-        self._records = Records(places.memory.tensor, self.field.np_dtype, self._shape)
+        self._at: Numbers = at // self.unit.itemsize if len(at) else np.zeros(1, np.int64)
+        self._records = places.memory.records(self.unit, self.field.np_dtype, self._shape)
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
-        """Return the address of each sample, (n, 1)."""
-        addresses: Numbers = numbers * self._row
+        """Return the address of each sample, in elements, (n, 1)."""
+        addresses: Numbers = numbers * self._length
         addresses += self._at.take(self._places.chunk_of(numbers)) if len(self._at) > 1 else self._at
         return addresses[:, None]
 
     def spans(self, located: Numbers) -> Numbers:
-        """Return the address and size of each sample, (n, 2)."""
-        return np.column_stack([located, np.full_like(located, self._row)])
+        """Return the address and size in bytes of each sample, (n, 2)."""
+        return np.column_stack([located * self.unit.itemsize, np.full_like(located, self._row)])
 
     def read(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
         """Return the samples, (n, *shape), in new memory or in what `allocate` gives."""
@@ -272,7 +281,7 @@ class WholeReader(StoredReader):
         self._row = self.field.fixed_bytes
         self._is_list = self.field.ragged_axes != (0,) or self.field.kind != "array"
         self._cache = FrameCache()
-        self._records = Records(places.memory.tensor, np.uint8, (max(self._row, 1),))
+        self._records = places.memory.records(torch.uint8, np.uint8, (max(self._row, 1),))
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
         """Return the places and shapes of samples, (n, SHAPE + axes)."""

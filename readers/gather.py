@@ -25,12 +25,13 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
 
-from packer.format.column import Numbers, items_of
+from packer.format.column import Numbers
 from packer.format.schema import DTYPES
 from packer.format.shard import Shard
 
@@ -51,8 +52,6 @@ LONG_ITEM_BYTES = 2**14
 FORKED_NO_EXEC = 0x40
 #: Items of numpy's own types are no larger.
 MOST_ITEM_BYTES = 2**31 - 1
-#: What torch copies by, the longest first.
-UNITS = (torch.int64, torch.int32, torch.int16, torch.uint8)
 #: Free memory that a pool keeps, in pieces, if the caller does not say.
 KEEP = 6
 
@@ -90,7 +89,6 @@ class Memory:
     Attributes:
         starts: address of the first byte of each shard, (shards,) int64.
         array: the whole window, read-only; slice it only at addresses that an index gives.
-        tensor: the same for `Records`; never to be handed out.
     """
 
     def __init__(self, shards: Sequence[Shard]) -> None:
@@ -102,47 +100,57 @@ class Memory:
         self.starts: Numbers = at - base
         # Writable, since torch warns of anything else: nothing here writes to it, and no tensor on it is handed out.
         window = np.ctypeslib.as_array((ctypes.c_uint8 * span).from_address(base)) if span else np.empty(0, np.uint8)
-        self.tensor = torch.from_numpy(window)
+        self._flat = torch.from_numpy(window)
         window = window.view()
         window.flags.writeable = False
         self.array: NDArray[np.uint8] = window
 
+    def records(self, unit: torch.dtype, dtype: DTypeLike, shape: tuple[int, ...]) -> Records:
+        """Return the memory as records of a dtype and shape; record i begins at address `i * unit.itemsize`."""
+        elements = self._flat[: len(self._flat) // unit.itemsize * unit.itemsize].view(unit)
+        return Records(elements, dtype, shape)
+
 
 class Records:
-    """Records of one dtype and shape that begin at any byte of a stretch of memory; they overlap.
+    """Records of one dtype and shape that begin at any element of a stretch of memory; they overlap.
 
     Args:
-        memory: uint8 (bytes,), aligned; writable as far as torch can see, and never to be handed out.
+        elements: the memory, (n,); writable as far as torch can see, and never to be handed out.
         dtype: that of a record's values.
-        shape: that of a record.
+        shape: that of a record, which has a whole number of elements.
     """
 
-    def __init__(self, memory: torch.Tensor, dtype: DTypeLike, shape: tuple[int, ...]) -> None:
+    def __init__(self, elements: torch.Tensor, dtype: DTypeLike, shape: tuple[int, ...]) -> None:
         self._shape = shape
         self._dtype = TORCH_DTYPES[np.dtype(dtype).name]
         self._nbytes = math.prod(shape) * self._dtype.itemsize
-        self._memory = memory
-        self._array: NDArray[np.uint8] = memory.numpy()
+        self._length = self._nbytes // elements.itemsize
+        self._count = max(len(elements) - self._length + 1, 0)
+        self._elements = elements
+        self._array: NDArray[Any] = elements.numpy()
         self._items: NDArray[np.void] | None = None
         if self._nbytes <= MOST_ITEM_BYTES:
-            self._items = items_of(self._array, self._nbytes)
+            opaque = np.dtype((np.void, self._nbytes))
+            self._items = np.ndarray((self._count,), opaque, self._array.data, 0, (elements.itemsize,))
             self._item = np.dtype((dtype, shape))
 
     def tensor(self, places: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
-        """Return the records at the bytes `places` (n,), (n, *shape), in new memory or in what `allocate` gives."""
+        """Return the records at the elements `places` (n,), (n, *shape), in new memory or in what `allocate` gives."""
         nbytes = len(places) * self._nbytes
         if self._items is not None and nbytes >= LARGE_BYTES and _threads.are_free():
             out = (allocate or fresh)(nbytes)
             began = time.perf_counter()
-            self._select(places, out)
+            rows = self._elements.as_strided((self._count, self._length), (1, 1))
+            into = out.view(rows.dtype).view(len(places), self._length)
+            torch.index_select(rows, 0, torch.from_numpy(places), out=into)
             _threads.note(nbytes, time.perf_counter() - began)
         elif self._items is not None and allocate is None:
             return torch.from_numpy(self._items[places].view(self._item))
         elif self._items is None or self._nbytes >= LONG_ITEM_BYTES:
             out = (allocate or fresh)(nbytes)
-            parts = [self._array[place : place + self._nbytes] for place in places.tolist()]
+            parts = [self._array[place : place + self._length] for place in places.tolist()]
             if parts:
-                np.concatenate(parts, out=out.numpy())
+                np.concatenate(parts, out=out.numpy().view(self._array.dtype))
         else:
             assert allocate is not None
             out = allocate(nbytes)
@@ -151,17 +159,6 @@ class Records:
             for at in range(0, len(places) if self._nbytes else 0, step):
                 items[at : at + step] = self._items[places[at : at + step]]
         return out.view(self._dtype).view(len(places), *self._shape)
-
-    def _select(self, places: Numbers, out: torch.Tensor) -> None:
-        """Let torch's threads copy the records at the bytes `places` (n,) into `out`, uint8."""
-        # By the longest elements that all of them are made of: those of many elements torch copies one after another.
-        odd = int(np.bitwise_or.reduce(places)) | self._nbytes
-        unit = next(unit for unit in UNITS if not odd % unit.itemsize)
-        length = self._nbytes // unit.itemsize
-        elements = self._memory[: len(self._memory) // unit.itemsize * unit.itemsize].view(unit)
-        records = elements.as_strided((len(elements) - length + 1, length), (1, 1))
-        into = out.view(unit).view(len(places), length)
-        torch.index_select(records, 0, torch.from_numpy(places // unit.itemsize), out=into)
 
 
 def take_rows(memory: torch.Tensor, rows: Numbers, out: torch.Tensor) -> None:

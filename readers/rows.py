@@ -69,6 +69,7 @@ class PartReader(StoredReader):
         super().__init__(field, places)
         self._whole = places.field
         self._axis = axis
+        self._records: dict[torch.dtype, Records] = {}
         #: The first column of a place that is the subclass's own.
         self._own = SHAPE + len(self._whole.shape)
 
@@ -126,7 +127,13 @@ class PartReader(StoredReader):
         """Return the bytes of the parts, by one gather over the memory of all shards."""
         starts = located[:, START] + located[:, BEFORE] + wanted.starts
         at = (wanted.rows * self._row_bytes(located)[:, None] + starts[:, None]).reshape(-1)
-        return Records(self._memory.tensor, np.uint8, (wanted.length,)).tensor(at, allocate)
+        # The longest elements that records at these addresses, of this length, are made of.
+        odd = int(np.bitwise_or.reduce(at)) | wanted.length
+        units = torch.int64, torch.int32, torch.int16, torch.uint8
+        unit = next(unit for unit in units if not odd % unit.itemsize)
+        if unit not in self._records:  # of one length: that of a reader is always the same
+            self._records[unit] = self._memory.records(unit, np.uint8, (wanted.length,))
+        return self._records[unit].tensor(at // unit.itemsize, allocate)
 
     def _decode(self, located: Numbers, wanted: Wanted, out: NDArray[np.uint8]) -> None:
         """Decode each frame that is touched once, some at a time, and copy the rows that lie in them."""

@@ -24,7 +24,7 @@ from readers import Loader, Mix, PackedDataset, gather, stream
 from readers.gather import LARGE_BYTES, Pool, Records
 
 MIB = 2**20
-DTYPES = [torch.uint8, torch.uint16, torch.bool, torch.float16, torch.int32, torch.float64, torch.complex128]
+UNITS = [torch.uint8, torch.bool, torch.float16, torch.int32, torch.float64, torch.complex128]
 
 
 # ---------------------------------------------------------------- records
@@ -33,15 +33,9 @@ DTYPES = [torch.uint8, torch.uint16, torch.bool, torch.float16, torch.int32, tor
 @pytest.mark.parametrize("most", [gather.MOST_ITEM_BYTES, 0])
 @pytest.mark.parametrize("block", [1, gather.BLOCK_BYTES])
 @pytest.mark.parametrize("shape", [(), (3,), (2, 5)])
-@pytest.mark.parametrize("torch_copies", [False, True])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_records_begin_at_every_byte(
-    monkeypatch: pytest.MonkeyPatch,
-    dtype: torch.dtype,
-    torch_copies: bool,
-    shape: tuple[int, ...],
-    block: int,
-    most: int,
+@pytest.mark.parametrize("unit", UNITS)
+def test_records_begin_at_every_element(
+    monkeypatch: pytest.MonkeyPatch, unit: torch.dtype, shape: tuple[int, ...], block: int, most: int
 ) -> None:
     """Overlapping records come whole, in order and more than once, as copies; in new memory and in the caller's.
 
@@ -49,35 +43,41 @@ def test_records_begin_at_every_byte(
     """
     monkeypatch.setattr(gather, "BLOCK_BYTES", block)
     monkeypatch.setattr(gather, "MOST_ITEM_BYTES", most)
-    if torch_copies:
-        monkeypatch.setattr(gather, "LARGE_BYTES", 1)
-        monkeypatch.setattr(gather, "SLOW", np.inf)
-        monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    memory = torch.randint(2, (1000,), dtype=torch.uint8)
-    values = memory.numpy().copy()
-    numpy_dtype = torch.empty(0, dtype=dtype).numpy().dtype
-    records = Records(memory, numpy_dtype, shape)
-    size = int(np.prod(shape)) * dtype.itemsize
-    for places in np.array([7, 0, 1000 - size, 7, 8]), np.array([16, 0, 160]), np.array([2, 0, 8]):
-        wanted = np.stack([values[at : at + size].view(numpy_dtype).reshape(shape) for at in places])
-        found = records.tensor(places)
-        assert found.dtype == dtype
-        assert np.array_equal(found.numpy(), wanted)
-        own = torch.empty(wanted.nbytes, dtype=torch.uint8)
-        given = records.tensor(places, lambda nbytes, own=own: own[:nbytes])
-        assert given.data_ptr() == own.data_ptr()
-        assert np.array_equal(given.numpy(), wanted)
-        found.zero_()
-    assert np.array_equal(memory.numpy(), values)
+    elements = torch.arange(400).to(unit)
+    values = elements.numpy().copy()
+    records = Records(elements, values.dtype, shape)
+    size = int(np.prod(shape))
+    places = np.array([7, 0, 400 - size, 7, 8])
+    wanted = np.stack([values[at : at + size].reshape(shape) for at in places])
+    found = records.tensor(places)
+    assert found.dtype == unit
+    assert np.array_equal(found.numpy(), wanted)
+    memory = torch.empty(wanted.nbytes, dtype=torch.uint8)
+    given = records.tensor(places, lambda nbytes: memory[:nbytes])
+    assert given.data_ptr() == memory.data_ptr()
+    assert np.array_equal(given.numpy(), wanted)
+    found.zero_()
+    assert np.array_equal(elements.numpy(), values)
+
+
+def test_records_may_be_made_of_other_elements() -> None:
+    """Values of 8 bytes begin at odd bytes; unsigned ones of 2 are addressed as signed ones."""
+    memory = torch.arange(200, dtype=torch.uint8)
+    found = Records(memory, np.float64, (2,)).tensor(np.array([3, 100]))
+    assert found.numpy().tobytes() == memory[3:19].numpy().tobytes() + memory[100:116].numpy().tobytes()
+    large = np.array([65_535, 1, 40_000], np.uint16)
+    found = Records(torch.from_numpy(large.view(np.int16)), np.uint16, (2,)).tensor(np.array([0, 1]))
+    assert found.dtype == torch.uint16
+    assert found.tolist() == [[65_535, 1], [1, 40_000]]
 
 
 @pytest.mark.parametrize("allocate", [None, lambda nbytes: torch.empty(nbytes, dtype=torch.uint8)])
 def test_no_record_outside_is_copied(allocate: Any) -> None:
     """The record behind the last one that fits is refused."""
-    records = Records(torch.zeros(40, dtype=torch.uint8), np.float32, (3,))
-    assert records.tensor(np.array([28]), allocate).shape == (1, 3)
+    records = Records(torch.zeros(10), np.float32, (3,))
+    assert records.tensor(np.array([7]), allocate).shape == (1, 3)
     with pytest.raises(IndexError):
-        records.tensor(np.array([29]), allocate)
+        records.tensor(np.array([8]), allocate)
 
 
 # ---------------------------------------------------------------- memory
@@ -456,8 +456,8 @@ def test_threads_that_hold_a_copy_up_are_left_alone_for_a_while(monkeypatch: pyt
     select, done = torch.index_select, list[int]()
     monkeypatch.setattr(torch, "index_select", lambda *given, **out: done.append(1) or select(*given, **out))
     elements = torch.arange(100)
-    records, numbers = Records(elements.view(torch.uint8), np.int64, (4,)), np.array([3, 90, 0])
-    wanted, places = torch.stack([elements[at : at + 4] for at in numbers]), 8 * numbers
+    records, places = Records(elements, np.int64, (4,)), np.array([3, 90, 0])
+    wanted = torch.stack([elements[at : at + 4] for at in places])
     assert torch.equal(elsewhere(lambda: records.tensor(places)), wanted)
     assert done == []
     for _ in range(3):
