@@ -7,7 +7,7 @@ Constants are in every file, below its root.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -275,7 +275,8 @@ def _files_of_rows(origin: HDF5Origin, start: int, stop: int, file: str, notes: 
 
 def _files_of_units(names: Sequence[str], origin: HDF5Origin, start: int, file: str) -> Iterator[_Segment]:
     """Yield the files whose groups or datasets, or which themselves, were samples; `start` is the first sample."""
-    places = [_home_and_root(name, origin) for name in names]
+    homes = set(origin.homes)
+    places = [_home_and_root(name, origin, homes) for name in names]
     for home, some in groupby(places, key=lambda place: place[0]):
         roots = [root for _, root in some]
         above = origin.above.get(home, {})
@@ -285,12 +286,12 @@ def _files_of_units(names: Sequence[str], origin: HDF5Origin, start: int, file: 
         start += len(roots)
 
 
-def _home_and_root(name: str, origin: HDF5Origin) -> tuple[str, str]:
-    """Return what the names of a file's samples begin with, and the path of the unit in it, for a sample's name."""
+def _home_and_root(name: str, origin: HDF5Origin, homes: Collection[str]) -> tuple[str, str]:
+    """Return what the names of a file's samples begin with, one of `homes`, and the path of the unit in the file."""
     if origin.options.samples == "files":
         return name, ""
     home = name
-    while home and home not in origin.homes:
+    while home and home not in homes:
         home = home.rpartition("/")[0]
     return home, f"/{name[len(home) :].lstrip('/')}"
 

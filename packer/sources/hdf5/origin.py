@@ -24,6 +24,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError, as_text, first_few
+from packer.format.manifest import Count
 from packer.format.schema import DTYPES
 from packer.sources.hdf5.choice import naming
 from packer.sources.hdf5.file import FAULTS, faults_named, opened
@@ -73,7 +74,7 @@ class Described(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     name: str
-    samples: int
+    samples: Count
     like_first: bool = False
     attributes: dict[str, dict[str, Any]] = {}
     groups: list[str] = []

@@ -166,12 +166,15 @@ def test_files_of_which_samples_were_left_out(tmp_path):
         assert len(file["numbers/i8"]) == 20
 
 
-def test_an_origin_that_cannot_be_read(tmp_path):
+@pytest.mark.parametrize(
+    "files", ["nonsense", [{"name": "a.h5", "samples": 70}, {"name": "b.h5", "samples": -20}]], ids=["text", "negative"]
+)
+def test_an_origin_that_cannot_be_read(tmp_path, files):
     """It is taken for none: one file, a dataset a field."""
     make_file(tmp_path / "a.h5")
     convert(str(tmp_path / "a.h5"), tmp_path / "d", workers=0)
     known = manifests.read(tmp_path / "d")
-    known.origin["files"] = "nonsense"
+    known.origin["files"] = files
     manifests.write(tmp_path / "d", known)
     export(tmp_path / "d", tmp_path / "out")
     with h5py.File(tmp_path / "out/d.h5") as file, h5py.File(tmp_path / "a.h5") as one:
