@@ -129,14 +129,18 @@ def stored_field(spec: FieldSpec, codec: Sequence[Config], extent: Extent) -> Fi
     )
 
 
-def trial_column(field: Field, put: PutChunk = lambda chunk: 0) -> ColumnWriter:
+def _nowhere(_: object) -> int:
+    return 0
+
+
+def trial_column(field: Field, put: PutChunk = _nowhere) -> ColumnWriter:
     """Return a column whose chunks go nowhere, or to `put`; if frames hold rows it takes parts of samples too."""
     if field.frame.rows is not None:
         field = msgspec.structs.replace(field, shape=(None, *field.shape[1:]))
     return ColumnWriter(field, put)
 
 
-def packed_nowhere(field: Field, samples: Sequence[NDArray[Any]], put: PutChunk = lambda chunk: 0) -> ColumnWriter:
+def packed_nowhere(field: Field, samples: Sequence[NDArray[Any]], put: PutChunk = _nowhere) -> ColumnWriter:
     """Return the column that some samples of a field make, or parts of them; its chunks go nowhere, or to `put`."""
     column, parts = trial_column(field, put), in_bands(field, samples)
     sizes = np.array([part.nbytes for part in parts], np.int64)

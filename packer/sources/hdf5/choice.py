@@ -160,16 +160,16 @@ def _samples(entries: Sequence[Listed], wanted: Collection[Listed], family: str 
             "pick those that belong together with --field NAME=/path, or leave some out with --skip FIELD; if rows are "
             f"not samples, try --samples groups, --samples files or --samples datasets."
             f"{advice(family)} "
-            f"{_listing(entries).replace('it', 'It', 1)}",
+            f"{_listing(entries, 'It')}",
             path,
         )
     return lengths.pop()
 
 
-def _listing(entries: Sequence[Listed]) -> str:
+def _listing(entries: Sequence[Listed], it: str = "it") -> str:
     lines = [f"  {e.path}  {e.looks}" + (f"  ({e.problem or e.aside})" if e.spec is None else "") for e in entries]
     more = [f"  and {len(lines) - _MAX_LINES:,} more"] if len(lines) > _MAX_LINES else []
-    return "it holds:\n" + "\n".join(lines[:_MAX_LINES] + more)
+    return f"{it} holds:\n" + "\n".join(lines[:_MAX_LINES] + more)
 
 
 # ---------------------------------------------------------------- what wrote the file
