@@ -128,7 +128,6 @@ class ImageHeader(NamedTuple):
 
     Attributes:
         note: what changes.
-        mark: a hash of the length and the first bytes, which copies have in common; the same within one process alone.
     """
 
     height: int
@@ -136,7 +135,6 @@ class ImageHeader(NamedTuple):
     channels: int
     dtype: str
     note: str
-    mark: int
 
 
 def read_header(path: str, options: ImageOptions, place: Place | None = None) -> ImageHeader:
@@ -151,15 +149,14 @@ def read_header(path: str, options: ImageOptions, place: Place | None = None) ->
     """
     head, nbytes = read_bytes(path, place, HEAD_BYTES)
     kind = _kind(path, place, head)
-    mark = hash((nbytes, head))
     try:
         _check_content(head, kind)
         if kind != "PNG":
             file = path if place is None else io.BytesIO(read_bytes(path, place)[0])
-            return _pillow_header(file, kind, options, mark)
+            return _pillow_header(file, kind, options)
         while (header := png.read_header(head, nbytes)) is None:
             head, nbytes = read_bytes(path, place, 2 * len(head))
-        return _png_header(header, options, mark)
+        return _png_header(header, options)
     except SourceError as error:
         raise SourceError(error.reason, path) from error
 
@@ -239,7 +236,7 @@ def _check_content(head: bytes, expected: str) -> None:
         raise SourceError(f"holds {found} data, but has the suffix of a {expected}; rename it or save it as {expected}")
 
 
-def _png_header(header: png.PngHeader, options: ImageOptions, mark: int) -> ImageHeader:
+def _png_header(header: png.PngHeader, options: ImageOptions) -> ImageHeader:
     """Return what a PNG will be when it is read; raises SourceError if it is too large."""
     options.check_size(header.width, header.height)
     channels = png.SAMPLES[header.colour]
@@ -252,7 +249,7 @@ def _png_header(header: png.PngHeader, options: ImageOptions, mark: int) -> Imag
     if options.mode:
         channels = CHANNELS[options.mode]
     dtype = "uint16" if header.depth == 16 else "uint8"
-    return ImageHeader(header.height, header.width, channels, dtype, "; ".join(notes), mark)
+    return ImageHeader(header.height, header.width, channels, dtype, "; ".join(notes))
 
 
 # ---------------------------------------------------------------- what Pillow reads
@@ -288,11 +285,11 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def _pillow_header(file: str | io.BytesIO, kind: str, options: ImageOptions, mark: int) -> ImageHeader:
+def _pillow_header(file: str | io.BytesIO, kind: str, options: ImageOptions) -> ImageHeader:
     with _opened(file, kind, options) as (image, layout):
         note = "; ".join(_changes(image, with_alpha=layout.mode == "RGBA"))
         channels = CHANNELS[options.mode] if options.mode else layout.channels
-        return ImageHeader(image.height, image.width, channels, layout.dtype, note, mark)
+        return ImageHeader(image.height, image.width, channels, layout.dtype, note)
 
 
 def _pillow_image(data: bytes, kind: str, options: ImageOptions) -> NDArray[Any]:

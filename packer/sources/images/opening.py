@@ -8,15 +8,14 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-import xxhash
 
-from packer.errors import SourceError, UsageError, first_few
+from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
 from packer.sources import files
 from packer.sources.base import HEADERS, Looking, OnBad, Source, common_shape, watched
@@ -30,10 +29,9 @@ from packer.sources.images.formats import (
     ImageOptions,
     Place,
     quiet,
-    read_bytes,
     read_header,
 )
-from packer.sources.images.source import NAMED, ImageSource, compared
+from packer.sources.images.source import ImageSource, compared
 from packer.sources.options import SourceOptions
 from packer.sources.pairing import (
     Pairing,
@@ -139,8 +137,6 @@ def _pictures(
     if samples != unit:  # the pictures are the frames of what a sample is
         return clips(source, broken, on_bad)
     source.remarks += compared(source)
-    for name, some in headers.items():
-        source.remarks += _copies(source, name, [header.mark for header in some])
     return source
 
 
@@ -277,36 +273,6 @@ def _changes(headers: Mapping[str, Sequence[ImageHeader]]) -> list[str]:
         notes = Counter(header.note for header in some if header.note)
         sentences += [f"field {name}, {n} {'file' if n == 1 else 'files'}: {note}" for note, n in notes.items()]
     return sentences
-
-
-def _copies(source: ImageSource, field: str, marks: Sequence[int]) -> list[str]:
-    """Return a sentence on the samples whose pictures of `field` have the same bytes; none if all differ.
-
-    Pictures are read only if they share their mark with another one.
-
-    Raises:
-        SourceError: one of them cannot be read.
-    """
-
-    def digest(number: int) -> bytes:
-        data, _ = read_bytes(*source.where(field, number))
-        return xxhash.xxh3_128_digest(data)
-
-    groups = [group for alike in _alike(range(len(marks)), marks.__getitem__) for group in _alike(alike, digest)]
-    if not groups:
-        return []
-    shown = "; ".join(first_few([source.names[i] for i in group], NAMED, " = ") for group in groups[:NAMED])
-    more = f" and {len(groups) - NAMED} more groups" if len(groups) > NAMED else ""
-    count = sum(map(len, groups))
-    return [f"field {field}: {count:,} files are copies of one another: {shown}{more}; check these"]
-
-
-def _alike(numbers: Iterable[int], key: Callable[[int], Hashable]) -> list[list[int]]:
-    """Return the numbers that share their key with another one, in groups, in order."""
-    groups: dict[Hashable, list[int]] = {}
-    for number in numbers:
-        groups.setdefault(key(number), []).append(number)
-    return [group for group in groups.values() if len(group) > 1]
 
 
 def _field_spec(field: str, headers: Sequence[ImageHeader], paths: Sequence[str], folder: str) -> FieldSpec:
