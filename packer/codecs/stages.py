@@ -11,6 +11,7 @@ import contextlib
 import json
 import struct
 import threading
+import zlib
 from functools import lru_cache
 from typing import Any
 
@@ -197,8 +198,38 @@ class ZstdOfDifferences(Zstd):
         return _zstd().coarse.compress(flat_bytes(value))
 
 
+class Stream(Stage):
+    """`zlib`, `gzip`, `bz2` and `lzma`: their frames do not say how large they are, so Python is told where to stop."""
+
+    def decode(self, stored: memoryview, most: int, least: int = 0) -> memoryview:
+        decoder = self._decoder()
+        raw = decoder.decompress(stored, most + 1)
+        if len(raw) > most:
+            raise ValueError(f"a {self.id} frame holds more than the {most} bytes that are expected")
+        if not decoder.eof or decoder.unused_data:
+            raise ValueError(f"a {self.id} frame is cut short, or something follows it")
+        return flat_bytes(raw)
+
+    def _decoder(self) -> Any:
+        if self.id == "bz2":
+            import bz2
+
+            return bz2.BZ2Decompressor()
+        if self.id == "lzma":
+            import lzma
+
+            return lzma.LZMADecompressor(self.codec.format, filters=self.codec.filters)
+        return zlib.decompressobj(wbits=zlib.MAX_WBITS + 16 * (self.id == "gzip"))
+
+
 #: Kinds of stages by id; all others are `Stage`.
-STAGES: dict[str, type[Stage]] = {"blosc": Blosc, "lz4": Lz4, "lz4hc": Lz4, "zstd": Zstd}
+STAGES: dict[str, type[Stage]] = {
+    "blosc": Blosc,
+    "lz4": Lz4,
+    "lz4hc": Lz4,
+    "zstd": Zstd,
+    **dict.fromkeys(("zlib", "gzip", "bz2", "lzma"), Stream),
+}
 
 
 def make_stage(config: Config) -> Stage:

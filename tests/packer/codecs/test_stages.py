@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -36,6 +37,37 @@ def test_whole_eights_are_shuffled_by_bits(count: int) -> None:
     """What c-blosc can do is left to it."""
     (config,) = NAMED["bitshuffle"]
     assert make_stage(config).encode(coordinates(count)) == numcodecs.get_codec(dict(config)).encode(coordinates(count))
+
+
+STREAMS = ("zlib", "gzip", "bz2", "lzma")
+
+
+@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize("before", [(), ({"id": "shuffle", "elementsize": 4},)])
+def test_a_frame_that_inflates_takes_no_more_than_is_expected(name: str, before: tuple[dict[str, object], ...]) -> None:
+    """A small frame that decodes to much is refused at the first byte beyond what the index says."""
+    stored = numcodecs.get_codec({"id": name}).encode(bytes(2**26))
+    codec = FrameCodec((*before, {"id": name}), F4)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=f"a {name} frame holds more than"):
+            codec.decode(memoryview(stored), 4000)
+        assert tracemalloc.get_traced_memory()[1] < 2**24  # lzma's own window is half of that
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_streams_end_where_their_frames_end(name: str) -> None:
+    """What numcodecs encodes comes back; a frame that is cut short, or followed by something, is damage."""
+    values = coordinates(1000).astype("i4")
+    codec = FrameCodec(({"id": name},), values.dtype)
+    stored = bytes(codec.encode(values))
+    assert stored == bytes(numcodecs.get_codec({"id": name}).encode(values))
+    assert bytes(codec.decode(memoryview(stored), values.nbytes)) == values.tobytes()
+    for wrong in (stored[:-1], stored + b"x"):
+        with pytest.raises(ValueError, match=f"a {name} frame is cut short, or something follows it"):
+            codec.decode(memoryview(wrong), values.nbytes)
 
 
 def few_colours() -> NDArray[np.uint8]:
