@@ -34,10 +34,6 @@ from packer.format.shard import ShardNames
 from packer.packing.finish import finish
 from packer.packing.framing import codec_texts
 from packer.packing.output import (
-    MAP_SIZE,
-    ON_ERROR,
-    READ_MEMORY,
-    READ_TIMEOUT,
     OutputFolder,
     State,
     check_output,
@@ -74,9 +70,6 @@ class ConvertOptions:
             process; for samples in memory, 0.
         on_error: `stop` at the first bad sample, or `skip` it and list it in rejected.jsonl.
         overwrite: whether a dataset that is there may be replaced; it stays until the new one is done.
-        go_on: whether to go on with an unfinished conversion although `on_error`, `map_limit` or the limits of reading
-            have changed; refused if a finished shard would have been another. `overwrite` goes on likewise, but then
-            begins anew.
         map_limit: bytes that the LMDB map of a shard may take; None for no limit.
         fields: schema of samples in memory; None infers it.
         splits: split name to a fraction, to `@FILE` with one name on each line, to a pattern over names, or to names,
@@ -102,7 +95,6 @@ class ConvertOptions:
     workers: int | None = None
     on_error: str = "stop"
     overwrite: bool = False
-    go_on: bool = False
     map_limit: int | None = None
     fields: Sequence[FieldSpec] | None = None
     splits: Mapping[str, Rule] | None = None
@@ -179,8 +171,9 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
             `Source`, or a sequence of dicts of arrays (a list, a torch Dataset). URLs as fsspec takes them are
             fetched into the cache first.
         out: folder of the dataset. It must not exist yet, or hold an unfinished conversion of the same call (finished
-            shards of samples in memory are compared with them). Or a URL, as text: the dataset is packed in the cache
-            and uploaded, its manifest last.
+            shards of samples in memory are compared with them). `on_error`, `map_limit` and the limits of reading may
+            differ: finished shards stay, and what they left out stays listed. Or a URL, as text: the dataset is packed
+            in the cache and uploaded, its manifest last.
         options: how to convert.
         changes: single options by name, over those in `options`.
 
@@ -223,7 +216,7 @@ def pack(sources: Any, path: Path, options: ConvertOptions, keeps_note: bool = F
     files = source_files(source.files())
     splits = planned_splits(plan, options, lenient=bool(rejected))
     state = _state_of(plan, options, splits, files)
-    with OutputFolder(path, state, options.overwrite, options.go_on, keeps_note) as folder:
+    with OutputFolder(path, state, options.overwrite, keeps_note) as folder:
         if folder.is_published:  # by an earlier run, which was killed before it could report
             folder.publish()
             manifest = manifests.read(path)
@@ -351,10 +344,6 @@ def _state_of(plan: Plan, options: ConvertOptions, splits: Splits, files: list[t
         "the version of packer": packer.__version__,
         "the number of samples": plan.samples,
         **in_memory,  # before what follows from it, such as the frames of a field
-        ON_ERROR: options.on_error,
-        MAP_SIZE: options.map_limit,
-        READ_TIMEOUT: options.read_seconds,
-        READ_MEMORY: options.read_bytes,
         "--max-pixels": options.source.max_pixels,
         **({"--split": xxhash.xxh3_128_hexdigest(msgspec.json.encode(splits))} if splits else {}),
         **_field_settings(plan.fields),

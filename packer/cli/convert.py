@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 @click.command()
 @sources_argument(required=False)  # `_check_out` says more than click would
 @click.argument("out", type=click.Path())
-@conversion_options("codec", "shard_size", "map_limit", "splits", "workers", "overwrite", "go_on")
+@conversion_options("codec", "shard_size", "map_limit", "splits", "workers", "overwrite")
 @click.option("--scheduler", metavar="ADDRESS", help="Pack on a Dask cluster, as in tcp://host:8786.")
 @click.option("--dry-run", is_flag=True, help="Say what would be made, as `packer plan` does, and make nothing.")
 @log_options
@@ -69,7 +69,7 @@ def convert(sources: tuple[str, ...], out: str, options: ConvertOptions, schedul
     except SourceError as error:
         if error.sample is not None and options.on_error == "stop":
             kept = "finished shards are kept; " if _has_finished_shards(_place(out)) else ""
-            _log.warning("%sthe same command with --on-error skip --go-on leaves out bad samples", kept)
+            _log.warning("%sthe same command with --on-error skip leaves out bad samples", kept)
         raise
     warn_left_out(report.rejected, report.path)
     say(*summary(report))

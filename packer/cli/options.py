@@ -120,12 +120,6 @@ PACKING: dict[str, Option] = {
     "overwrite": click.option(
         "--overwrite", is_flag=True, help="Replace a dataset that is there, once the new one is done."
     ),
-    "go_on": click.option(
-        "--go-on",
-        is_flag=True,
-        help="Go on with what is unfinished although --on-error, --map-size or a limit of reading has changed, if the "
-        "finished shards would be the same.",
-    ),
     "on_error": click.option(
         "--on-error",
         type=click.Choice(["stop", "skip"]),

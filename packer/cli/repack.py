@@ -25,7 +25,7 @@ from packer.repack import repack as run
     metavar="[FIELD=]CODEC",
     help="As for convert; fields that are not named keep theirs.",
 )
-@conversion_options("shard_size", "map_limit", "workers", "overwrite", "go_on", sources=False)
+@conversion_options("shard_size", "map_limit", "workers", "overwrite", sources=False)
 @click.option("--shuffle", type=click.IntRange(min=0), metavar="SEED", help="Put the samples into a random order.")
 @log_options
 def repack(dataset: Path, out: Path, options: ConvertOptions, codecs: tuple[str, ...], shuffle: int | None) -> None:

@@ -2,8 +2,7 @@
 
 OUT does not exist, or is empty      made here
 OUT is unfinished, same conversion   goes on from there; if its manifest is there already, only tidied up
-OUT is unfinished, another one       refused; with overwrite begun anew; with overwrite or go_on gone on with, if only
-                                     settings have changed that what is finished does not depend on
+OUT is unfinished, another one       refused; with overwrite begun anew
 OUT is a finished dataset            refused; with overwrite made next to it, and swapped when it is done
 OUT holds anything else              refused
 """
@@ -15,7 +14,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -54,7 +53,6 @@ class OutputFolder:
     Args:
         state: what is to be made.
         overwrite: whether a dataset that is there may be replaced.
-        go_on: whether settings may have changed that leave the finished shards as they are.
         keeps_note: whether the note stays, so that the same call finds the dataset done instead of refusing it. For
             samples in memory it never stays: it would not say which they were.
 
@@ -63,9 +61,7 @@ class OutputFolder:
         WriteError: the folder cannot be written.
     """
 
-    def __init__(
-        self, path: Path, state: State, overwrite: bool = False, go_on: bool = False, keeps_note: bool = False
-    ) -> None:
+    def __init__(self, path: Path, state: State, overwrite: bool = False, keeps_note: bool = False) -> None:
         refuse_url(path)
         # A link stays a link: what it leads to is made, and replaced.
         self.path = self.work = path = path.resolve() if path.is_symlink() else path
@@ -75,7 +71,7 @@ class OutputFolder:
         self._old = next_to(path, "replaced")
         self._locks: dict[Path, filelock.BaseFileLock] = {}
         try:
-            self._open(state, overwrite, go_on)
+            self._open(state, overwrite)
         except OSError as error:
             self._release()
             raise WriteError(f"{error.filename or path}: cannot be written: {error.strerror or error}") from None
@@ -110,7 +106,7 @@ class OutputFolder:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._release()
 
-    def _open(self, state: State, overwrite: bool, go_on: bool) -> None:
+    def _open(self, state: State, overwrite: bool) -> None:
         self._finish_swap()
         check_output(self.path, overwrite)  # before a lock is made: the dataset may be one that nobody may write to
         self.path.mkdir(parents=True, exist_ok=True)
@@ -119,7 +115,7 @@ class OutputFolder:
             shutil.rmtree(self._old)
         if _is_finished(self.path):
             note = self.path / UNFINISHED
-            if state.tells_all and note.exists() and not _difference(note, state, go_on or overwrite):
+            if state.tells_all and note.exists() and not _difference(note, state):
                 self.is_published = True
                 return
             self._tidy()
@@ -131,21 +127,18 @@ class OutputFolder:
             self.work.mkdir(exist_ok=True)
             # It moves to `path` at the end, and holds others off there until all is tidied up.
             self._lock(self.work)
-        self._claim(state, overwrite, go_on)
+        self._claim(state, overwrite)
 
-    def _claim(self, state: State, overwrite: bool, go_on: bool) -> None:
+    def _claim(self, state: State, overwrite: bool) -> None:
         """Note what is being made; what an earlier run left is kept if it was the same."""
         note = self.work / UNFINISHED
-        finished = any(self.shards.glob("*.lmdb"))
-        difference = _difference(note, state, go_on or overwrite, finished)
+        difference = _difference(note, state)
         if difference and not overwrite:
-            is_harmless = _difference(note, state, True, finished) is None
-            way = "--go-on to go on with the change" if is_harmless else "--overwrite to begin anew"
             raise UsageError(
                 f"{self.path} holds an unfinished conversion that differs: {difference}; "
-                f"undo the change to go on with it, or use {way}"
+                f"undo the change to go on with it, or use --overwrite to begin anew"
             )
-        if difference and finished:
+        if difference and any(self.shards.glob("*.lmdb")):
             _log.warning("%s: what an earlier run had finished is packed anew: %s", self.path, difference)
         if difference or not note.exists():
             _empty(self.work)
@@ -234,16 +227,10 @@ def _already(path: Path) -> UsageError:
     return UsageError(f"{path} is a packed dataset already; use --overwrite to replace it")
 
 
-def _difference(note: Path, state: State, go_on: bool, finished: bool = True) -> str | None:
-    """Return how the conversion that a note tells of differs from `state`; None if it does not, or there is no note.
-
-    Args:
-        go_on: as `OutputFolder` has it.
-        finished: whether there are finished shards.
-    """
+def _difference(note: Path, state: State) -> str | None:
+    """Return how the conversion in a note differs from `state`; None if it does not, or there is no note."""
     try:
-        earlier = msgspec.json.decode(note.read_bytes(), type=State)
-        return earlier.difference(state, earlier.harmless(state, finished) if go_on else ())
+        return msgspec.json.decode(note.read_bytes(), type=State).difference(state)
     except FileNotFoundError:
         return None
     except (msgspec.DecodeError, OSError):
@@ -277,17 +264,12 @@ def _empty(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-#: Settings that may be changed halfway by those who ask for it, see `State.harmless`.
-ON_ERROR, MAP_SIZE, READ_TIMEOUT, READ_MEMORY = "--on-error", "--map-size", "--read-timeout", "--read-memory"
-_LIMITS = (READ_TIMEOUT, READ_MEMORY)
-
-
 class State(msgspec.Struct, frozen=True, kw_only=True):
     """What is being made.
 
     Attributes:
         shards: how many there will be; None if samples still arrive.
-        settings: what was asked for, by name.
+        settings: what decides the bytes of the shards, by name. Not `--on-error` and the limits: finished shards stay.
         files: path, size and time of change (ns) of every source file.
         shown: for settings whose values say little to people, what was asked for.
         tells_all: whether two runs of the same settings and files make the same; not so of samples in memory.
@@ -299,16 +281,12 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     shown: dict[str, str] = {}
     tells_all: bool = True
 
-    def difference(self, other: State, passing: Collection[str] = ()) -> str | None:
-        """Return what differs from another conversion, in words; None if the other can go on with this one.
-
-        Args:
-            passing: settings that may differ.
-        """
+    def difference(self, other: State) -> str | None:
+        """Return what differs from another conversion, in words; None if the other can go on with this one."""
         follows = None
         for name in {**self.settings, **other.settings}:
             was, now = self.settings.get(name), other.settings.get(name)
-            if was != now and name not in passing:
+            if was != now:
                 shown = (self.shown.get(name, was), other.shown.get(name, now))
                 if shown[0] != shown[1]:
                     return f"{name} was {_short(shown[0])} and is now {_short(shown[1])}"
@@ -321,22 +299,6 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
             if held.pop(path) != rest:
                 return f"{path} has changed"
         return f"{next(iter(held))} is gone" if held else follows
-
-    def harmless(self, other: State, finished: bool) -> tuple[str, ...]:
-        """Return the settings in which another conversion may differ and would have made the same shards.
-
-        If bad samples stop a conversion, no finished shard has left any out, and none would if limits of reading
-        are looser. The size of a map is in the shards.
-
-        Args:
-            finished: whether there are finished shards.
-        """
-        if not finished:
-            return (ON_ERROR, MAP_SIZE, *_LIMITS)
-        if self.settings.get(ON_ERROR) != "stop":
-            return ()
-        looser = [name for name in _LIMITS if _no_less(other.settings.get(name), self.settings.get(name))]
-        return (ON_ERROR, *looser)
 
 
 def claim_of(work: Path) -> str:
@@ -366,11 +328,6 @@ def source_files(paths: list[str]) -> list[tuple[str, int, int]]:
             folders[folder] = os.path.abspath(folder).rstrip("/")  # noqa: PTH100
         out.append((as_text(f"{folders[folder]}/{name}"), found.st_size, found.st_mtime_ns))
     return out
-
-
-def _no_less(limit: float | None, than: float | None) -> bool:
-    """Return whether one limit lets through all that another does; None is none."""
-    return limit is None or (than is not None and limit >= than)
 
 
 def _short(value: Any) -> str:

@@ -20,7 +20,6 @@ from packer.format.schema import FieldSpec
 from packer.packing import tasks
 from packer.packing.output import OutputFolder
 from packer.packing.rejected import Rejected
-from packer.sources.apart import usual_memory
 from packer.sources.options import SourceOptions
 from packer.verify import verify
 from packer.writer import DatasetWriter
@@ -192,7 +191,6 @@ def test_going_on_after_a_failure(tmp_path, monkeypatch, files_of, workers):
     [
         ({"shard_size": 8192}, "--shard-size"),
         ({"codec": "zstd"}, "codec of lr"),
-        ({"map_limit": 2**30}, "--map-size"),
     ],
 )
 def test_another_conversion_is_refused(pairs, tmp_path, change, named):
@@ -519,10 +517,6 @@ def test_a_finished_shard_that_was_damaged_is_packed_again(tmp_path, caplog):
         ({"shard_size": 8192}, "--shard-size was 4096 and is now 8192"),
         ({"source": SourceOptions(mode="gray")}, r"the shape of lr was \[6, 5, 3\] and is now \[6, 5, 1\]"),
         ({"source": SourceOptions(max_pixels=10**6)}, "--max-pixels was None and is now 1000000"),
-        ({"map_limit": 2**30}, "--map-size was None and is now 1073741824"),
-        ({"read_seconds": 5}, "--read-timeout was 600.0 and is now 5"),
-        ({"read_bytes": 2**20}, f"--read-memory was {usual_memory()} and is now 1048576"),
-        ({"on_error": "skip"}, "--on-error was stop and is now skip"),
     ],
 )
 def test_what_was_changed_is_named(pairs, tmp_path, changed, words):
@@ -535,8 +529,27 @@ def test_what_was_changed_is_named(pairs, tmp_path, changed, words):
         convert(pairs.sources, tmp_path / "d", **options)
     with pytest.raises(UsageError, match=words):
         convert(pairs.sources, tmp_path / "d", **options | changed)
-    report = convert(pairs.sources, tmp_path / "d", **options, on_error="skip", go_on=True)
+    report = convert(pairs.sources, tmp_path / "d", **options, on_error="skip")
     assert (report.kept_shards, len(report.rejected), report.samples) == (1, 1, 11)
+
+
+def test_what_finished_shards_left_out_stays_listed(pairs, tmp_path):
+    """A conversion that skipped a picture, was stopped and goes on with `on_error="stop"` still lists the picture."""
+    picture = pairs.folder / "hr" / "000.png"
+    picture.write_bytes(picture.read_bytes()[:-20])
+    options = {"codec": "none", "shard_size": 4096, "workers": 0}
+    done = []
+
+    def stop_halfway(samples, _):
+        done.append(samples)
+        if sum(done) > 8:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        convert(pairs.sources, tmp_path / "d", **options, on_error="skip", progress=stop_halfway)
+    report = convert(pairs.sources, tmp_path / "d", **options)
+    assert report.kept_shards
+    assert (len(report.rejected), report.samples) == (1, 11)
 
 
 def test_more_fields_than_a_dataset_has(tmp_path):

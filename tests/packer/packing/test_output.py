@@ -278,56 +278,16 @@ def test_source_files_are_noted_by_size_and_time(tmp_path):
     assert source_files([str(path)]) == [(str(path), 5, path.stat().st_mtime_ns)]
 
 
-STOP, SKIP = {"--on-error": "stop"}, {"--on-error": "skip"}
-CHANGES = [
-    # What was asked for before and now, beside "codec"; whether a shard is finished; whether --go-on takes it.
-    (STOP, SKIP, True, True),
-    (SKIP, STOP, True, False),
-    (SKIP, STOP, False, True),
-    ({"--map-size": 4096}, {"--map-size": 8192}, False, True),
-    (STOP | {"--map-size": 4096}, STOP | {"--map-size": 8192}, True, False),
-    (STOP | {"--read-timeout": 1.0}, STOP | {"--read-timeout": 2.0}, True, True),
-    (STOP | {"--read-timeout": 1.0}, STOP | {"--read-timeout": None}, True, True),
-    (STOP | {"--read-timeout": 2.0}, STOP | {"--read-timeout": 1.0}, True, False),
-    (STOP | {"--read-timeout": None}, STOP | {"--read-timeout": 1.0}, True, False),
-    (STOP | {"--read-memory": 20}, SKIP | {"--read-memory": 10}, True, False),
-    (STOP | {"--read-memory": 10}, SKIP | {"--read-memory": 20}, True, True),
-    (SKIP | {"--read-timeout": 1.0}, SKIP | {"--read-timeout": 2.0}, True, False),
-    (SKIP | {"--read-memory": 10}, SKIP | {"--read-memory": 20}, True, False),
-    (SKIP | {"--read-memory": 20}, SKIP | {"--read-memory": 10}, False, True),
-    ({"codec": "lz4"}, {"codec": "none"}, False, False),
-]
-
-
-@pytest.mark.parametrize(("was", "now", "finished", "goes_on"), CHANGES)
-def test_changed_settings_are_refused_and_named(tmp_path, was, now, finished, goes_on):
-    """Every one; and --go-on is named where it would help, which is where no finished shard would be another one."""
-    begun(tmp_path / "out", was, finished)
-    name = next(name for name in was if was[name] != now[name])
-    advice = "use --go-on to go on with the change" if goes_on else "use --overwrite to begin anew"
-    with pytest.raises(UsageError, match=f"{name} was {was[name]} and is now {now[name]};.*{advice}"):
-        OutputFolder(tmp_path / "out", state(**now))
+@pytest.mark.parametrize("finished", [False, True])
+def test_changed_settings_are_refused_and_named(tmp_path, caplog, finished):
+    """What was finished stays then; with --overwrite all is made anew, with a warning if anything was finished."""
+    begun(tmp_path / "out", {"codec": "lz4"}, finished)
+    with pytest.raises(UsageError, match=r"codec was lz4 and is now none;.*use --overwrite to begin anew"):
+        OutputFolder(tmp_path / "out", state(codec="none"))
     assert shards(tmp_path / "out") == ["00000.lmdb"] * finished
-
-
-@pytest.mark.parametrize(("was", "now", "finished", "goes_on"), CHANGES)
-def test_changed_settings_that_are_meant(tmp_path, caplog, was, now, finished, goes_on):
-    """With --go-on or --overwrite what is finished is kept, and the change noted, if it would be made the same now."""
-    begun(tmp_path / "out", was, finished)
-    if not goes_on:
-        with pytest.raises(UsageError, match="differs"):
-            OutputFolder(tmp_path / "out", state(**now), go_on=True)
-        with OutputFolder(tmp_path / "out", state(**now), overwrite=True):
-            assert shards(tmp_path / "out") == []
-        assert ("is packed anew" in caplog.text) == finished
-        return
-    with OutputFolder(tmp_path / "out", state(**now), overwrite=True):
-        assert shards(tmp_path / "out") == ["00000.lmdb"] * finished
-    begun(tmp_path / "again", was, finished)
-    with OutputFolder(tmp_path / "again", state(**now), go_on=True):
-        assert shards(tmp_path / "again") == ["00000.lmdb"] * finished
-    with OutputFolder(tmp_path / "again", state(**now)):
-        assert shards(tmp_path / "again") == ["00000.lmdb"] * finished
+    with OutputFolder(tmp_path / "out", state(codec="none"), overwrite=True):
+        assert shards(tmp_path / "out") == []
+    assert ("is packed anew" in caplog.text) == finished
 
 
 def begun(out, settings, finished):

@@ -106,7 +106,7 @@ def test_a_large_field_that_cannot_be_read_is_left_out(tmp_path: Path, workers: 
     options = SourceOptions(samples="files")
     with pytest.raises(SourceError, match=r"1\.h5: reading failed"):
         convert(str(folder), tmp_path / "out", workers=workers, source=options)
-    done = convert(str(folder), tmp_path / "out", workers=workers, source=options, on_error="skip", go_on=True)
+    done = convert(str(folder), tmp_path / "out", workers=workers, source=options, on_error="skip")
     assert (done.samples, len(done.rejected)) == (2, 1)
     assert [int(value["b"][0, 0]) for value in PackedDataset(tmp_path / "out")] == [0, 2]
 
