@@ -22,6 +22,7 @@ from packer.checking.against import SHOWN_NAMES, Damage
 from packer.errors import DamagedError, DatasetError
 from packer.format import manifest as manifests
 from packer.format.column import Column
+from packer.format.constants import read_constants
 from packer.format.manifest import (
     MANIFEST,
     SHARD_FOLDER,
@@ -80,7 +81,7 @@ def verify(dataset: str | os.PathLike[str], progress: Progress | None = None, wo
     damages: list[Damage] = []
     names = _checked_file(folder, manifest.names, _table, damages)
     _checked_file(folder, manifest.left_out, partial(_rejected_list, folder, manifest), damages)
-    _checked_file(folder, manifest.constants, partial(check_file, whole=True), damages)
+    _checked_file(folder, manifest.constants, read_constants, damages)
     tables = [entry for entry in (manifest.names, manifest.left_out, manifest.constants) if entry]
     good = [entry for entry in tables if entry.file not in {damage.file for damage in damages}]
     shards = _checked_shards(folder, manifest, progress or no_progress, workers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import zipfile
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from packer.errors import DamagedError, UsageError
 from packer.format.manifest import CONSTANTS_FILE, FileEntry, check_file
-from packer.format.schema import check_field_name, spec_of
+from packer.format.schema import DTYPES, check_field_name, spec_of
 from packer.format.sync import write_synced
 
 
@@ -52,6 +53,53 @@ def _encoded(arrays: Mapping[str, NDArray[Any]]) -> bytes:
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, np.asarray(array, spec.np_dtype, order="C"), (1, 0), allow_pickle=False)
     return held.getvalue()
+
+
+def read_constants(path: Path, entry: FileEntry) -> dict[str, NDArray[Any]]:
+    """Return the arrays of constants.npz by name, read-only; other writers' files are checked by what FORMAT.md allows.
+
+    Raises:
+        DamagedError: the file has another size or digest, or is none that FORMAT.md allows.
+        OSError: it cannot be read.
+    """
+    check_file(path, entry, whole=True)
+    found: dict[str, NDArray[Any]] = {}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+            if sum(member.file_size for member in members) > entry.bytes:
+                raise ValueError("its members claim more bytes than it has")
+            for member in members:
+                name = member.orig_filename.removesuffix(".npy")
+                if name in found or not member.orig_filename.endswith(".npy"):
+                    raise ValueError("its names are not NAME.npy, each once")
+                check_field_name(name)
+                found[name] = _read_array(archive, member)
+    except OSError:
+        raise
+    except Exception as error:  # zipfile and numpy raise many kinds
+        raise _damaged(path, str(error)) from None
+    return found
+
+
+def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+    """Return the array of a member, in the byte order of the machine; raise ValueError if it is no plain one."""
+    if member.compress_type != zipfile.ZIP_STORED or member.compress_size != member.file_size:
+        raise ValueError(f"{member.filename} is compressed")
+    with archive.open(member) as file:
+        if np.lib.format.read_magic(file) != (1, 0):
+            raise ValueError(f"{member.filename} is not NPY 1.0")
+        shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
+        if is_fortran or dtype.name not in DTYPES or dtype != dtype.newbyteorder("<"):
+            raise ValueError(f"{member.filename} is not little-endian and in C order, of a dtype that fields have")
+        size = member.file_size - file.tell()
+        if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != size:
+            raise ValueError(f"{member.filename} has {size:,} bytes, which are not those of its shape {shape}")
+        return np.frombuffer(file.read(), dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
+
+
+def _damaged(path: Path, what: str) -> DamagedError:
+    return DamagedError(f"{path}: {what}; run `packer repair` with the sources")
 
 
 def found_constants(folder: Path) -> FileEntry | None:
@@ -101,19 +149,11 @@ class Constants(Mapping[str, NDArray[Any]]):
     def _arrays(self) -> dict[str, NDArray[Any]]:
         if self._entry is None:
             return {}
-        found = {}
         path = self._folder / self._entry.file
         try:
-            check_file(path, self._entry, whole=True)
-            with zipfile.ZipFile(path) as archive:
-                for name in archive.namelist():
-                    with archive.open(name) as file:
-                        array = np.lib.format.read_array(file, allow_pickle=False)
-                    found[name.removesuffix(".npy")] = array.astype(array.dtype.newbyteorder("="))
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-            why = error.strerror if isinstance(error, OSError) else None
-            raise DamagedError(f"{path}: {why or error}; run `packer repair` with the sources") from None
-        return found
+            return read_constants(path, self._entry)
+        except OSError as error:
+            raise _damaged(path, str(error.strerror or error)) from None
 
     def __reduce__(self) -> tuple[type[Constants], tuple[Path, FileEntry | None]]:
         return Constants, (self._folder, self._entry)
