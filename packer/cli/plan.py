@@ -92,21 +92,19 @@ def show_plan(sources: Sequence[str], options: ConvertOptions, out: Path, as_jso
 def _lines(found: Forecast) -> list[str]:
     """Return the plan for people."""
     plan, size = found.plan, found.size
-    most = plan.file_bytes + size.names
-    bounds = f"({size_text(size.low)} to {size_text(size.high)}), if nothing shrinks {size_text(most)}"
     exactly = f"{size_text(size.file_bytes)}, exactly {size.file_bytes:,} bytes and the manifest"
     pairs = [
         ("source", plan.source.kind),
         ("samples", f"{plan.samples:,}"),
         ("shards", f"{shards_text([shard.raw_bytes for shard in plan.shards])} as arrays"),
         ("maps", f"of {size_text(max(shard.map_size for shard in plan.shards))} at most"),
-        ("size", exactly if size.exact else f"about {size_text(size.file_bytes)} {bounds}"),
-        ("disk", f"{size_text(size.high)} {'needed' if size.exact else 'enough'}, {size_text(found.disk_free)} free"),
+        ("size", exactly if size.exact else f"about {size_text(size.file_bytes)}, at most {size_text(size.most)}"),
+        ("disk", f"{size_text(size.most)} {'needed' if size.exact else 'enough'}, {size_text(found.disk_free)} free"),
         ("time", _time(found)),
     ]
     if found.splits:
         pairs.append(("splits", split_text(found.splits, plan.samples)))
-    if size.high > found.disk_free:
+    if size.most > found.disk_free:
         pairs.append(("warning", "the disk may be too small"))
     pairs += [("note", note) for note in plan.source.remarks]
     # A reason of several lines is wrapped as any other.
@@ -116,11 +114,9 @@ def _lines(found: Forecast) -> list[str]:
 
 
 def _size_texts(size: FieldEstimate) -> list[str]:
-    """Return raw and stored bytes of a field and the ratio, with the half of the interval as a share."""
-    if size.low == size.high:
-        return [size_text(size.raw), size_text(size.stored), f"{size.ratio:.2f}"]
-    off = max(size.high - size.stored, size.stored - size.low) / max(size.stored, 1)
-    return [size_text(size.raw), f"{size_text(size.stored)} ±{100 * off:.0f}%", f"~{size.ratio:.2f}"]
+    """Return raw and stored bytes of a field and the ratio."""
+    about = "" if size.raw == size.stored else "~"
+    return [size_text(size.raw), f"{about}{size_text(size.stored)}", f"{about}{size.ratio:.2f}"]
 
 
 def _time(found: Forecast) -> str:
@@ -143,8 +139,6 @@ def _document(found: Forecast) -> dict[str, Any]:
                 "codec_name": codec_name(field.codec),
                 "raw_bytes": of.raw,
                 "stored_bytes": of.stored,
-                "stored_bytes_low": of.low,
-                "stored_bytes_high": of.high,
                 "ratio": of.ratio,
             }
             for field, of in zip(plan.fields, size.fields.values(), strict=True)
@@ -161,10 +155,7 @@ def _document(found: Forecast) -> dict[str, Any]:
         ],
         "exact": size.exact,
         "file_bytes": size.file_bytes,
-        "file_bytes_low": size.low,
-        "file_bytes_high": size.high,
-        "names_bytes": size.names,
-        "disk_needed": size.high,
+        "most_bytes": size.most,
         "disk_free": found.disk_free,
         "workers": found.workers,
         "seconds": found.seconds,

@@ -5,7 +5,6 @@ The size is exact if nothing is encoded.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ import numpy as np
 from packer.errors import SourceError
 from packer.format.names import names_bytes
 from packer.format.schema import Field
-from packer.format.sizes import PAGE_SIZE
 from packer.packing.framing import trial_column
 from packer.packing.plan import Plan, spread_runs
 from packer.sources.apart import Limits, each
@@ -28,22 +26,14 @@ from packer.sources.base import Source, arrays_of, count
 PLACES = 32
 RUN_BYTES = 2**19
 MOST_BYTES = 128 * 2**20
-#: The runs make this many groups, each from all over the source; how much they differ gives the interval.
-_GROUPS = 8
-#: Student's t for 95% and the seven degrees of freedom of eight groups.
-_T = 2.4
-#: The interval is never narrower than this part: other samples share a frame when all are packed.
-_LEAST = 0.01
 
 
 @dataclass(frozen=True)
 class FieldEstimate:
-    """Bytes of one field: as arrays, and as frames on disk, with the bounds of a 95% interval."""
+    """Bytes of one field: as arrays, and as frames on disk."""
 
     raw: int
-    low: int
     stored: int
-    high: int
 
     @property
     def ratio(self) -> float:
@@ -68,18 +58,17 @@ class Trial:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Bytes of all files but the manifest, with the bounds of an interval; all equal if it is exact.
+    """Bytes of all files but the manifest.
 
     Attributes:
-        names: bytes of names.lmdb, which `low`, `file_bytes` and `high` include.
-        trial: what it was estimated by.
+        file_bytes: the likely size; exact if `exact`.
+        most: the size if nothing shrinks.
+        trial: the samples that were packed for it.
     """
 
     fields: dict[str, FieldEstimate]
-    names: int
-    low: int
     file_bytes: int
-    high: int
+    most: int
     exact: bool
     trial: Trial
 
@@ -111,15 +100,11 @@ def estimate(plan: Plan, limits: Limits | None = None) -> Estimate:
     tried = Trial(sum(run.samples for run in runs), int(sizes[:, :, 0].sum()), sum(run.seconds for run in runs))
     names = names_bytes([name.encode() for name in plan.source.names]) if plan.source.names is not None else 0
     fields = {field.name: _field(plan, field, sizes[:, n], tried) for n, field in enumerate(plan.fields)}
-    low, stored, high = (sum(getattr(f, bound) for f in fields.values()) for bound in ("low", "stored", "high"))
     # The plan takes every frame to be raw; what is more in it than the data are indexes and ends of pages.
     slack = sum(shard.slack_bytes for shard in plan.shards)
     rest = plan.file_bytes - slack - sum(plan.raw_bytes.values()) + names
-    # A column ends somewhere within a page; which one is not known if it is encoded.
-    ends = 0 if plan.exact else PAGE_SIZE * len(fields) * len(plan.shards)
-    return Estimate(
-        fields, names, max(0, low + rest - ends), stored + rest, high + rest + ends, plan.exact, trial=tried
-    )
+    stored = sum(field.stored for field in fields.values())
+    return Estimate(fields, stored + rest, plan.file_bytes + names, plan.exact, trial=tried)
 
 
 def _packed(fields: Sequence[Field], source: Source) -> _Run:
@@ -144,13 +129,5 @@ def _field(plan: Plan, field: Field, sizes: np.ndarray[Any, Any], tried: Trial) 
     if tried.samples and field.is_ragged and plan.source.shapes(field.name) is None:
         total = round(float(runs_raw.sum()) / tried.samples * plan.samples)
     if not field.codec or not runs_raw.any():
-        return FieldEstimate(total, total, total, total)
-    share = error = float(runs_stored.sum() / runs_raw.sum())
-    if len(sizes) > 1:
-        groups = [runs.sum(axis=0) for runs in np.array_split(sizes, min(_GROUPS, len(sizes)))]
-        # The standard error of a ratio of two sums, the groups being the units that were drawn.
-        variance = sum((stored - share * raw) ** 2 for raw, stored in groups) * len(groups) / (len(groups) - 1)
-        error = _T * math.sqrt(variance) / float(runs_raw.sum())
-    spread = max(error * math.sqrt(max(1 - tried.samples / plan.samples, 0)), _LEAST * share)
-    low, high = max(0.0, share - spread), min(1.0, share + spread)
-    return FieldEstimate(total, math.floor(total * low), round(total * share), math.ceil(total * high))
+        return FieldEstimate(total, total)
+    return FieldEstimate(total, round(total * float(runs_stored.sum() / runs_raw.sum())))
