@@ -1,17 +1,20 @@
 """One way to find files for all sources: what a folder, a file name or a glob pattern stands for, and which kind it is.
 
     found = find("DIV2K/HR")
-    paths = [found.path(file) for file in found.pick(lambda file: file.endswith(".png"))]
+    kind, found = of_one_kind(found)
+    paths = [found.path(file) for file in found.pick()]
 
-Links are followed, but not in a circle. Hidden files and folders (`._a.png`, as some systems leave behind) are passed
-over and counted.
+Links are followed, but not in a circle. Every file is packed, or is known to lie beside data and counted, or is an
+error. Hidden files and folders (`._a.png`, as some systems leave behind) lie beside data.
 """
 
 from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
@@ -47,6 +50,18 @@ KIND_OF = {
 #: files have them.
 CLOUDS = (".bin", ".pts", ".txt", ".xyz")
 
+#: What `kind_of` calls a file that is known to lie beside data: its suffix or its name says that it is no data.
+BESIDE = "beside"
+_BESIDE_SUFFIXES = {
+    *(".txt", ".md", ".rst", ".json", ".jsonl", ".yaml", ".yml", ".toml", ".xml", ".html", ".htm", ".pdf", ".url"),
+    *(".ini", ".cfg", ".log", ".py", ".ipynb", ".sh", ".md5", ".sha1", ".sha256", ".bak"),
+}
+_BESIDE_NAMES = re.compile(
+    r"(readme|licen[cs]e|copying).*|(authors|changelog|citation|makefile|notice|version|(md5|sha\d+|check)sums?)(\..*)?"
+    r"|(eh)?thumbs\.db",
+    re.IGNORECASE,
+)
+
 #: How HDF5 files begin.
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 #: Where the signature may stand: other programs put blocks of their own in front (512 bytes in MATLAB 7.3).
@@ -66,43 +81,43 @@ class Found(NamedTuple):
         folder: the folder that names count from; empty for the current one.
         files: relative paths with slashes, sorted; none is hidden.
         odd: those of `files` that are broken links or no regular files (a pipe would be read for ever).
-        hidden: how many hidden files and folders were passed over.
+        beside: how many files lie beside and were passed over, by suffix; hidden files and folders as `hidden`.
         text: what they were found by, as it was given.
     """
 
     folder: str
     files: list[str]
     odd: frozenset[str] = frozenset()
-    hidden: int = 0
+    beside: Mapping[str, int] = {}
     text: str = ""
 
     def path(self, file: str) -> str:
         """Return the path of one of `files`."""
         return join(self.folder, file)
 
-    def remarks(self) -> list[str]:
-        """Return a sentence for the plan if something is hidden."""
-        return [f"{self.hidden} hidden files and folders left out"] if self.hidden else []
+    def remarks(self, field: str) -> list[str]:
+        """Return a sentence for the plan if something lies beside the files of a field, whose name may be empty."""
+        said = ", ".join(f"{count:,} {what}" for what, count in sorted(self.beside.items()))
+        return [f"{field and f'field {field}: '}left out {said}"] if said else []
 
-    def pick(self, fits: Callable[[str], bool], on_bad: OnBad = stop) -> list[str]:
-        """Return the files that fit, in natural order (`b2` before `b10`), without those that cannot be read.
+    def pick(self, on_bad: OnBad = stop) -> list[str]:
+        """Return the files in natural order (`b2` before `b10`), without those that cannot be read.
 
         Raises:
             SourceError: what `on_bad` raises, which is told of every one that is no regular file.
         """
-        chosen = [file for file in self.files if fits(file)]
-        for file in filter(self.odd.__contains__, chosen):
-            on_bad(SourceError(NOT_REGULAR, self.path(file)))
+        for file in filter(self.odd.__contains__, self.files):
+            on_bad(SourceError(_NOT_REGULAR, self.path(file)))
         # natsort leaves ties (01 and 1) in the order given, and `files` are sorted plainly.
-        return natsorted(file for file in chosen if file not in self.odd)
+        return natsorted(file for file in self.files if file not in self.odd)
 
 
 #: Why a file of `Found.odd` is refused.
-NOT_REGULAR = "is a broken link, or not a regular file; remove it or mend the link"
+_NOT_REGULAR = "is a broken link, or not a regular file; remove it or mend the link"
 
 
 def kind_of(path: str, clouds: bool = False) -> str | None:
-    """Return the kind of a file by its suffix, or `hdf5` by its first bytes; None if it cannot be packed.
+    """Return the kind of a file by its suffix, `BESIDE`, or `hdf5` by its first bytes; None if it cannot be packed.
 
     Args:
         clouds: whether files of `CLOUDS` are clouds.
@@ -111,9 +126,57 @@ def kind_of(path: str, clouds: bool = False) -> str | None:
     if name.startswith("."):
         return None
     suffix = suffix_of(name)
+    if kind := KIND_OF.get(suffix):
+        return kind
+    if _BESIDE_NAMES.fullmatch(name):
+        return BESIDE
     if clouds and suffix in CLOUDS:
         return "clouds"
-    return KIND_OF.get(suffix) or ("hdf5" if _has_hdf5_signature(path) else None)
+    if suffix in _BESIDE_SUFFIXES:
+        return BESIDE
+    return "hdf5" if _has_hdf5_signature(path) else None
+
+
+def of_one_kind(found: Found, clouds: bool = False, on_bad: OnBad = stop) -> tuple[str | None, Found]:
+    """Return the kind of the files found, None if none can be packed, and those of them that are of this kind.
+
+    Args:
+        clouds: whether files of `CLOUDS` are clouds.
+        on_bad: told of every file that is of no kind and not known to lie beside data.
+
+    Raises:
+        UsageError: they are of several kinds.
+        SourceError: what `on_bad` raises.
+    """
+    kinds = {file: kind_of(found.path(file), clouds) for file in found.files}
+    counts = Counter(kind for kind in kinds.values() if kind and kind != BESIDE)
+    if not counts:
+        return None, found
+    if len(counts) > 1:
+        said = ", ".join(f"{count:,} of {kind}" for kind, count in counts.most_common())
+        raise UsageError(
+            f"{found.text}: files of several kinds ({said}); name one kind with a quoted pattern like '*.png'"
+        )
+    (kind,) = counts
+    files = [file for file in found.files if kinds[file] == kind]
+    strange = [file for file in found.files if kinds[file] is None]
+    reason = _strange(found, kind, files, len(strange)) if strange else ""
+    for file in strange:
+        on_bad(SourceError(reason, found.path(file)))
+    beside = Counter(suffix_of(file) or "without suffix" for file in found.files if kinds[file] == BESIDE)
+    return kind, found._replace(files=files, beside=beside + Counter(found.beside))
+
+
+def _strange(found: Found, kind: str, files: list[str], count: int) -> str:
+    """Return why a file that lies among those of a kind cannot be packed; there are so many like it."""
+    suffixes = CLOUDS if kind == "clouds" else tuple(suffix for suffix in KIND_OF if KIND_OF[suffix] == kind)
+    ((usual, _),) = Counter(map(suffix_of, files)).most_common(1)
+    pattern = join(glob.escape(found.folder), f"**/*{usual}")
+    many = f" (one of {count:,} such files)" if count > 1 else ""
+    return (
+        f"lies among {kind} ({', '.join(suffixes)}), but is none of these, nor known to lie beside data{many}; move it "
+        f"away, or name the files to pack with a quoted pattern like '{pattern}'"
+    )
 
 
 def suffix_of(path: str) -> str:
@@ -167,7 +230,8 @@ def find(text: str, looking: Looking = not_looking) -> Found:
     found = sorted(watched(entries, FINDING, looking))
     seen = [(file, regular) for file, regular in found if file[0] != "." and "/." not in file.replace("../", "")]
     odd = frozenset(file for file, regular in seen if not regular)
-    return Found(folder, [file for file, _ in seen], odd, len(found) - len(seen), text)
+    hidden = len(found) - len(seen)
+    return Found(folder, [file for file, _ in seen], odd, {"hidden": hidden} if hidden else {}, text)
 
 
 def walk(folder: str, relative: str = "", above: tuple[str, ...] = ()) -> Iterator[tuple[str, bool]]:

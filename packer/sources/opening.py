@@ -15,11 +15,9 @@ from packer.format.schema import check_field_name
 from packer.sources.apart import Limits
 from packer.sources.base import Looking, OnBad, Source, not_looking, stop
 from packer.sources.derived import LabelledSource, PicturedSource
-from packer.sources.files import CLOUDS, KIND_OF, Found, find, is_basicsr, kind_of
+from packer.sources.files import CLOUDS, KIND_OF, Found, find, is_basicsr, of_one_kind
 from packer.sources.options import SourceOptions, check_options
 
-#: Files looked at before the kind of a folder is settled: those without a known suffix are opened.
-LOOK_AT = 10_000
 #: The module and function that open the sources of each kind, given what was found for each field and the options;
 #: imported when they are used, since `packer --help` needs none.
 _OPENERS = {
@@ -55,7 +53,7 @@ def open_sources(
     """
     options = options or SourceOptions()
     named = _named(inputs)
-    looked = {name: _look(path, options.columns is not None, looking) for name, path in named.items()}
+    looked = {name: _look(path, options.columns is not None, on_bad, looking) for name, path in named.items()}
     kind = next(kind for kind, _ in looked.values())
     if any(other != kind for other, _ in looked.values()):
         said = ", ".join(f"{named[name]} holds {kind}" for name, (kind, _) in looked.items())
@@ -69,6 +67,7 @@ def open_sources(
         told["limits"] = limits
     found = {name: some for name, (_, some) in looked.items()}
     source: Source = getattr(importlib.import_module(module), function)(found, options, **told)
+    source.remarks = [*(said for name, some in found.items() for said in some.remarks(name)), *source.remarks]
     if options.images:
         source = PicturedSource(source, options.images)
     if options.label is not None:
@@ -130,25 +129,22 @@ def _split(text: str) -> tuple[str, str]:
     return name, path
 
 
-def _look(path: str, clouds: bool, looking: Looking) -> tuple[str, Found]:
+def _look(path: str, clouds: bool, on_bad: OnBad, looking: Looking) -> tuple[str, Found]:
     """Return the kind of the files that `path` names, one of `_OPENERS`, and the files; an LMDB folder is not listed.
 
     Args:
         clouds: whether files of `CLOUDS` are looked at too; their kind is `clouds`.
+        on_bad: told of every file that is of no kind and not known to lie beside data.
 
     Raises:
         UsageError: there are none, or files of several kinds.
-        SourceError: it is a folder that holds no file of any kind.
+        SourceError: it is a folder that holds no file of any kind; or what `on_bad` raises.
     """
     if is_basicsr(Path(path)):
         return "basicsr", Found(path, [], text=path)
-    found = find(path, looking)
-    kinds = Counter(kind for file in found.files[:LOOK_AT] if (kind := kind_of(found.path(file), clouds)))
-    if len(kinds) == 1:
-        return next(iter(kinds)), found
-    if kinds:
-        said = ", ".join(f"{count:,} of {kind}" for kind, count in kinds.most_common())
-        raise UsageError(f"{path}: files of several kinds ({said}); name one kind with a quoted pattern like '*.png'")
+    kind, found = of_one_kind(find(path, looking), clouds, on_bad)
+    if kind is not None:
+        return kind, found
     known = f"{', '.join(sorted(KIND_OF))}, and with --columns x,y,z also {', '.join(CLOUDS)}"
     if (Path(path) / MANIFEST).is_file():
         raise UsageError(

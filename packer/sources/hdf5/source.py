@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from packer.errors import SourceError, UsageError, shortened
 from packer.format.schema import check_field_name
 from packer.sources.apart import Limits, each
 from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, common_shape, difference, joined, watched
-from packer.sources.files import Found, kind_of
+from packer.sources.files import Found
 from packer.sources.hdf5.file import opened
 from packer.sources.hdf5.origin import HDF5Options, HDF5Origin, Kept, check_once, common, kept_of_units, like_first
 from packer.sources.hdf5.reading import row_blocks, shaped, unit_sample
@@ -55,7 +54,7 @@ def open_hdf5(
     (found,) = inputs.values()
     asked = unit_of("hdf5", options.samples)
     _check(options, asked)
-    files = _paths(found)
+    files = [found.path(file) for file in found.pick()]
     looked = each(partial(units_of, asked=asked, options=options), files, limits)
     listed = watched(zip(files, looked, strict=True), HEADERS, looking, len(files))
     held, kept = _fitting(listed, found.text, on_bad)
@@ -192,22 +191,6 @@ def _doubts(found: Sequence[Unit], groups: str | None, samples: str | None) -> l
             "makes each file one"
         )
     return doubts
-
-
-def _paths(found: Found) -> list[str]:
-    """Return the paths of the files, in natural order (train_2.h5 before train_10.h5).
-
-    Of a folder those that are HDF5 are taken; a file named by itself, or by a pattern, may be anything yet.
-
-    Raises:
-        SourceError: one is a broken link or no regular file.
-    """
-    place = Path(found.text)
-    if place.is_dir():
-        return [found.path(file) for file in found.pick(lambda file: kind_of(found.path(file)) == "hdf5")]
-    if place.exists() or not glob.has_magic(found.text):
-        return [found.text]
-    return [found.path(file) for file in found.pick(lambda file: True)]
 
 
 # ---------------------------------------------------------------- the samples

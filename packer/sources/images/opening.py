@@ -19,7 +19,7 @@ from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
 from packer.sources import files
 from packer.sources.base import HEADERS, Looking, OnBad, Source, common_shape, watched
-from packer.sources.files import IMAGES, Found, is_basicsr
+from packer.sources.files import Found, is_basicsr
 from packer.sources.images import basicsr
 from packer.sources.images.clips import ClipSource, clips, fields_in_folders, units_note
 from packer.sources.images.derived import DownscaledSource, PatchSource
@@ -48,13 +48,6 @@ from packer.sources.units import folder_of, unit_of
 #: a disk takes many requests at once, but threads that never wait for it only hinder each other.
 THREADS, SLOW_SECONDS, SAMPLES_AT_ONCE = 16, 2e-4, 64
 
-#: Suffixes of files that lie next to images and are clearly none; any other suffix is an error, not a guess.
-BESIDE = {
-    *(".txt", ".md", ".rst", ".csv", ".tsv", ".json", ".jsonl", ".yaml", ".yml", ".toml", ".xml", ".html", ".htm"),
-    *(".ini", ".cfg", ".db", ".log", ".pdf", ".py", ".sh", ".url", ".md5", ".sha256", ".zip", ".tar", ".gz", ".bak"),
-}
-
-SUFFIX_LIST = ", ".join(IMAGES)
 #: Name of the field of pictures for which none is given.
 _FIELD = "image"
 
@@ -146,56 +139,34 @@ def _images(
     """Return the images of every field, as `_picked` does, and in LMDB folders.
 
     Returns:
-        by field the images, and the folder if it is one of LMDB; sentences on what was left out or is another field's.
+        by field the images, and the folder if it is one of LMDB; sentences on what is another field's.
     """
     found: dict[str, Found] = {}
     stored: dict[str, basicsr.Folder] = {}
-    remarks: list[str] = []
     for name, some in inputs.items():
         if is_basicsr(Path(some.text)):
             stored[name] = basicsr.opened(some.text, on_bad)
             found[name] = stored[name].found
         else:
-            found[name], left_out = _picked(name, some, on_bad)
-            remarks += left_out
-    return found, stored, remarks + share_out(found)
+            found[name] = _picked(name, some, on_bad)
+    return found, stored, share_out(found)
 
 
-def _picked(field: str, found: Found, on_bad: OnBad) -> tuple[Found, list[str]]:
-    """Return the image files among those found, and a sentence on what was left out, if there is any.
-
-    Hidden files, files without a suffix and the suffixes in `BESIDE` are left out and counted. `on_bad` is told of
-    every other file that is no image.
+def _picked(field: str, found: Found, on_bad: OnBad) -> Found:
+    """Return the images that can be read and have a name; `on_bad` is told of the others.
 
     Raises:
-        UsageError: nothing there is an image.
+        UsageError: there are no others.
     """
-    kept, left_out = [], Counter({"hidden": found.hidden} if found.hidden else {})
-    for file in found.files:
-        suffix = files.suffix_of(file)
-        if not suffix or suffix in BESIDE:
-            left_out[suffix or "without suffix"] += 1
-        elif reason := _unfit(file, suffix, file not in found.odd):
+    kept = []
+    for file in found.pick(on_bad):
+        if reason := files.unnamed(file):
             on_bad(SourceError(reason, found.path(file)))
-            left_out[suffix] += 1
         else:
             kept.append(file)
-    said = ", ".join(f"{count:,} {what}" for what, count in sorted(left_out.items()))
     if not kept:
-        there = f"; it holds {said}" if said else ""
-        raise UsageError(
-            f"{found.text}: no image for field {field!r} ({SUFFIX_LIST} are images){there}; check the path"
-        )
-    return found._replace(files=kept), [f"field {field}: left out {said}"] if said else []
-
-
-def _unfit(file: str, suffix: str, regular: bool) -> str:
-    """Return why this file cannot be an image, or the empty string."""
-    if suffix not in IMAGES:
-        return (
-            f"is not an image ({SUFFIX_LIST} are), but lies among images; move it away, or name a pattern like '*.png'"
-        )
-    return files.unnamed(file) if regular else files.NOT_REGULAR
+        raise UsageError(f"{found.text}: no image for field {field!r} can be read; check the path")
+    return found._replace(files=kept)
 
 
 def _read_headers(

@@ -21,7 +21,7 @@ from natsort import natsorted
 from packer.errors import SourceError, UsageError, as_text, first_few
 from packer.format.schema import FieldSpec
 from packer.sources.base import HEADERS, Looking, OnBad, common_shape, difference, stop, watched
-from packer.sources.files import KIND_OF, Found, join, suffix_of, unnamed
+from packer.sources.files import Found, join, unnamed
 from packer.sources.npy.array import Array, open_arrays
 from packer.sources.npy.source import NpySource
 from packer.sources.options import SourceOptions
@@ -64,9 +64,9 @@ def open_npy(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: OnB
 
 
 def _arrays(found: Found, on_bad: OnBad) -> Found:
-    picked = found.pick(lambda file: KIND_OF.get(suffix_of(file)) == "npy", on_bad)
+    picked = found.pick(on_bad)
     if not picked:
-        raise UsageError(f"{found.text}: there is no .npy or .npz file; check the path")
+        raise UsageError(f"{found.text}: no .npy or .npz file can be read; check the path")
     return found._replace(files=picked)
 
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from packer.errors import SourceError, UsageError
 from packer.sources.base import Looking, OnBad
-from packer.sources.files import CLOUDS, Found, refuse_pointer, suffix_of, unreadable
+from packer.sources.files import Found, refuse_pointer, suffix_of, unreadable
 from packer.sources.options import SourceOptions
 from packer.sources.ply.fields import Lengths, Member, rules_of
 from packer.sources.ply.header import SIZES, TYPES, Element, Header, Property
@@ -61,10 +61,8 @@ def open_clouds(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: 
     """
     (found,) = inputs.values()
     columns = options.columns or ""
-    files = found.pick(lambda file: suffix_of(file) in CLOUDS, on_bad)
-    if not files:
-        raise SourceError(f"no clouds here; files that end in {' or '.join(CLOUDS)} are expected", found.text)
-    suffixes = sorted({suffix_of(file) for file in files})
+    files = found.pick(on_bad)
+    suffixes = sorted({suffix_of(file) for file in found.files})
     if len(suffixes) > 1:
         raise UsageError(
             f"{found.text}: files of several kinds, {' and '.join(suffixes)}; name one kind with a pattern like '*.bin'"
@@ -83,10 +81,9 @@ def open_clouds(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: 
 
     members = members_of(found, files, member, on_bad, looking)
     source = PointSource.of("clouds", members, rules, partial(_read, header=header), {"columns": columns})
-    source.remarks = found.remarks()
     if untyped:
         typed = f"{untyped[-1]}:float32 takes half the room"
-        source.remarks.append(f"{', '.join(untyped)}: {_TEXT_TYPE}, since --columns gives no type; {typed}")
+        source.remarks = [f"{', '.join(untyped)}: {_TEXT_TYPE}, since --columns gives no type; {typed}"]
     return source
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from packer.errors import SourceError, UsageError
 from packer.format.schema import DTYPES, FieldSpec
 from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, faults_of, watched
-from packer.sources.files import Found, suffix_of, unnamed
+from packer.sources.files import Found, unnamed
 from packer.sources.options import SourceOptions
 from packer.sources.ply.fields import Choice, Column, Lengths, Member, Rule, agreeing, columns_of, corners_of, rules_of
 from packer.sources.ply.header import Element, Header, opened
@@ -37,8 +37,6 @@ from packer.sources.ply.table import (
     triangulated,
 )
 from packer.sources.ply.text import read_text
-
-_SUFFIX = ".ply"
 
 #: More different headers than this are not kept: files with a comment of their own each (a date, a path)
 #: would make the manifest as large as the data.
@@ -67,10 +65,7 @@ def open_ply(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: OnB
     for name, dtype in options.cast.items():
         if dtype not in DTYPES or dtype == "bool" or dtype.startswith("complex"):
             raise UsageError(f"--cast {name}={dtype}: a numeric dtype such as float32 or int64 is expected")
-    files = found.pick(lambda file: suffix_of(file) == _SUFFIX, on_bad)
-    if not files:
-        raise SourceError(f"no {_SUFFIX} file is there", found.text)
-    good = members_of(found, files, partial(_member, options=options), on_bad, looking)
+    good = members_of(found, found.pick(on_bad), partial(_member, options=options), on_bad, looking)
     members, rules = agreeing(good, choice, on_bad)
     if unknown := [name for name in options.cast if name not in rules]:
         raise UsageError(f"--cast: there is no field {', '.join(unknown)}; fields are {', '.join(rules)}")
@@ -81,10 +76,9 @@ def open_ply(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: OnB
     source = PointSource.of(
         "ply", members, rules, partial(_read, options=options), _origin_of(members, choice, options)
     )
-    source.remarks = found.remarks()
     if stray := [m for m in members if m.header.stray]:
         such = f"such as {stray[0].header.stray[0][:60]!r} in {stray[0].name}"
-        source.remarks.append(f"header lines that mean nothing are ignored in {len(stray)} files, {such}")
+        source.remarks = [f"header lines that mean nothing are ignored in {len(stray)} files, {such}"]
     return source
 
 

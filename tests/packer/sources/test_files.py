@@ -7,18 +7,17 @@ import itertools
 import os
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
+from PIL import Image
 
 from packer.errors import SourceError, UsageError
-from packer.sources.files import find
+from packer.sources.files import find, of_one_kind
 from packer.sources.opening import open_sources
+from packer.sources.options import SourceOptions
 
 NAMES = ["1.ply", "01.ply", "001.ply", "2.ply", "10.ply"]
-
-
-def ply(file: str) -> bool:
-    return file.endswith(".ply")
 
 
 def fill(folder: Path, *names: str) -> Path:
@@ -32,7 +31,7 @@ def test_folders_files_and_patterns(tmp_path, monkeypatch):
     """A folder gives all below it, a file itself, a pattern what fits; names count from the folder that is named."""
     fill(tmp_path, "a/1.ply", "a/b/2.ply", "3.ply", "a/b/notes.txt")
     every = ["3.ply", "a/1.ply", "a/b/2.ply", "a/b/notes.txt"]
-    assert find(str(tmp_path)) == (str(tmp_path), every, frozenset(), 0, str(tmp_path))
+    assert find(str(tmp_path)) == (str(tmp_path), every, frozenset(), {}, str(tmp_path))
     assert find(f"{tmp_path}/a/b/2.ply")[:2] == (f"{tmp_path}/a/b", ["2.ply"])
     assert find(f"{tmp_path}/a/**/*.ply")[:2] == (f"{tmp_path}/a", ["1.ply", "b/2.ply"])
     assert find(f"{tmp_path}/*/[12].ply")[:2] == (str(tmp_path), ["a/1.ply"])
@@ -53,7 +52,7 @@ def test_nothing_there(tmp_path):
 def test_hidden_files_are_counted_and_left_out(tmp_path):
     """What some systems leave next to files, and hidden folders, are no sources; a folder named by itself is one."""
     fill(tmp_path, "a.ply", "._a.ply", ".trash/b.ply", "c/.DS_Store", ".trash/.c/d.ply")
-    assert find(str(tmp_path))[1:4] == (["a.ply"], frozenset(), 3)
+    assert find(str(tmp_path))[1:4] == (["a.ply"], frozenset(), {"hidden": 3})
     assert find(str(tmp_path / ".trash")).files == ["b.ply"]
     assert find(f"{tmp_path}/.trash/*.ply").files == ["b.ply"]
     assert find(str(tmp_path / "._a.ply")).files == ["._a.ply"]
@@ -69,7 +68,7 @@ def test_the_order_is_not_that_of_the_file_system(tmp_path, monkeypatch, listed)
         lambda folder: contextlib.nullcontext(sorted(scandir(folder), key=lambda entry: listed.index(entry.name))),
     )
     expected = ["001.ply", "01.ply", "1.ply", "2.ply", "10.ply"]
-    assert find(str(tmp_path)).pick(ply) == find(f"{tmp_path}/*.ply").pick(ply) == expected
+    assert find(str(tmp_path)).pick() == find(f"{tmp_path}/*.ply").pick() == expected
 
 
 def test_links_are_followed_but_not_in_a_circle(tmp_path):
@@ -90,10 +89,11 @@ def test_what_is_no_regular_file_is_told_and_never_opened(tmp_path):
     os.mkfifo(tmp_path / "c.txt")
     for text in (f"{tmp_path}", f"{tmp_path}/*.ply"):
         told: list[SourceError] = []
-        assert find(text).pick(ply, told.append) == ["a.ply"]
+        _, found = of_one_kind(find(text))
+        assert found.pick(told.append) == ["a.ply"]
         assert sorted(str(error.path) for error in told) == [f"{tmp_path}/b.ply", f"{tmp_path}/c.ply"]
         with pytest.raises(SourceError, match="is a broken link, or not a regular file"):
-            find(text).pick(ply)
+            found.pick()
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.ply", "a.npy", "a.h5"])
@@ -102,6 +102,74 @@ def test_a_pointer_of_git_lfs_is_known_in_every_source(tmp_path, name):
     (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
     with pytest.raises(SourceError, match=r"git-LFS pointer.*git lfs pull"):
         open_sources([str(tmp_path / name)])
+
+
+def clouds(folder: Path) -> SourceOptions:
+    """Three points in a headerless cloud."""
+    np.zeros(9, "<f4").tofile(folder / "a.bin")
+    return SourceOptions(columns="x,y,z:float32")
+
+
+def a_table(folder: Path) -> SourceOptions:
+    with h5py.File(folder / "a.h5", "w") as file:
+        file["x"] = np.arange(3)
+    return SourceOptions()
+
+
+def an_array(folder: Path) -> SourceOptions:
+    np.save(folder / "a.npy", np.arange(3))
+    return SourceOptions()
+
+
+def a_picture(folder: Path) -> SourceOptions:
+    Image.new("L", (4, 4)).save(folder / "a.png")
+    return SourceOptions()
+
+
+def a_cloud(folder: Path) -> SourceOptions:
+    text = "ply\nformat ascii 1.0\nelement vertex 1\nproperty float x\nend_header\n1\n"
+    (folder / "a.ply").write_text(text)
+    return SourceOptions()
+
+
+EVERY_KIND = pytest.mark.parametrize("make", [a_picture, a_cloud, clouds, a_table, an_array])
+
+
+@EVERY_KIND
+@pytest.mark.parametrize("other", ["b.pcd", "b.las", "b.csv", "b.parquet", "a.label", "b.npy.gz", "raw"])
+def test_files_of_other_kinds_are_errors_that_name_them(tmp_path, make, other):
+    """Whatever is packed, a file that is no such data, nor known to lie beside data, is never left out in silence."""
+    options = make(tmp_path)
+    fill(tmp_path, other)
+    with pytest.raises(
+        SourceError, match=r"lies among .*move it away, or name .* pattern like '.*/\*\*/\*\."
+    ) as caught:
+        open_sources([str(tmp_path)], options)
+    assert caught.value.path == f"{tmp_path}/{other}"
+    told: list[SourceError] = []
+    open_sources([str(tmp_path)], options, told.append)
+    assert [error.path for error in told] == [f"{tmp_path}/{other}"]
+    pattern = str(caught.value).rpartition("pattern like '")[2].rstrip("'")
+    assert open_sources([pattern], options).remarks == []
+
+
+@EVERY_KIND
+def test_what_is_known_to_lie_beside_data_is_counted(tmp_path, make):
+    """Notes, licences and what systems leave behind are passed over in one remark, whatever is packed."""
+    options = make(tmp_path)
+    fill(tmp_path, "README", "readme.txt", "LICENSE-MIT", "Thumbs.db", "desktop.ini", "b.json", "c.YAML", ".DS_Store")
+    counted = "left out 1 .db, 1 .ini, 1 .json, 1 .txt, 1 .yaml, 1 hidden, 2 without suffix"
+    assert [said for said in open_sources([str(tmp_path)], options).remarks if "left out" in said] == [counted]
+
+
+def test_every_file_of_a_large_folder_is_looked_at(tmp_path):
+    """A file of another kind is found behind ten thousand others."""
+    for number in range(10_000):
+        (tmp_path / f"{number:05}.txt").touch()
+    np.save(tmp_path / "0.npy", np.arange(3))
+    fill(tmp_path, "x.csv")
+    with pytest.raises(SourceError, match=r"x\.csv: lies among npy"):
+        open_sources([str(tmp_path)])
 
 
 def test_looking_is_told_how_many_are_found(tmp_path):

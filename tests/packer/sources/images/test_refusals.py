@@ -64,7 +64,7 @@ def test_images_of_one_field_are_of_one_kind(tmp_path):
         ("a.png", b"\x89PNG\n\x1a\n and so on", "signature it begins with was changed"),
         ("a.jpg", b"\xff\xd8\xff" + bytes(50), "damaged, or a kind of JPEG"),
         ("a.tif", b"II*\0" + bytes(50), "damaged, or a kind of TIFF"),
-        ("a.psd", b"8BPS", r"a\.psd: is not an image .* but lies among images"),
+        ("a.psd", b"8BPS", r"a\.psd: lies among images .* but is none of these"),
     ],
 )
 def test_bad_files_are_named_with_the_reason(tmp_path, name, content, message):
@@ -219,7 +219,7 @@ def test_nothing_to_pack_is_said(tmp_path):
         with pytest.raises(error, match=message):
             open_images({"x": str(tmp_path / text)})
     (tmp_path / "text" / "b.png").symlink_to("nowhere")
-    with pytest.raises(UsageError, match=r"no image for field 'x'.* it holds 1 \.png, 1 \.txt"):
+    with pytest.raises(UsageError, match="no image for field 'x' can be read"):
         open_images({"x": str(tmp_path / "text")}, on_bad=lambda error: None)
     for name in ("a/1.png", "a/2.png", "b/3.png"):
         save(tmp_path / name)

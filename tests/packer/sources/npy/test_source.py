@@ -229,7 +229,7 @@ def test_arrays_that_do_not_go_together(tmp_path):
     with pytest.raises(UsageError, match="no file fits it as a pattern"):
         open_npy({"": str(tmp_path / "none*.npy")})
     (tmp_path / "gone.npy").symlink_to("nowhere")
-    with pytest.raises(UsageError, match=r"there is no \.npy or \.npz file"):
+    with pytest.raises(UsageError, match=r"no \.npy or \.npz file can be read"):
         open_npy({"": str(tmp_path / "gone.npy")}, on_bad=lambda error: None, samples="files")
     np.savez(tmp_path / "empty.npz")
     with pytest.raises(SourceError, match=r"empty\.npz: holds no array"):
