@@ -11,9 +11,9 @@ one. `Share` cuts it into batches for one rank:
 At each step all ranks together take the next contiguous piece of the order. So the place in an epoch is one number, how
 many numbers of the order are done, and the rest can be shared anew among any number of ranks, in batches of any size.
 
-Random numbers are the raw 64-bit words of numpy's PCG64, seeded with SeedSequence([seed, epoch]), and a random
-order is what sorts them. numpy promises the same words on every platform and in every version; it
-promises no such thing for `Generator.permutation`.
+Random orders are those of `numpy.random.RandomState`, whose numbers come from PCG64, seeded with
+SeedSequence([seed, epoch]). numpy promises the same stream of a RandomState in every version (NEP 19); it promises no
+such thing of `Generator`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from readers.gather import CPU
 from readers.valid import check_count, check_seed
 
 #: To be raised when the same seed gives another order than before: a saved state would go on with other samples.
-ORDER_VERSION = 3
+ORDER_VERSION = 4
 #: What comes before that version in the words of an order.
 _WAY = ", way "
 #: Samples of a window if the caller does not say.
@@ -82,7 +82,7 @@ class Shuffled:
 
     def epoch(self, epoch: int) -> Numbers:
         """Return the sample numbers of an epoch, (n,)."""
-        return random_order(self.n, random_bits(self.seed, epoch))
+        return random_state(self.seed, epoch).permutation(self.n).astype(np.int64, copy=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,9 +142,9 @@ class BlockShuffled:
 
     def epoch(self, epoch: int) -> Numbers:
         """Return the sample numbers of an epoch, (n,)."""
-        bits = random_bits(self.seed, epoch)
+        state = random_state(self.seed, epoch)
         lengths = np.diff(self.edges)
-        blocks = random_order(len(lengths), bits)
+        blocks = state.permutation(len(lengths))
         lengths = lengths[blocks]
         starts = np.cumsum(lengths) - lengths  # of the blocks, one after another
         order = np.repeat(self.edges[blocks] - starts, lengths)
@@ -152,7 +152,7 @@ class BlockShuffled:
         # A window holds the blocks that start within it.
         edges = [*starts[np.diff(starts // min(self.window, len(self) or 1), prepend=-1) > 0].tolist(), len(order)]
         for start, stop in itertools.pairwise(edges):
-            order[start:stop] = order[start:stop][random_order(stop - start, bits)]
+            state.shuffle(order[start:stop])
         return order
 
 
@@ -235,18 +235,18 @@ class Mixed:
 
     def epoch(self, epoch: int) -> Numbers:
         """Return the sample numbers of an epoch, (n,)."""
-        bits = random_bits(self.seed, epoch)
+        state = random_state(self.seed, epoch)
         turns = self._turns
         turn = np.repeat(np.arange(len(turns)), turns)
         if self.shuffle:
-            turn = turn[random_order(len(turn), bits)]
+            state.shuffle(turn)
         else:
             turn = turn[np.argsort(np.concatenate([(np.arange(n) + 0.5) / n for n in turns]), kind="stable")]
         turn = np.repeat(turn, self.together)
         order = np.empty(len(turn), np.int64)
         first = 0
         for number, (size, count) in enumerate(zip(self.sizes, (turns * self.together).tolist(), strict=True)):
-            passes = [random_order(size, bits) if self.shuffle else np.arange(size) for _ in range(-(-count // size))]
+            passes = [state.permutation(size) if self.shuffle else np.arange(size) for _ in range(-(-count // size))]
             order[turn == number] = first + np.concatenate(passes)[:count]
             first += size
         return order
@@ -296,7 +296,8 @@ class SamplerOrder:
         Raises:
             UsageError: it gives something else than numbers of samples.
         """
-        word = int(random_bits(self.seed, epoch).random_raw())
+        check_epoch(epoch)
+        word = int(np.random.PCG64(np.random.SeedSequence([self.seed, epoch])).random_raw())
         seeds = {torch.default_generator: word}
         # A sampler of batches takes its numbers from another.
         for sampler in (self._sampler, getattr(self._sampler, "sampler", None)):
@@ -378,24 +379,10 @@ def check_epoch(epoch: int) -> None:
         raise UsageError(f"epoch {epoch}: a number from 0 on is expected")
 
 
-def random_bits(seed: int, epoch: int) -> np.random.PCG64:
-    """Return the source of the random words of one epoch; raises UsageError if the epoch is negative."""
+def random_state(seed: int, epoch: int) -> np.random.RandomState:
+    """Return the source of the random numbers of one epoch; raises UsageError if the epoch is negative."""
     check_epoch(epoch)
-    return np.random.PCG64(np.random.SeedSequence([seed, epoch]))
-
-
-def random_order(n: int, bits: np.random.PCG64) -> Numbers:
-    """Return the numbers 0 to n - 1 in random order, (n,).
-
-    Random words are sorted; each has one of the numbers in its low bits.
-    """
-    low = np.uint64((1 << max(n - 1, 0).bit_length()) - 1)
-    words: NDArray[np.uint64] = bits.random_raw(n)
-    words &= ~low
-    words |= np.arange(n, dtype=np.uint64)
-    words.sort()
-    words &= low
-    return words.view(np.int64)
+    return np.random.RandomState(np.random.PCG64(np.random.SeedSequence([seed, epoch])))
 
 
 @dataclass(frozen=True)
