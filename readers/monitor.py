@@ -7,7 +7,6 @@ is the part of it spent inside the loader.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from math import ceil
 from time import perf_counter
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -16,56 +15,27 @@ from readers.order import present_rank
 
 Batch = TypeVar("Batch")
 
-#: The slowest step is named if its wait is more than this many times the median.
-FAR = 5
-
 
 class Waits(NamedTuple):
-    """What was measured over `steps` steps in a row; times in seconds.
+    """What was measured over `steps` steps in a row.
 
     Attributes:
-        first_step: number of the first of them; steps count from 0 and go on over all epochs.
+        first_step: number of the first step; steps count from 0 and go on over all epochs.
         steps: how many.
-        mean, median, p95, max: of the waits for data. 95% of the waits took `p95` or less.
-        max_step: number of the step that waited longest.
-        step_mean: of the whole steps.
-        share: time waited, as a part of the time of all these steps; 0 to 1.
+        share: time waited for data, as a part of the time of all these steps; 0 to 1.
+        mean, max: seconds that a step waited.
     """
 
     first_step: int
     steps: int
-    mean: float
-    median: float
-    p95: float
-    max: float
-    max_step: int
-    step_mean: float
     share: float
-
-    @classmethod
-    def of(cls, first_step: int, waits: list[float], total: float) -> Waits:
-        """Return the summary of `waits`, at least one, seconds each, in steps that took `total` seconds together."""
-        n, ranked, waited = len(waits), sorted(waits), sum(waits)
-        return cls(
-            first_step=first_step,
-            steps=n,
-            mean=waited / n,
-            median=(ranked[(n - 1) // 2] + ranked[n // 2]) / 2,
-            p95=ranked[ceil(0.95 * n) - 1],
-            max=ranked[-1],
-            max_step=first_step + waits.index(ranked[-1]),
-            step_mean=total / n,
-            share=waited / total if total else 0.0,
-        )
+    mean: float
+    max: float
 
     def __str__(self) -> str:
         last = self.first_step + self.steps - 1
-        slowest = f" at step {self.max_step}" if self.max > FAR * self.median else ""
-        return (
-            f"steps {self.first_step} to {last}: waited for data {self.share:.2%} of the time; "
-            f"wait mean {duration(self.mean)}, median {duration(self.median)}, p95 {duration(self.p95)}, "
-            f"max {duration(self.max)}{slowest}; step mean {duration(self.step_mean)}"
-        )
+        waited = f"waited for data {self.share:.2%} of the time"
+        return f"steps {self.first_step} to {last}: {waited}; mean {duration(self.mean)}, max {duration(self.max)}"
 
 
 class DataTimeMonitor(Generic[Batch]):
@@ -142,7 +112,9 @@ class DataTimeMonitor(Generic[Batch]):
         return self._figures() if self._waits else self._reported
 
     def _figures(self) -> Waits:
-        return Waits.of(self._first_step, self._waits, self._earlier + self._handed - self._began)
+        waited, total = sum(self._waits), self._earlier + self._handed - self._began
+        steps = len(self._waits)
+        return Waits(self._first_step, steps, waited / total if total else 0.0, waited / steps, max(self._waits))
 
     def _report(self) -> None:
         waits = self._reported = self._figures()
