@@ -1,4 +1,4 @@
-"""What all tests share: leak checks, hypothesis profiles, and where sample files are."""
+"""What all tests share: leak checks, hypothesis profiles, and demo inputs."""
 
 from __future__ import annotations
 
@@ -73,15 +73,6 @@ def _open_files() -> set[str]:
         if target.startswith("/") and not target.startswith(("/dev/", "/proc/")) and not target.endswith(".ttf"):
             found.add(f"file {target} (descriptor {descriptor.name})")
     return found
-
-
-@pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """The folder of real sample files beside the repository; the test is skipped where there is none."""
-    folder = ROOT.parent / "shared" / "data"
-    if not folder.is_dir():
-        pytest.skip(f"no sample files in {folder}")
-    return folder
 
 
 @pytest.fixture(scope="session")

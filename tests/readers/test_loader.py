@@ -386,7 +386,8 @@ def test_monitor_around_a_loader(rows):
 
 def test_batches_feed_a_tensordict(rows):
     """TensorDict takes a batch as it is."""
-    tensordict = pytest.importorskip("tensordict")
+    import tensordict
+
     for batch in Loader(PackedDataset(rows), 100):
         nested = tensordict.TensorDict(batch, batch_size=[100])
         assert nested["x"].shape == (100, 33)

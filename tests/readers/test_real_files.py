@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from plyfile import PlyData, PlyListProperty
+from real_files import real_files, real_folder
 from torch.utils.data import DataLoader
 
 from packer.convert import convert
@@ -36,13 +37,6 @@ def _equal(found: Any, wanted: NDArray[Any]) -> None:
     assert array.dtype == wanted.dtype
     assert array.shape == wanted.shape
     assert array.tobytes() == np.ascontiguousarray(wanted).tobytes()
-
-
-def _files(folder: Path, *patterns: str) -> list[Path]:
-    files = sorted(path for pattern in patterns for path in folder.glob(f"**/{pattern}"))
-    if not files:
-        pytest.skip(f"no files in {folder}")
-    return files
 
 
 # Pictures.
@@ -69,18 +63,16 @@ def _check_pairs(folders: dict[str, Path], out: Path, markers: dict[str, str]) -
 
 
 @pytest.mark.parametrize("scale", ["X2", "X3", "X4", "X8"])
-def test_a_super_resolution_set(shared_data: Path, tmp_path: Path, scale: str) -> None:
+def test_a_super_resolution_set(tmp_path: Path, scale: str) -> None:
     """Pairs of different sizes whose partners' names differ by a marker."""
-    folder = shared_data / "png_pairs" / "JingyunLiang+SwinIR" / "testsets" / "Set5"
-    _files(folder, "*.png")
+    folder = real_folder("png_pairs/JingyunLiang+SwinIR/testsets/Set5")
     folders = {"lr": folder / "LR_bicubic" / scale, "hr": folder / "HR"}
     _check_pairs(folders, tmp_path / "p", {"lr": scale.lower()})
 
 
-def test_pairs_of_one_name(shared_data: Path, tmp_path: Path) -> None:
+def test_pairs_of_one_name(tmp_path: Path) -> None:
     """Pairs whose partners have one name in two folders."""
-    folder = shared_data / "png_pairs" / "xinntao+Real-ESRGAN" / "tests" / "data"
-    _files(folder, "*.png")
+    folder = real_folder("png_pairs/xinntao+Real-ESRGAN/tests/data")
     _check_pairs({"lr": folder / "lq", "hr": folder / "gt"}, tmp_path / "p", {})
 
 
@@ -93,9 +85,9 @@ def _layout(path: Path) -> str:
     return ", ".join(f"{element.name} {[str(p) for p in element.properties]}" for element in elements)
 
 
-def _by_layout(shared_data: Path) -> list[list[Path]]:
+def _by_layout() -> list[list[Path]]:
     sets = defaultdict(list)
-    for path in _files(shared_data, "ply_points/**/*.ply", "ply_mesh/**/*.ply"):
+    for path in real_files("ply_points/**/*.ply", "ply_mesh/**/*.ply"):
         sets[_layout(path)].append(path)
     return list(sets.values())
 
@@ -121,10 +113,10 @@ def _expected(ply: PlyData, field: Field) -> NDArray[Any]:
     return np.concatenate(rows).astype(dtype)
 
 
-def test_clouds_and_meshes_in_sets_of_one_layout(shared_data: Path, tmp_path: Path) -> None:
+def test_clouds_and_meshes_in_sets_of_one_layout(tmp_path: Path) -> None:
     """Text and binary, little and big endian, clouds and meshes: every field of every file, in one batch a set."""
     seen = 0
-    for number, files in enumerate(_by_layout(shared_data)):
+    for number, files in enumerate(_by_layout()):
         folder = tmp_path / f"set{number}"
         folder.mkdir()
         plys = {}
@@ -135,7 +127,7 @@ def test_clouds_and_meshes_in_sets_of_one_layout(shared_data: Path, tmp_path: Pa
         convert(str(folder), tmp_path / f"out{number}", workers=0)
         _check_set(PackedDataset(tmp_path / f"out{number}"), plys)
         seen += len(files)
-    assert seen == len(_files(shared_data, "ply_points/**/*.ply", "ply_mesh/**/*.ply"))
+    assert seen == len(real_files("ply_points/**/*.ply", "ply_mesh/**/*.ply"))
 
 
 def _check_set(ds: PackedDataset, plys: dict[str, PlyData]) -> None:
@@ -157,9 +149,9 @@ def _check_set(ds: PackedDataset, plys: dict[str, PlyData]) -> None:
 # HDF5.
 
 
-def test_training_files_of_hdf5(shared_data: Path, tmp_path: Path) -> None:
+def test_training_files_of_hdf5(tmp_path: Path) -> None:
     """Every dataset of every file, plain and compressed, row by row and in batches."""
-    files = _files(shared_data / "h5_ml", "*.h5")
+    files = real_files("h5_ml/**/*.h5")
     for number, path in enumerate(files):
         convert(str(path), tmp_path / str(number), workers=0)
         ds = PackedDataset(tmp_path / str(number))
@@ -173,9 +165,9 @@ def test_training_files_of_hdf5(shared_data: Path, tmp_path: Path) -> None:
             _equal(ds[-1][name], values[-1])
 
 
-def test_weights_of_a_network_are_refused(shared_data: Path, tmp_path: Path) -> None:
+def test_weights_of_a_network_are_refused(tmp_path: Path) -> None:
     """A file without samples is refused with the reason and a way out, and leaves nothing behind."""
-    (path,) = _files(shared_data / "h5_ml", "*.hdf5")
+    (path,) = real_files("h5_ml/**/*.hdf5")
     with pytest.raises(SourceError, match=r"weights of a Keras model.*--field"):
         convert(str(path), tmp_path / "p", workers=0)
     assert not (tmp_path / "p").exists()

@@ -91,7 +91,6 @@ def test_fields_are_chosen(packer, packed):
 
 def test_the_plot(packer, packed, tmp_path):
     """--plot writes a picture."""
-    pytest.importorskip("matplotlib")
     path = tmp_path / "bench.png"
     result = packer("bench", packed, *QUICK, "--plot", path)
     assert result.exit_code == 0, result.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import h5py
 import numpy as np
 import pytest
+from real_files import real_files
 
 from packer.convert import convert
 from packer.errors import UsageError
@@ -306,9 +307,9 @@ def test_what_was_not_kept_is_said(tmp_path):
         assert "large" not in file.attrs
 
 
-def test_real_files_come_back(tmp_path, shared_data):
+def test_real_files_come_back(tmp_path):
     """Files of other programs, where our fields stand for whole datasets: the same datasets and attributes."""
-    names = [
+    names = (
         "bool_dset.h5",
         "dset_gzip.h5",
         "vlen_dset.h5",
@@ -316,10 +317,8 @@ def test_real_files_come_back(tmp_path, shared_data):
         "solver_data.h5",
         "simple.mat",
         "autzen.h5",
-    ]
-    found = {path.name: path for path in shared_data.glob("h5_*/**/*") if path.name in names}
-    for name, path in found.items():
-        convert(str(path), tmp_path / f"{name}.packed", workers=0)
-        export(tmp_path / f"{name}.packed", tmp_path / name)
-        assert_same_hdf5(path, tmp_path / name / name)
-    assert found.keys() == set(names)
+    )
+    for path in real_files(*(f"h5_*/**/{name}" for name in names)):
+        convert(str(path), tmp_path / f"{path.name}.packed", workers=0)
+        export(tmp_path / f"{path.name}.packed", tmp_path / path.name)
+        assert_same_hdf5(path, tmp_path / path.name / path.name)

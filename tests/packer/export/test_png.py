@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
+from real_files import real_files
 
 from packer.convert import convert
 from packer.errors import UsageError
@@ -114,9 +115,9 @@ def test_an_image_without_pixels_is_refused(tmp_path):
         export(tmp_path / "d", tmp_path / "out")
 
 
-def test_real_pictures_come_back(tmp_path, shared_data, contents):
+def test_real_pictures_come_back(tmp_path, contents):
     """Interlaced, 16-bit, palette and gray files: what is exported is what was packed."""
-    for number, path in enumerate(sorted((shared_data / "png_odd").rglob("*.png"))):
+    for number, path in enumerate(real_files("png_odd/**/*.png")):
         convert(f"x={path}", tmp_path / f"{number}.one", workers=0)
         export(tmp_path / f"{number}.one", tmp_path / f"{number}.out")
         convert(f"x={tmp_path}/{number}.out/x", tmp_path / f"{number}.two", workers=0)

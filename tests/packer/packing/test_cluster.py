@@ -7,13 +7,13 @@ import subprocess
 import sys
 import time
 
+import distributed
 import pytest
 from click.testing import CliRunner
 
 from packer.cli.main import main
 from packer.convert import convert
 
-distributed = pytest.importorskip("distributed")
 # The client's own threads and pools stay in this process when it is closed.
 pytestmark = [
     pytest.mark.keeps_open,

@@ -18,20 +18,19 @@ import numpy as np
 from opened_sources import open_hdf5, open_images, open_ply
 from PIL import Image
 from plyfile import PlyData, PlyElement
+from real_files import real_files
 
 from packer.errors import PackerError, SourceError
 from packer.sources.apart import Limits, each
 
 COUNT = int(os.environ.get("MUTATIONS", "200"))
-SHARED = Path(__file__).parents[4] / "shared" / "data"
 #: Larger real files would make the suite slow.
 MOST_BYTES = 12_000
 
 
 def real(pattern: str) -> list[bytes]:
-    """Real files that fit a pattern, where they are here."""
-    files = sorted(p for p in SHARED.glob(pattern) if p.is_file())
-    return [p.read_bytes() for p in files if p.stat().st_size <= MOST_BYTES]
+    """Real files that fit a pattern."""
+    return [p.read_bytes() for p in real_files(pattern) if p.stat().st_size <= MOST_BYTES]
 
 
 def changed(data: bytes, rng: random.Random) -> bytes:
@@ -62,7 +61,7 @@ def changed(data: bytes, rng: random.Random) -> bytes:
 
 
 def pngs() -> list[bytes]:
-    """A picture of every kind, made here; real ones where they are."""
+    """A picture of every kind, made here; and real ones."""
     rng, found = np.random.default_rng(0), []
     for shape, dtype, mode in (
         ((7, 9), "u1", "L"), ((7, 9), "u1", "P"), ((7, 9), "u1", "1"), ((7, 9, 2), "u1", "LA"),
@@ -177,7 +176,7 @@ def test_changed_png(tmp_path) -> None:
 
 
 def plys() -> list[bytes]:
-    """A cloud and a mesh, text and binary, made here; real ones where they are."""
+    """A cloud and a mesh, text and binary, made here; and real ones."""
     vertex = np.zeros(4, [("x", "f4"), ("y", "f4"), ("z", "f8"), ("red", "u1"), ("n", "i2")])
     vertex["x"], vertex["z"], vertex["red"], vertex["n"] = 1.5, [1, -2, 0.1, 1e300], [0, 9, 128, 255], range(4)
     face = np.empty(2, [("vertex_indices", "O"), ("q", "u1")])
@@ -245,7 +244,7 @@ def test_changed_ply(tmp_path) -> None:
 
 
 def hdf5s(folder: Path) -> list[bytes]:
-    """Datasets of many kinds in contiguous, chunked and compressed layouts, made here; real ones where they are."""
+    """Datasets of many kinds in contiguous, chunked and compressed layouts, made here; and real ones."""
     rng, path = np.random.default_rng(0), folder / "made.h5"
     found = []
     for options in (

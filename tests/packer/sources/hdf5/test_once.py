@@ -182,7 +182,6 @@ def test_the_command_line_keeps_constants(tmp_path: Path) -> None:
 
 def test_constants_behind_a_url(tmp_path: Path) -> None:
     """They are uploaded with the dataset, and fetched when they are asked for."""
-    pytest.importorskip("fsspec")
     convert(str(pdebench(tmp_path / "a.h5")), f"file://{tmp_path}/there", workers=0, source=SourceOptions(**IN_UNITS))
     dataset = PackedDataset(f"file://{tmp_path}/there", cache=tmp_path / "cache")
     assert_kept(dataset)

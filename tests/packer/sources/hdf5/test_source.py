@@ -16,18 +16,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from opened_sources import open_hdf5
+from real_files import real_files
 
 from packer.errors import SourceError, UsageError
 from packer.format.schema import DTYPES
 from packer.sources.base import BLOCK_BYTES, Source
 
-SAMPLES = Path(__file__).parents[5] / "shared" / "data"
-SAMPLE_FILES = sorted(
-    p
-    for folder in ("h5_ml", "h5_features", "h5_science", "h5_bad")
-    for p in (SAMPLES / folder).rglob("*")
-    if p.is_file()
-)
+SAMPLE_FILES = real_files("h5_*/**/*")
 #: Files that must pack, so that refusing everything cannot pass.
 PACKED = {
     "array_dset.h5", "autzen.h5", "bool_dset.h5", "chunked.hdf5", "compound.h5", "dset_gzip.h5", "enum_dset.h5",

@@ -8,7 +8,6 @@ import struct
 import subprocess
 import sys
 import zlib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from picture_files import chunk
 from PIL import Image
+from real_files import real_files
 
 from packer.errors import SourceError
 from packer.sources.images import png
 
-SHARED = Path(__file__).parents[5] / "shared" / "data"
 KINDS = [(colour, depth) for colour, depths in png.DEPTHS.items() for depth in depths]
 # Those that kornia_rs decodes.
 PLAIN = [(colour, depth) for colour in (png.GRAY, png.RGB, png.RGBA) for depth in (8, 16)]
@@ -198,7 +197,7 @@ def test_the_transparent_colour_is_one_of_the_pixels(colour, depth):
     assert png.see_through(png.check(encode(values, colour, depth))) is None
 
 
-@pytest.mark.parametrize("path", sorted(SHARED.glob("png_odd/*/png/*.png")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", real_files("png_odd/**/*.png"), ids=lambda path: path.name)
 def test_pngsuite_files_equal_pillow(path):
     """PngSuite files equal Pillow's decoding; where Pillow gives 8 of 16 bits, those are the high ones."""
     image = decode(path.read_bytes())
@@ -214,15 +213,13 @@ def test_pngsuite_files_equal_pillow(path):
 
 def test_pngsuite_16_bit_colour_has_its_known_values():
     """basn2c16 holds ramps of all 16 bits: 31 even steps from full to none."""
-    path = next(SHARED.glob("png_odd/*/png/basn2c16.png"), None)
-    if path is None:
-        pytest.skip("the sample files are not here")
+    (path,) = real_files("png_odd/**/basn2c16.png")
     image = decode(path.read_bytes())
     assert image[0, :4, 0].tolist() == [65535, 63421, 61307, 59193]
     assert image.dtype == np.uint16
 
 
-@pytest.mark.parametrize("path", sorted(SHARED.glob("png_bad/*/png/*.png")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", real_files("png_bad/**/*.png"), ids=lambda path: path.name)
 def test_pngsuite_bad_files_are_refused(path):
     """The corrupt files of PngSuite are errors."""
     with pytest.raises(SourceError):

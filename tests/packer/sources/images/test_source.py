@@ -13,14 +13,14 @@ import pytest
 from opened_sources import open_images, read_each
 from picture_files import open_pairs, picture, save, save_pairs
 from PIL import Image
+from real_files import real_folder
 
 from packer.errors import SourceError
 from packer.format.schema import FieldSpec
 from packer.sources.images.formats import COLOUR_KEY, FEW_BITS
 from packer.sources.images.source import BLOCK_BYTES
 
-SHARED = Path(__file__).parents[5] / "shared" / "data"
-SET5 = SHARED / "png_pairs" / "JingyunLiang+SwinIR" / "testsets" / "Set5"
+SET5 = real_folder("png_pairs/JingyunLiang+SwinIR/testsets/Set5")
 KINDS = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 
 
@@ -271,14 +271,13 @@ def test_pairs_out_of_ratio_are_named(pairs):
     )
 
 
-@pytest.mark.skipif(not SET5.exists(), reason="the sample files are not here")
 @pytest.mark.parametrize("scale", [2, 3, 4, 8])
 def test_set5_equals_pillow(scale):
     """Real pairs of pictures of different sizes pair by their marker and equal Pillow's decoding."""
     source = open_images({"lr": str(SET5 / "LR_bicubic" / f"X{scale}"), "hr": str(SET5 / "HR")})
-    assert source.names == ["baby", "bird", "butterfly", "head", "woman"]
+    assert source.names == ["bird", "head"]
     images = read_each(source)
     expected = [np.asarray(Image.open(path)) for path in source.files()]
-    for number in range(5):
+    for number in range(2):
         np.testing.assert_array_equal(images["lr"][number], expected[2 * number])
         np.testing.assert_array_equal(images["hr"][number], expected[2 * number + 1])

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from opened_sources import open_ply
 from plyfile import PlyData, PlyElement
+from real_files import real_files
 
 from packer.errors import SourceError
 
-SHARED = Path(__file__).parents[5] / "shared" / "data"
-FILES = sorted(SHARED.glob("ply_*/**/*.ply"))
+FILES = real_files("ply_*/**/*.ply")
 SCALARS = ("i1", "u1", "i2", "u2", "i4", "u4", "f4", "f8")
 INTEGERS = SCALARS[:6]
 
@@ -67,7 +67,6 @@ def assert_equal(found: Read, expected: PlyData) -> None:
             assert array.tobytes() == b"".join(np.asarray(row).astype(array.dtype).tobytes() for row in values)
 
 
-@pytest.mark.skipif(not FILES, reason="no sample files here")
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_sample_files_equal_plyfile(path: Path) -> None:
     """Files written by many programs read as plyfile reads them."""

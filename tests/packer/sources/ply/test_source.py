@@ -13,12 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from opened_sources import open_ply
 from plyfile import PlyData, PlyElement
+from real_files import real_files
 
 from packer.errors import PackerError, SourceError, UsageError
 from packer.sources.ply.source import PointSource
-
-SHARED = Path(__file__).parents[5] / "shared" / "data"
-FILES = sorted(SHARED.glob("ply_*/**/*.ply"))
 
 
 def vertices(count: int, spec: str = "x:f4 y:f4 z:f4") -> PlyElement:
@@ -68,8 +66,7 @@ def specs(source: PointSource) -> dict[str, tuple[str, tuple[int | None, ...]]]:
     return {f.name: (f.dtype, f.shape) for f in source.fields}
 
 
-@pytest.mark.skipif(not FILES, reason="no sample files here")
-@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", real_files("ply_*/**/*.ply"), ids=lambda p: p.stem)
 def test_sample_files_pack_alone(path: Path) -> None:
     """Every sample file gives points, and faces where it has some, equal to plyfile's."""
     expected = PlyData.read(str(path))
