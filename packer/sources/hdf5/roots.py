@@ -34,13 +34,13 @@ class Roots(NamedTuple):
         roots: those of the units, in natural order.
         others: topmost paths of what belongs to none.
         splits: by name, the roots of the samples of each split that the file itself lists.
-        note: what was taken for a unit if nobody said it; None if somebody did.
+        notes: sentences for the plan: what was taken for a unit if nobody said it, and names that lead nowhere.
     """
 
     roots: list[str]
     others: list[str]
     splits: dict[str, set[str]]
-    note: str | None
+    notes: list[str]
 
 
 def find_roots(file: h5py.File, asked: Asked, is_left_out: Callable[[str], bool]) -> Roots:
@@ -54,10 +54,10 @@ def find_roots(file: h5py.File, asked: Asked, is_left_out: Callable[[str], bool]
         SourceError: there are no units, or far too many links.
     """
     if asked.name == "files":
-        return Roots([""], [], {}, None)
+        return Roots([""], [], {}, [])
     pattern = _pattern(asked)
     tree = _tree(file, pattern, is_left_out)
-    note = None
+    notes = []
     if asked.name == "datasets":
         roots = tree.datasets
     elif pattern:
@@ -67,13 +67,14 @@ def find_roots(file: h5py.File, asked: Asked, is_left_out: Callable[[str], bool]
         roots += [name for name, same in tree.same.items() if same in roots]
         # Groups that lie in the file itself are what anybody would take.
         if any(root.count("/") > 1 for root in roots):
-            note = f"a sample is a group that fits {_pattern_of(roots)}; --samples groups:PATTERN takes others"
+            notes.append(f"a sample is a group that fits {_pattern_of(roots)}; --samples groups:PATTERN takes others")
     if not roots:
         raise _no_units(file, asked, tree)
     inside = set(roots)
     others = _topmost([path for path in (*tree.datasets, *tree.dead) if not _lies_in(path, inside)], roots)
-    splits = _mask(file, roots) if _MASK in others else {}
-    return Roots(natsorted(roots), [path for path in others if not (splits and path == _MASK)], splits, note)
+    splits, missing = _mask(file, roots) if _MASK in others else ({}, [])
+    others = [path for path in others if not (splits and path == _MASK)]
+    return Roots(natsorted(roots), others, splits, notes + missing)
 
 
 class _Tree(NamedTuple):
@@ -179,17 +180,24 @@ def _topmost(paths: Sequence[str], roots: Sequence[str]) -> list[str]:
     return sorted(natsorted(tops), key=lambda path: path.count("/"))
 
 
-def _mask(file: h5py.File, roots: Sequence[str]) -> dict[str, set[str]]:
+def _mask(file: h5py.File, roots: Sequence[str]) -> tuple[dict[str, set[str]], list[str]]:
     """Return the splits that `mask` lists: for each of its datasets the units that it names, by their last names.
 
-    Empty if it is anything else.
+    Empty if it is anything else. Sentences on names of what is not in the file come with it.
     """
     by_name = {root.rpartition("/")[2]: root for root in roots}
+    folders = {folder_of(root) for root in roots}
     found: dict[str, set[str]] = {}
+    notes = []
     for split, listed in file[_MASK].items() if isinstance(file[_MASK], h5py.Group) else ():
         is_list = isinstance(listed, h5py.Dataset) and listed.ndim == 1 and listed.nbytes <= _MAX_LIST_BYTES
         if not is_list or h5py.check_string_dtype(listed.dtype) is None:
-            return {}
+            return {}, []
         names = [name.decode("utf-8", "replace") for name in listed[()].tolist()]
-        found[split] = {by_name[name] for name in names if name in by_name}  # others were skipped
-    return {split: some for split, some in found.items() if some}
+        found[split] = {by_name[name] for name in names if name in by_name}
+        # Others were skipped, if they are in the file.
+        missing = [name for name in names if not any(f"{folder}/{name}" in file for folder in folders)]
+        if missing:
+            lost = f"{len(missing):,} {'sample' if len(missing) == 1 else 'samples'} ({first_few(missing)})"
+            notes.append(f"{file.filename}: {_MASK}/{split} names {lost} that the file does not hold; check the list")
+    return {split: some for split, some in found.items() if some}, notes

@@ -311,7 +311,7 @@ class UnitSource(HDF5Source):
         origin, lost = kept_of_units(origin, self.names, [unit.kept for unit in found], above)
         within = Counter(what for unit in found for what in unit.lost)
         lost += [f"{what} within samples are not kept; {count:,} samples have some" for what, count in within.items()]
-        super().__init__(columns, found, origin, [*(some.note for some in held.values() if some.note), *lost])
+        super().__init__(columns, found, origin, [*(note for some in held.values() for note in some.notes), *lost])
 
     def shapes(self, field: str) -> NDArray[np.int64] | None:
         return self._shapes.get(field)

@@ -71,7 +71,7 @@ class FileUnits:
     Attributes:
         used: entries of the option `skip` that name something here.
         splits: by name, the roots of the samples of each split that the file itself lists.
-        note: what was taken for a unit; None if the user said it.
+        notes: sentences for the plan: what was taken for a unit if nobody said it, and names that lead nowhere.
         once: what lies outside of the units and is to be the same in all files, by name.
         above: attributes of the groups above the units, by path.
         groups: pattern of the groups that could be samples as well as rows; None if nothing speaks for it.
@@ -80,7 +80,7 @@ class FileUnits:
     units: list[Unit | SourceError]
     used: set[str]
     splits: dict[str, set[str]] = field(default_factory=dict)
-    note: str | None = None
+    notes: list[str] = field(default_factory=list)
     once: dict[str, Constant] = field(default_factory=dict)
     above: dict[str, dict[str, Any]] = field(default_factory=dict)
     groups: str | None = None
@@ -207,7 +207,7 @@ def _units(file: h5py.File, path: str, asked: Asked, options: SourceOptions) -> 
                 units.append(_one_sample(file, path, root, kind, held, inner))
         except SourceError as error:
             units.append(SourceError(f"{kind} {root}: {error.reason}" if root else error.reason, path))
-    return FileUnits(units, used, roots.splits, roots.note, once, above)
+    return FileUnits(units, used, roots.splits, roots.notes, once, above)
 
 
 def _refuse_others(others: list[str], asked: Asked, path: str) -> None:

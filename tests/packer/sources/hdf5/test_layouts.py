@@ -261,6 +261,17 @@ def test_lists_of_names_are_splits(tmp_path: Path) -> None:
         open_hdf5(path, samples="groups")
 
 
+def test_a_list_that_names_what_is_not_there_is_told(tmp_path: Path) -> None:
+    """The plan names each list of `mask`, and the samples that the file does not hold; what is skipped is held."""
+    robomimic(tmp_path)
+    path = str(tmp_path / "demo.hdf5")
+    with h5py.File(path, "r+") as file:
+        file["mask/lost"] = np.array([b"demo_1", b"demo_7", b"demo_9"])
+    source = open_hdf5(path, samples="groups:/data/*", skip=["/data/demo_1"])
+    said = f"{path}: /mask/lost names 2 samples (demo_7, demo_9) that the file does not hold; check the list"
+    assert [remark for remark in source.remarks if "mask" in remark] == [said]
+
+
 @pytest.mark.parametrize(("layout", "unit"), [(aloha, "files"), (robomimic, "groups"), (features, "datasets")])
 def test_a_skip_that_fits_nothing_is_refused(tmp_path: Path, layout: Layout, unit: str) -> None:
     """One that fits in some unit, or next to the units, is none; a field that is skipped is left out of all."""
