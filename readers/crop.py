@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -88,7 +89,7 @@ class Crop:
             raise UsageError(
                 f"crop: axes {self.axes!r}: the axis of rows and the next, of columns, are expected: (-2, -1)"
             )
-        self.given()
+        _ = self.given  # once, here: a list of places takes longer to look at than to read
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -106,6 +107,7 @@ class Crop:
         """Return the scale of every field that is cropped."""
         return {self.of: 1, **self.aligned}
 
+    @cached_property
     def given(self) -> NDArray[np.int64] | None:
         """Return the places in `at`, (2,) or (samples, 2); None if there are none."""
         if self.at is None or isinstance(self.at, str):
@@ -132,7 +134,7 @@ class Crop:
         check_read("crop", self.scales, fields)
         for name in self.scales:
             self._check_axes(fields[name], name in windowed)
-        places = self.given()
+        places = self.given
         if places is not None and places.ndim == 2 and len(places) != samples:
             raise UsageError(f"crop: at holds {len(places):,} places for {samples:,} samples; one for each is expected")
 
@@ -183,7 +185,7 @@ class Placing:
                 whole pixels of the others.
         """
         crop, sizes = self.crop, self.of.locate(numbers)[:, SHAPE + self.axis :][:, :2]
-        step, room, given = crop.step, sizes - crop.shape, crop.given()
+        step, room, given = crop.step, sizes - crop.shape, crop.given
         small = (room < 0).any(axis=1)
         if small.any():
             at = int(small.argmax())

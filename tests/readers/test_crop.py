@@ -69,6 +69,16 @@ def _crop(**changes: Any) -> Crop:
     return Crop(**{"size": 16, "of": "hr", "aligned": {"lr": 4}, **changes})
 
 
+class _Places(list[list[int]]):
+    """A list of places that counts how often it is looked through."""
+
+    looks = 0
+
+    def __array__(self, *arguments: Any, **options: Any) -> NDArray[np.int64]:
+        self.looks += 1
+        return np.array(list(self), np.int64)
+
+
 def _hwc(batch: torch.Tensor) -> NDArray[np.uint16]:
     return batch.permute(0, 2, 3, 1).numpy()
 
@@ -389,3 +399,14 @@ def test_places_are_multiples(tmp_path: Path) -> None:
     assert int(PackedDataset(tmp_path / "d", crop=Crop(4, "x", multiple=3, at="center"))[0]["x"][0, 0, 0]) == 3
     with pytest.raises(UsageError, match="multiple 0"):
         Crop(4, "x", multiple=0)
+
+
+def test_given_places_are_worked_out_once(tmp_path: Path, pack: Any) -> None:
+    """A list of places becomes an array when the crop is made; changing it later changes nothing."""
+    places = _Places([4, 8] for _ in SIZES)
+    crop = _crop(at=places, size=8)
+    ds = PackedDataset(_pairs(pack, tmp_path, SIZES), crop=crop)
+    places[0] = [400, 400]
+    for number in range(len(SIZES)):
+        assert _corners(ds[[number]]["hr"]).tolist() == [[4, 8]]
+    assert places.looks == 1
