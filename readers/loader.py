@@ -135,7 +135,9 @@ class Loader(DataLoader[Any]):
         # The caller holds up to two batches: the next one is made before its name lets go of the last.
         held = 2 + (max(prefetch, self.threads) if self.threads else 0)
         on_gpu = self.device is not None and self.device.type == "cuda"
-        self._pool = Pool(torch.cuda.is_available() and (pin_memory or on_gpu), held * max(len(dataset.fields), 1))
+        # Asked last: the question alone spoils forking on a machine with a GPU.
+        pinned = (pin_memory or on_gpu) and torch.cuda.is_available()
+        self._pool = Pool(pinned, held * max(len(dataset.fields), 1))
         # What comes when. As a torch DataLoader it is told so, too.
         self._position = Position()
         self._given_rank = None if rank is None or world_size is None else (rank, world_size)

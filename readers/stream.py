@@ -101,7 +101,8 @@ class Stream:
         batch_size = min(batch_size, max(len(numbers), 1))  # some ask for one of all there is, whatever that is
         # A transform may take any time, and give any number of bytes: its batches are read ahead one by one.
         alone = self.threads and self.dataset.transform is not None
-        limit = 0 if alone else run_bytes(readers.values())
+        # Parts of pinned memory would have to be copied again, into pinned memory of their own.
+        limit = 0 if alone or self.pool.pinned else run_bytes(readers.values())
         located = runs(readers.values(), self.dataset.items, numbers, batch_size, limit, visits)
         due = told(_up_to_failure(located, failures), readers.values(), self.dataset.opened)
         read = partial(self._read, readers)

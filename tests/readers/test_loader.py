@@ -323,6 +323,18 @@ def test_pinned_memory_is_not_used_again_before_it_is_copied(rows, batch_size):
         assert torch.cat(moved)[:, 0].tolist() == list(range(1000))
 
 
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_nobody_asks_for_cuda_unless_it_is_wanted(rows, monkeypatch, device):
+    """A loader for the CPU leaves CUDA alone: the question alone may keep a process from forking."""
+
+    def asked():
+        raise AssertionError("CUDA was asked for")
+
+    monkeypatch.setattr(torch.cuda, "is_available", asked)
+    monkeypatch.setattr(torch.cuda, "device_count", asked)
+    assert len(next(iter(Loader(PackedDataset(rows), 100, device=device)))["x"]) == 100
+
+
 def test_pin_memory_without_cuda_changes_nothing(rows):
     """pin_memory=True is no error where there is nothing to pin for."""
     loader = Loader(PackedDataset(rows), 100, pin_memory=True)

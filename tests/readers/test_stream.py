@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,6 +39,23 @@ def test_batches_of_any_size(dataset, samples, batch_size, threads, seed):
     assert [batch["y"].tolist() for batch in got] == parts(numbers, batch_size)
     assert all((batch["x"] == batch["y"][:, None]).all() for batch in got)
     assert all(batch["x"].shape == (len(batch["y"]), 33) for batch in got)
+
+
+def test_pinned_batches_are_read_where_they_stay(dataset):
+    """Into pinned memory each batch is read by itself, however small: parts of one piece would be copied once more."""
+
+    class Pinned(Pool):
+        """Gives other memory, as there may be no CUDA."""
+
+        def allocate(self, nbytes):
+            given.append(np.empty(nbytes, np.uint8))
+            return torch.from_numpy(given[-1])
+
+    given = []
+    batches = list(Stream(dataset, Pinned(pinned=True)).batches(np.arange(40), 4))
+    assert [batch["y"].tolist() for batch in batches] == parts(np.arange(40), 4)
+    found = {tensor.data_ptr() for batch in batches for tensor in batch.values()}
+    assert found == {memory.ctypes.data for memory in given}
 
 
 def test_first_batch_comes_before_the_rest_is_located(dataset, monkeypatch):
