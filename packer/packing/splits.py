@@ -122,14 +122,17 @@ def share_out(
     kept = held or {}
     fractions = {name: rule for name, rule in rules.items() if isinstance(rule, float)}
     named = {name: _named(name, rule, samples, lenient) for name, rule in rules.items() if not isinstance(rule, float)}
-    free = np.ones(samples.total, bool)
-    for numbers in (*map(range_numbers, kept.values()), *named.values()):
-        free[numbers] = False
-    shares = _shares(fractions, np.flatnonzero(free), _units(samples, by, seed)) if fractions else {}
+    free, shares = np.empty(0, np.int64), {}
+    if fractions:  # a byte a sample is for those who ask for them
+        is_free = np.ones(samples.total, bool)
+        for numbers in (*map(range_numbers, kept.values()), *named.values()):
+            is_free[numbers] = False
+        free = np.flatnonzero(is_free)
+        shares = _shares(fractions, free, _units(samples, by, seed))
     new = {name: named[name] if name in named else shares[name] for name in rules}
     for name, numbers in new.items():
         if not len(numbers) and not lenient:
-            raise _empty(name, rules[name], int(free.sum()), by)
+            raise _empty(name, rules[name], len(free), by)
     made = kept | {name: number_ranges(numbers) for name, numbers in new.items()}
     if sum(map(len, made.values())) > _MOST_RANGES:
         raise UsageError("the splits are scattered over the samples in millions of pieces; pack a dataset for each")
@@ -170,11 +173,14 @@ def joined_splits(manifests: Sequence[Manifest]) -> Splits:
 
 def split_text(splits: Splits, samples: int) -> str:
     """Return how many of all samples each split holds, and how many are in none or in several, in one line."""
-    times = np.zeros(samples, np.uint8)
-    for ranges in splits.values():
-        times[range_numbers(ranges)] += times[range_numbers(ranges)] < 2
-    parts = [f"{name} {sum(stop - start for start, stop in ranges):,}" for name, ranges in splits.items()]
-    for what, count in (("in none", (times == 0).sum()), ("in several", (times > 1).sum())):
+    ranges = np.array([each for some in splits.values() for each in some], np.int64).reshape(-1, 2)
+    edges = np.concatenate([[0], ranges[:, 0], ranges[:, 1], [samples]])
+    steps = np.repeat([0, 1, -1, 0], [1, len(ranges), len(ranges), 1])
+    order = np.argsort(edges)
+    # From each edge to the next, how many samples there are and in how many splits they lie.
+    lengths, times = np.diff(edges[order]), np.cumsum(steps[order])[:-1]
+    parts = [f"{name} {sum(stop - start for start, stop in some):,}" for name, some in splits.items()]
+    for what, count in (("in none", lengths[times == 0].sum()), ("in several", lengths[times > 1].sum())):
         parts += [f"{count:,} {what}"] if count else []
     return ", ".join(parts)
 

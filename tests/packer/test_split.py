@@ -13,9 +13,10 @@ from packer.append import append
 from packer.convert import convert
 from packer.errors import UsageError, WriteError
 from packer.format import manifest as manifests
+from packer.format.manifest import number_ranges
 from packer.merge import merge
 from packer.packing.output import dataset_lock
-from packer.packing.splits import Samples, parsed, share_out
+from packer.packing.splits import Samples, parsed, share_out, split_text, splits_of
 from packer.repack import repack
 from packer.repair import repair
 from packer.sources.options import SourceOptions
@@ -138,6 +139,25 @@ def test_of_many_samples_runs_of_neighbours_are_shared_out():
     made = share_out({"train": 0.5}, Samples(1_500_000, None, {}))
     assert len(made["train"]) < 250_000
     assert sum(stop - start for start, stop in made["train"]) == pytest.approx(750_000, abs=20)
+
+
+def test_splits_that_nobody_asked_for_cost_nothing():
+    """Without rules there is no memory for each sample: of so many, one byte each would be refused."""
+    many = Samples(2**60, None, {})
+    assert splits_of(many, None, {}, lenient=False) == {}
+    assert share_out({}, many, held={"a": ((0, 5),)}) == {"a": ((0, 5),)}
+    assert split_text({}, 2**60) == f"{2**60:,} in none"
+
+
+@given(st.lists(st.lists(st.integers(0, 30), unique=True), max_size=4), st.integers(31, 40))
+def test_samples_in_none_and_in_several_are_counted(lists, total):
+    """A line says how many samples each split holds, and how many are in no split or in more than one."""
+    held = {f"s{number}": number_ranges(np.sort(np.array(some, np.int64))) for number, some in enumerate(lists)}
+    times = [sum(number in some for some in lists) for number in range(total)]
+    wanted = [f"s{number} {len(some)}" for number, some in enumerate(lists)]
+    wanted += [f"{count} in none" for count in [times.count(0)] if count]
+    wanted += [f"{count} in several" for count in [sum(n > 1 for n in times)] if count]
+    assert split_text(held, total) == ", ".join(wanted)
 
 
 # ---------------------------------------------------------------- lists and patterns
