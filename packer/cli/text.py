@@ -110,7 +110,7 @@ def parse_size(text: str) -> int:
 
 def size_text(nbytes: float) -> str:
     """Return `12.3 MB`: three digits that count, in powers of 1000."""
-    if nbytes < 1000:
+    if nbytes < 999.5:
         return f"{nbytes:.0f} B"
     for unit in "kMGTP":
         nbytes /= 1000

@@ -325,7 +325,8 @@ def _open(url: str) -> tuple[Any, str]:
     package = "s3" if kind in ("s3", "s3a") else "fsspec"
     try:
         core = importlib.import_module("fsspec.core")
-        fs, root = core.url_to_fs(url, **_options(kind))
+        # An instance of our own: fsspec gives the same one to all who ask, and `retries` is set below.
+        fs, root = core.url_to_fs(url, skip_instance_cache=True, **_options(kind))
     except ImportError as error:
         raise UsageError(
             f"{url}: {in_words(error)}; URLs need more: pip install '.[{package}]' in a clone of packer"

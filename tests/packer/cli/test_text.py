@@ -49,9 +49,10 @@ def test_size_text_says_the_size(nbytes):
 
 def test_size_and_time_texts():
     """Three digits that count; tenths of a second, minutes, hours."""
-    assert [size_text(n) for n in (0, 999, 1000, 12345, 999_499, 999_600, 10**9)] == [
+    assert [size_text(n) for n in (0, 999, 999.7, 1000, 12345, 999_499, 999_600, 10**9)] == [
         "0 B",
         "999 B",
+        "1.00 kB",
         "1.00 kB",
         "12.3 kB",
         "999 kB",

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from packer.cli import progress
 from packer.cli.main import main
 from packer.convert import convert
-from packer.remote.store import Transfer
+from packer.remote.store import RemoteFolder, Transfer
 from packer.sources.base import FETCHING, UPLOADING
 
 
@@ -80,3 +80,10 @@ def test_bytes_that_come_again_are_not_counted_twice():
     with pytest.raises(OSError, match="no a"):
         list(transfer.each(fail, ["a", "b"], 2))
     assert transfer.is_stopped
+
+
+def test_settings_of_others_stay(memory, monkeypatch):
+    """How often packer tries again is its own affair: file systems that others got from fsspec keep their settings."""
+    monkeypatch.setattr(type(memory), "retries", 5, raising=False)
+    RemoteFolder("memory://anything")
+    assert fsspec.filesystem("memory").retries == 5
