@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from packer.cli.logs import log_options
+from packer.cli.options import names_in
 from packer.cli.progress import progress
 from packer.cli.text import counted, indented, size_text, table, wrapped
 from packer.errors import UsageError
@@ -84,7 +85,7 @@ def bench(
         _check_plot(plot)
     from packer.cli.bench_measuring import Bench, advice
 
-    chosen = tuple(fields.split(",")) if fields else None
+    chosen = names_in(fields)
     sizes = sorted({min(size, most) for size in batch_sizes})
     with progress("measuring") as shown:
         report = Bench(dataset, chosen, seconds, shown.look).measure(sizes, sorted(set(workers)))

@@ -39,6 +39,11 @@ def size(text: str) -> int:
         raise click.BadParameter(str(error)) from None
 
 
+def names_in(text: str | None) -> tuple[str, ...] | None:
+    """Return the names of a list as `--fields` takes it; None if it is left out."""
+    return None if text is None else tuple(name.strip() for name in text.split(","))
+
+
 def named(form: str, drops: bool = False) -> Callable[[click.Context, click.Parameter, Sequence[str]], dict[str, str]]:
     """Return a callback that maps `NAME=VALUE` texts; another form, or a name given twice, is a UsageError.
 

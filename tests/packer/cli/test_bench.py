@@ -83,8 +83,8 @@ def test_batches_have_no_more_samples_than_there_are(packer, packed):
 
 
 def test_fields_are_chosen(packer, packed):
-    """With --fields the others are not read; one that is not there is wrong usage."""
-    found = json.loads(packer("bench", packed, *QUICK, "--fields", "label,hr", "--json").stdout)
+    """With --fields the others are not read, whatever blanks are between names; one that is not there is refused."""
+    found = json.loads(packer("bench", packed, *QUICK, "--fields", "label, hr", "--json").stdout)
     assert found["fields"] == ["label", "hr"]
     assert found["sample_bytes"] == 8 + 24 * 24 * 3
 
