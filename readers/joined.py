@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from packer.format.column import Numbers
-from packer.format.manifest import Manifest
+from packer.format.manifest import Manifest, ShardEntry
 from readers.batch import Ragged
 from readers.draws import Visits
 from readers.fields import FieldReader, gathered, starts_of
@@ -24,6 +24,7 @@ from readers.gather import Allocate, fresh
 from readers.opened import Opened
 
 if TYPE_CHECKING:
+    from packer.remote.cache import Lease
     from packer.remote.mirror import Mirror
 
 
@@ -170,11 +171,16 @@ class ByShard:
 
     def _open(self, wanted: Sequence[int]) -> list[Opened]:
         """Return some shards; those that are missing are fetched at once."""
-        with self._lock:
-            missing = [shard for shard in wanted if shard not in self._opened]
-            lease = self._mirror.fetch_shards(self._manifest, [self._entries[i] for i in missing]) if missing else None
-            for shard in missing:
-                entry = self._entries[shard]
-                alone = msgspec.structs.replace(self._manifest, shards=(entry,), samples=entry.samples, splits={})
-                self._opened[shard] = Opened(self._mirror.folder, alone, self._fields, lease, self._extras)
-            return [self._opened[shard] for shard in wanted]
+        missing = [shard for shard in wanted if shard not in self._opened]
+        if missing:
+            # Without the lock, so that nobody waits for others' shards; who fetches the same one waits for its file.
+            lease = self._mirror.fetch_shards(self._manifest, [self._entries[shard] for shard in missing])
+            with self._lock:
+                for shard in missing:
+                    if shard not in self._opened:
+                        self._opened[shard] = self._open_one(self._entries[shard], lease)
+        return [self._opened[shard] for shard in wanted]
+
+    def _open_one(self, entry: ShardEntry, lease: Lease) -> Opened:
+        alone = msgspec.structs.replace(self._manifest, shards=(entry,), samples=entry.samples, splits={})
+        return Opened(self._mirror.folder, alone, self._fields, lease, self._extras)

@@ -86,8 +86,9 @@ class Cache:
                 "all its shards are mapped at once: raise cache_bytes"
             )
         with filelock.FileLock(self.folder / LOCK):
-            partials = {aside(folder, e, PARTIAL): e.bytes for e in entries if not is_whole(folder, e)}
             used, sizes = _files(self.datasets)
+            missing = {aside(folder, entry, PARTIAL): entry for entry in entries if not is_whole(folder, entry)}
+            partials = {path: entry.bytes for path, entry in missing.items()}
             over = sum({**sizes, **partials}.values()) - self.limit
             for path in sorted(used, key=used.__getitem__):
                 if over > 0:
@@ -97,10 +98,12 @@ class Cache:
                     f"its cache {self.folder} may hold {self.limit:,} bytes, and open datasets take too much of them: "
                     f"{over:,} more are needed; raise cache_bytes"
                 )
-            for path, size in partials.items():
+            for path, entry in missing.items():
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with path.open("ab") as file:
-                    file.truncate(size)
+                    file.truncate(entry.bytes)
+                if is_whole(folder, entry):  # another thread or process has fetched it meanwhile
+                    path.unlink(missing_ok=True)
 
     def _removed(self, path: Path) -> int:
         """Remove a file, unless a lease is held on its dataset; return the bytes that are free now."""

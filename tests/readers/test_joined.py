@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -120,3 +122,32 @@ def test_shards_are_opened_when_they_are_needed(folder: Path) -> None:
     by_shard.gather(np.arange(COUNT))
     assert sorted(mirror.asked) == files
     assert by_shard.is_whole
+
+
+def test_nobody_waits_for_a_shard_of_others(folder: Path) -> None:
+    """While one thread fetches a shard, another reads samples of one that is there, and fetches a third."""
+    ds = PackedDataset(folder)
+    files = [shard.file for shard in ds.manifest.shards]
+    slow, comes = threading.Event(), threading.Event()
+
+    class Slow(Here):
+        """Fetches the second shard when it may."""
+
+        def fetch_shards(self, manifest: Any, wanted: Any) -> object:
+            if files[1] in [shard.file for shard in wanted]:
+                slow.set()
+                assert comes.wait(60)
+            return super().fetch_shards(manifest, wanted)
+
+    by_shard = ByShard(Slow(folder), ds.manifest, ["n"])  # type: ignore[arg-type]
+    first = np.cumsum([shard.samples for shard in ds.manifest.shards])
+    by_shard.gather(np.array([0]))
+    with ThreadPoolExecutor(3) as threads:
+        waiting = [threads.submit(by_shard.gather, first[:1]) for _ in range(2)]
+        assert slow.wait(60)
+        try:
+            here = threads.submit(by_shard.gather, np.array([0, first[1]])).result(30)["n"].tolist()
+        finally:
+            comes.set()
+        assert here == [0, first[1] * 1000]
+        assert [each.result()["n"].tolist() for each in waiting] == 2 * [[first[0] * 1000]]

@@ -9,6 +9,7 @@ import fsspec
 import pytest
 
 from packer.format.manifest import FileEntry, file_digest
+from packer.remote import cache
 from packer.remote.cache import PARTIAL, aside, is_whole
 from packer.remote.mirror import Mirror, fetch_all
 from packer.remote.store import RemoteFolder
@@ -53,6 +54,25 @@ def test_a_temporary_file_that_is_too_long(tmp_path: Path, entry: FileEntry) -> 
     partial.write_bytes(b"x" * (len(DATA) + 100))
     assert fetched(entry, tmp_path / "cache") == DATA
     assert not partial.exists()
+
+
+def test_room_is_not_kept_for_a_file_that_came_meanwhile(
+    tmp_path: Path, entry: FileEntry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread may be through with a file while room is made for it: nothing is left that counts twice."""
+    place = cache.Cache(tmp_path / "cache", len(DATA))
+    folder = place.datasets / "set"
+    files = cache._files
+
+    def meanwhile(datasets: Path) -> Any:
+        fetched(entry, folder)
+        return files(datasets)
+
+    monkeypatch.setattr(cache, "_files", meanwhile)
+    folder.mkdir(parents=True)
+    place.reserve(folder, [entry])
+    assert is_whole(folder, entry)
+    assert not aside(folder, entry, PARTIAL).exists()
 
 
 def test_the_manifest_is_on_the_disk_before_it_has_its_name(tmp_path: Path, packed: Path, disk_calls: Any) -> None:
