@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.codecs.configs import parse_codec
-from packer.errors import SourceError, UsageError
+from packer.errors import SourceError, UsageError, first_few
 from packer.format.manifest import check_count
 from packer.format.names import check_names
 from packer.format.schema import Field, FieldSpec
@@ -141,7 +141,8 @@ def make_plan(
         SourceError: there is no sample, or the name of one cannot be stored.
     """
     if not len(source):
-        raise SourceError("there is no sample to pack")
+        reason = f"no sample to pack: there are 0 rows of {first_few([spec.name for spec in source.fields])}"
+        raise SourceError(f"{reason}; check that the files are whole", first_few(source.files()) or None)
     check_count(len(source.fields))
     if source.names is not None:
         check_names(source.names)

@@ -40,6 +40,8 @@ _KEY_BYTES = {GRAY: 2, RGB: 6}
 
 _CRITICAL = (b"IHDR", b"PLTE", b"IDAT", b"IEND")
 _BEFORE_PIXELS = (b"IHDR", b"PLTE", b"tRNS")
+#: How the acTL chunk begins of a picture that programs wrote as an animation of one.
+_ONE_PICTURE = b"\0\0\0\1"
 _CHUNK = struct.Struct(">I4s")
 IHDR = struct.Struct(">IIBBBBB")
 _IHDR_END = 33
@@ -163,10 +165,14 @@ def _chunks(data: bytes, nbytes: int) -> Iterator[tuple[bytes, int, int]]:
         if start + 8 > len(data):
             return
         length, kind = _CHUNK.unpack_from(data, start)
+        if kind == b"acTL" and start + 12 > len(data):
+            return
         stop = start + 12 + length
         # Pixels that are cut short are an error when they are read: the header comes before them.
         if stop > nbytes and kind != b"IDAT":
             raise _overlong(kind, start, length, nbytes)
+        if kind == b"fdAT" or (kind == b"acTL" and data[start + 8 : start + 12] != _ONE_PICTURE):
+            raise SourceError("is an animated PNG; save the wanted frame as a PNG of its own")
         if kind not in _CRITICAL:
             _check_kind(kind, start)
         yield kind, start, stop
@@ -217,8 +223,6 @@ def check(data: bytes) -> Png:
 
 
 def _check_kind(kind: bytes, position: int) -> None:
-    if kind == b"acTL":
-        raise SourceError("is an animated PNG; save the wanted frame as a PNG of its own")
     # Bit 5 of the first letter clear: a critical chunk, without which the picture is not what was meant.
     if not kind.isalpha() or (kind[0] < 0x60 and kind not in _CRITICAL):
         raise _damaged(f"chunk {kind!r} at byte {position} is not one that PNG knows")

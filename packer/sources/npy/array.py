@@ -5,6 +5,7 @@ No pickle is ever read: an array of objects is refused.
 
 from __future__ import annotations
 
+import errno
 import math
 import struct
 import sys
@@ -148,9 +149,10 @@ def _shown(path: str, member: str) -> str:
 def _errors(path: str) -> Iterator[None]:
     try:
         yield
-    except OSError as error:
-        raise unreadable(error, path) from error
-    except _ZIP_ERRORS as error:
+    except (OSError, *_ZIP_ERRORS) as error:
+        # A zip file may say that something lies where no file has a place.
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+            raise unreadable(error, path) from error
         reason = f"is damaged, or not a .npz file ({error}); save it again with np.savez"
         raise SourceError(reason, path) from error
 

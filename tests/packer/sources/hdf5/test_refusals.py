@@ -55,6 +55,14 @@ def test_a_truncated_file_is_said_to_be_cut_short(tmp_path: Path) -> None:
         open_hdf5(str(path))
 
 
+def test_a_file_without_rows_is_named_with_its_fields(tmp_path: Path) -> None:
+    """Nothing to pack is an error that says where there is nothing."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["y"] = np.zeros((0, 3)), np.zeros(0)
+    with pytest.raises(SourceError, match=r"a\.h5: no sample to pack: there are 0 rows of x, y"):
+        convert([str(tmp_path / "a.h5")], tmp_path / "out", workers=0)
+
+
 def test_missing_files_and_empty_folders(tmp_path: Path) -> None:
     """A path, a pattern or a folder without a file says so."""
     for path, error, words in (

@@ -6,12 +6,14 @@ import os
 import struct
 from pathlib import Path
 
+import numpy as np
 import pytest
 from opened_sources import open_images, read_each
 from picture_files import open_pairs, picture, save, save_pairs
 from PIL import Image
 
 from packer.errors import PackerError, SourceError, UsageError
+from packer.sources.images import png
 from packer.sources.opening import open_sources
 from packer.sources.options import SourceOptions
 
@@ -62,8 +64,8 @@ def test_images_of_one_field_are_of_one_kind(tmp_path):
         ("a.png", bytes(100), "begins with zeros"),
         ("a.png", b"<!DOCTYPE html>", "holds HTML data"),
         ("a.png", b"\x89PNG\n\x1a\n and so on", "signature it begins with was changed"),
-        ("a.jpg", b"\xff\xd8\xff" + bytes(50), "damaged, or a kind of JPEG"),
-        ("a.tif", b"II*\0" + bytes(50), "damaged, or a kind of TIFF"),
+        ("a.jpg", b"\xff\xd8\xff" + bytes(50), r"is damaged \(not identified by this driver\); get the file again"),
+        ("a.tif", b"II*\0" + bytes(50), r"is damaged \(no more images in TIFF file\); get the file again"),
         ("a.psd", b"8BPS", r"a\.psd: lies among images .* but is none of these"),
     ],
 )
@@ -86,6 +88,23 @@ def test_animations_are_refused(tmp_path, suffix):
     frames[0].save(tmp_path / f"a.{suffix}", save_all=True, append_images=frames[1:])
     with pytest.raises(SourceError, match="animat"):
         open_images({"x": str(tmp_path)})
+
+
+def test_an_animation_of_one_frame_is_a_picture(tmp_path):
+    """Programs save still pictures so; a second picture, wherever it lies, is refused."""
+    frame = Image.fromarray(picture())
+    frame.save(tmp_path / "a.png")
+    data = (tmp_path / "a.png").read_bytes()
+    told = png.chunk_parts(b"acTL", struct.pack(">II", 1, 0))
+    for at in (33, 1030):  # before the pixels; and so that the head of the file ends within the chunk
+        note = b"".join(png.chunk_parts(b"teXt", bytes(at - 45))) if at > 45 else b""
+        (tmp_path / "a.png").write_bytes(b"".join([data[:33], note, *told, data[33:]]))
+        (pixels,) = read_each(open_images({"x": str(tmp_path)}))["x"]
+        np.testing.assert_array_equal(pixels, picture())
+    second = b"".join(png.chunk_parts(b"fdAT", bytes(9)))
+    (tmp_path / "a.png").write_bytes(b"".join([data[:33], *told, data[33:-12], second, data[-12:]]))
+    with pytest.raises(SourceError, match="is an animated PNG"):
+        read_each(open_images({"x": str(tmp_path)}))
 
 
 @pytest.mark.parametrize("suffix", ["png", "jpg"])

@@ -201,16 +201,19 @@ def test_bools_are_0_or_1(tmp_path, way):
 
 @pytest.mark.parametrize("savez", [np.savez, np.savez_compressed])
 def test_damaged_npz(tmp_path, savez):
-    """A flipped bit is found by the member's checksum, a file cut short by its missing end."""
+    """A flipped bit is found by the member's checksum, a file cut short, or a wrong offset, when it is opened."""
     path = tmp_path / "rows.npz"
     savez(path, x=np.random.default_rng(0).random((500, 4)))
     whole = path.read_bytes()
     path.write_bytes(whole[:5000] + bytes([whole[5000] ^ 4]) + whole[5001:])
     with pytest.raises(SourceError, match=r"rows\.npz: is damaged"):
         read_joined(open_npy({"": str(path)}))
-    path.write_bytes(whole[:5000])
-    with pytest.raises(SourceError, match=r"rows\.npz: is damaged"):
-        open_npy({"": str(path)})
+    end = whole.index(b"PK\5\6")
+    beyond = whole[: end + 16] + b"\xff\xff\xff\x7f" + whole[end + 20 :]  # where the list of members should be
+    for data in (whole[:5000], whole[10:], beyond):
+        path.write_bytes(data)
+        with pytest.raises(SourceError, match=r"rows\.npz: is damaged"):
+            open_npy({"": str(path)})
 
 
 def test_arrays_that_do_not_go_together(tmp_path):
