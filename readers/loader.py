@@ -80,7 +80,9 @@ class Loader(DataLoader[Any]):
         rank: number of this rank, whose share of the common order is read; by default from torch.distributed if it is
             initialised when a loop begins.
         world_size: how many ranks there are; needs `rank`.
-        sampler: sample numbers, instead of `shuffle`: a torch Sampler, or an array or list of int.
+        sampler: sample numbers, instead of `shuffle`: a torch Sampler, or an array or list of int. When a loop begins,
+            torch's global generator is set to seed and epoch while a Sampler or `batch_sampler` is asked for its
+            numbers, and put back afterwards: do not draw from it in other threads meanwhile.
         batch_sampler: gives the numbers of the samples of each batch of this rank, instead of `batch_size`, `shuffle`,
             `sampler` and ranks: a torch BatchSampler, or a list of lists of int. A state then counts batches.
         window: about how many samples are shuffled among themselves in a block shuffle; by default up to 16,384, as

@@ -257,7 +257,8 @@ class SamplerOrder:
 
     While it is iterated, torch's random numbers, and those of its own `generator`, start from seed and epoch,
     and are put back afterwards: so its order, too, depends on seed and epoch alone, and every rank sees
-    the same. A sampler that draws from elsewhere has to see to that itself, in `set_epoch`.
+    the same. Other threads must not draw from torch meanwhile. A sampler that draws from elsewhere has to see to that
+    itself, in `set_epoch`.
 
     Args:
         sampler: gives sample numbers; a torch Sampler or any iterable that starts anew each time, with a length.
@@ -265,7 +266,7 @@ class SamplerOrder:
         seed: from 0 on.
 
     Raises:
-        UsageError: the sampler is made for one rank of several.
+        UsageError: the sampler is made for one rank of several, or has no length.
     """
 
     #: The argument of `Loader`, for messages.
@@ -283,12 +284,19 @@ class SamplerOrder:
                 f"sampler: {type(sampler).__name__} gives the share of one rank; give a sampler of the whole "
                 "dataset: each rank then takes its share of it (with rank=0, world_size=1 all)"
             )
+        try:
+            len(sampler)  # type: ignore[arg-type]  # torch's Sampler has a length if it can know it
+        except (TypeError, NotImplementedError):
+            raise UsageError(
+                f"{self._argument}: {type(sampler).__name__} has no length, and a loader must know how long an epoch "
+                "is; give it a __len__, or give a list of what it gives"
+            ) from None
         self._sampler = sampler
         self._samples = samples
         self.seed = seed
 
     def __len__(self) -> int:
-        return len(self._sampler)  # type: ignore[arg-type]  # torch's Sampler has a length if it can know it
+        return len(self._sampler)  # type: ignore[arg-type]
 
     def epoch(self, epoch: int) -> NDArray[Any]:
         """Return the sampler's numbers, (n,).

@@ -5,9 +5,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DistributedSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data import DistributedSampler, RandomSampler, Sampler, SubsetRandomSampler, WeightedRandomSampler
 
 from packer.errors import UsageError
+from readers import Loader, PackedDataset
 from readers.order import BlockShuffled, Given, SamplerOrder, Sequential, Shuffled
 
 
@@ -185,6 +186,20 @@ def test_bad_samplers_are_refused():
         SamplerOrder(DistributedSampler(range(50), num_replicas=2, rank=0), 50)
     with pytest.raises(UsageError, match="sample numbers are expected"):
         SamplerOrder([[1, 2], [3]], 4).epoch(0)
+
+
+@pytest.mark.parametrize("argument", ["sampler", "batch_sampler"])
+def test_samplers_without_a_length_are_refused(rows, argument):
+    """Nobody could say how many batches an epoch has; the message says what to give."""
+
+    class Endless(Sampler):
+        """Gives numbers, and never says how many."""
+
+        def __iter__(self):
+            return iter([[0], [1]] if argument == "batch_sampler" else [0, 1])
+
+    with pytest.raises(UsageError, match=f"^{argument}: Endless has no length.*give it a __len__"):
+        Loader(PackedDataset(rows), **{argument: Endless()})
 
 
 @pytest.mark.parametrize(
