@@ -67,7 +67,7 @@ def read_constants(path: Path, entry: FileEntry) -> dict[str, NDArray[Any]]:
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
-            if sum(member.file_size for member in members) > entry.bytes:
+            if sum(member.compress_size for member in members) > entry.bytes:
                 raise ValueError("its members claim more bytes than it has")
             for member in members:
                 name = member.orig_filename.removesuffix(".npy")
