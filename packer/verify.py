@@ -214,6 +214,7 @@ def _check_shard(folder: Path, fields: tuple[Field, ...], entry: ShardEntry, pro
             _check_bytes(shard, entry, columns, checked, progress)
             if checked.damages:
                 return checked
+            shard.check_index(entry.index)
             for column in columns:
                 for what, at in column.check_values():
                     checked.damages.append(Damage(entry.file, what, column.field.name, at))

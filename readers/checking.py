@@ -3,23 +3,18 @@
 A checked reader stands in front of another and asks it for nothing but where its bytes lie. Whether that one reads
 whole samples, crops or subsets of points makes no difference.
 
-Index arrays have no checksums. Most need none: a frame that a wrong index leads to does not have its checksum, and the
-size of a sample has to be that of its shape. Only a shape of several ragged axes, or one of no bytes, can be wrong and
-fit all the same. Before the first such shape of a shard is used, the digest of its whole file is compared.
+The checksums stand in index arrays, whose digest stands in the manifest and is compared when a shard is opened.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xxhash
 
 from packer.codecs.frames import frame_hashes
 from packer.errors import DamagedError
-from packer.format.column import FRAMES, LocatedFrames, Numbers
-from packer.format.shard import Shard
+from packer.format.column import LocatedFrames, Numbers
 from readers.draws import Visits
 from readers.fields import Describe, FieldReader, distinct
 from readers.gather import Allocate
@@ -27,29 +22,6 @@ from readers.opened import Opened
 
 #: Samples that one message names.
 SHOWN = 5
-
-
-def check_digests(opened: Opened, shards: Numbers) -> None:
-    """Check the digests of the shards of some samples (n,), each when it is first asked for.
-
-    Raises:
-        DamagedError: something other than frames was changed in one. Wrong frames are found when they are read.
-    """
-    for number in set(shards.tolist()) - opened.checked:
-        shard, entry = opened.shards[number], opened.entries[number]
-        if xxhash.xxh3_128_hexdigest(shard.bytes) != entry.digest and not _has_wrong_frames(opened, number):
-            raise DamagedError(
-                f"{shard.path}: its digest is wrong, though all frames are right: an index, a page or the padding "
-                "changed; `packer repair` packs the shard again"
-            )
-        opened.checked.add(number)
-
-
-def _has_wrong_frames(opened: Opened, number: int) -> bool:
-    entry = opened.entries[number]
-    with Shard(Path(opened.shards[number].path), entry.bytes) as shard:
-        columns = [shard.column(number, field, entry.samples) for number, field in enumerate(opened.fields)]
-        return any(len(wrong) for column in columns for _, wrong in column.check_frames())
 
 
 class CheckedReader(FieldReader):
@@ -68,18 +40,9 @@ class CheckedReader(FieldReader):
         self._places = opened.places[self.field.name]
         self._opened = opened
         self._in_words = in_words
-        self._frames = sum(index.frames for index in self._places.indexes)
-        whole = self._places.field
-        self._shapes_may_be_wrong = len(whole.ragged_axes) > 1 or (whole.is_ragged and not whole.fixed_bytes)
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
-        """Return the places as the reader has them, and the numbers of their samples, (n, m + 1).
-
-        Raises:
-            DamagedError: frames say nothing of the shapes of samples, and an index may be wrong.
-        """
-        if self._shapes_may_be_wrong:
-            check_digests(self._opened, self._places.shard_of(numbers))
+        """Return the places as the reader has them, and the numbers of their samples, (n, m + 1)."""
         return np.column_stack([self._reader.locate(numbers, visits, anchors), numbers])
 
     def spans(self, located: Numbers) -> Numbers:
@@ -93,10 +56,6 @@ class CheckedReader(FieldReader):
             DamagedError: a frame has a wrong checksum, or cannot be decoded; the message names field and samples.
         """
         numbers, spans = located[:, -1], self.spans(located)
-        # Frames hold whole samples, or belong to one: a sound index does not name more than there are.
-        each = np.unique(numbers, return_index=True)[1]
-        if self._places.field.frame.samples is None and located[each, FRAMES].sum() > self._frames:
-            raise self._places.damaged()
         # Not of each sample once: two visits may touch other frames of it.
         frames = self._places.frames(located)
         starts, ends = spans[frames.item, 0], spans.sum(axis=1)[frames.item]

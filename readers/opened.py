@@ -23,7 +23,6 @@ class Opened:
     Attributes:
         places: by field, where its samples lie.
         is_warm: whether what a loader read last came from memory, not from the disk.
-        checked: numbers of the shards whose digests were found right, see `checking.py`.
 
     Args:
         folder: the packed dataset.
@@ -44,10 +43,9 @@ class Opened:
         self.fields = manifest.fields
         self.entries = [entry for entry in manifest.shards if entry.samples]
         self.shards: list[Shard] = []
-        self.checked: set[int] = set()
         with not_replaced(folder, manifest, lease):
             for entry in self.entries:
-                shard = Shard(folder / entry.file, entry.bytes)
+                shard = Shard(folder / entry.file, entry.bytes, entry.index)
                 # Descriptors have to be closed here; a map is closed with the last array that looks into it.
                 weakref.finalize(self, shard.close)
                 shard.read_around(False)  # of the indexes a few pages are looked at, too

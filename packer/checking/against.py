@@ -171,7 +171,7 @@ def compare_shard(
     damages: list[Damage] = []
     differs = partial(Damage, entry.file, repairable=False)  # to `packer repair` it is right: it is as it was written
     rejected: list[Rejected] | None = [] if entry.rejected else None
-    with Shard(folder / entry.file, entry.bytes) as shard:
+    with Shard(folder / entry.file, entry.bytes, entry.index) as shard:
         columns = [shard.column(i, field, entry.samples) for i, field in enumerate(fields)]
         named = shard.header().named
         names = [name.decode() for name in shard.names(entry.samples)] if named else None

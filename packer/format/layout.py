@@ -21,6 +21,8 @@ NAME_OFFSETS = b"names/offsets"
 
 #: Keys of chunks begin with this; eight digits follow.
 CHUNK = b"chunk/"
+#: Keys of index arrays begin with this; the number of the column and the name of the array follow.
+COLUMN = b"column/"
 MAX_CHUNKS = 10**8
 
 
@@ -31,7 +33,7 @@ def chunk_key(number: int) -> bytes:
 
 def column_key(column: int, array: str) -> bytes:
     """Return the key of an index array of the column of field number `column`."""
-    return b"column/%03d/%s" % (column, array.encode())
+    return b"%b%03d/%b" % (COLUMN, column, array.encode())
 
 
 def index_lengths(field: Field, samples: int, frames: int, chunks: int) -> dict[str, int]:

@@ -101,10 +101,16 @@ class FileEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class ShardEntry(FileEntry, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A shard: its file, how many samples it holds, and how many of its share were left out as bad."""
+    """A shard: its file, how many samples it holds, and how many of its share were left out as bad.
+
+    Attributes:
+        index: xxh3-128 of its index arrays, which hold the checksums of its frames; None where an older writer gave
+            none, and nothing is compared.
+    """
 
     samples: Count
     rejected: Count = 0
+    index: Digest | None = None
 
 
 class ColumnTotals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 import msgspec
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from packer.errors import DamagedError, DatasetError
@@ -26,6 +27,7 @@ from packer.format.btree import HEAD_BYTES, Tree
 from packer.format.column import Column
 from packer.format.column_index import ColumnIndex
 from packer.format.layout import (
+    COLUMN,
     FORMAT_NAME,
     FORMAT_VERSION,
     HEADER,
@@ -41,6 +43,8 @@ from packer.format.schema import Field
 
 #: Names of samples that are cut apart at a time.
 _CUT = 2**14
+#: Bytes of an index array that are read at a time.
+_BLOCK = 2**20
 
 Opened = TypeVar("Opened")
 
@@ -51,12 +55,13 @@ class Shard:
     Args:
         path: the file.
         size: bytes the file must have, as the manifest says; None if that is not known.
+        index: digest that its index arrays must have, likewise.
 
     Raises:
-        DamagedError: the file is missing, has another size, or its tree is broken.
+        DamagedError: the file is missing, has another size or index, or its tree is broken.
     """
 
-    def __init__(self, path: Path, size: int | None = None) -> None:
+    def __init__(self, path: Path, size: int | None = None, index: str | None = None) -> None:
         self.path = str(path)
         self.fd = open_file(path)
         try:
@@ -81,6 +86,7 @@ class Shard:
                 else:
                     self._values[key] = offset, size
             self.read_around(True)
+            self.check_index(index)
         except BaseException:
             os.close(self.fd)
             raise
@@ -138,6 +144,34 @@ class Shard:
                 "is it the shard of another dataset?"
             )
         return header
+
+    def check_index(self, digest: str | None) -> None:
+        """Raise DamagedError if the index arrays have another digest than the manifest says; None compares nothing."""
+        if digest is not None and self.index_digest() != digest:
+            raise DamagedError(
+                f"{self.path}: its index is not that of the manifest: it was changed, or is another shard; copy it "
+                "again, or run `packer verify`, then `packer repair`"
+            )
+
+    def index_digest(self) -> str:
+        """Return the xxh3-128 of all index arrays in the order of their keys, in hex.
+
+        They are read from the file: pages of a map count as memory of the process.
+        """
+        digest = xxhash.xxh3_128()
+        for key, (offset, size) in self._values.items():
+            if key.startswith(COLUMN):
+                os.lseek(self.fd, offset, os.SEEK_SET)
+                while size and (block := self._read(min(size, _BLOCK))):
+                    digest.update(block)
+                    size -= len(block)
+        return digest.hexdigest()
+
+    def _read(self, size: int) -> bytes:
+        try:
+            return os.read(self.fd, size)
+        except OSError as error:
+            raise DamagedError(f"{self.path}: cannot be read: {error.strerror}") from None
 
     def index(self, number: int, field: Field, samples: int) -> ColumnIndex:
         """Return the checked index of the column of field `number`."""

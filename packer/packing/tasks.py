@@ -202,6 +202,7 @@ def report_of(path: Path, fields: Sequence[Field]) -> ShardReport:
     with Shard(path) as shard:
         samples = shard.header().samples
         columns = {each.name: shard.index(number, each, samples).totals for number, each in enumerate(fields)}
+        index = shard.index_digest()
     noted = _rejected_path(path)
     rejected = RejectedList.read(noted).samples(noted) if noted.exists() else []
     entry = ShardEntry(
@@ -210,6 +211,7 @@ def report_of(path: Path, fields: Sequence[Field]) -> ShardReport:
         digest=file_digest(path),
         samples=samples,
         rejected=len(rejected),
+        index=index,
     )
     return ShardReport(entry, columns, tuple(rejected))
 

@@ -205,7 +205,7 @@ class _Shards:
     def _column(self, number: int, position: int, field: Field) -> _CheckedColumn:
         entry = self._entries[number]
         if number not in self._open:
-            self._open[number] = Shard(self._folder / entry.file, entry.bytes), {}
+            self._open[number] = Shard(self._folder / entry.file, entry.bytes, entry.index), {}
             if len(self._open) > MOST_OPEN:
                 self._close_first()
         self._open.move_to_end(number)

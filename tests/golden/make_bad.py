@@ -71,6 +71,10 @@ def outside(document: Document) -> None:
     document["shards"][0]["file"] = "../00000.lmdb"
 
 
+def another_index(document: Document) -> None:
+    document["shards"][0]["index"] = 32 * "0"
+
+
 def another_raw(document: Document) -> None:
     document["columns"]["points"]["raw"] += 8
 
@@ -110,6 +114,7 @@ MANIFESTS: dict[str, tuple[str, Callable[[Document], None]]] = {
     "origin is an array": ("3: origin is an object", member("origin", [])),
     "two fields of one name": ("3: names of fields differ", same_field_twice),
     "path out of the folder": ("3: file is a path within the folder", outside),
+    "index of another shard": ("3: index is the digest of the index arrays", another_index),
     "wrong raw bytes": ("3: columns has the raw bytes of all samples", another_raw),
 }
 #: Of values of the shard.

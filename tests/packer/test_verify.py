@@ -21,6 +21,10 @@ from packer.errors import DatasetError, ManifestError, PackerError
 from packer.format import column
 from packer.format import manifest as manifests
 from packer.format.manifest import ColumnTotals
+from packer.format.shard import Shard
+from packer.merge import merge
+from packer.repack import repack
+from packer.repair import repair
 from packer.verify import verify
 from packer.writer import DatasetWriter
 from readers import PackedDataset
@@ -318,3 +322,33 @@ def test_a_file_that_ends_the_process_is_damaged(tmp_path, monkeypatch):
     assert (damage.file, damage.samples) == ("shards/00002.lmdb", None)
     assert damage.what == "reading it crashed the process (SIGBUS): check the disk"
     assert report.frames == 5
+
+
+def test_every_command_gives_the_digests_of_indexes(mixed, tmp_path):
+    """Written, appended, merged, packed anew or made again from the shards: each shard has one, which is its own."""
+    picture = np.zeros((6, 5, 3), np.uint8)
+    more = {"raw": picture, "photo": np.zeros((1, 6, 3), np.uint8), "cloud": np.zeros((1, 3), np.float32)}
+    for name in ("more", "other"):
+        with DatasetWriter(tmp_path / name, [field.spec for field in manifests.read(mixed).fields]) as writer:
+            writer.add({**more, "label": 1, "caption": ""}, name)
+    merge([tmp_path / "more", tmp_path / "other"], tmp_path / "merged")
+    repack(mixed, tmp_path / "again", codec="none")
+    shutil.copytree(mixed, tmp_path / "longer")
+    shutil.copytree(mixed, tmp_path / "lost")
+    (tmp_path / "lost/manifest.json").unlink()
+    repair(tmp_path / "lost")
+    append(tmp_path / "longer", [str(tmp_path / "more")])
+    for name in ("mixed", "merged", "again", "longer", "lost"):
+        for entry in manifests.read(tmp_path / name).shards:
+            with Shard(tmp_path / name / entry.file) as shard:
+                assert entry.index == shard.index_digest()
+
+
+def test_an_index_that_the_manifest_does_not_know_is_damage(mixed):
+    """Readers refuse such a shard, so it is damage where file and frames are right as well."""
+    held = manifests.read(mixed)
+    first, *others = held.shards
+    wrong = msgspec.structs.replace(first, index="0" * 32)
+    manifests.write(mixed, msgspec.structs.replace(held, shards=(wrong, *others)))
+    (damage,) = verify(mixed).damages
+    assert (damage.file, "its index is not that of the manifest" in damage.what) == (first.file, True)

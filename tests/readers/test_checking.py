@@ -6,7 +6,6 @@ import os
 import pickle
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,14 +18,11 @@ from torch.utils.data import DataLoader
 from packer.codecs.configs import NAMED
 from packer.errors import DamagedError
 from packer.format import manifest as manifests
-from packer.format.column_index import ColumnIndex
 from packer.format.layout import column_key, index_arrays
 from packer.format.schema import Field, FrameRule
 from packer.format.shard import Shard
 from readers import Crop, Loader, PackedDataset
 from readers.checking import CheckedReader
-from readers.fields import Places, WholeReader
-from readers.gather import Memory
 
 FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 KINDS = ["x", "label", "lr", "depth", "xyz", "picture", "caption"]
@@ -245,8 +241,9 @@ def shapes(pack, tmp_path):
 @pytest.mark.parametrize(
     ("field", "word", "value"), [("picture", 3, 0), ("picture", 3, 5), ("picture", 0, 12), ("empty", 1, 1)]
 )
-def test_a_wrong_shape_that_fits_its_bytes_is_found(shapes, field, word, value):
-    """No frame tells of it: a sample without bytes, or as many pixels in other rows. Regions and crops find it too."""
+@pytest.mark.parametrize("verify", [False, True])
+def test_a_wrong_shape_that_fits_its_bytes_is_found(shapes, field, word, value, verify):
+    """No frame tells of it: a sample without bytes, or as many pixels in other rows. The digest of the index does."""
     number = [f.name for f in manifests.read(shapes).fields].index(field)
     path, at, _ = _index_at(shapes, number, "shapes")
     changed = bytearray(path.read_bytes())
@@ -254,19 +251,9 @@ def test_a_wrong_shape_that_fits_its_bytes_is_found(shapes, field, word, value):
     if value == 12:
         changed[at + 8] = 2  # 12 x 2 instead of 4 x 6
     path.write_bytes(changed)
-    dataset = PackedDataset(shapes, verify=True)
-    for read in (
-        lambda: dataset[:],
-        lambda: dataset[2],
-        lambda: dataset.read(2, field, rows=slice(0, 1)),
-        lambda: list(Loader(PackedDataset(shapes, [field], verify=True), 2)),
-    ):
-        with pytest.raises(DamagedError, match="its digest is wrong, though all frames are right"):
-            read()
-    crop = Crop(1, of="picture")
-    with pytest.raises(DamagedError, match="its digest is wrong"):
-        PackedDataset(shapes, crop=crop, verify=True)[[2]]
-    PackedDataset(shapes, "caption", verify=True)[:]  # whose shapes follow from its bytes
+    for dataset in (PackedDataset(shapes, verify=verify), PackedDataset(shapes, "caption", verify=verify)):
+        with pytest.raises(DamagedError, match="its index is not that of the manifest"):
+            dataset[:]
 
 
 @settings(max_examples=75)
@@ -299,28 +286,3 @@ def golden_index(packed, tmp_path_factory):
     fields = manifests.read(folder).fields
     arrays = [_index_at(folder, number, array) for number, f in enumerate(fields) for array in index_arrays(f)]
     return folder, PackedDataset(folder)[:], arrays
-
-
-def test_no_more_frames_are_looked_at_than_there_are(monkeypatch):
-    """Samples of no bytes that claim all frames of the column each are an error, before memory is taken for them."""
-    field = Field(name="x", dtype="uint8", shape=(None, 0), frame=FrameRule(rows=1))
-    arrays = {
-        "checksums": [0] * 6,
-        "chunks": [[0, 6, 0]],
-        "sample_frames": [0, 6, 0, 6],
-        "sample_offsets": [0, 0, 0, 0],
-        "shapes": [6, 0, 6],
-    }
-    memory = np.concatenate([np.array(value, np.uint64).reshape(-1) for value in arrays.values()])
-    parts = np.split(memory, np.cumsum([np.size(value) for value in arrays.values()])[:-1])
-    data = {name: part.view(np.uint8).data for name, part in zip(arrays, parts, strict=True)}
-    index = ColumnIndex(field, 3, data, lambda numbers: np.zeros((len(numbers), 2), np.int64), "a.lmdb")
-    held = Memory([])
-    held.starts, held.array = np.zeros(1, np.int64), memory.view(np.uint8)
-    places = Places(field, [index], held)
-    opened = SimpleNamespace(places={"x": places}, shards=[SimpleNamespace(path="a.lmdb")], checked={0})
-    reader = CheckedReader(WholeReader(places), opened, str)
-    reader.read(reader.locate(np.array([0])))
-    monkeypatch.setattr(Places, "frames", lambda *_: pytest.fail("frames were looked at"))
-    with pytest.raises(DamagedError, match=r"field 'x'.*: an index of its column is damaged"):
-        reader.read(reader.locate(np.array([0, 2])))

@@ -9,11 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from packer.append import append
 from packer.errors import DamagedError, DatasetError, UsageError
+from packer.format import manifest as manifests
 from packer.format.btree import Tree
 from packer.format.layout import column_key
 from packer.writer import DatasetWriter
@@ -94,7 +96,7 @@ def test_a_dataset_replaced_by_one_of_the_same_size_is_not_read(tmp_path: Path, 
     assert (old / "shards/00000.lmdb").stat().st_size == (new / "shards/00000.lmdb").stat().st_size
     dataset = PackedDataset(old, verify=verify)
     replace(old, new)
-    with pytest.raises(DatasetError, match="was replaced since it was opened"):
+    with pytest.raises(DatasetError, match="was changed since it was opened"):
         dataset[3]
     assert PackedDataset(old)[3]["x"].item() == 53
 
@@ -158,16 +160,39 @@ def test_a_table_of_names_that_is_gone_is_not_called_missing(tmp_path: Path) -> 
 
 
 def test_a_shard_of_other_fields_is_refused(tmp_path: Path) -> None:
-    """A file of the same size whose header tells of another field, under the old manifest."""
-    old = pack(tmp_path / "old", np.arange(8, dtype=np.int64), codec="none")
+    """A file of the same size and index whose header tells of another field, under the old manifest."""
+    old = pack(tmp_path / "old", np.zeros(8, dtype=np.int64), codec="none")
     with DatasetWriter(tmp_path / "new", codec="none") as writer:
         for number in range(8):
-            writer.add({"x": np.float64(number)}, name=str(number))
+            writer.add({"x": np.float64(0)}, name=str(number))
     shard = Path("shards/00000.lmdb")
     assert (old / shard).stat().st_size == (tmp_path / "new" / shard).stat().st_size
     (tmp_path / "new" / shard).replace(old / shard)
     with pytest.raises(DamagedError, match=r"00000\.lmdb: its header has"):
         PackedDataset(old)[0]
+
+
+def of_an_older_writer(folder: Path) -> Path:
+    """The dataset as before manifests had digests of indexes."""
+    held = manifests.read(folder)
+    shards = tuple(msgspec.structs.replace(entry, index=None) for entry in held.shards)
+    manifests.write(folder, msgspec.structs.replace(held, shards=shards))
+    return folder
+
+
+@pytest.mark.parametrize("verify", [False, True])
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_a_shard_swapped_for_another_of_its_size_is_refused(tmp_path: Path, codec: str, verify: bool) -> None:
+    """All of its frames have the checksums of its index; that index is not the one that the manifest knows."""
+    folder = tmp_path / "d"
+    with DatasetWriter(folder, codec=codec, shard_size=64_000) as writer:
+        for number in range(16):
+            writer.add({"x": np.roll(np.arange(1000), number)})
+    first, second = (folder / entry.file for entry in manifests.read(folder).shards[:2])
+    assert first.stat().st_size == second.stat().st_size
+    shutil.copy(second, first)
+    with pytest.raises(DamagedError, match=r"00000\.lmdb: its index is not that of the manifest"):
+        PackedDataset(folder, verify=verify)[9]
 
 
 def test_a_compressed_shard_of_another_dataset_is_refused(tmp_path: Path) -> None:
@@ -180,7 +205,7 @@ def test_a_compressed_shard_of_another_dataset_is_refused(tmp_path: Path) -> Non
     assert (tmp_path / "old" / shard).stat().st_size == (tmp_path / "new" / shard).stat().st_size
     (tmp_path / "new" / shard).replace(tmp_path / "old" / shard)
     with pytest.raises(DamagedError, match=r"field 'x': the shards hold 32,000 bytes, stored in .*; the manifest says"):
-        PackedDataset(tmp_path / "old")[0]
+        PackedDataset(of_an_older_writer(tmp_path / "old"))[0]
 
 
 def test_sizes_that_an_index_makes_up_are_refused(tmp_path: Path) -> None:
@@ -194,7 +219,7 @@ def test_sizes_that_an_index_makes_up_are_refused(tmp_path: Path) -> None:
     end = sizes.offset + sizes.size
     data[end - 8 : end] = (2**61).to_bytes(8, "little")
     shard.write_bytes(data)
-    dataset = PackedDataset(tmp_path / "d")
+    dataset = PackedDataset(of_an_older_writer(tmp_path / "d"))
     assert (dataset.fields["x"].frame.samples or 1) > 1
     with pytest.raises(DamagedError, match=r"field 'x': the shards hold 2,305,843,009,213,693,952 bytes"):
         next(iter(Loader(dataset, 4, shuffle="block")))
