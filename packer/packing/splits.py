@@ -3,6 +3,7 @@
     "train": 0.9                   a share of the samples that no other split names: seeded, the same on every machine
     "train": "@list.txt"           a file with one name on each line; or a list of names in Python
     "valid": "val/*"               all names that fit the pattern; * also stands for /
+    "demo": "0001"                 the sample of this name: a fraction in text has a point, such as "0.9" or "1.0"
 
 Samples without names are listed by number. Splits of fractions are disjoint; others may share samples.
 """
@@ -33,6 +34,8 @@ Rule = float | str | Listed
 SPLIT = "NAME=FRACTION|@FILE|PATTERN"
 
 _NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)(e-?\d+)?")
+#: What to write where digits are neither a fraction nor the name of a sample.
+_BOTH_WAYS = "a fraction has a point, such as 0.9 or 1.0, and a name is written in full, such as 0001"
 #: The row and column that end the name of a square which was cut from a picture.
 _SQUARE = re.compile(r"_\d+_\d+$")
 #: Of more samples than this, runs of neighbours are shared out, so that a split takes a moderate number of ranges.
@@ -77,7 +80,7 @@ def parsed(rules: Mapping[str, Rule]) -> dict[str, Rule]:
 
 
 def _parsed(name: str, rule: Rule) -> Rule:
-    if isinstance(rule, (int, float)) or (isinstance(rule, str) and _NUMBER.fullmatch(rule)):
+    if isinstance(rule, (int, float)) or (isinstance(rule, str) and "." in rule and _NUMBER.fullmatch(rule)):
         return float(rule)
     if not isinstance(rule, str):
         return rule
@@ -195,7 +198,8 @@ def _named(split: str, rule: str | Listed, samples: Samples, lenient: bool) -> N
     if isinstance(rule, str):
         if names is None:
             raise UsageError(
-                f"split {split}={rule}: the samples have no names; give a fraction, or @FILE with a number a line"
+                f"split {split}={rule}: the samples have no names; give a fraction with a point, such as 0.9 or 1.0, "
+                "or @FILE with a number a line"
             )
         fits = re.compile(translate(rule)).match
         return np.array([n for n, name in enumerate(names) if fits(name)], np.int64)
@@ -275,6 +279,8 @@ def _empty(name: str, rule: Rule, free: int, by: str) -> UsageError:
     if isinstance(rule, float):
         less = " that are in no other split" if by == "name" else " in folders that stay whole"
         why = f"{rule:g} of {free:,} samples{less} rounds to none"
+    elif isinstance(rule, str):
+        why = f"no name fits {rule!r}" + (f" ({_BOTH_WAYS})" if _NUMBER.fullmatch(rule) else "")
     else:
-        why = f"no name fits {rule!r}" if isinstance(rule, str) else "its list names none"
+        why = "its list names none"
     return UsageError(f"split {name!r} would hold no sample: {why}; change it or leave it out")

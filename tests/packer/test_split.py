@@ -46,6 +46,32 @@ def named(folder):
     return {name: {names[number] for number in numbers} for name, numbers in held(folder).items()}
 
 
+# ---------------------------------------------------------------- digits
+
+
+def test_digits_are_a_name_and_a_fraction_has_a_point(tmp_path):
+    """`0001` and `1` name one sample each, `1.0` and `.5` are parts of all."""
+    folder = pack(tmp_path / "d", ["0001", "0002", "1", "x"])
+    split(folder, {"demo": "0001", "one": "1"})
+    assert named(folder) == {"demo": {"0001"}, "one": {"1"}}
+    split(folder, {"demo": "1.0", "one": None})
+    assert len(held(folder)["demo"]) == 4
+    split(folder, {"demo": ".5"})
+    assert len(held(folder)["demo"]) == 2
+
+
+@pytest.mark.parametrize("names", [30, ["0001", "0002"]])
+def test_digits_that_are_no_name_are_refused(tmp_path, names):
+    """The error shows how a fraction is written, also where samples have no names; no split is made."""
+    folder = pack(tmp_path / "d", names)
+    for rule in ("1", "0", "7"):
+        with pytest.raises(UsageError, match=r"a fraction .*point, such as 0\.9 or 1\.0"):
+            split(folder, {"demo": rule})
+    with pytest.raises(UsageError, match=r"point, such as 0\.9 or 1\.0"):
+        convert([{"x": 1}] * 3, tmp_path / "new", splits={"demo": "1"})
+    assert held(folder) == {}
+
+
 # ---------------------------------------------------------------- fractions
 
 
