@@ -17,6 +17,7 @@ from packer.errors import MissingNameError, UsageError
 from packer.format import manifest as manifests
 from packer.format.column import SHAPE, Numbers
 from packer.format.constants import Constants
+from packer.format.manifest import Manifest
 from packer.format.names import Names
 from packer.format.schema import Field
 from packer.remote.store import is_url
@@ -133,9 +134,7 @@ class PackedDataset(Dataset[Any]):
         cache: str | os.PathLike[str] | None = None,
         cache_bytes: int | None = None,
     ) -> None:
-        self._mirror = _mirror(path, cache, cache_bytes)
-        # Absolute, since shards are opened late: the program may have changed its folder by then.
-        self.path = Path(path).absolute() if self._mirror is None else self._mirror.folder
+        self._mirror, self.path, self.manifest = _found(path, cache, cache_bytes)
         self.transform = transform
         self._chosen = (fields,) if isinstance(fields, str) else None if fields is None else tuple(fields)
         self.crop = crop
@@ -147,7 +146,6 @@ class PackedDataset(Dataset[Any]):
         self.extras = (extras,) if isinstance(extras, str) else tuple(extras)
         self.verify = verify
         self._parts = Parts(self.crop, self.sample_points, self.windows)
-        self.manifest = manifests.read(self.path) if self._mirror is None else self._mirror.manifest()
         self._use_manifest()
         self._parts.check(self.fields, self._samples.samples)
         self._check_extras()
@@ -444,17 +442,20 @@ def reads_batches(dataset: Any) -> bool:
     return isinstance(dataset, PackedDataset) and type(dataset).__getitem__ is PackedDataset.__getitem__
 
 
-def _mirror(
+def _found(
     path: str | os.PathLike[str], cache: str | os.PathLike[str] | None, cache_bytes: int | None
-) -> Mirror | None:
-    """Return the `packer.remote.mirror.Mirror` of a URL; None for a folder."""
+) -> tuple[Mirror | None, Path, Manifest]:
+    """Return the `packer.remote.mirror.Mirror` of a URL, None for a folder; the folder to read, and its manifest."""
     if not is_url(path):
         if cache is not None or cache_bytes is not None:
             raise UsageError(f"{path} is a folder: cache and cache_bytes are for datasets at a URL")
-        return None
+        # Absolute, since shards are opened late: the program may have changed its folder by then.
+        folder = Path(path).absolute()
+        return None, folder, manifests.read(folder)
     from packer.remote.mirror import Mirror  # here: it is loaded where there is something to fetch
 
-    return Mirror.open(path, cache, cache_bytes)
+    mirror, manifest, _ = Mirror.open(path, cache, cache_bytes)
+    return mirror, mirror.folder, manifest
 
 
 def _choose(fields: Sequence[Field], chosen: Sequence[str] | None, path: Path) -> dict[str, Field]:

@@ -84,8 +84,9 @@ def describe(place: str | Path) -> Description:
     """
     with contextlib.ExitStack() as held:
         if is_url(place):
-            mirror = Mirror.open(str(place))
-            folder, manifest = mirror.folder, mirror.manifest()
+            mirror, manifest, lease = Mirror.open(str(place))
+            held.callback(lease.close)
+            folder = mirror.folder
             held.callback(mirror.fetch_tables(manifest).close)
             disk_bytes = manifest.file_bytes
         else:

@@ -33,7 +33,7 @@ def warm(dataset: str) -> None:
     \b
     $ packer warm div2k.packed
     """
-    manifest = Mirror.open(dataset).manifest() if is_url(dataset) else manifests.read(Path(dataset))
+    manifest = Mirror.open(dataset)[1] if is_url(dataset) else manifests.read(Path(dataset))
     nbytes, free = sum(shard.bytes for shard in manifest.shards), memory_of()[1]
     if free is not None and nbytes > free:
         raise UsageError(

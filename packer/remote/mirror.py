@@ -98,8 +98,12 @@ class Mirror:
     folder: Path
 
     @classmethod
-    def open(cls, url: str, cache: str | os.PathLike[str] | None = None, cache_bytes: int | None = None) -> Mirror:
-        """Return the dataset as it is at its URL now; its manifest is fetched, and nothing else.
+    def open(
+        cls, url: str, cache: str | os.PathLike[str] | None = None, cache_bytes: int | None = None
+    ) -> tuple[Mirror, Manifest, Lease]:
+        """Return the dataset as it is at its URL now, and its manifest; that is fetched, and nothing else.
+
+        The lease keeps the manifest's file in the cache.
 
         Args:
             cache: folder; None for the user's own.
@@ -115,10 +119,11 @@ class Mirror:
             raise UsageError(f"cache_bytes is {cache_bytes}; 0 or more is expected")
         place = Cache(default_cache() if cache is None else Path(cache).absolute(), cache_bytes)
         data = _manifest_bytes(url)
-        manifests.decode(data, f"{url}/{MANIFEST}")
+        manifest = manifests.decode(data, f"{url}/{MANIFEST}")
         mirror = cls(url.rstrip("/"), place, place.datasets / label(url, data))
+        lease = mirror._lease()
         mirror._keep(data)
-        return mirror
+        return mirror, manifest, lease
 
     def manifest(self) -> Manifest:
         """Return the manifest of this very version, even if the one at the URL has been replaced.
@@ -126,18 +131,24 @@ class Mirror:
         Raises:
             DatasetError: it is no longer in the cache, and there is another one at the URL.
         """
-        if not (self.folder / MANIFEST).exists():
-            data = _manifest_bytes(self.url)
-            if self.folder.name != label(self.url, data):
-                raise DatasetError(f"{self.url}: the dataset was replaced since it was opened; open it anew")
-            self._keep(data)
-        return manifests.read(self.folder)
+        with contextlib.closing(self._lease()):
+            if not (self.folder / MANIFEST).exists():
+                data = _manifest_bytes(self.url)
+                if self.folder.name != label(self.url, data):
+                    raise DatasetError(f"{self.url}: the dataset was replaced since it was opened; open it anew")
+                self._keep(data)
+            return manifests.read(self.folder)
+
+    def _lease(self) -> Lease:
+        try:
+            return Lease(self.folder)
+        except OSError as error:
+            raise DatasetError(f"{self.folder}: the cache cannot be written: {error.strerror}") from None
 
     def _keep(self, data: bytes) -> None:
         """Put the manifest into the folder; many processes may do so at once, with the same bytes."""
         path = self.folder / MANIFEST
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
             with filelock.FileLock(path.with_name(f".{MANIFEST}{LOCK}")):
                 if path.exists():
                     os.utime(path)
@@ -185,8 +196,8 @@ class Mirror:
         self, entries: Sequence[FileEntry], now: Sequence[FileEntry] | None = None, moved: Moved | None = None
     ) -> Lease:
         """Make room for `entries`, and fetch those of them that are wanted now; all by default."""
+        lease = self._lease()
         try:
-            lease = Lease(self.folder)
             self.cache.reserve(self.folder, entries)
         except OSError as error:
             raise DatasetError(f"{self.folder}: the cache cannot be written: {error.strerror}") from None
@@ -207,12 +218,9 @@ def whole(place: str, moved: Moved | None = None) -> Iterator[Path]:
     if not is_url(place):
         yield Path(place)
         return
-    mirror = Mirror.open(place)
-    lease = mirror.fetch(mirror.manifest(), moved)
-    try:
+    mirror, manifest, lease = Mirror.open(place)
+    with contextlib.closing(lease), contextlib.closing(mirror.fetch(manifest, moved)):
         yield mirror.folder
-    finally:
-        lease.close()
 
 
 def _manifest_bytes(url: str) -> bytes:

@@ -24,10 +24,10 @@ from readers import Loader, PackedDataset
 _OPEN = """
 import sys
 from packer.remote.mirror import Mirror
-mirror = Mirror.open(sys.argv[1], sys.argv[2])
+mirror, manifest, lease = Mirror.open(sys.argv[1], sys.argv[2])
 print("ready", flush=True)
 sys.stdin.readline()
-mirror.fetch(mirror.manifest())
+mirror.fetch(manifest)
 """
 _SHARD = "shards/00001.lmdb"
 

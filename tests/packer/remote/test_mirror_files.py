@@ -8,6 +8,8 @@ from typing import Any
 import fsspec
 import pytest
 
+from packer.errors import DatasetError
+from packer.format import manifest as manifests
 from packer.format.manifest import FileEntry, file_digest
 from packer.remote import cache
 from packer.remote.cache import PARTIAL, aside, is_whole
@@ -78,5 +80,21 @@ def test_room_is_not_kept_for_a_file_that_came_meanwhile(
 def test_the_manifest_is_on_the_disk_before_it_has_its_name(tmp_path: Path, packed: Path, disk_calls: Any) -> None:
     """A manifest that lies in the cache is taken for whole."""
     fsspec.filesystem("memory").pipe_file("/packed/manifest.json", (packed / "manifest.json").read_bytes())
-    mirror = Mirror.open("memory://packed", tmp_path / "cache")
+    mirror, _, lease = Mirror.open("memory://packed", tmp_path / "cache")
+    lease.close()
     disk_calls.check_whole(mirror.folder / "manifest.json")
+
+
+def test_room_is_not_made_of_a_manifest_that_is_opened(tmp_path: Path, packed: Path) -> None:
+    """From the moment that a dataset at a URL is opened, nobody who needs room in the cache removes its manifest."""
+    data = (packed / "manifest.json").read_bytes()
+    fsspec.filesystem("memory").pipe_file("/packed/manifest.json", data)
+    mirror, manifest, lease = Mirror.open("memory://packed", tmp_path / "cache", len(data))
+    assert manifest == manifests.read(mirror.folder)
+    other = FileEntry(file="shards/00000.lmdb", bytes=len(data), digest="")
+    with pytest.raises(DatasetError, match="open datasets take too much"):
+        mirror.cache.reserve(mirror.cache.datasets / "other", [other])
+    assert (mirror.folder / "manifest.json").exists()
+    lease.close()
+    mirror.cache.reserve(mirror.cache.datasets / "other", [other])
+    assert not (mirror.folder / "manifest.json").exists()
