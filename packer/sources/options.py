@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
@@ -54,13 +54,14 @@ class SourceOptions:
         columns: Clouds without a header (.bin, .txt, .xyz, .pts): names and types of their columns, such as
             x,y,z,intensity:float32 or x,y,z:float32,r,g,b:uint8.
         label: Make a field label: the number of the first folder that a file lies in, such as cat of cat/1.png.
-        pick: HDF5: take this dataset, under this name.
-        skip: HDF5: leave out a field, dataset or group.
+        pick: HDF5 and npy: take this dataset or array, under this name.
+        skip: HDF5 and npy: leave out a field, dataset, group or array.
         axis: HDF5: number of the axis that counts samples.
         samples: What one sample is made from; PATTERN as in /data/*.  [default: rows of HDF5 and npy, files of images
             and PLY]
         attrs: HDF5: make a field of this attribute of each file, dataset or group that is a sample.
-        once: HDF5: keep this dataset once, as ds.constants: it is the same for all samples, such as a grid.
+        once: HDF5 and npy: keep this dataset or array once, as ds.constants: it is the same for all samples, such as a
+            grid.
         sparse: HDF5: pack rows of this sparse matrix (data, indices, indptr), as X.indices and X.data.
         images: HDF5 and npy: the arrays of this field, (H, W) or (H, W, C), are pictures.
         encoding: HDF5: encoding of text that the file does not mark as UTF-8, such as latin-1.
@@ -80,12 +81,12 @@ class SourceOptions:
     group: str = _of("ply", "numbered", choices="numbered|none")
     columns: str | None = _of("clouds", form="NAMES[:TYPE]")
     label: str | None = _of(_ALL, choices="folder")
-    pick: Mapping[str, str] = _of("hdf5", {}, "--field", form="NAME=/PATH")
-    skip: tuple[str, ...] = _of("hdf5", (), form="FIELD")
+    pick: Mapping[str, str] = _of("hdf5 npy", {}, "--field", form="NAME=/PATH")
+    skip: tuple[str, ...] = _of("hdf5 npy", (), form="FIELD")
     axis: int = _of("hdf5", 0)
     samples: str | None = _of(_ALL, form="rows|files|folders|datasets|groups[:PATTERN]")
     attrs: tuple[str, ...] = _of("hdf5", (), "--attr", form="NAME")
-    once: tuple[str, ...] = _of("hdf5", (), form="PATH")
+    once: tuple[str, ...] = _of("hdf5 npy", (), form="PATH")
     sparse: tuple[str, ...] = _of("hdf5", (), form="PATH")
     images: tuple[str, ...] = _of("hdf5 npy", (), "--image", form="FIELD")
     encoding: str = _of("hdf5", "utf-8", form="NAME")
@@ -94,6 +95,15 @@ class SourceOptions:
 def flag_of(option: Field[Any]) -> str:
     """Return what a field of SourceOptions is called on the command line."""
     return option.metadata["flag"] or f"--{option.name.replace('_', '-')}"
+
+
+def naming(name: str, asked: Iterable[str]) -> list[str]:
+    """Return those of `asked`, paths or field names, that name a path or field, or a group above it."""
+    return [one for one in asked if f"{_dotted(name)}.".startswith(f"{_dotted(one)}.")]
+
+
+def _dotted(path: str) -> str:
+    return path.strip("/").replace("/", ".")
 
 
 def check_options(options: SourceOptions, kind: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import h5py
@@ -14,7 +14,7 @@ from packer.format.manifest import check_count
 from packer.sources.hdf5.file import FAULTS
 from packer.sources.hdf5.listing import link_class, text_attribute
 from packer.sources.hdf5.types import Column, Listed
-from packer.sources.options import SourceOptions
+from packer.sources.options import SourceOptions, naming
 
 _MAX_LINES = 10
 
@@ -61,16 +61,6 @@ def chosen(
     samples = _samples(entries, wanted.values(), family, path)
     notes = [f"dataset {name} {note}" for name, note in {e.dataset: e.note for e in wanted.values()}.items() if note]
     return tuple(columns), samples, notes
-
-
-def naming(name: str, asked: Iterable[str]) -> list[str]:
-    """Return those of `asked`, paths or field names, that name a path or field, or a group above it."""
-    dotted = _dotted(name)
-    return [one for one in asked if f"{dotted}.".startswith(f"{_dotted(one)}.")]
-
-
-def _dotted(path: str) -> str:
-    return path.strip("/").replace("/", ".")
 
 
 def _picked(entries: Sequence[Listed], name: str, where: str, path: str) -> dict[str, Listed]:

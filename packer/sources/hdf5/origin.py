@@ -26,11 +26,11 @@ from numpy.typing import NDArray
 from packer.errors import SourceError, UsageError, as_text, first_few
 from packer.format.manifest import Count
 from packer.format.schema import DTYPES
-from packer.sources.hdf5.choice import naming
 from packer.sources.hdf5.file import FAULTS, faults_named, opened
 from packer.sources.hdf5.listing import MAX_LINKS, SINGLE, Inventory, has_attributes, walk
 from packer.sources.hdf5.storage import dataset_at
 from packer.sources.hdf5.types import Column, Listed, references_within
+from packer.sources.options import naming
 
 #: Objects of one kind that are kept: the manifest is read by people.
 MAX_KEPT = 500

@@ -15,7 +15,7 @@ import h5py
 import msgspec
 
 from packer.errors import SourceError, first_few
-from packer.sources.hdf5.choice import advice, chosen, family_of, naming, takes
+from packer.sources.hdf5.choice import advice, chosen, family_of, takes
 from packer.sources.hdf5.file import faults_named, opened
 from packer.sources.hdf5.listing import Inventory, inventory
 from packer.sources.hdf5.origin import Constant, Described, asides, attributes, constants_at, kept_of_rows, kept_of_unit
@@ -23,7 +23,7 @@ from packer.sources.hdf5.reading import SparseRows, row_blocks, row_bytes, unit_
 from packer.sources.hdf5.roots import find_roots, numbered
 from packer.sources.hdf5.storage import storage_of
 from packer.sources.hdf5.types import Column, Listed, leaves
-from packer.sources.options import SourceOptions
+from packer.sources.options import SourceOptions, naming
 from packer.sources.units import Asked
 
 #: Text of fixed length that is decoded while a file is looked at: a bad one is found before hours of packing.

@@ -13,10 +13,12 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from natsort import natsorted
+from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError, as_text, first_few
 from packer.format.schema import FieldSpec
@@ -24,7 +26,7 @@ from packer.sources.base import HEADERS, Looking, OnBad, common_shape, differenc
 from packer.sources.files import Found, join, unnamed
 from packer.sources.npy.array import Array, open_arrays
 from packer.sources.npy.source import NpySource
-from packer.sources.options import SourceOptions
+from packer.sources.options import SourceOptions, naming
 from packer.sources.pairing import partners, share_out
 from packer.sources.units import by_folder, folder_of, pattern_of, refuse_strays, unit_name, unit_of
 
@@ -48,7 +50,8 @@ def open_npy(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: OnB
 
     Args:
         inputs: by field name; an empty name for files that name their fields.
-        options: of `samples`, `rows`: a row of each array is a sample; `files`: a file; `folders`: a folder.
+        options: of `samples`, `rows`: a row of each array is a sample; `files`: a file; `folders`: a folder; `pick`,
+            `skip` and `once` name arrays, or members of structured ones.
         on_bad: told of every file or folder that cannot be a sample; if it returns, that one is left out.
         looking: told how far reading headers is.
 
@@ -58,9 +61,20 @@ def open_npy(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: OnB
         SourceError: a file is damaged or holds what cannot be packed, or the fields differ in their number of rows.
     """
     unit = unit_of("npy", options.samples).name
+    if options.pick and "" not in inputs:
+        raise UsageError("--field chooses among the arrays of one source; give its path without FIELD=")
     # Rows of files that lack a part would be those of other samples.
     found = {name: _arrays(some, stop if unit == "rows" else on_bad) for name, some in inputs.items()}
-    return _open_rows(found) if unit == "rows" else _open_units(found, unit, on_bad, looking)
+    choice = _Choice(options, unit)
+    source = _open_rows(found, choice) if unit == "rows" else _open_units(found, choice, on_bad, looking)
+    if useless := [f"--skip {name}" for name in options.skip if name not in choice.used] + [
+        f"--once {name}" for name in options.once if name not in choice.used
+    ]:
+        raise UsageError(f"{useless[0]}: no file holds such an array; leave it out")
+    source.constants = {name: values for name, (_, values) in choice.constants.items()}
+    if options.once:
+        source.origin = {**source.origin, "options": {"once": list(options.once)}}
+    return source
 
 
 def _arrays(found: Found, on_bad: OnBad) -> Found:
@@ -70,9 +84,96 @@ def _arrays(found: Found, on_bad: OnBad) -> Found:
     return found._replace(files=picked)
 
 
+class _Choice:
+    """Chooses which arrays become fields, by the options, and holds those that are kept once for all samples.
+
+    Attributes:
+        unit: what a sample is made from.
+        used: names in the options `skip` and `once` that name something.
+        constants: by name, the first array found and its values.
+    """
+
+    def __init__(self, options: SourceOptions, unit: str) -> None:
+        self._options, self.unit = options, unit
+        self.used: set[str] = set()
+        self.constants: dict[str, tuple[Array, NDArray[Any]]] = {}
+
+    def open(self, paths: Sequence[str]) -> tuple[list[Array], list[str]]:
+        """Return the arrays of some files that become fields, and the members that are no arrays.
+
+        Raises:
+            SourceError: one cannot be packed, is missing, or differs from what is kept once; none is left.
+        """
+        options, left = self._options, []
+        opened = [open_arrays(path) for path in paths]
+        once: list[Array] = []
+        for array in (array for arrays, _ in opened for array in arrays):
+            kept, skipped = naming(array.own_name, options.once), naming(array.own_name, options.skip)
+            self.used.update(kept, skipped)
+            if kept:
+                once.append(array)
+            elif not skipped:
+                left.append(array)
+        self._keep(once, paths[0])
+        if options.pick:
+            left = [array for name, where in options.pick.items() for array in _picked(left, name, where, paths[0])]
+        left = [self._checked(array) for array in left]
+        if bad := [array for array in left if array.problem]:
+            raise _refusal(bad, may_skip=len(bad) < len(left) and not options.pick)
+        if not left:
+            raise SourceError(
+                "holds no array" + (" but those that are left out" if options.skip or once else ""), paths[0]
+            )
+        return left, [other for _, others in opened for other in others]
+
+    def _checked(self, array: Array) -> Array:
+        """Return an array, with the `problem` that there is if it is text of several axes a sample."""
+        shape = array.shape[1:] if self.unit == "rows" else array.shape
+        if array.problem or not array.is_text or not shape:
+            return array
+        return replace(array, problem=f"holds text of shape {shape} a sample, but only one can be stored")
+
+    def _keep(self, once: Sequence[Array], path: str) -> None:
+        """Compare arrays that are kept once with those of the samples before, or keep them."""
+        names = {array.own_name for array in once}
+        if self.unit != "rows" and self.constants and (lacking := self.constants.keys() - names):
+            raise SourceError(f"has no {min(lacking)}, so --once cannot keep one for all; leave out --once", path)
+        for array in once:
+            if array.problem:
+                raise SourceError(array.problem, array.shown)
+            values = array.values(array.whole())
+            if isinstance(values, list):
+                raise SourceError("is text, but only numbers can be kept once; leave it out with --skip", array.shown)
+            first, kept = self.constants.setdefault(array.own_name, (array, values))
+            if (kept.dtype, kept.shape, kept.tobytes()) != (values.dtype, values.shape, values.tobytes()):
+                raise SourceError(
+                    f"differs from {first.shown}, so --once cannot keep one for all; without --once it is packed with "
+                    "every sample",
+                    array.shown,
+                )
+
+
+def _picked(arrays: Sequence[Array], name: str, where: str, path: str) -> list[Array]:
+    """Return the array that `--field` names, or the members of a structured one, under its name."""
+    hits = [array for array in arrays if naming(array.own_name, [where])]
+    if not hits:
+        held = first_few([array.own_name for array in arrays])
+        raise SourceError(f"has no array {where} for field {name}; it holds {held or 'none'}", path)
+    below = len(where.strip("/")) + 1
+    return [replace(array, name=".".join(filter(None, (name, array.own_name[below:])))) for array in hits]
+
+
+def _refusal(bad: Sequence[Array], may_skip: bool) -> SourceError:
+    """Return the error of arrays that cannot be packed, with the options that leave all of them out."""
+    more = f"; nor can {first_few([array.own_name for array in bad[1:]])} be packed" if bad[1:] else ""
+    skips = " ".join(f"--skip {shlex.quote(name)}" for name in dict.fromkeys(array.own_name for array in bad))
+    advice = f". Leave out with {skips}, or choose with --field NAME=/ARRAY" if may_skip else ""
+    return SourceError(f"{bad[0].problem}{more}{advice}", bad[0].shown)
+
+
 def _row_kind(array: Array) -> str:
     """Return what a row of the array is, such as `float32 (3,)`."""
-    return f"{array.native.name} {array.shape[1:]}"
+    return f"{array.type_name} {array.shape[1:]}"
 
 
 def _source(
@@ -87,10 +188,13 @@ def _source(
     for name, arrays in fields.items():
         shape = common_shape(array.shape[1:] for array in arrays)
         try:
-            specs.append(FieldSpec(name=name, dtype=arrays[0].native.name, shape=shape))
+            if arrays[0].is_text:
+                specs.append(FieldSpec(name=name, dtype="uint8", kind="text", shape=(None,)))
+            else:
+                specs.append(FieldSpec(name=name, dtype=arrays[0].type_name, shape=shape))
         except ValueError as error:
             raise UsageError(str(error)) from None
-        if any(array.dtype.byteorder == ">" for array in arrays):
+        if any(array.dtype.byteorder == ">" and not array.is_text for array in arrays):
             notes.append(f"field {name}: big-endian in the file, stored little-endian; the values are the same")
     if others:
         notes.append(f"left out, since they are not arrays: {first_few(others)}")
@@ -115,28 +219,29 @@ def _told(array: Array) -> dict[str, Any]:
         "file": as_text(Path(array.path).name),
         "member": array.member,
         "dtype": array.dtype.str,
-        "fortran": array.is_fortran,
+        "fortran": array.header.is_fortran,
     }
 
 
 # ---------------------------------------------------------------- rows
 
 
-def _open_rows(found: Mapping[str, Found]) -> NpySource:
+def _open_rows(found: Mapping[str, Found], choice: _Choice) -> NpySource:
     """Return the rows of the arrays; the files of a named field are its parts, in natural order."""
     fields: dict[str, list[Array]] = {}
     left_out: list[str] = []
+    left_singles: list[str] = []
     for name, some in found.items():
-        arrays = []
-        for file in some.files:
-            own, others = open_arrays(some.path(file))
-            arrays += own
-            left_out += others
-        if not arrays:
-            raise SourceError("holds no array", some.path(some.files[0]))
+        arrays, others = choice.open([some.path(file) for file in some.files])
+        left_out += others
+        if not name:
+            arrays, singles = _without_singles(arrays)
+            left_singles += singles
         _check_rows(arrays)
         if name:
-            fields[name] = _parts(name, arrays)
+            for inner in dict.fromkeys(array.inner for array in arrays):
+                parts = _parts(name, [array for array in arrays if array.inner == inner])
+                fields[".".join((name, *inner))] = parts
             continue
         _refuse_ambiguous(some.folder or ".", arrays)
         for array in arrays:
@@ -151,8 +256,9 @@ def _open_rows(found: Mapping[str, Found]) -> NpySource:
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{name} has {length:,}" for name, length in list(lengths.items())[:_SHOWN])
         raise SourceError(
-            f"arrays of one dataset have one number of rows, but {listed}; name those that belong together with "
-            "FIELD=FILE, or say `--samples files` if each file is a sample, `--samples folders` if each folder is",
+            f"arrays of one dataset have one number of rows, but {listed}; choose those that belong together with "
+            "--field NAME=/ARRAY, or leave others out with --skip ARRAY (--once ARRAY keeps one for all samples); or "
+            "say `--samples files` if each file is a sample, `--samples folders` if each folder is",
             next(iter(fields.values()))[0].path,
         )
     parted = [
@@ -160,6 +266,11 @@ def _open_rows(found: Mapping[str, Found]) -> NpySource:
         for name, arrays in fields.items()
         if arrays[1:]
     ]
+    if left_singles:
+        parted.append(
+            f"left out, since they are single values, not one for each sample: {first_few(left_singles)}; --once NAME "
+            "keeps one for all samples"
+        )
     files = {arrays[0].path for arrays in fields.values()}
     if "" in found and len(files) > 1:
         parted.append(
@@ -169,17 +280,25 @@ def _open_rows(found: Mapping[str, Found]) -> NpySource:
     return _source(fields, "rows", None, parted, left_out)
 
 
+def _without_singles(arrays: list[Array]) -> tuple[list[Array], list[str]]:
+    """Return arrays without those of no axes that nobody named, and what messages call these; all if all have none."""
+    singles = [array.shown for array in arrays if not array.shape and not array.name]
+    if len(singles) == len(arrays):
+        return arrays, []
+    return [array for array in arrays if array.shape or array.name], singles
+
+
 def _check_rows(arrays: Sequence[Array]) -> None:
     """Raise SourceError if one of the arrays has no rows that could be samples."""
     for array in arrays:
         if not array.shape:
             raise SourceError(
-                "is a single value (0-d): it has no first axis that counts samples; save the other arrays without "
-                "it, or say `--samples files` if each file is a sample",
+                "is a single value (0-d): it has no first axis that counts samples; say `--samples files` if each file "
+                "is a sample",
                 array.shown,
             )
         if not array.shape[0]:
-            raise SourceError(f"has shape {array.shape}: it has no row to pack; leave it out", array.shown)
+            raise SourceError(f"has shape {array.shape}: it has no row to pack; leave it out (--skip)", array.shown)
 
 
 def _parts(name: str, arrays: Sequence[Array]) -> list[Array]:
@@ -188,7 +307,8 @@ def _parts(name: str, arrays: Sequence[Array]) -> list[Array]:
     Raises:
         UsageError: they are no parts of one array.
     """
-    advice = "give the path without FIELD=, or add --samples files if each file is a sample"
+    choose = "give the path without FIELD= and choose with --field NAME=/ARRAY"
+    advice = f"{choose}, or add --samples files if each file is a sample"
     if len({pattern_of(a.path) for a in arrays}) > 1 or len({array.path for array in arrays}) < len(arrays):
         listed = ", ".join(array.own_name for array in arrays[:_SHOWN])
         raise UsageError(
@@ -209,6 +329,8 @@ def _refuse_ambiguous(path: str, arrays: Sequence[Array]) -> None:
 
     They may be parts of one array, a field each or a sample each; nothing tells which, so that all are shown.
     """
+    # A structured array counts once.
+    arrays = [replace(array, inner=()) for array in {(array.path, array.member): array for array in arrays}.values()]
     alike: dict[Any, list[Array]] = {}
     for array in natsorted(arrays, key=lambda array: array.path):
         key = array.shown if array.member else (folder_of(array.path), pattern_of(array.path), _row_kind(array))
@@ -249,8 +371,9 @@ def _pattern(group: Sequence[Array]) -> str:
 # ---------------------------------------------------------------- files and folders
 
 
-def _open_units(found: dict[str, Found], unit: str, on_bad: OnBad, looking: Looking) -> NpySource:
+def _open_units(found: dict[str, Found], choice: _Choice, on_bad: OnBad, looking: Looking) -> NpySource:
     """Return a sample a file or a folder."""
+    unit = choice.unit
     files, notes = _files_of(found, unit, on_bad)
     units: dict[str, dict[str, Array]] = {}
     left_out: list[str] = []
@@ -258,7 +381,7 @@ def _open_units(found: dict[str, Found], unit: str, on_bad: OnBad, looking: Look
         try:
             if reason := unnamed(sample):
                 raise SourceError(reason, its_files[0][1])
-            units[sample], others = _fields_of(its_files, unit)
+            units[sample], others = _fields_of(its_files, choice)
             left_out += others
         except SourceError as error:
             on_bad(error)
@@ -290,23 +413,21 @@ def _files_of(found: dict[str, Found], unit: str, on_bad: OnBad) -> tuple[dict[s
     return files, notes + said
 
 
-def _fields_of(files: _Files, unit: str) -> tuple[dict[str, Array], list[str]]:
+def _fields_of(files: _Files, choice: _Choice) -> tuple[dict[str, Array], list[str]]:
     """Return the arrays of a sample by field, and the members of its files that are no arrays."""
     fields: dict[str, Array] = {}
     left_out = []
-    for given, path in files:
-        arrays, others = open_arrays(path)
+    for given in dict.fromkeys(given for given, _ in files):
+        arrays, others = choice.open([path for name, path in files if name == given])
         left_out += others
-        if not arrays:
-            raise SourceError("holds no array", path)
         for array in arrays:
             name = array.own_name
             if given:
                 name = f"{given}.{name}" if arrays[1:] else given
-            elif not array.member and unit == "files":
-                name = _FIELD
+            elif not array.member and choice.unit == "files" and not array.name:
+                name = ".".join(array.inner) or _FIELD
             if name in fields:
-                advice = "; to make each file a sample say `--samples files`" if unit == "folders" else ""
+                advice = "; to make each file a sample say `--samples files`" if choice.unit == "folders" else ""
                 raise SourceError(
                     f"and {fields[name].shown} are both the field {name!r} of one sample{advice}", array.shown
                 )
@@ -336,5 +457,7 @@ def _alike(units: Mapping[str, dict[str, Array]], unit: str, on_bad: OnBad) -> d
 
 
 def _kind(array: Array) -> str:
+    if array.is_text:
+        return "text"
     axes = len(array.shape) - 1
-    return f"{array.native.name} with {axes} {'axis' if axes == 1 else 'axes'}"
+    return f"{array.type_name} with {axes} {'axis' if axes == 1 else 'axes'}"

@@ -41,7 +41,10 @@ class NpySource(Source):
     def __len__(self) -> int:
         return self.stop - self.start
 
-    def shapes(self, field: str) -> NDArray[np.int64]:
+    def shapes(self, field: str) -> NDArray[np.int64] | None:
+        """Return None for text, whose length in UTF-8 is known only when it is read."""
+        if any(array.is_text for array in self.arrays[field]):
+            return None
         return np.array([array.shape[1:] for array in self.arrays[field]], np.int64).reshape(len(self), -1)
 
     def part(self, start: int, stop: int) -> NpySource:
@@ -57,38 +60,49 @@ class NpySource(Source):
         row_bytes = sum(arrays[0].row_bytes for arrays in self.arrays.values())
         rows = max(1, BLOCK_BYTES // max(1, row_bytes))
         ends = {end for arrays in self.arrays.values() for end in accumulate(map(len, arrays))}
+        wholes: dict[tuple[str, str], NDArray[Any]] = {}
         borders = [self.start, *sorted(end for end in ends if self.start < end < self.stop), self.stop]
         for start, stop in pairwise(borders):
-            runs = [_runs(arrays, start, stop, rows) for arrays in self.arrays.values()]
-            for values in zip(*runs, strict=True):
-                yield dict(zip(self.arrays, values, strict=True))
+            parts = {name: _part_at(arrays, start) for name, arrays in self.arrays.items()}
+            # Kept while it is read on; fields of one structured array share it.
+            places = {(array.path, array.member): array for array, _ in parts.values()}
+            wholes = {place: wholes[place] if place in wholes else array.whole() for place, array in places.items()}
+            for first in range(start, stop, rows):
+                count = min(rows, stop - first)
+                yield {
+                    name: array.values(wholes[array.path, array.member][first - before : first - before + count])
+                    for name, (array, before) in parts.items()
+                }
 
     def _sample(self, number: int) -> dict[str, Any]:
         with faults_of(sample=number):
-            return {name: _whole(some[number], number) for name, some in self.arrays.items()}
+            wholes = {(some[number].path, some[number].member): some[number] for some in self.arrays.values()}
+            read = {place: array.whole() for place, array in wholes.items()}
+            arrays = {name: some[number] for name, some in self.arrays.items()}
+            return {name: _one(a, read[a.path, a.member], number) for name, a in arrays.items()}
 
     def files(self) -> list[str]:
         return list(dict.fromkeys(array.path for arrays in self.arrays.values() for array in arrays))
 
 
-def _runs(arrays: Sequence[Array], start: int, stop: int, rows: int) -> Iterator[NDArray[Any]]:
-    """Yield rows start..stop of arrays laid one after another, `rows` at once; all lie in one of the arrays."""
+def _part_at(arrays: Sequence[Array], row: int) -> tuple[Array, int]:
+    """Return which of arrays that lie one after another holds a row, and the number of rows before that array."""
+    before = 0
     for array in arrays:
-        if start < len(array):
-            return array.runs(start, stop, rows)
-        start, stop = start - len(array), stop - len(array)
-    return iter(())
+        if row < before + len(array):
+            return array, before
+        before += len(array)
+    raise IndexError(row)
 
 
-def _whole(array: Array, number: int) -> NDArray[Any] | LargeArray:
+def _one(array: Array, whole: NDArray[Any], number: int) -> NDArray[Any] | LargeArray | str:
     """Return the one row of an array, the sample `number`, as a copy, so that no file stays open for it."""
-    if array.nbytes > LARGE_BYTES and not array.is_deflated and not array.is_fortran:
-        whole = replace(array, shape=array.shape[1:])
+    if array.nbytes > LARGE_BYTES and not array.member and not array.header.is_fortran:
 
         def read(start: int, stop: int) -> NDArray[Any]:
-            return next(whole.runs(start, stop, stop - start)).copy()
+            values: NDArray[Any] = np.array(array.values(array.whole()[0, start:stop]))
+            return values
 
-        return LargeArray(array.native, whole.shape, read, number=number)
-    (rows,) = array.runs(0, 1, 1)
-    values: NDArray[Any] = rows.reshape(rows.shape[1:])
-    return values.copy()
+        return LargeArray(array.dtype.newbyteorder("="), array.shape[1:], read, number=number)
+    (value,) = array.values(whole)
+    return value if isinstance(value, str) else np.array(value)

@@ -21,6 +21,7 @@ from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
 from packer.sources.npy import source as npy
 from packer.sources.opening import open_sources
+from packer.sources.options import SourceOptions
 
 X = np.arange(60, dtype=np.float32).reshape(10, 2, 3)
 Y = np.arange(10, dtype=np.int64)
@@ -121,14 +122,13 @@ def test_rows_without_bytes(tmp_path):
     ("array", "reason"),
     [
         (np.array([{}, []], object), "holds Python objects, which only pickle reads"),
-        (np.zeros(3, [("a", "i4"), ("b", "f4")]), r"has several members in a row \(a, b\)"),
-        (np.float32(3), r"is a single value \(0-d\): .*; save the other arrays without it"),
+        (np.float32(3), r"is a single value \(0-d\): .*say `--samples files`"),
         (np.zeros((0, 3)), r"has shape \(0, 3\): it has no row"),
-        (np.array(["a", "bc"]), "has dtype <U2, which cannot be packed"),
+        (np.array([["a", "bc"]]), r"holds text of shape \(2,\) a sample, but only one can be stored"),
         (np.zeros(2, "datetime64[s]"), "has dtype .*, which cannot be packed"),
         (np.zeros(2, np.longdouble), "has dtype .*, which cannot be packed"),
     ],
-    ids=["objects", "members", "0-d", "empty", "text", "dates", "long"],
+    ids=["objects", "0-d", "empty", "text", "dates", "long"],
 )
 @pytest.mark.parametrize("container", ["npy", "npz"])
 def test_arrays_that_cannot_be_packed(tmp_path, array, reason, container):
@@ -141,6 +141,79 @@ def test_arrays_that_cannot_be_packed(tmp_path, array, reason, container):
         where = r"rows\.npz\[x\]: "
     with pytest.raises(SourceError, match=where + reason):
         open_sources([str(tmp_path)])
+
+
+def save_mixed(path):
+    """Save what .npz files hold next to rows: objects, dates, a setting, a grid, and arrays of other lengths."""
+    odd = {"meta": np.array({"by": "us"}, object), "when": np.zeros(10, "datetime64[s]"), "fps": np.float64(25)}
+    np.savez_compressed(path, x=X, y=Y, grid=np.arange(4.0), **odd)
+    return str(path)
+
+
+def test_what_is_not_asked_for_costs_nothing(tmp_path):
+    """--field takes arrays by name, whatever lies next to them; --skip leaves out what cannot be packed."""
+    path = save_mixed(tmp_path / "mixed.npz")
+    picked = open_sources([path], SourceOptions(pick={"image": "/x", "label": "y"}))
+    np.testing.assert_array_equal(read_joined(picked)["image"], X)
+    np.testing.assert_array_equal(read_joined(picked)["label"], Y)
+    with pytest.raises(
+        SourceError, match=r"Python objects.*nor can when be packed\. Leave out with (--skip .*), or"
+    ) as e:
+        open_sources([path])
+    skips = tuple(re.findall(r"--skip (\w+)", str(e.value)))
+    with pytest.raises(SourceError, match=r"grid has 4.*--skip ARRAY") as e:
+        open_sources([path], SourceOptions(skip=skips))
+    left = open_sources([path], SourceOptions(skip=(*skips, "grid")))
+    assert [spec.name for spec in left.fields] == ["x", "y"]
+    assert any("single values, not one for each sample:" in note and "[fps]" in note for note in left.remarks)
+    kept = open_sources([path], SourceOptions(skip=skips, once=("grid", "fps")))
+    assert {name: values.tolist() for name, values in kept.constants.items()} == {"grid": [0, 1, 2, 3], "fps": 25}
+    for options in (
+        SourceOptions(pick={"x": "x"}, skip=("nothing",)),
+        SourceOptions(pick={"x": "x"}, once=("nothing",)),
+    ):
+        with pytest.raises(UsageError, match="nothing: no file holds such an array"):
+            open_sources([path], options)
+    with pytest.raises(SourceError, match="has no array /z for field a; it holds x, y, grid"):
+        open_sources([path], SourceOptions(pick={"a": "/z"}))
+
+
+def test_a_damaged_member_takes_no_other(tmp_path):
+    """A member whose bytes are damaged is an error if it is asked for, and nothing else is."""
+    path = tmp_path / "rows.npz"
+    np.savez(path, a=X, b=Y)
+    data = path.read_bytes()
+    path.write_bytes(b"PK\x03\x05" + data[4:])
+    values = read_joined(open_sources([str(path)], SourceOptions(pick={"b": "/b"})))
+    np.testing.assert_array_equal(values["b"], Y)
+    with pytest.raises(SourceError, match=r"\[a\]: is damaged.* Leave out with --skip a"):
+        open_sources([str(path)])
+
+
+@pytest.mark.parametrize("saver", [np.save, lambda path, rows: np.savez(path, rows=rows)], ids=["npy", "npz"])
+def test_structured_arrays_are_fields_by_member(tmp_path, saver):
+    """Each member is a field, nested ones too, and text is text; --field takes one member or all under a name."""
+    inner = np.dtype([("u", ">i2"), ("v", "?")])
+    rows = np.zeros(5, [("xyz", "f4", 3), ("name", "U4"), ("tag", "S4"), ("in", inner)])
+    rows["xyz"], rows["in"]["u"] = np.arange(15).reshape(5, 3), np.arange(5)
+    rows["name"], rows["tag"] = ["a", "", "日本", "b", "c"], [b"a", b"bc", b"", b"\xc3\xa9", b"d"]
+    path = tmp_path / ("rows.npy" if saver is np.save else "rows.npz")
+    saver(path, rows)
+    source = open_sources([str(path)])
+    assert [spec.name for spec in source.fields] == ["rows.xyz", "rows.name", "rows.tag", "rows.in.u", "rows.in.v"]
+    values = read_joined(source.part(1, 4))
+    np.testing.assert_array_equal(values["rows.xyz"], rows["xyz"][1:4])
+    np.testing.assert_array_equal(values["rows.in.u"], [1, 2, 3])
+    assert list(values["rows.name"]) == ["", "日本", "b"]
+    assert list(values["rows.tag"]) == ["bc", "", "é"]
+    picked = open_sources([str(path)], SourceOptions(pick={"p": "/rows/xyz", "q": "/rows/in"}))
+    assert [spec.name for spec in picked.fields] == ["p", "q.u", "q.v"]
+    convert([str(path)], tmp_path / "out.packed", workers=0)
+    assert compare(tmp_path / "out.packed", source) == []
+    rows["tag"][2] = b"\xff"
+    saver(path, rows)
+    with pytest.raises(SourceError, match=r"tag: holds text that is not UTF-8"):
+        read_joined(open_sources([str(path)]))
 
 
 @pytest.mark.parametrize(
@@ -206,13 +279,13 @@ def test_damaged_npz(tmp_path, savez):
     savez(path, x=np.random.default_rng(0).random((500, 4)))
     whole = path.read_bytes()
     path.write_bytes(whole[:5000] + bytes([whole[5000] ^ 4]) + whole[5001:])
-    with pytest.raises(SourceError, match=r"rows\.npz: is damaged"):
+    with pytest.raises(SourceError, match=r"rows\.npz(\[x\])?: is damaged"):
         read_joined(open_npy({"": str(path)}))
     end = whole.index(b"PK\5\6")
     beyond = whole[: end + 16] + b"\xff\xff\xff\x7f" + whole[end + 20 :]  # where the list of members should be
     for data in (whole[:5000], whole[10:], beyond):
         path.write_bytes(data)
-        with pytest.raises(SourceError, match=r"rows\.npz: is damaged"):
+        with pytest.raises(SourceError, match=r"rows\.npz(\[x\])?: is damaged"):
             open_npy({"": str(path)})
 
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from opened_sources import read_each, source_of
 
+from packer.checking.against import compare
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
@@ -205,9 +206,26 @@ def test_a_name_that_is_no_text_is_left_out(tmp_path, unit):
     assert source_of([str(tmp_path)], source=options, on_error="skip").names == ["a/a" if unit == "files" else "a"]
 
 
+def test_what_samples_share_is_kept_once(tmp_path, episodes):
+    """--once keeps an array that is the same in all files; one that differs is an error that names both files."""
+    for name, arrays in episodes.items():
+        text = {"task": np.array(f"task of {name}"), "grid": np.arange(3)}
+        np.savez(tmp_path / "episodes" / f"{name}.npz", **arrays, **text)
+    folder = str(tmp_path / "episodes")
+    options = SourceOptions(samples="files", once=("grid",), skip=("reward",))
+    source = source_of([folder], source=options)
+    assert [spec.name for spec in source.fields] == ["action", "image", "task"]
+    assert source.constants["grid"].tolist() == [0, 1, 2]
+    assert read_each(source)["task"] == [f"task of {name}" for name in source.names]
+    with pytest.raises(SourceError, match=r"ep_10\.npz\[reward\]: differs from .*ep_2\.npz\[reward\]"):
+        source_of([folder], source=SourceOptions(samples="files", once=("reward",)))
+    convert([folder], tmp_path / "out.packed", source=options, workers=0)
+    assert compare(tmp_path / "out.packed", source) == []
+
+
 def test_the_wrong_unit_is_said(tmp_path, episodes, scenes):
     """Rows, files and folders asked of what is another unit are errors, or notes of the plan, that show it."""
-    with pytest.raises(SourceError, match=r"\[reward\]: is a single value .* or say `--samples files`"):
+    with pytest.raises(UsageError, match=r"both called 'action'; if the files are the samples, say `--samples files`"):
         source_of([str(tmp_path / "episodes")])
     (tmp_path / "pairs").mkdir()
     for name in ("a", "b"):
