@@ -77,11 +77,11 @@ class Array:
 
     @property
     def own_name(self) -> str:
-        """Return what the field is called if nobody says: the member, or the file without its suffix."""
+        """Return what the field is called if nobody says: the member, or the file without its suffix; `_` for `=`."""
         if self.name:
             return self.name
         own = self.member.removesuffix(".npy").replace("/", ".") if self.member else Path(self.path).stem
-        return ".".join((own, *self.inner))
+        return ".".join((own, *self.inner)).replace("=", "_")
 
     @property
     def is_text(self) -> bool:

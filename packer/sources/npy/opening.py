@@ -196,6 +196,10 @@ def _source(
             raise UsageError(str(error)) from None
         if any(array.dtype.byteorder == ">" and not array.is_text for array in arrays):
             notes.append(f"field {name}: big-endian in the file, stored little-endian; the values are the same")
+        if name == arrays[0].own_name and "=" in (arrays[0].member or Path(arrays[0].path).stem):
+            notes.append(
+                f"field {name}: {arrays[0].shown} holds =, which no name of a field can; _ stands in its place"
+            )
     if others:
         notes.append(f"left out, since they are not arrays: {first_few(others)}")
     held = {name: tuple(arrays) for name, arrays in fields.items()}

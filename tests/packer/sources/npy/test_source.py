@@ -289,6 +289,17 @@ def test_damaged_npz(tmp_path, savez):
             open_npy({"": str(path)})
 
 
+def test_a_name_with_an_equals_sign_becomes_a_field(tmp_path):
+    """Such as a program writes with its settings: the field has `_` in its place, and a remark says so."""
+    np.savez(tmp_path / "b.npz", **{"k=3": X})
+    np.save(tmp_path / "lr=0.1.npy", X)
+    for name, shown, field in (("lr=0.1.npy", "lr=0.1.npy", "lr_0.1"), ("b.npz", "b.npz[k=3]", "k_3")):
+        source = open_npy({"": str(tmp_path / name)})
+        said = f"field {field}: {tmp_path / shown} holds =, which no name of a field can; _ stands in its place"
+        assert ([spec.name for spec in source.fields], list(source.remarks)) == ([field], [said])
+    assert list(open_npy({"x": str(tmp_path / "lr=0.1.npy")}).remarks) == []
+
+
 def test_arrays_that_do_not_go_together(tmp_path):
     """Other lengths, a name for several arrays, one name twice, and no file at all are each said."""
     (tmp_path / "a").mkdir()
