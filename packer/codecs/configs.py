@@ -67,11 +67,12 @@ def _try(configs: tuple[Config, ...]) -> None:
 
 
 def codec_name(configs: Sequence[Config]) -> str:
-    """Return the short name of a codec, for people."""
+    """Return the short name of a codec, for people; JSON where its short name is that of another codec."""
     for name, named in NAMED.items():
         if tuple(configs) == named:
             return name
-    return "+".join(str(c["id"]) for c in configs)
+    joined = "+".join(str(c["id"]) for c in configs)
+    return json.dumps(configs if len(configs) > 1 else configs[0]) if joined in NAMED else joined
 
 
 def check_fits(configs: Sequence[Config], spec: FieldSpec) -> None:

@@ -184,18 +184,28 @@ class Names:
         return numbers.astype(np.int64)
 
     def name(self, number: int) -> str:
-        """Return the name of a sample."""
+        """Return the name of a sample.
+
+        Raises:
+            DamagedError: it has none, or none that a name can be.
+        """
         value = self._tree.get(KEY.pack(BY_NUMBER, number))
         if value is None:
             raise DamagedError(f"{self.path}: sample {number} has no name; run `packer repair`")
-        return value.decode("utf-8", "replace")
+        return self._text(value)
 
     def in_order(self) -> Iterator[str]:
         """Yield the names of all samples in the order of their numbers."""
         for value in self._tree.values():
             if not value.key.startswith(BY_NUMBER):
                 return
-            yield self._map[value.offset : value.offset + value.size].decode("utf-8", "replace")
+            yield self._text(self._map[value.offset : value.offset + value.size])
+
+    def _text(self, name: bytes) -> str:
+        """Return a name; raise DamagedError if it has a NUL, which is the end of a path to the system."""
+        if b"\0" in name:
+            raise DamagedError(f"{self.path}: the name {name.decode('utf-8', 'replace')!r} has a NUL in it")
+        return name.decode("utf-8", "replace")
 
     @property
     def entries(self) -> int:
@@ -210,6 +220,8 @@ class Names:
         """
         for number, name in enumerate(names, first):
             shown = name.decode(errors="replace")
+            if b"\0" in name:
+                return f"the name of sample {number}, {shown!r}, has a NUL in it"
             if self._tree.get(KEY.pack(BY_NUMBER, number)) != name:
                 return f"sample {number} has another name than in its shard, {shown!r}"
             if self._tree.get(BY_NAME + name) != VALUE.pack(number):

@@ -256,6 +256,14 @@ def test_every_name_is_its_own_codec() -> None:
     assert codec_name(parse_codec(TWO_STAGES)) == "delta+blosc"
 
 
+@pytest.mark.parametrize(
+    "text", ['{"id": "zstd", "level": 19}', '{"id": "lz4"}', '[{"id": "rowdelta"}, {"id": "zstd", "level": 9}]']
+)
+def test_a_codec_given_as_json_has_no_name_of_another(text: str) -> None:
+    """Its settings are others than those that the name stands for; what is said of it can be given again."""
+    assert parse_codec(codec_name(parse_codec(text))) == parse_codec(text)
+
+
 def test_rowdelta_is_for_images_of_bytes() -> None:
     """Other fields are refused before anything is written."""
     image = FieldSpec(name="a", dtype="uint16", kind="image", shape=(4, 4, 1))

@@ -29,7 +29,7 @@ def entry(path: Path) -> FileEntry:
     return FileEntry(file=path.name, bytes=path.stat().st_size, digest="0" * 32)
 
 
-texts = st.text(min_size=1, max_size=120).filter(lambda t: len(t.encode()) <= MAX_NAME)
+texts = st.text(min_size=1, max_size=120).filter(lambda t: len(t.encode()) <= MAX_NAME and "\0" not in t)
 
 
 @given(names=st.lists(texts, unique=True, max_size=40), data=st.data())
@@ -116,10 +116,22 @@ def test_text_that_is_not_unicode_is_missing(tmp_path: Path) -> None:
 
 def test_the_two_kinds_of_keys_do_not_meet(tmp_path: Path) -> None:
     """A name that looks like the key of a number is still only a name."""
-    tricky = "#" + "\0" * 8
+    tricky = "#" + "\1" * 8
     table = opened(tmp_path / "names", [tricky, "=a", "a"])
     assert table.numbers([tricky, "=a", "a"]).tolist() == [0, 1, 2]
     assert [table.name(n) for n in range(3)] == [tricky, "=a", "a"]
+    table.close()
+
+
+def test_a_nul_in_a_name_of_another_writer_is_damage(tmp_path: Path) -> None:
+    """No file and no path within HDF5 can have such a name: it is never given out."""
+    table = opened(tmp_path / "names", ["a", "b\0c"])
+    assert table.name(0) == "a"
+    with pytest.raises(DamagedError, match="NUL"):
+        table.name(1)
+    with pytest.raises(DamagedError, match="NUL"):
+        list(table.in_order())
+    assert "NUL" in str(table.difference(0, [b"a", b"b\0c"]))
     table.close()
 
 
