@@ -15,6 +15,7 @@ from packer.sources.hdf5.file import FAULTS
 from packer.sources.hdf5.listing import link_class, text_attribute
 from packer.sources.hdf5.types import Column, Listed
 from packer.sources.options import SourceOptions, naming
+from packer.sources.units import upwards
 
 _MAX_LINES = 10
 
@@ -106,9 +107,21 @@ def _all(left: Sequence[Listed], family: str | None, path: str) -> dict[str, Lis
     if len(bad) == len(left):
         raise SourceError(f"holds nothing that can be packed: {what}", path)
     more = f"; and {len(bad) - 5:,} more" if len(bad) > 5 else ""
-    skips = " ".join(f"--skip {shlex.quote(e.name)}" for e in bad[:5])
+    skips = " ".join(f"--skip {shlex.quote(name)}" for name in _skipping(bad, left))
     raise SourceError(
         f"{what}{more}. Leave out with {skips}, or pick fields with --field NAME=/path.{advice(family)}", path
+    )
+
+
+def _skipping(bad: Sequence[Listed], entries: Sequence[Listed]) -> list[str]:
+    """Return what leaves out all of `bad`: the highest group each lies in that holds nothing that can be a field."""
+    busy = {place for entry in entries if not entry.problem for place in upwards(entry.path)}
+    tops = ([place for place in upwards(entry.path) if place not in busy] for entry in bad)
+    return list(
+        dict.fromkeys(
+            (some[-1] if some else e.path).strip("/").replace("/", ".") or e.name
+            for some, e in zip(tops, bad, strict=True)
+        )
     )
 
 
@@ -166,7 +179,14 @@ def _listing(entries: Sequence[Listed], it: str = "it") -> str:
 
 
 def family_of(file: h5py.File) -> str | None:
-    """Return `keras`, `anndata`, `10x`, `matlab`, or None."""
+    """Return `keras`, `anndata`, `10x`, `matlab`, or None; None as well if what would tell it is damaged."""
+    try:
+        return _family(file)
+    except FAULTS:
+        return None
+
+
+def _family(file: h5py.File) -> str | None:
     names = set(file)
     if "keras_version" in file.attrs or "layer_names" in file.attrs or {"layers", "vars"} <= names:
         return "keras"

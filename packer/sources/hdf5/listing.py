@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,9 @@ def walk(root: h5py.Group, limit: int, is_entered: Callable[[str], bool] = lambd
         SourceError: there are more links.
     """
     places: dict[int, Any] = {}
-    seen = {_identity(root, places): "/"}
+    seen: dict[Any, str] = {}
+    with suppress(*FAULTS):  # what is damaged is told where it is listed
+        seen[_identity(root, places)] = "/"
     groups: deque[tuple[str, h5py.Group]] = deque([("", root)])
     # Paths of groups, these, and names of links in them: those that are followed next, and those that wait.
     todo: list[tuple[str, h5py.Group, str | bytes]] = []
@@ -79,7 +82,11 @@ def walk(root: h5py.Group, limit: int, is_entered: Callable[[str], bool] = lambd
             if isinstance(found.thing, h5py.Datatype):
                 continue
             if found.thing is not None:
-                first = seen.setdefault(_identity(found.thing, places), found.path)
+                try:
+                    first = seen.setdefault(_identity(found.thing, places), found.path)
+                except FAULTS as error:
+                    yield Met(found.path, None, f"cannot be opened: {plain(error)}")
+                    continue
                 if first != found.path:
                     found = Met(found.path, None, same=first)
                 elif isinstance(found.thing, h5py.Group) and is_entered(found.path):
@@ -190,6 +197,14 @@ def has_attributes(thing: h5py.HLObject) -> bool:
         return True
 
 
+def _has_attribute(thing: h5py.HLObject, name: str) -> bool:
+    """Return whether an object has an attribute; damaged attributes have no name."""
+    try:
+        return name in thing.attrs
+    except FAULTS:
+        return False
+
+
 def _listed(found: Met, axis: int | None) -> list[Listed]:
     """Return what a dataset, another name of one, or a dead link can become; nothing for groups."""
     if found.same is not None:
@@ -219,7 +234,7 @@ def _fields(path: str, dataset: h5py.Dataset, axis: int | None) -> list[Listed]:
         return [replace(entry, aside="is a NetCDF dimension without values")]
     number = (axis if axis >= 0 else len(shape) + axis) if axis is not None else None
     problem = misread(type_)
-    if "MATLAB_empty" in dataset.attrs:
+    if _has_attribute(dataset, "MATLAB_empty"):
         problem = "is an empty MATLAB array: its numbers are the lengths of its axes, not values"
     elif len(shape) > MAX_AXES or max(shape, default=0) > MAX_AXIS:
         problem = f"has shape {_axes(shape)}: at most {MAX_AXES} axes of at most {MAX_AXIS:,} can be stored"

@@ -213,7 +213,7 @@ def _units(file: h5py.File, path: str, asked: Asked, options: SourceOptions) -> 
 def _refuse_others(others: list[str], asked: Asked, path: str) -> None:
     """Raise SourceError if something belongs to no unit."""
     if others:
-        skips = " ".join(f"--skip {shlex.quote(other)}" for other in others[:5])
+        skips = " ".join(f"--skip {shlex.quote(other)}" for other in others)
         raise SourceError(
             f"{first_few(others)} {'belongs' if len(others) == 1 else 'belong'} to no sample: --samples {asked} "
             f"packs what lies in these {asked.name}. Leave it out with {skips}, or try another unit: --samples files "

@@ -7,7 +7,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from opened_sources import open_hdf5
+from opened_sources import open_hdf5, read_joined
 
 from packer.errors import SourceError
 
@@ -133,3 +133,27 @@ def test_attributes_of_what_is_not_packed_are_not_read(tmp_path: Path) -> None:
     kept = open_hdf5(str(path), skip=["a"]).origin["files"][0]
     assert set(kept["attributes"]) == {"/", "/b", "/one"}
     assert kept["values"] == {"/one": 1}
+
+
+def test_what_is_damaged_and_not_asked_for_costs_nothing(tmp_path: Path) -> None:
+    """A sound dataset is packed though a group and attributes are damaged; what must be left out is said at once."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", libver="earliest") as file:
+        file["x"] = np.arange(10)
+        file["x"].attrs["unit"], file.attrs["title"] = 1, 2
+        file["bad/deep/y"] = np.arange(10)
+        for number in range(7):
+            file[f"odd/{number}"] = np.zeros(10, "S2").astype("V2")
+    data = bytearray(path.read_bytes())
+    for name in (b"unit\0", b"title\0"):
+        data[data.index(name) - 8] = 99  # version of the attribute
+    with h5py.File(path) as file:
+        bad = h5py.h5o.get_info(file["bad"].id).addr
+    heap = data.index(b"HEAP", bad)
+    data[heap : heap + 4] = b"HEAQ"
+    path.write_bytes(data)
+    picked = open_hdf5(str(path), pick={"a": "/x"})
+    assert read_joined(picked)["a"].tolist() == list(range(10))
+    with pytest.raises(SourceError, match=r"Leave out with --skip bad --skip odd, or pick"):
+        open_hdf5(str(path))
+    assert read_joined(open_hdf5(str(path), skip=("bad", "odd")))["x"].tolist() == list(range(10))
