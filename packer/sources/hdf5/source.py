@@ -340,18 +340,15 @@ class UnitSource(HDF5Source):
 
 
 def _homes(found: Sequence[Unit]) -> dict[str, str]:
-    """Return what the names of a file's units begin with, by file: its path without suffix, if there are several files.
+    """Return what the names of a file's units begin with, by file: its path, if there are several files.
 
-    Raises:
-        SourceError: two samples would have one name.
+    It has no suffix, unless some files differ in nothing else.
     """
     files = list(dict.fromkeys(unit.path for unit in found))
     folder = os.path.commonpath([Path(p).parent for p in files])
     homes = {p: Path(os.path.relpath(p, folder)).with_suffix("").as_posix() for p in files}
-    if len(set(homes.values())) < len(files):
-        raise SourceError(
-            "two files differ only in their suffix, so their samples would have the same names; rename one", files[0]
-        )
+    if len(set(homes.values())) < len(files):  # run.1 and run.2
+        homes = {p: Path(os.path.relpath(p, folder)).as_posix() for p in files}
     is_one = len(files) == 1 and found[0].root
     return dict.fromkeys(files, "") if is_one else homes
 

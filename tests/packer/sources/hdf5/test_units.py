@@ -138,3 +138,11 @@ def test_what_belongs_to_no_sample_is_named(tmp_path: Path) -> None:
     assert source.names == ["data/demo_0", "data/demo_1"]
     with pytest.raises(SourceError, match=r"/action belongs to no sample"):
         open_hdf5(path, samples="groups:/data", skip=["mask", "/data/note of mine"])
+
+
+def test_files_that_differ_in_their_suffix_are_samples_of_two_names(tmp_path: Path) -> None:
+    """The names of run.1 and run.2 keep what comes after the dot, which tells them apart."""
+    for number in (1, 2):
+        with h5py.File(tmp_path / f"run.{number}", "w") as file:
+            file["x"] = np.arange(number)
+    assert open_hdf5(str(tmp_path), samples="files").names == ["run.1", "run.2"]
